@@ -1,0 +1,62 @@
+# Two commands are all a newcomer needs: make run · make test
+# Python 3.11 or newer and make are enough; everything else is set up in .venv, and a second time it is quick.
+
+PYTHON ?= python3
+PORT ?= 8501
+STORE ?= demo-store
+
+BIN := .venv/bin
+INSTALLED := .venv/installed
+DEV := .venv/installed-dev
+BROWSER := .venv/browser
+
+.PHONY: run test lint bench soak format clean
+
+# The dashboard on a demonstration store, which is compiled the first time.
+run: $(INSTALLED)
+	$(BIN)/gemm-cache --store $(STORE) sample
+	$(BIN)/gemm-cache --store $(STORE) dashboard --port $(PORT)
+
+# Everything CI checks.
+test: lint $(BROWSER)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not soak and not gpu"
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(DEV)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Speed, as ratios measured side by side in one run.
+bench: $(DEV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
+	$(BIN)/gemm-cache bench
+
+# The long tests.
+soak: $(DEV) $(BROWSER)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "soak and not gpu"
+
+clean:
+	rm -rf .venv demo-store dist .cache
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "gemm-cache needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(DEV): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@# The kernel emulator of the tests needs a C++ compiler; PyPI has one for machines that have none.
+	@command -v g++ clang++ c++ >/dev/null || \
+		$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[cxx]"
+	@touch $@
+
+# Browser tests need Chromium: the system's, else one from the package manager, else Playwright's own.
+$(BROWSER): $(DEV)
+	@sh .ci/get-browser $(BIN)
+	@touch $@

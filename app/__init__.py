@@ -1,0 +1,1 @@
+"""The dashboard's frame: navigation, shared context, presenters and widgets."""

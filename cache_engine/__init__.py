@@ -1,0 +1,54 @@
+"""A persistent cache of JIT-compiled GPU matrix-multiply (GEMM) kernels.
+
+::
+
+    from cache_engine import GemmProblem, open_cache
+
+    with open_cache() as cache:
+        kernel = cache.get_or_compile(GemmProblem(4096, 7168, 2048), arch="sm_90a")
+        kernel.tier, kernel.record.resources.registers, kernel.cubin
+
+The rooms, each importing only from those below it:
+
+- ``cli`` — the ``gemm-cache`` command, a function per verb
+- ``engine`` — ``Cache.get_or_compile``, on one page; where all rooms meet
+- ``tiers`` · ``housekeeping`` · ``integrity`` · ``mirror`` · ``jobs`` — lookups, cleaning, checking, DuckDB, long work
+- ``store`` — entries on disk and in memory, their bytes, locks and journal
+- ``kernels`` · ``compilers`` · ``device`` — source and configs, compiling and disassembling, launching and timing
+- ``policy`` · ``stats`` · ``stages`` — what to evict, what has happened, how long it took; pure
+- ``model`` — values: problem, config, architecture, key, artifact, record
+- ``config`` · ``errors`` — settings, and everything that is raised
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from cache_engine._version import __version__
+from cache_engine.errors import GemmCacheError
+from cache_engine.model.gemm import DType, GemmProblem, Layout
+from cache_engine.model.kernel import KernelConfig
+
+if TYPE_CHECKING:
+    from cache_engine.engine import Cache, CompiledKernel, open_cache
+
+__all__ = [
+    "Cache",
+    "CompiledKernel",
+    "DType",
+    "GemmCacheError",
+    "GemmProblem",
+    "KernelConfig",
+    "Layout",
+    "__version__",
+    "open_cache",
+]
+
+_ENGINE = frozenset({"Cache", "CompiledKernel", "open_cache"})
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the engine when it is first asked for: describing problems should cost next to nothing."""
+    if name not in _ENGINE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from cache_engine import engine
+
+    return getattr(engine, name)

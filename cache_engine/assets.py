@@ -1,0 +1,26 @@
+"""Files that travel with the package but are no part of it: the dashboard's scripts and the sample data.
+
+In a checkout they lie beside ``cache_engine/``; in a wheel below it, so that an installation claims no other name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent
+
+
+def assets_root() -> Path:
+    """The folder that holds ``app/``, ``pages/`` and ``sample_data/``."""
+    bundled = _PACKAGE / "_bundled"
+    return bundled if bundled.is_dir() else _PACKAGE.parent
+
+
+def dashboard_script() -> Path:
+    """What Streamlit runs."""
+    return assets_root() / "app" / "main.py"
+
+
+def shape_catalogue() -> Path:
+    """GEMM shapes of public models; see the script beside it for where they come from."""
+    return assets_root() / "sample_data" / "model_gemm_shapes.csv"

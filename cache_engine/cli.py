@@ -1,0 +1,348 @@
+"""The ``gemm-cache`` command: one function per verb.
+
+Every verb takes ``--json`` and then prints one JSON document on standard output; progress and logs go to standard
+error. Exit: 0 done · 1 findings or failure · 2 wrong usage · 3 needs a GPU or a compiler that is not here.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+import msgspec
+
+from cache_engine import documents, terminal
+from cache_engine._version import __version__
+from cache_engine.cli_support import (
+    FAILED,
+    SizedVerb,
+    emit,
+    filter_options,
+    json_option,
+    problem_options,
+    reporting,
+    run,
+    to_json,
+)
+from cache_engine.config import Settings, parse_bytes
+from cache_engine.errors import UsageError
+from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import KernelConfig
+
+if TYPE_CHECKING:
+    from cache_engine.engine import Cache, CompiledKernel
+
+
+def main() -> NoReturn:
+    """Runs the command line and exits with the code of the contract."""
+    run(commands)
+
+
+@click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path),
+    help="The store's directory. Default: $GEMM_CACHE_DIR, else your cache directory.",
+)
+@click.version_option(__version__, prog_name="gemm-cache")
+@click.pass_context
+def commands(ctx: click.Context, store: Path | None) -> None:
+    """A persistent cache of compiled GPU matrix-multiply kernels."""
+    ctx.obj = Settings.load(dir=store)
+
+
+# ---- Getting kernels ----
+
+
+@commands.command("compile", cls=SizedVerb)
+@problem_options
+@click.option("--force", is_flag=True, help="Compile even if it is cached, and replace it.")
+@json_option
+@click.pass_obj
+def compile_verb(settings: Settings, /, force: bool, as_json: bool, job: Path | None, **asked: Any) -> None:
+    """Get the kernel for C (M×N) = A (M×K) · B (K×N): from the cache, else compiled."""
+    with reporting(job) as reporter, _open(settings) as cache:
+        kernel = _get(cache, asked, force=force, on_stage=reporter.stage if reporter else None)
+        document = documents.compiled(kernel)
+        if reporter:
+            reporter.finish(to_json(document))
+    emit(document, as_json, lambda: terminal.print_kernel(kernel))
+
+
+@commands.command("time", cls=SizedVerb)
+@problem_options
+@json_option
+@click.pass_obj
+def time_verb(settings: Settings, /, as_json: bool, job: Path | None, **asked: Any) -> None:
+    """Get a kernel, check its result and time it on the local GPU."""
+    from cache_engine.device.probe import require_gpu
+    from cache_engine.device.timer import time_kernel
+
+    with reporting(job) as reporter:
+        require_gpu("timing a kernel")
+        with _open(settings) as cache:
+            kernel = _get(cache, asked, on_stage=reporter.stage if reporter else None)
+        timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem)
+        document = documents.timed(kernel, timing)
+        if reporter:
+            reporter.finish(to_json(document))
+    emit(document, as_json, lambda: terminal.print_fields(document))
+    if not timing.verified:
+        click.get_current_context().exit(FAILED)
+
+
+@commands.command("sample")
+@click.option("--jobs", type=click.IntRange(1), help="Compiles at a time. Default: one per processor.")
+@json_option
+@click.pass_obj
+def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
+    """Fill the store with a small demonstration: kernels of public models, really compiled."""
+    from cache_engine.sample import sample_problems
+    from cache_engine.warm import compile_all
+
+    problems = sample_problems()
+    started = time.perf_counter()
+    with _open(settings) as cache, terminal.progress("Compiling kernels", len(problems)) as (bar, task):
+        done = compile_all(cache, problems, jobs, on_done=lambda _: bar.advance(task))
+    with _open(settings) as cache:
+        # With an empty memory, as another process would: every kernel must now come from disk.
+        again = compile_all(cache, problems, jobs)
+    failed = [warmed for warmed in done if warmed.kernel is None]
+    compiled = sum(warmed.kernel is not None and warmed.kernel.tier == "compiled" for warmed in done)
+    document = {
+        "store": str(settings.directory()),
+        "compiled": compiled,
+        "found": len(done) - compiled - len(failed),
+        "failed": [{"problem": str(warmed.problem), "error": warmed.error} for warmed in failed],
+        "found_again": sum(warmed.kernel is not None and warmed.kernel.tier == "disk" for warmed in again),
+        "seconds": time.perf_counter() - started,
+    }
+    emit(document, as_json, lambda: terminal.print_sample(document))
+    if failed:
+        click.get_current_context().exit(FAILED)
+
+
+# ---- Looking ----
+
+
+@commands.command("ls")
+@filter_options
+@click.pass_obj
+def ls_verb(settings: Settings, /, **options: Any) -> None:
+    """List kernels, the last used first."""
+    _list(settings, "", **options)
+
+
+@commands.command("search")
+@click.argument("text", nargs=-1, required=True)
+@filter_options
+@click.pass_obj
+def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) -> None:
+    """List kernels whose name, key, shape, target, dtype, family or compiler holds every word of TEXT."""
+    _list(settings, " ".join(text), **options)
+
+
+@commands.command("show")
+@click.argument("key")
+@click.option("--source", "part", flag_value=SOURCE, help="Print the CUDA source.")
+@click.option("--ptx", "part", flag_value=PTX, help="Print the PTX.")
+@click.option("--sass", "part", flag_value="sass", help="Print the machine code, disassembled.")
+@click.option("--log", "part", flag_value=LOG, help="Print what the compiler said.")
+@click.option("--cubin", type=click.Path(path_type=Path, dir_okay=False), help="Write the compiled code to this file.")
+@json_option
+@click.pass_obj
+def show_verb(settings: Settings, /, key: str, part: str | None, cubin: Path | None, as_json: bool) -> None:
+    """Show one kernel; KEY may be shortened to its first digits."""
+    with _open(settings) as cache:
+        record = cache.find(key)
+        if cubin is not None:
+            _write(cubin, cache.store.section(record, CUBIN))
+        if part is not None:
+            text = cache.text(record, part)
+            emit({"key": record.key, part: text}, as_json, lambda: print(text))
+        elif cubin is None or as_json:
+            document = documents.record(record)
+            emit(document, as_json, lambda: terminal.print_fields(terminal.record_fields(record)))
+
+
+@commands.command("stats")
+@click.option("--by-arch", is_flag=True, help="Also one line for each architecture.")
+@json_option
+@click.pass_obj
+def stats_verb(settings: Settings, /, by_arch: bool, as_json: bool) -> None:
+    """Show what the store holds and what it has saved."""
+    with _open(settings) as cache:
+        document = documents.statistics(cache.stats())
+        if by_arch:
+            from cache_engine.mirror import queries
+
+            cache.mirror.sync()
+            with cache.mirror.read() as connection:
+                document["architectures"] = queries.architectures(connection)
+    emit(document, as_json, lambda: terminal.print_statistics(document))
+
+
+@commands.command("doctor")
+@json_option
+@click.pass_obj
+def doctor_verb(settings: Settings, /, as_json: bool) -> None:
+    """Check what this machine has, and say what to do about what it lacks."""
+    from cache_engine.doctor import PROBLEM, examine
+
+    checks = examine(settings)
+    document = {"checks": checks, "ok": all(check.status != PROBLEM for check in checks)}
+    emit(document, as_json, lambda: terminal.print_checks(checks))
+    if not document["ok"]:
+        click.get_current_context().exit(FAILED)
+
+
+# ---- Upkeep ----
+
+
+@commands.command("clean")
+@click.option("--expired", is_flag=True, help="Evict what was not used for expire_days.")
+@click.option("--max-bytes", metavar="SIZE", help="Evict down to this size, such as 2GB.")
+@click.option("--max-entries", type=click.IntRange(0), help="Evict down to this number.")
+@click.option("--all", "everything", is_flag=True, help="Evict everything.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@json_option
+@click.pass_obj
+def clean_verb(
+    settings: Settings,
+    /,
+    expired: bool,
+    max_bytes: str | None,
+    max_entries: int | None,
+    everything: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Evict kernels, the least recently used first. Without a rule, by the limits in the settings."""
+    from cache_engine import housekeeping
+    from cache_engine.policy.plan import Limits
+
+    rules = Limits(
+        expire_days=settings.expire_days if expired else None,
+        max_bytes=None if max_bytes is None else parse_bytes(max_bytes),
+        max_entries=max_entries,
+        everything=everything,
+    )
+    with _open(settings) as cache:
+        plan = cache.plan_cleaning(None if rules == Limits() else rules)
+        cleaned = None
+        if not dry_run:
+            with terminal.progress("Evicting", len(plan.victims)) as (bar, task):
+                cleaned = housekeeping.apply(
+                    cache.store, cache.journal, plan, lambda number: bar.update(task, completed=number)
+                )
+        document = documents.cleaning(plan, cleaned)
+    emit(document, as_json, lambda: terminal.print_cleaning(document))
+
+
+@commands.command("verify")
+@click.option("--repair", is_flag=True, help="Set aside what is damaged.")
+@json_option
+@click.pass_obj
+def verify_verb(settings: Settings, /, repair: bool, as_json: bool) -> None:
+    """Read every file of the store and report what is wrong. Exit 1 when anything is, and is not repaired."""
+    from cache_engine import housekeeping, integrity
+
+    with _open(settings) as cache:
+        total, _ = housekeeping.count(cache.layout)
+        with terminal.progress("Checking", total) as (bar, task):
+            findings = list(integrity.check(cache.store, lambda: bar.advance(task)))
+        repaired = integrity.repair(cache.store, cache.journal, findings) if repair else []
+    document = documents.verification(total, findings, repaired)
+    emit(document, as_json, lambda: terminal.print_verification(document))
+    if len(repaired) < len(findings):
+        click.get_current_context().exit(FAILED)
+
+
+@commands.command("sync")
+@click.option("--rebuild", is_flag=True, help="Start from an empty mirror.")
+@json_option
+@click.pass_obj
+def sync_verb(settings: Settings, /, rebuild: bool, as_json: bool) -> None:
+    """Bring the DuckDB mirror up to date with the files."""
+    with _open(settings) as cache:
+        started = time.perf_counter()
+        synced = cache.mirror.sync(rebuild=rebuild)
+        document = {**msgspec.to_builtins(synced), "ms": (time.perf_counter() - started) * 1e3}
+    emit(document, as_json, lambda: terminal.print_fields(document))
+
+
+@commands.command("dashboard")
+@click.option("--port", type=click.IntRange(1, 65_535), default=8501, show_default=True, help="Port on 127.0.0.1.")
+@click.option("--headless/--browser", default=True, help="Whether to open a browser.")
+@click.pass_obj
+def dashboard_verb(settings: Settings, /, port: int, headless: bool) -> None:
+    """Serve the dashboard on this store at http://127.0.0.1:8501, until Ctrl-C."""
+    from cache_engine.dashboard import serve
+
+    with _open(settings) as cache:
+        root = cache.layout.root
+    serve(root, port, headless=headless)
+
+
+# ---- Shared by verbs ----
+
+
+def _open(settings: Settings) -> Cache:
+    from cache_engine.engine import open_cache
+
+    return open_cache(settings=settings)
+
+
+def _get(cache: Cache, asked: dict[str, Any], **options: Any) -> CompiledKernel:
+    config = asked["config"]
+    problem = GemmProblem(
+        asked["m"],
+        asked["n"],
+        asked["k"],
+        batch=asked["batch"],
+        dtype=asked["dtype"],
+        out_dtype=asked["out_dtype"],
+        layout=asked["layout"],
+        arch=asked["arch"],
+    )
+    return cache.get_or_compile(
+        problem,
+        family=asked["family"],
+        compiler=asked["compiler"],
+        config=None if config is None else KernelConfig.parse(config),
+        **options,
+    )
+
+
+def _list(
+    settings: Settings,
+    text: str,
+    *,
+    arch: tuple[str, ...],
+    dtype: tuple[str, ...],
+    family: tuple[str, ...],
+    compiler: tuple[str, ...],
+    sort: str,
+    limit: int,
+    offset: int,
+    as_json: bool,
+) -> None:
+    from cache_engine.mirror import queries
+
+    chosen = queries.KernelFilter(text, arch, dtype, family, compiler)
+    with _open(settings) as cache:
+        cache.mirror.sync()
+        with cache.mirror.read() as connection:
+            page = queries.kernels(connection, chosen, sort=sort, limit=limit, offset=offset)
+    document = {"total": page.total, "offset": offset, "rows": page.rows}
+    emit(document, as_json, lambda: terminal.print_kernels(document))
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,152 @@
+"""What the verbs of the command line share: options, output, and how errors end the program."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+import msgspec
+
+from cache_engine.errors import CompileError, GemmCacheError, InvalidProblem, NotHereError, StoreUnusable, UsageError
+from cache_engine.model.gemm import MAX_DIMENSION, DType, Layout
+
+if TYPE_CHECKING:
+    from cache_engine.jobs import Reporter
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+OK, FAILED, WRONG_USAGE, NOT_HERE, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def run(commands: click.Group) -> NoReturn:
+    """Runs a command line; every error becomes one line and an exit code of the contract."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    logging.getLogger("cache_engine").addHandler(handler)
+    try:
+        code = commands.main(standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message(), file=sys.stderr)
+        sys.exit(WRONG_USAGE)
+    except click.ClickException as error:
+        _fail("UsageError", error.format_message(), WRONG_USAGE)
+    except CompileError as error:
+        print(error.log, file=sys.stderr)
+        _fail("CompileError", str(error), FAILED)
+    except GemmCacheError as error:
+        _fail(type(error).__name__, str(error), _code_of(error))
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        _fail("Interrupted", "interrupted; the store is as it was after the last finished step", INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(OK)
+    sys.exit(code if isinstance(code, int) else OK)
+
+
+@contextmanager
+def reporting(job: Path | None) -> Iterator[Reporter | None]:
+    """With a job file, yields what reports to it; an error that ends the body is reported as well."""
+    if job is None:
+        yield None
+        return
+    from cache_engine.jobs import Reporter
+
+    reporter = Reporter(job)
+    try:
+        yield reporter
+    except GemmCacheError as error:
+        reporter.fail(str(error))
+        raise
+
+
+def emit(document: Any, as_json: bool, print_text: Callable[[], None]) -> None:
+    """Prints a result: as its JSON document, or as text for people."""
+    if as_json:
+        print(to_json(document))
+    else:
+        print_text()
+
+
+def to_json(document: Any) -> str:
+    """The text of a JSON document, indented."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+class SizedVerb(click.Command):
+    """A verb that takes sizes: a negative one is a wrong size, not an unknown option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuses negative sizes, then parses as ever."""
+        for argument in args:
+            if re.fullmatch(r"-\d+", argument):
+                raise InvalidProblem(f"{argument} is not a size; m, n and k must be from 1 to {MAX_DIMENSION:,}")
+        return super().parse_args(ctx, args)
+
+
+def json_option(verb: _F) -> _F:
+    """Gives a verb ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(verb)
+
+
+def problem_options(verb: _F) -> _F:
+    """Gives a verb the arguments and options that ask for a kernel."""
+    for decorate in (
+        click.argument("k", type=int),
+        click.argument("n", type=int),
+        click.argument("m", type=int),
+        click.option("--batch", type=int, default=1, show_default=True, help="Number of independent products."),
+        click.option("--dtype", default=DType.BF16.value, show_default=True, help=f"{', '.join(DType)}."),
+        click.option("--out-dtype", help="Element type of C; by default that of A and B."),
+        click.option(
+            "--layout",
+            default=Layout.NT.value,
+            show_default=True,
+            help=f"How A and B are stored: n as is, t transposed; {', '.join(Layout)}.",
+        ),
+        click.option("--arch", metavar="ARCH", help="Target, such as sm_90a. Default: the local GPU, else sm_90."),
+        click.option("--compiler", default="nvrtc", show_default=True, help="What compiles: nvrtc."),
+        click.option("--family", help="Kernel family: tensor_core or simt. Default: by dtype."),
+        click.option("--config", metavar="NAME=VALUE,…", help="Use these tiles instead of choosing."),
+        click.option("--job", type=click.Path(path_type=Path), hidden=True),
+    ):
+        verb = decorate(verb)
+    return verb
+
+
+def filter_options(verb: _F) -> _F:
+    """Gives a verb the options of a list of kernels."""
+    for decorate in (
+        click.option("--arch", multiple=True, help="Only this target. May be given several times, as may the next."),
+        click.option("--dtype", multiple=True, help="Only this element type."),
+        click.option("--family", multiple=True, help="Only this family."),
+        click.option("--compiler", multiple=True, help="Only this compiler."),
+        click.option("--sort", default="last used", show_default=True, help="What to sort by."),
+        click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Rows to show."),
+        click.option("--offset", type=click.IntRange(0), default=0, help="Rows to pass over first."),
+        json_option,
+    ):
+        verb = decorate(verb)
+    return verb
+
+
+def _fail(kind: str, message: str, code: int) -> NoReturn:
+    """Says what went wrong: in one line on standard error, and as the JSON document when one was asked for."""
+    print(f"error: {message}", file=sys.stderr)
+    if "--json" in sys.argv:
+        print(to_json({"error": {"kind": kind, "message": message}}))
+    sys.exit(code)
+
+
+def _code_of(error: GemmCacheError) -> int:
+    if isinstance(error, (UsageError, StoreUnusable)):
+        return WRONG_USAGE
+    return NOT_HERE if isinstance(error, NotHereError) else FAILED

@@ -1,0 +1,6 @@
+"""Compilers, by the name they are asked for."""
+
+from cache_engine.compilers.base import Compiler
+from cache_engine.compilers.nvrtc import Nvrtc
+
+COMPILERS: dict[str, Compiler] = {compiler.name: compiler for compiler in (Nvrtc(),)}

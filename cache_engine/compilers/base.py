@@ -1,0 +1,49 @@
+"""What a compiler is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from cache_engine.model.fingerprint import ToolchainFingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a compiler gave: CUBIN, PTX and its log."""
+
+    cubin: bytes
+    ptx: bytes
+    log: bytes
+
+
+class Compiler(Protocol):
+    """Makes CUBIN from source. Needs no GPU."""
+
+    name: str
+    flags: tuple[str, ...]
+    """All flags but the target; they enter the key."""
+
+    def fingerprint(self) -> ToolchainFingerprint:
+        """What can change its bytes, found without loading it.
+
+        Raises:
+            CompilerMissing: when it is not installed; the text says how to get it.
+        """
+        ...
+
+    def load(self) -> None:
+        """Makes it ready; the first call in a process takes longest. ``compile`` does so by itself.
+
+        Raises:
+            CompilerMissing: when it cannot be loaded, or what was loaded is not what was fingerprinted.
+        """
+        ...
+
+    def compile(self, source: str, arch: str) -> Compiled:
+        """Compiles for one target.
+
+        Raises:
+            CompileError: with the log, when the source is refused.
+        """
+        ...

@@ -1,0 +1,67 @@
+"""Looking into compiled code, with NVIDIA's own disassemblers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+from cache_engine.compilers.tools import find_tool
+from cache_engine.errors import GemmCacheError
+from cache_engine.model.artifact import Resources
+
+_USAGE = re.compile(r"REG:(?P<registers>\d+)\s+STACK:(?P<stack>\d+)\s+SHARED:(?P<shared>\d+)")
+_SPILLS = re.compile(rb"(\d+) bytes spill (?:stores|loads)")
+
+
+def resources(cubin: bytes, log: bytes, dynamic_shared_bytes: int) -> Resources:
+    """What the kernel in a CUBIN takes.
+
+    Args:
+        log: ptxas' report on the same compile; the only place that tells spills.
+        dynamic_shared_bytes: what the launch will ask for; a CUBIN does not know.
+
+    Raises:
+        ToolMissing: when cuobjdump is not installed.
+    """
+    usage = _run("cuobjdump", "nvidia-cuda-cuobjdump", ["-res-usage"], cubin)
+    found = _USAGE.search(usage)
+    if found is None:
+        raise GemmCacheError(f"cuobjdump reported no resource usage: {usage.strip()[:200]!r}")
+    return Resources(
+        registers=int(found["registers"]),
+        # What it reports as SHARED is what the system reserves; the kernels have no static shared memory.
+        shared_bytes=dynamic_shared_bytes,
+        stack_bytes=int(found["stack"]),
+        spill_bytes=sum(int(count) for count in _SPILLS.findall(log)),
+    )
+
+
+def sass(cubin: bytes) -> str:
+    """The machine code as text.
+
+    Raises:
+        ToolMissing: when nvdisasm is not installed.
+    """
+    return _run("nvdisasm", "nvidia-cuda-nvdisasm", ["-c"], cubin)
+
+
+def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
+    executable = find_tool(tool, package)
+    with tempfile.TemporaryDirectory(prefix="gemm-cache-") as folder:
+        image = Path(folder, "kernel.cubin")
+        image.write_bytes(cubin)
+        done = subprocess.run(
+            [executable, *arguments, image],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            # cuobjdump looks for nvdisasm on the PATH.
+            env={**os.environ, "PATH": f"{executable.parent}{os.pathsep}{os.environ.get('PATH', '')}"},
+        )
+    if done.returncode != 0:
+        raise GemmCacheError(f"{tool} failed: {(done.stderr or done.stdout).strip()[:500]}")
+    return done.stdout

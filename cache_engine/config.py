@@ -1,0 +1,103 @@
+"""Settings: one table of names, defaults and help; the environment is read in one place, once per `load`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from cache_engine.errors import UsageError
+
+_UNITS = {"": 1, "B": 1}
+for _power, _letter in enumerate("KMGT", start=1):
+    _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power, _letter: 1024**_power}
+
+GIB = 1024**3
+
+
+def _setting(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be set. Each field can be given as ``GEMM_CACHE_<NAME>`` in the environment."""
+
+    dir: Path | None = _setting(None, "The store's directory. Default: the user cache directory.")
+    max_bytes: int = _setting(5 * GIB, "Size above which cleaning evicts, such as 5GiB.")
+    max_entries: int = _setting(5000, "Number of entries above which cleaning evicts.")
+    expire_days: float = _setting(7.0, "Days without use after which cleaning may evict an entry.")
+    eviction_threshold: float = _setting(0.8, "Share of a limit that cleaning evicts down to.")
+    memory_bytes: int = _setting(GIB // 4, "Size of the in-process memory tier.")
+    compression: bool = _setting(True, "Whether compiled code is compressed on disk.")
+    durability: str = _setting("durable", "durable: synced to disk before it counts; fast: left to the kernel.")
+    lock_timeout_s: float = _setting(60.0, "Seconds to wait for another process that compiles the same kernel.")
+    journal_flush_s: float = _setting(5.0, "Seconds between writes of usage counts to the journal.")
+    default_arch: str = _setting("sm_90", "Target when none is given and no GPU is here.")
+    trust_store: bool = _setting(False, "Use a store owned by someone else or writable by everyone.")
+
+    @classmethod
+    def load(cls, environment: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+        """Defaults, overridden by the environment, overridden by arguments that are not ``None``.
+
+        Raises:
+            UsageError: naming the setting whose value cannot be read.
+        """
+        environment = os.environ if environment is None else environment
+        values: dict[str, Any] = {}
+        for setting in fields(cls):
+            variable = f"GEMM_CACHE_{setting.name.upper()}"
+            if overrides.get(setting.name) is not None:
+                values[setting.name] = overrides.pop(setting.name)
+            elif environment.get(variable):
+                values[setting.name] = _parse(setting.name, setting.default, environment[variable], variable)
+        settings = cls(**values)
+        settings._check()
+        return settings
+
+    def _check(self) -> None:
+        for name in ("max_bytes", "max_entries", "expire_days", "memory_bytes", "lock_timeout_s", "journal_flush_s"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"setting {name} is {getattr(self, name)}; it must not be negative")
+        if not 0 < self.eviction_threshold <= 1:
+            raise UsageError(f"setting eviction_threshold is {self.eviction_threshold}; it must be above 0, at most 1")
+        if self.durability not in ("durable", "fast"):
+            raise UsageError(f"setting durability is {self.durability!r}; use durable or fast")
+
+    def directory(self) -> Path:
+        """Where the store is, absolute."""
+        if self.dir is not None:
+            return Path(self.dir).expanduser().absolute()
+        from platformdirs import user_cache_path  # 20 ms, and rarely needed
+
+        return user_cache_path("gemm-cache")
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from text such as ``2GB`` (powers of 1000), ``2GiB`` or ``2G`` (powers of 1024), or a plain number.
+
+    Raises:
+        UsageError: when it is not of that form.
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?I?B?)", text.strip().upper())
+    if match is None or match[2] not in _UNITS:
+        raise UsageError(f"{text!r} is not a size; write it like 2GB, 512MiB or 1000000")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _parse(name: str, default: object, text: str, variable: str) -> object:
+    try:
+        if isinstance(default, bool):
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+        if name.endswith("_bytes"):
+            return parse_bytes(text)
+        if isinstance(default, int):
+            return int(text)
+        if isinstance(default, float):
+            return float(text)
+    except (KeyError, ValueError, UsageError) as error:
+        raise UsageError(f"{variable} is {text!r}, which cannot be read as {type(default).__name__}") from error
+    return Path(text) if name == "dir" else text

@@ -1,0 +1,69 @@
+"""Is there a GPU, and which. Asks the driver itself, so that the answer costs milliseconds and imports nothing."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+from cache_engine.errors import GpuRequired
+from cache_engine.model.architecture import ARCHITECTURES
+from cache_engine.model.fingerprint import DeviceFingerprint
+
+# CUdevice_attribute, from cuda.h.
+_CLOCK_KHZ, _SMS, _L2_BYTES, _MAJOR, _MINOR = 13, 16, 38, 75, 76
+
+
+@cache
+def gpu() -> DeviceFingerprint | str:
+    """The first GPU, or in words why there is none to use."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no NVIDIA driver is installed"
+    count = ctypes.c_int()
+    status = driver.cuInit(0)
+    if status != 0:
+        return f"the NVIDIA driver cannot be used (cuInit returned error {status})"
+    if driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
+        return "the NVIDIA driver sees no GPU"
+    device = ctypes.c_int()
+    driver.cuDeviceGet(ctypes.byref(device), 0)
+
+    def attribute(number: int) -> int:
+        value = ctypes.c_int()
+        driver.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+        return value.value
+
+    name = ctypes.create_string_buffer(256)
+    driver.cuDeviceGetName(name, len(name), device)
+    memory = ctypes.c_size_t()
+    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+    version = ctypes.c_int()
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    return DeviceFingerprint(
+        name=name.value.decode(errors="replace"),
+        arch=f"sm_{attribute(_MAJOR)}{attribute(_MINOR)}",
+        sms=attribute(_SMS),
+        memory_bytes=memory.value,
+        l2_bytes=attribute(_L2_BYTES),
+        clock_khz=attribute(_CLOCK_KHZ),
+        driver=f"{version.value // 1000}.{version.value % 1000 // 10}",
+    )
+
+
+def local_arch() -> str | None:
+    """The target of the first GPU; ``None`` when there is no GPU or its target is not one we know."""
+    device = gpu()
+    return device.arch if isinstance(device, DeviceFingerprint) and device.arch in ARCHITECTURES else None
+
+
+def require_gpu(what: str) -> DeviceFingerprint:
+    """The first GPU.
+
+    Raises:
+        GpuRequired: when there is none; the text says what needed it and why there is none.
+    """
+    device = gpu()
+    if isinstance(device, str):
+        raise GpuRequired(f"{what} needs an NVIDIA GPU, and {device}")
+    return device

@@ -1,0 +1,93 @@
+"""Timing a kernel on the local GPU, and checking what it computed. Needs a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cache_engine.device.launch import LoadedKernel, Operands, from_stored, random_operands
+from cache_engine.device.probe import require_gpu
+from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.kernel import Launch
+
+_WARM_UP = 10
+_REPEATS = 50
+# Largest error allowed, relative to the largest element of C: eight units in the last place of the coarser of the
+# output type and the accumulator.
+_TOLERANCE = {DType.BF16: 2**-5, DType.FP16: 2**-8, DType.FP32: 2**-16, DType.FP64: 2**-45}
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a kernel took on a device.
+
+    Attributes:
+        median_us, p10_us, p90_us: over ``repeats`` launches, each with a cold L2.
+        tflops: the problem's operations over the median, in 10¹² per second.
+        max_rel_error: largest error against CuPy in higher precision, relative to the largest element of C.
+        verified: whether that is within tolerance and every element was written.
+    """
+
+    device: DeviceFingerprint
+    median_us: float
+    p10_us: float
+    p90_us: float
+    repeats: int
+    tflops: float
+    max_rel_error: float
+    verified: bool
+
+
+def time_kernel(cubin: bytes, name: str, launch: Launch, problem: GemmProblem) -> Timing:
+    """Launches a kernel on random operands: checks its result, then times it.
+
+    Raises:
+        GpuRequired: when there is no GPU.
+    """
+    device = require_gpu("timing a kernel")
+    import cupy
+    import numpy
+
+    kernel = LoadedKernel(cubin, name, launch)
+    operands = random_operands(problem)
+    kernel(operands, problem.m)
+    error = _largest_error(problem, operands)
+    # Writing twice the L2's size between launches leaves none of the operands in it.
+    flush = cupy.empty(max(2 * device.l2_bytes, 1), dtype=cupy.uint8)
+    for _ in range(_WARM_UP):
+        kernel(operands, problem.m)
+    samples = []
+    for _ in range(_REPEATS):
+        flush.fill(0)
+        start, end = cupy.cuda.Event(), cupy.cuda.Event()
+        start.record()
+        kernel(operands, problem.m)
+        end.record()
+        end.synchronize()
+        samples.append(cupy.cuda.get_elapsed_time(start, end) * 1e3)
+    p10, median, p90 = (float(value) for value in numpy.percentile(samples, [10, 50, 90]))
+    return Timing(
+        device=device,
+        median_us=median,
+        p10_us=p10,
+        p90_us=p90,
+        repeats=_REPEATS,
+        tflops=problem.flops / median / 1e6,
+        max_rel_error=error,
+        # NaN, from an element never written, compares false.
+        verified=error <= _TOLERANCE[problem.output],
+    )
+
+
+def _largest_error(problem: GemmProblem, operands: Operands) -> float:
+    import cupy
+
+    precision = "float64" if problem.dtype in (DType.FP32, DType.FP64) else "float32"
+    a = from_stored(operands.a, problem.dtype, precision)
+    b = from_stored(operands.b, problem.dtype, precision)
+    reference = cupy.matmul(
+        a.transpose(0, 2, 1) if problem.layout.a_transposed else a,
+        b.transpose(0, 2, 1) if problem.layout.b_transposed else b,
+    )
+    computed = from_stored(operands.c, problem.output, precision)
+    return float(abs(computed - reference).max() / abs(reference).max())

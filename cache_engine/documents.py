@@ -1,0 +1,123 @@
+"""The JSON documents that verbs print: a contract with other programs, so fields are only ever added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cache_engine.model.artifact import Record
+from cache_engine.stages import LOAD
+
+if TYPE_CHECKING:
+    from cache_engine.device.timer import Timing
+    from cache_engine.engine import CompiledKernel
+    from cache_engine.housekeeping import Cleaned
+    from cache_engine.integrity import Finding
+    from cache_engine.policy.plan import EvictionPlan
+    from cache_engine.stats import Statistics
+
+Document = dict[str, Any]
+
+
+def compiled(kernel: CompiledKernel) -> Document:
+    """What ``compile`` prints. ``compile_ms`` is what compiling took when the kernel was made, now or before."""
+    return {
+        "key": kernel.key,
+        "tier": kernel.tier,
+        "name": kernel.record.name,
+        **_about(kernel.record),
+        "compile_ms": kernel.record.compile_ms,
+        "load_ms": kernel.stages_ms.get(LOAD, 0.0),
+        "stages_ms": kernel.stages_ms,
+        **_sizes(kernel.record),
+        "unpublished": kernel.unpublished,
+    }
+
+
+def timed(kernel: CompiledKernel, timing: Timing) -> Document:
+    """What ``time`` prints."""
+    measured: Document = msgspec.to_builtins(timing)
+    fingerprint = measured.pop("device")
+    return {"key": kernel.key, "device": fingerprint["name"], **measured, "device_fingerprint": fingerprint}
+
+
+def record(kept: Record) -> Document:
+    """What ``show`` prints."""
+    return {
+        "key": kept.key,
+        "name": kept.name,
+        **_about(kept),
+        "compiler_version": kept.compiler_version,
+        "problem": msgspec.to_builtins(kept.problem),
+        **_sizes(kept),
+        "compile_ms": kept.compile_ms,
+        "stages_ms": kept.stages_ms,
+        "created_at": kept.created_at,
+        "created_by": kept.created_by,
+        "components": dict(kept.components),
+    }
+
+
+def statistics(stats: Statistics) -> Document:
+    """What ``stats`` prints."""
+    totals = stats.totals
+    return {
+        "entries": stats.entries,
+        "max_entries": stats.max_entries,
+        "stored_bytes": stats.stored_bytes,
+        "max_bytes": stats.max_bytes,
+        "hits": totals.hits,
+        "misses": totals.misses,
+        "hit_rate": stats.hit_rate,
+        "compiles": totals.compiles,
+        "compile_ms": totals.compile_us / 1e3,
+        "saved_ms": totals.saved_us / 1e3,
+        "evictions": totals.evictions,
+        "evicted_bytes": totals.evicted_bytes,
+        "corruptions": totals.corruptions,
+        "publish_failures": totals.publish_failures,
+        "last_publish_at": totals.last_publish_at or None,
+    }
+
+
+def cleaning(plan: EvictionPlan, cleaned: Cleaned | None) -> Document:
+    """What ``clean`` prints; ``cleaned`` is missing after a dry run."""
+    return {
+        "dry_run": cleaned is None,
+        "victims": msgspec.to_builtins(plan.victims),
+        "victim_bytes": plan.freed_bytes,
+        "kept_entries": plan.kept_entries,
+        "kept_bytes": plan.kept_bytes,
+        "cleaned": None if cleaned is None else msgspec.to_builtins(cleaned),
+    }
+
+
+def verification(checked: int, findings: Sequence[Finding], repaired: Sequence[Finding]) -> Document:
+    """What ``verify`` prints."""
+    done = set(repaired)
+    return {
+        "checked": checked,
+        "findings": [
+            {**msgspec.to_builtins(finding), "remedy": finding.remedy, "repaired": finding in done}
+            for finding in findings
+        ],
+    }
+
+
+def _about(kept: Record) -> Document:
+    return {
+        "arch": kept.arch,
+        "compiler": kept.compiler,
+        "family": kept.family,
+        "config": msgspec.to_builtins(kept.config),
+    }
+
+
+def _sizes(kept: Record) -> Document:
+    return {
+        "size_bytes": kept.size_bytes,
+        "stored_bytes": kept.blob.stored_bytes,
+        **msgspec.to_builtins(kept.resources),
+    }

@@ -1,0 +1,423 @@
+"""The cache: where all rooms meet. ``Cache.get_or_compile`` is what the rest exists for."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cache_engine import housekeeping
+from cache_engine._version import __version__
+from cache_engine.compilers import COMPILERS
+from cache_engine.compilers.base import Compiler
+from cache_engine.config import Settings
+from cache_engine.errors import CorruptEntry, KeyNotFound, LockTimeout, UsageError
+from cache_engine.kernels.family import Family, kernel_name, launch_of
+from cache_engine.kernels.select import choose
+from cache_engine.kernels.source import render, template_digest
+from cache_engine.model.artifact import CUBIN, Artifact, Blob, Record, RecordedProblem
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import KernelConfig, Launch
+from cache_engine.model.key import CacheKey, KeyPrefix, check_prefix
+from cache_engine.policy.plan import EvictionPlan, Limits
+from cache_engine.stages import COMPILE, GENERATE, LOAD, PUBLISH, SELECT, START_COMPILER, VALIDATE, OnStage, StageClock
+from cache_engine.stats import CORRUPT, UNPUBLISHED, Statistics
+from cache_engine.stats import PUBLISH as PUBLISHED
+from cache_engine.store.base import Loaded
+from cache_engine.store.disk import DiskStore, open_store
+from cache_engine.store.journal import Journal, read_journal
+from cache_engine.store.lock import file_lock
+from cache_engine.store.memory import MemoryTier
+from cache_engine.tiers import Found, Tiers
+
+if TYPE_CHECKING:
+    from cache_engine.integrity import Finding
+    from cache_engine.mirror.sync import Mirror
+
+_log = logging.getLogger(__name__)
+
+COMPILED = "compiled"
+"""The tier of a kernel that no tier had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What was chosen for a problem, and the key that this makes."""
+
+    problem: GemmProblem
+    family: Family
+    config: KernelConfig
+    compiler: Compiler
+    constants: dict[str, str | int]
+    prefix: KeyPrefix
+    key: CacheKey
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """A kernel in hand.
+
+    Attributes:
+        key: its CacheKey.
+        problem: the problem it was asked for.
+        record: what is kept about it.
+        cubin: the compiled code.
+        tier: which tier had it, or ``"compiled"``.
+        launch: how to launch it for the problem.
+        stages_ms: what each stage of getting it took.
+        unpublished: why it could not be kept; empty when it was, or was found.
+    """
+
+    key: CacheKey
+    problem: GemmProblem
+    record: Record
+    cubin: bytes
+    tier: str
+    launch: Launch
+    stages_ms: dict[str, float]
+    unpublished: str = ""
+
+
+class Cache:
+    """A persistent cache of compiled GEMM kernels. Safe to use from several threads and processes at once.
+
+    Opened with :func:`open_cache`. Use it in a ``with``, or call :meth:`close`, to have its last usage counts written
+    at once; else they are at the end of the process.
+    """
+
+    def __init__(self, store: DiskStore, settings: Settings) -> None:
+        """Serves an opened store."""
+        self.settings = settings
+        self.store = store
+        self.layout = store.layout
+        self.journal = Journal(self.layout.journal, settings.journal_flush_s)
+        self._tiers = Tiers(MemoryTier(settings.memory_bytes), [store])
+        self._prefixes: dict[tuple[str, str, str], KeyPrefix] = {}
+
+    def get_or_compile(
+        self,
+        problem: GemmProblem,
+        *,
+        arch: str | None = None,
+        family: str | None = None,
+        compiler: str = "nvrtc",
+        config: KernelConfig | None = None,
+        force: bool = False,
+        on_stage: OnStage | None = None,
+    ) -> CompiledKernel:
+        """The kernel for a problem, from the fastest tier that has it, else compiled and kept.
+
+        Args:
+            problem: what is asked.
+            arch: its target, if the problem names none.
+            family, config: use these instead of choosing.
+            compiler: which compiler makes it.
+            force: compile even if there is an entry, and replace it.
+            on_stage: told of each stage as it starts and ends.
+
+        Raises:
+            UsageError: when the request cannot be right.
+            CompilerMissing: when the compiler is not installed.
+            CompileError: when the compiler refuses the source.
+        """
+        stages = StageClock(on_stage)
+        with stages(VALIDATE):
+            problem = self.targeted(problem, arch)
+        with stages(SELECT):
+            selection = self.select(problem, family=family, compiler=compiler, config=config)
+        key = selection.key
+        if not force:
+            with stages(LOAD):
+                found = self._tiers.get(key)
+            if found is not None:
+                return self._hit(selection, found, stages)
+        with self._key_lock(key) as unlocked:
+            if not force:
+                with stages(LOAD):
+                    found = self._get_again(key, unlocked)
+                if found is not None:
+                    return self._hit(selection, found, stages)
+            self.journal.miss(key)
+            artifact = self._compile(selection, stages)
+            return self._publish(selection, artifact, stages, unlocked)
+
+    def get(self, key: CacheKey) -> Loaded | None:
+        """The entry of a key from the fastest tier that has it, counted as a hit; ``None`` when there is none."""
+        found = self._tiers.get(key)
+        if found is None:
+            return None
+        self._count(key, found)
+        return found.loaded
+
+    def select(
+        self,
+        problem: GemmProblem,
+        *,
+        family: str | None = None,
+        compiler: str = "nvrtc",
+        config: KernelConfig | None = None,
+    ) -> Selection:
+        """What would serve a problem whose target is set. Looks nothing up; takes microseconds."""
+        if compiler not in COMPILERS:
+            raise UsageError(f"unknown compiler {compiler!r}; use one of: {', '.join(COMPILERS)}")
+        chosen, chosen_config = choose(problem, family, config)
+        constants = chosen.constants(problem, chosen_config)
+        prefix = self._prefix(chosen, compiler, problem.arch or "")
+        key = prefix.key(constants)
+        return Selection(problem, chosen, chosen_config, COMPILERS[compiler], constants, prefix, key)
+
+    def targeted(self, problem: GemmProblem, arch: str | None = None) -> GemmProblem:
+        """The problem with its target set: as given, else that of the local GPU, else the default."""
+        if arch is not None:
+            return problem.on(arch)
+        if problem.arch is not None:
+            return problem
+        from cache_engine.device.probe import local_arch
+
+        return problem.on(local_arch() or self.settings.default_arch)
+
+    def close(self) -> None:
+        """Writes the last usage counts."""
+        self.journal.close()
+
+    def __enter__(self) -> Cache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- Looking around (rooms that no hit needs are imported where they are entered) ----
+
+    @cached_property
+    def mirror(self) -> Mirror:
+        """The DuckDB copy of this store."""
+        from cache_engine.mirror.sync import Mirror
+
+        return Mirror(self.store)
+
+    def find(self, prefix: str) -> Record:
+        """The record whose key starts with ``prefix``.
+
+        Raises:
+            UsageError: when it cannot be the start of a key.
+            KeyNotFound: when no entry or several have it.
+        """
+        wanted = check_prefix(prefix)
+        keys = [key for key in self.store.keys(wanted[:2]) if key.startswith(wanted)]
+        if not keys:
+            raise KeyNotFound(f"no entry has a key that starts with {wanted}")
+        if len(keys) > 1:
+            raise KeyNotFound(f"{len(keys)} entries have a key that starts with {wanted}; give more digits")
+        record = self.store.record(keys[0])
+        if record is None:
+            raise KeyNotFound(f"the entry of {wanted} was made by another version of this program")
+        return record
+
+    def records(self) -> Iterator[Record]:
+        """All records, read from disk in the order of their keys."""
+        return self.store.records()
+
+    def text(self, record: Record, part: str) -> str:
+        """One of an entry's texts: ``source``, ``ptx``, ``log``, or ``sass``, which is disassembled now.
+
+        Raises:
+            CorruptEntry: when it is missing or damaged.
+            ToolMissing: when the disassembler is not installed.
+        """
+        if part == "sass":
+            from cache_engine.compilers.inspect import sass
+
+            return sass(self.store.section(record, CUBIN))
+        return self.store.section(record, part).decode("utf-8", "replace")
+
+    def search(self, text: str, limit: int = 50) -> list[dict[str, Any]]:
+        """Rows of entries whose name, key, target or family holds every word of ``text``, the latest used first."""
+        from cache_engine.mirror import queries
+
+        self.mirror.sync()
+        with self.mirror.read() as connection:
+            return queries.kernels(connection, queries.KernelFilter(text=text), limit=limit).rows
+
+    def stats(self) -> Statistics:
+        """The store's state and history; this process's own counts included."""
+        self.journal.flush()
+        entries, stored_bytes = housekeeping.count(self.layout)
+        totals = read_journal(self.layout.journal).totals
+        return Statistics(entries, stored_bytes, self.settings.max_entries, self.settings.max_bytes, totals)
+
+    # ---- Upkeep ----
+
+    def plan_cleaning(self, limits: Limits | None = None) -> EvictionPlan:
+        """What cleaning would evict now; without ``limits``, by the settings. Changes nothing."""
+        self.journal.flush()
+        return housekeeping.plan_cleaning(self.layout, self.policy() if limits is None else limits)
+
+    def clean(self, limits: Limits | None = None, *, dry_run: bool = False) -> EvictionPlan:
+        """Evicts what ``plan_cleaning`` names, unless ``dry_run``; returns that plan."""
+        chosen = self.plan_cleaning(limits)
+        if not dry_run:
+            housekeeping.apply(self.store, self.journal, chosen)
+        return chosen
+
+    def policy(self) -> Limits:
+        """The limits that the settings set."""
+        s = self.settings
+        return Limits(s.expire_days, s.max_entries, s.max_bytes, down_to=s.eviction_threshold)
+
+    def verify(self, *, repair: bool = False) -> list[Finding]:
+        """What is wrong with the store; with ``repair``, each finding's remedy is applied as well."""
+        from cache_engine import integrity
+
+        findings = list(integrity.check(self.store))
+        if repair:
+            integrity.repair(self.store, self.journal, findings)
+        return findings
+
+    # ---- Parts of get_or_compile ----
+
+    def _prefix(self, family: Family, compiler: str, arch: str) -> KeyPrefix:
+        """The components that are the same for all kernels of a family, compiler and target."""
+        identity = (family.name, compiler, arch)
+        prefix = self._prefixes.get(identity)
+        if prefix is None:
+            maker = COMPILERS[compiler]
+            prefix = self._prefixes[identity] = KeyPrefix(
+                (
+                    ("family", family.name),
+                    ("template", template_digest(family.template)),
+                    *maker.fingerprint().components(),
+                    ("flags", " ".join(maker.flags)),
+                    ("arch", arch),
+                )
+            )
+        return prefix
+
+    def _hit(self, selection: Selection, found: Found, stages: StageClock) -> CompiledKernel:
+        self._count(selection.key, found)
+        return _kernel(selection, found.loaded, found.tier, stages)
+
+    def _count(self, key: CacheKey, found: Found) -> None:
+        in_memory = found.tier == MemoryTier.name
+        self.journal.hit(key, found.tier, 0 if in_memory else round(found.loaded.record.compile_ms * 1000))
+
+    def _get_again(self, key: CacheKey, unlocked: str) -> Found | None:
+        """Looks again under the key's lock, whose last holder may have made the entry; sets a damaged one aside."""
+        loaded = self._tiers.memory.get(key)
+        if loaded is not None:
+            return Found(MemoryTier.name, loaded)
+        try:
+            loaded = self.store.get(key)
+        except CorruptEntry as error:
+            if not unlocked:
+                self._set_aside(key, error)
+        except OSError as error:
+            _log.warning("disk tier passed over for %s: %s", key[:12], error)
+        if loaded is None:
+            return None
+        self._tiers.memory.put(key, loaded)
+        return Found(self.store.name, loaded)
+
+    def _set_aside(self, key: CacheKey, damage: CorruptEntry) -> None:
+        try:
+            self.store.quarantine(key)
+        except OSError as error:
+            _log.warning("damaged entry could not be set aside: %s", error)
+        self.journal.event(CORRUPT, key=key, detail=str(damage))
+
+    def _compile(self, selection: Selection, stages: StageClock) -> Artifact:
+        from cache_engine.compilers.inspect import resources
+
+        family, problem, config = selection.family, selection.problem, selection.config
+        with stages(GENERATE):
+            source = render(family.template, selection.constants)
+        with stages(START_COMPILER):
+            selection.compiler.load()
+        with stages(COMPILE):
+            compiled = selection.compiler.compile(source, problem.arch or "")
+        used = resources(compiled.cubin, compiled.log, family.shared_bytes(problem, config))
+        return Artifact(compiled.cubin, compiled.ptx, source.encode(), compiled.log, used)
+
+    def _publish(self, selection: Selection, artifact: Artifact, stages: StageClock, unlocked: str) -> CompiledKernel:
+        """Keeps the kernel if that is possible, and hands it out in any case."""
+        key, compile_us = selection.key, round(stages.ms[COMPILE] * 1000)
+
+        def describe(blob: Blob) -> Record:
+            return _record(selection, artifact, blob, dict(stages.ms))
+
+        reason = unlocked
+        with stages(PUBLISH):
+            if not reason:
+                try:
+                    record = self.store.publish(key, artifact, describe)
+                    self.journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=record.blob.stored_bytes)
+                except OSError as error:
+                    reason = f"the store refused it: {error.strerror or error}"
+            if reason:
+                record = describe(self.store.blob_of(key, artifact))
+                self.journal.event(UNPUBLISHED, key=key, compile_us=compile_us, detail=reason)
+                _log.warning("kernel %s is served but not kept: %s", key[:12], reason)
+        loaded = Loaded(record, artifact.cubin)
+        self._tiers.memory.put(key, loaded)
+        return replace(_kernel(selection, loaded, COMPILED, stages), unpublished=reason)
+
+    @contextmanager
+    def _key_lock(self, key: CacheKey) -> Iterator[str]:
+        """Holds the key's lock for the body; yields why not when it cannot be had, else an empty text."""
+        with ExitStack() as stack:
+            reason = ""
+            try:
+                stack.enter_context(file_lock(self.layout.key_lock(key), self.settings.lock_timeout_s))
+            except LockTimeout as error:
+                reason = str(error)
+            except OSError as error:
+                reason = f"the store cannot be locked: {error.strerror or error}"
+            yield reason
+
+
+def open_cache(dir: str | Path | None = None, settings: Settings | None = None, **overrides: Any) -> Cache:
+    """Opens the store in ``dir``, making it when it does not exist.
+
+    Args:
+        dir: the store's directory; by default ``GEMM_CACHE_DIR``, else the user cache directory.
+        settings: used as they are, instead of those of the environment.
+        overrides: single settings by name.
+
+    Raises:
+        StoreUnusable: when the directory cannot serve as a store.
+    """
+    if settings is None:
+        settings = Settings.load(dir=None if dir is None else Path(dir), **overrides)
+    layout = open_store(settings.directory(), trust=settings.trust_store)
+    store = DiskStore(layout, durable=settings.durability == "durable", compress=settings.compression)
+    return Cache(store, settings)
+
+
+def _kernel(selection: Selection, loaded: Loaded, tier: str, stages: StageClock) -> CompiledKernel:
+    launch = launch_of(selection.family, selection.problem, selection.config)
+    return CompiledKernel(selection.key, selection.problem, loaded.record, loaded.cubin, tier, launch, stages.ms)
+
+
+def _record(selection: Selection, artifact: Artifact, blob: Blob, stages_ms: dict[str, float]) -> Record:
+    toolchain = selection.compiler.fingerprint()
+    return Record(
+        key=selection.key,
+        components=selection.prefix.with_constants(selection.constants),
+        name=kernel_name(selection.family, selection.problem, selection.config),
+        family=selection.family.name,
+        compiler=toolchain.compiler,
+        compiler_version=toolchain.version,
+        arch=selection.problem.arch or "",
+        problem=RecordedProblem.of(selection.problem),
+        config=selection.config,
+        resources=artifact.resources,
+        blob=blob,
+        compile_ms=stages_ms[COMPILE],
+        stages_ms=stages_ms,
+        created_at=time.time(),
+        created_by=f"gemm-cache {__version__}",
+    )

@@ -1,0 +1,94 @@
+"""Every error this package raises on purpose.
+
+::
+
+    GemmCacheError                 one base; its text says what happened, to what, and what to do next
+    ├── UsageError                 the request cannot be right: fix it and ask again
+    │   ├── InvalidProblem         a size, dtype, layout or architecture that is not supported
+    │   └── InfeasibleConfig       a kernel config that breaks a limit of its target
+    ├── CompileError               the compiler refused the source; carries its log, the source and the flags
+    ├── NotHereError               something this machine lacks
+    │   ├── CompilerMissing        the compiler is not installed
+    │   ├── ToolMissing            an inspection tool (disassembler) is not installed
+    │   └── GpuRequired            launching and timing need a GPU
+    ├── StoreError                 the store on disk
+    │   ├── StoreUnusable          not a store, owned by someone else, not writable, or of an unknown version
+    │   ├── CorruptEntry           bytes that do not match their checksum or their key
+    │   ├── LockTimeout            a lock was not had in time
+    │   └── KeyNotFound            no entry has this key, or a prefix names several
+    └── MirrorError                the DuckDB mirror cannot be read or written just now
+"""
+
+from __future__ import annotations
+
+
+class GemmCacheError(Exception):
+    """Base of all errors raised on purpose by ``cache_engine``."""
+
+
+class UsageError(GemmCacheError):
+    """The request cannot be right as it stands."""
+
+
+class InvalidProblem(UsageError):
+    """A problem outside what is supported; the text names what is allowed."""
+
+
+class InfeasibleConfig(UsageError):
+    """A kernel config that breaks a limit; the text names the limit and by how much it is broken."""
+
+
+class CompileError(GemmCacheError):
+    """The compiler refused the source.
+
+    Attributes:
+        log: what the compiler printed.
+        source: the source text it was given.
+        flags: the flags it was given.
+    """
+
+    def __init__(self, message: str, *, log: str, source: str, flags: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.log = log
+        self.source = source
+        self.flags = flags
+
+
+class NotHereError(GemmCacheError):
+    """Something the request needs is not on this machine."""
+
+
+class CompilerMissing(NotHereError):
+    """The compiler asked for is not installed."""
+
+
+class ToolMissing(NotHereError):
+    """An inspection tool asked for is not installed."""
+
+
+class GpuRequired(NotHereError):
+    """Launching or timing was asked for where there is no usable GPU."""
+
+
+class StoreError(GemmCacheError):
+    """Something about the store on disk."""
+
+
+class StoreUnusable(StoreError):
+    """The directory cannot serve as a store; the text says why and what would."""
+
+
+class CorruptEntry(StoreError):
+    """Stored bytes do not match their checksum, their digest or their key."""
+
+
+class LockTimeout(StoreError):
+    """Another process held a lock for longer than the allowed wait."""
+
+
+class KeyNotFound(StoreError):
+    """No entry has the key, or a key prefix fits several entries."""
+
+
+class MirrorError(GemmCacheError):
+    """The DuckDB mirror cannot be used just now; the files remain the truth."""

@@ -1,0 +1,112 @@
+"""Surveying a store and applying eviction plans."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from cache_engine.errors import LockTimeout
+from cache_engine.model.key import CacheKey
+from cache_engine.policy.plan import EntryFacts, EvictionPlan, Limits, plan
+from cache_engine.stats import CLEAN, EVICT
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal, fold, read_journal
+from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
+from cache_engine.store.lock import file_lock
+
+_MAINTENANCE_TIMEOUT_S = 30.0
+# An entry being compiled or replaced is left alone after this wait.
+_ENTRY_TIMEOUT_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What applying a plan came to."""
+
+    evicted: int
+    freed_bytes: int
+    skipped: int
+
+
+def survey(layout: StoreLayout) -> list[EntryFacts]:
+    """Facts on every entry, from file sizes, file times and the journal; no record is opened."""
+    usage = read_journal(layout.journal).usage
+    entries = []
+    for key, stored_bytes, published_at in _scan(layout):
+        used = usage.get(key)
+        entries.append(EntryFacts(key, stored_bytes, max(published_at, used.last_used_at if used else 0.0)))
+    return entries
+
+
+def plan_cleaning(layout: StoreLayout, limits: Limits, now: float | None = None) -> EvictionPlan:
+    """What cleaning would evict now. Changes nothing."""
+    return plan(survey(layout), limits, time.time() if now is None else now)
+
+
+def apply(
+    store: DiskStore, journal: Journal, chosen: EvictionPlan, on_progress: Callable[[int], None] = lambda _: None
+) -> Cleaned:
+    """Evicts what a plan names, then folds the journal.
+
+    An entry replaced since the plan was made, or being compiled, is skipped.
+
+    Args:
+        on_progress: called with the number of victims looked at so far.
+
+    Raises:
+        LockTimeout: when other maintenance is under way.
+    """
+    layout = store.layout
+    evicted = freed = 0
+    with file_lock(layout.maintenance_lock, _MAINTENANCE_TIMEOUT_S):
+        for number, victim in enumerate(chosen.victims, start=1):
+            key = CacheKey(victim.key)
+            with suppress(LockTimeout), file_lock(layout.key_lock(key), _ENTRY_TIMEOUT_S):
+                if _published_at(layout, key) <= victim.last_used_at:
+                    bytes_freed = store.delete(key)
+                    journal.event(EVICT, key=key, stored_bytes=bytes_freed, detail=victim.reason)
+                    evicted += 1
+                    freed += bytes_freed
+            on_progress(number)
+        if chosen.victims:
+            journal.event(CLEAN, stored_bytes=freed, detail=f"{evicted} of {len(chosen.victims)} planned entries")
+        fold(layout.journal, layout.temp, keep=lambda key: os.path.exists(layout.record_path(CacheKey(key))))
+    return Cleaned(evicted, freed, len(chosen.victims) - evicted)
+
+
+def count(layout: StoreLayout) -> tuple[int, int]:
+    """Entries, and the bytes they take on disk."""
+    sizes = [stored_bytes for _, stored_bytes, _ in _scan(layout)]
+    return len(sizes), sum(sizes)
+
+
+def _scan(layout: StoreLayout) -> Iterator[tuple[str, int, float]]:
+    """Key, bytes on disk (record and blob) and time of publishing of every entry."""
+    for shard in SHARDS:
+        blob_bytes: dict[str, int] = {}
+        for name, status in _files(layout.kernels / shard):
+            key = key_of_blob_name(name)
+            if key is not None:
+                blob_bytes[key] = blob_bytes.get(key, 0) + status.st_size
+        for name, status in _files(layout.metadata / shard):
+            key = key_of_record_name(name)
+            if key is not None:
+                yield key, status.st_size + blob_bytes.get(key, 0), status.st_mtime
+
+
+def _files(folder: os.PathLike[str]) -> Iterator[tuple[str, os.stat_result]]:
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                yield entry.name, entry.stat()
+
+
+def _published_at(layout: StoreLayout, key: CacheKey) -> float:
+    """When the record got its place; never, when it has gone."""
+    try:
+        return os.stat(layout.record_path(key)).st_mtime
+    except FileNotFoundError:
+        return float("inf")

@@ -1,0 +1,88 @@
+"""Kernels for the ordinary arithmetic units: fp32 and fp64, on every target."""
+
+from __future__ import annotations
+
+from cache_engine.kernels.family import kernel_name, specialised_constants
+from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.kernel import KernelConfig, ceil_div
+
+_C_TYPES = {DType.FP32: "float", DType.FP64: "double"}
+_LANES_M, _LANES_N = 4, 8  # how a warp's lanes stand over its part of C; fixed in the template
+_STAGES = 2  # two shared buffers; fixed in the template
+
+# (block_m, block_n, block_k, warps_m, warps_n)
+_TILES = (
+    (128, 128, 8, 4, 2),
+    (128, 128, 16, 4, 2),
+    (128, 64, 16, 4, 1),
+    (64, 128, 16, 2, 2),
+    (64, 64, 16, 2, 2),
+    (64, 64, 8, 2, 1),
+    (32, 128, 16, 1, 4),
+    (32, 64, 16, 2, 2),
+    (32, 32, 16, 2, 1),
+    (16, 64, 16, 1, 2),
+    (16, 32, 32, 1, 1),
+)
+
+
+class Simt:
+    """The ``simt`` family."""
+
+    name = "simt"
+    template = "simt.cu"
+    dtypes: tuple[DType, ...] = (DType.FP32, DType.FP64)
+    min_capability = (7, 5)
+
+    def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
+        """The configs worth considering, feasible or not."""
+        return _CONFIGS
+
+    def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
+        """Two buffers of A and B, each row padded by 16 bytes."""
+        vector = 16 // problem.dtype.itemsize
+        rows = config.block_m + vector + config.block_n + vector
+        return rows * config.block_k * _STAGES * problem.dtype.itemsize
+
+    def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
+        """Every lane reads its rows and columns 16 bytes at a time; a warp's read takes two passes of 128 bytes."""
+        thread_m, thread_n = _thread_tile(config)
+        reads = (thread_m + thread_n) * problem.dtype.itemsize // 16
+        return config.warps_m * config.warps_n * reads * config.block_k * 256
+
+    def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
+        """The thread's part of C, a column of A and a row of B, and the tile pieces it carries a step ahead."""
+        thread_m, thread_n = _thread_tile(config)
+        carried = ceil_div((config.block_m + config.block_n) * config.block_k, config.threads)
+        return (thread_m * thread_n + thread_m + thread_n + carried) * problem.dtype.itemsize // 4
+
+    def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
+        """Each lane must hold whole 16-byte vectors, and tiles must divide into them."""
+        vector = 16 // problem.dtype.itemsize
+        if config.stages != _STAGES:
+            return f"stages must be {_STAGES}"
+        for letter, block, warps, lanes in (
+            ("m", config.block_m, config.warps_m, _LANES_M),
+            ("n", config.block_n, config.warps_n, _LANES_N),
+        ):
+            step = warps * lanes * vector
+            if block % step:
+                return f"block_{letter} must be a multiple of {step} (warps · lanes · elements in 16 bytes)"
+        if config.block_k % vector:
+            return f"block_k must be a multiple of {vector}"
+        return None
+
+    def constants(self, problem: GemmProblem, config: KernelConfig) -> dict[str, str | int]:
+        """Everything the template needs, by name."""
+        return {
+            "KERNEL_NAME": kernel_name(self, problem, config),
+            "TYPE": _C_TYPES[problem.dtype],
+            **specialised_constants(problem, config),
+        }
+
+
+def _thread_tile(config: KernelConfig) -> tuple[int, int]:
+    return config.block_m // config.warps_m // _LANES_M, config.block_n // config.warps_n // _LANES_N
+
+
+_CONFIGS = tuple(KernelConfig(*tile, stages=_STAGES) for tile in _TILES)

@@ -1,0 +1,50 @@
+"""Source text from templates.
+
+A kernel's source is its template with every include put in place, headed by one ``#define`` per constant. So it is a
+pure function of two things the key hashes: the template's text and the constants. Nothing else can reach it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+_TEMPLATES = Path(__file__).with_name("templates")
+_INCLUDE = re.compile(r'^#include\s+(["<])([^">]+)[">]\s*$', re.MULTILINE)
+
+# Enters every key. To be raised when render() changes what it makes of the same template and constants.
+RENDER_VERSION = "1"
+
+
+def render(template: str, constants: Mapping[str, str | int], replacements: Mapping[str, str] | None = None) -> str:
+    """The complete source of a kernel; it includes nothing.
+
+    Args:
+        template: file name in ``templates/``.
+        constants: names and values, written as ``#define`` lines in the order given.
+        replacements: texts to use, as they are, in place of the named files (the tests swap the hardware out).
+    """
+    defines = "".join(f"#define {name} {value}\n" for name, value in constants.items())
+    return f"{defines}\n{_with_includes(template, replacements or {})}"
+
+
+@cache
+def template_digest(template: str) -> str:
+    """SHA-256 (hex) of a template's text with all it includes, and of the way it is rendered."""
+    text = f"{RENDER_VERSION}\n{_with_includes(template, {})}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _with_includes(name: str, replacements: Mapping[str, str]) -> str:
+    def include(match: re.Match[str]) -> str:
+        if match[1] == "<":
+            # A system header's content would be compiled but not hashed.
+            raise ValueError(f"{name} includes <{match[2]}>; templates may include only each other")
+        return _with_includes(match[2], replacements)
+
+    if name in replacements:
+        return replacements[name]
+    return _INCLUDE.sub(include, (_TEMPLATES / name).read_text(encoding="utf-8"))

@@ -1,0 +1,137 @@
+// The hardware, as the kernels see it.
+//
+// Kernel templates touch the GPU only through what is declared here, so that a second implementation of this one
+// file (the CPU emulator of the test suite) can run every generated kernel, warp-wide operations included.
+//
+// Sources: PTX ISA 8.x, "ldmatrix", "cp.async" and "mma.sync.aligned.m16n8k16"; no CUDA header is needed, which
+// keeps compiles short and makes the source complete: what is compiled is exactly what is hashed.
+
+#define DEVICE __device__ __forceinline__
+#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+
+struct alignas(2) fp16 { unsigned short bits; };
+struct alignas(2) bf16 { unsigned short bits; };
+
+DEVICE unsigned thread_index() { return threadIdx.x; }
+DEVICE unsigned block_index() { return blockIdx.x; }
+DEVICE unsigned batch_index() { return blockIdx.z; }
+DEVICE void sync_block() { __syncthreads(); }
+
+DEVICE unsigned char* shared_memory() {
+    extern __shared__ __align__(128) unsigned char shared_bytes[];
+    return shared_bytes;
+}
+
+// ---- Memory -------------------------------------------------------------------------------------------------------
+
+// A vector of COUNT elements, aligned to its size.
+template <typename T, int COUNT>
+struct alignas(sizeof(T) * COUNT) Vector { T at[COUNT]; };
+
+// The register type of each size, so that a vector is moved by one instruction.
+template <int BYTES> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+
+template <typename T, int COUNT>
+DEVICE Vector<T, COUNT> load_vector(const T* source) {
+    using Bits = typename Word<sizeof(T) * COUNT>::type;
+    const Bits bits = *reinterpret_cast<const Bits*>(source);
+    Vector<T, COUNT> value;
+    memcpy(&value, &bits, sizeof(bits));
+    return value;
+}
+
+template <typename T, int COUNT>
+DEVICE void store_vector(T* target, Vector<T, COUNT> value) {
+    using Bits = typename Word<sizeof(T) * COUNT>::type;
+    Bits bits;
+    memcpy(&bits, &value, sizeof(bits));
+    *reinterpret_cast<Bits*>(target) = bits;
+}
+
+template <typename T, int COUNT>
+DEVICE Vector<T, COUNT> load_global(const T* source) { return load_vector<T, COUNT>(source); }
+
+template <typename T, int COUNT>
+DEVICE void store_global(T* target, Vector<T, COUNT> value) { store_vector<T, COUNT>(target, value); }
+
+template <typename T, int COUNT>
+DEVICE Vector<T, COUNT> load_shared(const T* source) { return load_vector<T, COUNT>(source); }
+
+template <typename T, int COUNT>
+DEVICE void store_shared(T* target, Vector<T, COUNT> value) { store_vector<T, COUNT>(target, value); }
+
+DEVICE unsigned shared_address(const void* pointer) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// Starts copying BYTES (4, 8 or 16) from global to shared memory, or zeroes when not valid (source is then not read).
+template <int BYTES>
+DEVICE void copy_async(void* target, const void* source, bool valid) {
+    const int source_bytes = valid ? BYTES : 0;
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     :: "r"(shared_address(target)), "l"(source), "r"(source_bytes) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                     :: "r"(shared_address(target)), "l"(source), "n"(BYTES), "r"(source_bytes) : "memory");
+    }
+}
+
+DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most PENDING of this thread's committed groups are still under way.
+template <int PENDING>
+DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory"); }
+
+// ---- Tensor cores -------------------------------------------------------------------------------------------------
+
+// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+DEVICE void load_matrix(unsigned (&fragment)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
+                 : "r"(shared_address(row)) : "memory");
+}
+
+DEVICE void load_matrix_transposed(unsigned (&fragment)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
+                 : "r"(shared_address(row)) : "memory");
+}
+
+// D(16x8, fp32) += A(16x16) * B(16x8); the type tag chooses the instruction.
+DEVICE void multiply_accumulate(fp16, float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+DEVICE void multiply_accumulate(bf16, float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// ---- Arithmetic ---------------------------------------------------------------------------------------------------
+
+DEVICE float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+DEVICE double multiply_add(double a, double b, double c) { return __fma_rn(a, b, c); }
+
+// Rounds to the nearest, ties to even.
+template <typename T> DEVICE T convert(float value);
+template <> DEVICE float convert<float>(float value) { return value; }
+template <> DEVICE fp16 convert<fp16>(float value) {
+    fp16 result;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+    return result;
+}
+template <> DEVICE bf16 convert<bf16>(float value) {
+    bf16 result;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+    return result;
+}

@@ -1,0 +1,18 @@
+// Which tile of C a block computes.
+//
+// Blocks are numbered along x alone (y and z are limited to 65 535). Consecutive blocks walk down RASTER_ROWS rows of
+// tiles before they move one column on, so that blocks running together share rows of A and columns of B in L2.
+
+struct Tile { int row, column; };
+
+DEVICE Tile tile_of_block(int m) {
+    const unsigned rows = (m + BLOCK_M - 1) / BLOCK_M;
+    const unsigned columns = (N + BLOCK_N - 1) / BLOCK_N;
+    const unsigned band = block_index() / (RASTER_ROWS * columns);
+    const unsigned within = block_index() % (RASTER_ROWS * columns);
+    const unsigned rows_left = rows - band * RASTER_ROWS;
+    const unsigned band_rows = rows_left < RASTER_ROWS ? rows_left : RASTER_ROWS;
+    const unsigned row = band * RASTER_ROWS + within % band_rows;
+    const unsigned column = within / band_rows;
+    return {static_cast<int>(row) * BLOCK_M, static_cast<int>(column) * BLOCK_N};
+}

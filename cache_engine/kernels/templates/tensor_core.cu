@@ -1,0 +1,186 @@
+// C(m x N) = A(m x K) * B(K x N) on tensor cores: 16-bit inputs, fp32 accumulation.
+//
+// A block computes BLOCK_M x BLOCK_N of C. Tiles of A and B stream from global to shared memory through a ring of
+// STAGES buffers (cp.async); each warp holds a (BLOCK_M / WARPS_M) x (BLOCK_N / WARPS_N) part of C in registers and
+// feeds mma.sync from shared memory with ldmatrix. Edges are filled with zeroes on the way in and masked on the way
+// out, so every m, N and K is right. m is an argument; N and K are constants.
+//
+// Constants: BLOCK_M BLOCK_N BLOCK_K WARPS_M WARPS_N STAGES RASTER_ROWS N K A_TRANSPOSED B_TRANSPOSED A_VECTOR B_VECTOR
+// (elements per copy), IN_TYPE OUT_TYPE KERNEL_NAME.
+
+#include "primitives.cuh"
+#include "raster.cuh"
+
+constexpr int THREADS = 32 * WARPS_M * WARPS_N;
+constexpr int WARP_M = BLOCK_M / WARPS_M;
+constexpr int WARP_N = BLOCK_N / WARPS_N;
+constexpr int MMA_ROWS = WARP_M / 16;
+constexpr int MMA_COLUMNS = WARP_N / 8;
+
+// A tile lies in shared memory as it lies in global memory: contiguous in k as stored "n" for A and "t" for B, else in
+// m or n. "Columns" is the contiguous direction.
+constexpr int A_ROWS = A_TRANSPOSED ? BLOCK_K : BLOCK_M;
+constexpr int A_COLUMNS = A_TRANSPOSED ? BLOCK_M : BLOCK_K;
+constexpr int B_ROWS = B_TRANSPOSED ? BLOCK_N : BLOCK_K;
+constexpr int B_COLUMNS = B_TRANSPOSED ? BLOCK_K : BLOCK_N;
+constexpr int A_STAGE = BLOCK_M * BLOCK_K;
+constexpr int B_STAGE = BLOCK_N * BLOCK_K;
+
+// Offset of an element in a tile. 16-byte chunks are permuted within each 128 bytes by an exclusive or with the row,
+// so that the eight rows ldmatrix reads at once lie in different banks.
+template <int COLUMNS>
+DEVICE int swizzled(int row, int column) {
+    constexpr int CHUNKS = COLUMNS / 8;
+    constexpr int MASK = CHUNKS < 8 ? CHUNKS - 1 : 7;
+    constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;
+    const int chunk = (column / 8) ^ ((row / ROWS_PER_LINE) & MASK);
+    return row * COLUMNS + chunk * 8 + column % 8;
+}
+
+// Starts the copy of one tile whose first element is (first_row, first_column) of a rows x columns matrix.
+template <int ROWS, int COLUMNS, int VECTOR>
+DEVICE void load_tile(IN_TYPE* tile, const IN_TYPE* matrix, int first_row, int first_column, int rows, int columns) {
+    constexpr int VECTORS_PER_ROW = COLUMNS / VECTOR;
+    constexpr int VECTORS = ROWS * VECTORS_PER_ROW;
+    // Single elements pass through registers: fully unrolled, they would need more than there are.
+    constexpr int UNROLL = VECTOR > 1 ? 64 : 4;
+#pragma unroll UNROLL
+    for (int base = 0; base < VECTORS; base += THREADS) {
+        const int index = base + thread_index();
+        if (VECTORS % THREADS != 0 && index >= VECTORS) break;
+        const int row = index / VECTORS_PER_ROW;
+        const int column = index % VECTORS_PER_ROW * VECTOR;
+        const bool valid = first_row + row < rows && first_column + column < columns;
+        const IN_TYPE* source =
+            valid ? matrix + static_cast<long long>(first_row + row) * columns + first_column + column : matrix;
+        IN_TYPE* target = tile + swizzled<COLUMNS>(row, column);
+        if constexpr (VECTOR > 1) {
+            copy_async<VECTOR * sizeof(IN_TYPE)>(target, source, valid);
+        } else {
+            // cp.async moves no less than four bytes.
+            Vector<IN_TYPE, 1> element = {};
+            if (valid) element = load_global<IN_TYPE, 1>(source);
+            store_shared<IN_TYPE, 1>(target, element);
+        }
+    }
+}
+
+DEVICE void load_stage(IN_TYPE* a_tile, IN_TYPE* b_tile, const IN_TYPE* a, const IN_TYPE* b, Tile tile, int k, int m) {
+    if constexpr (A_TRANSPOSED) {
+        load_tile<A_ROWS, A_COLUMNS, A_VECTOR>(a_tile, a, k, tile.row, K, m);
+    } else {
+        load_tile<A_ROWS, A_COLUMNS, A_VECTOR>(a_tile, a, tile.row, k, m, K);
+    }
+    if constexpr (B_TRANSPOSED) {
+        load_tile<B_ROWS, B_COLUMNS, B_VECTOR>(b_tile, b, tile.column, k, N, K);
+    } else {
+        load_tile<B_ROWS, B_COLUMNS, B_VECTOR>(b_tile, b, k, tile.column, K, N);
+    }
+}
+
+// The 16 x 16 part of A at (row, k): four 8x8 matrices in the order mma wants them: down the rows, then along k.
+DEVICE void load_a(unsigned (&fragment)[4], const IN_TYPE* tile, int row, int k, int lane) {
+    if constexpr (A_TRANSPOSED) {
+        const int offset = swizzled<A_COLUMNS>(k + lane % 8 + lane / 16 * 8, row + lane / 8 % 2 * 8);
+        load_matrix_transposed(fragment, tile + offset);
+    } else {
+        const int offset = swizzled<A_COLUMNS>(row + lane % 16, k + lane / 16 * 8);
+        load_matrix(fragment, tile + offset);
+    }
+}
+
+// Two neighbouring 16 x 8 parts of B at (k, column): {0, 1} are the k halves of the left one, {2, 3} of the right one.
+DEVICE void load_b(unsigned (&fragment)[4], const IN_TYPE* tile, int column, int k, int lane) {
+    if constexpr (B_TRANSPOSED) {
+        const int offset = swizzled<B_COLUMNS>(column + lane % 8 + lane / 16 * 8, k + lane / 8 % 2 * 8);
+        load_matrix(fragment, tile + offset);
+    } else {
+        const int offset = swizzled<B_COLUMNS>(k + lane % 16, column + lane / 16 * 8);
+        load_matrix_transposed(fragment, tile + offset);
+    }
+}
+
+DEVICE void store_pair(OUT_TYPE* c, int row, int column, int m, float left, float right) {
+    if (row >= m || column >= N) return;
+    OUT_TYPE* target = c + static_cast<long long>(row) * N + column;
+    if constexpr (N % 2 == 0) {
+        store_global<OUT_TYPE, 2>(target, {convert<OUT_TYPE>(left), convert<OUT_TYPE>(right)});
+    } else {
+        store_global<OUT_TYPE, 1>(target, {convert<OUT_TYPE>(left)});
+        if (column + 1 < N) store_global<OUT_TYPE, 1>(target + 1, {convert<OUT_TYPE>(right)});
+    }
+}
+
+KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, int m) {
+    const long long batch = batch_index();
+    a += batch * m * K;
+    b += batch * N * K;
+    c += batch * m * N;
+
+    IN_TYPE* a_ring = reinterpret_cast<IN_TYPE*>(shared_memory());
+    IN_TYPE* b_ring = a_ring + STAGES * A_STAGE;
+    const Tile tile = tile_of_block(m);
+    const int lane = thread_index() % 32;
+    const int warp = thread_index() / 32;
+    const int warp_row = warp / WARPS_N * WARP_M;
+    const int warp_column = warp % WARPS_N * WARP_N;
+
+    float accumulator[MMA_ROWS][MMA_COLUMNS][4] = {};
+    constexpr int K_TILES = (K + BLOCK_K - 1) / BLOCK_K;
+
+    // One group is committed per step whether or not it holds copies, so that the count given to wait_copies holds to
+    // the end.
+#pragma unroll
+    for (int stage = 0; stage < STAGES - 1; ++stage) {
+        if (stage < K_TILES) {
+            load_stage(a_ring + stage * A_STAGE, b_ring + stage * B_STAGE, a, b, tile, stage * BLOCK_K, m);
+        }
+        commit_copies();
+    }
+
+    for (int step = 0; step < K_TILES; ++step) {
+        // After this barrier the tile of this step is complete for all threads, and all have finished reading the
+        // buffer that the next load overwrites.
+        wait_copies<STAGES - 2>();
+        sync_block();
+
+        const int ahead = step + STAGES - 1;
+        if (ahead < K_TILES) {
+            const int buffer = ahead % STAGES;
+            load_stage(a_ring + buffer * A_STAGE, b_ring + buffer * B_STAGE, a, b, tile, ahead * BLOCK_K, m);
+        }
+        commit_copies();
+
+        const IN_TYPE* a_tile = a_ring + step % STAGES * A_STAGE;
+        const IN_TYPE* b_tile = b_ring + step % STAGES * B_STAGE;
+#pragma unroll
+        for (int k = 0; k < BLOCK_K; k += 16) {
+            unsigned a_fragment[MMA_ROWS][4];
+            unsigned b_fragment[MMA_COLUMNS / 2][4];
+#pragma unroll
+            for (int i = 0; i < MMA_ROWS; ++i) load_a(a_fragment[i], a_tile, warp_row + i * 16, k, lane);
+#pragma unroll
+            for (int j = 0; j < MMA_COLUMNS / 2; ++j) load_b(b_fragment[j], b_tile, warp_column + j * 16, k, lane);
+#pragma unroll
+            for (int i = 0; i < MMA_ROWS; ++i) {
+#pragma unroll
+                for (int j = 0; j < MMA_COLUMNS; ++j) {
+                    multiply_accumulate(IN_TYPE{}, accumulator[i][j], a_fragment[i], b_fragment[j / 2][j % 2 * 2],
+                                        b_fragment[j / 2][j % 2 * 2 + 1]);
+                }
+            }
+        }
+    }
+
+    // Each lane holds, of every 16 x 8 part, two neighbours in row lane / 4 and two in the row eight below.
+#pragma unroll
+    for (int i = 0; i < MMA_ROWS; ++i) {
+#pragma unroll
+        for (int j = 0; j < MMA_COLUMNS; ++j) {
+            const int row = tile.row + warp_row + i * 16 + lane / 4;
+            const int column = tile.column + warp_column + j * 8 + lane % 4 * 2;
+            store_pair(c, row, column, m, accumulator[i][j][0], accumulator[i][j][1]);
+            store_pair(c, row + 8, column, m, accumulator[i][j][2], accumulator[i][j][3]);
+        }
+    }
+}

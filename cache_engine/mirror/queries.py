@@ -1,0 +1,172 @@
+"""Every question the pages and the command line ask of the mirror, each in one place. Lists are paged here, in SQL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cache_engine.errors import UsageError
+
+if TYPE_CHECKING:
+    import duckdb
+
+Row = dict[str, Any]
+
+# What lists can be sorted by: the name people use → the column.
+SORTS = {
+    "last used": "last_used_at",
+    "created": "created_at",
+    "hits": "hits",
+    "compile time": "compile_ms",
+    "size": "stored_bytes",
+    "registers": "registers",
+    "name": "name",
+    "architecture": "arch",
+}
+
+_KERNELS = """
+    SELECT kernels.* EXCLUDE (stamp, search_text),
+           coalesce(memory_hits, 0) AS memory_hits,
+           coalesce(disk_hits, 0) AS disk_hits,
+           coalesce(memory_hits, 0) + coalesce(disk_hits, 0) AS hits,
+           greatest(coalesce(last_used_at, 0), created_at) AS last_used_at
+    FROM kernels LEFT JOIN usage USING (key)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFilter:
+    """Which kernels: those that hold every word of ``text`` and, for each list that is not empty, one of its values."""
+
+    text: str = ""
+    archs: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
+    compilers: tuple[str, ...] = ()
+
+    def where(self) -> tuple[str, list[Any]]:
+        """As an SQL condition and its parameters."""
+        conditions = ["true"]
+        parameters: list[Any] = []
+        for word in self.text.lower().replace("×", "x").split():
+            conditions.append("contains(search_text, ?)")
+            parameters.append(word)
+        for column, values in self._choices():
+            if values:
+                conditions.append(f"list_contains(?, {column})")
+                parameters.append(list(values))
+        return " AND ".join(conditions), parameters
+
+    def _choices(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return (
+            ("arch", self.archs),
+            ("dtype", self.dtypes),
+            ("family", self.families),
+            ("compiler", self.compilers),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list, and how long the whole list is."""
+
+    rows: list[Row]
+    total: int
+
+
+def kernels(
+    connection: duckdb.DuckDBPyConnection,
+    chosen: KernelFilter,
+    *,
+    sort: str = "last used",
+    descending: bool = True,
+    limit: int = 50,
+    offset: int = 0,
+) -> Page:
+    """One page of kernels.
+
+    Raises:
+        UsageError: when ``sort`` is not one of ``SORTS``.
+    """
+    if sort not in SORTS:
+        raise UsageError(f"cannot sort by {sort!r}; use one of: {', '.join(SORTS)}")
+    condition, parameters = chosen.where()
+    total = connection.execute(f"SELECT count(*) FROM kernels WHERE {condition}", parameters).fetchone()
+    direction = "DESC" if descending else "ASC"
+    rows = _rows(
+        connection,
+        f"{_KERNELS} WHERE {condition} ORDER BY {SORTS[sort]} {direction}, key LIMIT ? OFFSET ?",
+        [*parameters, limit, offset],
+    )
+    return Page(rows, int(total[0]) if total else 0)
+
+
+def kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | None:
+    """One kernel's row; ``None`` when there is none."""
+    rows = _rows(connection, f"{_KERNELS} WHERE key = ?", [key])
+    return rows[0] if rows else None
+
+
+def facets(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
+    """The values there are to choose from, by column, in order."""
+    found: dict[str, list[str]] = {}
+    for column in ("arch", "dtype", "family", "compiler"):
+        rows = connection.execute(f"SELECT DISTINCT {column} FROM kernels ORDER BY 1").fetchall()
+        found[column] = [row[0] for row in rows]
+    return found
+
+
+def overview(connection: duckdb.DuckDBPyConnection) -> Row:
+    """Entries, their bytes, everything in ``totals``, when the mirror was synced, and how many records it lacks."""
+    rows = _rows(
+        connection,
+        """
+        SELECT entries.*, totals.*, synced_at, unreadable.count AS unreadable
+        FROM (SELECT count(*) AS entries, coalesce(sum(stored_bytes), 0) AS stored_bytes,
+                     coalesce(sum(size_bytes), 0) AS size_bytes FROM kernels) AS entries,
+             (SELECT count(*) AS count FROM unreadable) AS unreadable,
+             sync_state LEFT JOIN totals ON true
+        """,
+    )
+    return {name: value or 0 for name, value in rows[0].items()}
+
+
+def events(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
+    """What happened last, other than hits, with the kernel's name where it is still known."""
+    return _rows(
+        connection,
+        "SELECT events.*, kernels.name FROM events LEFT JOIN kernels USING (key) ORDER BY happened_at DESC LIMIT ?",
+        [limit],
+    )
+
+
+def busiest(connection: duckdb.DuckDBPyConnection, limit: int = 10) -> list[Row]:
+    """The kernels with the most hits."""
+    return _rows(connection, f"SELECT * FROM ({_KERNELS}) WHERE hits > 0 ORDER BY hits DESC, key LIMIT ?", [limit])
+
+
+def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """Sums for each architecture."""
+    return _rows(
+        connection,
+        f"""
+        SELECT arch, count(*) AS entries, sum(size_bytes) AS size_bytes, sum(stored_bytes) AS stored_bytes,
+               sum(compile_ms) AS compile_ms, median(compile_ms) AS median_compile_ms, sum(hits) AS hits,
+               sum(disk_hits * compile_ms) AS saved_ms, max(last_used_at) AS last_used_at
+        FROM ({_KERNELS}) GROUP BY arch ORDER BY arch
+        """,
+    )
+
+
+def architecture_families(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """Entries for each architecture, family and dtype."""
+    return _rows(
+        connection,
+        "SELECT arch, family, dtype, count(*) AS entries FROM kernels GROUP BY ALL ORDER BY arch, family, dtype",
+    )
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: list[Any] | None = None) -> list[Row]:
+    cursor = connection.execute(sql, parameters or [])
+    names = [column[0] for column in cursor.description or []]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

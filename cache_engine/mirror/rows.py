@@ -1,0 +1,95 @@
+"""Rows of the mirror's tables, made from records and events, and put in place by whole sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cache_engine.model.artifact import Record
+from cache_engine.stats import RECENT, Tally
+
+if TYPE_CHECKING:
+    import duckdb
+
+Row = tuple[Any, ...]
+
+TIERS = ("memory", "disk")
+
+
+def kernel_row(record: Record, stamp: str) -> Row:
+    """The row of ``kernels`` for a record, in the order of its columns."""
+    p, r = record.problem, record.resources
+    components = dict(record.components)
+    toolchain = " ".join(components.get(f"compiler{part}", "") for part in ("", "_version", "_build"))
+    searched = (
+        record.name, record.key, record.family, record.compiler, record.arch, p.dtype, p.out_dtype, p.layout,
+        f"{p.m}x{p.n}x{p.k}", str(record.config),
+    )  # fmt: skip
+    return (
+        record.key, record.name, record.family, record.compiler, record.compiler_version, toolchain, record.arch,
+        p.dtype, p.out_dtype, p.layout, p.m, p.n, p.k, p.batch, str(record.config),
+        r.registers, r.shared_bytes, r.stack_bytes, r.spill_bytes,
+        record.size_bytes, record.blob.stored_bytes, record.compile_ms, record.created_at, record.created_by,
+        " ".join(searched).lower(), stamp,
+    )  # fmt: skip
+
+
+def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row]) -> None:
+    """Adds rows, as one set: row by row it would take a hundred times as long."""
+    if not rows:
+        return
+    import pyarrow
+
+    described = connection.execute(f"SELECT * FROM {table} LIMIT 0").description or []
+    columns = {column[0]: list(values) for column, values in zip(described, zip(*rows, strict=True), strict=True)}
+    connection.register("incoming", pyarrow.table(columns))
+    connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming")
+    connection.unregister("incoming")
+
+
+def delete_keys(connection: duckdb.DuckDBPyConnection, table: str, keys: Sequence[str]) -> None:
+    """Removes the rows of these keys."""
+    if keys:
+        import pyarrow
+
+        connection.register("doomed", pyarrow.table({"key": list(keys)}))
+        connection.execute(f"DELETE FROM {table} WHERE key IN (SELECT key FROM doomed)")
+        connection.unregister("doomed")
+
+
+def clear_journal(connection: duckdb.DuckDBPyConnection) -> None:
+    """Forgets everything that came from the journal."""
+    for table in ("usage", "events", "totals"):
+        connection.execute(f"DELETE FROM {table}")
+
+
+def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
+    """Adds sums of events to those already there."""
+    usage = [(key, *(used.hits.get(tier, 0) for tier in TIERS), used.last_used_at) for key, used in tally.usage.items()]
+    insert(connection, "usage", usage)
+    if usage:
+        # The same key may now stand twice: as it was, and as it was used since.
+        connection.execute(
+            "CREATE OR REPLACE TEMP TABLE merged AS SELECT key, sum(memory_hits) AS memory_hits, "
+            "sum(disk_hits) AS disk_hits, max(last_used_at) AS last_used_at FROM usage GROUP BY key"
+        )
+        connection.execute("DELETE FROM usage")
+        connection.execute("INSERT INTO usage BY NAME SELECT * FROM merged")
+    events = [(e.at, e.kind, e.key, e.compile_us / 1000, e.stored_bytes, e.detail) for e in tally.recent]
+    insert(connection, "events", events)
+    connection.execute(
+        "DELETE FROM events WHERE rowid NOT IN "
+        f"(SELECT rowid FROM events ORDER BY happened_at DESC, kind DESC, key DESC, detail DESC LIMIT {RECENT})"
+    )
+    t = tally.totals
+    added = (
+        *(t.hits.get(tier, 0) for tier in TIERS), t.misses, t.saved_us, t.compiles, t.compile_us, t.publish_failures,
+        t.corruptions, t.evictions, t.evicted_bytes, t.last_publish_at,
+    )  # fmt: skip
+    insert(connection, "totals", [added])
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE summed AS SELECT sum(COLUMNS(* EXCLUDE last_publish_at)), "
+        "max(last_publish_at) AS last_publish_at FROM totals"
+    )
+    connection.execute("DELETE FROM totals")
+    connection.execute("INSERT INTO totals SELECT * FROM summed")

@@ -1,0 +1,307 @@
+"""Bringing the mirror up to date with a store's files, and opening it to read.
+
+DuckDB lets one process write or many read, and says so by failing; so all access goes through a lock of our own, shared
+to read and exclusive to write, and no connection stays open. Nothing but this package touches the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cache_engine.errors import CorruptEntry, LockTimeout, MirrorError
+from cache_engine.mirror import rows
+from cache_engine.model.key import CacheKey
+from cache_engine.stats import Tally
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import journal_state, read_events, read_snapshot
+from cache_engine.store.layout import SHARDS, StoreLayout, key_of_record_name
+from cache_engine.store.lock import file_lock
+
+if TYPE_CHECKING:
+    import duckdb
+
+SCHEMA_VERSION = 1
+_SCHEMA = Path(__file__).with_name("schema.sql")
+_WRITE_TIMEOUT_S = 30.0
+_READ_TIMEOUT_S = 10.0
+# Folder times are this coarse at worst; a folder changed more recently is looked at again next time.
+_SETTLED_NS = 2_000_000_000
+# An extension that is not built in would be downloaded, and a failing download stalls for seconds.
+_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What a sync changed: entries by what became of them, events read, and the mirror's generation since."""
+
+    added: int
+    removed: int
+    unreadable: int
+    events: int
+    generation: int
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything did."""
+        return bool(self.added or self.removed or self.events)
+
+
+class Mirror:
+    """The DuckDB copy of one store. Safe to use from several threads and processes."""
+
+    def __init__(self, store: DiskStore) -> None:
+        """Opens nothing yet."""
+        self._store = store
+        self._home: StoreLayout | None = None
+        self._seen: object = None
+        self._in_process = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        """Where the DuckDB file is: in the store, or in a private folder when the store cannot be written."""
+        return self._layout.mirror
+
+    def sync(self, *, rebuild: bool = False) -> Synced:
+        """Takes over what has changed in the store since the last sync. Costs a millisecond when nothing has.
+
+        Args:
+            rebuild: start from an empty mirror.
+
+        Raises:
+            MirrorError: when another process keeps it busy, or the disk refuses.
+        """
+        with self._in_process:
+            sources = self._sources()
+            if not rebuild and sources is not None and sources == self._seen:
+                return Synced(0, 0, 0, 0, self.generation())
+            try:
+                lock = file_lock(self._layout.mirror_lock, _WRITE_TIMEOUT_S)
+                with lock, self._open_to_write(rebuild) as connection:
+                    synced = _sync(connection, self._store)
+            except (LockTimeout, OSError) as error:
+                raise MirrorError(f"the mirror cannot be brought up to date: {error}") from error
+            self._seen = (sources[0], self._file_identity()) if sources is not None else None
+            return synced
+
+    @contextmanager
+    def read(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection to read with, for the body of a ``with``. Call ``sync`` first.
+
+        Raises:
+            MirrorError: when there is no mirror yet, or another process keeps it busy.
+        """
+        import duckdb
+
+        try:
+            with file_lock(self._layout.mirror_lock, _READ_TIMEOUT_S, shared=True):
+                try:
+                    connection = duckdb.connect(str(self.path), read_only=True, config=_CONFIG)
+                except duckdb.Error as error:
+                    raise MirrorError(f"the mirror cannot be read: {error}") from error
+                try:
+                    yield connection
+                finally:
+                    connection.close()
+        except LockTimeout as error:
+            raise MirrorError(f"the mirror cannot be read: {error}") from error
+
+    def generation(self) -> int:
+        """A number that rises whenever the mirror's content changes."""
+        with self.read() as connection:
+            row = connection.execute("SELECT generation FROM sync_state").fetchone()
+        return int(row[0]) if row else 0
+
+    @property
+    def _layout(self) -> StoreLayout:
+        if self._home is None:
+            store = self._store.layout
+            self._home = store if os.access(store.root, os.W_OK) else _private_home(store)
+        return self._home
+
+    def _sources(self) -> tuple[object, object] | None:
+        """The state of everything a sync reads, and of the mirror; ``None`` while folder times cannot be trusted."""
+        layout = self._store.layout
+        horizon = time.time_ns() - _SETTLED_NS
+        times = tuple(_mtime_ns(layout.metadata / shard) for shard in SHARDS)
+        if any(mtime > horizon for mtime in times):
+            return None
+        return (times, journal_state(layout.journal)), self._file_identity()
+
+    def _file_identity(self) -> object:
+        with suppress(FileNotFoundError):
+            return os.stat(self.path).st_ino
+        return None
+
+    @contextmanager
+    def _open_to_write(self, rebuild: bool) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection to a mirror of the current schema, in a transaction; to be used under the exclusive lock."""
+        import duckdb
+
+        if rebuild:
+            self._discard()
+        try:
+            connection = self._connect()
+            if _schema_version(connection) not in (None, SCHEMA_VERSION):
+                connection.close()
+                self._discard()
+                connection = self._connect()
+        except duckdb.Error as error:
+            if "lock" in str(error):
+                raise MirrorError(f"another program has the mirror open: {error}") from error
+            # Damaged. Nothing is lost: it is built again from the files.
+            self._discard()
+            connection = self._connect()
+        try:
+            os.chmod(self.path, 0o600)
+            connection.begin()
+            if _schema_version(connection) is None:
+                connection.execute(_SCHEMA.read_text(encoding="utf-8"))
+                connection.execute("INSERT INTO sync_state VALUES (?, 0, -1, 0)", [SCHEMA_VERSION])
+            yield connection
+            connection.commit()
+        except duckdb.Error as error:
+            raise MirrorError(f"the mirror cannot be written: {error}") from error
+        finally:
+            connection.close()
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        import duckdb
+
+        return duckdb.connect(str(self.path), config=_CONFIG)
+
+    def _discard(self) -> None:
+        for path in (self.path, self.path.with_name(self.path.name + ".wal")):
+            path.unlink(missing_ok=True)
+
+
+def _schema_version(connection: duckdb.DuckDBPyConnection) -> int | None:
+    """The version of a mirror's schema, 0 when it is no mirror's, ``None`` when the file is empty."""
+    tables = {row[0] for row in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    if not tables:
+        return None
+    row = connection.execute("SELECT schema_version FROM sync_state").fetchone() if "sync_state" in tables else None
+    return int(row[0]) if row else 0
+
+
+def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
+    added, removed, unreadable = _sync_records(connection, store)
+    events = _sync_journal(connection, store.layout.journal)
+    changed = int(bool(added or removed or events))
+    row = connection.execute(
+        "UPDATE sync_state SET generation = generation + ?, synced_at = ? RETURNING generation", [changed, time.time()]
+    ).fetchone()
+    return Synced(added, removed, unreadable, events, int(row[0]) if row else 0)
+
+
+def _sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tuple[int, int, int]:
+    """Reads the records of shards whose folder has changed; returns how many rows came, went and cannot be read."""
+    metadata = store.layout.metadata
+    known = dict(connection.execute("SELECT shard, mtime_ns FROM shards").fetchall())
+    horizon = time.time_ns() - _SETTLED_NS
+    changed: dict[str, int] = {}
+    for shard in SHARDS:
+        mtime = _mtime_ns(metadata / shard)
+        if mtime != known.get(shard, 0):
+            changed[shard] = mtime if mtime <= horizon else -1
+    if not changed:
+        return 0, 0, 0
+
+    mirrored: dict[str, str] = dict(
+        connection.execute(
+            "SELECT key, stamp FROM kernels WHERE list_contains(?, key[:2]) "
+            "UNION ALL SELECT key, stamp FROM unreadable WHERE list_contains(?, key[:2])",
+            [list(changed), list(changed)],
+        ).fetchall()
+    )
+    fresh: list[rows.Row] = []
+    refused: list[rows.Row] = []
+    for shard in changed:
+        for key, stamp in _stamps(metadata / shard):
+            if mirrored.pop(key, None) == stamp:
+                continue
+            cause = "made by another version"
+            try:
+                record = store.record(key)
+            except (CorruptEntry, OSError) as error:
+                record, cause = None, str(error)
+            if record is not None:
+                fresh.append(rows.kernel_row(record, stamp))
+            else:
+                refused.append((key, stamp, cause))
+    # What is left in `mirrored` has gone; what is in `fresh` or `refused` may have been there with another stamp.
+    stale = [*mirrored, *(row[0] for row in fresh), *(row[0] for row in refused)]
+    for table in ("kernels", "unreadable"):
+        rows.delete_keys(connection, table, stale)
+    rows.insert(connection, "kernels", fresh)
+    rows.insert(connection, "unreadable", refused)
+    connection.execute("DELETE FROM shards WHERE list_contains(?, shard)", [list(changed)])
+    rows.insert(connection, "shards", list(changed.items()))
+    return len(fresh), len(mirrored), len(refused)
+
+
+def _sync_journal(connection: duckdb.DuckDBPyConnection, folder: Path) -> int:
+    """Adds up events not seen yet; starts over when the journal was folded. Returns how many there were."""
+    seen = connection.execute("SELECT snapshot_generation FROM sync_state").fetchone()
+    while True:
+        snapshot = read_snapshot(folder)
+        generation = snapshot.generation
+        if seen is not None and seen[0] == generation:
+            positions: dict[str, int] = dict(connection.execute("SELECT * FROM journal_positions").fetchall())
+            tally = Tally()
+        else:
+            positions = {}
+            tally = Tally(snapshot.totals, snapshot.usage, snapshot.recent)
+        before = dict(positions)
+        for event in read_events(folder, snapshot, positions):
+            tally.add(event)
+        if read_snapshot(folder).generation == generation:
+            break
+    starting_over = seen is None or seen[0] != generation
+    if not starting_over and positions == before:
+        return 0
+    if starting_over:
+        rows.clear_journal(connection)
+        connection.execute("UPDATE sync_state SET snapshot_generation = ?", [generation])
+    rows.add_tally(connection, tally)
+    connection.execute("DELETE FROM journal_positions")
+    rows.insert(connection, "journal_positions", list(positions.items()))
+    return max(1, len(tally.recent) + len(tally.usage))
+
+
+def _stamps(folder: Path) -> Iterator[tuple[CacheKey, str]]:
+    with suppress(FileNotFoundError), os.scandir(folder) as files:
+        for file in files:
+            key = key_of_record_name(file.name)
+            if key is not None:
+                with suppress(FileNotFoundError):
+                    status = file.stat()
+                    yield key, f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
+
+
+def _mtime_ns(folder: Path) -> int:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _private_home(store: StoreLayout) -> StoreLayout:
+    """A folder of this user's own to mirror a store that cannot be written."""
+    name = hashlib.sha256(os.fsencode(store.root)).hexdigest()[:16]
+    home = StoreLayout(Path(tempfile.gettempdir(), f"gemm-cache-{os.geteuid()}", name))
+    home.locks.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if home.root.parent.stat().st_uid != os.geteuid():
+        raise MirrorError(f"{home.root.parent} belongs to someone else, so there is no place for the mirror")
+    return home

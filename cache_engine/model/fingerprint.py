@@ -1,0 +1,46 @@
+"""What surrounds a compile: the toolchain, which can change bytes, and the device, which can change speed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ToolchainFingerprint:
+    """A compiler, identified so closely that two with equal fingerprints make the same bytes.
+
+    Attributes:
+        compiler: its name, such as ``"nvrtc"``.
+        version: for people, such as ``"13.5"``.
+        build: what identifies its binaries by content (ELF build ID, digests); never a path.
+    """
+
+    compiler: str
+    version: str
+    build: str
+
+    def components(self) -> tuple[tuple[str, str], ...]:
+        """As key components."""
+        return (("compiler", self.compiler), ("compiler_version", self.version), ("compiler_build", self.build))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFingerprint:
+    """A GPU as far as it can change speed; carried by every timing, part of no key.
+
+    Attributes:
+        name: as the driver gives it.
+        arch: the target its own code is compiled for, such as ``"sm_90a"``.
+        sms: streaming multiprocessors.
+        memory_bytes, l2_bytes: sizes.
+        clock_khz: the maximum SM clock.
+        driver: the newest CUDA version the driver supports, such as ``"13.0"``.
+    """
+
+    name: str
+    arch: str
+    sms: int
+    memory_bytes: int
+    l2_bytes: int
+    clock_khz: int
+    driver: str

@@ -1,0 +1,76 @@
+"""What was chosen: the tiles of a kernel, and how it is launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from cache_engine.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class KernelConfig:
+    """How a kernel divides its work.
+
+    Attributes:
+        block_m, block_n, block_k: the tile of C a thread block computes, and how deep in k it goes at a time.
+        warps_m, warps_n: how the block's warps stand over its tile.
+        stages: how many tiles of A and B are in shared memory at once.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    warps_m: int
+    warps_n: int
+    stages: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of one block."""
+        return 32 * self.warps_m * self.warps_n
+
+    def __str__(self) -> str:
+        return f"{self.block_m}x{self.block_n}x{self.block_k}_w{self.warps_m}x{self.warps_n}_s{self.stages}"
+
+    @classmethod
+    def parse(cls, text: str) -> KernelConfig:
+        """Reads ``block_m=128,block_n=128,…``: every field, in any order.
+
+        Raises:
+            UsageError: naming the field that is unknown, missing, repeated or not a positive whole number.
+        """
+        names = [field.name for field in fields(cls)]
+        values: dict[str, int] = {}
+        for part in text.split(","):
+            name, equals, value = (piece.strip() for piece in part.partition("="))
+            if name not in names or not equals:
+                raise UsageError(f"config has {part.strip()!r}; write name=value with names: {', '.join(names)}")
+            if name in values:
+                raise UsageError(f"config gives {name} twice")
+            if not value.isdecimal() or not 1 <= int(value) <= 65_536:
+                raise UsageError(f"config has {name}={value}; it must be a whole number from 1 to 65536")
+            values[name] = int(value)
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise UsageError(f"config lacks {', '.join(missing)}")
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything but the pointers that a launch needs.
+
+    Attributes:
+        grid: blocks along x, y, z.
+        threads: threads of one block, along x.
+        shared_bytes: dynamic shared memory of one block.
+    """
+
+    grid: tuple[int, int, int]
+    threads: int
+    shared_bytes: int
+
+
+def ceil_div(a: int, b: int) -> int:
+    """A / b rounded up."""
+    return -(-a // b)

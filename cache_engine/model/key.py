@@ -1,0 +1,80 @@
+"""CacheKey: the hash of everything that can change compiled bytes.
+
+A key is SHA-256 over labelled, length-prefixed components, the schema version first::
+
+    6:schema1:16:family11:tensor_core8:template64:…
+
+so no two lists of components give the same bytes. The components themselves are kept in the record, which is how
+``verify`` recomputes a key and how a miss can be explained. No path is ever a component: stores move between machines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import NewType
+
+from cache_engine.errors import UsageError
+
+CacheKey = NewType("CacheKey", str)
+"""64 lower-case hexadecimal digits."""
+
+Components = tuple[tuple[str, str], ...]
+"""Labels and values, in the order they are hashed."""
+
+SCHEMA = "1"
+
+_KEY = re.compile(r"[0-9a-f]{64}")
+_PREFIX = re.compile(r"[0-9a-f]{4,64}")
+
+
+def is_key(text: str) -> bool:
+    """Whether ``text`` has the form of a key."""
+    return _KEY.fullmatch(text) is not None
+
+
+def check_prefix(text: str) -> str:
+    """The start of a key as people type it.
+
+    Raises:
+        UsageError: when it cannot be one.
+    """
+    prefix = text.strip().lower()
+    if _PREFIX.fullmatch(prefix) is None:
+        raise UsageError(f"{text!r} is not a key; give at least 4 of its 64 hexadecimal digits")
+    return prefix
+
+
+class KeyPrefix:
+    """The components that stay the same in a process, hashed once."""
+
+    def __init__(self, components: Iterable[tuple[str, str]]) -> None:
+        self.components: Components = (("schema", SCHEMA), *components)
+        self._hash = hashlib.sha256(_encode(self.components))
+
+    def key(self, constants: Mapping[str, str | int]) -> CacheKey:
+        """The key for these further components."""
+        hasher = self._hash.copy()
+        hasher.update(_encode(constants.items()))
+        return CacheKey(hasher.hexdigest())
+
+    def with_constants(self, constants: Mapping[str, str | int]) -> Components:
+        """All components of that key."""
+        return (*self.components, *((label, str(value)) for label, value in constants.items()))
+
+
+def key_of(components: Components) -> CacheKey:
+    """The key of a full list of components, schema included."""
+    return CacheKey(hashlib.sha256(_encode(components)).hexdigest())
+
+
+def _encode(components: Iterable[tuple[str, str | int]]) -> bytes:
+    parts = []
+    for label, value in components:
+        text = str(value) if type(value) is int else value
+        if not isinstance(text, str) or not text:
+            # Keying an unknown as if it were a known value is how stale kernels get served.
+            raise ValueError(f"key component {label} is {value!r}; what cannot be observed cannot be keyed")
+        parts.append(f"{len(label)}:{label}{len(text)}:{text}")
+    return "".join(parts).encode()

@@ -1,0 +1,1 @@
+"""What to evict, decided purely."""

@@ -1,0 +1,152 @@
+"""What has happened in a store: events, their sums, and the frozen snapshot that readers get.
+
+Pure arithmetic. Events are written and read by ``store.journal``; the mirror adds up the same events the same way.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import msgspec
+
+USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR = (
+    "use",
+    "publish",
+    "unpublished",
+    "corrupt",
+    "evict",
+    "clean",
+    "repair",
+)
+RECENT = 500  # how many events other than use are kept when a journal is folded
+
+
+class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One line of a journal.
+
+    Attributes:
+        kind: ``use`` (hits and misses of one key since the last such line), ``publish`` (compiled and kept),
+            ``unpublished`` (compiled and served, but not kept; ``detail`` says why), ``corrupt`` (set aside),
+            ``evict`` (deleted by cleaning; ``detail`` gives the reason), ``clean`` and ``repair`` (a whole run of
+            either, ``detail`` sums it up).
+        at: seconds since 1970, UTC; of the last use for ``use``.
+        key: the entry concerned.
+        hits: hits by tier.
+        misses: lookups that had to compile.
+        saved_us: microseconds of compiling that hits on disk saved. Hits in memory save nothing: a process that has a
+            kernel in hand would not compile it again without a cache either.
+        compile_us: microseconds compiling took. Whole numbers, so that sums are exact in any order.
+        stored_bytes: bytes published or evicted.
+        detail: a reason or summary, for people.
+    """
+
+    kind: str
+    at: float
+    key: str = ""
+    hits: dict[str, int] = msgspec.field(default_factory=dict)
+    misses: int = 0
+    saved_us: int = 0
+    compile_us: int = 0
+    stored_bytes: int = 0
+    detail: str = ""
+
+
+class KeyUsage(msgspec.Struct):
+    """How one key was used: hits by tier, and when last (seconds since 1970)."""
+
+    hits: dict[str, int] = msgspec.field(default_factory=dict)
+    last_used_at: float = 0.0
+
+
+class Totals(msgspec.Struct):
+    """Sums over all events."""
+
+    hits: dict[str, int] = msgspec.field(default_factory=dict)
+    misses: int = 0
+    saved_us: int = 0
+    compiles: int = 0
+    compile_us: int = 0
+    publish_failures: int = 0
+    corruptions: int = 0
+    evictions: int = 0
+    evicted_bytes: int = 0
+    last_publish_at: float = 0.0
+
+
+class Tally:
+    """Adds events up."""
+
+    def __init__(
+        self,
+        totals: Totals | None = None,
+        usage: dict[str, KeyUsage] | None = None,
+        recent: list[Event] | None = None,
+    ) -> None:
+        """Starts from earlier sums, which it takes over, or from nothing."""
+        self.totals = totals or Totals()
+        self.usage = usage if usage is not None else {}
+        self._recent = recent or []
+
+    def add(self, event: Event) -> None:
+        """Counts one event."""
+        totals = self.totals
+        if event.kind == USE:
+            usage = self.usage.setdefault(event.key, KeyUsage())
+            usage.last_used_at = max(usage.last_used_at, event.at)
+            for tier, count in event.hits.items():
+                usage.hits[tier] = usage.hits.get(tier, 0) + count
+                totals.hits[tier] = totals.hits.get(tier, 0) + count
+            totals.misses += event.misses
+            totals.saved_us += event.saved_us
+            return
+        if event.kind in (PUBLISH, UNPUBLISHED):
+            totals.compiles += 1
+            totals.compile_us += event.compile_us
+        if event.kind == PUBLISH:
+            totals.last_publish_at = max(totals.last_publish_at, event.at)
+        elif event.kind == UNPUBLISHED:
+            totals.publish_failures += 1
+        elif event.kind == CORRUPT:
+            totals.corruptions += 1
+        elif event.kind == EVICT:
+            totals.evictions += 1
+            totals.evicted_bytes += event.stored_bytes
+        self._recent.append(event)
+
+    @property
+    def recent(self) -> list[Event]:
+        """The last events other than use, the newest first."""
+        return heapq.nlargest(RECENT, self._recent, key=lambda event: (event.at, event.kind, event.key, event.detail))
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A store's state and history at one moment.
+
+    Attributes:
+        entries, stored_bytes: what is on disk.
+        max_entries, max_bytes: the limits in force.
+        totals: sums over the store's history, across restarts.
+    """
+
+    entries: int
+    stored_bytes: int
+    max_entries: int
+    max_bytes: int
+    totals: Totals
+
+    @property
+    def hits(self) -> int:
+        """Hits over all tiers."""
+        return sum(self.totals.hits.values())
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Hits over lookups; ``None`` before the first lookup."""
+        return hit_rate(self.hits, self.totals.misses)
+
+
+def hit_rate(hits: int, misses: int) -> float | None:
+    """Hits over lookups; ``None`` when there were none."""
+    return hits / (hits + misses) if hits + misses else None

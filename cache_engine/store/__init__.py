@@ -1,0 +1,1 @@
+"""Entries on disk and in memory: paths, bytes, publishing, locks, journal."""

@@ -1,0 +1,234 @@
+"""The disk tier: one blob and one record per entry. See ``layout`` for where, ``codec`` for what.
+
+Publishing writes the blob, then the record; the record is the commit. Deleting goes the other way. A blob's file name
+carries its own digest, so replacing an entry adds a blob and swaps the record: no reader can meet the record of one
+writer with the bytes of another.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from cache_engine.errors import CorruptEntry, StoreUnusable
+from cache_engine.model.artifact import CUBIN, Artifact, Blob, Record
+from cache_engine.model.key import CacheKey
+from cache_engine.store.base import Loaded
+from cache_engine.store.codec import (
+    FORMAT,
+    MAX_RECORD_BYTES,
+    UnknownFormat,
+    decode_record,
+    decode_section,
+    encode_blob,
+    encode_record,
+)
+from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
+from cache_engine.store.publish import publish_file
+
+_KIND = "gemm-cache store"
+
+
+class _Marker(msgspec.Struct):
+    kind: str
+    format: int
+
+
+class DiskStore:
+    """Entries in a directory."""
+
+    name = "disk"
+
+    def __init__(self, layout: StoreLayout, *, durable: bool = True, compress: bool = True) -> None:
+        """Serves a directory that ``open_store`` has checked."""
+        self.layout = layout
+        self._durable = durable
+        self._compress = compress
+
+    def get(self, key: CacheKey) -> Loaded | None:
+        """The entry, every byte checked; ``None`` when there is none.
+
+        Raises:
+            CorruptEntry: when there is one that must not be served.
+            OSError: when the disk fails.
+        """
+        for _ in range(2):
+            record = self.record(key)
+            if record is None:
+                return None
+            last = record.blob.sections.get(CUBIN)
+            if last is None:
+                raise CorruptEntry(f"record of {key[:12]} names no {CUBIN} section")
+            data = _read(self.layout.blob_path(key, record.blob.digest), last.offset + last.stored_bytes)
+            if data is not None:
+                return Loaded(record, decode_section(key, record.blob, CUBIN, data))
+            # Evicted or replaced between the two reads: the record, read again, tells which.
+        raise CorruptEntry(f"blob of {key[:12]} is missing")
+
+    def record(self, key: CacheKey) -> Record | None:
+        """The entry's record, checked; ``None`` when there is none, or it is of another format version.
+
+        Raises:
+            CorruptEntry: when it is damaged.
+        """
+        data = _read(self.layout.record_path(key), MAX_RECORD_BYTES + 1)
+        if data is None:
+            return None
+        if len(data) > MAX_RECORD_BYTES:
+            raise CorruptEntry(f"record of {key[:12]} is larger than {MAX_RECORD_BYTES:,} bytes")
+        with suppress(UnknownFormat):
+            return decode_record(key, data)
+        return None
+
+    def section(self, record: Record, name: str) -> bytes:
+        """One of the artifact's parts (``ptx``, ``source``, …).
+
+        Raises:
+            CorruptEntry: when it is missing or damaged.
+        """
+        key = CacheKey(record.key)
+        data = _read(self.layout.blob_path(key, record.blob.digest), record.blob.stored_bytes)
+        if data is None:
+            raise CorruptEntry(f"blob of {key[:12]} is missing")
+        return decode_section(key, record.blob, name, data)
+
+    def publish(self, key: CacheKey, artifact: Artifact, describe: Callable[[Blob], Record]) -> Record:
+        """Makes an entry, or replaces it. To be called under the key's lock.
+
+        Args:
+            describe: makes the record, given what to say of the blob.
+
+        Raises:
+            OSError: when the disk refuses; then nothing has changed but, at most, an orphan blob left for ``verify``.
+        """
+        data, blob = encode_blob(key, artifact, compress=self._compress)
+        record = describe(blob)
+        path = self.layout.blob_path(key, blob.digest)
+        publish_file(self.layout.temp, path, data, durable=self._durable)
+        publish_file(self.layout.temp, self.layout.record_path(key), encode_record(record), durable=self._durable)
+        for replaced in self._blobs(key):
+            if replaced != path:
+                with suppress(OSError):
+                    os.unlink(replaced)
+        return record
+
+    def blob_of(self, key: CacheKey, artifact: Artifact) -> Blob:
+        """What a record would say of the artifact's blob, without writing it."""
+        return encode_blob(key, artifact, compress=self._compress)[1]
+
+    def delete(self, key: CacheKey) -> int:
+        """Removes an entry, the record first; returns the bytes freed. To be called under the key's lock."""
+        freed = 0
+        for path in (self.layout.record_path(key), *self._blobs(key)):
+            with suppress(FileNotFoundError):
+                size = os.stat(path).st_size
+                os.unlink(path)
+                freed += size
+        return freed
+
+    def quarantine(self, key: CacheKey) -> None:
+        """Sets an entry aside to be looked at, the record first. To be called under the key's lock."""
+        for path in (self.layout.record_path(key), *self._blobs(key)):
+            self.set_aside(Path(path))
+
+    def set_aside(self, path: Path) -> None:
+        """Moves one file into quarantine, under a name that keeps its own and is never taken."""
+        with suppress(FileNotFoundError):
+            path.rename(self.layout.quarantine / f"{time.time_ns()}-{path.name}")
+
+    def keys(self, start: str = "") -> Iterator[CacheKey]:
+        """The keys of all records, in order, without reading any; with ``start``, two digits, of those that have it."""
+        for shard in (start,) if start else SHARDS:
+            with suppress(FileNotFoundError):
+                for name in sorted(os.listdir(self.layout.metadata / shard)):
+                    key = key_of_record_name(name)
+                    if key is not None:
+                        yield key
+
+    def records(self) -> Iterator[Record]:
+        """All readable records, in the order of their keys."""
+        for key in self.keys():
+            with suppress(CorruptEntry):
+                record = self.record(key)
+                if record is not None:
+                    yield record
+
+    def _blobs(self, key: CacheKey) -> list[str]:
+        """All blobs of a key: the one its record names, and any that a kill left behind."""
+        folder = self.layout.kernels / key[:2]
+        with suppress(FileNotFoundError):
+            return [f"{folder}/{name}" for name in os.listdir(folder) if key_of_blob_name(name) == key]
+        return []
+
+
+def open_store(directory: Path, *, trust: bool = False) -> StoreLayout:
+    """Checks that a directory is a store, making it one when it does not exist or is empty.
+
+    Args:
+        trust: accept a store owned by someone else, or writable by everyone.
+
+    Raises:
+        StoreUnusable: naming what is wrong and what would do.
+    """
+    layout = StoreLayout(directory.absolute())
+    try:
+        if not layout.marker.exists():
+            _create(layout)
+        _check_owner(layout, trust)
+        _check_marker(layout)
+    except OSError as error:
+        raise StoreUnusable(
+            f"cannot use {layout.root} as a store: {error.strerror or error}; give a directory that you may write"
+        ) from error
+    return layout
+
+
+def _create(layout: StoreLayout) -> None:
+    if layout.root.exists() and not layout.root.is_dir():
+        raise StoreUnusable(f"{layout.root} is a file; a store is a directory")
+    layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Folders of a store whose making was cut short are no strangers.
+    strangers = sorted({path.name for path in layout.root.iterdir()} - {folder.name for folder in layout.folders})
+    if strangers:
+        raise StoreUnusable(f"{layout.root} holds {strangers[0]!r} and is not a store; give an empty or new directory")
+    for folder in layout.folders:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    publish_file(layout.temp, str(layout.marker), msgspec.json.encode(_Marker(_KIND, FORMAT)), durable=True)
+
+
+def _check_owner(layout: StoreLayout, trust: bool) -> None:
+    status = layout.root.stat()
+    if trust:
+        return
+    hint = "set GEMM_CACHE_TRUST_STORE=1 to use it all the same"
+    if status.st_uid != os.geteuid():
+        raise StoreUnusable(f"{layout.root} belongs to user {status.st_uid}, not to you; {hint}")
+    if status.st_mode & 0o002:
+        raise StoreUnusable(f"{layout.root} can be written by everyone; run chmod o-w on it, or {hint}")
+
+
+def _check_marker(layout: StoreLayout) -> None:
+    try:
+        marker = msgspec.json.decode(layout.marker.read_bytes(), type=_Marker)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise StoreUnusable(f"{layout.marker} cannot be read as the marker of a store: {error}") from error
+    if marker.kind != _KIND:
+        raise StoreUnusable(f"{layout.root} is a {marker.kind!r}, not a {_KIND}; give another directory")
+    if marker.format != FORMAT:
+        raise StoreUnusable(
+            f"{layout.root} is a store of format {marker.format}; this program knows {FORMAT}. "
+            "Give another directory, or use the version that made it"
+        )
+
+
+def _read(path: str, limit: int) -> bytes | None:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read(limit)
+    except FileNotFoundError:
+        return None

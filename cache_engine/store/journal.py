@@ -1,0 +1,301 @@
+"""Usage and events, append-only.
+
+Each process writes to a file that it alone holds locked, and leaves it to the next one when it ends, so there are about
+as many files as processes at work. Hits are counted in memory and written in batches by a thread of its own; what is
+lost when a process is killed is at most its last batch. A line cut short by a kill ends at the next writer's newline
+and is passed over.
+
+``fold`` adds up the files nobody holds into ``snapshot.json``. It first renames them, so that no writer takes them
+over, and the snapshot names those it holds, so that a kill before they are deleted counts nothing twice.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from cache_engine.model.key import CacheKey
+from cache_engine.stats import USE, Event, KeyUsage, Tally, Totals
+from cache_engine.store.lock import try_lock
+from cache_engine.store.publish import publish_file
+
+_log = logging.getLogger(__name__)
+_OPEN, _FOLDING = ".jsonl", ".folding"
+_ROTATE_BYTES = 1024**2
+_SNAPSHOT = "snapshot.json"
+_FORMAT = 1
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Event).decode
+
+
+class Snapshot(msgspec.Struct):
+    """Sums of files that are no more, or about to be."""
+
+    format: int = _FORMAT
+    generation: int = 0
+    folded: list[str] = msgspec.field(default_factory=list)
+    totals: Totals = msgspec.field(default_factory=Totals)
+    usage: dict[str, KeyUsage] = msgspec.field(default_factory=dict)
+    recent: list[Event] = msgspec.field(default_factory=list)
+
+
+class Journal:
+    """One process's way of writing to the journal. Safe to use from several threads, and after a fork."""
+
+    def __init__(self, folder: Path, flush_s: float, now: Callable[[], float] = time.time) -> None:
+        """Writes to files in ``folder``, at most every ``flush_s`` seconds for hits. Opens nothing yet."""
+        self._folder = folder
+        self._flush_s = flush_s
+        self._now = now
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._reset()
+        # Weak, so that a journal no longer used can go. A forked child must not write what its parent counted.
+        forked = weakref.WeakMethod(self._reset)
+        os.register_at_fork(after_in_child=lambda: (method := forked()) and method())
+        atexit.register(_close_if_alive, weakref.ref(self))
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._hits: dict[tuple[str, CacheKey], int] = {}
+        self._misses: dict[CacheKey, int] = {}
+        self._saved_us: dict[CacheKey, int] = {}
+        self._descriptor: int | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._complaint = logging.WARNING
+
+    def hit(self, key: CacheKey, tier: str, saved_us: int = 0) -> None:
+        """Counts a hit. Writes nothing now."""
+        with self._lock:
+            count = self._hits.get((tier, key), 0)
+            self._hits[tier, key] = count + 1
+            if saved_us:
+                self._saved_us[key] = self._saved_us.get(key, 0) + saved_us
+            if self._thread is None:
+                self._start_thread()
+
+    def miss(self, key: CacheKey) -> None:
+        """Counts a lookup that has to compile. Writes nothing now."""
+        with self._lock:
+            self._misses[key] = self._misses.get(key, 0) + 1
+            if self._thread is None:
+                self._start_thread()
+
+    def event(self, kind: str, **fields: object) -> None:
+        """Writes an event at once, with all that is counted so far."""
+        event = msgspec.convert({"kind": kind, "at": self._now(), **fields}, Event)
+        self._write([*self._take_counts(), event])
+
+    def flush(self) -> None:
+        """Writes what is counted so far."""
+        self._write(self._take_counts())
+
+    def close(self) -> None:
+        """Writes what is counted so far and lets the file go."""
+        self.flush()
+        with self._writing:
+            self._release()
+        self._closed.set()
+
+    def __del__(self) -> None:
+        # Dropped without being closed. Whatever fails here has nobody left to be told.
+        with suppress(Exception):
+            self.close()
+
+    def _start_thread(self) -> None:
+        arguments = (weakref.ref(self), self._closed, self._flush_s)
+        self._thread = threading.Thread(target=_flush_now_and_then, args=arguments, daemon=True)
+        self._thread.start()
+
+    def _take_counts(self) -> list[Event]:
+        with self._lock:
+            hits, misses, saved = self._hits, self._misses, self._saved_us
+            if not hits and not misses:
+                return []
+            self._hits, self._misses, self._saved_us = {}, {}, {}
+        by_key: dict[CacheKey, dict[str, int]] = {key: {} for key in misses}
+        for (tier, key), count in hits.items():
+            by_key.setdefault(key, {})[tier] = count
+        now = self._now()
+        return [
+            Event(kind=USE, at=now, key=key, hits=tiers, misses=misses.get(key, 0), saved_us=saved.get(key, 0))
+            for key, tiers in by_key.items()
+        ]
+
+    def _write(self, events: list[Event]) -> None:
+        if not events:
+            return
+        data = b"".join(_encode(event) + b"\n" for event in events)
+        with self._writing:
+            try:
+                if self._descriptor is None:
+                    self._descriptor = self._acquire()
+                if os.write(self._descriptor, data) != len(data):
+                    raise OSError("the journal took only a part")
+                if os.fstat(self._descriptor).st_size >= _ROTATE_BYTES:
+                    self._release()
+            except OSError as error:
+                # A full disk or read-only store: counts are lost, kernels are not.
+                _log.log(self._complaint, "usage could not be written to %s: %s", self._folder, error)
+                self._complaint = logging.DEBUG  # once is enough
+                self._release()
+
+    def _acquire(self) -> int:
+        """A file nobody else holds, at its end."""
+        for name in _names(self._folder, _OPEN):
+            path = self._folder / name
+            with suppress(FileNotFoundError):
+                descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+                if _take_over(descriptor, path):
+                    return descriptor
+                os.close(descriptor)
+        name = f"{time.time_ns():016x}-{os.getpid()}-{secrets.token_hex(4)}{_OPEN}"
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(self._folder / name, flags, 0o600)
+        if not try_lock(descriptor):
+            os.close(descriptor)
+            raise OSError(f"new journal file {name} is locked by someone else")
+        return descriptor
+
+    def _release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def read_journal(folder: Path) -> Tally:
+    """Everything the journal says, added up."""
+    while True:
+        snapshot = read_snapshot(folder)
+        generation = snapshot.generation
+        tally = Tally(snapshot.totals, snapshot.usage, snapshot.recent)
+        for event in read_events(folder, snapshot, {}):
+            tally.add(event)
+        # Had files been folded meanwhile, their events might have been seen in neither place.
+        if read_snapshot(folder).generation == generation:
+            return tally
+
+
+def read_snapshot(folder: Path) -> Snapshot:
+    """The sums of folded files; empty when nothing was folded yet or the file cannot be read."""
+    try:
+        snapshot = msgspec.json.decode((folder / _SNAPSHOT).read_bytes(), type=Snapshot)
+    except FileNotFoundError:
+        return Snapshot()
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        _log.warning("%s cannot be read, so older usage is not counted: %s", folder / _SNAPSHOT, error)
+        return Snapshot()
+    return snapshot if snapshot.format == _FORMAT else Snapshot()
+
+
+def read_events(folder: Path, snapshot: Snapshot, positions: dict[str, int]) -> Iterator[Event]:
+    """Events of all files not in the snapshot, from ``positions`` (bytes by file stem) on, which it moves forward."""
+    folded = set(snapshot.folded)
+    for name in _names(folder, _OPEN, _FOLDING):
+        stem = name.partition(".")[0]
+        if stem in folded:
+            continue
+        with suppress(FileNotFoundError), open(folder / name, "rb") as file:
+            file.seek(positions.get(stem, 0))
+            data = file.read()
+            whole = data.rfind(b"\n") + 1
+            positions[stem] = positions.get(stem, 0) + whole
+            yield from _decode_lines(data[:whole])
+
+
+def journal_state(folder: Path) -> tuple[tuple[str, int], ...]:
+    """Names and sizes of all files: equal states mean that nothing was written in between."""
+    with suppress(FileNotFoundError), os.scandir(folder) as files:
+        return tuple(sorted((file.name, file.stat().st_size) for file in files))
+    return ()
+
+
+def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
+    """Adds up the files nobody holds into the snapshot; returns how many. To be called under the maintenance lock.
+
+    Args:
+        keep: tells for a key whether its usage is still of interest.
+    """
+    for name in _names(folder, _OPEN):
+        descriptor = os.open(folder / name, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if try_lock(descriptor):
+                (folder / name).rename((folder / name).with_suffix(_FOLDING))
+        finally:
+            os.close(descriptor)
+    names = _names(folder, _FOLDING)
+    snapshot = read_snapshot(folder)
+    stems = [name.partition(".")[0] for name in names]
+    fresh = [name for name, stem in zip(names, stems, strict=True) if stem not in snapshot.folded]
+    if fresh:
+        tally = Tally(snapshot.totals, snapshot.usage, snapshot.recent)
+        for name in fresh:
+            for event in _decode_lines((folder / name).read_bytes()):
+                tally.add(event)
+        snapshot = Snapshot(
+            generation=snapshot.generation + 1,
+            folded=stems,
+            totals=tally.totals,
+            usage={key: usage for key, usage in tally.usage.items() if keep(key)},
+            recent=tally.recent,
+        )
+        publish_file(temp, str(folder / _SNAPSHOT), _encode(snapshot), durable=True)
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    return len(fresh)
+
+
+def _names(folder: Path, *suffixes: str) -> list[str]:
+    with suppress(FileNotFoundError):
+        return sorted(name for name in os.listdir(folder) if name.endswith(suffixes))
+    return []
+
+
+def _decode_lines(data: bytes) -> Iterator[Event]:
+    for line in data.splitlines():
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            yield _decode(line)
+
+
+def _take_over(descriptor: int, path: Path) -> bool:
+    """Locks an open file if it is free, still in its place, and has room; closes off a line cut short."""
+    if os.fstat(descriptor).st_size >= _ROTATE_BYTES or not try_lock(descriptor):
+        return False
+    status = os.fstat(descriptor)
+    try:
+        if not os.path.samestat(status, os.stat(path)):
+            return False
+    except FileNotFoundError:
+        return False
+    if status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n":
+        os.write(descriptor, b"\n")
+    return True
+
+
+def _close_if_alive(reference: weakref.ref[Journal]) -> None:
+    journal = reference()
+    if journal is not None:
+        journal.close()
+
+
+def _flush_now_and_then(reference: weakref.ref[Journal], closed: threading.Event, wait_s: float) -> None:
+    """Body of the writing thread; ends when its journal is closed or gone."""
+    while not closed.wait(wait_s):
+        journal = reference()
+        if journal is None:
+            return
+        journal.flush()
+        del journal  # not to keep it alive while waiting

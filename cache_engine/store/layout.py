@@ -1,0 +1,120 @@
+"""Every path of a store. No other module puts one together.
+
+::
+
+    store.json                  what this directory is, and the version of its format
+    kernels/ab/<key>-<digest>   blobs: compiled code with PTX, source and log; the digest is the blob's own
+    metadata/ab/<key>.json      records; one is what makes an entry exist
+    temp/                       files being written, on the same file system as their destination
+    journal/                    usage and events: one append-only file per writer at a time, and a snapshot
+    locks/                      lock files, never deleted
+    quarantine/                 what was found damaged, kept to be looked at
+    jobs/                       work started from the dashboard
+    mirror.duckdb               the mirror; may be deleted at any moment
+
+``ab`` are the first two digits of the key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cache_engine.model.key import CacheKey, is_key
+
+SHARDS = tuple(f"{number:02x}" for number in range(256))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
+    """Paths below ``root``, which is absolute."""
+
+    root: Path
+
+    @property
+    def marker(self) -> Path:
+        """The file that says that this is a store."""
+        return self.root / "store.json"
+
+    @property
+    def kernels(self) -> Path:
+        """Blobs."""
+        return self.root / "kernels"
+
+    @property
+    def metadata(self) -> Path:
+        """Records."""
+        return self.root / "metadata"
+
+    @property
+    def temp(self) -> Path:
+        """Files being written."""
+        return self.root / "temp"
+
+    @property
+    def journal(self) -> Path:
+        """Usage and events."""
+        return self.root / "journal"
+
+    @property
+    def locks(self) -> Path:
+        """Lock files."""
+        return self.root / "locks"
+
+    @property
+    def quarantine(self) -> Path:
+        """Damaged files."""
+        return self.root / "quarantine"
+
+    @property
+    def jobs(self) -> Path:
+        """Job files."""
+        return self.root / "jobs"
+
+    @property
+    def mirror(self) -> Path:
+        """The DuckDB file."""
+        return self.root / "mirror.duckdb"
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Every folder a store has from the start."""
+        return (self.kernels, self.metadata, self.temp, self.journal, self.locks, self.quarantine, self.jobs)
+
+    def record_path(self, key: CacheKey) -> str:
+        """The record of an entry. A string: this is on the path of every hit."""
+        return f"{self.root}/metadata/{key[:2]}/{key}.json"
+
+    def blob_path(self, key: CacheKey, digest: str) -> str:
+        """The blob of an entry. Its name carries its digest, so a newer one never takes an older one's place."""
+        return f"{self.root}/kernels/{key[:2]}/{key}-{digest[:16]}"
+
+    def key_lock(self, key: CacheKey) -> Path:
+        """The lock that compiling and deleting an entry take.
+
+        4 096 files stand for all keys, since lock files must never be deleted; two keys that share one wait for each
+        other now and then.
+        """
+        return self.locks / f"key-{key[:3]}.lock"
+
+    @property
+    def maintenance_lock(self) -> Path:
+        """The lock of cleaning, repairing and folding."""
+        return self.locks / "maintenance.lock"
+
+    @property
+    def mirror_lock(self) -> Path:
+        """The lock of the mirror: shared to read, exclusive to write."""
+        return self.locks / "mirror.lock"
+
+
+def key_of_record_name(name: str) -> CacheKey | None:
+    """The key in a record's file name; ``None`` when the name is not a record's."""
+    stem, dot, suffix = name.partition(".")
+    return CacheKey(stem) if dot and suffix == "json" and is_key(stem) else None
+
+
+def key_of_blob_name(name: str) -> CacheKey | None:
+    """The key in a blob's file name; ``None`` when the name is not a blob's."""
+    stem, dash, digest = name.partition("-")
+    return CacheKey(stem) if dash and len(digest) == 16 and is_key(stem) else None

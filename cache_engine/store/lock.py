@@ -1,0 +1,54 @@
+"""Locks between processes and threads, with a bounded wait.
+
+``portalocker`` over one file per lock. Its blocking form ignores timeouts and its own polling (every 250 ms) starves
+waiters, so this polls every few milliseconds at random. A lock ends with its process, whatever becomes of it. On
+network file systems such locks are best effort.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cache_engine.errors import LockTimeout
+
+_POLL_S = (0.001, 0.005)
+
+
+@contextmanager
+def file_lock(path: Path, timeout_s: float, *, shared: bool = False) -> Iterator[None]:
+    """Holds the lock for the body of a ``with``. The file is made when missing and never deleted.
+
+    Raises:
+        LockTimeout: when it was not had within ``timeout_s`` (0 asks once).
+        OSError: when the lock file cannot be opened, as on a read-only file system.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + timeout_s
+        while not try_lock(descriptor, shared=shared):
+            if time.monotonic() >= deadline:
+                raise LockTimeout(f"lock {path.name} was held by another process for more than {timeout_s:g} s")
+            time.sleep(random.uniform(*_POLL_S))  # noqa: S311 (jitter, no secret)
+        yield
+    finally:
+        os.close(descriptor)  # releases the lock
+
+
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Locks an open file if nobody else holds it; closing the file releases it."""
+    import portalocker  # 45 ms, and no hit needs it
+
+    kind = portalocker.LockFlags.SHARED if shared else portalocker.LockFlags.EXCLUSIVE
+    try:
+        portalocker.lock(descriptor, kind | portalocker.LockFlags.NON_BLOCKING)
+    except portalocker.AlreadyLocked:
+        return False
+    except portalocker.LockException as error:
+        # Locking itself does not work here (ENOLCK and the like): to be treated as a file system error.
+        raise OSError(f"locks do not work on this file system: {error}") from error
+    return True

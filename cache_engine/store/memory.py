@@ -1,0 +1,52 @@
+"""The memory tier: what this process has used, bounded by bytes, the least recently used out first."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from cache_engine.model.key import CacheKey
+from cache_engine.store.base import Loaded
+
+
+class MemoryTier:
+    """Entries in this process. Safe to use from several threads."""
+
+    name = "memory"
+
+    def __init__(self, max_bytes: int) -> None:
+        """Keeps at most ``max_bytes`` of compiled code; an entry larger than that is not kept."""
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._entries: OrderedDict[CacheKey, Loaded] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: CacheKey) -> Loaded | None:
+        """The entry, or ``None``."""
+        with self._lock:
+            loaded = self._entries.get(key)
+            if loaded is not None:
+                self._entries.move_to_end(key)
+            return loaded
+
+    def put(self, key: CacheKey, loaded: Loaded) -> None:
+        """Keeps the entry, in place of any older one of its key."""
+        with self._lock:
+            self._remove(key)
+            self._entries[key] = loaded
+            self._bytes += len(loaded.cubin)
+            while self._bytes > self._max_bytes:
+                self._remove(next(iter(self._entries)))
+
+    def discard(self, key: CacheKey) -> None:
+        """Forgets the entry, if it is there."""
+        with self._lock:
+            self._remove(key)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _remove(self, key: CacheKey) -> None:
+        loaded = self._entries.pop(key, None)
+        if loaded is not None:
+            self._bytes -= len(loaded.cubin)

@@ -1,0 +1,215 @@
+"""How results look on a terminal. What is read by programs goes through ``--json`` instead."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from cache_engine.model.artifact import Record
+from cache_engine.units import human_age, human_bytes, human_ms, human_rate, printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from cache_engine.doctor import Check
+    from cache_engine.engine import CompiledKernel
+
+Document = Mapping[str, Any]
+
+LEFT, RIGHT = "left", "right"
+
+
+def print_kernel(kernel: CompiledKernel) -> None:
+    """What ``compile`` found or made."""
+    record, problem = kernel.record, kernel.problem
+    stages = ", ".join(f"{name.replace('_', ' ')} {human_ms(ms)}" for name, ms in kernel.stages_ms.items())
+    tier = kernel.tier if kernel.tier == "compiled" else f"hit ({kernel.tier})"
+    print_fields(
+        {
+            "result": tier if not kernel.unpublished else f"{tier}, but not kept: {kernel.unpublished}",
+            "problem": f"{problem.m} × {problem.n} × {problem.k}, batch {problem.batch}, {problem.dtype} → "
+            f"{problem.output}, layout {problem.layout}",
+            **record_fields(record),
+            "this time": stages,
+        }
+    )
+
+
+def record_fields(record: Record) -> dict[str, str]:
+    """A record, field by field, for people."""
+    r = record.resources
+    return {
+        "key": record.key,
+        "name": record.name,
+        "target": record.arch,
+        "family": record.family,
+        "config": str(record.config),
+        "compiler": f"{record.compiler} {record.compiler_version}",
+        "compiled in": human_ms(record.compile_ms),
+        "created": f"{human_age(time.time() - record.created_at)} by {record.created_by}",
+        "size": f"{human_bytes(record.size_bytes)} of code; {human_bytes(record.blob.stored_bytes)} on disk with PTX, "
+        "source and log",
+        "registers": f"{r.registers} per thread, {r.spill_bytes} bytes spilled",
+        "shared memory": f"{human_bytes(r.shared_bytes)} per block",
+    }
+
+
+def print_kernels(page: Document) -> None:
+    """A page of kernels."""
+    now = time.time()
+    columns = {
+        "key": LEFT, "target": LEFT, "family": LEFT, "dtype": LEFT, "layout": LEFT, "m × n × k": RIGHT, "batch": RIGHT,
+        "config": LEFT, "regs": RIGHT, "size": RIGHT, "compiled in": RIGHT, "hits": RIGHT, "last used": RIGHT,
+    }  # fmt: skip
+    print_table(
+        columns,
+        (
+            (
+                row["key"][:12], row["arch"], row["family"],
+                row["dtype"] if row["dtype"] == row["out_dtype"] else f"{row['dtype']}→{row['out_dtype']}",
+                row["layout"], f"{row['m']} × {row['n']} × {row['k']}", row["batch"], row["config"], row["registers"],
+                human_bytes(row["size_bytes"]), human_ms(row["compile_ms"]), row["hits"],
+                human_age(now - row["last_used_at"]),
+            )
+            for row in page["rows"]
+        ),
+    )  # fmt: skip
+    first, shown, total = page["offset"] + 1, len(page["rows"]), page["total"]
+    if shown:
+        print(f"\n{first}–{first + shown - 1} of {total}")
+    else:
+        print("No kernel matches." if first == 1 else f"There are only {total}.")
+
+
+def print_statistics(stats: Document) -> None:
+    """What ``stats`` found."""
+    hits = ", ".join(f"{count:,} in {tier}" for tier, count in stats["hits"].items()) or "none"
+    published = stats["last_publish_at"]
+    print_fields(
+        {
+            "entries": f"{stats['entries']:,} of {stats['max_entries']:,}",
+            "on disk": f"{human_bytes(stats['stored_bytes'])} of {human_bytes(stats['max_bytes'])}",
+            "hits": hits,
+            "misses": f"{stats['misses']:,}",
+            "hit rate": human_rate(stats["hit_rate"]),
+            "compiling took": f"{human_ms(stats['compile_ms'])}, {stats['compiles']:,} kernels",
+            "hits saved": human_ms(stats["saved_ms"]),
+            "evicted": f"{stats['evictions']:,} entries, {human_bytes(stats['evicted_bytes'])}",
+            "found corrupt": f"{stats['corruptions']:,}",
+            "not kept": f"{stats['publish_failures']:,} kernels that could not be published",
+            "last published": human_age(time.time() - published) if published else "never",
+        }
+    )
+    if "architectures" in stats:
+        print()
+        print_table(
+            {"target": LEFT, "entries": RIGHT, "code": RIGHT, "on disk": RIGHT, "compiling took": RIGHT, "hits": RIGHT},
+            (
+                (
+                    row["arch"], row["entries"], human_bytes(row["size_bytes"]), human_bytes(row["stored_bytes"]),
+                    human_ms(row["compile_ms"]), row["hits"],
+                )
+                for row in stats["architectures"]
+            ),
+        )  # fmt: skip
+
+
+def print_cleaning(document: Document) -> None:
+    """What ``clean`` would evict, or has evicted."""
+    now = time.time()
+    victims = document["victims"]
+    if victims:
+        print_table(
+            {"key": LEFT, "on disk": RIGHT, "last used": RIGHT, "reason": LEFT},
+            (
+                (victim["key"][:12], human_bytes(victim["stored_bytes"]), human_age(now - victim["last_used_at"]),
+                 victim["reason"])
+                for victim in victims
+            ),
+        )  # fmt: skip
+        print()
+    cleaned = document["cleaned"]
+    kept = f"{document['kept_entries']:,} entries, {human_bytes(document['kept_bytes'])}"
+    if cleaned is None:
+        print(f"Would evict {len(victims):,} entries, {human_bytes(document['victim_bytes'])}; would keep {kept}.")
+    else:
+        skipped = f"; {cleaned['skipped']} in use were skipped" if cleaned["skipped"] else ""
+        print(f"Evicted {cleaned['evicted']:,} entries, {human_bytes(cleaned['freed_bytes'])}{skipped}; kept {kept}.")
+
+
+def print_verification(document: Document) -> None:
+    """What ``verify`` found."""
+    for finding in document["findings"]:
+        fate = "done: " if finding["repaired"] else "--repair would do: "
+        print(printable(f"{finding['kind']}: {finding['path']}: {finding['cause']}"))
+        print(f"    {fate}{finding['remedy']}")
+    found = len(document["findings"])
+    print(f"{document['checked']:,} entries checked, {'nothing wrong' if not found else f'{found:,} findings'}.")
+
+
+def print_sample(document: Document) -> None:
+    """What ``sample`` has compiled."""
+    for failure in document["failed"]:
+        print(printable(f"failed: {failure['problem']}: {failure['error']}"), file=sys.stderr)
+    took = human_ms(document["seconds"] * 1e3)
+    print(f"{document['compiled']} kernels compiled, {document['found']} found in {document['store']}, in {took}.")
+    print(f"Asked for again, {document['found_again']} came from disk.")
+
+
+def print_checks(checks: Sequence[Check]) -> None:
+    """What ``doctor`` saw."""
+    signs = {"ok": "✓", "note": "·", "problem": "✗"}
+    print_table(
+        {"": LEFT, "what": LEFT, "seen": LEFT}, ((signs[check.status], check.name, check.detail) for check in checks)
+    )
+
+
+def print_table(columns: Mapping[str, str], rows: Iterable[Sequence[object]]) -> None:
+    """Prints rows under headings; ``columns`` maps a heading to where it is aligned."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading, justify in columns.items():
+        table.add_column(heading, justify="right" if justify == RIGHT else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(printable(str(value))) for value in row))
+    # A pipe has no width to keep to.
+    Console(highlight=False, width=None if sys.stdout.isatty() else 1000).print(table)
+
+
+def print_fields(fields: Mapping[str, object]) -> None:
+    """Prints names and values, one pair to a line, aligned."""
+    width = max((len(name) for name in fields), default=0)
+    for name, value in fields.items():
+        print(f"{name:<{width}}  {printable(str(value))}")
+
+
+@contextmanager
+def progress(description: str, total: int) -> Iterator[tuple[Progress, Any]]:
+    """A progress bar with the time left, on standard error; yields it with its task."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+    with bar:
+        yield bar, bar.add_task(description, total=total)

@@ -1,0 +1,50 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+
+def human_bytes(size: float) -> str:
+    """A size in powers of 1024: ``"18.3 KiB"``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def human_ms(ms: float) -> str:
+    """A duration given in milliseconds: ``"35 µs"``, ``"212 ms"``, ``"3.4 s"``, ``"2 min 5 s"``."""
+    if ms < 1:
+        return f"{ms * 1e3:.0f} µs"
+    if ms < 10:
+        return f"{ms:.1f} ms"
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    if ms < 60_000:
+        return f"{ms / 1e3:.1f} s"
+    minutes, seconds = divmod(round(ms / 1e3), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def human_age(seconds: float) -> str:
+    """How long ago: ``"just now"``, ``"5 min ago"``, ``"3 days ago"``. The future, as clocks jump, is just now."""
+    if seconds < 60:
+        return "just now"
+    for unit, length in (("min", 60), ("h", 3600), ("day", 86_400)):
+        count = int(seconds // length)
+        if unit == "day" or seconds < length * (60 if unit == "min" else 24):
+            plural = "s" if unit == "day" and count != 1 else ""
+            return f"{count} {unit}{plural} ago"
+    raise AssertionError("unreachable")
+
+
+def human_rate(share: float | None) -> str:
+    """A share as a percentage; a dash when there is nothing to take a share of."""
+    return "–" if share is None else f"{share:.1%}"
+
+
+def printable(text: str) -> str:
+    """Text from a file, safe for a terminal: control characters become ``?``."""
+    return "".join(char if char.isprintable() else "?" for char in text)

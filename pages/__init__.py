@@ -1,0 +1,1 @@
+"""The dashboard's rooms, one short script each."""

@@ -1,0 +1,140 @@
+"""NVRTC: real code for every target, on a machine without a GPU."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from cache_engine.compilers import COMPILERS
+from cache_engine.compilers.elf import build_id, missing_bytes
+from cache_engine.compilers.inspect import resources, sass
+from cache_engine.compilers.tools import find_tool, package_files
+from cache_engine.errors import CompileError, CompilerMissing, ToolMissing
+from cache_engine.kernels.select import choose
+from cache_engine.kernels.source import render
+from cache_engine.model.architecture import ARCHITECTURES
+from cache_engine.model.gemm import DType, GemmProblem, Layout
+from cache_engine.model.kernel import KernelConfig
+
+NVRTC = COMPILERS["nvrtc"]
+
+
+def _source(problem: GemmProblem, config: KernelConfig | None = None) -> str:
+    family, chosen = choose(problem, config=config)
+    return render(family.template, family.constants(problem, chosen))
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_simt_compiles_for_every_target(arch: str) -> None:
+    compiled = NVRTC.compile(_source(GemmProblem(64, 64, 64, dtype=DType.FP32, arch=arch)), arch)
+    assert f".target {arch}".encode() in compiled.ptx
+    text = sass(compiled.cubin)
+    # The machine code of a family target is that of its first chip.
+    assert f".target\t{arch.removesuffix('f')}\n" in text
+    assert "FFMA" in text
+
+
+@pytest.mark.parametrize("arch", [name for name, target in ARCHITECTURES.items() if target.major >= 8])
+def test_tensor_core_compiles_to_tensor_core_instructions_on_every_target_that_has_them(arch: str) -> None:
+    compiled = NVRTC.compile(_source(GemmProblem(16, 64, 64, arch=arch), KernelConfig(16, 64, 32, 1, 2, 2)), arch)
+    text = sass(compiled.cubin)
+    assert "HMMA.16816.F32.BF16" in text
+    assert "LDSM" in text
+    assert "LDGSTS" in text
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", DType)
+def test_every_dtype_and_layout_compiles_without_a_warning(dtype: DType, layout: Layout) -> None:
+    compiled = NVRTC.compile(_source(GemmProblem(100, 52, 36, dtype=dtype, layout=layout, arch="sm_90")), "sm_90")
+    expected = {DType.FP16: "HMMA.16816.F32", DType.BF16: "HMMA.16816.F32.BF16", DType.FP32: "FFMA", DType.FP64: "DFMA"}
+    assert expected[dtype] in sass(compiled.cubin)
+    assert b"warning" not in compiled.log
+
+
+def test_a_cubin_is_whole() -> None:
+    """CuPy 14.2 cuts off its last byte, and the disassemblers then refuse it."""
+    compiled = NVRTC.compile(_source(GemmProblem(8, 8, 8, dtype=DType.FP32, arch="sm_90")), "sm_90")
+    assert missing_bytes(compiled.cubin) == 0
+    assert missing_bytes(compiled.cubin[:-1]) == 1
+    with pytest.raises(ValueError, match="not an ELF image"):
+        missing_bytes(b"PTX")
+
+
+def test_resources_are_read_from_the_compiled_code() -> None:
+    """A kernel that keeps a large array in registers it does not have must show its spills."""
+    plain = NVRTC.compile('extern "C" __global__ void k(float* a) { a[threadIdx.x] *= 2; }', "sm_90")
+    used = resources(plain.cubin, plain.log, 4096)
+    assert 0 < used.registers < 32
+    assert (used.shared_bytes, used.stack_bytes, used.spill_bytes) == (4096, 0, 0)
+    hungry = NVRTC.compile(
+        'extern "C" __global__ void __launch_bounds__(1024, 2) k(float* a) {\n'
+        "  float held[64];\n"
+        "#pragma unroll\n  for (int i = 0; i < 64; ++i) held[i] = a[i * 1024 + threadIdx.x];\n"
+        "  __syncthreads();\n"
+        "#pragma unroll\n  for (int i = 0; i < 64; ++i) a[(63 - i) * 1024 + threadIdx.x] = held[i] * held[63 - i];\n}",
+        "sm_90",
+    )
+    used = resources(hungry.cubin, hungry.log, 0)
+    assert used.registers <= 32
+    assert used.stack_bytes > 0
+    assert used.spill_bytes > 0
+
+
+def test_a_refused_source_gives_log_source_and_flags() -> None:
+    with pytest.raises(CompileError, match=r"NVRTC refused the source for sm_90: .*error.*undeclared_name") as caught:
+        NVRTC.compile('extern "C" __global__ void k() { undeclared_name(); }', "sm_90")
+    error = caught.value
+    assert "undeclared_name" in error.log
+    assert "undeclared_name" in error.source
+    assert "-arch=sm_90" in error.flags
+
+
+def test_threads_compile_side_by_side() -> None:
+    sources = [_source(GemmProblem(16, 64 + 8 * number, 64, dtype=DType.FP32, arch="sm_90")) for number in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda source: NVRTC.compile(source, "sm_90").cubin, sources))
+    assert together == [NVRTC.compile(source, "sm_90").cubin for source in sources]
+
+
+def test_the_fingerprint_needs_neither_cupy_nor_the_library_loaded() -> None:
+    """A hit must not pay for the compiler."""
+    code = (
+        "import sys; from cache_engine.compilers import COMPILERS; print(COMPILERS['nvrtc'].fingerprint());"
+        "assert 'cupy' not in sys.modules; assert 'libnvrtc' not in open('/proc/self/maps').read()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert str(NVRTC.fingerprint()) == done.stdout.strip()
+
+
+def test_the_fingerprint_holds_the_librarys_own_build_id() -> None:
+    (library,) = package_files("lib/libnvrtc.so.*")
+    found = build_id(library)
+    assert found is not None
+    assert re.fullmatch(r"[0-9a-f]{40}", found)
+    assert found in NVRTC.fingerprint().build
+    assert b"GNU\0" + bytes.fromhex(found) in library.read_bytes()
+
+
+def test_no_compiler_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda import pathfinder
+
+    from cache_engine.compilers import nvrtc
+
+    def nothing(*_: object) -> None:
+        raise pathfinder.DynamicLibNotFoundError("none")
+
+    monkeypatch.setattr(nvrtc, "package_files", lambda pattern: iter(()))
+    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", nothing)
+    with pytest.raises(CompilerMissing, match="pip install nvidia-cuda-nvrtc"):
+        nvrtc.Nvrtc().fingerprint()
+
+
+def test_no_tool_says_how_to_get_it() -> None:
+    with pytest.raises(ToolMissing, match="pip install nvidia-cuda-nothing"):
+        find_tool("nothing-of-this-name", "nvidia-cuda-nothing")

@@ -1,0 +1,64 @@
+"""Fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from cache_engine.engine import Cache, open_cache
+from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.store.disk import DiskStore
+from tests.helpers import make_store
+
+# No deadline: this machine has two cores and many tests at a time. CI prints the blob that reproduces a failure.
+settings.register_profile("default", deadline=None, print_blob=True)
+settings.load_profile("default")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have settings of their own."""
+    for name in [name for name in os.environ if name.startswith("GEMM_CACHE_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DiskStore:
+    """An empty store."""
+    return make_store(tmp_path / "store")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Cache]:
+    """An empty cache that does not wait for the disk."""
+    with open_cache(tmp_path / "store", durability="fast") as opened:
+        yield opened
+
+
+SAMPLE = (
+    GemmProblem(128, 256, 192, arch="sm_90"),
+    GemmProblem(128, 256, 192, arch="sm_80"),
+    GemmProblem(16, 512, 96, dtype=DType.FP16, arch="sm_90"),
+    GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_75"),
+)
+
+
+@pytest.fixture(scope="session")
+def _compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compiled") / "store"
+    with open_cache(folder, durability="fast") as opened:
+        for problem in SAMPLE:
+            opened.get_or_compile(problem)
+        opened.get_or_compile(SAMPLE[0])
+    return folder
+
+
+@pytest.fixture
+def compiled_store(_compiled: Path, tmp_path: Path) -> Path:
+    """A store of really compiled kernels, one of them used again; the test's own copy."""
+    return Path(shutil.copytree(_compiled, tmp_path / "compiled"))

@@ -1,0 +1,167 @@
+"""Runs generated CUDA kernels on the CPU, to know that they are right without a GPU.
+
+The kernel's own source is compiled by a C++ compiler with ``primitives.h`` in place of ``primitives.cuh``; see there
+for what the emulation catches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from cache_engine.kernels.family import Family, launch_of
+from cache_engine.kernels.source import render
+from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.kernel import KernelConfig
+
+HERE = Path(__file__).parent
+ALIGNMENT = 256  # bytes; what device allocators give at least
+
+
+class EmulatorFault(Exception):
+    """The kernel did something the hardware would not forgive."""
+
+
+@dataclass(frozen=True)
+class Interleaving:
+    """In which order a block's threads run, and whether asynchronous copies land early or as late as allowed."""
+
+    order: int
+    late_copies: bool
+
+
+FORWARD = Interleaving(0, late_copies=False)
+BACKWARD_LATE = Interleaving(1, late_copies=True)
+SHUFFLED_LATE = Interleaving(12345, late_copies=True)
+
+
+def cxx_compiler() -> list[str]:
+    """The system's C++ compiler, else the one of PyPI's ``ziglang``."""
+    for name in ("g++", "clang++", "c++"):
+        if found := shutil.which(name):
+            return [found]
+    return [sys.executable, "-m", "ziglang", "c++"]
+
+
+def build(family: Family, problem: GemmProblem, config: KernelConfig, folder: Path, source: str | None = None) -> Path:
+    """Compiles a kernel for the CPU; returns the shared library.
+
+    Args:
+        source: in place of the generated source (rendered with ``emulated_source``), for seeded mistakes.
+    """
+    text = source if source is not None else emulated_source(family, problem, config)
+    library = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.so"
+    if not library.exists():
+        cpp = library.with_suffix(".cpp")
+        cpp.write_text(text)
+        command = [*cxx_compiler(), "-std=c++17", "-O1", "-fPIC", "-shared", "-w", str(cpp), "-o", str(library)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    return library
+
+
+def emulated_source(family: Family, problem: GemmProblem, config: KernelConfig) -> str:
+    """The kernel's source with the CPU in place of the GPU, and the function that runs it."""
+    constants = family.constants(problem, config)
+    # Ahead of the constants: the standard headers would trip over a macro called N.
+    primitives = (HERE / "primitives.h").read_text()
+    kernel = render(family.template, constants, {"primitives.cuh": ""})
+    c_in = constants.get("IN_TYPE", constants.get("TYPE"))
+    c_out = constants.get("OUT_TYPE", constants.get("TYPE"))
+    call = (
+        "static void call_kernel(const void* a, const void* b, void* c, int m) {\n"
+        f"    {constants['KERNEL_NAME']}(static_cast<const {c_in}*>(a), static_cast<const {c_in}*>(b), "
+        f"static_cast<{c_out}*>(c), m);\n}}\n"
+    )
+    return f"{primitives}\n{kernel}\n{call}\n{(HERE / 'harness.h').read_text()}"
+
+
+def run(
+    library: Path,
+    family: Family,
+    problem: GemmProblem,
+    config: KernelConfig,
+    a: npt.NDArray[np.float64],
+    b: npt.NDArray[np.float64],
+    interleaving: Interleaving = FORWARD,
+) -> npt.NDArray[np.float64]:
+    """C as the kernel computes it.
+
+    Args:
+        a: batch × m × k, and
+        b: batch × k × n: values that the problem's dtype represents exactly.
+
+    Returns:
+        batch × m × n.
+
+    Raises:
+        EmulatorFault: on access out of bounds or misaligned, or divergent barriers.
+    """
+    stored_a = a.transpose(0, 2, 1) if problem.layout.a_transposed else a
+    stored_b = b.transpose(0, 2, 1) if problem.layout.b_transposed else b
+    raw_a, raw_b = to_bytes(stored_a, problem.dtype), to_bytes(stored_b, problem.dtype)
+    c_bytes = problem.batch * problem.m * problem.n * problem.output.itemsize
+    raw_c = _aligned(c_bytes)
+    raw_c[:] = 0xFF  # NaN in every type: an element never written shows
+    launch = launch_of(family, problem, config)
+    fault = ctypes.create_string_buffer(512)
+    status = ctypes.CDLL(str(library)).emulate(
+        ctypes.c_void_p(raw_a.ctypes.data),
+        ctypes.c_size_t(raw_a.nbytes),
+        ctypes.c_void_p(raw_b.ctypes.data),
+        ctypes.c_size_t(raw_b.nbytes),
+        ctypes.c_void_p(raw_c.ctypes.data),
+        ctypes.c_size_t(c_bytes),
+        ctypes.c_int(problem.m),
+        ctypes.c_uint(launch.grid[0]),
+        ctypes.c_uint(launch.grid[2]),
+        ctypes.c_uint(launch.threads),
+        ctypes.c_size_t(launch.shared_bytes),
+        ctypes.c_uint(interleaving.order),
+        ctypes.c_int(interleaving.late_copies),
+        fault,
+        ctypes.c_size_t(512),
+    )
+    if status != 0:
+        raise EmulatorFault(fault.value.decode())
+    return from_bytes(raw_c, problem.output).reshape(problem.batch, problem.m, problem.n)
+
+
+def rounded(values: npt.NDArray[np.float64], dtype: DType) -> npt.NDArray[np.float64]:
+    """``values`` rounded to what ``dtype`` represents."""
+    return from_bytes(to_bytes(values, dtype), dtype).reshape(values.shape)
+
+
+def to_bytes(values: npt.NDArray[np.float64], dtype: DType) -> npt.NDArray[np.uint8]:
+    """The values as stored, contiguous and aligned."""
+    if dtype is DType.BF16:
+        bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32).astype(np.uint64)
+        stored = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    else:
+        kinds = {DType.FP16: np.float16, DType.FP32: np.float32, DType.FP64: np.float64}
+        stored = np.ascontiguousarray(values, dtype=kinds[dtype])
+    aligned = _aligned(stored.nbytes)
+    aligned[:] = stored.reshape(-1).view(np.uint8)
+    return aligned
+
+
+def from_bytes(raw: npt.NDArray[np.uint8], dtype: DType) -> npt.NDArray[np.float64]:
+    """The values that stored bytes mean, flat."""
+    if dtype is DType.BF16:
+        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    kinds = {DType.FP16: np.float16, DType.FP32: np.float32, DType.FP64: np.float64}
+    return raw.view(kinds[dtype]).astype(np.float64)
+
+
+def _aligned(size: int) -> npt.NDArray[np.uint8]:
+    storage = np.empty(size + ALIGNMENT, dtype=np.uint8)
+    start = -storage.ctypes.data % ALIGNMENT
+    return storage[start : start + size]

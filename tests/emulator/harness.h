@@ -1,0 +1,35 @@
+// Appended to a generated kernel: runs it over a whole grid. Includes nothing of its own; primitives.h comes first.
+
+// Returns 0, or 1 with a message in `fault`. Order: 0 forward, 1 backward, otherwise the seed of a shuffle.
+extern "C" int emulate(const void* a, size_t a_bytes, const void* b, size_t b_bytes, void* c, size_t c_bytes, int m,
+                       unsigned blocks, unsigned batch, unsigned threads, size_t shared_bytes, unsigned order,
+                       int late_copies, char* fault, size_t fault_bytes) {
+    using emulator::machine;
+    static const void* a_argument;
+    static const void* b_argument;
+    static void* c_argument;
+    static int m_argument;
+    a_argument = a;
+    b_argument = b;
+    c_argument = c;
+    m_argument = m;
+    machine.fault.clear();
+    machine.late_copies = late_copies != 0;
+    machine.global = {{static_cast<const unsigned char*>(a), a_bytes, false},
+                      {static_cast<const unsigned char*>(b), b_bytes, false},
+                      {static_cast<const unsigned char*>(c), c_bytes, true}};
+    machine.shared_storage.resize(shared_bytes + 128);
+    machine.shared = machine.shared_storage.data();
+    machine.shared += 128 - reinterpret_cast<uintptr_t>(machine.shared) % 128;
+    machine.shared_bytes = shared_bytes;
+    machine.body = [] { call_kernel(a_argument, b_argument, c_argument, m_argument); };
+
+    std::mt19937 generator(order);
+    for (machine.batch = 0; machine.batch < batch && machine.fault.empty(); ++machine.batch) {
+        for (machine.block = 0; machine.block < blocks && machine.fault.empty(); ++machine.block) {
+            emulator::run_block(threads, order, generator);
+        }
+    }
+    std::snprintf(fault, fault_bytes, "%s", machine.fault.c_str());
+    return machine.fault.empty() ? 0 : 1;
+}

@@ -1,0 +1,90 @@
+"""Entries for tests that need some bytes in a store, whatever they are."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem, Resources
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.key import CacheKey, KeyPrefix
+from cache_engine.store.disk import DiskStore, open_store
+
+ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
+
+
+def make_store(folder: Path, *, durable: bool = False, compress: bool = True) -> DiskStore:
+    """An open store; not synced to disk unless asked, since no test pulls the plug."""
+    return DiskStore(open_store(folder), durable=durable, compress=compress)
+
+
+def make_entry(
+    seed: int = 0, *, cubin_bytes: int = 3000, compile_ms: float = 150.0
+) -> tuple[CacheKey, Artifact, Callable[[Blob], Record]]:
+    """A key with an artifact and what describes it; the same for the same seed."""
+    generator = random.Random(seed)
+    arch = ARCHS[seed % len(ARCHS)]
+    problem = GemmProblem(64 + seed, 128 * (seed % 7 + 1), 256, arch=arch)
+    config = KernelConfig(64, 64, 32, 2, 2, 3)
+    prefix = KeyPrefix((("family", "tensor_core"), ("compiler", "nvrtc"), ("arch", arch)))
+    constants: dict[str, str | int] = {"N": problem.n, "K": problem.k, "SEED": seed}
+    key = prefix.key(constants)
+    artifact = Artifact(
+        cubin=b"\x7fELF" + generator.randbytes(cubin_bytes // 2) + b"code" * (cubin_bytes // 8),
+        ptx=f".version 9.0 // {seed}\n".encode() * 20,
+        source=f"// source of {seed}\n".encode() * 20,
+        log=b"ptxas info\n",
+        resources=Resources(registers=64 + seed % 100, shared_bytes=49_152, stack_bytes=0, spill_bytes=0),
+    )
+
+    def describe(blob: Blob) -> Record:
+        return Record(
+            key=key,
+            components=prefix.with_constants(constants),
+            name=f"gemm_tensor_core_bf16_nt_n{problem.n}_k{problem.k}_{config}_{seed}",
+            family="tensor_core",
+            compiler="nvrtc",
+            compiler_version="13.5",
+            arch=arch,
+            problem=RecordedProblem.of(problem),
+            config=config,
+            resources=artifact.resources,
+            blob=blob,
+            compile_ms=compile_ms,
+            stages_ms={"compile": compile_ms},
+            created_at=1_700_000_000.0 + seed,
+            created_by="a test",
+        )
+
+    return key, artifact, describe
+
+
+def fill(store: DiskStore, count: int, start: int = 0) -> list[CacheKey]:
+    """Publishes entries with consecutive seeds; returns their keys."""
+    return [publish(store, seed) for seed in range(start, start + count)]
+
+
+def publish(store: DiskStore, seed: int = 0) -> CacheKey:
+    """Publishes one entry; returns its key."""
+    key, artifact, describe = make_entry(seed)
+    store.publish(key, artifact, describe)
+    return key
+
+
+def record_file(store: DiskStore, key: CacheKey) -> Path:
+    """The path of an entry's record."""
+    return Path(store.layout.record_path(key))
+
+
+def blob_file(store: DiskStore, key: CacheKey) -> Path:
+    """The path of an entry's blob."""
+    (path,) = (store.layout.kernels / key[:2]).glob(f"{key}-*")
+    return path
+
+
+def files_of(store: DiskStore) -> Iterator[Path]:
+    """Every record, blob and temporary of a store."""
+    for folder in (store.layout.metadata, store.layout.kernels, store.layout.temp):
+        yield from (path for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,42 @@
+"""Sources: complete, and a pure function of what the key hashes."""
+
+from __future__ import annotations
+
+import pytest
+
+from cache_engine.kernels.select import FAMILIES
+from cache_engine.kernels.source import RENDER_VERSION, render, template_digest
+from cache_engine.model.gemm import GemmProblem
+
+TINY = {"tiny.cu": "kernel(N)\n"}
+
+
+def test_rendering_has_not_changed_without_its_version() -> None:
+    """RENDER_VERSION stands in every key for what render() does; this pins the two together."""
+    assert RENDER_VERSION == "1"
+    assert render("tiny.cu", {"N": 8, "TYPE": "float"}, TINY) == "#define N 8\n#define TYPE float\n\nkernel(N)\n"
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
+def test_a_source_includes_nothing(family: object) -> None:
+    """What is compiled is what is hashed: no file is read by the compiler."""
+    chosen = FAMILIES[family.name]  # type: ignore[attr-defined]
+    problem = GemmProblem(64, 64, 64, dtype=chosen.dtypes[0], arch="sm_90")
+    text = render(chosen.template, chosen.constants(problem, chosen.configs(problem)[0]))
+    assert "#include" not in text
+    assert "KERNEL(THREADS)" in text
+
+
+def test_a_template_may_not_include_a_system_header(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    """Its content would reach the compiler without reaching the key."""
+    from cache_engine.kernels import source
+
+    monkeypatch.setattr(source, "_TEMPLATES", tmp_path)
+    (tmp_path / "bad.cu").write_text("#include <mma.h>\n")  # type: ignore[operator]
+    with pytest.raises(ValueError, match=r"bad\.cu includes <mma\.h>"):
+        render("bad.cu", {})
+
+
+def test_families_have_templates_of_their_own() -> None:
+    digests = {template_digest(family.template) for family in FAMILIES.values()}
+    assert len(digests) == len(FAMILIES)

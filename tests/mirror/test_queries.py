@@ -1,0 +1,155 @@
+"""Queries: filters, words, pages and sums, against what Python finds in the same rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cache_engine.errors import UsageError
+from cache_engine.mirror import queries
+from cache_engine.mirror.queries import SORTS, KernelFilter
+from cache_engine.mirror.sync import Mirror
+from cache_engine.model.artifact import Record
+from cache_engine.stats import EVICT, PUBLISH
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
+from tests.helpers import fill
+
+COUNT = 60
+
+
+@pytest.fixture
+def records(store: DiskStore) -> list[Record]:
+    fill(store, COUNT)
+    return list(store.records())
+
+
+@pytest.fixture
+def connection(store: DiskStore, records: list[Record]) -> Iterator[Any]:
+    journal = Journal(store.layout.journal, 3600.0)
+    for number, record in enumerate(records[:5]):
+        for _ in range(number + 1):
+            journal.hit(record.key, "disk", saved_us=150_000)  # type: ignore[arg-type]
+    journal.hit(records[0].key, "memory")  # type: ignore[arg-type]
+    journal.event(PUBLISH, key=records[7].key, compile_us=150_000)
+    journal.event(EVICT, key="gone", stored_bytes=10, detail="expired")
+    mirror = Mirror(store)
+    mirror.sync()
+    with mirror.read() as opened:
+        yield opened
+
+
+def test_pages_together_are_the_whole_list_once(connection: Any, records: list[Record]) -> None:
+    seen = []
+    for offset in range(0, COUNT, 7):
+        page = queries.kernels(connection, KernelFilter(), limit=7, offset=offset)
+        assert page.total == COUNT
+        seen += [row["key"] for row in page.rows]
+    assert sorted(seen) == sorted(record.key for record in records)
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_every_sort_sorts(connection: Any, sort: str) -> None:
+    column = SORTS[sort]
+    down = [row[column] for row in queries.kernels(connection, KernelFilter(), sort=sort, limit=COUNT).rows]
+    up = queries.kernels(connection, KernelFilter(), sort=sort, descending=False, limit=COUNT).rows
+    assert down == sorted(down, reverse=True)
+    assert [row[column] for row in up] == sorted(row[column] for row in up)
+
+
+def test_an_unknown_sort_is_refused_listing_those_there_are(connection: Any) -> None:
+    with pytest.raises(UsageError, match="last used, created"):
+        queries.kernels(connection, KernelFilter(), sort="key; DROP TABLE kernels")
+
+
+def test_filters_choose_what_they_name(connection: Any, records: list[Record]) -> None:
+    chosen = KernelFilter(archs=("sm_90", "sm_80"), dtypes=("bf16",), families=("tensor_core",), compilers=("nvrtc",))
+    page = queries.kernels(connection, chosen, limit=COUNT)
+    expected = {record.key for record in records if record.arch in ("sm_90", "sm_80")}
+    assert {row["key"] for row in page.rows} == expected
+    assert queries.kernels(connection, KernelFilter(dtypes=("fp64",))).total == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["sm_90", "SM_90", "tensor_core bf16", "64x128x256", "64×128×256", "nt sm_120 n128", "64x64x32_w2x2"]
+)
+def test_search_finds_what_holds_every_word(connection: Any, records: list[Record], text: str) -> None:
+    def matches(record: Record) -> bool:
+        p = record.problem
+        searched = f"{record.name} {record.arch} {record.family} {p.dtype} {p.layout} {p.m}x{p.n}x{p.k} {record.config}"
+        return all(word in searched for word in text.lower().replace("×", "x").split())
+
+    found = {row["key"] for row in queries.kernels(connection, KernelFilter(text=text), limit=COUNT).rows}
+    assert found == {record.key for record in records if matches(record)}
+    assert found
+
+
+def test_search_finds_a_key_by_its_digits(connection: Any, records: list[Record]) -> None:
+    page = queries.kernels(connection, KernelFilter(text=records[3].key[:12]))
+    assert [row["key"] for row in page.rows] == [records[3].key]
+
+
+@pytest.mark.parametrize("text", ["%", "_", "'", '"', "'; DROP TABLE kernels; --", "\\", "\x00", "💥", "sm_90'"])
+def test_a_hostile_search_is_only_text(connection: Any, text: str) -> None:
+    page = queries.kernels(connection, KernelFilter(text=text), limit=COUNT)
+    assert page.total == (COUNT if text == "_" else 0)
+    assert queries.kernels(connection, KernelFilter()).total == COUNT
+
+
+def test_one_kernel_with_its_usage(connection: Any, records: list[Record]) -> None:
+    row = queries.kernel(connection, records[0].key)
+    assert row is not None
+    assert (row["memory_hits"], row["disk_hits"], row["hits"]) == (1, 1, 2)
+    assert row["last_used_at"] > row["created_at"]
+    assert queries.kernel(connection, "0" * 64) is None
+
+
+def test_facets_are_the_values_there_are(connection: Any) -> None:
+    assert queries.facets(connection) == {
+        "arch": ["sm_100", "sm_120", "sm_80", "sm_90"],
+        "dtype": ["bf16"],
+        "family": ["tensor_core"],
+        "compiler": ["nvrtc"],
+    }
+
+
+def test_overview_adds_up(connection: Any, records: list[Record]) -> None:
+    row = queries.overview(connection)
+    assert row["entries"] == COUNT
+    assert row["stored_bytes"] == sum(record.blob.stored_bytes for record in records)
+    assert (row["disk_hits"], row["memory_hits"], row["saved_us"]) == (15, 1, 15 * 150_000)
+    assert (row["compiles"], row["evictions"], row["evicted_bytes"], row["unreadable"]) == (1, 1, 10, 0)
+
+
+def test_an_empty_mirror_answers_everything(store: DiskStore) -> None:
+    mirror = Mirror(store)
+    mirror.sync()
+    with mirror.read() as connection:
+        assert queries.overview(connection)["entries"] == 0
+        assert queries.kernels(connection, KernelFilter()).rows == []
+        assert queries.architectures(connection) == queries.architecture_families(connection) == []
+        assert queries.events(connection) == queries.busiest(connection) == []
+        assert queries.facets(connection)["arch"] == []
+
+
+def test_events_come_newest_first_with_names(connection: Any, records: list[Record]) -> None:
+    rows = queries.events(connection)
+    assert [row["kind"] for row in rows] == [EVICT, PUBLISH]
+    assert [row["name"] for row in rows] == [None, records[7].name]
+
+
+def test_the_busiest_come_first(connection: Any, records: list[Record]) -> None:
+    rows = queries.busiest(connection, limit=2)
+    assert [row["key"] for row in rows] == [records[4].key, records[3].key]
+
+
+def test_architectures_add_up_to_the_whole(connection: Any, records: list[Record]) -> None:
+    rows = queries.architectures(connection)
+    by_arch = Counter(record.arch for record in records)
+    assert {row["arch"]: row["entries"] for row in rows} == by_arch
+    assert sum(row["hits"] for row in rows) == 16
+    families = queries.architecture_families(connection)
+    assert {row["arch"]: row["entries"] for row in families} == by_arch

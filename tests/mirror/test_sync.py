@@ -1,0 +1,264 @@
+"""The mirror: equal to the files after any history, and disposable at any moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cache_engine.errors import MirrorError
+from cache_engine.mirror import sync as sync_module
+from cache_engine.mirror.sync import Mirror
+from cache_engine.model.key import CacheKey
+from cache_engine.stats import CORRUPT, PUBLISH
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal, fold
+from tests.helpers import fill, make_store, publish, record_file
+
+TABLES = ("kernels", "usage", "events", "totals", "unreadable")
+
+
+def _content(mirror: Mirror) -> dict[str, list[Any]]:
+    with mirror.read() as connection:
+        return {table: sorted(connection.execute(f"SELECT * FROM {table}").fetchall(), key=repr) for table in TABLES}
+
+
+def _rebuilt(store: DiskStore) -> dict[str, list[Any]]:
+    mirror = Mirror(store)
+    mirror.sync(rebuild=True)
+    return _content(mirror)
+
+
+def test_new_records_and_events_are_taken_over(store: DiskStore) -> None:
+    mirror, journal = Mirror(store), Journal(store.layout.journal, 3600.0)
+    keys = fill(store, 12)
+    journal.hit(keys[0], "disk", saved_us=5000)
+    journal.event(PUBLISH, key=keys[0], compile_us=150_000)
+    synced = mirror.sync()
+    assert (synced.added, synced.removed, synced.unreadable) == (12, 0, 0)
+    content = _content(mirror)
+    assert sorted(row[0] for row in content["kernels"]) == sorted(keys)
+    assert content["usage"] == [(keys[0], 0, 1, content["usage"][0][3])]
+    assert content["totals"][0][:6] == (0, 1, 0, 5000, 1, 150_000)
+
+
+def test_a_sync_with_nothing_new_changes_nothing(store: DiskStore) -> None:
+    mirror = Mirror(store)
+    fill(store, 3)
+    first, second = mirror.sync(), mirror.sync()
+    assert first.changed
+    assert not second.changed
+    assert first.generation == second.generation
+
+
+def test_replaced_and_deleted_records_are_followed(store: DiskStore) -> None:
+    mirror = Mirror(store)
+    keys = fill(store, 5)
+    mirror.sync()
+    store.delete(keys[0])
+    publish(store, 1)
+    synced = mirror.sync()
+    assert (synced.added, synced.removed) == (1, 1)
+    assert _content(mirror) == _rebuilt(store)
+
+
+def test_a_damaged_record_is_counted_and_does_not_stop_the_rest(store: DiskStore) -> None:
+    keys = fill(store, 5)
+    record_file(store, keys[2]).write_bytes(b"{")
+    mirror = Mirror(store)
+    synced = mirror.sync()
+    assert (synced.added, synced.unreadable) == (4, 1)
+    assert _content(mirror)["unreadable"][0][0] == keys[2]
+    publish(store, 2)
+    assert mirror.sync().added == 1
+    assert _content(mirror)["unreadable"] == []
+
+
+OPERATIONS = st.lists(
+    st.sampled_from(["publish", "delete", "damage", "hit", "miss", "event", "fold", "reopen", "sync", "settle"]),
+    max_size=25,
+)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(operations=OPERATIONS, seed=st.integers(0, 2**32))
+def test_after_any_history_the_mirror_equals_one_built_anew(
+    operations: list[str], seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    store = make_store(tmp_path_factory.mktemp("history") / "store")
+    layout, generator = store.layout, random.Random(seed)
+    mirror, journal = Mirror(store), Journal(store.layout.journal, 3600.0)
+    keys = fill(store, 3)
+    for operation in operations:
+        key = generator.choice(keys)
+        if operation == "publish":
+            keys.append(publish(store, generator.randrange(8)))
+        elif operation == "delete":
+            store.delete(key)
+        elif operation == "damage" and record_file(store, key).exists():
+            record_file(store, key).write_bytes(b"damaged")
+        elif operation == "hit":
+            journal.hit(key, generator.choice(["memory", "disk"]), saved_us=generator.randrange(1000))
+            journal.flush()
+        elif operation == "miss":
+            journal.miss(key)
+        elif operation == "event":
+            journal.event(generator.choice([PUBLISH, CORRUPT]), key=key, compile_us=generator.randrange(1000))
+        elif operation == "fold":
+            fold(layout.journal, layout.temp, keep=lambda key: record_file(store, CacheKey(key)).exists())
+        elif operation == "reopen":
+            journal.close()
+            journal = Journal(layout.journal, 3600.0)
+        elif operation == "settle":
+            # Folders last changed long ago are not looked at again.
+            for shard in layout.metadata.iterdir():
+                os.utime(shard, ns=(0, generator.randrange(10**18)))
+        else:
+            mirror.sync()
+    mirror.sync()
+    assert _content(mirror) == _rebuilt(store)
+
+
+def test_a_change_within_the_clocks_grain_is_not_missed(store: DiskStore) -> None:
+    """Two records may reach a folder without its time changing in between."""
+    mirror = Mirror(store)
+    first = publish(store, 0)
+    mirror.sync()
+    shard = record_file(store, first).parent
+    before = shard.stat()
+    twin = f"{first[:2]}{'0' * 62}"
+    (shard / f"{twin}.json").write_bytes(b'{"format": 99}')
+    os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert mirror.sync().unreadable == 1
+
+
+def test_deleting_the_mirror_loses_nothing(store: DiskStore) -> None:
+    mirror, journal = Mirror(store), Journal(store.layout.journal, 3600.0)
+    for key in fill(store, 4):
+        journal.hit(key, "memory")
+    journal.flush()
+    mirror.sync()
+    before = _content(mirror)
+    mirror.path.unlink()
+    mirror.sync()
+    assert _content(mirror) == before
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", b"\0" * 100_000])
+def test_a_damaged_mirror_is_built_again(store: DiskStore, content: bytes) -> None:
+    mirror = Mirror(store)
+    fill(store, 4)
+    mirror.sync()
+    before = _content(mirror)
+    mirror.path.write_bytes(content)
+    again = Mirror(store)
+    again.sync()
+    assert _content(again) == before
+
+
+def test_a_mirror_of_another_version_is_built_again(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store, 4)
+    monkeypatch.setattr(sync_module, "SCHEMA_VERSION", 0)
+    Mirror(store).sync()
+    monkeypatch.undo()
+    mirror = Mirror(store)
+    assert mirror.sync().added == 4
+
+
+def test_another_programs_database_in_its_place_is_built_over(store: DiskStore) -> None:
+    """What is called mirror.duckdb inside a store is ours to make."""
+    import duckdb
+
+    with duckdb.connect(str(store.layout.mirror)) as connection:
+        connection.execute("CREATE TABLE wines (name VARCHAR)")
+    fill(store, 2)
+    assert Mirror(store).sync().added == 2
+
+
+def test_a_mirror_held_open_by_another_program_is_left_alone(store: DiskStore) -> None:
+    fill(store, 2)
+    Mirror(store).sync()
+    code = "import duckdb, sys\nheld = duckdb.connect(sys.argv[1])\nprint('open', flush=True)\nsys.stdin.readline()\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(store.layout.mirror)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        publish(store, 9)
+        with pytest.raises(MirrorError, match="another program"):
+            Mirror(store).sync()
+        other.communicate("\n")
+    assert Mirror(store).sync().added == 1
+
+
+def test_reading_before_there_is_a_mirror_says_so(store: DiskStore) -> None:
+    with pytest.raises(MirrorError, match="cannot be read"), Mirror(store).read():
+        pass
+
+
+def test_a_store_that_cannot_be_written_is_mirrored_elsewhere(
+    store: DiskStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fill(store, 3)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "temp"))
+    mirror = Mirror(store)
+    assert mirror.sync().added == 3
+    assert not store.layout.mirror.exists()
+    assert mirror.path.is_relative_to(tmp_path / "temp")
+
+
+def test_processes_sync_and_read_at_once(store: DiskStore) -> None:
+    fill(store, 30)
+    code = (
+        "import sys; from pathlib import Path; from cache_engine.mirror.sync import Mirror\n"
+        "from cache_engine.mirror import queries; from tests.helpers import make_store, publish\n"
+        "store = make_store(Path(sys.argv[1])); mirror = Mirror(store)\n"
+        "for n in range(8):\n"
+        "    publish(store, 1000 + n); mirror.sync()\n"
+        "    with mirror.read() as connection:\n"
+        "        assert queries.overview(connection)['entries'] >= 30\n"
+    )
+    workers = [
+        subprocess.Popen([sys.executable, "-c", code, str(store.layout.root)], stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    for worker in workers:
+        _, errors = worker.communicate(timeout=120)
+        assert worker.returncode == 0, errors
+    mirror = Mirror(store)
+    mirror.sync()
+    assert len(_content(mirror)["kernels"]) == 38
+
+
+def test_threads_sync_and_read_at_once(store: DiskStore) -> None:
+    fill(store, 10)
+    mirror, failures = Mirror(store), list[BaseException]()
+    mirror.sync()
+
+    def work(number: int) -> None:
+        try:
+            for step in range(5):
+                publish(store, 100 + number * 10 + step)
+                mirror.sync()
+                _content(mirror)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    mirror.sync()
+    assert len(_content(mirror)["kernels"]) == 30

@@ -1,0 +1,68 @@
+"""Problems: what is accepted, and how what is not is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cache_engine.errors import InvalidProblem
+from cache_engine.model.gemm import MAX_BATCH, MAX_DIMENSION, DType, GemmProblem, Layout
+
+
+@pytest.mark.parametrize("field", ["m", "n", "k", "batch"])
+@pytest.mark.parametrize("value", [0, -1, 10**9, 10**30, 1.0, "8", True, None])
+def test_a_size_out_of_range_is_refused_naming_field_and_range(field: str, value: Any) -> None:
+    sizes: dict[str, Any] = {"m": 8, "n": 8, "k": 8, "batch": 1, field: value}
+    with pytest.raises(InvalidProblem, match=rf"^{field} is .* from 1 to [\d,]+$"):
+        GemmProblem(**sizes)
+
+
+def test_the_largest_sizes_are_accepted() -> None:
+    assert GemmProblem(MAX_DIMENSION, 1, 1).m == MAX_DIMENSION
+    assert GemmProblem(1, 1, 1, batch=MAX_BATCH).batch == MAX_BATCH
+
+
+def test_operands_no_gpu_could_hold_are_refused() -> None:
+    with pytest.raises(InvalidProblem, match="larger than any GPU"):
+        GemmProblem(MAX_DIMENSION, MAX_DIMENSION, 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "named"),
+    [
+        ("dtype", "fp5", "fp16, bf16, fp32, fp64"),
+        ("layout", "xn", "nn, nt, tn, tt"),
+        ("out_dtype", "int3", "fp16"),
+        ("arch", "sm_91", "sm_90a"),
+    ],
+)
+def test_an_unknown_name_is_refused_listing_those_there_are(field: str, value: str, named: str) -> None:
+    arguments: dict[str, Any] = {field: value}
+    with pytest.raises(InvalidProblem, match=named) as caught:
+        GemmProblem(8, 8, 8, **arguments)
+    assert value in str(caught.value)
+
+
+def test_an_output_type_that_loses_the_accumulator_is_refused() -> None:
+    with pytest.raises(InvalidProblem, match="cannot be made from fp64"):
+        GemmProblem(8, 8, 8, dtype=DType.FP64, out_dtype=DType.BF16)
+
+
+def test_plain_strings_become_members() -> None:
+    problem = GemmProblem(8, 8, 8, dtype="fp16", layout="tn")  # type: ignore[arg-type]
+    assert problem.dtype is DType.FP16
+    assert problem.output is DType.FP16
+    assert problem.layout is Layout.TN
+    assert problem == GemmProblem(8, 8, 8, dtype=DType.FP16, layout=Layout.TN)
+
+
+def test_layout_letters_are_those_of_a_then_b() -> None:
+    assert (Layout.NT.a_transposed, Layout.NT.b_transposed) == (False, True)
+    assert (Layout.TN.a_transposed, Layout.TN.b_transposed) == (True, False)
+
+
+def test_work_is_counted_over_the_whole_batch() -> None:
+    problem = GemmProblem(2, 3, 5, batch=7, dtype=DType.BF16, out_dtype=DType.FP32)
+    assert problem.flops == 2 * 2 * 3 * 5 * 7
+    assert problem.moved_bytes == 7 * ((2 * 5 + 3 * 5) * 2 + 2 * 3 * 4)

@@ -1,0 +1,31 @@
+"""Configs as people type them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cache_engine.errors import UsageError
+from cache_engine.model.kernel import KernelConfig
+
+
+def test_a_config_is_read_in_any_order() -> None:
+    text = "stages=4, warps_n=2,warps_m=4,block_k=32,block_n=128,block_m=256"
+    assert KernelConfig.parse(text) == KernelConfig(256, 128, 32, 4, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "write name=value"),
+        ("block_m", "write name=value"),
+        ("tile_m=8", "block_m, block_n"),
+        ("block_m=128", "lacks block_n"),
+        ("block_m=0,block_n=1,block_k=1,warps_m=1,warps_n=1,stages=1", "block_m=0"),
+        ("block_m=-8,block_n=1,block_k=1,warps_m=1,warps_n=1,stages=1", "block_m=-8"),
+        ("block_m=8,block_m=8", "block_m twice"),
+        ("block_m=999999999999999999999", "from 1 to 65536"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_refused_naming_the_field(text: str, named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        KernelConfig.parse(text)

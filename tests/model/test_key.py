@@ -1,0 +1,163 @@
+"""Keys: complete, unambiguous, stable, and without any path."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cache_engine.compilers import COMPILERS
+from cache_engine.engine import Cache
+from cache_engine.errors import UsageError
+from cache_engine.kernels import source as source_module
+from cache_engine.model import key as key_module
+from cache_engine.model.fingerprint import ToolchainFingerprint
+from cache_engine.model.gemm import DType, GemmProblem, Layout
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.key import KeyPrefix, check_prefix, is_key, key_of
+
+TEXT = st.text(min_size=1, max_size=6)
+COMPONENTS = st.lists(st.tuples(TEXT, TEXT), max_size=4).map(tuple)
+
+
+@given(COMPONENTS, COMPONENTS)
+def test_different_components_have_different_keys(one: Any, other: Any) -> None:
+    """Length prefixes: no way of cutting the same text differently gives the same key."""
+    assert (key_of(one) == key_of(other)) == (one == other)
+
+
+@given(st.lists(st.tuples(TEXT, TEXT), max_size=3), st.dictionaries(TEXT, TEXT | st.integers(), max_size=4))
+def test_a_key_from_a_prefix_is_the_key_of_all_its_components(prefix: Any, constants: Any) -> None:
+    hashed = KeyPrefix(prefix)
+    assert hashed.key(constants) == key_of(hashed.with_constants(constants))
+
+
+def test_a_key_stays_the_same_across_versions_of_this_program() -> None:
+    """Were this to change, every store in the world would go cold: raise SCHEMA only knowingly."""
+    prefix = KeyPrefix((("family", "simt"), ("arch", "sm_90")))
+    text = b"6:schema1:16:family4:simt4:arch5:sm_901:N3:128"
+    assert prefix.key({"N": 128}) == hashlib.sha256(text).hexdigest()
+
+
+@pytest.mark.parametrize("unknown", [None, "", 1.5, b"bytes"])
+def test_what_cannot_be_observed_is_refused(unknown: Any) -> None:
+    with pytest.raises(ValueError, match="cannot be keyed"):
+        KeyPrefix((("compiler_build", unknown),))
+
+
+PROBLEM = GemmProblem(4096, 7168, 2048, arch="sm_90")
+CONFIG = KernelConfig(64, 64, 32, 2, 2, 4)
+
+
+def _key(cache: Cache, problem: GemmProblem = PROBLEM, config: KernelConfig = CONFIG) -> str:
+    return cache.select(problem, config=config).key
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"n": 7176}, id="n"),
+        pytest.param({"k": 2056}, id="k"),
+        pytest.param({"dtype": DType.FP16}, id="dtype"),
+        pytest.param({"out_dtype": DType.FP32}, id="out dtype"),
+        pytest.param({"layout": Layout.NN}, id="layout of B"),
+        pytest.param({"layout": Layout.TT}, id="layout of A"),
+        pytest.param({"arch": "sm_90a"}, id="target"),
+        pytest.param({"arch": "sm_80"}, id="older target"),
+    ],
+)
+def test_a_problem_that_compiles_to_other_bytes_has_another_key(cache: Cache, change: dict[str, Any]) -> None:
+    assert _key(cache, replace(PROBLEM, **change)) != _key(cache)
+
+
+@pytest.mark.parametrize("field", ["block_m", "block_n", "block_k", "stages"])
+def test_every_field_of_the_config_changes_the_key(cache: Cache, field: str) -> None:
+    doubled = replace(CONFIG, **{field: getattr(CONFIG, field) * 2 if field != "stages" else 3})
+    assert _key(cache, config=doubled) != _key(cache)
+
+
+@pytest.mark.parametrize("change", [{"warps_m": 4}, {"warps_n": 4}], ids=["warps_m", "warps_n"])
+def test_the_warps_change_the_key(cache: Cache, change: dict[str, int]) -> None:
+    assert _key(cache, config=replace(CONFIG, **change)) != _key(cache)
+
+
+@pytest.mark.parametrize("change", [{"m": 1}, {"batch": 3}], ids=["m", "batch"])
+def test_what_the_kernel_takes_as_an_argument_does_not_change_the_key(cache: Cache, change: dict[str, Any]) -> None:
+    assert _key(cache, replace(PROBLEM, **change)) == _key(cache)
+
+
+def test_m_changes_the_key_where_it_sets_the_width_of_reads(cache: Cache) -> None:
+    """A stored k × m is read along m, eight elements at a time only if m is a multiple of eight."""
+    transposed = replace(PROBLEM, layout=Layout.TN)
+    assert _key(cache, replace(transposed, m=4104)) == _key(cache, transposed)
+    assert _key(cache, replace(transposed, m=4097)) != _key(cache, transposed)
+
+
+def _other_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = COMPILERS["nvrtc"].fingerprint()
+    other = replace(seen, version="99.9")
+    monkeypatch.setattr(type(COMPILERS["nvrtc"]), "fingerprint", lambda self: other)
+
+
+def _other_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = COMPILERS["nvrtc"].fingerprint()
+    other = ToolchainFingerprint(seen.compiler, seen.version, "another build")
+    monkeypatch.setattr(type(COMPILERS["nvrtc"]), "fingerprint", lambda self: other)
+
+
+def _other_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(COMPILERS["nvrtc"]), "flags", ("--use_fast_math",))
+
+
+def _other_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_module, "SCHEMA", "2")
+
+
+def _other_included_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One character more in a file that the template includes."""
+    whole = source_module._with_includes
+    monkeypatch.setattr(source_module, "_with_includes", lambda name, files: whole(name, files) + " ")
+    source_module.template_digest.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_other_version, _other_build, _other_flags, _other_schema, _other_included_file],
+    ids=lambda f: f.__name__,
+)
+def test_every_part_of_the_toolchain_changes_the_key(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, change: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    before = _key(cache)
+    change(monkeypatch)
+    try:
+        cache._prefixes.clear()  # as in another process
+        assert _key(cache) != before
+    finally:
+        monkeypatch.undo()
+        source_module.template_digest.cache_clear()
+
+
+def test_no_component_holds_a_path(cache: Cache) -> None:
+    """So that a store can be moved, and shared between machines."""
+    selection = cache.select(PROBLEM)
+    for label, value in selection.prefix.with_constants(selection.constants):
+        assert os.sep not in value, label
+
+
+@pytest.mark.parametrize("text", ["", "abc", "xyz1", "g" * 8, "a" * 65, "../../etc", "ABC"])
+def test_what_cannot_start_a_key_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="hexadecimal"):
+        check_prefix(text)
+
+
+def test_a_key_may_be_typed_in_capitals_and_cut_short() -> None:
+    assert check_prefix(" ABCD12 ") == "abcd12"
+    assert is_key("0" * 64)
+    assert not is_key("0" * 63)

@@ -1,0 +1,60 @@
+"""Many processes and one kernel: one of them compiles it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from cache_engine.engine import open_cache
+
+ASK = (
+    "import json, sys, time\n"
+    "from cache_engine import GemmProblem, open_cache\n"
+    "from cache_engine.compilers import COMPILERS\n"
+    "COMPILERS['nvrtc'].load()\n"
+    "with open_cache(sys.argv[1]) as cache:\n"
+    "    print('ready', flush=True)\n"
+    "    sys.stdin.readline()\n"
+    "    kernel = cache.get_or_compile(GemmProblem(4096, 7168, 2048, arch='sm_90'))\n"
+    "    print(json.dumps({'tier': kernel.tier, 'key': kernel.key, 'size': len(kernel.cubin)}))\n"
+)
+
+
+def _ask_together(count: int, store: Path) -> list[dict[str, object]]:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", ASK, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(count)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    answers = []
+    for process in processes:
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0
+        answers.append(json.loads(output))
+    return answers
+
+
+def test_two_processes_race_for_one_key(tmp_path: Path) -> None:
+    answers = _ask_together(2, tmp_path / "store")
+    assert sorted(str(answer["tier"]) for answer in answers) == ["compiled", "disk"]
+
+
+def test_sixteen_processes_compile_one_key_once(tmp_path: Path) -> None:
+    answers = _ask_together(16, tmp_path / "store")
+    assert [answer["tier"] for answer in answers].count("compiled") == 1
+    assert [answer["tier"] for answer in answers].count("disk") == 15
+    assert len({(answer["key"], answer["size"]) for answer in answers}) == 1
+    with open_cache(tmp_path / "store") as cache:
+        totals = cache.stats().totals
+        assert (totals.compiles, totals.misses, totals.hits) == (1, 1, {"disk": 15})
+        assert cache.verify() == []

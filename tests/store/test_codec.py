@@ -1,0 +1,197 @@
+"""Bytes of blobs and records: what goes in comes out, and nothing else ever does."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import msgspec
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cache_engine.errors import CorruptEntry
+from cache_engine.model.artifact import CUBIN, SECTIONS, Artifact, Blob
+from cache_engine.model.key import CacheKey
+from cache_engine.store import codec
+from cache_engine.store.codec import (
+    UnknownFormat,
+    check_blob,
+    check_key,
+    decode_record,
+    decode_section,
+    encode_blob,
+    encode_record,
+)
+from tests.helpers import make_entry
+
+
+@given(
+    parts=st.lists(st.binary(max_size=2000), min_size=4, max_size=4),
+    compress=st.booleans(),
+)
+def test_what_goes_into_a_blob_comes_out(parts: list[bytes], compress: bool) -> None:
+    key, artifact, _ = make_entry()
+    cubin, ptx, source, log = parts
+    artifact = Artifact(cubin, ptx, source, log, artifact.resources)
+    data, blob = encode_blob(key, artifact, compress=compress)
+    assert blob.stored_bytes == len(data)
+    for name, raw in zip(SECTIONS, parts, strict=True):
+        assert decode_section(key, blob, name, data) == raw
+    check_blob(key, blob, data)
+
+
+@given(st.integers(0, 50))
+def test_what_goes_into_a_record_comes_out(seed: int) -> None:
+    key, artifact, describe = make_entry(seed)
+    record = describe(encode_blob(key, artifact, compress=True)[1])
+    assert decode_record(key, encode_record(record)) == record
+    check_key(record)
+
+
+def test_a_record_is_plain_json() -> None:
+    """So that jq and other programs can read it."""
+    key, artifact, describe = make_entry()
+    document = json.loads(encode_record(describe(encode_blob(key, artifact, compress=True)[1])))
+    assert document["record"]["key"] == key
+    assert document["format"] == 1
+
+
+def test_no_flipped_bit_of_a_record_goes_unseen() -> None:
+    key, artifact, describe = make_entry()
+    data = encode_record(describe(encode_blob(key, artifact, compress=True)[1]))
+    for position in range(len(data) - 1):  # the closing newline means nothing
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[position] ^= 1 << bit
+            with pytest.raises((CorruptEntry, UnknownFormat)):
+                decode_record(key, bytes(damaged))
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_no_flipped_bit_of_compiled_code_is_served(compress: bool) -> None:
+    key, artifact, _ = make_entry(cubin_bytes=400)
+    data, blob = encode_blob(key, artifact, compress=compress)
+    section = blob.sections[CUBIN]
+    for position in range(section.offset + section.stored_bytes):
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[position] ^= 1 << bit
+            with pytest.raises(CorruptEntry):
+                decode_section(key, blob, CUBIN, bytes(damaged))
+
+
+def test_every_truncation_is_seen() -> None:
+    key, artifact, describe = make_entry(cubin_bytes=400)
+    data, blob = encode_blob(key, artifact, compress=True)
+    record = encode_record(describe(blob))
+    section = blob.sections[CUBIN]
+    for length in range(section.offset + section.stored_bytes):
+        with pytest.raises(CorruptEntry):
+            decode_section(key, blob, CUBIN, data[:length])
+    for length in range(len(data)):
+        with pytest.raises(CorruptEntry):
+            check_blob(key, blob, data[:length])
+    for length in range(len(record) - 1):
+        with pytest.raises(CorruptEntry):
+            decode_record(key, record[:length])
+
+
+def test_bytes_appended_to_a_blob_are_seen() -> None:
+    key, artifact, _ = make_entry()
+    data, blob = encode_blob(key, artifact, compress=True)
+    with pytest.raises(CorruptEntry, match="bytes where its record says"):
+        check_blob(key, blob, data + b"\0")
+
+
+def test_the_blob_of_another_key_is_refused() -> None:
+    key, artifact, _ = make_entry(1)
+    other, _, _ = make_entry(2)
+    data, blob = encode_blob(key, artifact, compress=True)
+    with pytest.raises(CorruptEntry, match="does not start with the header"):
+        decode_section(other, blob, CUBIN, data)
+
+
+def test_a_record_in_the_place_of_another_is_refused() -> None:
+    key, artifact, describe = make_entry(1)
+    other, _, _ = make_entry(2)
+    data = encode_record(describe(encode_blob(key, artifact, compress=True)[1]))
+    with pytest.raises(CorruptEntry, match="in the place of"):
+        decode_record(other, data)
+
+
+def test_components_that_do_not_make_the_key_are_refused() -> None:
+    key, artifact, describe = make_entry()
+    record = describe(encode_blob(key, artifact, compress=True)[1])
+    forged = msgspec.structs.replace(record, components=(*record.components, ("N", "1")))
+    with pytest.raises(CorruptEntry, match="another key"):
+        check_key(forged)
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"format": 2, "anything": []}', b'{"format":7,"checksum":"sha256:0","record":{"key":1}}']
+)
+def test_a_record_of_another_format_is_no_damage(text: bytes) -> None:
+    """It may be a newer version's, and is to be left alone."""
+    with pytest.raises(UnknownFormat):
+        decode_record(make_entry()[0], text)
+
+
+def test_a_forged_size_is_refused_before_anything_is_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame that declares its size ignores any limit given to the decompressor."""
+    key, artifact, _ = make_entry()
+    data, blob = encode_blob(key, artifact, compress=True)
+    bomb = zstandard.ZstdCompressor(write_content_size=True).compress(bytes(64 * 1024**2))
+    forged = _with_cubin(key, blob, data, bomb)
+    monkeypatch.setattr(zstandard.ZstdDecompressor, "decompress", _never)
+    with pytest.raises(CorruptEntry, match="declares 67,108,864 bytes"):
+        decode_section(key, forged[0], CUBIN, forged[1])
+
+
+def _never(*_: object) -> bytes:
+    raise AssertionError("it was decompressed")
+
+
+def _with_cubin(key: CacheKey, blob: Blob, data: bytes, stored: bytes) -> tuple[Blob, bytes]:
+    """The blob with other stored bytes as its code, digest and all, but the old raw size."""
+    import hashlib
+
+    old = blob.sections[CUBIN]
+    section = msgspec.structs.replace(old, stored_bytes=len(stored), digest=hashlib.sha256(stored).hexdigest())
+    return (
+        msgspec.structs.replace(blob, sections={**blob.sections, CUBIN: section}),
+        data[: old.offset] + stored,
+    )
+
+
+def test_a_section_too_large_to_be_a_kernel_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MAX_RAW_BYTES", 100)
+    key, artifact, _ = make_entry()
+    with pytest.raises(ValueError, match="larger than the 100"):
+        encode_blob(key, artifact, compress=True)
+
+
+@given(st.binary(max_size=300) | st.text(max_size=200).map(lambda text: f'{{"format":1,{text}'.encode()))
+def test_no_bytes_crash_the_record_parser(data: bytes) -> None:
+    with pytest.raises((CorruptEntry, UnknownFormat)):
+        decode_record(make_entry()[0], data)
+
+
+def test_noise_over_a_blob_is_never_served() -> None:
+    key, artifact, _ = make_entry()
+    data, blob = encode_blob(key, artifact, compress=True)
+    generator = random.Random(7)
+    for _ in range(300):
+        damaged = bytearray(data)
+        start = generator.randrange(len(data))
+        length = generator.randrange(1, 64)
+        damaged[start : start + length] = generator.randbytes(length)
+        if (
+            damaged[: blob.sections[CUBIN].offset + blob.sections[CUBIN].stored_bytes]
+            == data[: blob.sections[CUBIN].offset + blob.sections[CUBIN].stored_bytes]
+        ):
+            assert decode_section(key, blob, CUBIN, bytes(damaged)) == artifact.cubin
+            continue
+        with pytest.raises(CorruptEntry):
+            decode_section(key, blob, CUBIN, bytes(damaged))

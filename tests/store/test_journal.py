@@ -1,0 +1,261 @@
+"""The journal: nothing counted is lost or counted twice, whatever becomes of its writers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cache_engine.model.key import CacheKey
+from cache_engine.stats import EVICT, PUBLISH
+from cache_engine.store import journal as journal_module
+from cache_engine.store.journal import Journal, fold, read_journal, read_snapshot
+
+KEY, OTHER = CacheKey("a" * 64), CacheKey("b" * 64)
+NEVER = 3600.0  # seconds between flushes: tests flush themselves
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "temp").mkdir()
+    return tmp_path / "journal"
+
+
+def _fold(folder: Path) -> int:
+    return fold(folder, folder.parent / "temp", keep=lambda key: True)
+
+
+def _hits(folder: Path) -> dict[str, int]:
+    return read_journal(folder).totals.hits
+
+
+def test_counts_are_added_up_by_key_and_tier(folder: Path) -> None:
+    journal = Journal(folder, NEVER, now=lambda: 1000.0)
+    for _ in range(3):
+        journal.hit(KEY, "memory")
+    journal.hit(KEY, "disk", saved_us=250_000)
+    journal.hit(OTHER, "disk", saved_us=1)
+    journal.miss(OTHER)
+    journal.flush()
+    tally = read_journal(folder)
+    assert tally.totals.hits == {"memory": 3, "disk": 2}
+    assert (tally.totals.misses, tally.totals.saved_us) == (1, 250_001)
+    assert tally.usage[KEY].hits == {"memory": 3, "disk": 1}
+    assert tally.usage[KEY].last_used_at == 1000.0
+
+
+def test_a_hit_writes_nothing_by_itself(folder: Path) -> None:
+    journal = Journal(folder, NEVER)
+    journal.hit(KEY, "memory")
+    assert list(folder.iterdir()) == []
+    journal.flush()
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_counts_are_written_by_and_by_without_being_asked(folder: Path) -> None:
+    journal = Journal(folder, 0.02)
+    journal.hit(KEY, "memory")
+    deadline = time.monotonic() + 10
+    while not _hits(folder) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert _hits(folder) == {"memory": 1}
+    journal.close()
+
+
+def test_counts_are_written_when_the_process_ends(folder: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from cache_engine.store.journal import Journal\n"
+        f"Journal(Path(sys.argv[1]), {NEVER}).hit('{KEY}', 'memory')\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True)
+    assert _hits(folder) == {"memory": 1}
+
+
+def test_a_kill_loses_at_most_the_last_batch(folder: Path) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path; from cache_engine.store.journal import Journal\n"
+        f"journal = Journal(Path(sys.argv[1]), {NEVER})\n"
+        f"journal.hit('{KEY}', 'disk'); journal.flush(); journal.hit('{KEY}', 'disk')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(folder)])
+    assert done.returncode == -signal.SIGKILL
+    assert _hits(folder) == {"disk": 1}
+
+
+def test_threads_lose_no_count(folder: Path) -> None:
+    journal = Journal(folder, 0.001)
+
+    def work() -> None:
+        for _ in range(2000):
+            journal.hit(KEY, "memory")
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    journal.close()
+    assert _hits(folder) == {"memory": 8000}
+
+
+def test_a_forked_child_counts_only_its_own(folder: Path) -> None:
+    journal = Journal(folder, NEVER)
+    journal.event(PUBLISH, key=KEY)
+    journal.hit(KEY, "memory")
+    child = os.fork()
+    if child == 0:
+        journal.hit(KEY, "disk")
+        journal.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+    journal.close()
+    assert _hits(folder) == {"memory": 1, "disk": 1}
+    # The parent still held its file, so the child opened one of its own.
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_writers_one_after_the_other_share_a_file(folder: Path) -> None:
+    """Else a store used by a thousand short commands would hold a thousand files."""
+    for _ in range(5):
+        journal = Journal(folder, NEVER)
+        journal.hit(KEY, "disk")
+        journal.close()
+    assert len(list(folder.iterdir())) == 1
+    assert _hits(folder) == {"disk": 5}
+
+
+def test_writers_side_by_side_have_files_of_their_own(folder: Path) -> None:
+    journals = [Journal(folder, NEVER) for _ in range(3)]
+    for journal in journals:
+        journal.event(PUBLISH, key=KEY, compile_us=5)
+    assert len(list(folder.iterdir())) == 3
+    assert read_journal(folder).totals.compile_us == 15
+
+
+@pytest.mark.parametrize("torn", [b'{"kind":"use","at":1', b"\x00\xff\x00", b"[1,2]"])
+def test_a_line_cut_short_is_passed_over_and_the_next_is_read(folder: Path, torn: bytes) -> None:
+    first = Journal(folder, NEVER)
+    first.event(PUBLISH, key=KEY)
+    first.close()
+    (path,) = folder.iterdir()
+    with path.open("ab") as file:
+        file.write(torn)
+    second = Journal(folder, NEVER)
+    second.event(PUBLISH, key=KEY)
+    second.close()
+    assert list(folder.iterdir()) == [path]
+    assert read_journal(folder).totals.compiles == 2
+
+
+def test_folding_changes_no_sum(folder: Path) -> None:
+    journal = Journal(folder, NEVER)
+    journal.hit(KEY, "disk", saved_us=7)
+    journal.event(EVICT, key=KEY, stored_bytes=100, detail="expired")
+    journal.close()
+    before = read_journal(folder)
+    assert _fold(folder) == 1
+    assert [path.name for path in folder.iterdir()] == ["snapshot.json"]
+    after = read_journal(folder)
+    assert (after.totals, after.usage, after.recent) == (before.totals, before.usage, before.recent)
+    assert _fold(folder) == 0
+
+
+def test_folding_leaves_a_file_that_is_being_written(folder: Path) -> None:
+    writing, done = Journal(folder, NEVER), Journal(folder, NEVER)
+    writing.event(PUBLISH, key=KEY)
+    done.event(PUBLISH, key=KEY)
+    done.close()
+    assert _fold(folder) == 1
+    writing.event(PUBLISH, key=KEY)
+    assert read_journal(folder).totals.compiles == 3
+    writing.close()
+    _fold(folder)
+    assert read_journal(folder).totals.compiles == 3
+
+
+def test_a_kill_between_snapshot_and_deletion_counts_nothing_twice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(folder, NEVER)
+    journal.hit(KEY, "disk")
+    journal.close()
+
+    def killed(self: Path, missing_ok: bool = False) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "unlink", killed)
+    with pytest.raises(KeyboardInterrupt):
+        _fold(folder)
+    monkeypatch.undo()
+    assert len(list(folder.iterdir())) == 2
+    assert _hits(folder) == {"disk": 1}
+    # A new writer must not go on in the file that is already counted.
+    journal = Journal(folder, NEVER)
+    journal.hit(KEY, "disk")
+    journal.close()
+    assert _hits(folder) == {"disk": 2}
+    _fold(folder)
+    assert _hits(folder) == {"disk": 2}
+    assert [path.name for path in folder.iterdir()] == ["snapshot.json"]
+
+
+def test_folding_forgets_usage_nobody_asks_for(folder: Path) -> None:
+    journal = Journal(folder, NEVER)
+    journal.hit(KEY, "disk")
+    journal.hit(OTHER, "disk")
+    journal.close()
+    fold(folder, folder.parent / "temp", keep=lambda key: key == KEY)
+    tally = read_journal(folder)
+    assert list(tally.usage) == [KEY]
+    assert tally.totals.hits == {"disk": 2}
+
+
+def test_a_full_file_is_left_for_a_new_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "_ROTATE_BYTES", 500)
+    journal = Journal(folder, NEVER)
+    for _ in range(20):
+        journal.event(PUBLISH, key=KEY)
+    assert len(list(folder.iterdir())) > 2
+    assert read_journal(folder).totals.compiles == 20
+
+
+def test_a_journal_that_cannot_be_written_complains_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    journal = Journal(tmp_path / "missing", NEVER)
+    for _ in range(3):
+        journal.event(PUBLISH, key=KEY)
+    assert (
+        sum("could not be written" in record.message for record in caplog.records if record.levelname == "WARNING") == 1
+    )
+
+
+def test_a_damaged_snapshot_is_said_and_does_not_stop_the_reader(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "snapshot.json").write_text("{")
+    assert read_snapshot(folder).generation == 0
+    assert "cannot be read" in caplog.text
+
+
+def test_a_closed_journal_can_be_dropped(folder: Path) -> None:
+    """Neither its thread nor the hooks at fork and exit keep it alive."""
+    import gc
+    import weakref
+
+    journal = Journal(folder, 0.01)
+    journal.hit(KEY, "memory")
+    journal.close()
+    gone = weakref.ref(journal)
+    del journal
+    deadline = time.monotonic() + 5
+    while gone() is not None and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    assert gone() is None

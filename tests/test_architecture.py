@@ -1,0 +1,85 @@
+"""The house as promised: imports one way, light to enter, files that fit in one sitting."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_imports_run_one_way() -> None:
+    done = subprocess.run([Path(sys.executable).with_name("lint-imports")], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_module_is_in_the_layers() -> None:
+    """A new module must be given its place."""
+    import tomllib
+
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    placed = {name.strip() for layer in contract["layers"] for name in layer.split("|")}
+    there = {
+        f"cache_engine.{path.stem}"
+        for path in (ROOT / "cache_engine").iterdir()
+        if path.stem != "__init__" and (path.suffix == ".py" or (path / "__init__.py").exists())
+    }
+    assert there - placed == set()
+
+
+@pytest.mark.parametrize(
+    "statement", ["import cache_engine", "from cache_engine import open_cache", "import cache_engine.cli"]
+)
+def test_entering_brings_in_nothing_heavy(statement: str) -> None:
+    heavy = "{'cupy', 'duckdb', 'streamlit', 'pyarrow', 'pandas', 'numpy'}"
+    code = f"{statement}\nimport sys\nprint({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
+
+
+def test_a_hit_brings_in_nothing_heavy(compiled_store: Path) -> None:
+    code = (
+        "import sys\nfrom cache_engine import GemmProblem, open_cache\n"
+        "with open_cache(sys.argv[1]) as cache:\n"
+        "    assert cache.get_or_compile(GemmProblem(128, 256, 192, arch='sm_90')).tier == 'disk'\n"
+        "    print({'cupy', 'duckdb', 'portalocker', 'subprocess'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(compiled_store)], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
+
+
+@pytest.mark.parametrize("folder", ["cache_engine", "app", "pages"])
+def test_files_fit_in_one_sitting(folder: str) -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in (ROOT / folder).rglob("*.py")
+        if (lines := len(path.read_text().splitlines())) > 450
+    }
+    assert long == {}
+
+
+def test_every_error_is_in_the_tree_of_the_docstring() -> None:
+    from cache_engine import errors
+
+    tree = ast.parse((ROOT / "cache_engine" / "errors.py").read_text())
+    names = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    drawn = [line.split()[-1] if "──" in line else "" for line in (errors.__doc__ or "").splitlines()]
+    assert names
+    for name in names:
+        assert name in (errors.__doc__ or ""), name
+    assert drawn
+
+
+def test_nothing_names_the_workplace_or_an_address_to_install_from() -> None:
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    marks = ("index" + "-url", "/sim" + "ple/", "find" + "-links")
+    for name in filter(None, files):
+        path = ROOT / name
+        if path.suffix in {".png", ".gz"} or not path.is_file():
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        assert not [mark for mark in marks if mark in text], name

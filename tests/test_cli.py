@@ -1,0 +1,336 @@
+"""The command line as other programs and people use it: real processes, real exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cache_engine.compilers.tools import find_tool
+from cache_engine.device.probe import local_arch
+from cache_engine.integrity import GRACE_S
+from tests.helpers import make_store, publish, record_file
+
+SHAPE = ("64", "48", "80", "--dtype", "fp32", "--arch", "sm_90")
+
+
+def run(*arguments: object, store: Path | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    where = [] if store is None else ["--store", str(store)]
+    command = [sys.executable, "-m", "cache_engine", *where, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd)
+
+
+def document(*arguments: object, store: Path, code: int = 0) -> Any:
+    done = run(*arguments, "--json", store=store)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def test_compile_then_find_on_disk(place: Path) -> None:
+    first, second = (document("compile", *SHAPE, store=place) for _ in range(2))
+    assert (first["tier"], second["tier"]) == ("compiled", "disk")
+    assert first["key"] == second["key"]
+    assert second["load_ms"] * 20 < second["compile_ms"] == first["compile_ms"]
+    expected = {
+        "key", "tier", "arch", "compiler", "family", "config", "compile_ms", "load_ms", "stages_ms", "size_bytes",
+        "stored_bytes", "registers", "shared_bytes", "spill_bytes",
+    }  # fmt: skip
+    assert expected <= set(first)
+    assert first["config"].keys() == {"block_m", "block_n", "block_k", "warps_m", "warps_n", "stages"}
+
+
+def test_each_thing_asked_gives_a_key_of_its_own(place: Path) -> None:
+    variants = (
+        (), ("--dtype", "fp64"), ("--layout", "nn"), ("--arch", "sm_80"),
+        ("--config", "block_m=64,block_n=64,block_k=16,warps_m=2,warps_n=2,stages=2"),
+    )  # fmt: skip
+    keys = {document("compile", *SHAPE, *variant, store=place)["key"] for variant in variants}
+    assert len(keys) == len(variants)
+
+
+def test_without_a_target_it_is_the_local_gpus_or_sm_90(place: Path) -> None:
+    assert document("compile", 8, 8, 8, "--dtype", "fp32", store=place)["arch"] == (local_arch() or "sm_90")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("0", "5", "5"), "m is 0; it must be from 1 to 16,777,216"),
+        (("5", "0", "5"), "n is 0"),
+        (("-1", "5", "5"), "-1 is not a size"),
+        ((str(10**9), "5", "5"), "m is 1,000,000,000; it must be from 1 to 16,777,216"),
+        (("5", "5", str(10**30)), "k is 1,000,000"),
+        (("5", "5", "5", "--batch", "0"), "batch is 0"),
+        (("5", "5", "5", "--batch", "-3"), "-3 is not a size"),
+        (("5", "5", "many"), "'many' is not a valid integer"),
+        (("5", "5"), "Missing argument 'K'"),
+        (("5", "5", "5", "--dtype", "fp5"), "use one of: fp16, bf16, fp32, fp64"),
+        (("5", "5", "5", "--out-dtype", "fp64"), "cannot be made from bf16"),
+        (("5", "5", "5", "--layout", "ab"), "use one of: nn, nt, tn, tt"),
+        (("5", "5", "5", "--arch", "sm_1"), "use one of: sm_75"),
+        (("5", "5", "5", "--arch", "../../etc"), "unknown architecture"),
+        (("5", "5", "5", "--arch", "sm_75"), "needs sm_80 or newer; sm_75 computes: fp32, fp64"),
+        (("5", "5", "5", "--arch", "sm_75", "--family", "tensor_core"), "needs sm_80"),
+        (("5", "5", "5", "--family", "magic"), "use one of: tensor_core, simt"),
+        (("5", "5", "5", "--compiler", "gcc"), "use one of: nvrtc"),
+        (("5", "5", "5", "--config", "block_m=7"), "config lacks"),
+        (("5", "5", "5", "--colour"), "No such option"),
+    ],
+)
+def test_bad_input_is_one_line_naming_what_is_allowed(place: Path, arguments: tuple[str, ...], named: str) -> None:
+    done = run("compile", *arguments, store=place)
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: [^\n]+\n", done.stderr)
+    assert named in done.stderr
+    assert done.stdout == ""
+    assert not list(place.glob("metadata/*/*"))
+    assert not list(place.glob("temp/*"))
+
+
+def test_an_error_is_a_json_document_when_one_was_asked_for(place: Path) -> None:
+    done = run("compile", "0", "5", "5", "--json", store=place)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"]["kind"] == "InvalidProblem"
+
+
+def test_a_store_that_is_a_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    done = run("compile", *SHAPE, store=tmp_path / "file")
+    assert done.returncode == 2
+    assert done.stderr == f"error: {tmp_path / 'file'} is a file; a store is a directory\n"
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_store_that_is_something_else_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    done = run("ls", store=tmp_path)
+    assert done.returncode == 2
+    assert "is not a store; give an empty or new directory" in done.stderr
+
+
+def test_time_without_a_gpu_says_that_it_needs_one(place: Path) -> None:
+    if local_arch() is not None:
+        pytest.skip("this machine has a GPU")
+    done = run("time", *SHAPE, store=place)
+    assert done.returncode == 3
+    assert "timing a kernel needs an NVIDIA GPU, and no NVIDIA driver is installed" in done.stderr
+    assert not place.exists()
+
+
+def test_show_gives_each_text_and_the_code(compiled_store: Path, tmp_path: Path) -> None:
+    listed = document("ls", store=compiled_store)["rows"]
+    for row in listed:
+        shown = document("show", row["key"][:10], store=compiled_store)
+        assert shown["key"] == row["key"]
+        assert shown["components"]["arch"] == row["arch"]
+        source, ptx, sass, log = (
+            run("show", row["key"], f"--{part}", store=compiled_store).stdout
+            for part in ("source", "ptx", "sass", "log")
+        )
+        assert row["name"] in source
+        assert f".target {row['arch']}" in ptx
+        assert ("HMMA" if row["family"] == "tensor_core" else "FFMA") in sass
+        assert "Used" in log
+        done = run("show", row["key"], "--cubin", tmp_path / "k.cubin", store=compiled_store)
+        assert done.returncode == 0
+        folder = find_tool("cuobjdump", "nvidia-cuda-cuobjdump").parent
+        dumped = subprocess.run(
+            ["cuobjdump", "-sass", tmp_path / "k.cubin"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"},
+        ).stdout
+        assert ("HMMA" if row["family"] == "tensor_core" else "FFMA") in dumped
+
+
+def test_show_of_no_kernel_fails(compiled_store: Path) -> None:
+    assert run("show", "0123456789", store=compiled_store).returncode == 1
+    assert run("show", "xyz", store=compiled_store).returncode == 2
+
+
+def test_lists_are_filtered_sorted_and_paged(compiled_store: Path) -> None:
+    everything = document("ls", store=compiled_store)
+    assert everything["total"] == len(everything["rows"]) == 4
+    assert document("ls", "--arch", "sm_90", store=compiled_store)["total"] == 2
+    assert document("ls", "--dtype", "fp32", "--dtype", "fp16", store=compiled_store)["total"] == 2
+    page = document("ls", "--sort", "name", "--limit", "1", "--offset", "3", store=compiled_store)
+    assert page["rows"][0]["name"] == min(row["name"] for row in everything["rows"])
+    assert document("search", "tensor_core", "SM_80", store=compiled_store)["total"] == 1
+    assert run("search", "nothing like this", store=compiled_store).stdout.endswith("No kernel matches.\n")
+    assert run("ls", "--sort", "colour", store=compiled_store).returncode == 2
+    table = run("ls", store=compiled_store).stdout
+    assert all(row["key"][:12] in table for row in everything["rows"])
+
+
+def test_statistics_add_up(compiled_store: Path) -> None:
+    stats = document("stats", "--by-arch", store=compiled_store)
+    assert (stats["entries"], stats["misses"], stats["compiles"]) == (4, 4, 4)
+    assert stats["hits"] == {"memory": 1}
+    assert stats["hit_rate"] == 0.2
+    assert {row["arch"]: row["entries"] for row in stats["architectures"]} == {"sm_75": 1, "sm_80": 1, "sm_90": 2}
+    text = run("stats", "--by-arch", store=compiled_store).stdout
+    assert "4 of 5,000" in text
+    assert "sm_75" in text
+
+
+def test_clean_says_then_does(compiled_store: Path) -> None:
+    planned = document("clean", "--max-entries", "1", "--dry-run", store=compiled_store)
+    assert planned["dry_run"]
+    assert len(planned["victims"]) == 3
+    assert document("ls", store=compiled_store)["total"] == 4
+    done = document("clean", "--max-entries", "1", store=compiled_store)
+    assert done["cleaned"]["evicted"] == 3
+    assert document("ls", store=compiled_store)["total"] == 1
+    assert document("clean", "--max-bytes", "0B", store=compiled_store)["victims"][0]["reason"] == "too large"
+    assert document("ls", store=compiled_store)["total"] == 0
+    assert run("clean", "--max-bytes", "lots", store=compiled_store).returncode == 2
+
+
+def test_clean_by_age(place: Path) -> None:
+    store = make_store(place)
+    old, young = publish(store, 1), publish(store, 2)
+    then = time.time() - 30 * 86_400
+    os.utime(record_file(store, old), (then, then))
+    assert [victim["key"] for victim in document("clean", "--expired", store=place)["victims"]] == [old]
+    assert [row["key"] for row in document("ls", store=place)["rows"]] == [young]
+    assert document("clean", "--all", store=place)["cleaned"]["evicted"] == 1
+
+
+def test_verify_finds_repairs_and_then_finds_nothing(compiled_store: Path) -> None:
+    assert document("verify", store=compiled_store)["findings"] == []
+    store = make_store(compiled_store)
+    key = next(iter(store.keys()))
+    record_file(store, key).write_text("{")
+    stale = store.layout.temp / "gone"
+    stale.touch()
+    os.utime(stale, (time.time() - GRACE_S - 1,) * 2)
+    found = document("verify", store=compiled_store, code=1)
+    assert [finding["kind"] for finding in found["findings"]] == [
+        "corrupt record",
+        "temporary of a writer that is gone",
+    ]
+    repaired = document("verify", "--repair", store=compiled_store)
+    assert all(finding["repaired"] for finding in repaired["findings"])
+    assert document("verify", store=compiled_store) == {"checked": 3, "findings": []}
+
+
+def test_sync_and_rebuild(compiled_store: Path) -> None:
+    first = document("sync", store=compiled_store)
+    assert first["added"] == 4
+    assert document("sync", store=compiled_store)["added"] == 0
+    assert document("sync", "--rebuild", store=compiled_store)["added"] == 4
+
+
+def test_deleting_the_mirror_loses_no_usage(compiled_store: Path) -> None:
+    before = document("ls", store=compiled_store)
+    (compiled_store / "mirror.duckdb").unlink()
+    assert document("ls", store=compiled_store) == before
+    assert sum(row["hits"] for row in before["rows"]) == 1
+
+
+def test_doctor_names_what_is_here(compiled_store: Path) -> None:
+    checks = {check["name"]: check for check in document("doctor", store=compiled_store)["checks"]}
+    assert {"python", "nvrtc", "cuobjdump", "nvdisasm", "gpu", "store", "file system"} <= set(checks)
+    assert checks["store"]["detail"] == str(compiled_store)
+    assert "✓" in run("doctor", store=compiled_store).stdout
+
+
+def test_doctor_says_what_is_wrong_with_a_store(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = run("doctor", store=tmp_path / "file")
+    assert done.returncode == 1
+    assert "a store is a directory" in done.stdout
+
+
+def test_hostile_text_in_a_record_reaches_no_terminal(compiled_store: Path) -> None:
+    """A record made up by someone else, checksum and all."""
+    import msgspec
+
+    from cache_engine.store.codec import encode_record
+
+    store = make_store(compiled_store)
+    record = next(store.records())
+    hostile = msgspec.structs.replace(record, name="\x1b]0;owned\x07[bold red]x[/]", created_by="\x1b[2J")
+    record_file(store, record.key).write_bytes(encode_record(hostile))  # type: ignore[arg-type]
+    for arguments in (("ls",), ("show", record.key), ("search", "owned")):
+        assert "\x1b" not in run(*arguments, store=compiled_store).stdout
+    assert "?]0;owned?[bold red]x[/]" in run("show", record.key, store=compiled_store).stdout
+
+
+def test_no_verb_prints_help_and_every_verb_has_some(place: Path) -> None:
+    done = run()
+    assert done.returncode == 2
+    verbs = re.findall(r"^  (\w+)  ", done.stderr, re.MULTILINE)
+    assert {
+        "compile",
+        "ls",
+        "search",
+        "show",
+        "stats",
+        "clean",
+        "verify",
+        "sync",
+        "sample",
+        "doctor",
+        "dashboard",
+    } <= set(verbs)
+    for verb in verbs:
+        helped = run(verb, "--help")
+        assert helped.returncode == 0
+        assert "Usage: " in helped.stdout
+
+
+def test_a_reader_that_goes_away_is_no_error(compiled_store: Path) -> None:
+    command = f"{sys.executable} -m cache_engine --store {compiled_store} show $KEY --ptx | head -n 1"
+    key = document("ls", store=compiled_store)["rows"][0]["key"]
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, env={**os.environ, "KEY": key}
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("after_s", [0.4, 1.0, 2.0])
+def test_ctrl_c_during_sample_leaves_a_sound_store(place: Path, after_s: float) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cache_engine", "--store", str(place), "sample"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(after_s)  # where it strikes is the machine's choice; whatever it hits must be sound
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (130, 1, -signal.SIGINT), errors
+    if place.exists():
+        assert document("verify", store=place)["findings"] == []
+        assert not list(place.glob("temp/*"))
+
+
+def test_sample_compiles_finds_and_asks_again(place: Path) -> None:
+    first = document("sample", store=place)
+    assert (first["compiled"], first["found"], first["failed"], first["found_again"]) == (48, 0, [], 48)
+    second = document("sample", store=place)
+    assert (second["compiled"], second["found"]) == (0, 48)
+    by_arch = document("stats", "--by-arch", store=place)["architectures"]
+    assert {row["arch"]: row["entries"] for row in by_arch} == dict.fromkeys(("sm_100", "sm_120", "sm_80", "sm_90"), 12)
+    families = {row["family"] for row in document("ls", "--limit", "100", store=place)["rows"]}
+    assert families == {"tensor_core", "simt"}
+    assert document("verify", store=place)["findings"] == []
+    shutil.rmtree(place)

@@ -1,0 +1,63 @@
+"""Settings: defaults, environment, arguments, in rising order; and values that cannot be read."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from cache_engine.config import GIB, Settings, parse_bytes
+from cache_engine.errors import UsageError
+
+
+def test_arguments_override_the_environment_and_that_the_defaults() -> None:
+    environment = {"GEMM_CACHE_MAX_ENTRIES": "7", "GEMM_CACHE_MAX_BYTES": "2GiB", "GEMM_CACHE_COMPRESSION": "no"}
+    settings = Settings.load(environment, max_entries=9)
+    assert settings.max_entries == 9
+    assert settings.max_bytes == 2 * GIB
+    assert settings.compression is False
+    assert settings.expire_days == 7.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MAX_ENTRIES", "many"),
+        ("MAX_BYTES", "5 elephants"),
+        ("EXPIRE_DAYS", "soon"),
+        ("COMPRESSION", "perhaps"),
+        ("MAX_ENTRIES", "-1"),
+        ("EVICTION_THRESHOLD", "0"),
+        ("EVICTION_THRESHOLD", "1.5"),
+        ("DURABILITY", "careless"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_naming_the_setting(name: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"(?i){name}"):
+        Settings.load({f"GEMM_CACHE_{name}": value})
+
+
+def test_the_store_is_the_users_own_by_default() -> None:
+    directory = Settings.load({}).directory()
+    assert directory.is_absolute()
+    assert directory.name == "gemm-cache"
+    assert Settings.load({"GEMM_CACHE_DIR": "relative/store"}).directory() == Path("relative/store").absolute()
+
+
+def test_every_setting_has_help() -> None:
+    assert all(field.metadata["help"].endswith(".") for field in fields(Settings))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("17", 17), ("2GB", 2 * 10**9), ("2 gib", 2 * GIB), ("1.5K", 1536), ("3MB", 3 * 10**6), ("1T", 2**40)],
+)
+def test_sizes_are_read_with_units(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1", "2XB", "2 2", "1e9", "١GB"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a size"):
+        parse_bytes(text)

@@ -1,0 +1,318 @@
+"""The cache as a whole: compiled once, found ever after, never wrong, and useful even where it cannot write."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cache_engine import engine as engine_module
+from cache_engine.compilers import COMPILERS
+from cache_engine.engine import Cache, open_cache
+from cache_engine.errors import CompileError, InvalidProblem, KeyNotFound, UsageError
+from cache_engine.model.gemm import DType, GemmProblem, Layout
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.policy.plan import Limits
+from cache_engine.store.journal import read_journal
+from cache_engine.store.lock import file_lock
+from tests.helpers import blob_file, files_of, publish
+
+PROBLEM = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")
+
+
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The targets of every compile from here on."""
+    calls: list[str] = []
+    compiler = COMPILERS["nvrtc"]
+    really = compiler.compile
+
+    def counted(source: str, arch: str) -> object:
+        calls.append(arch)
+        return really(source, arch)
+
+    monkeypatch.setattr(compiler, "compile", counted)
+    return calls
+
+
+def test_a_kernel_is_compiled_then_found_in_memory_then_on_disk(tmp_path: Path, compiles: list[str]) -> None:
+    with open_cache(tmp_path / "store") as cache:
+        first, second = cache.get_or_compile(PROBLEM), cache.get_or_compile(PROBLEM)
+    with open_cache(tmp_path / "store") as later:
+        third = later.get_or_compile(PROBLEM)
+    assert [kernel.tier for kernel in (first, second, third)] == ["compiled", "memory", "disk"]
+    assert first.cubin == second.cubin == third.cubin
+    assert first.record == second.record == third.record
+    assert compiles == ["sm_90"]
+
+
+def test_a_record_tells_all_about_its_kernel(cache: Cache) -> None:
+    kernel = cache.get_or_compile(PROBLEM)
+    record = kernel.record
+    assert (record.family, record.compiler, record.arch) == ("simt", "nvrtc", "sm_90")
+    assert record.problem.on("sm_90") == PROBLEM
+    assert record.resources.registers > 0
+    assert record.resources.shared_bytes == kernel.launch.shared_bytes
+    assert record.size_bytes == len(kernel.cubin)
+    assert set(record.stages_ms) >= {"generate", "compile"}
+    assert record.compile_ms == pytest.approx(record.stages_ms["compile"])
+    assert record.name.encode() in kernel.cubin
+    assert dict(record.components)["N"] == "48"
+    for part in ("source", "ptx", "sass", "log"):
+        assert record.name in cache.text(record, part)
+
+
+def test_stages_are_told_in_order_as_they_come_and_go(cache: Cache) -> None:
+    told: list[tuple[str, bool]] = []
+    cache.get_or_compile(PROBLEM, on_stage=lambda stage, ms: told.append((stage, ms is None)))
+    starts = [stage for stage, started in told if started]
+    assert starts == ["validate", "select", "load", "load", "generate", "start_compiler", "compile", "publish"]
+    assert [stage for stage, started in told if not started] == starts
+
+
+def test_one_kernel_serves_every_m(cache: Cache, compiles: list[str]) -> None:
+    config = KernelConfig(32, 32, 16, 2, 1, 2)
+    kernels = [cache.get_or_compile(replace(PROBLEM, m=m), config=config) for m in (1, 64, 1000)]
+    assert len({kernel.key for kernel in kernels}) == 1
+    assert [kernel.launch.grid[0] for kernel in kernels] == [2, 4, 64]
+    assert len(compiles) == 1
+
+
+def test_force_compiles_again_and_replaces(cache: Cache, compiles: list[str]) -> None:
+    cache.get_or_compile(PROBLEM)
+    again = cache.get_or_compile(PROBLEM, force=True)
+    assert again.tier == "compiled"
+    assert len(compiles) == 2
+    assert len(list(cache.records())) == 1
+    assert cache.verify() == []
+
+
+def test_a_target_is_taken_from_the_argument_then_the_problem_then_the_settings(tmp_path: Path) -> None:
+    with open_cache(tmp_path / "store", default_arch="sm_100") as cache:
+        open_problem = replace(PROBLEM, arch=None)
+        assert cache.targeted(open_problem, "sm_80").arch == "sm_80"
+        assert cache.targeted(PROBLEM, "sm_80").arch == "sm_80"
+        assert cache.targeted(PROBLEM).arch == "sm_90"
+        from cache_engine.device.probe import local_arch
+
+        assert cache.targeted(open_problem).arch == (local_arch() or "sm_100")
+
+
+def test_a_damaged_entry_is_compiled_again_and_set_aside(tmp_path: Path, compiles: list[str]) -> None:
+    with open_cache(tmp_path / "store") as cache:
+        key = cache.get_or_compile(PROBLEM).key
+        good = cache.get_or_compile(PROBLEM).cubin
+    path = blob_file(cache.store, key)
+    data = bytearray(path.read_bytes())
+    data[200] ^= 4
+    path.write_bytes(data)
+    with open_cache(tmp_path / "store") as cache:
+        kernel = cache.get_or_compile(PROBLEM)
+        assert kernel.tier == "compiled"
+        assert kernel.cubin == good
+        assert cache.stats().totals.corruptions == 1
+        assert len(list(cache.layout.quarantine.iterdir())) == 2
+        assert cache.verify() == []
+    assert len(compiles) == 2
+
+
+def test_a_full_disk_still_serves_the_kernel(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "rename", full)
+    kernel = cache.get_or_compile(PROBLEM)
+    assert kernel.tier == "compiled"
+    assert "No space left on device" in kernel.unpublished
+    assert kernel.cubin.startswith(b"\x7fELF")
+    monkeypatch.undo()
+    assert list(files_of(cache.store)) == []
+    # In this process it is still found.
+    assert cache.get_or_compile(PROBLEM).tier == "memory"
+    assert cache.stats().totals.publish_failures == 1
+
+
+def test_a_lock_not_had_in_time_still_serves_the_kernel(tmp_path: Path) -> None:
+    with open_cache(tmp_path / "store", lock_timeout_s=0.05) as cache:
+        key = cache.select(PROBLEM).key
+        with file_lock(cache.layout.key_lock(key), 1):
+            kernel = cache.get_or_compile(PROBLEM)
+        assert kernel.tier == "compiled"
+        assert "held by another process" in kernel.unpublished
+        assert list(cache.records()) == []
+
+
+def test_a_read_only_store_serves_hits_and_compiles(tmp_path: Path) -> None:
+    """As an ordinary user: root may write anywhere."""
+    with open_cache(tmp_path / "store") as cache:
+        cache.get_or_compile(PROBLEM)
+    code = (
+        "import os, sys\n"
+        "from cache_engine import open_cache, GemmProblem\n"
+        "cache = open_cache(sys.argv[1], trust_store=True)\n"
+        "known = GemmProblem(64, 48, 80, dtype='fp32', arch='sm_90')\n"
+        "new = GemmProblem(64, 96, 80, dtype='fp32', arch='sm_90')\n"
+        "print(cache.get_or_compile(known).tier)\n"
+        "kernel = cache.get_or_compile(new)\n"
+        "print(kernel.tier, '|', kernel.unpublished)\n"
+        "print(len(cache.search('sm_90')))\n"
+    )
+    root = tmp_path / "store"
+    for path in (tmp_path, *tmp_path.parents[:3]):
+        path.chmod(path.stat().st_mode | 0o055)
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    # The environment's own modules are loaded before the user changes, who may not be able to read them.
+    as_user = "import os, cupy, duckdb, pyarrow, msgspec, portalocker, cache_engine.engine, cache_engine.mirror.sync, "
+    as_user += "cache_engine.mirror.queries, cache_engine.compilers.inspect, tempfile, importlib.metadata\n"
+    as_user += (
+        "from cache_engine.compilers import COMPILERS; COMPILERS['nvrtc'].load(); COMPILERS['nvrtc'].fingerprint()\n"
+    )
+    as_user += "if os.getuid() == 0: os.setuid(65534)\n"
+    done = subprocess.run([sys.executable, "-c", as_user + code, str(root)], capture_output=True, text=True)
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o755)
+    lines = done.stdout.splitlines()
+    assert lines[:1] == ["disk"], done.stderr
+    assert lines[1].startswith("compiled | the store cannot be locked"), done.stderr
+    assert lines[2] == "1", done.stderr
+
+
+def test_a_source_the_compiler_refuses_leaves_nothing_behind(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "render", lambda *_: "this is no CUDA")
+    with pytest.raises(CompileError):
+        cache.get_or_compile(PROBLEM)
+    assert list(files_of(cache.store)) == []
+    monkeypatch.undo()
+    assert cache.get_or_compile(PROBLEM).tier == "compiled"
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"compiler": "icc"}, "unknown compiler 'icc'; use one of: nvrtc"),
+        ({"family": "wmma"}, "unknown family 'wmma'"),
+        ({"arch": "sm_12"}, "unknown architecture"),
+        ({"config": KernelConfig(8, 8, 8, 1, 1, 2)}, "must be a multiple"),
+    ],
+)
+def test_a_request_that_cannot_be_right_is_refused_before_anything_is_written(
+    cache: Cache, options: dict[str, object], named: str
+) -> None:
+    with pytest.raises(UsageError, match=named):
+        cache.get_or_compile(PROBLEM, **options)  # type: ignore[arg-type]
+    assert list(files_of(cache.store)) == []
+
+
+def test_bf16_on_turing_says_what_works(cache: Cache) -> None:
+    with pytest.raises(InvalidProblem, match="sm_75 computes: fp32, fp64"):
+        cache.get_or_compile(GemmProblem(8, 8, 8, arch="sm_75"))
+
+
+def test_usage_outlives_the_process_and_counts_what_was_saved(tmp_path: Path) -> None:
+    with open_cache(tmp_path / "store") as cache:
+        made = cache.get_or_compile(PROBLEM)
+        cache.get_or_compile(PROBLEM)
+    for _ in range(3):
+        with open_cache(tmp_path / "store") as cache:
+            cache.get_or_compile(PROBLEM)
+    with open_cache(tmp_path / "store") as cache:
+        stats = cache.stats()
+    assert stats.totals.hits == {"memory": 1, "disk": 3}
+    assert (stats.totals.misses, stats.totals.compiles, stats.entries) == (1, 1, 1)
+    assert stats.hit_rate == 0.8
+    assert stats.totals.saved_us == 3 * round(made.record.compile_ms * 1000)
+    assert stats.totals.last_publish_at > 0
+
+
+def test_a_key_alone_gets_its_entry_and_is_counted(cache: Cache) -> None:
+    key = cache.get_or_compile(PROBLEM).key
+    loaded = cache.get(key)
+    assert loaded is not None
+    assert loaded.record.key == key
+    assert cache.stats().totals.hits == {"memory": 1}
+    assert cache.get(cache.select(replace(PROBLEM, n=49)).key) is None
+
+
+def test_a_record_is_found_by_the_start_of_its_key(cache: Cache) -> None:
+    key = publish(cache.store, 1)
+    assert cache.find(key[:8]).key == key
+    assert cache.find(key.upper()).key == key
+    with pytest.raises(KeyNotFound, match="no entry has a key"):
+        cache.find("0" * 64)
+    # Two entries that share four digits.
+    from tests.helpers import record_file
+
+    twin = record_file(cache.store, key).with_name(f"{key[:60]}0000.json")
+    twin.write_bytes(record_file(cache.store, key).read_bytes())
+    with pytest.raises(KeyNotFound, match="give more digits"):
+        cache.find(key[:10])
+
+
+def test_searching_goes_by_words(cache: Cache) -> None:
+    cache.get_or_compile(PROBLEM)
+    cache.get_or_compile(replace(PROBLEM, layout=Layout.TN))
+    assert len(cache.search("fp32 sm_90")) == 2
+    assert [row["layout"] for row in cache.search("tn")] == ["tn"]
+    assert cache.search("bf16") == []
+
+
+def test_cleaning_with_a_dry_run_only_says_what_would_go(cache: Cache) -> None:
+    key = cache.get_or_compile(PROBLEM).key
+    plan = cache.clean(Limits(everything=True), dry_run=True)
+    assert [victim.key for victim in plan.victims] == [key]
+    assert len(list(cache.records())) == 1
+    cache.clean(Limits(everything=True))
+    assert list(cache.records()) == []
+    assert cache.stats().totals.evictions == 1
+
+
+def test_cleaning_without_rules_goes_by_the_settings(tmp_path: Path) -> None:
+    with open_cache(tmp_path / "store", max_entries=10, eviction_threshold=0.5) as cache:
+        for seed in range(12):
+            publish(cache.store, seed)
+        assert len(cache.clean().victims) == 7
+        assert len(list(cache.records())) == 5
+
+
+def test_many_threads_ask_for_many_kernels(cache: Cache, compiles: list[str]) -> None:
+    problems = [replace(PROBLEM, n=48 + 16 * number) for number in range(3)]
+    got: list[tuple[str, bytes]] = []
+
+    def work() -> None:
+        for problem in problems:
+            kernel = cache.get_or_compile(problem)
+            got.append((kernel.key, kernel.cubin))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 24
+    assert len(set(got)) == 3
+    assert len(compiles) == 3
+
+
+def test_the_environment_names_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "named"))
+    with open_cache() as cache:
+        assert cache.layout.root == tmp_path / "named"
+    with open_cache(tmp_path / "argument") as cache:
+        assert cache.layout.root == tmp_path / "argument"
+
+
+def test_counts_reach_the_journal_without_close(tmp_path: Path) -> None:
+    code = (
+        "import sys; from cache_engine import GemmProblem, open_cache\n"
+        "open_cache(sys.argv[1]).get_or_compile(GemmProblem(64, 48, 80, dtype='fp32', arch='sm_90'))\n"
+    )
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], check=True, env={**os.environ})
+    totals = read_journal(tmp_path / "store" / "journal").totals
+    assert (totals.misses, totals.hits) == (1, {"disk": 1})

@@ -1,0 +1,210 @@
+"""Checking and repairing: every kind of damage is named, nothing sound is touched, nothing is deleted unseen."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cache_engine import integrity
+from cache_engine.integrity import GRACE_S, Finding, Kind
+from cache_engine.stats import CORRUPT, REPAIR
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal, read_journal
+from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
+
+
+def _age(path: Path) -> None:
+    then = time.time() - GRACE_S - 60
+    os.utime(path, (then, then))
+
+
+def _flip(path: Path, position: int = 100) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def corrupt_record(store: DiskStore) -> None:
+    _flip(record_file(store, publish(store, 100)))
+
+
+def truncated_record(store: DiskStore) -> None:
+    _truncate(record_file(store, publish(store, 100)))
+
+
+def flipped_code(store: DiskStore) -> None:
+    _flip(blob_file(store, publish(store, 100)))
+
+
+def flipped_ptx(store: DiskStore) -> None:
+    """Damage in a part that no hit reads."""
+    path = blob_file(store, publish(store, 100))
+    _flip(path, path.stat().st_size - 40)
+
+
+def truncated_blob(store: DiskStore) -> None:
+    _truncate(blob_file(store, publish(store, 100)))
+
+
+def swapped_blobs(store: DiskStore) -> None:
+    one, other = (blob_file(store, publish(store, seed)) for seed in (100, 101))
+    data = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(data)
+
+
+def record_of_another(store: DiskStore) -> None:
+    first, second = publish(store, 100), publish(store, 101)
+    record_file(store, first).write_bytes(record_file(store, second).read_bytes())
+
+
+def missing_blob(store: DiskStore) -> None:
+    blob_file(store, publish(store, 100)).unlink()
+
+
+def orphan_blob(store: DiskStore) -> None:
+    key = publish(store, 100)
+    record_file(store, key).unlink()
+    _age(blob_file(store, key))
+
+
+def old_blob_left_behind(store: DiskStore) -> None:
+    path = blob_file(store, publish(store, 100))
+    old = path.with_name(path.name[:-16] + "0" * 16)
+    old.write_bytes(path.read_bytes())
+    _age(old)
+
+
+def stray_file(store: DiskStore) -> None:
+    path = blob_file(store, publish(store, 100)).with_name("core.1234")
+    path.touch()
+    _age(path)
+
+
+def record_in_the_wrong_shard(store: DiskStore) -> None:
+    path = record_file(store, publish(store, 100))
+    shard = store.layout.metadata / ("00" if path.parent.name != "00" else "01")
+    shard.mkdir(exist_ok=True)
+    (shard / path.name).write_bytes(path.read_bytes())
+
+
+def stale_temporary(store: DiskStore) -> None:
+    path = store.layout.temp / "1234-abcd"
+    path.write_bytes(b"half")
+    _age(path)
+
+
+DAMAGE: list[tuple[Callable[[DiskStore], None], list[Kind]]] = [
+    (corrupt_record, [Kind.CORRUPT_RECORD]),
+    (truncated_record, [Kind.CORRUPT_RECORD]),
+    (flipped_code, [Kind.CORRUPT_BLOB]),
+    (flipped_ptx, [Kind.CORRUPT_BLOB]),
+    (truncated_blob, [Kind.CORRUPT_BLOB]),
+    (swapped_blobs, [Kind.CORRUPT_BLOB, Kind.CORRUPT_BLOB]),
+    (record_of_another, [Kind.CORRUPT_RECORD]),
+    (missing_blob, [Kind.MISSING_BLOB]),
+    (orphan_blob, [Kind.ORPHAN_BLOB]),
+    (old_blob_left_behind, [Kind.ORPHAN_BLOB]),
+    (stray_file, [Kind.STRAY_FILE]),
+    (record_in_the_wrong_shard, [Kind.STRAY_FILE]),
+    (stale_temporary, [Kind.STALE_TEMPORARY]),
+]
+
+
+@pytest.fixture
+def journal(store: DiskStore) -> Journal:
+    return Journal(store.layout.journal, 3600.0)
+
+
+def _check(store: DiskStore) -> list[Finding]:
+    return list(integrity.check(store))
+
+
+def test_a_sound_store_has_no_findings(store: DiskStore) -> None:
+    fill(store, 20)
+    assert _check(store) == []
+
+
+@pytest.mark.parametrize(("damage", "kinds"), DAMAGE, ids=[damage.__name__ for damage, _ in DAMAGE])
+def test_damage_is_named_repaired_and_then_gone(
+    store: DiskStore, journal: Journal, damage: Callable[[DiskStore], None], kinds: list[Kind]
+) -> None:
+    sound = fill(store, 5)
+    damage(store)
+    files = {path: path.read_bytes() for path in files_of(store)}
+    findings = _check(store)
+    assert {path: path.read_bytes() for path in files_of(store)} == files, "checking has changed something"
+    assert [finding.kind for finding in findings] == kinds
+    assert all(finding.cause and (store.layout.root / finding.path).exists() for finding in findings)
+    assert integrity.repair(store, journal, findings) == findings
+    assert _check(store) == []
+    # Sound entries are still served, and all that was taken out is in quarantine, except for temporaries.
+    assert all(store.get(key) is not None for key in sound)
+    kept = {path.read_bytes() for path in (*files_of(store), *store.layout.quarantine.iterdir())}
+    assert set(files.values()) - kept == ({b"half"} if damage is stale_temporary else set())
+
+
+def test_repair_is_noted_for_the_audit(store: DiskStore, journal: Journal) -> None:
+    flipped_code(store)
+    integrity.repair(store, journal, _check(store))
+    tally = read_journal(store.layout.journal)
+    assert sorted(event.kind for event in tally.recent) == [CORRUPT, REPAIR]
+    assert tally.totals.corruptions == 1
+
+
+def test_an_unknown_format_is_told_and_left_alone(store: DiskStore, journal: Journal) -> None:
+    key = publish(store)
+    record_file(store, key).write_bytes(b'{"format": 99, "new": true}')
+    _age(blob_file(store, key))
+    (finding,) = _check(store)
+    assert finding.kind is Kind.UNKNOWN_FORMAT
+    assert integrity.repair(store, journal, [finding]) == []
+    assert record_file(store, key).exists()
+    assert blob_file(store, key).exists()
+
+
+def test_a_publish_under_way_is_no_finding(store: DiskStore) -> None:
+    """A blob whose record is about to come, and a temporary being written."""
+    key = publish(store)
+    record_file(store, key).unlink()
+    (store.layout.temp / "1234-abcd").touch()
+    assert _check(store) == []
+
+
+def test_a_time_in_the_future_does_not_hide_an_orphan(store: DiskStore) -> None:
+    key = publish(store)
+    record_file(store, key).unlink()
+    path = blob_file(store, key)
+    os.utime(path, (time.time() + 10**7, time.time() + 10**7))
+    assert [finding.kind for finding in _check(store)] == [Kind.ORPHAN_BLOB]
+
+
+def test_an_entry_replaced_since_the_check_is_spared(store: DiskStore, journal: Journal) -> None:
+    key = publish(store)
+    _flip(blob_file(store, key))
+    findings = _check(store)
+    store.delete(key)
+    publish(store)
+    assert integrity.repair(store, journal, findings) == []
+    assert store.get(key) is not None
+
+
+def test_components_of_another_key_are_found(store: DiskStore) -> None:
+    """A record whose checksum fits, made up by hand."""
+    import msgspec
+
+    from cache_engine.store.codec import encode_record
+
+    key, artifact, describe = make_entry(3)
+    record = store.publish(key, artifact, describe)
+    forged = msgspec.structs.replace(record, components=(("schema", "1"), ("family", "forged")))
+    record_file(store, key).write_bytes(encode_record(forged))
+    assert [finding.kind for finding in _check(store)] == [Kind.WRONG_KEY]

@@ -1,0 +1,46 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cache_engine.units import human_age, human_bytes, human_ms, human_rate, printable
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 * 1024**3, "5.0 GiB"), (3 * 1024**5, "3072.0 TiB")],
+)
+def test_bytes(size: int, text: str) -> None:
+    assert human_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0 µs"), (0.0354, "35 µs"), (1.24, "1.2 ms"), (212.4, "212 ms"), (3_400, "3.4 s"), (125_000, "2 min 5 s"),
+        (3_600_000 * 3, "3 h 0 min"),
+    ],
+)  # fmt: skip
+def test_durations(ms: float, text: str) -> None:
+    assert human_ms(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-50, "just now"), (59, "just now"), (60, "1 min ago"), (3599, "59 min ago"), (3600, "1 h ago"),
+        (86_399, "23 h ago"), (86_400, "1 day ago"), (86_400 * 30, "30 days ago"),
+    ],
+)  # fmt: skip
+def test_ages(seconds: float, text: str) -> None:
+    assert human_age(seconds) == text
+
+
+def test_a_share_of_nothing_is_a_dash() -> None:
+    assert human_rate(None) == "–"
+    assert human_rate(0.8) == "80.0%"
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    assert printable("\x1b[31mred\x07\nline\u202e") == "?[31mred??line?"
