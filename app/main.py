@@ -1,1 +1,33 @@
-"""x."""
+"""The dashboard's entry: navigation, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# Streamlit puts this folder on the path; the pages import from the one above.
+_ROOT = str(Path(__file__).parent.parent)
+if _ROOT not in sys.path:
+    sys.path.insert(0, _ROOT)
+
+import streamlit as st  # noqa: E402
+
+from app import widgets  # noqa: E402
+from cache_engine.errors import GemmCacheError  # noqa: E402
+
+st.set_page_config(page_title="gemm-cache", page_icon=str(Path(__file__).with_name("icon.svg")), layout="wide")
+
+page = st.navigation(
+    [
+        st.Page("../pages/overview.py", title="Overview", icon=":material/dashboard:", default=True),
+        st.Page("../pages/kernels.py", title="Kernels", icon=":material/memory:"),
+        st.Page("../pages/architectures.py", title="Architectures", icon=":material/developer_board:"),
+        st.Page("../pages/compile.py", title="Compile", icon=":material/play_circle:"),
+        st.Page("../pages/admin.py", title="Admin", icon=":material/build:"),
+    ],
+    position="top",
+)
+try:
+    page.run()
+except GemmCacheError as error:
+    widgets.problem("This page could not be made.", str(error))

@@ -9,6 +9,7 @@ import msgspec
 
 from cache_engine.model.artifact import Record
 from cache_engine.stages import LOAD
+from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
@@ -40,7 +41,13 @@ def timed(kernel: CompiledKernel, timing: Timing) -> Document:
     """What ``time`` prints."""
     measured: Document = msgspec.to_builtins(timing)
     fingerprint = measured.pop("device")
-    return {"key": kernel.key, "device": fingerprint["name"], **measured, "device_fingerprint": fingerprint}
+    return {
+        "key": kernel.key,
+        "device": fingerprint["name"],
+        **measured,
+        "device_fingerprint": fingerprint,
+        "kernel": compiled(kernel),
+    }
 
 
 def record(kept: Record) -> Document:
@@ -118,6 +125,6 @@ def _about(kept: Record) -> Document:
 def _sizes(kept: Record) -> Document:
     return {
         "size_bytes": kept.size_bytes,
-        "stored_bytes": kept.blob.stored_bytes,
+        "stored_bytes": stored_bytes(kept),
         **msgspec.to_builtins(kept.resources),
     }

@@ -29,6 +29,7 @@ from cache_engine.stages import COMPILE, GENERATE, LOAD, PUBLISH, SELECT, START_
 from cache_engine.stats import CORRUPT, UNPUBLISHED, Statistics
 from cache_engine.stats import PUBLISH as PUBLISHED
 from cache_engine.store.base import Loaded
+from cache_engine.store.codec import stored_bytes
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.lock import file_lock
@@ -246,9 +247,9 @@ class Cache:
     def stats(self) -> Statistics:
         """The store's state and history; this process's own counts included."""
         self.journal.flush()
-        entries, stored_bytes = housekeeping.count(self.layout)
+        entries, bytes_on_disk = housekeeping.count(self.layout)
         totals = read_journal(self.layout.journal).totals
-        return Statistics(entries, stored_bytes, self.settings.max_entries, self.settings.max_bytes, totals)
+        return Statistics(entries, bytes_on_disk, self.settings.max_entries, self.settings.max_bytes, totals)
 
     # ---- Upkeep ----
 
@@ -354,7 +355,7 @@ class Cache:
             if not reason:
                 try:
                     record = self.store.publish(key, artifact, describe)
-                    self.journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=record.blob.stored_bytes)
+                    self.journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=stored_bytes(record))
                 except OSError as error:
                     reason = f"the store refused it: {error.strerror or error}"
             if reason:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.model.artifact import Record
+from cache_engine.store.codec import stored_bytes
 from cache_engine.units import human_age, human_bytes, human_ms, human_rate, printable
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def record_fields(record: Record) -> dict[str, str]:
         "compiler": f"{record.compiler} {record.compiler_version}",
         "compiled in": human_ms(record.compile_ms),
         "created": f"{human_age(time.time() - record.created_at)} by {record.created_by}",
-        "size": f"{human_bytes(record.size_bytes)} of code; {human_bytes(record.blob.stored_bytes)} on disk with PTX, "
+        "size": f"{human_bytes(record.size_bytes)} of code; {human_bytes(stored_bytes(record))} on disk with PTX, "
         "source and log",
         "registers": f"{r.registers} per thread, {r.spill_bytes} bytes spilled",
         "shared memory": f"{human_bytes(r.shared_bytes)} per block",

@@ -24,6 +24,9 @@ SORTS = {
     "architecture": "arch",
 }
 
+# sm_90 before sm_100.
+_BY_CAPABILITY = "coalesce(try_cast(regexp_extract(arch, '[0-9]+') AS INTEGER), 0), arch"
+
 _KERNELS = """
     SELECT kernels.* EXCLUDE (stamp, search_text),
            coalesce(memory_hits, 0) AS memory_hits,
@@ -107,11 +110,18 @@ def kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | None:
     return rows[0] if rows else None
 
 
+def names(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> dict[str, str]:
+    """Kernels' names by key, of those there are."""
+    found = connection.execute("SELECT key, name FROM kernels WHERE list_contains(?, key)", [keys])
+    return dict(found.fetchall())
+
+
 def facets(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
     """The values there are to choose from, by column, in order."""
     found: dict[str, list[str]] = {}
     for column in ("arch", "dtype", "family", "compiler"):
-        rows = connection.execute(f"SELECT DISTINCT {column} FROM kernels ORDER BY 1").fetchall()
+        order = _BY_CAPABILITY if column == "arch" else column
+        rows = connection.execute(f"SELECT {column} FROM kernels GROUP BY {column} ORDER BY {order}").fetchall()
         found[column] = [row[0] for row in rows]
     return found
 
@@ -153,7 +163,7 @@ def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
         SELECT arch, count(*) AS entries, sum(size_bytes) AS size_bytes, sum(stored_bytes) AS stored_bytes,
                sum(compile_ms) AS compile_ms, median(compile_ms) AS median_compile_ms, sum(hits) AS hits,
                sum(disk_hits * compile_ms) AS saved_ms, max(last_used_at) AS last_used_at
-        FROM ({_KERNELS}) GROUP BY arch ORDER BY arch
+        FROM ({_KERNELS}) GROUP BY arch ORDER BY {_BY_CAPABILITY}
         """,
     )
 
@@ -162,7 +172,8 @@ def architecture_families(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     """Entries for each architecture, family and dtype."""
     return _rows(
         connection,
-        "SELECT arch, family, dtype, count(*) AS entries FROM kernels GROUP BY ALL ORDER BY arch, family, dtype",
+        "SELECT arch, family, dtype, count(*) AS entries FROM kernels GROUP BY arch, family, dtype "
+        f"ORDER BY {_BY_CAPABILITY}, family, dtype",
     )
 
 

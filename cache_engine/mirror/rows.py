@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine.model.artifact import Record
 from cache_engine.stats import RECENT, Tally
+from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:
     import duckdb
@@ -17,7 +18,7 @@ TIERS = ("memory", "disk")
 
 
 def kernel_row(record: Record, stamp: str) -> Row:
-    """The row of ``kernels`` for a record, in the order of its columns."""
+    """The row of ``kernels`` for a record whose file has this stamp, in the order of the columns."""
     p, r = record.problem, record.resources
     components = dict(record.components)
     toolchain = " ".join(components.get(f"compiler{part}", "") for part in ("", "_version", "_build"))
@@ -29,7 +30,7 @@ def kernel_row(record: Record, stamp: str) -> Row:
         record.key, record.name, record.family, record.compiler, record.compiler_version, toolchain, record.arch,
         p.dtype, p.out_dtype, p.layout, p.m, p.n, p.k, p.batch, str(record.config),
         r.registers, r.shared_bytes, r.stack_bytes, r.spill_bytes,
-        record.size_bytes, record.blob.stored_bytes, record.compile_ms, record.created_at, record.created_by,
+        record.size_bytes, stored_bytes(record), record.compile_ms, record.created_at, record.created_by,
         " ".join(searched).lower(), stamp,
     )  # fmt: skip
 

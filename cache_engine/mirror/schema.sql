@@ -22,7 +22,7 @@ CREATE TABLE kernels (
     stack_bytes      BIGINT,
     spill_bytes      BIGINT,
     size_bytes       BIGINT,     -- of the compiled code
-    stored_bytes     BIGINT,     -- of the blob on disk
+    stored_bytes     BIGINT,     -- on disk, of blob and record
     compile_ms       DOUBLE,
     created_at       DOUBLE,     -- seconds since 1970, UTC
     created_by       VARCHAR,

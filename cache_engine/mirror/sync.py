@@ -66,6 +66,7 @@ class Mirror:
         self._store = store
         self._home: StoreLayout | None = None
         self._seen: object = None
+        self._generation = 0
         self._in_process = threading.Lock()
 
     @property
@@ -85,7 +86,7 @@ class Mirror:
         with self._in_process:
             sources = self._sources()
             if not rebuild and sources is not None and sources == self._seen:
-                return Synced(0, 0, 0, 0, self.generation())
+                return Synced(0, 0, 0, 0, self._generation)
             try:
                 lock = file_lock(self._layout.mirror_lock, _WRITE_TIMEOUT_S)
                 with lock, self._open_to_write(rebuild) as connection:
@@ -93,6 +94,7 @@ class Mirror:
             except (LockTimeout, OSError) as error:
                 raise MirrorError(f"the mirror cannot be brought up to date: {error}") from error
             self._seen = (sources[0], self._file_identity()) if sources is not None else None
+            self._generation = synced.generation
             return synced
 
     @contextmanager

@@ -106,6 +106,11 @@ def encode_record(record: Record) -> bytes:
     return _encode_json(_Envelope(FORMAT, f"sha256:{hashlib.sha256(inner).hexdigest()}", msgspec.Raw(inner))) + b"\n"
 
 
+def stored_bytes(record: Record) -> int:
+    """What an entry takes on disk: its blob and its record."""
+    return record.blob.stored_bytes + len(encode_record(record))
+
+
 def decode_record(key: CacheKey, data: bytes) -> Record:
     """The record in a file that should hold the one of ``key``.
 

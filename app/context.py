@@ -1,0 +1,57 @@
+"""What all pages share: the cache, its jobs, and answers from the mirror."""
+
+from __future__ import annotations
+
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import streamlit as st
+
+from cache_engine.engine import Cache, open_cache
+from cache_engine.jobs import Jobs
+from cache_engine.mirror import queries
+
+
+@st.cache_resource(show_spinner=False)
+def cache() -> Cache:
+    """The cache of the store that the dashboard was started on (``GEMM_CACHE_DIR``)."""
+    return open_cache()
+
+
+@st.cache_resource(show_spinner=False)
+def jobs() -> Jobs:
+    """The jobs of that store."""
+    return Jobs(cache().layout)
+
+
+def ask(question: str, *arguments: Any, **options: Any) -> Any:
+    """The answer of one of ``mirror.queries``, after taking over what is new in the store.
+
+    Answers are kept until the mirror changes, so a page that is drawn again costs no query.
+
+    Raises:
+        MirrorError: when the mirror cannot be read just now.
+    """
+    generation = cache().mirror.sync().generation
+    return _answer(str(cache().layout.root), generation, question, arguments, options)
+
+
+@st.cache_data(show_spinner=False, max_entries=256)
+def _answer(store: str, generation: int, question: str, arguments: Any, options: Any) -> Any:  # noqa: ARG001
+    with cache().mirror.read() as connection:
+        return getattr(queries, question)(connection, *arguments, **options)
+
+
+@st.cache_data(show_spinner="Disassembling…", max_entries=64)
+def sass(key: str, digest: str) -> str:  # noqa: ARG001 (the digest tells one build of a key from the next)
+    """Machine code of a kernel as text; disassembling takes half a second."""
+    opened = cache()
+    return opened.text(opened.find(key), "sass")
+
+
+def timezone() -> ZoneInfo:
+    """The reader's time zone, as the browser tells it."""
+    try:
+        return ZoneInfo(st.context.timezone or "UTC")
+    except (ZoneInfoNotFoundError, ValueError):
+        return ZoneInfo("UTC")

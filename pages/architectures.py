@@ -1,0 +1,27 @@
+"""Architectures: what there is for each target, as plots and as a table."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app import context, presenters
+
+st.title("Architectures")
+rows = context.ask("architectures")
+if not rows:
+    st.info("The store is empty. Compile a kernel on the Compile page, or run `gemm-cache sample`.")
+    st.stop()
+
+upper = st.columns(2)
+upper[0].plotly_chart(presenters.entries_figure(context.ask("architecture_families")), key="entries")
+upper[1].plotly_chart(presenters.compile_time_figure(rows), key="compile-time")
+lower = st.columns(2)
+lower[0].plotly_chart(presenters.stored_bytes_figure(rows), key="stored")
+lower[1].plotly_chart(presenters.hits_figure(rows), key="hits")
+
+st.dataframe(
+    presenters.architecture_table(rows, context.timezone()),
+    hide_index=True,
+    column_config={"Last used": st.column_config.DatetimeColumn(format="distance")},
+    key="table",
+)

@@ -1,0 +1,74 @@
+"""Kernels: search, filter, page through, and look into one."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app import context, widgets
+from cache_engine.mirror.queries import SORTS, KernelFilter
+
+PAGE_ROWS = 25
+
+st.title("Kernels")
+facets = context.ask("facets")
+
+search, sort, order = st.columns([6, 2, 1], vertical_alignment="bottom")
+text = search.text_input(
+    "Search",
+    key="q",
+    bind="query-params",
+    type="search",
+    live=True,
+    placeholder="Words of a name, key, shape, target, dtype or family: sm_90 bf16 4096x7168",
+    max_chars=200,
+)
+sorted_by = sort.selectbox("Sort by", list(SORTS), key="sort", bind="query-params")
+ascending = order.toggle("Ascending", key="asc", bind="query-params")
+
+columns = st.columns(4)
+labels = {"arch": "Target", "dtype": "Dtype", "family": "Family", "compiler": "Compiler"}
+chosen = [
+    tuple(column.multiselect(label, facets[name], key=name, bind="query-params"))
+    for column, (name, label) in zip(columns, labels.items(), strict=True)
+]
+wanted = KernelFilter(text or "", *chosen)
+
+# A page number of another list would show the wrong part of this one, or none.
+listed = (wanted, sorted_by, ascending)
+if st.session_state.get("listed", listed) != listed:
+    st.session_state["page"] = 1
+st.session_state["listed"] = listed
+
+options = {"sort": sorted_by, "descending": not ascending, "limit": PAGE_ROWS}
+total = context.ask("kernels", wanted, **{**options, "limit": 0}).total
+pages = max(1, -(-total // PAGE_ROWS))
+if st.session_state.get("page", 1) > pages:
+    st.session_state["page"] = pages
+caption, turning = st.columns([3, 2], vertical_alignment="center")
+number = turning.pagination(pages, key="page", bind="query-params") if pages > 1 else 1
+page = context.ask("kernels", wanted, **options, offset=(number - 1) * PAGE_ROWS)
+
+# The kernel looked into is part of the address, so that it can be sent to someone.
+looking = "key" in st.query_params
+left, right = st.columns([2, 3]) if looking else (st.container(), st.container())
+if page.rows:
+    first = (number - 1) * PAGE_ROWS + 1
+    last = first + len(page.rows) - 1
+    caption.caption(f"{first:,}–{last:,} of {page.total:,}. Select a row to look into the kernel.")
+    with left:
+        selected = widgets.kernel_picker(page.rows, key=f"kernels-{hash((listed, number))}", narrow=looking)
+    # What is selected counts when it changes: the address may name another kernel, or none again.
+    if selected != st.session_state.get("selected"):
+        st.session_state["selected"] = selected
+        if selected is not None:
+            st.query_params["key"] = selected
+            st.rerun()
+else:
+    left.info("No kernel matches. Take a word or a filter away.")
+
+if looking:
+    with right:
+        if st.button("Close", icon=":material/close:", key="close"):
+            del st.query_params["key"]
+            st.rerun()
+        widgets.inspector(st.query_params["key"])

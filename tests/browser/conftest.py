@@ -1,0 +1,97 @@
+"""A real dashboard, in a process of its own, and a real Chromium to look at it with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Error, Page, sync_playwright
+
+# Without these Chromium asks its maker's hosts for things, and waits for answers that no test needs.
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+SYSTEM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium: the system's, else Playwright's own. Missing it fails in CI and skips elsewhere."""
+    executable = next(filter(None, map(shutil.which, SYSTEM)), None)
+    with sync_playwright() as playwright:
+        try:
+            opened = playwright.chromium.launch(executable_path=executable, args=list(FLAGS))
+        except Error as error:
+            message = f"no Chromium to start (apt-get install chromium, or playwright install chromium): {error}"
+            if os.environ.get("CI"):
+                pytest.fail(message)
+            pytest.skip(message)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A fresh browser tab. After the test: no script failed, and nothing but the dashboard was asked for anything."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    tab = context.new_page()
+    failures: list[str] = []
+    strangers: list[str] = []
+    tab.on("pageerror", lambda error: failures.append(str(error)))
+    tab.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith(("http://127.0.0.1:", "data:", "blob:")) else strangers.append(request.url)
+        ),
+    )
+    yield tab
+    context.close()
+    assert failures == []
+    assert strangers == []
+
+
+@pytest.fixture
+def dashboard(compiled_store: Path) -> Iterator[str]:
+    """The address of a dashboard on a store of really compiled kernels."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "cache_engine", "--store", str(compiled_store), "dashboard", "--port", str(port)]
+    log = compiled_store.with_suffix(".log")
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=output, cwd="/")
+    address = f"http://127.0.0.1:{port}"
+    try:
+        _wait_until_served(address, server, log)
+        yield address
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+def _wait_until_served(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(f"{address}/_stcore/health", timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    pytest.fail(f"the dashboard did not come up: {log.read_text(errors='replace')}")

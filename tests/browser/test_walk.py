@@ -1,0 +1,120 @@
+"""A newcomer's walk through all pages, in a real browser."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.helpers import make_store
+
+pytestmark = pytest.mark.browser
+WAIT_MS = 20_000
+
+
+def _go(page: Page, name: str) -> None:
+    page.get_by_role("link", name=name, exact=True).click()
+    expect(page.get_by_role("heading", name=name, exact=True)).to_be_visible(timeout=WAIT_MS)
+
+
+def _metric(page: Page, label: str) -> str:
+    tile = page.get_by_test_id("stMetric").filter(has_text=label)
+    expect(tile).to_be_visible(timeout=WAIT_MS)
+    return tile.get_by_test_id("stMetricValue").inner_text().strip()
+
+
+def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Path) -> None:
+    """Overview, search, inspector, architectures, a miss and a hit, clean up with preview, integrity check."""
+    page.goto(dashboard)
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible(timeout=WAIT_MS)
+    assert _metric(page, "Kernels") == "4"
+    assert _metric(page, "Hit rate") == "20.0%"
+
+    _go(page, "Kernels")
+    page.get_by_placeholder(re.compile("Words of a name")).fill("fp16 sm_90")
+    expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
+    # The table is drawn on a canvas: the box of its first row is found by place.
+    page.get_by_test_id("stDataFrame").locator("canvas").first.click(position={"x": 15, "y": 50}, force=True)
+    expect(page.get_by_text("gemm_tensor_core_fp16_nt_n512_k96")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_role("gridcell", name="Registers", include_hidden=True)).to_be_attached(timeout=WAIT_MS)
+    expect(page).to_have_url(re.compile(r"key=[0-9a-f]{64}"), timeout=WAIT_MS)
+    page.get_by_text("SASS", exact=True).click()
+    expect(page.get_by_test_id("stCode").filter(has_text="HMMA.16816.F32")).to_be_visible(timeout=WAIT_MS)
+
+    _go(page, "Architectures")
+    expect(page.locator(".js-plotly-plot")).to_have_count(4, timeout=WAIT_MS)
+
+    _go(page, "Compile")
+    expect(page.get_by_text("Timing needs an NVIDIA GPU")).to_be_visible(timeout=WAIT_MS)
+    for verdict in ("Miss: compiled in", "Hit (disk): found in"):
+        for label, value in (("m", "64"), ("n", "96"), ("k", "64")):
+            page.get_by_label(label, exact=True).fill(value)
+            page.get_by_label(label, exact=True).press("Tab")
+        page.get_by_role("button", name="Get kernel").click()
+        expect(page.get_by_text(verdict)).to_be_visible(timeout=60_000)
+    page.get_by_role("link", name="Look into this kernel").click()
+    expect(page.get_by_text(re.compile(r"gemm_tensor_core_bf16_nt_n96_k64"))).to_be_visible(timeout=WAIT_MS)
+
+    _go(page, "Admin")
+    page.get_by_text("Down to a number of kernels").click()
+    page.get_by_label("Kernels to keep").fill("1")
+    page.get_by_label("Kernels to keep").press("Tab")
+    expect(page.get_by_text("Would evict 4 kernels")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_role("button", name="Evict 4 kernels")).to_be_disabled()
+    page.get_by_label("Type 4 to confirm").fill("4")
+    page.get_by_label("Type 4 to confirm").press("Enter")
+    page.get_by_role("button", name="Evict 4 kernels").click()
+    expect(page.get_by_text("Evicted 4 kernels")).to_be_visible(timeout=WAIT_MS)
+    page.get_by_role("tab", name="Integrity").click()
+    page.get_by_role("button", name="Check the store").click()
+    expect(page.get_by_text("Nothing is wrong.")).to_be_visible(timeout=WAIT_MS)
+
+    _go(page, "Overview")
+    assert _metric(page, "Kernels") == "1"
+    assert len(list(make_store(compiled_store).keys())) == 1
+
+
+def test_a_link_to_a_kernel_opens_it_in_a_fresh_browser(page: Page, dashboard: str, compiled_store: Path) -> None:
+    record = next(record for record in make_store(compiled_store).records() if record.family == "simt")
+    page.goto(f"{dashboard}/kernels?key={record.key}&q=sm_75")
+    expect(page.get_by_text(record.name).first).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
+
+
+def test_reloading_after_the_mirror_was_deleted_shows_the_same(
+    page: Page, dashboard: str, compiled_store: Path
+) -> None:
+    page.goto(dashboard)
+    before = [_metric(page, label) for label in ("Kernels", "Hit rate", "Compiling spent")]
+    (compiled_store / "mirror.duckdb").unlink()
+    page.reload()
+    assert [_metric(page, label) for label in ("Kernels", "Hit rate", "Compiling spent")] == before
+
+
+@pytest.mark.parametrize(("host", "answer"), [("127.0.0.1", 101), ("localhost", 101), ("evil.example", 403)])
+def test_data_is_given_only_under_this_machines_own_name(dashboard: str, host: str, answer: int) -> None:
+    """A page on the web that points a name of its own at 127.0.0.1 must get nothing (DNS rebinding).
+
+    All data goes through the web socket; what is served beside it is Streamlit's own code.
+    """
+    port = int(dashboard.rsplit(":", 1)[1])
+    request = (
+        f"GET /_stcore/stream HTTP/1.1\r\nHost: {host}:{port}\r\nOrigin: http://{host}:{port}\r\n"
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: x3JJHMbDL1EzLkh9GBhXDw==\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(request.encode())
+        status = connection.recv(64).decode().split()[1]
+    assert int(status) == answer
+
+
+def test_only_this_machine_is_served(dashboard: str) -> None:
+    port = int(dashboard.rsplit(":", 1)[1])
+    with open("/proc/net/tcp", encoding="ascii") as sockets:
+        listening = [line.split()[1] for line in sockets if line.split()[3] == "0A"]
+    addresses = [local.split(":")[0] for local in listening if int(local.split(":")[1], 16) == port]
+    assert addresses == ["0100007F"]

@@ -1,0 +1,335 @@
+"""Every page in every state, run for real by Streamlit's own test runner."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from app import context
+from cache_engine.assets import dashboard_script
+from cache_engine.device.probe import local_arch
+from cache_engine.integrity import GRACE_S
+from cache_engine.jobs import RUNNING
+from cache_engine.store.codec import encode_record
+from cache_engine.store.disk import DiskStore
+from tests.helpers import blob_file, fill, make_store, record_file
+
+PAGES = ("overview", "kernels", "architectures", "compile", "admin")
+
+Open = Callable[..., AppTest]
+
+
+@pytest.fixture
+def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Opens a page of the dashboard on a store, as a browser would, with these query parameters."""
+
+    def opened(store: Path, page: str, **parameters: str) -> AppTest:
+        monkeypatch.setenv("GEMM_CACHE_DIR", str(store))
+        app = AppTest.from_file(str(dashboard_script()), default_timeout=60)
+        app.run()
+        for name, value in parameters.items():
+            app.query_params[name] = value
+        app.switch_page(f"../pages/{page}.py").run()
+        return app
+
+    st.cache_resource.clear()
+    st.cache_data.clear()
+    yield opened
+    st.cache_resource.clear()
+    st.cache_data.clear()
+
+
+def sound(app: AppTest) -> AppTest:
+    """The app, if no page broke."""
+    assert not app.exception, app.exception
+    assert not app.error, [error.value for error in app.error]
+    return app
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_on_a_filled_store(open_page: Open, compiled_store: Path, page: str) -> None:
+    assert sound(open_page(compiled_store, page)).title[0].value == page.capitalize()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_on_an_empty_store(open_page: Open, tmp_path: Path, page: str) -> None:
+    app = sound(open_page(tmp_path / "empty", page))
+    assert app.title[0].value == page.capitalize()
+    if page in ("overview", "architectures"):
+        assert "The store is empty" in app.info[0].value
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_store_that_cannot_be_opened_is_told_plainly(open_page: Open, tmp_path: Path, page: str) -> None:
+    (tmp_path / "file").touch()
+    app = open_page(tmp_path / "file", page)
+    assert not app.exception
+    assert [error.value for error in app.error] == ["This page could not be made."]
+    assert "is a file; a store is a directory" in app.text[0].value
+
+
+def test_the_overview_tells_size_hits_and_savings(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "overview"))
+    shown = {metric.label: metric.value for metric in app.metric}
+    assert shown["Kernels"] == "4"
+    assert shown["Hit rate"] == "20.0%"
+    assert set(shown) == {"Kernels", "On disk", "Hit rate", "Compiling saved", "Compiling spent"}
+    events, busiest = (table.value for table in app.dataframe)
+    assert list(events["What"]) == ["compiled"] * 4
+    assert list(busiest["Hits"]) == [1]
+
+
+def test_the_overview_warns_of_troubles(open_page: Open, compiled_store: Path) -> None:
+    store = make_store(compiled_store)
+    record_file(store, next(iter(store.keys()))).write_text("{")
+    app = sound(open_page(compiled_store, "overview"))
+    assert "1 records cannot be read now" in app.warning[0].value
+
+
+def test_deleting_the_mirror_loses_nothing(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "overview"))
+    before = [metric.value for metric in app.metric]
+    (compiled_store / "mirror.duckdb").unlink()
+    assert [metric.value for metric in sound(app.run()).metric] == before
+
+
+def test_a_kernel_compiled_meanwhile_appears(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "kernels"))
+    assert len(app.dataframe[0].value) == 4
+    fill(make_store(compiled_store), 2)
+    assert len(sound(app.run()).dataframe[0].value) == 6
+
+
+@pytest.mark.parametrize(("text", "count"), [("sm_90", 2), ("SM_90 fp16", 1), ("128×256×192", 2), ("simt", 1)])
+def test_search_narrows_the_list(open_page: Open, compiled_store: Path, text: str, count: int) -> None:
+    app = sound(open_page(compiled_store, "kernels"))
+    app.text_input(key="q").set_value(text).run()
+    assert len(sound(app).dataframe[0].value) == count
+
+
+def test_a_search_that_finds_nothing_says_so(open_page: Open, compiled_store: Path) -> None:
+    app = open_page(compiled_store, "kernels")
+    app.text_input(key="q").set_value("no such kernel").run()
+    assert "No kernel matches" in sound(app).info[0].value
+
+
+def test_filters_and_sorting(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "kernels"))
+    app.multiselect(key="dtype").set_value(["bf16"])
+    app.multiselect(key="arch").set_value(["sm_80", "sm_90"])
+    app.selectbox(key="sort").set_value("architecture")
+    app.toggle(key="asc").set_value(True).run()
+    table = sound(app).dataframe[0].value
+    assert list(table["Target"]) == ["sm_80", "sm_90"]
+    assert set(table["Dtype"]) == {"bf16"}
+
+
+def test_pages_of_the_list(open_page: Open, store: DiskStore) -> None:
+    keys = fill(store, 60)
+    app = sound(open_page(store.layout.root, "kernels"))
+    seen = list(app.dataframe[0].value["Key"])
+    for number in (2, 3):
+        app.pagination(key="page").set_value(number).run()
+        seen += list(sound(app).dataframe[0].value["Key"])
+    assert sorted(seen) == sorted(key[:12] for key in keys)
+    # Another search starts at its own first page.
+    app.text_input(key="q").set_value("sm_80").run()
+    assert len(sound(app).dataframe[0].value) == 15
+    assert "1–15 of 15" in app.caption[0].value
+
+
+@pytest.mark.parametrize("part", ["Summary", "Key", "Source", "PTX", "SASS", "Log"])
+def test_the_inspector_shows_every_part(open_page: Open, compiled_store: Path, part: str) -> None:
+    store = make_store(compiled_store)
+    record = next(record for record in store.records() if record.family == "tensor_core")
+    app = sound(open_page(compiled_store, "kernels", key=record.key))
+    assert app.code[0].value == f"{record.name}\n{record.key}"
+    app.segmented_control(key="part").set_value(part).run()
+    sound(app)
+    if part == "Summary":
+        facts = dict(app.dataframe[-1].value.itertuples(index=False))
+        assert str(record.resources.registers) in facts["Registers"]
+    elif part == "Key":
+        assert dict(app.dataframe[-1].value.itertuples(index=False)) == dict(record.components)
+    else:
+        expected = {"Source": "KERNEL(THREADS)", "PTX": ".target", "SASS": "HMMA", "Log": "Used"}
+        assert expected[part] in app.code[1].value
+
+
+@pytest.mark.parametrize("key", ["0" * 64, "nonsense", "<script>alert(1)</script>", "../../etc/passwd"])
+def test_a_link_to_no_kernel_is_told_plainly(open_page: Open, compiled_store: Path, key: str) -> None:
+    app = open_page(compiled_store, "kernels", key=key)
+    assert not app.exception
+    assert [error.value for error in app.error] == ["This kernel cannot be shown."]
+
+
+def test_a_damaged_part_is_told_plainly(open_page: Open, compiled_store: Path) -> None:
+    store = make_store(compiled_store)
+    key = next(iter(store.keys()))
+    blob_file(store, key).write_bytes(b"damaged")
+    app = open_page(compiled_store, "kernels", key=key)
+    app.segmented_control(key="part").set_value("PTX").run()
+    assert not app.exception
+    assert [error.value for error in app.error] == ["The PTX cannot be shown."]
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "[click](javascript:alert(1))",
+    "**bold** $x^2$ :material/delete: :red[x]",
+    "=cmd|'/C calc'!A0",
+    "\u202egnp.exe\x00\x1b[31m",
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("page", PAGES)
+def test_hostile_text_is_only_ever_text(open_page: Open, store: DiskStore, page: str, text: str) -> None:
+    """A record made up by someone else, hostile in every field that is text."""
+    (key,) = fill(store, 1)
+    record = next(store.records())
+    forged = msgspec.structs.replace(
+        record,
+        name=text,
+        family=text,
+        compiler=text,
+        compiler_version=text,
+        arch=text,
+        created_by=text,
+        components=((text, text),),
+        problem=msgspec.structs.replace(record.problem, dtype=text, out_dtype=text, layout=text),
+        created_at=1e300,
+    )
+    record_file(store, key).write_bytes(encode_record(forged))
+    app = sound(
+        open_page(store.layout.root, page, key=key) if page == "kernels" else open_page(store.layout.root, page)
+    )
+    for markdown in (*app.markdown, *app.caption, *app.title, *app.subheader, *app.info, *app.warning, *app.success):
+        assert text not in markdown.value
+
+
+def test_architectures_have_plots_and_a_table(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "architectures"))
+    assert list(app.dataframe[0].value["Target"]) == ["sm_75", "sm_80", "sm_90"]
+    assert list(app.dataframe[0].value["Kernels"]) == [1, 1, 2]
+    assert len(app.get("plotly_chart")) == 4
+
+
+def _wait_for_job(app: AppTest) -> AppTest:
+    named = app.query_params["job"]
+    job_id = named if isinstance(named, str) else named[0]
+    deadline = time.monotonic() + 60
+    while context.jobs().load(job_id).state == RUNNING and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return app.run()
+
+
+def _submit(app: AppTest) -> AppTest:
+    next(button for button in app.button if button.label == "Get kernel").click()
+    return app.run()
+
+
+def test_compile_misses_then_hits(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "compile"))
+    app.number_input(key="n").set_value(96)
+    app.number_input(key="k").set_value(64)
+    app.selectbox(key="arch").set_value("sm_80")
+    _wait_for_job(sound(_submit(app)))
+    assert app.success[0].value.startswith("Miss: compiled in")
+    assert {metric.label for metric in app.metric} == {"Registers", "Spilled", "Shared memory", "Code"}
+    _wait_for_job(_submit(sound(app)))
+    assert app.success[0].value.startswith("Hit (disk): found in")
+
+
+def test_compile_says_that_timing_needs_a_gpu(open_page: Open, compiled_store: Path) -> None:
+    if local_arch() is not None:
+        pytest.skip("this machine has a GPU")
+    app = sound(open_page(compiled_store, "compile"))
+    assert "Timing needs an NVIDIA GPU, and no NVIDIA driver is installed" in app.info[0].value
+
+
+def test_compile_refuses_what_cannot_be_right_and_starts_nothing(open_page: Open, compiled_store: Path) -> None:
+    app = open_page(compiled_store, "compile")
+    app.selectbox(key="arch").set_value("sm_75")
+    _submit(app)
+    assert [error.value for error in app.error] == ["This cannot be compiled."]
+    assert "sm_75 computes: fp32, fp64" in app.text[0].value
+    assert "job" not in app.query_params
+
+
+@pytest.mark.parametrize("job", ["nonsense", "../../store", "123-abc"])
+def test_a_link_to_no_job_is_told_plainly(open_page: Open, compiled_store: Path, job: str) -> None:
+    app = open_page(compiled_store, "compile", job=job)
+    assert not app.exception
+    assert [error.value for error in app.error] == ["This job cannot be shown."]
+
+
+def test_cleanup_shows_what_would_go_and_asks_before_it_does(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "admin"))
+    assert "Would evict 0 kernels" in app.caption[0].value
+    app.radio(key="rule").set_value("entries").run()
+    app.number_input(key="keep").set_value(1).run()
+    assert "Would evict 3 kernels" in sound(app).caption[0].value
+    victims = app.dataframe[0].value
+    assert list(victims["Why"]) == ["too many entries"] * 3
+    assert all(name.startswith("gemm_") for name in victims["Kernel"])
+    evict = next(button for button in app.button if button.label == "Evict 3 kernels")
+    assert evict.disabled
+    app.text_input(key="confirm").set_value("2").run()
+    assert next(button for button in app.button if button.label == "Evict 3 kernels").disabled
+    assert len(list(make_store(compiled_store).keys())) == 4
+    app.text_input(key="confirm").set_value("3").run()
+    next(button for button in app.button if button.label == "Evict 3 kernels").click().run()
+    assert sound(app).success[0].value.startswith("Evicted 3 kernels")
+    assert len(list(make_store(compiled_store).keys())) == 1
+
+
+def test_a_size_that_cannot_be_read_is_told_plainly(open_page: Open, compiled_store: Path) -> None:
+    app = open_page(compiled_store, "admin")
+    app.radio(key="rule").set_value("bytes").run()
+    app.text_input(key="size").set_value("lots").run()
+    assert not app.exception
+    assert "is not a size" in app.text[0].value
+
+
+def _press(app: AppTest, label: str) -> AppTest:
+    next(button for button in app.button if button.label == label).click()
+    return app.run()
+
+
+def test_damage_is_found_and_repaired(open_page: Open, compiled_store: Path) -> None:
+    app = _press(sound(open_page(compiled_store, "admin")), "Check the store")
+    assert "Nothing is wrong." in [success.value for success in sound(app).success]
+    store = make_store(compiled_store)
+    keys = list(store.keys())
+    record_file(store, keys[0]).write_text("{")
+    blob_file(store, keys[1]).write_bytes(b"")
+    stale = store.layout.temp / "stale"
+    stale.touch()
+    os.utime(stale, (time.time() - GRACE_S - 1,) * 2)
+    _press(app, "Check the store")
+    assert "3 findings" in sound(app).warning[0].value
+    _press(app, "Repair")
+    shown = [success.value for success in sound(app).success]
+    assert "Repaired 3 findings." in shown
+    assert "Nothing is wrong." in shown
+    assert len(list(store.keys())) == 2
+
+
+def test_the_mirror_is_rebuilt(open_page: Open, compiled_store: Path) -> None:
+    app = _press(sound(open_page(compiled_store, "admin")), "Rebuild the mirror")
+    assert "Built anew: 4 kernels" in sound(app).success[0].value
+
+
+def test_settings_tell_value_variable_and_meaning(open_page: Open, compiled_store: Path) -> None:
+    table = sound(open_page(compiled_store, "admin")).dataframe[-1].value.set_index("Setting")
+    assert table.loc["max_entries", "Value"] == "5000"
+    assert table.loc["dir", "Environment"] == "GEMM_CACHE_DIR"
+    assert table.loc["dir", "Value"] == str(compiled_store)
