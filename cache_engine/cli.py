@@ -274,6 +274,32 @@ def sync_verb(settings: Settings, /, rebuild: bool, as_json: bool) -> None:
     emit(document, as_json, lambda: terminal.print_fields(document))
 
 
+@commands.command("bench")
+@click.option(
+    "--entries", type=click.IntRange(10), default=10_000, show_default=True, help="Entries of the large store."
+)
+@click.option("--rows", type=click.IntRange(10), default=100_000, show_default=True, help="Records that are mirrored.")
+@json_option
+def bench_verb(entries: int, rows: int, as_json: bool) -> None:
+    """Measure hits, keys, opening, syncing and queries, each beside something known. Takes a minute or two."""
+    from cache_engine.bench.cases import run_all
+
+    results: list[Any] = []
+    if not as_json:
+        terminal.print_benchmark_heading()
+
+    def report(result: Any) -> None:
+        results.append(result)
+        if not as_json:
+            terminal.print_benchmark(result)
+
+    run_all(report, entries, rows)
+    if as_json:
+        print(to_json(documents.benchmark(results)))
+    if any(result.met is False for result in results):
+        click.get_current_context().exit(FAILED)
+
+
 @commands.command("dashboard")
 @click.option("--port", type=click.IntRange(1, 65_535), default=8501, show_default=True, help="Port on 127.0.0.1.")
 @click.option("--headless/--browser", default=True, help="Whether to open a browser.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ from cache_engine.stages import LOAD
 from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:
+    from cache_engine.bench.timing import Result
     from cache_engine.device.timer import Timing
     from cache_engine.engine import CompiledKernel
     from cache_engine.housekeeping import Cleaned
@@ -110,6 +113,15 @@ def verification(checked: int, findings: Sequence[Finding], repaired: Sequence[F
             {**msgspec.to_builtins(finding), "remedy": finding.remedy, "repaired": finding in done}
             for finding in findings
         ],
+    }
+
+
+def benchmark(results: Sequence[Result]) -> Document:
+    """What ``bench`` prints. Times are medians in seconds."""
+    return {
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors, "
+        f"Python {platform.python_version()}",
+        "results": [{**msgspec.to_builtins(result), "ratio": result.ratio, "met": result.met} for result in results],
     }
 
 

@@ -15,6 +15,7 @@ from cache_engine.units import human_age, human_bytes, human_ms, human_rate, pri
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from cache_engine.bench.timing import Result
     from cache_engine.doctor import Check
     from cache_engine.engine import CompiledKernel
 
@@ -158,6 +159,33 @@ def print_sample(document: Document) -> None:
     took = human_ms(document["seconds"] * 1e3)
     print(f"{document['compiled']} kernels compiled, {document['found']} found in {document['store']}, in {took}.")
     print(f"Asked for again, {document['found_again']} came from disk.")
+
+
+def print_benchmark_heading() -> None:
+    """Headings of the lines that ``print_benchmark`` prints."""
+    print(f"{'measured':<50} {'median':>10}   {'ratio':>9}  {'beside':<28} {'median':>10}   goal")
+
+
+def print_benchmark(result: Result) -> None:
+    """One line of ``bench``, printed as soon as it is known."""
+    goal = (
+        "" if result.goal_seconds is None else f"≤ {human_ms(result.goal_seconds * 1e3)} {'✓' if result.met else '✗'}"
+    )
+    print(
+        f"{result.name:<50} {_short_time(result.seconds):>10}   {result.ratio:>8.2f}×  {result.beside:<28} "
+        f"{_short_time(result.beside_seconds):>10}   {goal}",
+        flush=True,
+    )
+
+
+def _short_time(seconds: float) -> str:
+    return (
+        f"{seconds * 1e9:.0f} ns"
+        if seconds < 1e-6
+        else f"{seconds * 1e6:.1f} µs"
+        if seconds < 1e-3
+        else human_ms(seconds * 1e3)
+    )
 
 
 def print_checks(checks: Sequence[Check]) -> None:

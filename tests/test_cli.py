@@ -305,6 +305,16 @@ def test_a_reader_that_goes_away_is_no_error(compiled_store: Path) -> None:
     assert done.returncode == 0
 
 
+def test_bench_measures_everything_beside_something(place: Path) -> None:
+    """Small, and without regard for the goals: times are no matter for tests."""
+    done = run("bench", "--entries", "50", "--rows", "100", "--json", store=place)
+    assert done.returncode in (0, 1), done.stderr
+    results = json.loads(done.stdout)["results"]
+    assert len(results) >= 20
+    assert all(result["seconds"] > 0 and result["beside_seconds"] > 0 for result in results)
+    assert not place.exists()
+
+
 @pytest.mark.parametrize("after_s", [0.4, 1.0, 2.0])
 def test_ctrl_c_during_sample_leaves_a_sound_store(place: Path, after_s: float) -> None:
     process = subprocess.Popen(

@@ -42,8 +42,8 @@ template <int ROWS, int COLUMNS, int VECTOR>
 DEVICE void load_tile(IN_TYPE* tile, const IN_TYPE* matrix, int first_row, int first_column, int rows, int columns) {
     constexpr int VECTORS_PER_ROW = COLUMNS / VECTOR;
     constexpr int VECTORS = ROWS * VECTORS_PER_ROW;
-    // Single elements pass through registers: fully unrolled, they would need more than there are.
-    constexpr int UNROLL = VECTOR > 1 ? 64 : 4;
+    // Narrow copies are many: fully unrolled, their addresses alone would need more registers than there are.
+    constexpr int UNROLL = VECTOR == 8 ? 64 : 4;
 #pragma unroll UNROLL
     for (int base = 0; base < VECTORS; base += THREADS) {
         const int index = base + thread_index();
