@@ -10,7 +10,7 @@ INSTALLED := .venv/installed
 DEV := .venv/installed-dev
 BROWSER := .venv/browser
 
-.PHONY: run test lint bench soak format clean
+.PHONY: run test lint bench soak gpu format clean
 
 # The dashboard on a demonstration store, which is compiled the first time.
 run: $(INSTALLED)
@@ -38,6 +38,10 @@ bench: $(DEV)
 # The long tests.
 soak: $(DEV) $(BROWSER)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "soak and not gpu"
+
+# On a machine with an NVIDIA GPU.
+gpu: $(DEV)
+	$(BIN)/python -m pytest -m gpu tests/gpu
 
 clean:
 	rm -rf .venv demo-store dist .cache

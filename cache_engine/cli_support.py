@@ -32,7 +32,6 @@ def run(commands: click.Group) -> NoReturn:
     logging.getLogger("cache_engine").addHandler(handler)
     try:
         code = commands.main(standalone_mode=False)
-        sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
         sys.exit(WRONG_USAGE)
@@ -45,10 +44,6 @@ def run(commands: click.Group) -> NoReturn:
         _fail(type(error).__name__, str(error), _code_of(error))
     except (click.exceptions.Abort, KeyboardInterrupt):
         _fail("Interrupted", "interrupted; the store is as it was after the last finished step", INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read our output has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(OK)
     sys.exit(code if isinstance(code, int) else OK)
 
 
@@ -70,10 +65,15 @@ def reporting(job: Path | None) -> Iterator[Reporter | None]:
 
 def emit(document: Any, as_json: bool, print_text: Callable[[], None]) -> None:
     """Prints a result: as its JSON document, or as text for people."""
-    if as_json:
-        print(to_json(document))
-    else:
-        print_text()
+    try:
+        if as_json:
+            print(to_json(document))
+        else:
+            print_text()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain again when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def to_json(document: Any) -> str:

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -68,11 +69,18 @@ def page(browser: Browser) -> Iterator[Page]:
 @pytest.fixture
 def dashboard(compiled_store: Path) -> Iterator[str]:
     """The address of a dashboard on a store of really compiled kernels."""
+    with served([sys.executable, "-m", "cache_engine"], compiled_store) as address:
+        yield address
+
+
+@contextmanager
+def served(program: list[str], store: Path) -> Iterator[str]:
+    """Runs a program's ``dashboard`` on a store; yields its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "cache_engine", "--store", str(compiled_store), "dashboard", "--port", str(port)]
-    log = compiled_store.with_suffix(".log")
+    command = [*program, "--store", str(store), "dashboard", "--port", str(port)]
+    log = store.with_suffix(".log")
     with log.open("wb") as output:
         server = subprocess.Popen(command, stdout=output, stderr=output, cwd="/")
     address = f"http://127.0.0.1:{port}"

@@ -1,0 +1,34 @@
+"""On a real GPU: every kind of kernel loads, launches, and computes what CuPy computes.
+
+    python -m pytest tests/gpu -m gpu
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cache_engine.device.probe import gpu
+from cache_engine.engine import Cache
+from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.model.gemm import DType, GemmProblem, Layout
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not isinstance(gpu(), DeviceFingerprint), reason=f"needs a GPU: {gpu()}"),
+]
+
+SHAPES = [(128, 256, 512, 1), (4096, 7168, 2048, 1), (1, 6144, 4096, 1), (333, 517, 259, 1), (65, 130, 66, 7)]
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize(("m", "n", "k", "batch"), SHAPES)
+def test_a_kernel_computes_what_cupy_computes(
+    cache: Cache, m: int, n: int, k: int, batch: int, dtype: DType, layout: Layout
+) -> None:
+    from cache_engine.device.timer import time_kernel
+
+    kernel = cache.get_or_compile(GemmProblem(m, n, k, batch=batch, dtype=dtype, layout=layout))
+    timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem)
+    assert timing.verified, timing
+    assert 0 < timing.p10_us <= timing.median_us <= timing.p90_us
