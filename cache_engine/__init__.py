@@ -12,6 +12,7 @@ The rooms, each importing only from those below it:
 
 - ``cli`` — the ``gemm-cache`` command, a function per verb
 - ``engine`` — ``Cache.get_or_compile``, on one page; where all rooms meet
+- ``selection`` — from a problem to its key, and from there to an artifact
 - ``tiers`` · ``housekeeping`` · ``integrity`` · ``mirror`` · ``jobs`` — lookups, cleaning, checking, DuckDB, long work
 - ``store`` — entries on disk and in memory, their bytes, locks and journal
 - ``kernels`` · ``compilers`` · ``device`` — source and configs, compiling and disassembling, launching and timing

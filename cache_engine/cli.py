@@ -63,7 +63,10 @@ def commands(ctx: click.Context, store: Path | None) -> None:
 @json_option
 @click.pass_obj
 def compile_verb(settings: Settings, /, force: bool, as_json: bool, job: Path | None, **asked: Any) -> None:
-    """Get the kernel for C (M×N) = A (M×K) · B (K×N): from the cache, else compiled."""
+    """Get the kernel of a shape: from the cache, else compiled.
+
+    C (M×N) = A (M×K) · B (K×N).
+    """
     with reporting(job) as reporter, _open(settings) as cache:
         kernel = _get(cache, asked, force=force, on_stage=reporter.stage if reporter else None)
         document = documents.compiled(kernel)
@@ -99,7 +102,7 @@ def time_verb(settings: Settings, /, as_json: bool, job: Path | None, **asked: A
 @json_option
 @click.pass_obj
 def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
-    """Fill the store with a small demonstration: kernels of public models, really compiled."""
+    """Fill the store with kernels of public models."""
     from cache_engine.sample import sample_problems
     from cache_engine.warm import compile_all
 
@@ -141,7 +144,10 @@ def ls_verb(settings: Settings, /, **options: Any) -> None:
 @filter_options
 @click.pass_obj
 def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) -> None:
-    """List kernels whose name, key, shape, target, dtype, family or compiler holds every word of TEXT."""
+    """List kernels that hold every word of TEXT.
+
+    Words are looked for in name, key, shape, target, dtype, family, compiler and config.
+    """
     _list(settings, " ".join(text), **options)
 
 
@@ -189,7 +195,7 @@ def stats_verb(settings: Settings, /, by_arch: bool, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def doctor_verb(settings: Settings, /, as_json: bool) -> None:
-    """Check what this machine has, and say what to do about what it lacks."""
+    """Check what this machine has and what it lacks."""
     from cache_engine.doctor import PROBLEM, examine
 
     checks = examine(settings)
@@ -220,7 +226,10 @@ def clean_verb(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Evict kernels, the least recently used first. Without a rule, by the limits in the settings."""
+    """Evict kernels, the least recently used first.
+
+    Without a rule, by the limits in the settings.
+    """
     from cache_engine import housekeeping
     from cache_engine.policy.plan import Limits
 
@@ -247,7 +256,10 @@ def clean_verb(
 @json_option
 @click.pass_obj
 def verify_verb(settings: Settings, /, repair: bool, as_json: bool) -> None:
-    """Read every file of the store and report what is wrong. Exit 1 when anything is, and is not repaired."""
+    """Read every file of the store and report what is wrong.
+
+    Exit 1 when anything is, and is not repaired.
+    """
     from cache_engine import housekeeping, integrity
 
     with _open(settings) as cache:
@@ -281,7 +293,10 @@ def sync_verb(settings: Settings, /, rebuild: bool, as_json: bool) -> None:
 @click.option("--rows", type=click.IntRange(10), default=100_000, show_default=True, help="Records that are mirrored.")
 @json_option
 def bench_verb(entries: int, rows: int, as_json: bool) -> None:
-    """Measure hits, keys, opening, syncing and queries, each beside something known. Takes a minute or two."""
+    """Measure speed, each thing beside something known.
+
+    Hits, keys, opening, syncing and queries; takes a minute or two. Exit 1 when a goal is missed.
+    """
     from cache_engine.bench.cases import run_all
 
     results: list[Any] = []
@@ -305,7 +320,10 @@ def bench_verb(entries: int, rows: int, as_json: bool) -> None:
 @click.option("--headless/--browser", default=True, help="Whether to open a browser.")
 @click.pass_obj
 def dashboard_verb(settings: Settings, /, port: int, headless: bool) -> None:
-    """Serve the dashboard on this store at http://127.0.0.1:8501, until Ctrl-C."""
+    """Serve the dashboard on this store, until Ctrl-C.
+
+    It answers at http://127.0.0.1:8501, on this machine alone.
+    """
     from cache_engine.dashboard import serve
 
     with _open(settings) as cache:

@@ -97,12 +97,17 @@ def json_option(verb: _F) -> _F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(verb)
 
 
+def _last_first(*decorators: Callable[[Any], Any]) -> Iterator[Callable[[Any], Any]]:
+    """Decorators in the order to apply them, so that help shows them in the order given."""
+    return iter(decorators[::-1])
+
+
 def problem_options(verb: _F) -> _F:
     """Gives a verb the arguments and options that ask for a kernel."""
-    for decorate in (
-        click.argument("k", type=int),
-        click.argument("n", type=int),
+    for decorate in _last_first(
         click.argument("m", type=int),
+        click.argument("n", type=int),
+        click.argument("k", type=int),
         click.option("--batch", type=int, default=1, show_default=True, help="Number of independent products."),
         click.option("--dtype", default=DType.BF16.value, show_default=True, help=f"{', '.join(DType)}."),
         click.option("--out-dtype", help="Element type of C; by default that of A and B."),
@@ -124,7 +129,7 @@ def problem_options(verb: _F) -> _F:
 
 def filter_options(verb: _F) -> _F:
     """Gives a verb the options of a list of kernels."""
-    for decorate in (
+    for decorate in _last_first(
         click.option("--arch", multiple=True, help="Only this target. May be given several times, as may the next."),
         click.option("--dtype", multiple=True, help="Only this element type."),
         click.option("--family", multiple=True, help="Only this family."),

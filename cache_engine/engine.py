@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -12,20 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cache_engine import housekeeping
-from cache_engine._version import __version__
-from cache_engine.compilers import COMPILERS
-from cache_engine.compilers.base import Compiler
 from cache_engine.config import Settings
-from cache_engine.errors import CorruptEntry, KeyNotFound, LockTimeout, UsageError
-from cache_engine.kernels.family import Family, kernel_name, launch_of
-from cache_engine.kernels.select import choose
-from cache_engine.kernels.source import render, template_digest
-from cache_engine.model.artifact import CUBIN, Artifact, Blob, Record, RecordedProblem
+from cache_engine.errors import CorruptEntry, KeyNotFound, LockTimeout
+from cache_engine.kernels.family import launch_of
+from cache_engine.model.artifact import CUBIN, Artifact, Blob, Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig, Launch
-from cache_engine.model.key import CacheKey, KeyPrefix, check_prefix
+from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.policy.plan import EvictionPlan, Limits
-from cache_engine.stages import COMPILE, GENERATE, LOAD, PUBLISH, SELECT, START_COMPILER, VALIDATE, OnStage, StageClock
+from cache_engine.selection import Selection, Selector, describe, make_artifact
+from cache_engine.stages import COMPILE, LOAD, PUBLISH, SELECT, VALIDATE, OnStage, StageClock
 from cache_engine.stats import CORRUPT, UNPUBLISHED, Statistics
 from cache_engine.stats import PUBLISH as PUBLISHED
 from cache_engine.store.base import Loaded
@@ -44,19 +39,6 @@ _log = logging.getLogger(__name__)
 
 COMPILED = "compiled"
 """The tier of a kernel that no tier had."""
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What was chosen for a problem, and the key that this makes."""
-
-    problem: GemmProblem
-    family: Family
-    config: KernelConfig
-    compiler: Compiler
-    constants: dict[str, str | int]
-    prefix: KeyPrefix
-    key: CacheKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +80,7 @@ class Cache:
         self.layout = store.layout
         self.journal = Journal(self.layout.journal, settings.journal_flush_s)
         self._tiers = Tiers(MemoryTier(settings.memory_bytes), [store])
-        self._prefixes: dict[tuple[str, str, str], KeyPrefix] = {}
+        self._selector = Selector()
 
     def get_or_compile(
         self,
@@ -137,15 +119,15 @@ class Cache:
                 found = self._tiers.get(key)
             if found is not None:
                 return self._hit(selection, found, stages)
-        with self._key_lock(key) as unlocked:
+        with self._key_lock(key) as no_lock:
             if not force:
                 with stages(LOAD):
-                    found = self._get_again(key, unlocked)
+                    found = self._get_again(key, no_lock)
                 if found is not None:
                     return self._hit(selection, found, stages)
             self.journal.miss(key)
-            artifact = self._compile(selection, stages)
-            return self._publish(selection, artifact, stages, unlocked)
+            artifact = make_artifact(selection, stages)
+            return self._publish(selection, artifact, stages, no_lock)
 
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry of a key from the fastest tier that has it, counted as a hit; ``None`` when there is none."""
@@ -163,14 +145,8 @@ class Cache:
         compiler: str = "nvrtc",
         config: KernelConfig | None = None,
     ) -> Selection:
-        """What would serve a problem whose target is set. Looks nothing up; takes microseconds."""
-        if compiler not in COMPILERS:
-            raise UsageError(f"unknown compiler {compiler!r}; use one of: {', '.join(COMPILERS)}")
-        chosen, chosen_config = choose(problem, family, config)
-        constants = chosen.constants(problem, chosen_config)
-        prefix = self._prefix(chosen, compiler, problem.arch or "")
-        key = prefix.key(constants)
-        return Selection(problem, chosen, chosen_config, COMPILERS[compiler], constants, prefix, key)
+        """What would serve a problem whose target is set; see ``Selector.select``."""
+        return self._selector.select(problem, family, compiler, config)
 
     def targeted(self, problem: GemmProblem, arch: str | None = None) -> GemmProblem:
         """The problem with its target set: as given, else that of the local GPU, else the default."""
@@ -281,23 +257,6 @@ class Cache:
 
     # ---- Parts of get_or_compile ----
 
-    def _prefix(self, family: Family, compiler: str, arch: str) -> KeyPrefix:
-        """The components that are the same for all kernels of a family, compiler and target."""
-        identity = (family.name, compiler, arch)
-        prefix = self._prefixes.get(identity)
-        if prefix is None:
-            maker = COMPILERS[compiler]
-            prefix = self._prefixes[identity] = KeyPrefix(
-                (
-                    ("family", family.name),
-                    ("template", template_digest(family.template)),
-                    *maker.fingerprint().components(),
-                    ("flags", " ".join(maker.flags)),
-                    ("arch", arch),
-                )
-            )
-        return prefix
-
     def _hit(self, selection: Selection, found: Found, stages: StageClock) -> CompiledKernel:
         self._count(selection.key, found)
         return _kernel(selection, found.loaded, found.tier, stages)
@@ -306,7 +265,7 @@ class Cache:
         in_memory = found.tier == MemoryTier.name
         self.journal.hit(key, found.tier, 0 if in_memory else round(found.loaded.record.compile_ms * 1000))
 
-    def _get_again(self, key: CacheKey, unlocked: str) -> Found | None:
+    def _get_again(self, key: CacheKey, no_lock: str) -> Found | None:
         """Looks again under the key's lock, whose last holder may have made the entry; sets a damaged one aside."""
         loaded = self._tiers.memory.get(key)
         if loaded is not None:
@@ -314,7 +273,7 @@ class Cache:
         try:
             loaded = self.store.get(key)
         except CorruptEntry as error:
-            if not unlocked:
+            if not no_lock:
                 self._set_aside(key, error)
         except OSError as error:
             _log.warning("disk tier passed over for %s: %s", key[:12], error)
@@ -330,36 +289,23 @@ class Cache:
             _log.warning("damaged entry could not be set aside: %s", error)
         self.journal.event(CORRUPT, key=key, detail=str(damage))
 
-    def _compile(self, selection: Selection, stages: StageClock) -> Artifact:
-        from cache_engine.compilers.inspect import resources
-
-        family, problem, config = selection.family, selection.problem, selection.config
-        with stages(GENERATE):
-            source = render(family.template, selection.constants)
-        with stages(START_COMPILER):
-            selection.compiler.load()
-        with stages(COMPILE):
-            compiled = selection.compiler.compile(source, problem.arch or "")
-        used = resources(compiled.cubin, compiled.log, family.shared_bytes(problem, config))
-        return Artifact(compiled.cubin, compiled.ptx, source.encode(), compiled.log, used)
-
-    def _publish(self, selection: Selection, artifact: Artifact, stages: StageClock, unlocked: str) -> CompiledKernel:
+    def _publish(self, selection: Selection, artifact: Artifact, stages: StageClock, no_lock: str) -> CompiledKernel:
         """Keeps the kernel if that is possible, and hands it out in any case."""
         key, compile_us = selection.key, round(stages.ms[COMPILE] * 1000)
 
-        def describe(blob: Blob) -> Record:
-            return _record(selection, artifact, blob, dict(stages.ms))
+        def record_of(blob: Blob) -> Record:
+            return describe(selection, artifact, blob, dict(stages.ms))
 
-        reason = unlocked
+        reason = no_lock
         with stages(PUBLISH):
             if not reason:
                 try:
-                    record = self.store.publish(key, artifact, describe)
+                    record = self.store.publish(key, artifact, record_of)
                     self.journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=stored_bytes(record))
                 except OSError as error:
                     reason = f"the store refused it: {error.strerror or error}"
             if reason:
-                record = describe(self.store.blob_of(key, artifact))
+                record = record_of(self.store.blob_of(key, artifact))
                 self.journal.event(UNPUBLISHED, key=key, compile_us=compile_us, detail=reason)
                 _log.warning("kernel %s is served but not kept: %s", key[:12], reason)
         loaded = Loaded(record, artifact.cubin)
@@ -401,24 +347,3 @@ def open_cache(dir: str | Path | None = None, settings: Settings | None = None, 
 def _kernel(selection: Selection, loaded: Loaded, tier: str, stages: StageClock) -> CompiledKernel:
     launch = launch_of(selection.family, selection.problem, selection.config)
     return CompiledKernel(selection.key, selection.problem, loaded.record, loaded.cubin, tier, launch, stages.ms)
-
-
-def _record(selection: Selection, artifact: Artifact, blob: Blob, stages_ms: dict[str, float]) -> Record:
-    toolchain = selection.compiler.fingerprint()
-    return Record(
-        key=selection.key,
-        components=selection.prefix.with_constants(selection.constants),
-        name=kernel_name(selection.family, selection.problem, selection.config),
-        family=selection.family.name,
-        compiler=toolchain.compiler,
-        compiler_version=toolchain.version,
-        arch=selection.problem.arch or "",
-        problem=RecordedProblem.of(selection.problem),
-        config=selection.config,
-        resources=artifact.resources,
-        blob=blob,
-        compile_ms=stages_ms[COMPILE],
-        stages_ms=stages_ms,
-        created_at=time.time(),
-        created_by=f"gemm-cache {__version__}",
-    )

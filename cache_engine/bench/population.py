@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from cache_engine.catalogue import model_shapes
-from cache_engine.engine import Cache, Selection
+from cache_engine.engine import Cache
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem, Resources
 from cache_engine.model.gemm import DType
 from cache_engine.model.key import CacheKey
+from cache_engine.selection import Selection
 from cache_engine.store.codec import encode_record
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.publish import publish_file

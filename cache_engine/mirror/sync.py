@@ -302,8 +302,10 @@ def _mtime_ns(folder: Path) -> int:
 def _private_home(store: StoreLayout) -> StoreLayout:
     """A folder of this user's own to mirror a store that cannot be written."""
     name = hashlib.sha256(os.fsencode(store.root)).hexdigest()[:16]
-    home = StoreLayout(Path(tempfile.gettempdir(), f"gemm-cache-{os.geteuid()}", name))
+    private = Path(tempfile.gettempdir(), f"gemm-cache-{os.geteuid()}")
+    private.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if private.is_symlink() or private.stat().st_uid != os.geteuid():
+        raise MirrorError(f"{private} belongs to someone else, so there is no place for the mirror")
+    home = StoreLayout(private / name)
     home.locks.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if home.root.parent.stat().st_uid != os.geteuid():
-        raise MirrorError(f"{home.root.parent} belongs to someone else, so there is no place for the mirror")
     return home

@@ -1,6 +1,6 @@
 """On a real GPU: every kind of kernel loads, launches, and computes what CuPy computes.
 
-    python -m pytest tests/gpu -m gpu
+python -m pytest tests/gpu -m gpu
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def test_every_part_of_the_toolchain_changes_the_key(
     before = _key(cache)
     change(monkeypatch)
     try:
-        cache._prefixes.clear()  # as in another process
+        cache._selector._prefixes.clear()  # as in another process
         assert _key(cache) != before
     finally:
         monkeypatch.undo()

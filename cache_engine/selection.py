@@ -1,0 +1,113 @@
+"""From a problem to a key, and from there to an artifact and its record: what the cache does between its lookups."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from cache_engine._version import __version__
+from cache_engine.compilers import COMPILERS
+from cache_engine.compilers.base import Compiler
+from cache_engine.errors import UsageError
+from cache_engine.kernels.family import Family, kernel_name
+from cache_engine.kernels.select import choose
+from cache_engine.kernels.source import render, template_digest
+from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.key import CacheKey, KeyPrefix
+from cache_engine.stages import COMPILE, GENERATE, START_COMPILER, StageClock
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What was chosen for a problem, and the key that this makes."""
+
+    problem: GemmProblem
+    family: Family
+    config: KernelConfig
+    compiler: Compiler
+    constants: dict[str, str | int]
+    prefix: KeyPrefix
+    key: CacheKey
+
+
+class Selector:
+    """Makes selections. What is the same for many of them is hashed once."""
+
+    def __init__(self) -> None:
+        """Hashes nothing yet."""
+        self._prefixes: dict[tuple[str, str, str], KeyPrefix] = {}
+
+    def select(self, problem: GemmProblem, family: str | None, compiler: str, config: KernelConfig | None) -> Selection:
+        """What would serve a problem whose target is set. Looks nothing up; takes microseconds.
+
+        Raises:
+            UsageError: when the request cannot be right.
+            CompilerMissing: when the compiler is not installed.
+        """
+        if compiler not in COMPILERS:
+            raise UsageError(f"unknown compiler {compiler!r}; use one of: {', '.join(COMPILERS)}")
+        chosen, chosen_config = choose(problem, family, config)
+        constants = chosen.constants(problem, chosen_config)
+        prefix = self._prefix(chosen, COMPILERS[compiler], problem.arch or "")
+        key = prefix.key(constants)
+        return Selection(problem, chosen, chosen_config, COMPILERS[compiler], constants, prefix, key)
+
+    def _prefix(self, family: Family, compiler: Compiler, arch: str) -> KeyPrefix:
+        """The components that all kernels of a family, compiler and target have in common."""
+        identity = (family.name, compiler.name, arch)
+        prefix = self._prefixes.get(identity)
+        if prefix is None:
+            prefix = self._prefixes[identity] = KeyPrefix(
+                (
+                    ("family", family.name),
+                    ("template", template_digest(family.template)),
+                    *compiler.fingerprint().components(),
+                    ("flags", " ".join(compiler.flags)),
+                    ("arch", arch),
+                )
+            )
+        return prefix
+
+
+def make_artifact(selection: Selection, stages: StageClock) -> Artifact:
+    """Generates the source and compiles it.
+
+    Raises:
+        CompilerMissing, ToolMissing: when something is not installed.
+        CompileError: when the compiler refuses the source.
+    """
+    from cache_engine.compilers.inspect import resources  # brings in subprocess, which no hit needs
+
+    with stages(GENERATE):
+        source = render(selection.family.template, selection.constants)
+    with stages(START_COMPILER):
+        selection.compiler.load()
+    with stages(COMPILE):
+        compiled = selection.compiler.compile(source, selection.problem.arch or "")
+    dynamic_shared_bytes = selection.family.shared_bytes(selection.problem, selection.config)
+    used = resources(compiled.cubin, compiled.log, dynamic_shared_bytes)
+    return Artifact(compiled.cubin, compiled.ptx, source.encode(), compiled.log, used)
+
+
+def describe(selection: Selection, artifact: Artifact, blob: Blob, stages_ms: dict[str, float]) -> Record:
+    """The record of an artifact made now."""
+    toolchain = selection.compiler.fingerprint()
+    return Record(
+        key=selection.key,
+        components=selection.prefix.with_constants(selection.constants),
+        name=kernel_name(selection.family, selection.problem, selection.config),
+        family=selection.family.name,
+        compiler=toolchain.compiler,
+        compiler_version=toolchain.version,
+        arch=selection.problem.arch or "",
+        problem=RecordedProblem.of(selection.problem),
+        config=selection.config,
+        resources=artifact.resources,
+        blob=blob,
+        compile_ms=stages_ms[COMPILE],
+        stages_ms=stages_ms,
+        created_at=time.time(),
+        created_by=f"gemm-cache {__version__}",
+    )

@@ -1,0 +1,50 @@
+"""Takes the pictures in docs/images from a running dashboard.
+
+make run                                             # in one terminal
+.venv/bin/python docs/take_screenshots.py            # in another
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+IMAGES = Path(__file__).with_name("images")
+SETTLE_MS = 2500  # plots and tables are drawn after the page is there
+
+
+def main(address: str = "http://127.0.0.1:8501") -> None:
+    """Walks through the pages, at the size of a small laptop."""
+    executable = shutil.which("chromium") or shutil.which("google-chrome")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=executable, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        )
+        page = browser.new_page(viewport={"width": 1280, "height": 860})
+        for path, name in (("", "overview"), ("architectures", "architectures"), ("admin", "admin")):
+            page.goto(f"{address}/{path}")
+            take(page, name)
+        page.goto(f"{address}/kernels?q=sm_90+tensor_core")
+        page.wait_for_timeout(SETTLE_MS)
+        page.get_by_test_id("stDataFrame").locator("canvas").first.click(position={"x": 15, "y": 50}, force=True)
+        page.wait_for_timeout(SETTLE_MS)
+        page.get_by_text("SASS", exact=True).click()
+        take(page, "kernels")
+        page.goto(f"{address}/compile")
+        page.get_by_role("button", name="Get kernel").click()
+        page.get_by_text("Look into this kernel").wait_for(timeout=60_000)
+        take(page, "compile")
+        browser.close()
+
+
+def take(page: Page, name: str) -> None:
+    """Saves what the page shows now."""
+    page.wait_for_timeout(SETTLE_MS)
+    page.screenshot(path=str(IMAGES / f"{name}.png"))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

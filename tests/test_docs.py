@@ -1,0 +1,46 @@
+"""The documents tell the truth where a machine can check it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import click
+import pytest
+
+from cache_engine.cli import commands
+from cache_engine.config import Settings
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMAND_LINE = (ROOT / "docs" / "command-line.md").read_text()
+
+
+@pytest.mark.parametrize("verb", sorted(commands.commands))
+def test_every_verb_and_option_is_documented(verb: str) -> None:
+    assert f"`{verb}" in COMMAND_LINE
+    for parameter in commands.commands[verb].params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            assert any(name in COMMAND_LINE for name in parameter.opts), parameter.opts
+
+
+@pytest.mark.parametrize("setting", fields(Settings), ids=lambda setting: setting.name)
+def test_every_setting_is_documented_with_its_default_and_help(setting: object) -> None:
+    name, default, text = setting.name, setting.default, setting.metadata["help"]  # type: ignore[attr-defined]
+    shown = "" if default is None else f"`{default}`"
+    assert f"| `{name}` | {shown} | {text} |" in COMMAND_LINE
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if not target.startswith("https://"):
+            assert (page.parent / target).exists(), target
+
+
+def test_the_commands_of_the_readme_exist() -> None:
+    """The README's commands exist."""
+    verbs = re.findall(r"^gemm-cache (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert verbs
+    assert set(verbs) <= set(commands.commands)
