@@ -380,8 +380,8 @@ def _list(
     with _open(settings) as cache:
         cache.mirror.sync()
         with cache.mirror.read() as connection:
-            page = queries.kernels(connection, chosen, sort=sort, limit=limit, offset=offset)
-    document = {"total": page.total, "offset": offset, "rows": page.rows}
+            rows = queries.kernels(connection, chosen, sort=sort, limit=limit, offset=offset)
+            document = {"total": queries.count(connection, chosen), "offset": offset, "rows": rows}
     emit(document, as_json, lambda: terminal.print_kernels(document))
 
 

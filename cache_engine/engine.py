@@ -218,7 +218,7 @@ class Cache:
 
         self.mirror.sync()
         with self.mirror.read() as connection:
-            return queries.kernels(connection, queries.KernelFilter(text=text), limit=limit).rows
+            return queries.kernels(connection, queries.KernelFilter(text=text), limit=limit)
 
     def stats(self) -> Statistics:
         """The store's state and history; this process's own counts included."""

@@ -73,6 +73,8 @@ class Jobs:
         job = Job(id=f"{time.time_ns():x}-{secrets.token_hex(4)}", command=command, started_at=time.time())
         path = self._path(job.id)
         _save(self._layout.temp, path, job)
+        # Children that have ended are let go of here, so that no more than the last of them lingers.
+        self._children = {started: child for started, child in self._children.items() if child.poll() is None}
         program = [sys.executable, "-m", "cache_engine", "--store", str(self._layout.root)]
         with open(path.with_suffix(".log"), "wb") as log:
             self._children[job.id] = subprocess.Popen(

@@ -39,24 +39,23 @@ if st.session_state.get("listed", listed) != listed:
     st.session_state["page"] = 1
 st.session_state["listed"] = listed
 
-options = {"sort": sorted_by, "descending": not ascending, "limit": PAGE_ROWS}
-total = context.ask("kernels", wanted, **{**options, "limit": 0}).total
+total = context.ask("count", wanted)
 pages = max(1, -(-total // PAGE_ROWS))
 if st.session_state.get("page", 1) > pages:
     st.session_state["page"] = pages
 caption, turning = st.columns([3, 2], vertical_alignment="center")
 number = turning.pagination(pages, key="page", bind="query-params") if pages > 1 else 1
-page = context.ask("kernels", wanted, **options, offset=(number - 1) * PAGE_ROWS)
+offset = (number - 1) * PAGE_ROWS
+rows = context.ask("kernels", wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=offset)
 
 # The kernel looked into is part of the address, so that it can be sent to someone.
 looking = "key" in st.query_params
 left, right = st.columns([2, 3]) if looking else (st.container(), st.container())
-if page.rows:
-    first = (number - 1) * PAGE_ROWS + 1
-    last = first + len(page.rows) - 1
-    caption.caption(f"{first:,}–{last:,} of {page.total:,}. Select a row to look into the kernel.")
+if rows:
+    shown = f"{offset + 1:,}–{offset + len(rows):,} of {total:,}"
+    caption.caption(f"{shown}. Select a row to look into the kernel.")
     with left:
-        selected = widgets.kernel_picker(page.rows, key=f"kernels-{hash((listed, number))}", narrow=looking)
+        selected = widgets.kernel_picker(rows, key=f"kernels-{hash((listed, number))}", narrow=looking)
     # What is selected counts when it changes: the address may name another kernel, or none again.
     if selected != st.session_state.get("selected"):
         st.session_state["selected"] = selected

@@ -21,7 +21,7 @@ from cache_engine.engine import Cache, open_cache
 from cache_engine.mirror import queries
 from cache_engine.mirror.queries import KernelFilter
 from cache_engine.model.artifact import Artifact, Blob, Record
-from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.store.disk import DiskStore, open_store
 
 PROBLEM = GemmProblem(4096, 7168, 2048, arch="sm_90")
@@ -80,8 +80,9 @@ def _hits(report: Report, cache: Cache, place: Path) -> None:
             calls=200,
         )
     )
-    # Real compiled code, repeated and cut to size.
-    cubin = (kernel.cubin * (LARGE_CUBIN_BYTES // len(kernel.cubin) + 1))[:LARGE_CUBIN_BYTES]
+    # Real compiled code: several kernels, one after the other, cut to size.
+    others = [replace(PROBLEM, dtype=dtype, out_dtype=None, n=7166) for dtype in (DType.FP64, DType.FP16, DType.FP32)]
+    cubin = b"".join(cache.get_or_compile(problem).cubin for problem in (PROBLEM, *others))[:LARGE_CUBIN_BYTES]
     plain = place / "plain.cubin"
     plain.write_bytes(cubin)
     large = _store_of(place / "large", kernel.record, cubin)
@@ -224,12 +225,13 @@ def _page_reader(cache: Cache) -> Callable[[], object]:
 
 def _questions(connection: Any) -> Iterator[tuple[str, Callable[[], object]]]:
     """Every query that a page asks."""
-    first = queries.kernels(connection, KernelFilter(), limit=1).rows[0]["key"]
+    first = queries.kernels(connection, KernelFilter(), limit=1)[0]["key"]
     filters = KernelFilter(archs=("sm_90",), dtypes=("bf16",))
     yield "overview", partial(queries.overview, connection)
     yield "recent events", partial(queries.events, connection)
     yield "busiest", partial(queries.busiest, connection)
     yield "facets", partial(queries.facets, connection)
+    yield "how many match a search", partial(queries.count, connection, KernelFilter(text="sm_90 bf16 7168"))
     yield "first page", partial(queries.kernels, connection, KernelFilter(), limit=25)
     yield "last page", partial(queries.kernels, connection, KernelFilter(), limit=25, offset=90_000)
     yield "search", partial(queries.kernels, connection, KernelFilter(text="sm_90 bf16 7168"), limit=25)

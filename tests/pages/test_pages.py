@@ -42,6 +42,9 @@ def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     st.cache_resource.clear()
     st.cache_data.clear()
     yield opened
+    if "GEMM_CACHE_DIR" in os.environ and Path(os.environ["GEMM_CACHE_DIR"]).is_dir():
+        for child in context.jobs()._children.values():
+            child.wait(timeout=60)
     st.cache_resource.clear()
     st.cache_data.clear()
 
