@@ -44,15 +44,17 @@ def kernel_list(rows: list[dict[str, Any]], *, key: str) -> None:
     st.dataframe(table, hide_index=True, column_config=_KERNEL_COLUMNS, key=key)
 
 
-def kernel_picker(rows: list[dict[str, Any]], *, key: str, narrow: bool) -> str | None:
+def kernel_picker(rows: list[dict[str, Any]], *, narrow: bool) -> str | None:
     """A table of kernels of which one can be selected; returns its key. ``narrow`` leaves most columns out."""
+    # A selection is of row numbers: with other rows, it must not carry over.
+    listed = hash(tuple(row["key"] for row in rows))
     event = st.dataframe(
         presenters.kernel_table(rows, context.timezone()),
         hide_index=True,
         column_order=_NARROW if narrow else None,
         column_config=_KERNEL_COLUMNS,
         height=680 if narrow else "auto",
-        key=key,
+        key=f"kernels-{listed}",
         on_select="rerun",
         selection_mode="single-row",
     )

@@ -88,11 +88,11 @@ def _scan(layout: StoreLayout) -> Iterator[tuple[str, int, float]]:
     for shard in SHARDS:
         blob_bytes: dict[str, int] = {}
         for name, status in _files(layout.kernels / shard):
-            key = key_of_blob_name(name)
+            key = key_of_blob_name(name, shard)
             if key is not None:
                 blob_bytes[key] = blob_bytes.get(key, 0) + status.st_size
         for name, status in _files(layout.metadata / shard):
-            key = key_of_record_name(name)
+            key = key_of_record_name(name, shard)
             if key is not None:
                 yield key, status.st_size + blob_bytes.get(key, 0), status.st_mtime
 

@@ -104,8 +104,8 @@ def check(store: DiskStore, on_entry: Callable[[], None] = lambda: None) -> Iter
             path = layout.kernels / shard / name
             if name in referenced or _age_s(path, now) < GRACE_S:
                 continue
-            key = key_of_blob_name(name)
-            if key is None or key[:2] != shard:
+            key = key_of_blob_name(name, shard)
+            if key is None:
                 yield _finding(layout, Kind.STRAY_FILE, path, "", "its name is not a blob's in this place")
             elif not os.path.exists(layout.record_path(key)):
                 yield _finding(layout, Kind.ORPHAN_BLOB, path, key, "no record names it")
@@ -152,18 +152,19 @@ def repair(store: DiskStore, journal: Journal, findings: list[Finding]) -> list[
 def _check_record(layout: StoreLayout, shard: str, name: str, referenced: set[str]) -> Finding | None:
     """Checks one record with its blob, whose name it adds to ``referenced``."""
     path = layout.metadata / shard / name
-    key = key_of_record_name(name)
-    if key is None or key[:2] != shard:
+    key = key_of_record_name(name, shard)
+    if key is None:
         return _finding(layout, Kind.STRAY_FILE, path, "", "its name is not a record's in this place")
     try:
-        record = decode_record(key, path.read_bytes())
+        data = path.read_bytes()
+        record = decode_record(key, data)
     except FileNotFoundError:
         return None  # evicted meanwhile
     except UnknownFormat as error:
-        referenced.update(name for name in _names(layout.kernels / shard) if key_of_blob_name(name) == key)
+        referenced.update(name for name in _names(layout.kernels / shard) if key_of_blob_name(name, shard) == key)
         return _finding(layout, Kind.UNKNOWN_FORMAT, path, key, str(error))
     except CorruptEntry as error:
-        referenced.update(name for name in _names(layout.kernels / shard) if key_of_blob_name(name) == key)
+        referenced.update(name for name in _names(layout.kernels / shard) if key_of_blob_name(name, shard) == key)
         return _finding(layout, Kind.CORRUPT_RECORD, path, key, str(error))
     except OSError as error:
         return _finding(layout, Kind.UNREADABLE, path, key, str(error.strerror))
@@ -178,6 +179,8 @@ def _check_record(layout: StoreLayout, shard: str, name: str, referenced: set[st
     except FileNotFoundError:
         if not path.exists():
             return None  # evicted meanwhile
+        if path.read_bytes() != data:
+            return _check_record(layout, shard, name, referenced)  # replaced meanwhile
         return _finding(layout, Kind.MISSING_BLOB, path, key, f"{blob_path.name} is not there")
     except CorruptEntry as error:
         return _finding(layout, Kind.CORRUPT_BLOB, path, key, str(error))

@@ -55,7 +55,7 @@ if rows:
     shown = f"{offset + 1:,}–{offset + len(rows):,} of {total:,}"
     caption.caption(f"{shown}. Select a row to look into the kernel.")
     with left:
-        selected = widgets.kernel_picker(rows, key=f"kernels-{hash((listed, number))}", narrow=looking)
+        selected = widgets.kernel_picker(rows, narrow=looking)
     # What is selected counts when it changes: the address may name another kernel, or none again.
     if selected != st.session_state.get("selected"):
         st.session_state["selected"] = selected

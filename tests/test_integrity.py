@@ -6,12 +6,14 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cache_engine import integrity
 from cache_engine.integrity import GRACE_S, Finding, Kind
 from cache_engine.stats import CORRUPT, REPAIR
+from cache_engine.store.codec import decode_record, encode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
@@ -197,11 +199,27 @@ def test_an_entry_replaced_since_the_check_is_spared(store: DiskStore, journal: 
     assert store.get(key) is not None
 
 
+def test_an_entry_replaced_while_it_is_checked_is_no_finding(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between reading its record and its blob, both were replaced."""
+    key, artifact, describe = make_entry()
+    store.publish(key, artifact, describe)
+    newer = type(artifact)(b"\x7fELFnewer", artifact.ptx, artifact.source, artifact.log, artifact.resources)
+    replaced: list[str] = []
+
+    def replacing(wanted: Any, data: bytes) -> Any:
+        if not replaced:
+            replaced.append(wanted)
+            store.publish(key, newer, describe)
+        return decode_record(wanted, data)
+
+    monkeypatch.setattr(integrity, "decode_record", replacing)
+    assert _check(store) == []
+    assert replaced == [key]
+
+
 def test_components_of_another_key_are_found(store: DiskStore) -> None:
     """A record whose checksum fits, made up by hand."""
     import msgspec
-
-    from cache_engine.store.codec import encode_record
 
     key, artifact, describe = make_entry(3)
     record = store.publish(key, artifact, describe)

@@ -114,13 +114,16 @@ class Mirror:
                     raise MirrorError(f"the mirror cannot be read: {error}") from error
                 try:
                     yield connection
+                except duckdb.Error as error:
+                    # Another version may have built it anew between sync and this.
+                    raise MirrorError(f"the mirror cannot be read: {error}") from error
                 finally:
                     connection.close()
         except LockTimeout as error:
             raise MirrorError(f"the mirror cannot be read: {error}") from error
 
     def generation(self) -> int:
-        """A number that rises whenever the mirror's content changes."""
+        """A number that changes whenever the mirror's content does, and is never given twice."""
         with self.read() as connection:
             row = connection.execute("SELECT generation FROM sync_state").fetchone()
         return int(row[0]) if row else 0
@@ -170,7 +173,9 @@ class Mirror:
             connection.begin()
             if _schema_version(connection) is None:
                 connection.execute(_SCHEMA.read_text(encoding="utf-8"))
-                connection.execute("INSERT INTO sync_state VALUES (?, 0, -1, 0)", [SCHEMA_VERSION])
+                # A mirror built anew must not give numbers that an earlier one gave: answers are kept by them.
+                generation = time.time_ns() // 1000
+                connection.execute("INSERT INTO sync_state VALUES (?, ?, -1, 0)", [SCHEMA_VERSION, generation])
             yield connection
             connection.commit()
         except duckdb.Error as error:
@@ -184,7 +189,7 @@ class Mirror:
         return duckdb.connect(str(self.path), config=_CONFIG)
 
     def _discard(self) -> None:
-        for path in (self.path, self.path.with_name(self.path.name + ".wal")):
+        for path in (self._layout.mirror, self._layout.mirror_log):
             path.unlink(missing_ok=True)
 
 
@@ -285,7 +290,7 @@ def _sync_journal(connection: duckdb.DuckDBPyConnection, folder: Path) -> int:
 def _stamps(folder: Path) -> Iterator[tuple[CacheKey, str]]:
     with suppress(FileNotFoundError), os.scandir(folder) as files:
         for file in files:
-            key = key_of_record_name(file.name)
+            key = key_of_record_name(file.name, folder.name)
             if key is not None:
                 with suppress(FileNotFoundError):
                     status = file.stat()

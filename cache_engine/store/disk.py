@@ -146,7 +146,7 @@ class DiskStore:
         for shard in (start,) if start else SHARDS:
             with suppress(FileNotFoundError):
                 for name in sorted(os.listdir(self.layout.metadata / shard)):
-                    key = key_of_record_name(name)
+                    key = key_of_record_name(name, shard)
                     if key is not None:
                         yield key
 
@@ -162,7 +162,7 @@ class DiskStore:
         """All blobs of a key: the one its record names, and any that a kill left behind."""
         folder = self.layout.kernels / key[:2]
         with suppress(FileNotFoundError):
-            return [f"{folder}/{name}" for name in os.listdir(folder) if key_of_blob_name(name) == key]
+            return [f"{folder}/{name}" for name in os.listdir(folder) if key_of_blob_name(name, key[:2]) == key]
         return []
 
 
@@ -192,8 +192,9 @@ def _create(layout: StoreLayout) -> None:
     if layout.root.exists() and not layout.root.is_dir():
         raise StoreUnusable(f"{layout.root} is a file; a store is a directory")
     layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Folders of a store whose making was cut short are no strangers.
-    strangers = sorted({path.name for path in layout.root.iterdir()} - {folder.name for folder in layout.folders})
+    # What a store may hold is no stranger: its making may have been cut short, or its marker lost.
+    own = {path.name for path in (*layout.folders, layout.mirror, layout.mirror_log)}
+    strangers = sorted({path.name for path in layout.root.iterdir()} - own)
     if strangers:
         raise StoreUnusable(f"{layout.root} holds {strangers[0]!r} and is not a store; give an empty or new directory")
     for folder in layout.folders:

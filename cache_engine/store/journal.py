@@ -190,15 +190,22 @@ def read_journal(folder: Path) -> Tally:
 
 
 def read_snapshot(folder: Path) -> Snapshot:
-    """The sums of folded files; empty when nothing was folded yet or the file cannot be read."""
+    """The sums of folded files; empty when nothing was folded yet or the file cannot be read, which is said."""
+    try:
+        return _load_snapshot(folder)
+    except (OSError, ValueError) as error:
+        _log.warning("%s cannot be read, so older usage is not counted: %s", folder / _SNAPSHOT, error)
+        return Snapshot()
+
+
+def _load_snapshot(folder: Path) -> Snapshot:
     try:
         snapshot = msgspec.json.decode((folder / _SNAPSHOT).read_bytes(), type=Snapshot)
     except FileNotFoundError:
         return Snapshot()
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        _log.warning("%s cannot be read, so older usage is not counted: %s", folder / _SNAPSHOT, error)
-        return Snapshot()
-    return snapshot if snapshot.format == _FORMAT else Snapshot()
+    if snapshot.format != _FORMAT:
+        raise ValueError(f"it is of format {snapshot.format}, and this program knows {_FORMAT}")
+    return snapshot
 
 
 def read_events(folder: Path, snapshot: Snapshot, positions: dict[str, int]) -> Iterator[Event]:
@@ -226,9 +233,16 @@ def journal_state(folder: Path) -> tuple[tuple[str, int], ...]:
 def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
     """Adds up the files nobody holds into the snapshot; returns how many. To be called under the maintenance lock.
 
+    A snapshot that cannot be read is left alone, and with it all files: it may be a newer version's.
+
     Args:
         keep: tells for a key whether its usage is still of interest.
     """
+    try:
+        snapshot = _load_snapshot(folder)
+    except (OSError, ValueError) as error:
+        _log.warning("the journal is not folded, since %s cannot be read: %s", folder / _SNAPSHOT, error)
+        return 0
     for name in _names(folder, _OPEN):
         descriptor = os.open(folder / name, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -237,7 +251,6 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
         finally:
             os.close(descriptor)
     names = _names(folder, _FOLDING)
-    snapshot = read_snapshot(folder)
     stems = [name.partition(".")[0] for name in names]
     fresh = [name for name, stem in zip(names, stems, strict=True) if stem not in snapshot.folded]
     if fresh:

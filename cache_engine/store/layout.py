@@ -77,6 +77,11 @@ class StoreLayout:
         return self.root / "mirror.duckdb"
 
     @property
+    def mirror_log(self) -> Path:
+        """What DuckDB writes beside it."""
+        return self.root / "mirror.duckdb.wal"
+
+    @property
     def folders(self) -> tuple[Path, ...]:
         """Every folder a store has from the start."""
         return (self.kernels, self.metadata, self.temp, self.journal, self.locks, self.quarantine, self.jobs)
@@ -108,13 +113,13 @@ class StoreLayout:
         return self.locks / "mirror.lock"
 
 
-def key_of_record_name(name: str) -> CacheKey | None:
-    """The key in a record's file name; ``None`` when the name is not a record's."""
+def key_of_record_name(name: str, shard: str) -> CacheKey | None:
+    """The key in the name of a file in ``metadata/<shard>``; ``None`` when no record is called that there."""
     stem, dot, suffix = name.partition(".")
-    return CacheKey(stem) if dot and suffix == "json" and is_key(stem) else None
+    return CacheKey(stem) if dot and suffix == "json" and is_key(stem) and stem[:2] == shard else None
 
 
-def key_of_blob_name(name: str) -> CacheKey | None:
-    """The key in a blob's file name; ``None`` when the name is not a blob's."""
+def key_of_blob_name(name: str, shard: str) -> CacheKey | None:
+    """The key in the name of a file in ``kernels/<shard>``; ``None`` when no blob is called that there."""
     stem, dash, digest = name.partition("-")
-    return CacheKey(stem) if dash and len(digest) == 16 and is_key(stem) else None
+    return CacheKey(stem) if dash and len(digest) == 16 and is_key(stem) and stem[:2] == shard else None

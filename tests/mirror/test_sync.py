@@ -160,6 +160,27 @@ def test_deleting_the_mirror_loses_nothing(store: DiskStore) -> None:
     assert _content(mirror) == before
 
 
+def test_a_mirror_built_anew_gives_no_number_that_an_earlier_one_gave(store: DiskStore) -> None:
+    """Pages keep answers by that number."""
+    mirror = Mirror(store)
+    given = []
+    for seed in range(3):
+        publish(store, seed)
+        given.append(mirror.sync().generation)
+        mirror.path.unlink()
+    assert len(set(given)) == 3
+
+
+def test_a_record_in_the_wrong_folder_is_no_entry(store: DiskStore) -> None:
+    path = record_file(store, publish(store))
+    elsewhere = store.layout.metadata / ("00" if path.parent.name != "00" else "01")
+    elsewhere.mkdir()
+    path.rename(elsewhere / path.name)
+    mirror = Mirror(store)
+    assert mirror.sync().added == 0
+    assert list(store.keys()) == []
+
+
 @pytest.mark.parametrize("content", [b"", b"no database", b"\0" * 100_000])
 def test_a_damaged_mirror_is_built_again(store: DiskStore, content: bytes) -> None:
     mirror = Mirror(store)

@@ -166,6 +166,15 @@ def test_the_inspector_shows_every_part(open_page: Open, compiled_store: Path, p
         assert expected[part] in app.code[1].value
 
 
+def test_the_mirror_built_anew_shows_what_is_there_now(open_page: Open, compiled_store: Path) -> None:
+    """Not what an earlier mirror had answered."""
+    app = sound(open_page(compiled_store, "kernels"))
+    for count in (1, 2):
+        fill(make_store(compiled_store), count)
+        (compiled_store / "mirror.duckdb").unlink()
+        assert len(sound(app.run()).dataframe[0].value) == 4 + count
+
+
 @pytest.mark.parametrize("key", ["0" * 64, "nonsense", "<script>alert(1)</script>", "../../etc/passwd"])
 def test_a_link_to_no_kernel_is_told_plainly(open_page: Open, compiled_store: Path, key: str) -> None:
     app = open_page(compiled_store, "kernels", key=key)

@@ -189,6 +189,13 @@ def test_an_empty_folder_becomes_a_store(tmp_path: Path) -> None:
     assert open_store(tmp_path).marker.exists()
 
 
+def test_a_store_that_lost_its_marker_is_still_one(store: DiskStore) -> None:
+    key = publish(store)
+    store.layout.mirror.touch()
+    store.layout.marker.unlink()
+    assert make_store(store.layout.root).get(key) is not None
+
+
 def test_a_store_whose_making_was_cut_short_is_finished(tmp_path: Path) -> None:
     (tmp_path / "kernels").mkdir()
     (tmp_path / "temp").mkdir()

@@ -244,6 +244,18 @@ def test_a_damaged_snapshot_is_said_and_does_not_stop_the_reader(
     assert "cannot be read" in caplog.text
 
 
+@pytest.mark.parametrize("text", ['{"format": 99}', "{", "\x00"])
+def test_a_snapshot_that_cannot_be_read_is_not_folded_over(folder: Path, text: str) -> None:
+    """It may be a newer version's."""
+    (folder / "snapshot.json").write_text(text)
+    journal = Journal(folder, NEVER)
+    journal.hit(KEY, "disk")
+    journal.close()
+    assert _fold(folder) == 0
+    assert (folder / "snapshot.json").read_text() == text
+    assert _hits(folder) == {"disk": 1}
+
+
 def test_a_closed_journal_can_be_dropped(folder: Path) -> None:
     """Neither its thread nor the hooks at fork and exit keep it alive."""
     import gc
