@@ -6,6 +6,7 @@ Text from the store never becomes markup: tables show it as it is, and Plotly, w
 from __future__ import annotations
 
 import html
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
@@ -13,15 +14,23 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from cache_engine.errors import InvalidProblem
 from cache_engine.integrity import Finding
 from cache_engine.jobs import Job
+from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
+from cache_engine.model.gemm import DType, Layout
 from cache_engine.policy.plan import EvictionPlan
 from cache_engine.stats import CLEAN, CORRUPT, EVICT, PUBLISH, REPAIR, UNPUBLISHED, hit_rate
 from cache_engine.store.codec import stored_bytes
-from cache_engine.units import human_bytes, human_ms, human_rate
+from cache_engine.units import counted, human_bytes, human_ms, human_rate
 
 Row = dict[str, Any]
+
+# What has a colour of its own, so that it keeps it whatever else is in a store.
+_KINDS = (("simt", "fp32"), ("tensor_core", "bf16"), ("tensor_core", "fp16"), ("simt", "fp64"))
+AS_INPUTS = "as A and B"
+_LATELY_S = 7 * 86_400.0
 
 # Okabe and Ito's colours, which most colour-blind readers tell apart, the accent first.
 _COLOURS = ("#4d8b00", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9")
@@ -78,19 +87,23 @@ def overview_tiles(row: Row, max_entries: int, max_bytes: int) -> list[Tile]:
             "What the kernels served from disk took to compile. Hits in memory are not counted: without a cache, too, "
             "a process would keep what it has compiled.",
         ),
-        Tile("Compiling spent", human_ms(row["compile_us"] / 1e3), f"{row['compiles']:,} kernels were compiled."),
+        Tile("Compiling spent", human_ms(row["compile_us"] / 1e3), f"{counted(row['compiles'], 'compile')}."),
     ]
 
 
-def overview_troubles(row: Row) -> list[str]:
-    """What someone should look at, in words; nothing when all is well."""
+def overview_troubles(row: Row, events: Iterable[Row], now: float) -> list[str]:
+    """What someone should look at, in words: what cannot be read now, and what went wrong lately."""
+    recent = Counter(event["kind"] for event in events if now - event["happened_at"] < _LATELY_S)
     troubles = []
-    if row["publish_failures"]:
-        troubles.append(f"{row['publish_failures']:,} kernels were compiled but could not be kept (see below for why).")
-    if row["corruptions"]:
-        troubles.append(f"{row['corruptions']:,} damaged entries were found and set aside.")
+    if recent[UNPUBLISHED]:
+        kernels = counted(recent[UNPUBLISHED], "kernel")
+        troubles.append(f"In the last week {kernels} could not be kept after compiling. Below is why.")
+    if recent[CORRUPT]:
+        entries = counted(recent[CORRUPT], "damaged entry", "damaged entries")
+        troubles.append(f"In the last week {entries} were found and set aside in the store's quarantine folder.")
     if row["unreadable"]:
-        troubles.append(f"{row['unreadable']:,} records cannot be read now. Admin → Integrity tells more.")
+        records = counted(row["unreadable"], "record")
+        troubles.append(f"{records} cannot be read now. Admin → Integrity tells more.")
     return troubles
 
 
@@ -131,15 +144,15 @@ def event_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
 
 
 def architecture_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
-    """Sums for each architecture."""
+    """Sums for each architecture, as numbers, so that every column can be sorted."""
     return [
         {
             "Target": row["arch"],
             "Kernels": row["entries"],
-            "Code": human_bytes(row["size_bytes"]),
-            "On disk": human_bytes(row["stored_bytes"]),
-            "Compiling took": human_ms(row["compile_ms"]),
-            "Median": human_ms(row["median_compile_ms"]),
+            "Code": row["size_bytes"] / 1024,
+            "On disk": row["stored_bytes"] / 1024,
+            "Compiling took": row["compile_ms"] / 1000,
+            "Median": row["median_compile_ms"],
             "Hits": row["hits"],
             "Last used": moment(row["last_used_at"], zone),
         }
@@ -151,10 +164,14 @@ def entries_figure(families: Sequence[Row]) -> go.Figure:
     """Kernels per architecture, stacked by family and dtype."""
     figure = go.Figure()
     kinds = sorted({(row["family"], row["dtype"]) for row in families})
+    strange = [kind for kind in kinds if kind not in _KINDS]
     for family, dtype in kinds:
-        chosen = [row for row in families if (row["family"], row["dtype"]) == (family, dtype)]
+        kind = (family, dtype)
+        chosen = [row for row in families if (row["family"], row["dtype"]) == kind]
+        number = _KINDS.index(kind) if kind in _KINDS else len(_KINDS) + strange.index(kind)
         figure.add_bar(
             name=html.escape(f"{family} {dtype}"),
+            marker_color=_COLOURS[number % len(_COLOURS)],
             x=[html.escape(row["arch"]) for row in chosen],
             y=[row["entries"] for row in chosen],
         )
@@ -223,9 +240,28 @@ def victim_table(plan: EvictionPlan, names: dict[str, str], zone: tzinfo) -> lis
 def finding_table(findings: Iterable[Finding]) -> list[Row]:
     """What a check found, and what repair would do."""
     return [
-        {"Finding": finding.kind.value, "File": finding.path, "Cause": finding.cause, "Repair would": finding.remedy}
+        {"Finding": finding.kind.value, "Repair would": finding.remedy, "Cause": finding.cause, "File": finding.path}
         for finding in findings
     ]
+
+
+def asked_of(job: Job) -> Row:
+    """What a job was asked, as the Compile page's form names it; nothing of a command that it would not give."""
+    named = dict(zip(job.command[4::2], job.command[5::2], strict=False))
+    try:
+        m, n, k = (int(size) for size in job.command[1:4])
+        return {
+            "m": m,
+            "n": n,
+            "k": k,
+            "batch": int(named["--batch"]),
+            "dtype": DType(named["--dtype"]),
+            "out_dtype": AS_INPUTS if named["--out-dtype"] == named["--dtype"] else DType(named["--out-dtype"]),
+            "layout": Layout(named["--layout"]),
+            "arch": architecture(named["--arch"]).name,
+        }
+    except (KeyError, ValueError, InvalidProblem):
+        return {}
 
 
 def stage_lines(job: Job) -> str:
@@ -275,5 +311,5 @@ def _titled(figure: go.Figure, title: str, x: str, y: str, rows: Sequence[Row]) 
         height=360,
     )
     # In the order of the rows, which is that of the compute capabilities.
-    figure.update_xaxes(type="category", categoryorder="array", categoryarray=categories, tickangle=0)
+    figure.update_xaxes(type="category", categoryorder="array", categoryarray=categories)
     return figure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import streamlit as st
 
@@ -12,6 +12,7 @@ from cache_engine.model.artifact import Record
 
 PARTS = ("Summary", "Key", "Source", "PTX", "SASS", "Log")
 _LANGUAGES = {"Source": "cpp", "PTX": "asm", "SASS": "asm", "Log": None}
+_SHOWN = "kernels shown"
 _SMALL = st.column_config.TextColumn(width="small")
 _NARROW = ("Target", "Dtype", "m × n × k", "Batch", "Config")
 _KERNEL_COLUMNS = {
@@ -44,22 +45,39 @@ def kernel_list(rows: list[dict[str, Any]], *, key: str) -> None:
     st.dataframe(table, hide_index=True, column_config=_KERNEL_COLUMNS, key=key)
 
 
-def kernel_picker(rows: list[dict[str, Any]], *, narrow: bool) -> str | None:
-    """A table of kernels of which one can be selected; returns its key. ``narrow`` leaves most columns out."""
-    # A selection is of row numbers: with other rows, it must not carry over.
-    listed = hash(tuple(row["key"] for row in rows))
-    event = st.dataframe(
+def picked_kernel(current: str | None) -> str | None:
+    """The kernel to look into, given the one looked into so far: another if the reader has just picked one, or none.
+
+    What the reader picked is a row of the list as it was shown, which may have changed since; so this is to be asked
+    before a new list is drawn.
+    """
+    shown: tuple[str, list[str], str | None] | None = st.session_state.get(_SHOWN)
+    if shown is None or shown[0] not in st.session_state:
+        return current
+    name, keys, selected = shown
+    rows = st.session_state[name]["selection"]["rows"]
+    picked = keys[rows[0]] if rows else None
+    return current if picked == selected else picked
+
+
+def kernel_picker(rows: list[dict[str, Any]], current: str | None) -> None:
+    """A table of kernels of which one can be picked; see ``picked_kernel``. Beside an inspector it is narrow."""
+    keys = [row["key"] for row in rows]
+    selected = current if current in keys else None
+    name = f"kernels-{hash((tuple(keys), selected))}"
+    st.session_state[_SHOWN] = (name, keys, selected)
+    height: int | Literal["content"] = min(680, 36 * (len(rows) + 1)) if current else "content"
+    st.dataframe(
         presenters.kernel_table(rows, context.timezone()),
         hide_index=True,
-        column_order=_NARROW if narrow else None,
+        column_order=_NARROW if current else None,
         column_config=_KERNEL_COLUMNS,
-        height=680 if narrow else "auto",
-        key=f"kernels-{listed}",
+        height=height,
+        key=name,
         on_select="rerun",
         selection_mode="single-row",
+        selection_default={"selection": {"rows": [] if selected is None else [keys.index(selected)]}},
     )
-    chosen = event["selection"]["rows"]
-    return rows[chosen[0]]["key"] if chosen and chosen[0] < len(rows) else None
 
 
 def inspector(key: str) -> None:

@@ -21,6 +21,11 @@ def dashboard_script() -> Path:
     return assets_root() / "app" / "main.py"
 
 
+def dashboard_server() -> Path:
+    """What runs Streamlit."""
+    return assets_root() / "app" / "serve.py"
+
+
 def shape_catalogue() -> Path:
     """GEMM shapes of public models; see the script beside it for where they come from."""
     return assets_root() / "sample_data" / "model_gemm_shapes.csv"

@@ -6,6 +6,7 @@ error. Exit: 0 done · 1 findings or failure · 2 wrong usage · 3 needs a GPU o
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -31,6 +32,7 @@ from cache_engine.errors import UsageError
 from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.units import printable
 
 if TYPE_CHECKING:
     from cache_engine.engine import Cache, CompiledKernel
@@ -51,7 +53,9 @@ def main() -> NoReturn:
 @click.pass_context
 def commands(ctx: click.Context, store: Path | None) -> None:
     """A persistent cache of compiled GPU matrix-multiply kernels."""
-    ctx.obj = Settings.load(dir=store)
+    if store == Path():
+        raise UsageError("--store is empty; give a directory")
+    ctx.obj = Settings.load() if store is None else Settings.load(dir=store)
 
 
 # ---- Getting kernels ----
@@ -92,7 +96,7 @@ def time_verb(settings: Settings, /, as_json: bool, job: Path | None, **asked: A
         document = documents.timed(kernel, timing)
         if reporter:
             reporter.finish(to_json(document))
-    emit(document, as_json, lambda: terminal.print_fields(document))
+    emit(document, as_json, lambda: terminal.print_timing(document))
     if not timing.verified:
         click.get_current_context().exit(FAILED)
 
@@ -157,21 +161,22 @@ def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) ->
 @click.option("--ptx", "part", flag_value=PTX, help="Print the PTX.")
 @click.option("--sass", "part", flag_value="sass", help="Print the machine code, disassembled.")
 @click.option("--log", "part", flag_value=LOG, help="Print what the compiler said.")
-@click.option("--cubin", type=click.Path(path_type=Path, dir_okay=False), help="Write the compiled code to this file.")
+@click.option(
+    "--cubin", type=click.Path(path_type=Path, allow_dash=True), help="Write the compiled code here; - prints it."
+)
 @json_option
 @click.pass_obj
 def show_verb(settings: Settings, /, key: str, part: str | None, cubin: Path | None, as_json: bool) -> None:
     """Show one kernel; KEY may be shortened to its first digits."""
-    with _open(settings) as cache:
+    with _open(settings, create=False) as cache:
         record = cache.find(key)
         if cubin is not None:
             _write(cubin, cache.store.section(record, CUBIN))
         if part is not None:
             text = cache.text(record, part)
-            emit({"key": record.key, part: text}, as_json, lambda: print(text))
+            emit({"key": record.key, part: text}, as_json, lambda: print(printable(text, keep="\n\t")))
         elif cubin is None or as_json:
-            document = documents.record(record)
-            emit(document, as_json, lambda: terminal.print_fields(terminal.record_fields(record)))
+            emit(documents.record(record), as_json, lambda: terminal.print_record(record))
 
 
 @commands.command("stats")
@@ -180,7 +185,7 @@ def show_verb(settings: Settings, /, key: str, part: str | None, cubin: Path | N
 @click.pass_obj
 def stats_verb(settings: Settings, /, by_arch: bool, as_json: bool) -> None:
     """Show what the store holds and what it has saved."""
-    with _open(settings) as cache:
+    with _open(settings, create=False) as cache:
         document = documents.statistics(cache.stats())
         if by_arch:
             from cache_engine.mirror import queries
@@ -239,7 +244,7 @@ def clean_verb(
         max_entries=max_entries,
         everything=everything,
     )
-    with _open(settings) as cache:
+    with _open(settings, create=False) as cache:
         plan = cache.plan_cleaning(None if rules == Limits() else rules)
         cleaned = None
         if not dry_run:
@@ -262,7 +267,7 @@ def verify_verb(settings: Settings, /, repair: bool, as_json: bool) -> None:
     """
     from cache_engine import housekeeping, integrity
 
-    with _open(settings) as cache:
+    with _open(settings, create=False) as cache:
         total, _ = housekeeping.count(cache.layout)
         with terminal.progress("Checking", total) as (bar, task):
             findings = list(integrity.check(cache.store, lambda: bar.advance(task)))
@@ -279,11 +284,11 @@ def verify_verb(settings: Settings, /, repair: bool, as_json: bool) -> None:
 @click.pass_obj
 def sync_verb(settings: Settings, /, rebuild: bool, as_json: bool) -> None:
     """Bring the DuckDB mirror up to date with the files."""
-    with _open(settings) as cache:
+    with _open(settings, create=False) as cache:
         started = time.perf_counter()
         synced = cache.mirror.sync(rebuild=rebuild)
         document = {**msgspec.to_builtins(synced), "ms": (time.perf_counter() - started) * 1e3}
-    emit(document, as_json, lambda: terminal.print_fields(document))
+    emit(document, as_json, lambda: terminal.print_synced(document))
 
 
 @commands.command("bench")
@@ -316,13 +321,13 @@ def bench_verb(entries: int, rows: int, as_json: bool) -> None:
 
 
 @commands.command("dashboard")
-@click.option("--port", type=click.IntRange(1, 65_535), default=8501, show_default=True, help="Port on 127.0.0.1.")
+@click.option("--port", type=click.IntRange(1, 65_535), default=8501, show_default=True, help="Port to answer at.")
 @click.option("--headless/--browser", default=True, help="Whether to open a browser.")
 @click.pass_obj
 def dashboard_verb(settings: Settings, /, port: int, headless: bool) -> None:
     """Serve the dashboard on this store, until Ctrl-C.
 
-    It answers at http://127.0.0.1:8501, on this machine alone.
+    It answers at http://127.0.0.1:PORT, on this machine alone.
     """
     from cache_engine.dashboard import serve
 
@@ -334,10 +339,11 @@ def dashboard_verb(settings: Settings, /, port: int, headless: bool) -> None:
 # ---- Shared by verbs ----
 
 
-def _open(settings: Settings) -> Cache:
+def _open(settings: Settings, *, create: bool = True) -> Cache:
+    """Opens the store. What only looks must not make one: it would show an empty store for a mistyped name."""
     from cache_engine.engine import open_cache
 
-    return open_cache(settings=settings)
+    return open_cache(settings=settings, create=create)
 
 
 def _get(cache: Cache, asked: dict[str, Any], **options: Any) -> CompiledKernel:
@@ -370,6 +376,7 @@ def _list(
     family: tuple[str, ...],
     compiler: tuple[str, ...],
     sort: str,
+    ascending: bool,
     limit: int,
     offset: int,
     as_json: bool,
@@ -377,16 +384,22 @@ def _list(
     from cache_engine.mirror import queries
 
     chosen = queries.KernelFilter(text, arch, dtype, family, compiler)
-    with _open(settings) as cache:
+    with _open(settings, create=False) as cache:
         cache.mirror.sync()
         with cache.mirror.read() as connection:
-            rows = queries.kernels(connection, chosen, sort=sort, limit=limit, offset=offset)
+            rows = queries.kernels(
+                connection, chosen, sort=sort.replace("-", " "), descending=not ascending, limit=limit, offset=offset
+            )
             document = {"total": queries.count(connection, chosen), "offset": offset, "rows": rows}
-    emit(document, as_json, lambda: terminal.print_kernels(document))
+            there = queries.facets(connection) if not rows else {}
+    emit(document, as_json, lambda: terminal.print_kernels(document, there))
 
 
 def _write(path: Path, data: bytes) -> None:
     try:
-        path.write_bytes(data)
+        if str(path) == "-":
+            sys.stdout.buffer.write(data)
+        else:
+            path.write_bytes(data)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error

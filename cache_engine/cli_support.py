@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
@@ -15,7 +16,8 @@ import click
 import msgspec
 
 from cache_engine.errors import CompileError, GemmCacheError, InvalidProblem, NotHereError, StoreUnusable, UsageError
-from cache_engine.model.gemm import MAX_DIMENSION, DType, Layout
+from cache_engine.mirror.queries import SORTS
+from cache_engine.model.gemm import DType, Layout
 
 if TYPE_CHECKING:
     from cache_engine.jobs import Reporter
@@ -27,6 +29,7 @@ OK, FAILED, WRONG_USAGE, NOT_HERE, INTERRUPTED = 0, 1, 2, 3, 130
 
 def run(commands: click.Group) -> NoReturn:
     """Runs a command line; every error becomes one line and an exit code of the contract."""
+    _prepare_output()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     logging.getLogger("cache_engine").addHandler(handler)
@@ -42,9 +45,22 @@ def run(commands: click.Group) -> NoReturn:
         _fail("CompileError", str(error), FAILED)
     except GemmCacheError as error:
         _fail(type(error).__name__, str(error), _code_of(error))
+    except OSError as error:
+        where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+        _fail("OSError", f"{where}{error.strerror or error}; look at the disk and at its permissions", FAILED)
     except (click.exceptions.Abort, KeyboardInterrupt):
         _fail("Interrupted", "interrupted; the store is as it was after the last finished step", INTERRUPTED)
     sys.exit(code if isinstance(code, int) else OK)
+
+
+def _prepare_output() -> None:
+    """Makes standard output and error take whatever is written, also where they are closed or know no ``×``."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open to the end)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 @contextmanager
@@ -58,7 +74,7 @@ def reporting(job: Path | None) -> Iterator[Reporter | None]:
     reporter = Reporter(job)
     try:
         yield reporter
-    except GemmCacheError as error:
+    except (GemmCacheError, OSError) as error:
         reporter.fail(str(error))
         raise
 
@@ -88,8 +104,22 @@ class SizedVerb(click.Command):
         """Refuses negative sizes, then parses as ever."""
         for argument in args:
             if re.fullmatch(r"-\d+", argument):
-                raise InvalidProblem(f"{argument} is not a size; m, n and k must be from 1 to {MAX_DIMENSION:,}")
+                raise InvalidProblem(f"{argument} is not a size; m, n, k and the batch are whole numbers from 1 on")
         return super().parse_args(ctx, args)
+
+
+class _Size(click.ParamType[int]):
+    """A whole number in plain digits; what Python would also take, such as ``1_000``, is more likely a slip."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number."""
+        if isinstance(value, int):
+            return value
+        if not re.fullmatch("[0-9]{1,40}", value):
+            self.fail(f"{value!r} is not a whole number.", param, ctx)
+        return int(value)
 
 
 def json_option(verb: _F) -> _F:
@@ -105,10 +135,10 @@ def _last_first(*decorators: Callable[[Any], Any]) -> Iterator[Callable[[Any], A
 def problem_options(verb: _F) -> _F:
     """Gives a verb the arguments and options that ask for a kernel."""
     for decorate in _last_first(
-        click.argument("m", type=int),
-        click.argument("n", type=int),
-        click.argument("k", type=int),
-        click.option("--batch", type=int, default=1, show_default=True, help="Number of independent products."),
+        click.argument("m", type=_Size()),
+        click.argument("n", type=_Size()),
+        click.argument("k", type=_Size()),
+        click.option("--batch", type=_Size(), default=1, show_default=True, help="Number of independent products."),
         click.option("--dtype", default=DType.BF16.value, show_default=True, help=f"{', '.join(DType)}."),
         click.option("--out-dtype", help="Element type of C; by default that of A and B."),
         click.option(
@@ -121,7 +151,7 @@ def problem_options(verb: _F) -> _F:
         click.option("--compiler", default="nvrtc", show_default=True, help="What compiles: nvrtc."),
         click.option("--family", help="Kernel family: tensor_core or simt. Default: by dtype."),
         click.option("--config", metavar="NAME=VALUE,…", help="Use these tiles instead of choosing."),
-        click.option("--job", type=click.Path(path_type=Path), hidden=True),
+        click.option("--report-to", "job", type=click.Path(path_type=Path), hidden=True),
     ):
         verb = decorate(verb)
     return verb
@@ -129,14 +159,23 @@ def problem_options(verb: _F) -> _F:
 
 def filter_options(verb: _F) -> _F:
     """Gives a verb the options of a list of kernels."""
+    sorts = [name.replace(" ", "-") for name in SORTS]
     for decorate in _last_first(
         click.option("--arch", multiple=True, help="Only this target. May be given several times, as may the next."),
         click.option("--dtype", multiple=True, help="Only this element type."),
         click.option("--family", multiple=True, help="Only this family."),
         click.option("--compiler", multiple=True, help="Only this compiler."),
-        click.option("--sort", default="last used", show_default=True, help="What to sort by."),
+        click.option(
+            "--sort",
+            type=click.Choice(sorts),
+            metavar="BY",
+            default=sorts[0],
+            show_default=True,
+            help=f"One of: {', '.join(sorts)}.",
+        ),
+        click.option("--ascending", is_flag=True, help="Smallest, oldest or A first; without it, last."),
         click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Rows to show."),
-        click.option("--offset", type=click.IntRange(0), default=0, help="Rows to pass over first."),
+        click.option("--offset", type=click.IntRange(0, 10**9), default=0, help="Rows to pass over first."),
         json_option,
     ):
         verb = decorate(verb)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ for _power, _letter in enumerate("KMGT", start=1):
     _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power, _letter: 1024**_power}
 
 GIB = 1024**3
+MIN_FLUSH_S = 0.01  # below, writing would keep a processor busy
 
 
 def _setting(default: Any, text: str) -> Any:
@@ -41,7 +42,7 @@ class Settings:
 
     @classmethod
     def load(cls, environment: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
-        """Defaults, overridden by the environment, overridden by arguments that are not ``None``.
+        """Defaults, overridden by the environment, overridden by arguments.
 
         Raises:
             UsageError: naming the setting whose value cannot be read.
@@ -50,22 +51,39 @@ class Settings:
         values: dict[str, Any] = {}
         for setting in fields(cls):
             variable = f"GEMM_CACHE_{setting.name.upper()}"
-            if overrides.get(setting.name) is not None:
-                values[setting.name] = overrides.pop(setting.name)
-            elif environment.get(variable):
+            if environment.get(variable):
                 values[setting.name] = _parse(setting.name, setting.default, environment[variable], variable)
-        settings = cls(**values)
-        settings._check()
-        return settings
+        return cls(**values).with_overrides(overrides)
 
-    def _check(self) -> None:
+    def with_overrides(self, overrides: Mapping[str, Any]) -> Settings:
+        """The same with some settings changed.
+
+        Raises:
+            UsageError: when there is no such setting, or it cannot have that value.
+        """
+        names = [setting.name for setting in fields(self)]
+        for name in overrides:
+            if name not in names:
+                raise UsageError(f"there is no setting {name!r}; there are: {', '.join(names)}")
+        return replace(self, **overrides).checked()
+
+    def checked(self) -> Settings:
+        """The same, once its values are known to make sense.
+
+        Raises:
+            UsageError: naming the setting that does not.
+        """
         for name in ("max_bytes", "max_entries", "expire_days", "memory_bytes", "lock_timeout_s", "journal_flush_s"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"setting {name} is {getattr(self, name)}; it must not be negative")
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e18:
+                raise UsageError(f"setting {name} is {value!r}; it must be a number that is not negative")
+        if self.journal_flush_s < MIN_FLUSH_S:
+            raise UsageError(f"setting journal_flush_s is {self.journal_flush_s}; it must be at least {MIN_FLUSH_S}")
         if not 0 < self.eviction_threshold <= 1:
             raise UsageError(f"setting eviction_threshold is {self.eviction_threshold}; it must be above 0, at most 1")
         if self.durability not in ("durable", "fast"):
             raise UsageError(f"setting durability is {self.durability!r}; use durable or fast")
+        return self
 
     def directory(self) -> Path:
         """Where the store is, absolute."""
@@ -82,7 +100,7 @@ def parse_bytes(text: str) -> int:
     Raises:
         UsageError: when it is not of that form.
     """
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?I?B?)", text.strip().upper())
+    match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([KMGT]?I?B?)", text.strip().upper())
     if match is None or match[2] not in _UNITS:
         raise UsageError(f"{text!r} is not a size; write it like 2GB, 512MiB or 1000000")
     return int(float(match[1]) * _UNITS[match[2]])
@@ -99,5 +117,7 @@ def _parse(name: str, default: object, text: str, variable: str) -> object:
         if isinstance(default, float):
             return float(text)
     except (KeyError, ValueError, UsageError) as error:
-        raise UsageError(f"{variable} is {text!r}, which cannot be read as {type(default).__name__}") from error
+        kinds = {bool: "yes or no", int: "a whole number", float: "a number"}
+        kind = "a size, such as 5GiB" if name.endswith("_bytes") else kinds[type(default)]
+        raise UsageError(f"{variable} is {text!r}; it must be {kind}") from error
     return Path(text) if name == "dir" else text

@@ -81,11 +81,11 @@ def _tools() -> Iterator[Check]:
 
 def _store(settings: Settings) -> Iterator[Check]:
     directory = settings.directory()
-    if not directory.exists():
+    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
         yield Check("store", NOTE, f"{directory} does not exist yet; it is made when first used")
         return
     try:
-        layout = open_store(directory, trust=settings.trust_store)
+        layout = open_store(directory, trust=settings.trust_store, create=False)
     except GemmCacheError as error:
         yield Check("store", PROBLEM, str(error))
         return

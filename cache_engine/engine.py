@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine import housekeeping
 from cache_engine.config import Settings
-from cache_engine.errors import CorruptEntry, KeyNotFound, LockTimeout
+from cache_engine.errors import CorruptEntry, KeyNotFound, LockTimeout, StoreError, UsageError
 from cache_engine.kernels.family import launch_of
 from cache_engine.model.artifact import CUBIN, Artifact, Blob, Record
 from cache_engine.model.gemm import GemmProblem
@@ -70,7 +70,7 @@ class Cache:
     """A persistent cache of compiled GEMM kernels. Safe to use from several threads and processes at once.
 
     Opened with :func:`open_cache`. Use it in a ``with``, or call :meth:`close`, to have its last usage counts written
-    at once; else they are at the end of the process.
+    at once; else they are at the end of the process. A closed cache can still be used.
     """
 
     def __init__(self, store: DiskStore, settings: Settings) -> None:
@@ -97,7 +97,7 @@ class Cache:
 
         Args:
             problem: what is asked.
-            arch: its target, if the problem names none.
+            arch: compile for this target, whichever the problem names.
             family, config: use these instead of choosing.
             compiler: which compiler makes it.
             force: compile even if there is an entry, and replace it.
@@ -110,6 +110,10 @@ class Cache:
         """
         stages = StageClock(on_stage)
         with stages(VALIDATE):
+            if not isinstance(problem, GemmProblem):
+                raise UsageError(f"a kernel is asked for with a GemmProblem, not with {type(problem).__name__}")
+            if config is not None and not isinstance(config, KernelConfig):
+                raise UsageError(f"config is a {type(config).__name__}; it must be a KernelConfig")
             problem = self.targeted(problem, arch)
         with stages(SELECT):
             selection = self.select(problem, family=family, compiler=compiler, config=config)
@@ -263,7 +267,9 @@ class Cache:
 
     def _count(self, key: CacheKey, found: Found) -> None:
         in_memory = found.tier == MemoryTier.name
-        self.journal.hit(key, found.tier, 0 if in_memory else round(found.loaded.record.compile_ms * 1000))
+        record = found.loaded.record
+        saved_us = 0 if in_memory else round(record.compile_ms * 1000)
+        self.journal.hit(key, found.tier, made_at=record.created_at, saved_us=saved_us)
 
     def _get_again(self, key: CacheKey, no_lock: str) -> Found | None:
         """Looks again under the key's lock, whose last holder may have made the entry; sets a damaged one aside."""
@@ -302,8 +308,9 @@ class Cache:
                 try:
                     record = self.store.publish(key, artifact, record_of)
                     self.journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=stored_bytes(record))
-                except OSError as error:
-                    reason = f"the store refused it: {error.strerror or error}"
+                except (OSError, StoreError) as error:
+                    cause = error.strerror if isinstance(error, OSError) and error.strerror else error
+                    reason = f"the store refused it: {cause}"
             if reason:
                 record = record_of(self.store.blob_of(key, artifact))
                 self.journal.event(UNPUBLISHED, key=key, compile_us=compile_us, detail=reason)
@@ -326,20 +333,25 @@ class Cache:
             yield reason
 
 
-def open_cache(dir: str | Path | None = None, settings: Settings | None = None, **overrides: Any) -> Cache:
+def open_cache(
+    dir: str | Path | None = None, settings: Settings | None = None, *, create: bool = True, **overrides: Any
+) -> Cache:
     """Opens the store in ``dir``, making it when it does not exist.
 
     Args:
         dir: the store's directory; by default ``GEMM_CACHE_DIR``, else the user cache directory.
-        settings: used as they are, instead of those of the environment.
+        settings: in place of those of the environment.
+        create: whether to make a store where there is none.
         overrides: single settings by name.
 
     Raises:
+        UsageError: when there is no setting of a name, or it cannot have a value.
         StoreUnusable: when the directory cannot serve as a store.
     """
-    if settings is None:
-        settings = Settings.load(dir=None if dir is None else Path(dir), **overrides)
-    layout = open_store(settings.directory(), trust=settings.trust_store)
+    if dir is not None:
+        overrides["dir"] = Path(dir)
+    settings = Settings.load(**overrides) if settings is None else settings.with_overrides(overrides)
+    layout = open_store(settings.directory(), trust=settings.trust_store, create=create)
     store = DiskStore(layout, durable=settings.durability == "durable", compress=settings.compression)
     return Cache(store, settings)
 

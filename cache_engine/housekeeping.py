@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cache_engine.errors import LockTimeout
 from cache_engine.model.key import CacheKey
-from cache_engine.policy.plan import EntryFacts, EvictionPlan, Limits, plan
+from cache_engine.policy.plan import EVERYTHING, EntryFacts, EvictionPlan, Limits, plan
 from cache_engine.stats import CLEAN, EVICT
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold, read_journal
@@ -33,12 +33,11 @@ class Cleaned:
 
 def survey(layout: StoreLayout) -> list[EntryFacts]:
     """Facts on every entry, from file sizes, file times and the journal; no record is opened."""
-    usage = read_journal(layout.journal).usage
-    entries = []
-    for key, stored_bytes, published_at in _scan(layout):
-        used = usage.get(key)
-        entries.append(EntryFacts(key, stored_bytes, max(published_at, used.last_used_at if used else 0.0)))
-    return entries
+    used = _last_uses(layout)
+    return [
+        EntryFacts(key, stored_bytes, max(published_at, used.get(key, 0.0)))
+        for key, stored_bytes, published_at in _scan(layout)
+    ]
 
 
 def plan_cleaning(layout: StoreLayout, limits: Limits, now: float | None = None) -> EvictionPlan:
@@ -51,7 +50,8 @@ def apply(
 ) -> Cleaned:
     """Evicts what a plan names, then folds the journal.
 
-    An entry replaced since the plan was made, or being compiled, is skipped.
+    An entry used or replaced since the plan was made is skipped, unless everything is to go; one being compiled or of
+    another format version is skipped always.
 
     Args:
         on_progress: called with the number of victims looked at so far.
@@ -62,10 +62,13 @@ def apply(
     layout = store.layout
     evicted = freed = 0
     with file_lock(layout.maintenance_lock, _MAINTENANCE_TIMEOUT_S):
+        used = _last_uses(layout)
         for number, victim in enumerate(chosen.victims, start=1):
             key = CacheKey(victim.key)
             with suppress(LockTimeout), file_lock(layout.key_lock(key), _ENTRY_TIMEOUT_S):
-                if _published_at(layout, key) <= victim.last_used_at:
+                last_used_at = max(_published_at(layout, key), used.get(key, 0.0))
+                stale = victim.reason == EVERYTHING or last_used_at <= victim.last_used_at
+                if stale and not store.is_foreign(key):
                     bytes_freed = store.delete(key)
                     journal.event(EVICT, key=key, stored_bytes=bytes_freed, detail=victim.reason)
                     evicted += 1
@@ -98,15 +101,23 @@ def _scan(layout: StoreLayout) -> Iterator[tuple[str, int, float]]:
 
 
 def _files(folder: os.PathLike[str]) -> Iterator[tuple[str, os.stat_result]]:
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):
-                yield entry.name, entry.stat()
+                yield entry.name, entry.stat(follow_symlinks=False)
+
+
+def _last_uses(layout: StoreLayout) -> dict[str, float]:
+    """When each key was last used, by the journal."""
+    last: dict[str, float] = {}
+    for used in read_journal(layout.journal).usage:
+        last[used.key] = max(last.get(used.key, 0.0), used.last_used_at)
+    return last
 
 
 def _published_at(layout: StoreLayout, key: CacheKey) -> float:
     """When the record got its place; never, when it has gone."""
     try:
-        return os.stat(layout.record_path(key)).st_mtime
+        return os.lstat(layout.record_path(key)).st_mtime
     except FileNotFoundError:
         return float("inf")

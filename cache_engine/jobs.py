@@ -1,8 +1,8 @@
 """Long work outside of the process that asked for it: one command in a subprocess, followed through a job file.
 
 The job file is a small JSON document, replaced whole at every step, so whoever polls it sees a consistent state, also
-after a reload and from another process. The command is one of ours, run with ``--job FILE``; it reports its stages
-there, and its JSON result at the end.
+after a reload and from another process. The command is one of ours, run with ``--report-to FILE``; it reports its
+stages there, and its JSON result at the end.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from cache_engine.store.publish import publish_file
 
 RUNNING, DONE, FAILED, DIED = "running", "done", "failed", "died"
 _KEPT = 50
+_FIRST_REPORT_S = 60.0
 
 
 class JobStage(msgspec.Struct):
@@ -39,7 +40,8 @@ class Job(msgspec.Struct, kw_only=True):
     Attributes:
         command: the arguments after ``gemm-cache``.
         state: running, done, failed, or died (ended without saying so).
-        pid: the process at work.
+        pid: the process at work, and
+        process_start: when it started, as the system counts; a number may be given to another process later.
         started_at, ended_at: seconds since 1970.
         result: the command's JSON document, as text.
         error: what went wrong, for people.
@@ -49,6 +51,7 @@ class Job(msgspec.Struct, kw_only=True):
     command: list[str]
     state: str = RUNNING
     pid: int = 0
+    process_start: str = ""
     started_at: float = 0.0
     ended_at: float = 0.0
     stages: list[JobStage] = msgspec.field(default_factory=list)
@@ -78,13 +81,13 @@ class Jobs:
         program = [sys.executable, "-m", "cache_engine", "--store", str(self._layout.root)]
         with open(path.with_suffix(".log"), "wb") as log:
             self._children[job.id] = subprocess.Popen(
-                [*program, *command, "--json", "--job", str(path)],
+                [*program, *command, "--json", "--report-to", str(path)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        _forget_old(self._layout.jobs)
+        _forget_old(self._layout.jobs, keep=job.id)
         return job.id
 
     def load(self, job_id: str) -> Job:
@@ -98,7 +101,10 @@ class Jobs:
         ended = child is not None and child.poll() is not None
         path = self._path(job_id)
         job = _read(path)
-        if job.state == RUNNING and (ended or (job.pid and not _alive(job.pid))):
+        # A process reports as its first act; one that has not after so long never will.
+        silent = not job.pid and not 0 <= time.time() - job.started_at < _FIRST_REPORT_S
+        gone = job.pid and _process_start(job.pid) != job.process_start
+        if job.state == RUNNING and (ended or (child is None and (silent or gone))):
             job.state = DIED
             with suppress(OSError):
                 job.error = path.with_suffix(".log").read_text(errors="replace").strip()[-2000:]
@@ -106,7 +112,7 @@ class Jobs:
 
     def _path(self, job_id: str) -> Path:
         if not re.fullmatch(r"[0-9a-f]+-[0-9a-f]+", job_id):
-            raise StoreError(f"{job_id!r} is not the id of a job")
+            raise StoreError(f"{job_id!r} is not the id of a job; take it from a link of the Compile page")
         return self._layout.jobs / f"{job_id}.json"
 
 
@@ -123,6 +129,7 @@ class Reporter:
         self._temp = path.parent.parent / "temp"
         self._job = _read(path)
         self._job.pid = os.getpid()
+        self._job.process_start = _process_start(self._job.pid)
         self._save()
 
     def stage(self, name: str, ms: float | None) -> None:
@@ -150,27 +157,32 @@ class Reporter:
 def _read(path: Path) -> Job:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Job)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise StoreError(f"there is no job {path.stem}: {error}") from error
+    except FileNotFoundError as error:
+        raise StoreError(f"there is no job {path.stem}; the store keeps the last {_KEPT}") from error
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StoreError(f"the file of job {path.stem} cannot be read: {error}") from error
 
 
 def _save(temp: Path, path: Path, job: Job) -> None:
     publish_file(temp, str(path), msgspec.json.encode(job), durable=False)
 
 
-def _alive(pid: int) -> bool:
+def _process_start(pid: int) -> str:
+    """When a process started, in the system's ticks; empty when there is none. Source: proc(5), /proc/pid/stat."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as status:
+            fields = status.read().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return ""
+    state, started = fields[0], fields[19]
+    return "" if state in "ZX" else started
 
 
-def _forget_old(folder: Path) -> None:
+def _forget_old(folder: Path, keep: str) -> None:
     """Deletes the files of all but the newest jobs. Ids sort by time."""
     for path in sorted(folder.glob("*.json"))[:-_KEPT]:
+        if path.stem == keep:  # its clock may be behind that of the others
+            continue
         for old in (path, path.with_suffix(".log")):
             with suppress(OSError):
                 old.unlink()

@@ -6,6 +6,7 @@ Pure arithmetic. Events are written and read by ``store.journal``; the mirror ad
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -32,6 +33,7 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
             either, ``detail`` sums it up).
         at: seconds since 1970, UTC; of the last use for ``use``.
         key: the entry concerned.
+        made_at: for ``use``, when the entry was made. An entry evicted and made again starts with no hits.
         hits: hits by tier.
         misses: lookups that had to compile.
         saved_us: microseconds of compiling that hits on disk saved. Hits in memory save nothing: a process that has a
@@ -44,6 +46,7 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
     kind: str
     at: float
     key: str = ""
+    made_at: float = 0.0
     hits: dict[str, int] = msgspec.field(default_factory=dict)
     misses: int = 0
     saved_us: int = 0
@@ -52,9 +55,14 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
     detail: str = ""
 
 
-class KeyUsage(msgspec.Struct):
-    """How one key was used: hits by tier, and when last (seconds since 1970)."""
+class EntryUsage(msgspec.Struct):
+    """How one entry was used: hits by tier, and when last (seconds since 1970).
 
+    An entry is a key and when it was made: one made again after it was evicted is another.
+    """
+
+    key: str
+    made_at: float
     hits: dict[str, int] = msgspec.field(default_factory=dict)
     last_used_at: float = 0.0
 
@@ -80,23 +88,24 @@ class Tally:
     def __init__(
         self,
         totals: Totals | None = None,
-        usage: dict[str, KeyUsage] | None = None,
+        usage: Iterable[EntryUsage] = (),
         recent: list[Event] | None = None,
     ) -> None:
         """Starts from earlier sums, which it takes over, or from nothing."""
         self.totals = totals or Totals()
-        self.usage = usage if usage is not None else {}
+        self._usage = {(used.key, used.made_at): used for used in usage}
         self._recent = recent or []
 
     def add(self, event: Event) -> None:
         """Counts one event."""
         totals = self.totals
         if event.kind == USE:
-            usage = self.usage.setdefault(event.key, KeyUsage())
-            usage.last_used_at = max(usage.last_used_at, event.at)
-            for tier, count in event.hits.items():
-                usage.hits[tier] = usage.hits.get(tier, 0) + count
-                totals.hits[tier] = totals.hits.get(tier, 0) + count
+            if event.hits:
+                entry = (event.key, event.made_at)
+                usage = self._usage.setdefault(entry, EntryUsage(*entry))
+                usage.last_used_at = max(usage.last_used_at, event.at)
+                _add(usage.hits, event.hits)
+                _add(totals.hits, event.hits)
             totals.misses += event.misses
             totals.saved_us += event.saved_us
             return
@@ -115,9 +124,19 @@ class Tally:
         self._recent.append(event)
 
     @property
+    def usage(self) -> list[EntryUsage]:
+        """How each entry was used."""
+        return list(self._usage.values())
+
+    @property
     def recent(self) -> list[Event]:
         """The last events other than use, the newest first."""
         return heapq.nlargest(RECENT, self._recent, key=lambda event: (event.at, event.kind, event.key, event.detail))
+
+
+def _add(counts: dict[str, int], more: dict[str, int]) -> None:
+    for name, count in more.items():
+        counts[name] = counts.get(name, 0) + count
 
 
 @dataclass(frozen=True, slots=True)

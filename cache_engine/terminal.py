@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine.model.artifact import Record
 from cache_engine.store.codec import stored_bytes
-from cache_engine.units import human_age, human_bytes, human_ms, human_rate, printable
+from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -26,27 +28,34 @@ LEFT, RIGHT = "left", "right"
 
 def print_kernel(kernel: CompiledKernel) -> None:
     """What ``compile`` found or made."""
-    record, problem = kernel.record, kernel.problem
+    record = kernel.record
     stages = ", ".join(f"{name.replace('_', ' ')} {human_ms(ms)}" for name, ms in kernel.stages_ms.items())
     tier = kernel.tier if kernel.tier == "compiled" else f"hit ({kernel.tier})"
     print_fields(
         {
             "result": tier if not kernel.unpublished else f"{tier}, but not kept: {kernel.unpublished}",
-            "problem": f"{problem.m} × {problem.n} × {problem.k}, batch {problem.batch}, {problem.dtype} → "
-            f"{problem.output}, layout {problem.layout}",
             **record_fields(record),
             "this time": stages,
         }
     )
 
 
+def print_record(record: Record) -> None:
+    """What ``show`` shows of a kernel: its facts, and what its key was hashed from."""
+    print_fields(record_fields(record))
+    print("\nThe key is the SHA-256 of these components:\n")
+    print_fields(dict(record.components))
+
+
 def record_fields(record: Record) -> dict[str, str]:
     """A record, field by field, for people."""
-    r = record.resources
+    p, r = record.problem, record.resources
     return {
         "key": record.key,
         "name": record.name,
         "target": record.arch,
+        "problem": f"{p.m} × {p.n} × {p.k}, batch {p.batch} when first asked for; every m and batch is served",
+        "types": f"{p.dtype} in, {p.out_dtype} out; layout {p.layout}",
         "family": record.family,
         "config": str(record.config),
         "compiler": f"{record.compiler} {record.compiler_version}",
@@ -59,36 +68,62 @@ def record_fields(record: Record) -> dict[str, str]:
     }
 
 
-def print_kernels(page: Document) -> None:
-    """A page of kernels."""
+def print_kernels(page: Document, there: Mapping[str, Sequence[str]]) -> None:
+    """A page of kernels; when there are none, the values that ``there`` are to filter by."""
+    first, shown, total = page["offset"] + 1, len(page["rows"]), page["total"]
+    if not shown:
+        print("No kernel matches." if not total else f"There are only {total:,}.")
+        for column, values in there.items():
+            if values and not total:
+                print(printable(f"  {column} can be: {', '.join(values)}"))
+        return
     now = time.time()
     columns = {
         "key": LEFT, "target": LEFT, "family": LEFT, "dtype": LEFT, "layout": LEFT, "m × n × k": RIGHT, "batch": RIGHT,
         "config": LEFT, "regs": RIGHT, "size": RIGHT, "compiled in": RIGHT, "hits": RIGHT, "last used": RIGHT,
     }  # fmt: skip
-    print_table(
-        columns,
+    rows = [
         (
-            (
-                row["key"][:12], row["arch"], row["family"],
-                row["dtype"] if row["dtype"] == row["out_dtype"] else f"{row['dtype']}→{row['out_dtype']}",
-                row["layout"], f"{row['m']} × {row['n']} × {row['k']}", row["batch"], row["config"], row["registers"],
-                human_bytes(row["size_bytes"]), human_ms(row["compile_ms"]), row["hits"],
-                human_age(now - row["last_used_at"]),
-            )
-            for row in page["rows"]
-        ),
-    )  # fmt: skip
-    first, shown, total = page["offset"] + 1, len(page["rows"]), page["total"]
-    if shown:
-        print(f"\n{first}–{first + shown - 1} of {total}")
-    else:
-        print("No kernel matches." if first == 1 else f"There are only {total}.")
+            row["key"][:12], row["arch"], row["family"],
+            row["dtype"] if row["dtype"] == row["out_dtype"] else f"{row['dtype']}→{row['out_dtype']}",
+            row["layout"], f"{row['m']} × {row['n']} × {row['k']}", row["batch"], row["config"], row["registers"],
+            human_bytes(row["size_bytes"]), human_ms(row["compile_ms"]), row["hits"],
+            human_age(now - row["last_used_at"]),
+        )
+        for row in page["rows"]
+    ]  # fmt: skip
+    print_table(columns, rows, dispensable=("compiled in", "batch", "regs", "layout", "size", "config", "family"))
+    print(f"\n{first:,}–{first + shown - 1:,} of {total:,}")
+
+
+def print_timing(document: Document) -> None:
+    """What ``time`` measured."""
+    verdict = "right" if document["verified"] else "WRONG"
+    print_fields(
+        {
+            "key": document["key"],
+            "device": document["device"],
+            "median": human_ms(document["median_us"] / 1e3),
+            "10th to 90th": f"{human_ms(document['p10_us'] / 1e3)} to {human_ms(document['p90_us'] / 1e3)}, "
+            f"{document['repeats']} launches with a cold L2",
+            "speed": f"{document['tflops']:.1f} TFLOP/s",
+            "result": f"{verdict}; largest relative error {document['max_rel_error']:.2g}",
+        }
+    )
+
+
+def print_synced(document: Document) -> None:
+    """What ``sync`` took over."""
+    print(
+        f"{counted(document['added'], 'kernel')} new or changed, {document['removed']:,} gone, "
+        f"{document['unreadable']:,} unreadable, {counted(document['events'], 'event')}; in {human_ms(document['ms'])}."
+    )
 
 
 def print_statistics(stats: Document) -> None:
     """What ``stats`` found."""
-    hits = ", ".join(f"{count:,} in {tier}" for tier, count in stats["hits"].items()) or "none"
+    where = {"memory": "in memory", "disk": "on disk"}
+    hits = ", ".join(f"{count:,} {where.get(tier, tier)}" for tier, count in stats["hits"].items()) or "none"
     published = stats["last_publish_at"]
     print_fields(
         {
@@ -97,11 +132,11 @@ def print_statistics(stats: Document) -> None:
             "hits": hits,
             "misses": f"{stats['misses']:,}",
             "hit rate": human_rate(stats["hit_rate"]),
-            "compiling took": f"{human_ms(stats['compile_ms'])}, {stats['compiles']:,} kernels",
+            "compiling took": f"{human_ms(stats['compile_ms'])}, {counted(stats['compiles'], 'kernel')}",
             "hits saved": human_ms(stats["saved_ms"]),
-            "evicted": f"{stats['evictions']:,} entries, {human_bytes(stats['evicted_bytes'])}",
+            "evicted": f"{counted(stats['evictions'], 'entry', 'entries')}, {human_bytes(stats['evicted_bytes'])}",
             "found corrupt": f"{stats['corruptions']:,}",
-            "not kept": f"{stats['publish_failures']:,} kernels that could not be published",
+            "not kept": f"{counted(stats['publish_failures'], 'kernel')} that could not be published",
             "last published": human_age(time.time() - published) if published else "never",
         }
     )
@@ -134,22 +169,25 @@ def print_cleaning(document: Document) -> None:
         )  # fmt: skip
         print()
     cleaned = document["cleaned"]
-    kept = f"{document['kept_entries']:,} entries, {human_bytes(document['kept_bytes'])}"
+    kept = f"{counted(document['kept_entries'], 'entry', 'entries')}, {human_bytes(document['kept_bytes'])}"
     if cleaned is None:
-        print(f"Would evict {len(victims):,} entries, {human_bytes(document['victim_bytes'])}; would keep {kept}.")
+        planned = f"{counted(len(victims), 'entry', 'entries')}, {human_bytes(document['victim_bytes'])}"
+        print(f"Would evict {planned}; would keep {kept}.")
     else:
         skipped = f"; {cleaned['skipped']} in use were skipped" if cleaned["skipped"] else ""
-        print(f"Evicted {cleaned['evicted']:,} entries, {human_bytes(cleaned['freed_bytes'])}{skipped}; kept {kept}.")
+        evicted = f"{counted(cleaned['evicted'], 'entry', 'entries')}, {human_bytes(cleaned['freed_bytes'])}"
+        print(f"Evicted {evicted}{skipped}; kept {kept}.")
 
 
 def print_verification(document: Document) -> None:
     """What ``verify`` found."""
     for finding in document["findings"]:
-        fate = "done: " if finding["repaired"] else "--repair would do: "
+        fate = "done" if finding["repaired"] else "remedy"
         print(printable(f"{finding['kind']}: {finding['path']}: {finding['cause']}"))
-        print(f"    {fate}{finding['remedy']}")
+        print(f"    {fate}: {finding['remedy']}")
     found = len(document["findings"])
-    print(f"{document['checked']:,} entries checked, {'nothing wrong' if not found else f'{found:,} findings'}.")
+    verdict = counted(found, "finding") if found else "nothing wrong"
+    print(f"{counted(document['checked'], 'entry', 'entries')} checked, {verdict}.")
 
 
 def print_sample(document: Document) -> None:
@@ -157,7 +195,8 @@ def print_sample(document: Document) -> None:
     for failure in document["failed"]:
         print(printable(f"failed: {failure['problem']}: {failure['error']}"), file=sys.stderr)
     took = human_ms(document["seconds"] * 1e3)
-    print(f"{document['compiled']} kernels compiled, {document['found']} found in {document['store']}, in {took}.")
+    compiled = counted(document["compiled"], "kernel")
+    print(f"{compiled} compiled, {document['found']} found in {document['store']}, in {took}.")
     print(f"Asked for again, {document['found_again']} came from disk.")
 
 
@@ -196,19 +235,28 @@ def print_checks(checks: Sequence[Check]) -> None:
     )
 
 
-def print_table(columns: Mapping[str, str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints rows under headings; ``columns`` maps a heading to where it is aligned."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def print_table(columns: Mapping[str, str], rows: Iterable[Sequence[object]], dispensable: Sequence[str] = ()) -> None:
+    """Prints rows under headings, never cutting anything off.
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading, justify in columns.items():
-        table.add_column(heading, justify="right" if justify == RIGHT else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(printable(str(value))) for value in row))
-    # A pipe has no width to keep to.
-    Console(highlight=False, width=None if sys.stdout.isatty() else 1000).print(table)
+    Args:
+        columns: headings, and where each is aligned.
+        dispensable: columns left out, one after the other, on a terminal too narrow for all.
+    """
+    texts = [[printable(str(value)) for value in row] for row in rows]
+    shown = list(columns)
+    widths = {name: max(len(name), *(len(row[i]) for row in texts), 0) for i, name in enumerate(columns)}
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else None
+    for name in dispensable:
+        if room is None or sum(widths[name] + 2 for name in shown) - 2 <= room:
+            break
+        shown.remove(name)
+    numbers = [number for number, name in enumerate(columns) if name in shown]
+    for line in (list(columns), *texts):
+        cells = (
+            line[number].rjust(widths[name]) if columns[name] == RIGHT else line[number].ljust(widths[name])
+            for number, name in zip(numbers, shown, strict=True)
+        )
+        print("  ".join(cells).rstrip())
 
 
 def print_fields(fields: Mapping[str, object]) -> None:

@@ -5,27 +5,34 @@ from __future__ import annotations
 
 def human_bytes(size: float) -> str:
     """A size in powers of 1024: ``"18.3 KiB"``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+    if size < 1024:
+        return f"{size:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
         size /= 1024
-    return f"{size:.1f} TiB"
+        if round(size, 1) < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"
 
 
 def human_ms(ms: float) -> str:
     """A duration given in milliseconds: ``"35 µs"``, ``"212 ms"``, ``"3.4 s"``, ``"2 min 5 s"``."""
-    if ms < 1:
+    if round(ms * 1e3) < 1000:
         return f"{ms * 1e3:.0f} µs"
-    if ms < 10:
+    if round(ms, 1) < 10:
         return f"{ms:.1f} ms"
-    if ms < 1000:
+    if round(ms) < 1000:
         return f"{ms:.0f} ms"
-    if ms < 60_000:
+    if round(ms / 1e3, 1) < 60:
         return f"{ms / 1e3:.1f} s"
     minutes, seconds = divmod(round(ms / 1e3), 60)
     if minutes < 60:
         return f"{minutes} min {seconds} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def counted(count: int, one: str, several: str | None = None) -> str:
+    """A count with its noun: ``"1 kernel"``, ``"2,000 kernels"``, ``"2 entries"``."""
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
 def human_age(seconds: float) -> str:
@@ -45,6 +52,8 @@ def human_rate(share: float | None) -> str:
     return "–" if share is None else f"{share:.1%}"
 
 
-def printable(text: str) -> str:
-    """Text from a file, safe for a terminal: control characters become ``?``."""
-    return "".join(char if char.isprintable() else "?" for char in text)
+def printable(text: str, keep: str = "") -> str:
+    """Text from a file, safe for a terminal: control characters other than those to ``keep`` become ``?``."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in keep else "?" for char in text)

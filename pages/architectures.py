@@ -22,6 +22,12 @@ lower[1].plotly_chart(presenters.hits_figure(rows), key="hits")
 st.dataframe(
     presenters.architecture_table(rows, context.timezone()),
     hide_index=True,
-    column_config={"Last used": st.column_config.DatetimeColumn(format="distance")},
+    column_config={
+        "Code": st.column_config.NumberColumn(format="%.1f KiB"),
+        "On disk": st.column_config.NumberColumn(format="%.1f KiB"),
+        "Compiling took": st.column_config.NumberColumn(format="%.1f s"),
+        "Median": st.column_config.NumberColumn(format="%.0f ms", help="Median compile time."),
+        "Last used": st.column_config.DatetimeColumn(format="distance"),
+    },
     key="table",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import streamlit as st
 
@@ -25,21 +26,34 @@ LAYOUTS = {
 
 st.title("Compile")
 cache, jobs, device = context.cache(), context.jobs(), gpu()
+asked_in = st.query_params.get("job")
+job: Job | None = None
+trouble = ""
+if asked_in is not None:
+    try:
+        job = jobs.load(asked_in)
+    except GemmCacheError as error:
+        trouble = str(error)
+if job is not None and "m" not in st.session_state:
+    # A link, or a reload: the form shows what the job was asked.
+    st.session_state.update(presenters.asked_of(job))
+
 st.caption("C (m × n) = A (m × k) · B (k × n). A kernel that is in the store is found; any other is compiled and kept.")
 
 with st.form("shape"):
     sizes = st.columns(4)
-    m = sizes[0].number_input("m", 1, MAX_DIMENSION, 4096, key="m")
-    n = sizes[1].number_input("n", 1, MAX_DIMENSION, 7168, key="n")
-    k = sizes[2].number_input("k", 1, MAX_DIMENSION, 2048, key="k")
-    batch = sizes[3].number_input("Batch", 1, MAX_BATCH, 1, key="batch")
+    kept: Any = {"persist_state": "session"}
+    m = sizes[0].number_input("m", 1, MAX_DIMENSION, 4096, key="m", **kept)
+    n = sizes[1].number_input("n", 1, MAX_DIMENSION, 7168, key="n", **kept)
+    k = sizes[2].number_input("k", 1, MAX_DIMENSION, 2048, key="k", **kept)
+    batch = sizes[3].number_input("Batch", 1, MAX_BATCH, 1, key="batch", **kept)
     kinds = st.columns(4)
-    dtype = kinds[0].selectbox("Dtype of A and B", list(DType), index=1, key="dtype")
-    out_dtype = kinds[1].selectbox("Dtype of C", ["as A and B", *DType], key="out_dtype")
-    layout = kinds[2].selectbox("Layout", list(LAYOUTS), format_func=lambda value: LAYOUTS[value], key="layout")
+    dtype = kinds[0].selectbox("Dtype of A and B", list(DType), index=1, key="dtype", **kept)
+    out_dtype = kinds[1].selectbox("Dtype of C", [presenters.AS_INPUTS, *DType], key="out_dtype", **kept)
+    layout = kinds[2].selectbox("Layout", list(LAYOUTS), format_func=lambda value: LAYOUTS[value], key="layout", **kept)
     default_arch = local_arch() or cache.settings.default_arch
     targets = list(ARCHITECTURES)
-    arch = kinds[3].selectbox("Target", targets, index=targets.index(default_arch), key="arch")
+    arch = kinds[3].selectbox("Target", targets, index=targets.index(default_arch), key="arch", **kept)
     submitted = st.form_submit_button("Get kernel", type="primary", icon=":material/play_arrow:")
 
 here = isinstance(device, DeviceFingerprint) and device.arch.rstrip("af") == arch.rstrip("af")
@@ -64,8 +78,10 @@ if submitted:
         command += ["--dtype", problem.dtype, "--out-dtype", problem.output, "--layout", problem.layout]
         command += ["--arch", str(arch)]
         st.query_params["job"] = jobs.start(command)
+        st.rerun()
     except (GemmCacheError, OSError) as error:
         st.query_params.clear()
+        job, trouble = None, ""
         widgets.problem("This cannot be compiled.", str(error))
 
 
@@ -81,6 +97,7 @@ def show_result(job: Job) -> None:
             f"Hit ({tier}): found in {human_ms(kernel['load_ms'])}; compiling it took {human_ms(kernel['compile_ms'])}."
         )
     st.success(verdict, icon=":material/check_circle:" if tier == "compiled" else ":material/bolt:")
+    st.code(f"{kernel['name']}\n{kernel['key']}", language=None)
     if kernel["unpublished"]:
         widgets.problem("The kernel is not kept.", kernel["unpublished"])
     widgets.tiles(
@@ -122,18 +139,13 @@ def follow(job_id: str) -> None:
     st.status("Working…", expanded=True).text(presenters.stage_lines(job))
 
 
-if "job" in st.query_params:
-    job_id = st.query_params["job"]
-    try:
-        job = jobs.load(job_id)
-    except GemmCacheError as error:
-        widgets.problem("This job cannot be shown.", str(error))
-        st.stop()
-    if job.state == RUNNING:
-        follow(job_id)
+if trouble:
+    widgets.problem("This job cannot be shown.", trouble)
+if job is not None and job.state == RUNNING:
+    follow(job.id)
+elif job is not None:
+    if job.state == DONE:
+        show_result(job)
     else:
-        if job.state == DONE:
-            show_result(job)
-        else:
-            widgets.problem("The kernel could not be made.", job.error or "The process ended without saying why.")
-        st.status("Stages", state="complete" if job.state == DONE else "error").text(presenters.stage_lines(job))
+        widgets.problem("The kernel could not be made.", job.error or "The process ended without saying why.")
+    st.status("Stages", state="complete" if job.state == DONE else "error").text(presenters.stage_lines(job))

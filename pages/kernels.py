@@ -7,7 +7,7 @@ import streamlit as st
 from app import context, widgets
 from cache_engine.mirror.queries import SORTS, KernelFilter
 
-PAGE_ROWS = 25
+PAGE_ROWS = 20
 
 st.title("Kernels")
 facets = context.ask("facets")
@@ -49,25 +49,25 @@ offset = (number - 1) * PAGE_ROWS
 rows = context.ask("kernels", wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=offset)
 
 # The kernel looked into is part of the address, so that it can be sent to someone.
-looking = "key" in st.query_params
-left, right = st.columns([2, 3]) if looking else (st.container(), st.container())
-if rows:
-    shown = f"{offset + 1:,}–{offset + len(rows):,} of {total:,}"
-    caption.caption(f"{shown}. Select a row to look into the kernel.")
-    with left:
-        selected = widgets.kernel_picker(rows, narrow=looking)
-    # What is selected counts when it changes: the address may name another kernel, or none again.
-    if selected != st.session_state.get("selected"):
-        st.session_state["selected"] = selected
-        if selected is not None:
-            st.query_params["key"] = selected
-            st.rerun()
+current = widgets.picked_kernel(st.query_params.get("key"))
+if current is None:
+    st.query_params.pop("key", None)
 else:
-    left.info("No kernel matches. Take a word or a filter away.")
+    st.query_params["key"] = current
 
-if looking:
+left, right = st.columns([2, 3]) if current else (st.container(), st.container())
+if rows:
+    caption.caption(f"{offset + 1:,}–{offset + len(rows):,} of {total:,}. Select a row to look into the kernel.")
+    with left:
+        widgets.kernel_picker(rows, current)
+elif total or wanted != KernelFilter():
+    left.info("No kernel matches. Take a word or a filter away.")
+else:
+    left.info("The store is empty. Compile a kernel on the Compile page, or run `gemm-cache sample`.")
+
+if current:
     with right:
         if st.button("Close", icon=":material/close:", key="close"):
             del st.query_params["key"]
             st.rerun()
-        widgets.inspector(st.query_params["key"])
+        widgets.inspector(current)

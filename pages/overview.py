@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import streamlit as st
 
 from app import context, presenters, widgets
@@ -13,7 +15,8 @@ st.text(f"Store: {cache.layout.root}")
 row = context.ask("overview")
 settings = cache.settings
 widgets.tiles(presenters.overview_tiles(row, settings.max_entries, settings.max_bytes))
-for trouble in presenters.overview_troubles(row):
+events = context.ask("events", limit=500)
+for trouble in presenters.overview_troubles(row, events, time.time()):
     st.warning(trouble, icon=":material/warning:")
 
 if not row["entries"]:
@@ -22,10 +25,10 @@ if not row["entries"]:
 left, right = st.columns([3, 2])
 with left:
     st.subheader("Recent activity")
-    events = presenters.event_table(context.ask("events", limit=20), context.timezone())
     if events:
         when = st.column_config.DatetimeColumn(format="distance")
-        st.dataframe(events, hide_index=True, column_config={"When": when}, key="events")
+        table = presenters.event_table(events[:20], context.timezone())
+        st.dataframe(table, hide_index=True, column_config={"When": when}, key="events")
     else:
         st.caption("Nothing has happened yet.")
 with right:

@@ -225,4 +225,4 @@ def test_components_of_another_key_are_found(store: DiskStore) -> None:
     record = store.publish(key, artifact, describe)
     forged = msgspec.structs.replace(record, components=(("schema", "1"), ("family", "forged")))
     record_file(store, key).write_bytes(encode_record(forged))
-    assert [finding.kind for finding in _check(store)] == [Kind.WRONG_KEY]
+    assert [finding.kind for finding in _check(store)] == [Kind.CORRUPT_RECORD]

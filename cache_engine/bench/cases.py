@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from cache_engine.bench.population import add_entries, add_records
+from cache_engine.bench.population import FIRST_MADE_AT, add_entries, add_records
 from cache_engine.bench.timing import Result, compare, medians
 from cache_engine.engine import Cache, open_cache
 from cache_engine.mirror import queries
@@ -191,7 +191,7 @@ def _asking(report: Report, place: Path, rows: int) -> None:
     with open_cache(place / "mirrored", durability="fast") as cache:
         for number, key in enumerate(add_records(cache, rows)):
             if number % 5 == 0:
-                cache.journal.hit(key, "disk", saved_us=100_000)
+                cache.journal.hit(key, "disk", made_at=FIRST_MADE_AT + number, saved_us=100_000)
         cache.journal.flush()
         cache.mirror.sync()
         with cache.mirror.read() as connection:

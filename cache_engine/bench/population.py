@@ -17,6 +17,9 @@ from cache_engine.store.codec import encode_record
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.publish import publish_file
 
+FIRST_MADE_AT = 1_700_000_000.0
+"""When the first entry was made; each next one a second later."""
+
 _ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 _DTYPES = (DType.BF16, DType.FP16, DType.FP32)
 
@@ -78,7 +81,7 @@ def _describe(selection: Selection, number: int) -> Callable[[Blob], Record]:
             blob=blob,
             compile_ms=50.0 + number % 300,
             stages_ms={"compile": 50.0 + number % 300},
-            created_at=1_700_000_000.0 + number,
+            created_at=FIRST_MADE_AT + number,
             created_by="gemm-cache bench",
         )
 

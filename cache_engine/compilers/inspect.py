@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import tempfile
-from pathlib import Path
 
 from cache_engine.compilers.tools import find_tool
 from cache_engine.errors import GemmCacheError
@@ -50,18 +48,23 @@ def sass(cubin: bytes) -> str:
 
 def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
     executable = find_tool(tool, package)
-    with tempfile.TemporaryDirectory(prefix="gemm-cache-") as folder:
-        image = Path(folder, "kernel.cubin")
-        image.write_bytes(cubin)
+    # A file in memory: temporary folders may be full, and this is on the path of every compile.
+    image = os.memfd_create("kernel.cubin")
+    try:
+        with open(image, "wb", closefd=False) as file:
+            file.write(cubin)
         done = subprocess.run(
-            [executable, *arguments, image],
+            [executable, *arguments, f"/proc/self/fd/{image}"],
+            pass_fds=(image,),
             capture_output=True,
             text=True,
             errors="replace",
             timeout=60,
-            # cuobjdump looks for nvdisasm on the PATH.
-            env={**os.environ, "PATH": f"{executable.parent}{os.pathsep}{os.environ.get('PATH', '')}"},
         )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise GemmCacheError(f"{tool} could not be run: {error}") from error
+    finally:
+        os.close(image)
     if done.returncode != 0:
         raise GemmCacheError(f"{tool} failed: {(done.stderr or done.stdout).strip()[:500]}")
     return done.stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import re
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -15,6 +15,59 @@ from cache_engine.compilers.elf import build_id, missing_bytes
 from cache_engine.compilers.tools import package_files
 from cache_engine.errors import CompileError, CompilerMissing
 from cache_engine.model.fingerprint import ToolchainFingerprint
+from cache_engine.process import renew_after_fork
+
+
+@dataclass(frozen=True, slots=True)
+class _Installation:
+    """NVRTC as it was found: its fingerprint, and what tells whether the files are still those fingerprinted."""
+
+    library: Path
+    builtins: Path
+    fingerprint: ToolchainFingerprint
+    identities: tuple[tuple[int, ...], ...]
+
+    def check_unchanged(self) -> None:
+        """Refuses files replaced since, as by an upgrade under a running process.
+
+        Raises:
+            CompilerMissing: then a kernel would be kept under the key of another compiler.
+        """
+        if _identities(self.library, self.builtins) != self.identities:
+            raise CompilerMissing("NVRTC was replaced while this process ran; start it again")
+
+
+def _find_installation() -> _Installation:
+    library = _find_library()
+    companions = sorted(library.parent.glob("libnvrtc-builtins.so.*"))
+    if not companions:
+        raise CompilerMissing(f"{library.name} lacks libnvrtc-builtins beside it; reinstall nvidia-cuda-nvrtc")
+    builtins = companions[-1]
+    identities = _identities(library, builtins)
+    digest = hashlib.blake2b(builtins.read_bytes(), digest_size=10).hexdigest()
+    identity = build_id(library) or hashlib.blake2b(library.read_bytes(), digest_size=20).hexdigest()
+    version = re.search(r"\.so\.(\d+\.\d+)", builtins.name)
+    fingerprint = ToolchainFingerprint("nvrtc", version[1] if version else "unknown", f"{identity}+{digest}")
+    return _Installation(library, builtins, fingerprint, identities)
+
+
+def _find_library() -> Path:
+    for path in package_files("lib/libnvrtc.so.*"):
+        return path.resolve()
+    # No package: let NVIDIA's own search find the system's. It has to load the library to tell (0.15 s).
+    try:
+        from cuda import pathfinder
+
+        return Path(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path or "").resolve(strict=True)
+    except Exception as error:  # the search raises errors of many kinds; each means: not found
+        raise CompilerMissing("NVRTC is not installed; run: pip install nvidia-cuda-nvrtc") from error
+
+
+def _identities(*paths: Path) -> tuple[tuple[int, ...], ...]:
+    try:
+        return tuple((s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for s in (path.stat() for path in paths))
+    except FileNotFoundError as error:
+        raise CompilerMissing(f"{error.filename} has gone; reinstall nvidia-cuda-nvrtc and start again") from error
 
 
 class Nvrtc:
@@ -26,43 +79,32 @@ class Nvrtc:
 
     def __init__(self) -> None:
         """Looks for nothing yet."""
+        self._found: _Installation | None = None
         self._binding: Any = None
+        self._loading = Lock()
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
         self._loading = Lock()
 
     def fingerprint(self) -> ToolchainFingerprint:
         """The library's build ID and the content of its companion; see ``Compiler.fingerprint``."""
-        return self._fingerprint
+        return self._installation().fingerprint
 
-    @cached_property
-    def _library(self) -> Path:
-        for path in package_files("lib/libnvrtc.so.*"):
-            return path.resolve()
-        # No package: let NVIDIA's own search find the system's. It has to load the library to tell (0.15 s).
-        try:
-            from cuda import pathfinder
-
-            return Path(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path or "").resolve(strict=True)
-        except Exception as error:  # the search raises errors of many kinds; each means: not found
-            raise CompilerMissing("NVRTC is not installed; run: pip install nvidia-cuda-nvrtc") from error
-
-    @cached_property
-    def _fingerprint(self) -> ToolchainFingerprint:
-        library = self._library
-        companions = sorted(library.parent.glob("libnvrtc-builtins.so.*"))
-        if not companions:
-            raise CompilerMissing(f"{library.name} lacks libnvrtc-builtins beside it; reinstall nvidia-cuda-nvrtc")
-        builtins = companions[-1]
-        digest = hashlib.blake2b(builtins.read_bytes(), digest_size=10).hexdigest()
-        identity = build_id(library) or hashlib.blake2b(library.read_bytes(), digest_size=20).hexdigest()
-        version = re.search(r"\.so\.(\d+\.\d+)", builtins.name)
-        return ToolchainFingerprint(self.name, version[1] if version else "unknown", f"{identity}+{digest}")
+    def _installation(self) -> _Installation:
+        # Two threads may both look; they find the same.
+        if self._found is None:
+            self._found = _find_installation()
+        return self._found
 
     def load(self) -> None:
         """Loads the library that was fingerprinted, then CuPy's binding; see ``Compiler.load``."""
         with self._loading:
             if self._binding is not None:
                 return
-            library = self._library
+            installation = self._installation()
+            library = installation.library
             try:
                 # Loaded by path first, so that the binding finds this one and no other.
                 ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
@@ -75,6 +117,7 @@ class Nvrtc:
                 raise CompilerMissing(
                     f"{min(strangers)} was loaded where the key names {library}; remove one of the two"
                 )
+            installation.check_unchanged()
             self._binding = nvrtc
 
     def compile(self, source: str, arch: str) -> Compiled:
@@ -94,6 +137,8 @@ class Nvrtc:
                     source=source,
                     flags=options,
                 ) from error
+            # The companion library is loaded by the first compile.
+            self._installation().check_unchanged()
             log = nvrtc.getProgramLog(program).rstrip("\0\n")
             return Compiled(_whole(nvrtc.getCUBIN(program)), nvrtc.getPTX(program).rstrip(b"\0"), log.encode())
         finally:

@@ -15,22 +15,24 @@ Row = dict[str, Any]
 _HITS = "coalesce(memory_hits, 0) + coalesce(disk_hits, 0)"
 _LAST_USED = "greatest(coalesce(last_used_at, 0), created_at)"
 
+# sm_90 before sm_100, and sm_90a after sm_90.
+_CAPABILITY = "lpad(regexp_extract(arch, '[0-9]+'), 6, '0') || arch"
+
 # What lists can be sorted by: the name people use → the expression.
 SORTS = {
     "last used": _LAST_USED,
     "created": "created_at",
     "hits": _HITS,
     "compile time": "compile_ms",
-    "size": "stored_bytes",
+    "size": "size_bytes",
+    "size on disk": "stored_bytes",
     "registers": "registers",
     "name": "name",
-    "architecture": "arch",
+    "architecture": _CAPABILITY,
 }
 
-# sm_90 before sm_100.
-_BY_CAPABILITY = "coalesce(try_cast(regexp_extract(arch, '[0-9]+') AS INTEGER), 0), arch"
-
-_USED_KERNELS = "kernels LEFT JOIN usage USING (key)"
+_ITS_USAGE = "usage ON usage.key = kernels.key AND usage.made_at = kernels.created_at"
+_USED_KERNELS = f"kernels LEFT JOIN {_ITS_USAGE}"
 _COLUMNS = f"""
     kernels.* EXCLUDE (stamp, search_text), coalesce(memory_hits, 0) AS memory_hits,
     coalesce(disk_hits, 0) AS disk_hits, {_HITS} AS hits, {_LAST_USED} AS last_used_at
@@ -100,10 +102,10 @@ def kernels(
         f"""
         WITH page AS (
             SELECT kernels.rowid AS row, {SORTS[sort]} AS sorted FROM {_USED_KERNELS} WHERE {condition}
-            ORDER BY sorted {direction}, key LIMIT ? OFFSET ?
+            ORDER BY sorted {direction}, kernels.key LIMIT ? OFFSET ?
         )
-        SELECT {_COLUMNS} FROM page JOIN kernels ON kernels.rowid = row LEFT JOIN usage USING (key)
-        ORDER BY sorted {direction}, key
+        SELECT {_COLUMNS} FROM page JOIN kernels ON kernels.rowid = row LEFT JOIN {_ITS_USAGE}
+        ORDER BY sorted {direction}, kernels.key
         """,
         [*parameters, limit, offset],
     )
@@ -111,7 +113,7 @@ def kernels(
 
 def kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | None:
     """One kernel's row; ``None`` when there is none."""
-    rows = _rows(connection, f"SELECT {_COLUMNS} FROM {_USED_KERNELS} WHERE key = ?", [key])
+    rows = _rows(connection, f"SELECT {_COLUMNS} FROM {_USED_KERNELS} WHERE kernels.key = ?", [key])
     return rows[0] if rows else None
 
 
@@ -125,7 +127,7 @@ def facets(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
     """The values there are to choose from, by column, in order."""
     found: dict[str, list[str]] = {}
     for column in ("arch", "dtype", "family", "compiler"):
-        order = _BY_CAPABILITY if column == "arch" else column
+        order = _CAPABILITY if column == "arch" else column
         rows = connection.execute(f"SELECT {column} FROM kernels GROUP BY {column} ORDER BY {order}").fetchall()
         found[column] = [row[0] for row in rows]
     return found
@@ -159,7 +161,7 @@ def busiest(connection: duckdb.DuckDBPyConnection, limit: int = 10) -> list[Row]
     """The kernels with the most hits."""
     return _rows(
         connection,
-        f"SELECT {_COLUMNS} FROM kernels JOIN usage USING (key) WHERE {_HITS} > 0 ORDER BY hits DESC, key LIMIT ?",
+        f"SELECT {_COLUMNS} FROM kernels JOIN {_ITS_USAGE} WHERE {_HITS} > 0 ORDER BY hits DESC, kernels.key LIMIT ?",
         [limit],
     )
 
@@ -172,7 +174,7 @@ def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
         SELECT arch, count(*) AS entries, sum(size_bytes) AS size_bytes, sum(stored_bytes) AS stored_bytes,
                sum(compile_ms) AS compile_ms, median(compile_ms) AS median_compile_ms, sum(hits) AS hits,
                sum(disk_hits * compile_ms) AS saved_ms, max(last_used_at) AS last_used_at
-        FROM (SELECT {_COLUMNS} FROM {_USED_KERNELS}) GROUP BY arch ORDER BY {_BY_CAPABILITY}
+        FROM (SELECT {_COLUMNS} FROM {_USED_KERNELS}) GROUP BY arch ORDER BY {_CAPABILITY}
         """,
     )
 
@@ -182,7 +184,7 @@ def architecture_families(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     return _rows(
         connection,
         "SELECT arch, family, dtype, count(*) AS entries FROM kernels GROUP BY arch, family, dtype "
-        f"ORDER BY {_BY_CAPABILITY}, family, dtype",
+        f"ORDER BY {_CAPABILITY}, family, dtype",
     )
 
 

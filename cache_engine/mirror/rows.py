@@ -66,13 +66,15 @@ def clear_journal(connection: duckdb.DuckDBPyConnection) -> None:
 
 def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
     """Adds sums of events to those already there."""
-    usage = [(key, *(used.hits.get(tier, 0) for tier in TIERS), used.last_used_at) for key, used in tally.usage.items()]
+    usage = [
+        (used.key, used.made_at, *(used.hits.get(tier, 0) for tier in TIERS), used.last_used_at) for used in tally.usage
+    ]
     insert(connection, "usage", usage)
     if usage:
-        # The same key may now stand twice: as it was, and as it was used since.
+        # The same entry may now stand twice: as it was, and as it was used since.
         connection.execute(
-            "CREATE OR REPLACE TEMP TABLE merged AS SELECT key, sum(memory_hits) AS memory_hits, "
-            "sum(disk_hits) AS disk_hits, max(last_used_at) AS last_used_at FROM usage GROUP BY key"
+            "CREATE OR REPLACE TEMP TABLE merged AS SELECT key, made_at, sum(memory_hits) AS memory_hits, "
+            "sum(disk_hits) AS disk_hits, max(last_used_at) AS last_used_at FROM usage GROUP BY key, made_at"
         )
         connection.execute("DELETE FROM usage")
         connection.execute("INSERT INTO usage BY NAME SELECT * FROM merged")

@@ -32,6 +32,7 @@ CREATE TABLE kernels (
 
 CREATE TABLE usage (
     key          VARCHAR,
+    made_at      DOUBLE,         -- created_at of the kernel it is the usage of
     memory_hits  BIGINT,
     disk_hits    BIGINT,
     last_used_at DOUBLE
@@ -70,4 +71,4 @@ CREATE TABLE unreadable (
 -- Where the last sync got to.
 CREATE TABLE shards (shard VARCHAR, mtime_ns BIGINT);
 CREATE TABLE journal_positions (stem VARCHAR, position BIGINT);
-CREATE TABLE sync_state (schema_version INTEGER, generation BIGINT, snapshot_generation BIGINT, synced_at DOUBLE);
+CREATE TABLE sync_state (schema_version VARCHAR, generation BIGINT, snapshot_generation BIGINT, synced_at DOUBLE);

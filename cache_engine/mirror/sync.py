@@ -7,6 +7,7 @@ to read and exclusive to write, and no connection stays open. Nothing but this p
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import tempfile
 import threading
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING
 
 from cache_engine.errors import CorruptEntry, LockTimeout, MirrorError
 from cache_engine.mirror import rows
+from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
+from cache_engine.process import renew_after_fork
 from cache_engine.stats import Tally
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import journal_state, read_events, read_snapshot
@@ -29,13 +32,22 @@ from cache_engine.store.lock import file_lock
 if TYPE_CHECKING:
     import duckdb
 
-SCHEMA_VERSION = 1
-_SCHEMA = Path(__file__).with_name("schema.sql")
+_log = logging.getLogger(__name__)
+
+_SCHEMA = Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
+# A mirror made by another schema is built anew; nobody need remember to raise a number.
+SCHEMA_VERSION = hashlib.sha256(_SCHEMA.encode()).hexdigest()[:16]
 _WRITE_TIMEOUT_S = 30.0
 _READ_TIMEOUT_S = 10.0
 # Folder times are this coarse at worst; a folder changed more recently is looked at again next time.
 _SETTLED_NS = 2_000_000_000
+# In place of a folder's time: there is none; it must be looked at again.
+_NO_FOLDER, _LOOK_AGAIN = -2, -1
+# In place of a record's stamp: the disk refused to read it.
+_UNREAD = ""
 # An extension that is not built in would be downloaded, and a failing download stalls for seconds.
+# How DuckDB says that another process has the file open.
+_LOCKED = "Could not set lock on file"
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -44,18 +56,22 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What a sync changed: entries by what became of them, events read, and the mirror's generation since."""
+    """What a sync changed: entries by what became of them, events read, and the mirror's generation since.
+
+    ``settled`` tells whether everything could be read, so that nothing need be looked at again before it changes.
+    """
 
     added: int
     removed: int
     unreadable: int
     events: int
     generation: int
+    settled: bool = True
 
     @property
     def changed(self) -> bool:
         """Whether anything did."""
-        return bool(self.added or self.removed or self.events)
+        return bool(self.added or self.removed or self.unreadable or self.events)
 
 
 class Mirror:
@@ -67,6 +83,11 @@ class Mirror:
         self._home: StoreLayout | None = None
         self._seen: object = None
         self._generation = 0
+        self._in_process = threading.Lock()
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
         self._in_process = threading.Lock()
 
     @property
@@ -83,19 +104,50 @@ class Mirror:
         Raises:
             MirrorError: when another process keeps it busy, or the disk refuses.
         """
+        import duckdb
+
         with self._in_process:
-            sources = self._sources()
-            if not rebuild and sources is not None and sources == self._seen:
-                return Synced(0, 0, 0, 0, self._generation)
             try:
-                lock = file_lock(self._layout.mirror_lock, _WRITE_TIMEOUT_S)
-                with lock, self._open_to_write(rebuild) as connection:
-                    synced = _sync(connection, self._store)
-            except (LockTimeout, OSError) as error:
+                sources = self._sources()
+                if not rebuild and sources is not None and sources == self._seen:
+                    return Synced(0, 0, 0, 0, self._generation)
+                with file_lock(self._layout.mirror_lock, _WRITE_TIMEOUT_S):
+                    try:
+                        synced = self._write(rebuild)
+                    except duckdb.Error as error:
+                        if _LOCKED in str(error):
+                            raise MirrorError(f"another program has the mirror open: {error}") from error
+                        # Damaged. Nothing is lost: it is built again from the files.
+                        _log.warning("the mirror is damaged and is built again: %s", error)
+                        synced = self._write(rebuild=True)
+            except (LockTimeout, OSError, duckdb.Error) as error:
                 raise MirrorError(f"the mirror cannot be brought up to date: {error}") from error
-            self._seen = (sources[0], self._file_identity()) if sources is not None else None
+            self._seen = None if sources is None or not synced.settled else (sources[0], self._file_identity())
             self._generation = synced.generation
             return synced
+
+    def _write(self, rebuild: bool) -> Synced:
+        """Opens the mirror, makes its tables if there are none, and syncs it, all or nothing. Under the lock."""
+        if rebuild:
+            self._discard()
+        connection = self._connect()
+        try:
+            if _schema_version(connection) not in (None, SCHEMA_VERSION):
+                connection.close()
+                self._discard()
+                connection = self._connect()
+            self.path.chmod(0o600)
+            connection.begin()
+            if _schema_version(connection) is None:
+                connection.execute(_SCHEMA)
+                # A mirror built anew must not give numbers that an earlier one gave: answers are kept by them.
+                generation = time.time_ns() // 1000
+                connection.execute("INSERT INTO sync_state VALUES (?, ?, -1, 0)", [SCHEMA_VERSION, generation])
+            synced = _sync(connection, self._store)
+            connection.commit()
+            return synced
+        finally:
+            connection.close()
 
     @contextmanager
     def read(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -149,40 +201,6 @@ class Mirror:
             return os.stat(self.path).st_ino
         return None
 
-    @contextmanager
-    def _open_to_write(self, rebuild: bool) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A connection to a mirror of the current schema, in a transaction; to be used under the exclusive lock."""
-        import duckdb
-
-        if rebuild:
-            self._discard()
-        try:
-            connection = self._connect()
-            if _schema_version(connection) not in (None, SCHEMA_VERSION):
-                connection.close()
-                self._discard()
-                connection = self._connect()
-        except duckdb.Error as error:
-            if "lock" in str(error):
-                raise MirrorError(f"another program has the mirror open: {error}") from error
-            # Damaged. Nothing is lost: it is built again from the files.
-            self._discard()
-            connection = self._connect()
-        try:
-            os.chmod(self.path, 0o600)
-            connection.begin()
-            if _schema_version(connection) is None:
-                connection.execute(_SCHEMA.read_text(encoding="utf-8"))
-                # A mirror built anew must not give numbers that an earlier one gave: answers are kept by them.
-                generation = time.time_ns() // 1000
-                connection.execute("INSERT INTO sync_state VALUES (?, ?, -1, 0)", [SCHEMA_VERSION, generation])
-            yield connection
-            connection.commit()
-        except duckdb.Error as error:
-            raise MirrorError(f"the mirror cannot be written: {error}") from error
-        finally:
-            connection.close()
-
     def _connect(self) -> duckdb.DuckDBPyConnection:
         import duckdb
 
@@ -193,35 +211,36 @@ class Mirror:
             path.unlink(missing_ok=True)
 
 
-def _schema_version(connection: duckdb.DuckDBPyConnection) -> int | None:
-    """The version of a mirror's schema, 0 when it is no mirror's, ``None`` when the file is empty."""
+def _schema_version(connection: duckdb.DuckDBPyConnection) -> str | None:
+    """The version of a mirror's schema, empty when it is no mirror's, ``None`` when the file is empty."""
     tables = {row[0] for row in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
     if not tables:
         return None
     row = connection.execute("SELECT schema_version FROM sync_state").fetchone() if "sync_state" in tables else None
-    return int(row[0]) if row else 0
+    return str(row[0]) if row else ""
 
 
 def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
     added, removed, unreadable = _sync_records(connection, store)
     events = _sync_journal(connection, store.layout.journal)
-    changed = int(bool(added or removed or events))
+    changed = int(bool(added or removed or unreadable or events))
     row = connection.execute(
         "UPDATE sync_state SET generation = generation + ?, synced_at = ? RETURNING generation", [changed, time.time()]
     ).fetchone()
-    return Synced(added, removed, unreadable, events, int(row[0]) if row else 0)
+    waiting = connection.execute("SELECT count(*) FROM unreadable WHERE stamp = ?", [_UNREAD]).fetchone()
+    return Synced(added, removed, unreadable, events, int(row[0]) if row else 0, settled=waiting == (0,))
 
 
 def _sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tuple[int, int, int]:
-    """Reads the records of shards whose folder has changed; returns how many rows came, went and cannot be read."""
+    """Reads the records of folders that have changed; returns how many rows came, went, and newly cannot be read."""
     metadata = store.layout.metadata
     known = dict(connection.execute("SELECT shard, mtime_ns FROM shards").fetchall())
     horizon = time.time_ns() - _SETTLED_NS
     changed: dict[str, int] = {}
     for shard in SHARDS:
         mtime = _mtime_ns(metadata / shard)
-        if mtime != known.get(shard, 0):
-            changed[shard] = mtime if mtime <= horizon else -1
+        if mtime != known.get(shard, _NO_FOLDER):
+            changed[shard] = mtime if mtime <= horizon else _LOOK_AGAIN
     if not changed:
         return 0, 0, 0
 
@@ -236,17 +255,18 @@ def _sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tu
     refused: list[rows.Row] = []
     for shard in changed:
         for key, stamp in _stamps(metadata / shard):
-            if mirrored.pop(key, None) == stamp:
+            known_stamp = mirrored.pop(key, None)
+            if known_stamp == stamp:
                 continue
-            cause = "made by another version"
-            try:
-                record = store.record(key)
-            except (CorruptEntry, OSError) as error:
-                record, cause = None, str(error)
+            record, cause, transient = _read(store, key)
             if record is not None:
                 fresh.append(rows.kernel_row(record, stamp))
-            else:
-                refused.append((key, stamp, cause))
+                continue
+            if transient:
+                # It may be readable tomorrow, without its stamp or its folder having changed.
+                changed[shard] = _LOOK_AGAIN
+            if known_stamp != _UNREAD or not transient:
+                refused.append((key, _UNREAD if transient else stamp, cause))
     # What is left in `mirrored` has gone; what is in `fresh` or `refused` may have been there with another stamp.
     stale = [*mirrored, *(row[0] for row in fresh), *(row[0] for row in refused)]
     for table in ("kernels", "unreadable"):
@@ -256,6 +276,16 @@ def _sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tu
     connection.execute("DELETE FROM shards WHERE list_contains(?, shard)", [list(changed)])
     rows.insert(connection, "shards", list(changed.items()))
     return len(fresh), len(mirrored), len(refused)
+
+
+def _read(store: DiskStore, key: CacheKey) -> tuple[Record | None, str, bool]:
+    """A record, or why there is none to show and whether that may pass."""
+    try:
+        return store.record(key), "made by another version", False
+    except CorruptEntry as error:
+        return None, str(error), False
+    except OSError as error:
+        return None, str(error), True
 
 
 def _sync_journal(connection: duckdb.DuckDBPyConnection, folder: Path) -> int:
@@ -288,12 +318,12 @@ def _sync_journal(connection: duckdb.DuckDBPyConnection, folder: Path) -> int:
 
 
 def _stamps(folder: Path) -> Iterator[tuple[CacheKey, str]]:
-    with suppress(FileNotFoundError), os.scandir(folder) as files:
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as files:
         for file in files:
             key = key_of_record_name(file.name, folder.name)
             if key is not None:
                 with suppress(FileNotFoundError):
-                    status = file.stat()
+                    status = file.stat(follow_symlinks=False)
                     yield key, f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
 
 
@@ -301,7 +331,7 @@ def _mtime_ns(folder: Path) -> int:
     try:
         return os.stat(folder).st_mtime_ns
     except FileNotFoundError:
-        return 0
+        return _NO_FOLDER
 
 
 def _private_home(store: StoreLayout) -> StoreLayout:

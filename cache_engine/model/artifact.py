@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import Components
+
+# Bounds on numbers in files, far beyond any real one: what is read must fit wherever it goes.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Small = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Ms = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 CUBIN, PTX, SOURCE, LOG = "cubin", "ptx", "source", "log"
 SECTIONS = (CUBIN, PTX, SOURCE, LOG)
@@ -24,10 +31,10 @@ class Resources(msgspec.Struct, frozen=True):
         spill_bytes: register contents stored to and loaded from local memory, as ptxas counts them.
     """
 
-    registers: int
-    shared_bytes: int
-    stack_bytes: int
-    spill_bytes: int
+    registers: Small
+    shared_bytes: Count
+    stack_bytes: Count
+    spill_bytes: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +55,9 @@ class Artifact:
 class Section(msgspec.Struct, frozen=True):
     """Where a part of a blob lies, and the SHA-256 (hex) of its stored bytes."""
 
-    offset: int
-    stored_bytes: int
-    raw_bytes: int
+    offset: Count
+    stored_bytes: Count
+    raw_bytes: Count
     digest: str
 
 
@@ -58,7 +65,7 @@ class Blob(msgspec.Struct, frozen=True):
     """The file that holds an artifact: SHA-256 (hex) of all of it, its size, and its parts by name."""
 
     digest: str
-    stored_bytes: int
+    stored_bytes: Count
     compressed: bool
     sections: dict[str, Section]
 
@@ -66,10 +73,10 @@ class Blob(msgspec.Struct, frozen=True):
 class RecordedProblem(msgspec.Struct, frozen=True):
     """A problem as plain values, so that a record of a program that knows more dtypes or targets can still be read."""
 
-    m: int
-    n: int
-    k: int
-    batch: int
+    m: Count
+    n: Count
+    k: Count
+    batch: Count
     dtype: str
     out_dtype: str
     layout: str
@@ -123,9 +130,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     config: KernelConfig
     resources: Resources
     blob: Blob
-    compile_ms: float
-    stages_ms: dict[str, float]
-    created_at: float
+    compile_ms: Ms
+    stages_ms: dict[str, Ms]
+    created_at: Seconds
     created_by: str
 
     @property

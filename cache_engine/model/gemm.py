@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cache_engine.errors import InvalidProblem
 from cache_engine.model.architecture import architecture
@@ -91,7 +92,7 @@ class GemmProblem:
 
     def __post_init__(self) -> None:
         for name, limit in (("m", MAX_DIMENSION), ("n", MAX_DIMENSION), ("k", MAX_DIMENSION), ("batch", MAX_BATCH)):
-            _check_size(name, getattr(self, name), limit)
+            object.__setattr__(self, name, _size(name, getattr(self, name), limit))
         dtype = _member(DType, "dtype", self.dtype)
         layout = _member(Layout, "layout", self.layout)
         allowed = _OUT_DTYPES[dtype]
@@ -136,11 +137,16 @@ class GemmProblem:
         return self if self.arch == arch else replace(self, arch=arch)
 
 
-def _check_size(name: str, value: object, limit: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidProblem(f"{name} is {value!r}; it must be a whole number from 1 to {limit:,}")
-    if not 1 <= value <= limit:
-        raise InvalidProblem(f"{name} is {value:,}; it must be from 1 to {limit:,}")
+def _size(name: str, value: Any, limit: int) -> int:
+    """The value as a plain whole number; those of NumPy are welcome."""
+    try:
+        size = operator.index(value)
+    except TypeError:
+        size = 0
+    if isinstance(value, bool) or not 1 <= size <= limit:
+        shown = f"{size:,}" if size else repr(value)
+        raise InvalidProblem(f"{name} is {shown}; it must be a whole number from 1 to {limit:,}")
+    return size
 
 
 def _member(kind: type[_E], what: str, value: object) -> _E:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 
 from cache_engine.errors import UsageError
@@ -47,7 +48,7 @@ class KernelConfig:
                 raise UsageError(f"config has {part.strip()!r}; write name=value with names: {', '.join(names)}")
             if name in values:
                 raise UsageError(f"config gives {name} twice")
-            if not value.isdecimal() or not 1 <= int(value) <= 65_536:
+            if not re.fullmatch("[0-9]{1,5}", value) or not 1 <= int(value) <= 65_536:
                 raise UsageError(f"config has {name}={value}; it must be a whole number from 1 to 65536")
             values[name] = int(value)
         missing = [name for name in names if name not in values]

@@ -40,7 +40,7 @@ def check_prefix(text: str) -> str:
     Raises:
         UsageError: when it cannot be one.
     """
-    prefix = text.strip().lower()
+    prefix = text.strip().lower() if isinstance(text, str) else ""
     if _PREFIX.fullmatch(prefix) is None:
         raise UsageError(f"{text!r} is not a key; give at least 4 of its 64 hexadecimal digits")
     return prefix

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-EXPIRED, TOO_MANY, TOO_LARGE, EVERYTHING = "expired", "too many entries", "too large", "everything"
+EXPIRED, TOO_MANY, TOO_LARGE, EVERYTHING = "expired", "too many entries", "store too large", "everything"
 
 DAY_S = 86_400.0
 
@@ -64,7 +65,8 @@ class EvictionPlan:
 def plan(entries: Iterable[EntryFacts], limits: Limits, now: float) -> EvictionPlan:
     """The plan that brings ``entries`` within ``limits``.
 
-    Clocks may jump: a last use in the future counts as now, so it protects no entry for longer than one just used.
+    Clocks jump. A last use in the future counts as now: taking it for old could evict a whole store after a clock was
+    set back.
     """
     by_age = sorted(entries, key=lambda entry: (min(entry.last_used_at, now), entry.key))
     victims: list[Victim] = []
@@ -80,7 +82,7 @@ def plan(entries: Iterable[EntryFacts], limits: Limits, now: float) -> EvictionP
 
     evicted = 0
     if limits.max_entries is not None and len(kept) > limits.max_entries:
-        evicted = len(kept) - int(limits.max_entries * limits.down_to)
+        evicted = len(kept) - math.ceil(limits.max_entries * limits.down_to)
         victims += [_victim(entry, TOO_MANY) for entry in kept[:evicted]]
     kept_bytes = sum(entry.stored_bytes for entry in kept[evicted:])
     if limits.max_bytes is not None and kept_bytes > limits.max_bytes:

@@ -16,7 +16,7 @@ import msgspec
 import zstandard
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.model.artifact import SECTIONS, Artifact, Blob, Record, Section
+from cache_engine.model.artifact import CUBIN, SECTIONS, Artifact, Blob, Record, Section
 from cache_engine.model.key import CacheKey, key_of
 
 FORMAT = 1
@@ -43,6 +43,9 @@ class _Envelope(msgspec.Struct):
 class _Version(msgspec.Struct):
     format: int
 
+
+# What decoding raises for bytes that are no record; the last for brackets nested too deep.
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _encode_json = msgspec.json.Encoder().encode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
@@ -120,7 +123,7 @@ def decode_record(key: CacheKey, data: bytes) -> Record:
     """
     try:
         envelope = _decode_envelope(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise _foreign_or_corrupt(key, data, error) from error
     inner = bytes(envelope.record)
     if envelope.format != FORMAT:
@@ -129,8 +132,10 @@ def decode_record(key: CacheKey, data: bytes) -> Record:
         raise CorruptEntry(f"record of {key[:12]} does not match its checksum")
     try:
         record = _decode_record(inner)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise CorruptEntry(f"record of {key[:12]} cannot be read: {error}") from error
+    if CUBIN not in record.blob.sections:
+        raise CorruptEntry(f"record of {key[:12]} names no {CUBIN} section")
     if record.key != key:
         raise CorruptEntry(f"record in the place of {key[:12]} is that of {record.key[:12]}")
     return record
@@ -150,7 +155,7 @@ def _foreign_or_corrupt(key: CacheKey, data: bytes, error: Exception) -> Excepti
     """A later format may keep nothing but the version number where it is."""
     try:
         version = _decode_version(data).format
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except _UNREADABLE:
         version = FORMAT
     if version != FORMAT:
         return UnknownFormat(f"record of {key[:12]} is of format {version}; this program knows {FORMAT}")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from cache_engine.errors import CorruptEntry, StoreUnusable
+from cache_engine.errors import CorruptEntry, StoreError, StoreUnusable
 from cache_engine.model.artifact import CUBIN, Artifact, Blob, Record
 from cache_engine.model.key import CacheKey
 from cache_engine.store.base import Loaded
@@ -28,6 +28,7 @@ from cache_engine.store.codec import (
     encode_blob,
     encode_record,
 )
+from cache_engine.store.files import read_file
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.publish import publish_file
 
@@ -61,10 +62,8 @@ class DiskStore:
             record = self.record(key)
             if record is None:
                 return None
-            last = record.blob.sections.get(CUBIN)
-            if last is None:
-                raise CorruptEntry(f"record of {key[:12]} names no {CUBIN} section")
-            data = _read(self.layout.blob_path(key, record.blob.digest), last.offset + last.stored_bytes)
+            last = record.blob.sections[CUBIN]
+            data = read_file(self.layout.blob_path(key, record.blob.digest), last.offset + last.stored_bytes)
             if data is not None:
                 return Loaded(record, decode_section(key, record.blob, CUBIN, data))
             # Evicted or replaced between the two reads: the record, read again, tells which.
@@ -76,7 +75,7 @@ class DiskStore:
         Raises:
             CorruptEntry: when it is damaged.
         """
-        data = _read(self.layout.record_path(key), MAX_RECORD_BYTES + 1)
+        data = read_file(self.layout.record_path(key), MAX_RECORD_BYTES + 1)
         if data is None:
             return None
         if len(data) > MAX_RECORD_BYTES:
@@ -85,6 +84,18 @@ class DiskStore:
             return decode_record(key, data)
         return None
 
+    def is_foreign(self, key: CacheKey) -> bool:
+        """Whether the entry is of another format version: then it is neither read nor replaced nor deleted."""
+        try:
+            data = read_file(self.layout.record_path(key), MAX_RECORD_BYTES)
+            if data is not None:
+                decode_record(key, data)
+        except UnknownFormat:
+            return True
+        except (CorruptEntry, OSError):
+            return False
+        return False
+
     def section(self, record: Record, name: str) -> bytes:
         """One of the artifact's parts (``ptx``, ``source``, …).
 
@@ -92,7 +103,7 @@ class DiskStore:
             CorruptEntry: when it is missing or damaged.
         """
         key = CacheKey(record.key)
-        data = _read(self.layout.blob_path(key, record.blob.digest), record.blob.stored_bytes)
+        data = read_file(self.layout.blob_path(key, record.blob.digest), record.blob.stored_bytes)
         if data is None:
             raise CorruptEntry(f"blob of {key[:12]} is missing")
         return decode_section(key, record.blob, name, data)
@@ -105,7 +116,10 @@ class DiskStore:
 
         Raises:
             OSError: when the disk refuses; then nothing has changed but, at most, an orphan blob left for ``verify``.
+            StoreError: when an entry of another format version is in its place.
         """
+        if self.is_foreign(key):
+            raise StoreError("an entry of another format version is in its place")
         data, blob = encode_blob(key, artifact, compress=self._compress)
         record = describe(blob)
         path = self.layout.blob_path(key, blob.digest)
@@ -138,13 +152,14 @@ class DiskStore:
 
     def set_aside(self, path: Path) -> None:
         """Moves one file into quarantine, under a name that keeps its own and is never taken."""
+        self.layout.quarantine.mkdir(mode=0o700, exist_ok=True)
         with suppress(FileNotFoundError):
             path.rename(self.layout.quarantine / f"{time.time_ns()}-{path.name}")
 
     def keys(self, start: str = "") -> Iterator[CacheKey]:
         """The keys of all records, in order, without reading any; with ``start``, two digits, of those that have it."""
         for shard in (start,) if start else SHARDS:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, NotADirectoryError):
                 for name in sorted(os.listdir(self.layout.metadata / shard)):
                     key = key_of_record_name(name, shard)
                     if key is not None:
@@ -153,7 +168,7 @@ class DiskStore:
     def records(self) -> Iterator[Record]:
         """All readable records, in the order of their keys."""
         for key in self.keys():
-            with suppress(CorruptEntry):
+            with suppress(CorruptEntry, OSError):
                 record = self.record(key)
                 if record is not None:
                     yield record
@@ -161,26 +176,36 @@ class DiskStore:
     def _blobs(self, key: CacheKey) -> list[str]:
         """All blobs of a key: the one its record names, and any that a kill left behind."""
         folder = self.layout.kernels / key[:2]
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             return [f"{folder}/{name}" for name in os.listdir(folder) if key_of_blob_name(name, key[:2]) == key]
         return []
 
 
-def open_store(directory: Path, *, trust: bool = False) -> StoreLayout:
+def open_store(directory: Path, *, trust: bool = False, create: bool = True) -> StoreLayout:
     """Checks that a directory is a store, making it one when it does not exist or is empty.
 
     Args:
         trust: accept a store owned by someone else, or writable by everyone.
+        create: make it when there is none.
 
     Raises:
         StoreUnusable: naming what is wrong and what would do.
     """
     layout = StoreLayout(directory.absolute())
     try:
+        str(layout.root).encode()
+    except UnicodeEncodeError as error:
+        raise StoreUnusable(f"the path {os.fsencode(layout.root)!r} is not UTF-8; give another directory") from error
+    try:
+        if layout.root.exists():
+            _check_owner(layout, trust)
         if not layout.marker.exists():
+            _check_free(layout)
+            if not create:
+                raise StoreUnusable(f"there is no store in {layout.root}; gemm-cache compile or sample would make one")
             _create(layout)
-        _check_owner(layout, trust)
         _check_marker(layout)
+        _make_folders(layout)
     except OSError as error:
         raise StoreUnusable(
             f"cannot use {layout.root} as a store: {error.strerror or error}; give a directory that you may write"
@@ -188,23 +213,37 @@ def open_store(directory: Path, *, trust: bool = False) -> StoreLayout:
     return layout
 
 
-def _create(layout: StoreLayout) -> None:
-    if layout.root.exists() and not layout.root.is_dir():
+def _check_free(layout: StoreLayout) -> None:
+    if not layout.root.exists():
+        return
+    if not layout.root.is_dir():
         raise StoreUnusable(f"{layout.root} is a file; a store is a directory")
-    layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # What a store may hold is no stranger: its making may have been cut short, or its marker lost.
-    own = {path.name for path in (*layout.folders, layout.mirror, layout.mirror_log)}
+    # What a store may hold is no stranger: its making may have been cut short, its marker lost, or another process be
+    # making it just now.
+    own = {path.name for path in (*layout.folders, layout.marker, layout.mirror, layout.mirror_log)}
     strangers = sorted({path.name for path in layout.root.iterdir()} - own)
     if strangers:
         raise StoreUnusable(f"{layout.root} holds {strangers[0]!r} and is not a store; give an empty or new directory")
+
+
+def _create(layout: StoreLayout) -> None:
+    layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     for folder in layout.folders:
         folder.mkdir(mode=0o700, exist_ok=True)
     publish_file(layout.temp, str(layout.marker), msgspec.json.encode(_Marker(_KIND, FORMAT)), durable=True)
 
 
+def _make_folders(layout: StoreLayout) -> None:
+    """Makes folders that were lost, as empty ones are by some ways of copying."""
+    for folder in layout.folders:
+        if not folder.exists():
+            with suppress(OSError):  # a read-only store serves what it has
+                folder.mkdir(mode=0o700)
+
+
 def _check_owner(layout: StoreLayout, trust: bool) -> None:
     status = layout.root.stat()
-    if trust:
+    if trust or not layout.root.is_dir():
         return
     hint = "set GEMM_CACHE_TRUST_STORE=1 to use it all the same"
     if status.st_uid != os.geteuid():
@@ -225,11 +264,3 @@ def _check_marker(layout: StoreLayout) -> None:
             f"{layout.root} is a store of format {marker.format}; this program knows {FORMAT}. "
             "Give another directory, or use the version that made it"
         )
-
-
-def _read(path: str, limit: int) -> bytes | None:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read(limit)
-    except FileNotFoundError:
-        return None

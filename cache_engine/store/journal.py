@@ -11,7 +11,6 @@ over, and the snapshot names those it holds, so that a kill before they are dele
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import secrets
@@ -20,23 +19,29 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from cache_engine.model.key import CacheKey
-from cache_engine.stats import USE, Event, KeyUsage, Tally, Totals
+from cache_engine.process import renew_after_fork, run_at_end
+from cache_engine.stats import USE, EntryUsage, Event, Tally, Totals
 from cache_engine.store.lock import try_lock
 from cache_engine.store.publish import publish_file
 
 _log = logging.getLogger(__name__)
 _OPEN, _FOLDING = ".jsonl", ".folding"
 _ROTATE_BYTES = 1024**2
-_SNAPSHOT = "snapshot.json"
+SNAPSHOT = "snapshot.json"
 _FORMAT = 1
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Event).decode
+
+
+_Hit = tuple[CacheKey, float, str]
+"""An entry's key, when it was made, and the tier that had it."""
 
 
 class Snapshot(msgspec.Struct):
@@ -46,7 +51,7 @@ class Snapshot(msgspec.Struct):
     generation: int = 0
     folded: list[str] = msgspec.field(default_factory=list)
     totals: Totals = msgspec.field(default_factory=Totals)
-    usage: dict[str, KeyUsage] = msgspec.field(default_factory=dict)
+    usage: list[EntryUsage] = msgspec.field(default_factory=list)
     recent: list[Event] = msgspec.field(default_factory=list)
 
 
@@ -58,30 +63,33 @@ class Journal:
         self._folder = folder
         self._flush_s = flush_s
         self._now = now
-        self._lock = threading.Lock()
-        self._writing = threading.Lock()
-        self._reset()
-        # Weak, so that a journal no longer used can go. A forked child must not write what its parent counted.
-        forked = weakref.WeakMethod(self._reset)
-        os.register_at_fork(after_in_child=lambda: (method := forked()) and method())
-        atexit.register(_close_if_alive, weakref.ref(self))
+        self._descriptor: int | None = None
+        self._complaint = logging.WARNING
+        self._start_counting()
+        renew_after_fork(self)
 
-    def _reset(self) -> None:
+    def _start_counting(self) -> None:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._hits: dict[tuple[str, CacheKey], int] = {}
+        self._hits: dict[_Hit, int] = {}
         self._misses: dict[CacheKey, int] = {}
         self._saved_us: dict[CacheKey, int] = {}
-        self._descriptor: int | None = None
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
-        self._complaint = logging.WARNING
+        self._forget_end: Callable[[], None] = lambda: None
 
-    def hit(self, key: CacheKey, tier: str, saved_us: int = 0) -> None:
-        """Counts a hit. Writes nothing now."""
+    def renew_after_fork(self) -> None:
+        """In a forked child: what the parent counted, and the file it holds, are the parent's."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)  # and not unlocked: that would unlock it for the parent too
+            self._descriptor = None
+        self._start_counting()
+
+    def hit(self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0) -> None:
+        """Counts a hit on the entry of a key that was made then. Writes nothing now."""
+        hit = (key, made_at, tier)
         with self._lock:
-            count = self._hits.get((tier, key), 0)
-            self._hits[tier, key] = count + 1
+            self._hits[hit] = self._hits.get(hit, 0) + 1
             if saved_us:
                 self._saved_us[key] = self._saved_us.get(key, 0) + saved_us
             if self._thread is None:
@@ -109,6 +117,7 @@ class Journal:
         with self._writing:
             self._release()
         self._closed.set()
+        self._forget_end()
 
     def __del__(self) -> None:
         # Dropped without being closed. Whatever fails here has nobody left to be told.
@@ -116,6 +125,8 @@ class Journal:
             self.close()
 
     def _start_thread(self) -> None:
+        # Weak, so that a journal no longer used can go.
+        self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
         arguments = (weakref.ref(self), self._closed, self._flush_s)
         self._thread = threading.Thread(target=_flush_now_and_then, args=arguments, daemon=True)
         self._thread.start()
@@ -126,13 +137,21 @@ class Journal:
             if not hits and not misses:
                 return []
             self._hits, self._misses, self._saved_us = {}, {}, {}
-        by_key: dict[CacheKey, dict[str, int]] = {key: {} for key in misses}
-        for (tier, key), count in hits.items():
-            by_key.setdefault(key, {})[tier] = count
+        by_entry: dict[tuple[CacheKey, float], dict[str, int]] = {(key, 0.0): {} for key in misses}
+        for (key, made_at, tier), count in hits.items():
+            by_entry.setdefault((key, made_at), {})[tier] = count
         now = self._now()
         return [
-            Event(kind=USE, at=now, key=key, hits=tiers, misses=misses.get(key, 0), saved_us=saved.get(key, 0))
-            for key, tiers in by_key.items()
+            Event(
+                kind=USE,
+                at=now,
+                key=key,
+                made_at=made_at,
+                hits=tiers,
+                misses=misses.pop(key, 0),
+                saved_us=saved.pop(key, 0),
+            )
+            for (key, made_at), tiers in by_entry.items()
         ]
 
     def _write(self, events: list[Event]) -> None:
@@ -156,12 +175,11 @@ class Journal:
     def _acquire(self) -> int:
         """A file nobody else holds, at its end."""
         for name in _names(self._folder, _OPEN):
-            path = self._folder / name
-            with suppress(FileNotFoundError):
-                descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-                if _take_over(descriptor, path):
-                    return descriptor
-                os.close(descriptor)
+            # One that cannot be opened is somebody else's, or gone.
+            with suppress(OSError):
+                taken = _take_over(self._folder / name)
+                if taken is not None:
+                    return taken
         name = f"{time.time_ns():016x}-{os.getpid()}-{secrets.token_hex(4)}{_OPEN}"
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(self._folder / name, flags, 0o600)
@@ -192,19 +210,30 @@ def read_journal(folder: Path) -> Tally:
 def read_snapshot(folder: Path) -> Snapshot:
     """The sums of folded files; empty when nothing was folded yet or the file cannot be read, which is said."""
     try:
-        return _load_snapshot(folder)
-    except (OSError, ValueError) as error:
-        _log.warning("%s cannot be read, so older usage is not counted: %s", folder / _SNAPSHOT, error)
+        return load_snapshot(folder)
+    except (OSError, ValueError, RecursionError) as error:
+        _log.warning("%s cannot be read, so older usage is not counted: %s", folder / SNAPSHOT, error)
         return Snapshot()
 
 
-def _load_snapshot(folder: Path) -> Snapshot:
+class UnknownSnapshot(ValueError):
+    """A snapshot of a format version this program does not know. It is to be left alone."""
+
+
+def load_snapshot(folder: Path) -> Snapshot:
+    """The sums of folded files; empty when nothing was folded yet.
+
+    Raises:
+        UnknownSnapshot: when it is of another format version.
+        ValueError, RecursionError: when it is damaged.
+        OSError: when it cannot be read.
+    """
     try:
-        snapshot = msgspec.json.decode((folder / _SNAPSHOT).read_bytes(), type=Snapshot)
+        snapshot = msgspec.json.decode((folder / SNAPSHOT).read_bytes(), type=Snapshot)
     except FileNotFoundError:
         return Snapshot()
     if snapshot.format != _FORMAT:
-        raise ValueError(f"it is of format {snapshot.format}, and this program knows {_FORMAT}")
+        raise UnknownSnapshot(f"it is of format {snapshot.format}, and this program knows {_FORMAT}")
     return snapshot
 
 
@@ -215,12 +244,19 @@ def read_events(folder: Path, snapshot: Snapshot, positions: dict[str, int]) -> 
         stem = name.partition(".")[0]
         if stem in folded:
             continue
-        with suppress(FileNotFoundError), open(folder / name, "rb") as file:
-            file.seek(positions.get(stem, 0))
-            data = file.read()
-            whole = data.rfind(b"\n") + 1
-            positions[stem] = positions.get(stem, 0) + whole
-            yield from _decode_lines(data[:whole])
+        data = _read_from(folder, stem, positions.get(stem, 0))
+        whole = data.rfind(b"\n") + 1
+        positions[stem] = positions.get(stem, 0) + whole
+        yield from _decode_lines(data[:whole])
+
+
+def _read_from(folder: Path, stem: str, position: int) -> bytes:
+    """A file's bytes, also when it is renamed to be folded just now; nothing when it cannot be read."""
+    for suffix in (_OPEN, _FOLDING):
+        with suppress(OSError), open(folder / f"{stem}{suffix}", "rb") as file:
+            file.seek(position)
+            return file.read()
+    return b""
 
 
 def journal_state(folder: Path) -> tuple[tuple[str, int], ...]:
@@ -239,17 +275,15 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
         keep: tells for a key whether its usage is still of interest.
     """
     try:
-        snapshot = _load_snapshot(folder)
-    except (OSError, ValueError) as error:
-        _log.warning("the journal is not folded, since %s cannot be read: %s", folder / _SNAPSHOT, error)
+        snapshot = load_snapshot(folder)
+    except (OSError, ValueError, RecursionError) as error:
+        _log.warning("the journal is not folded, since %s cannot be read: %s", folder / SNAPSHOT, error)
         return 0
     for name in _names(folder, _OPEN):
-        descriptor = os.open(folder / name, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if try_lock(descriptor):
+        # One that cannot be opened is somebody else's.
+        with suppress(OSError), open(folder / name, "r+b") as file:
+            if try_lock(file.fileno()):
                 (folder / name).rename((folder / name).with_suffix(_FOLDING))
-        finally:
-            os.close(descriptor)
     names = _names(folder, _FOLDING)
     stems = [name.partition(".")[0] for name in names]
     fresh = [name for name, stem in zip(names, stems, strict=True) if stem not in snapshot.folded]
@@ -259,13 +293,14 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
             for event in _decode_lines((folder / name).read_bytes()):
                 tally.add(event)
         snapshot = Snapshot(
-            generation=snapshot.generation + 1,
+            # Never one that was given before, also if an earlier snapshot was lost: the mirror goes by it.
+            generation=max(snapshot.generation + 1, time.time_ns() // 1000),
             folded=stems,
             totals=tally.totals,
-            usage={key: usage for key, usage in tally.usage.items() if keep(key)},
+            usage=[used for used in tally.usage if keep(used.key)],
             recent=tally.recent,
         )
-        publish_file(temp, str(folder / _SNAPSHOT), _encode(snapshot), durable=True)
+        publish_file(temp, str(folder / SNAPSHOT), _encode(snapshot), durable=True)
     for name in names:
         (folder / name).unlink(missing_ok=True)
     return len(fresh)
@@ -279,23 +314,26 @@ def _names(folder: Path, *suffixes: str) -> list[str]:
 
 def _decode_lines(data: bytes) -> Iterator[Event]:
     for line in data.splitlines():
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             yield _decode(line)
 
 
-def _take_over(descriptor: int, path: Path) -> bool:
-    """Locks an open file if it is free, still in its place, and has room; closes off a line cut short."""
-    if os.fstat(descriptor).st_size >= _ROTATE_BYTES or not try_lock(descriptor):
-        return False
-    status = os.fstat(descriptor)
+def _take_over(path: Path) -> int | None:
+    """Opens and locks a file if it is free and has room, and closes off a line cut short; else ``None``."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        if not os.path.samestat(status, os.stat(path)):
-            return False
-    except FileNotFoundError:
-        return False
-    if status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n":
-        os.write(descriptor, b"\n")
-    return True
+        if os.fstat(descriptor).st_size < _ROTATE_BYTES and try_lock(descriptor):
+            status = os.fstat(descriptor)
+            # Still in its place? It may have been renamed, to be folded, before it was locked.
+            if os.path.samestat(status, os.stat(path)):
+                if status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n":
+                    os.write(descriptor, b"\n")
+                return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
 
 
 def _close_if_alive(reference: weakref.ref[Journal]) -> None:

@@ -28,6 +28,7 @@ def file_lock(path: Path, timeout_s: float, *, shared: bool = False) -> Iterator
         OSError: when the lock file cannot be opened, as on a read-only file system.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    holder = os.getpid()
     try:
         deadline = time.monotonic() + timeout_s
         while not try_lock(descriptor, shared=shared):
@@ -36,11 +37,21 @@ def file_lock(path: Path, timeout_s: float, *, shared: bool = False) -> Iterator
             time.sleep(random.uniform(*_POLL_S))  # noqa: S311 (jitter, no secret)
         yield
     finally:
-        os.close(descriptor)  # releases the lock
+        # Closing is not enough: a child forked meanwhile has the file open too, and would keep the lock. In that child,
+        # in turn, unlocking would take it from its parent.
+        if os.getpid() == holder:
+            _unlock(descriptor)
+        os.close(descriptor)
+
+
+def _unlock(descriptor: int) -> None:
+    import portalocker
+
+    portalocker.unlock(descriptor)
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Locks an open file if nobody else holds it; closing the file releases it."""
+    """Locks an open file if nobody else holds it; closing the file releases it, unless a forked child has it too."""
     import portalocker  # 45 ms, and no hit needs it
 
     kind = portalocker.LockFlags.SHARED if shared else portalocker.LockFlags.EXCLUSIVE

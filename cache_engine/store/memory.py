@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 
 from cache_engine.model.key import CacheKey
+from cache_engine.process import renew_after_fork
 from cache_engine.store.base import Loaded
 
 
@@ -20,6 +21,11 @@ class MemoryTier:
         self._bytes = 0
         self._entries: OrderedDict[CacheKey, Loaded] = OrderedDict()
         self._lock = threading.Lock()
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
 
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry, or ``None``."""
@@ -33,6 +39,8 @@ class MemoryTier:
         """Keeps the entry, in place of any older one of its key."""
         with self._lock:
             self._remove(key)
+            if len(loaded.cubin) > self._max_bytes:
+                return
             self._entries[key] = loaded
             self._bytes += len(loaded.cubin)
             while self._bytes > self._max_bytes:

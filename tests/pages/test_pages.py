@@ -19,6 +19,7 @@ from cache_engine.integrity import GRACE_S
 from cache_engine.jobs import RUNNING
 from cache_engine.store.codec import encode_record
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
 from tests.helpers import blob_file, fill, make_store, record_file
 
 PAGES = ("overview", "kernels", "architectures", "compile", "admin")
@@ -93,7 +94,18 @@ def test_the_overview_warns_of_troubles(open_page: Open, compiled_store: Path) -
     store = make_store(compiled_store)
     record_file(store, next(iter(store.keys()))).write_text("{")
     app = sound(open_page(compiled_store, "overview"))
-    assert "1 records cannot be read now" in app.warning[0].value
+    assert "1 record cannot be read now" in app.warning[0].value
+
+
+def test_troubles_of_long_ago_are_no_longer_shown(open_page: Open, compiled_store: Path) -> None:
+    store = make_store(compiled_store)
+    Journal(store.layout.journal, 3600.0, now=lambda: time.time() - 8 * 86_400).event("corrupt", key="gone")
+    assert not sound(open_page(compiled_store, "overview")).warning
+    Journal(store.layout.journal, 3600.0).event("corrupt", key="gone")
+    Journal(store.layout.journal, 3600.0).event("unpublished", key="full", detail="No space left")
+    shown = [warning.value for warning in sound(open_page(compiled_store, "overview")).warning]
+    assert "1 kernel could not be kept" in shown[0]
+    assert "1 damaged entry" in shown[1]
 
 
 def test_deleting_the_mirror_loses_nothing(open_page: Open, compiled_store: Path) -> None:
@@ -141,6 +153,7 @@ def test_pages_of_the_list(open_page: Open, store: DiskStore) -> None:
     for number in (2, 3):
         app.pagination(key="page").set_value(number).run()
         seen += list(sound(app).dataframe[0].value["Key"])
+    assert app.pagination(key="page").value == 3
     assert sorted(seen) == sorted(key[:12] for key in keys)
     # Another search starts at its own first page.
     app.text_input(key="q").set_value("sm_80").run()
@@ -217,7 +230,7 @@ def test_hostile_text_is_only_ever_text(open_page: Open, store: DiskStore, page:
         created_by=text,
         components=((text, text),),
         problem=msgspec.structs.replace(record.problem, dtype=text, out_dtype=text, layout=text),
-        created_at=1e300,
+        created_at=1e12,
     )
     record_file(store, key).write_bytes(encode_record(forged))
     app = sound(
@@ -311,6 +324,30 @@ def test_a_size_that_cannot_be_read_is_told_plainly(open_page: Open, compiled_st
     assert "is not a size" in app.text[0].value
 
 
+def test_a_bad_size_leaves_the_other_tabs_alone(open_page: Open, compiled_store: Path) -> None:
+    app = open_page(compiled_store, "admin")
+    app.radio(key="rule").set_value("bytes").run()
+    app.text_input(key="size").set_value("lots").run()
+    labels = {button.label for button in app.button}
+    assert {"Check the store", "Rebuild the mirror"} <= labels
+
+
+def test_what_is_confirmed_is_what_was_previewed(open_page: Open, compiled_store: Path) -> None:
+    """Another process compiles between the preview and the click."""
+    app = sound(open_page(compiled_store, "admin"))
+    app.radio(key="rule").set_value("entries").run()
+    app.number_input(key="keep").set_value(1).run()
+    planned = list(app.dataframe[0].value["Key"])
+    new = fill(make_store(compiled_store), 2)
+    app.text_input(key="confirm").set_value("3").run()
+    assert list(app.dataframe[0].value["Key"]) == planned
+    _press(app, "Evict 3 kernels")
+    assert sound(app).success[0].value.startswith("Evicted 3 kernels")
+    kept = set(make_store(compiled_store).keys())
+    assert set(new) <= kept
+    assert not kept & {key for key in kept if key[:12] in planned}
+
+
 def _press(app: AppTest, label: str) -> AppTest:
     next(button for button in app.button if button.label == label).click()
     return app.run()
@@ -328,9 +365,11 @@ def test_damage_is_found_and_repaired(open_page: Open, compiled_store: Path) -> 
     os.utime(stale, (time.time() - GRACE_S - 1,) * 2)
     _press(app, "Check the store")
     assert "3 findings" in sound(app).warning[0].value
-    _press(app, "Repair")
+    assert next(button for button in app.button if button.label == "Repair 3 findings").disabled
+    app.checkbox(key="agreed").set_value(True).run()
+    _press(app, "Repair 3 findings")
     shown = [success.value for success in sound(app).success]
-    assert "Repaired 3 findings." in shown
+    assert any(text.startswith("Repaired 3 findings.") for text in shown)
     assert "Nothing is wrong." in shown
     assert len(list(store.keys())) == 2
 

@@ -68,6 +68,10 @@ def _entries(*ages_in_days: float, stored_bytes: int = 100) -> list[EntryFacts]:
     return [EntryFacts(f"{number:04x}", stored_bytes, NOW - age * DAY_S) for number, age in enumerate(ages_in_days)]
 
 
+def test_a_limit_of_one_leaves_one() -> None:
+    assert plan(_entries(0, 1), Limits(max_entries=1, down_to=0.8), NOW).kept_entries == 1
+
+
 @pytest.mark.parametrize(
     ("limits", "reasons"),
     [
@@ -85,8 +89,8 @@ def test_each_rule_gives_its_reason(limits: Limits, reasons: dict[str, str]) -> 
     assert {victim.key: victim.reason for victim in made.victims} == reasons
 
 
-def test_a_clock_that_jumped_back_protects_nothing_for_ever() -> None:
-    """An entry used "in a year" counts as used now: it is kept before older ones, and goes when all must."""
+def test_a_last_use_in_the_future_counts_as_now() -> None:
+    """It is kept before older ones, and goes when all must; a clock set back evicts nothing."""
     entries = [EntryFacts("future", 100, NOW + 365 * DAY_S), EntryFacts("now", 100, NOW)]
     assert {v.key for v in plan(entries, Limits(max_entries=0), NOW).victims} == {"future", "now"}
     assert plan(entries, Limits(expire_days=7), NOW).victims == ()

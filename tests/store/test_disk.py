@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,20 +75,20 @@ def test_a_reader_that_meets_a_replacement_gets_the_new_entry(
 ) -> None:
     """Between its reading of the record and of the blob, the entry was replaced and the old blob deleted."""
     from cache_engine.store import disk
+    from cache_engine.store.files import read_file
 
     key, artifact, describe = make_entry()
     store.publish(key, artifact, describe)
     newer = type(artifact)(b"\x7fELFnewer", artifact.ptx, artifact.source, artifact.log, artifact.resources)
-    read = disk._read
     replaced: list[str] = []
 
-    def replacing(path: str, limit: int) -> bytes | None:
+    def replacing(path: Any, limit: int) -> bytes | None:
         if "/kernels/" in path and not replaced:
             replaced.append(path)
             store.publish(key, newer, describe)
-        return read(path, limit)
+        return read_file(path, limit)
 
-    monkeypatch.setattr(disk, "_read", replacing)
+    monkeypatch.setattr(disk, "read_file", replacing)
     loaded = store.get(key)
     assert loaded is not None
     assert loaded.cubin == newer.cubin

@@ -47,8 +47,19 @@ def test_counts_are_added_up_by_key_and_tier(folder: Path) -> None:
     tally = read_journal(folder)
     assert tally.totals.hits == {"memory": 3, "disk": 2}
     assert (tally.totals.misses, tally.totals.saved_us) == (1, 250_001)
-    assert tally.usage[KEY].hits == {"memory": 3, "disk": 1}
-    assert tally.usage[KEY].last_used_at == 1000.0
+    used = {usage.key: usage for usage in tally.usage}
+    assert used[KEY].hits == {"memory": 3, "disk": 1}
+    assert used[KEY].last_used_at == 1000.0
+
+
+def test_an_entry_made_again_starts_with_no_hits(folder: Path) -> None:
+    journal = Journal(folder, NEVER)
+    for made_at in (1.0, 1.0, 2.0):
+        journal.hit(KEY, "disk", made_at=made_at)
+    journal.close()
+    tally = read_journal(folder)
+    assert {(used.made_at, used.hits["disk"]) for used in tally.usage} == {(1.0, 2), (2.0, 1)}
+    assert tally.totals.hits == {"disk": 3}
 
 
 def test_a_hit_writes_nothing_by_itself(folder: Path) -> None:
@@ -214,7 +225,7 @@ def test_folding_forgets_usage_nobody_asks_for(folder: Path) -> None:
     journal.close()
     fold(folder, folder.parent / "temp", keep=lambda key: key == KEY)
     tally = read_journal(folder)
-    assert list(tally.usage) == [KEY]
+    assert [used.key for used in tally.usage] == [KEY]
     assert tally.totals.hits == {"disk": 2}
 
 
