@@ -17,9 +17,8 @@ import plotly.graph_objects as go
 from cache_engine.errors import InvalidProblem
 from cache_engine.integrity import Finding
 from cache_engine.jobs import Job
-from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
-from cache_engine.model.gemm import DType, Layout
+from cache_engine.model.gemm import DType, GemmProblem, Layout
 from cache_engine.policy.plan import EvictionPlan
 from cache_engine.stats import CLEAN, CORRUPT, EVICT, PUBLISH, REPAIR, UNPUBLISHED, hit_rate
 from cache_engine.store.codec import stored_bytes
@@ -250,18 +249,20 @@ def asked_of(job: Job) -> Row:
     named = dict(zip(job.command[4::2], job.command[5::2], strict=False))
     try:
         m, n, k = (int(size) for size in job.command[1:4])
-        return {
-            "m": m,
-            "n": n,
-            "k": k,
-            "batch": int(named["--batch"]),
-            "dtype": DType(named["--dtype"]),
-            "out_dtype": AS_INPUTS if named["--out-dtype"] == named["--dtype"] else DType(named["--out-dtype"]),
-            "layout": Layout(named["--layout"]),
-            "arch": architecture(named["--arch"]).name,
-        }
+        asked = GemmProblem(
+            m,
+            n,
+            k,
+            int(named["--batch"]),
+            dtype=DType(named["--dtype"]),
+            out_dtype=DType(named["--out-dtype"]),
+            layout=Layout(named["--layout"]),
+            arch=named["--arch"],
+        )
     except (KeyError, ValueError, InvalidProblem):
         return {}
+    values = {name: getattr(asked, name) for name in ("m", "n", "k", "batch", "dtype", "layout", "arch")}
+    return {**values, "out_dtype": AS_INPUTS if asked.output is asked.dtype else asked.output}
 
 
 def stage_lines(job: Job) -> str:

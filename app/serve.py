@@ -16,6 +16,7 @@ def no_address() -> None:
 
 
 net_util.get_external_ip = no_address
+net_util.get_internal_ip = no_address  # asks nobody, but an address that is not served is no origin of ours either
 
 if __name__ == "__main__":
     cli.main()

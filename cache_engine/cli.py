@@ -22,6 +22,7 @@ from cache_engine.cli_support import (
     emit,
     filter_options,
     json_option,
+    printing,
     problem_options,
     reporting,
     run,
@@ -396,10 +397,11 @@ def _list(
 
 
 def _write(path: Path, data: bytes) -> None:
-    try:
-        if str(path) == "-":
+    if str(path) == "-":
+        with printing():
             sys.stdout.buffer.write(data)
-        else:
-            path.write_bytes(data)
+        return
+    try:
+        path.write_bytes(data)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error

@@ -81,15 +81,24 @@ def reporting(job: Path | None) -> Iterator[Reporter | None]:
 
 def emit(document: Any, as_json: bool, print_text: Callable[[], None]) -> None:
     """Prints a result: as its JSON document, or as text for people."""
-    try:
+    with printing():
         if as_json:
             print(to_json(document))
         else:
             print_text()
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """Whoever reads what the body prints may go away, and is then done; any other trouble is an ``OSError``."""
+    try:
+        yield
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain again when it flushes at the end.
+    except OSError as error:
+        # Python would complain again when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def to_json(document: Any) -> str:

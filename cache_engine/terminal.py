@@ -92,7 +92,9 @@ def print_kernels(page: Document, there: Mapping[str, Sequence[str]]) -> None:
         )
         for row in page["rows"]
     ]  # fmt: skip
-    print_table(columns, rows, dispensable=("compiled in", "batch", "regs", "layout", "size", "config", "family"))
+    print_table(
+        columns, rows, dispensable=("compiled in", "batch", "regs", "layout", "size", "config", "family", "hits")
+    )
     print(f"\n{first:,}–{first + shown - 1:,} of {total:,}")
 
 

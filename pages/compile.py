@@ -145,7 +145,10 @@ if job is not None and job.state == RUNNING:
     follow(job.id)
 elif job is not None:
     if job.state == DONE:
-        show_result(job)
+        try:
+            show_result(job)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            widgets.problem("The result of this job cannot be read.", job.result[:2000])
     else:
         widgets.problem("The kernel could not be made.", job.error or "The process ended without saying why.")
     st.status("Stages", state="complete" if job.state == DONE else "error").text(presenters.stage_lines(job))

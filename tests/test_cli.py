@@ -268,6 +268,61 @@ def test_doctor_says_what_is_wrong_with_a_store(tmp_path: Path) -> None:
     assert "a store is a directory" in done.stdout
 
 
+@pytest.mark.parametrize("verb", ["ls", "stats", "clean", "verify", "sync", "search x", "show 12"])
+def test_looking_at_a_mistyped_store_makes_none(place: Path, verb: str) -> None:
+    done = run(*verb.split(), store=place)
+    assert done.returncode == 2
+    assert f"there is no store in {place}" in done.stderr
+    assert not place.exists()
+
+
+def test_an_empty_name_of_a_store_is_refused(tmp_path: Path) -> None:
+    """As a variable that is not set gives it."""
+    done = run("--store", "", "compile", *SHAPE, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--store is empty" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_under_the_output_is_one_line(compiled_store: Path) -> None:
+    key = next(iter(make_store(compiled_store).keys()))
+    for arguments in (["ls"], ["ls", "--json"], ["show", key, "--cubin", "-"]):
+        with open("/dev/full", "w") as full:
+            command = [sys.executable, "-m", "cache_engine", "--store", str(compiled_store), *arguments]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: standard output: No space left on device")
+        assert done.stderr.count("\n") == 1
+
+
+def test_closed_output_is_no_matter(compiled_store: Path) -> None:
+    command = f"{sys.executable} -m cache_engine --store {compiled_store} ls >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command]).returncode == 0
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_tables_fit_the_terminal_by_whole_columns(compiled_store: Path, columns: int) -> None:
+    command = [sys.executable, "-m", "cache_engine", "--store", str(compiled_store), "ls"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "COLUMNS": str(columns)}, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "last used" in lines[0]
+    assert all(row["key"][:12] in done.stdout for row in document("ls", store=compiled_store)["rows"])
+    assert "…" not in done.stdout
+    assert ("config" in lines[0]) == (columns >= 100)
+
+
+def test_the_code_can_be_piped(compiled_store: Path, tmp_path: Path) -> None:
+    key = document("ls", store=compiled_store)["rows"][0]["key"]
+    command = [sys.executable, "-m", "cache_engine", "--store", str(compiled_store), "show", key, "--cubin"]
+    piped = subprocess.run([*command, "-"], capture_output=True, check=True).stdout
+    subprocess.run([*command, str(tmp_path / "code")], check=True)
+    assert piped == (tmp_path / "code").read_bytes()
+    assert piped.startswith(b"\x7fELF")
+
+
 def test_hostile_text_in_a_record_reaches_no_terminal(compiled_store: Path) -> None:
     """A record made up by someone else, checksum and all."""
     import msgspec

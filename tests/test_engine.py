@@ -8,6 +8,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +16,13 @@ from cache_engine import selection as selection_module
 from cache_engine.compilers import COMPILERS
 from cache_engine.engine import Cache, open_cache
 from cache_engine.errors import CompileError, InvalidProblem, KeyNotFound, UsageError
+from cache_engine.integrity import Kind
 from cache_engine.model.gemm import DType, GemmProblem, Layout
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.policy.plan import Limits
 from cache_engine.store.journal import read_journal
 from cache_engine.store.lock import file_lock
-from tests.helpers import blob_file, files_of, publish
+from tests.helpers import blob_file, files_of, publish, record_file
 
 PROBLEM = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")
 
@@ -137,6 +139,40 @@ def test_a_full_disk_still_serves_the_kernel(cache: Cache, monkeypatch: pytest.M
     assert cache.stats().totals.publish_failures == 1
 
 
+def test_an_entry_of_another_version_is_left_alone_and_the_kernel_served(cache: Cache) -> None:
+    key = cache.get_or_compile(PROBLEM).key
+    newer = b'{"format": 99}'
+    record_file(cache.store, key).write_bytes(newer)
+    with open_cache(cache.layout.root) as other:
+        kernel = other.get_or_compile(PROBLEM)
+        assert kernel.tier == "compiled"
+        assert "an entry of another format version is in its place" in kernel.unpublished
+        other.clean(Limits(everything=True))
+        assert [finding.kind for finding in other.verify(repair=True)] == [Kind.UNKNOWN_FORMAT]
+    assert record_file(cache.store, key).read_bytes() == newer
+    assert blob_file(cache.store, key).exists()
+
+
+@pytest.mark.parametrize(
+    ("problem", "options", "named"),
+    [
+        ("4096x7168x2048", {}, "with a GemmProblem, not with str"),
+        (PROBLEM, {"config": "128x128x32"}, "it must be a KernelConfig"),
+    ],
+)
+def test_what_is_no_problem_or_config_is_refused(cache: Cache, problem: object, options: Any, named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        cache.get_or_compile(problem, **options)  # type: ignore[arg-type]
+
+
+def test_settings_given_by_name_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="max_byte"):
+        open_cache(tmp_path / "store", max_byte=1)
+    with pytest.raises(UsageError, match="max_entries"):
+        open_cache(tmp_path / "store", max_entries=-1)
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_lock_not_had_in_time_still_serves_the_kernel(tmp_path: Path) -> None:
     with open_cache(tmp_path / "store", lock_timeout_s=0.05) as cache:
         key = cache.select(PROBLEM).key
@@ -246,8 +282,6 @@ def test_a_record_is_found_by_the_start_of_its_key(cache: Cache) -> None:
     with pytest.raises(KeyNotFound, match="no entry has a key"):
         cache.find("0" * 64)
     # Two entries that share four digits.
-    from tests.helpers import record_file
-
     twin = record_file(cache.store, key).with_name(f"{key[:60]}0000.json")
     twin.write_bytes(record_file(cache.store, key).read_bytes())
     with pytest.raises(KeyNotFound, match="give more digits"):

@@ -14,7 +14,7 @@ from cache_engine.stats import CLEAN, EVICT
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.lock import file_lock
-from tests.helpers import files_of, fill, publish, record_file
+from tests.helpers import blob_file, files_of, fill, publish, record_file
 
 
 @pytest.fixture
@@ -73,6 +73,27 @@ def test_an_entry_made_again_since_the_plan_is_spared(store: DiskStore, journal:
     cleaned = housekeeping.apply(store, journal, plan)
     assert (cleaned.evicted, cleaned.skipped) == (0, 1)
     assert store.get(key) is not None
+
+
+def test_an_entry_used_since_the_plan_is_spared_unless_all_is_to_go(store: DiskStore, journal: Journal) -> None:
+    key = publish(store)
+    _age(record_file(store, key), 30)
+    plan = housekeeping.plan_cleaning(store.layout, Limits(expire_days=7))
+    everything = housekeeping.plan_cleaning(store.layout, Limits(everything=True))
+    journal.hit(key, "disk")
+    journal.flush()
+    assert housekeeping.apply(store, journal, plan).skipped == 1
+    assert store.get(key) is not None
+    assert housekeeping.apply(store, journal, everything).evicted == 1
+
+
+def test_an_entry_of_another_version_is_spared(store: DiskStore, journal: Journal) -> None:
+    key = publish(store)
+    record_file(store, key).write_bytes(b'{"format": 99}')
+    plan = housekeeping.plan_cleaning(store.layout, Limits(everything=True))
+    assert housekeeping.apply(store, journal, plan).skipped == 1
+    assert record_file(store, key).exists()
+    assert blob_file(store, key).exists()
 
 
 def test_an_entry_being_compiled_is_spared(store: DiskStore, journal: Journal) -> None:

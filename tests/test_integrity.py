@@ -15,6 +15,7 @@ from cache_engine.integrity import GRACE_S, Finding, Kind
 from cache_engine.stats import CORRUPT, REPAIR
 from cache_engine.store.codec import decode_record, encode_record
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.files import read_file
 from cache_engine.store.journal import Journal, read_journal
 from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
 
@@ -197,6 +198,61 @@ def test_an_entry_replaced_since_the_check_is_spared(store: DiskStore, journal: 
     publish(store)
     assert integrity.repair(store, journal, findings) == []
     assert store.get(key) is not None
+
+
+def test_an_orphan_that_got_its_record_since_the_check_is_spared(store: DiskStore, journal: Journal) -> None:
+    key = publish(store)
+    record = record_file(store, key).read_bytes()
+    record_file(store, key).unlink()
+    _age(blob_file(store, key))
+    findings = _check(store)
+    assert [finding.kind for finding in findings] == [Kind.ORPHAN_BLOB]
+    record_file(store, key).write_bytes(record)
+    assert integrity.repair(store, journal, findings) == []
+    assert store.get(key) is not None
+
+
+def test_a_file_that_cannot_be_read_now_is_told_and_left_alone(
+    store: DiskStore, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = publish(store)
+
+    def failing(path: Any, limit: int) -> bytes | None:
+        if "/metadata/" in str(path):
+            raise OSError(5, "Input/output error")
+        return read_file(path, limit)
+
+    monkeypatch.setattr(integrity, "read_file", failing)
+    findings = _check(store)
+    assert [(finding.kind, finding.cause) for finding in findings] == [(Kind.UNREADABLE, "Input/output error")]
+    assert integrity.repair(store, journal, findings) == []
+    monkeypatch.undo()
+    assert store.get(key) is not None
+
+
+def test_a_damaged_snapshot_is_set_aside(store: DiskStore, journal: Journal) -> None:
+    snapshot = store.layout.journal / "snapshot.json"
+    snapshot.write_text('{"format": 1, "totals"')
+    findings = _check(store)
+    assert [finding.kind for finding in findings] == [Kind.CORRUPT_SNAPSHOT]
+    assert integrity.repair(store, journal, findings) == findings
+    assert not snapshot.exists()
+    assert [path.read_text() for path in store.layout.quarantine.iterdir()] == ['{"format": 1, "totals"']
+    snapshot.write_text('{"format": 99}')
+    findings = _check(store)
+    assert [finding.kind for finding in findings] == [Kind.UNKNOWN_FORMAT]
+    assert integrity.repair(store, journal, findings) == []
+
+
+def test_a_link_is_set_aside_and_what_it_leads_to_stays(store: DiskStore, journal: Journal, tmp_path: Path) -> None:
+    key = publish(store)
+    mine = record_file(store, key).rename(tmp_path / "mine")
+    record_file(store, key).symlink_to(mine)
+    findings = _check(store)
+    assert [finding.kind for finding in findings] == [Kind.CORRUPT_RECORD]
+    assert integrity.repair(store, journal, findings) == findings
+    assert mine.exists()
+    assert not record_file(store, key).is_symlink()
 
 
 def test_an_entry_replaced_while_it_is_checked_is_no_finding(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from typing import Annotated
+
+import msgspec
 
 from cache_engine.errors import UsageError
+
+MAX_TILE = 65_536
+
+# What a record may hold; whether a kernel can be made of it is its family's to say.
+Tile = Annotated[int, msgspec.Meta(ge=1, le=MAX_TILE)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +26,12 @@ class KernelConfig:
         stages: how many tiles of A and B are in shared memory at once.
     """
 
-    block_m: int
-    block_n: int
-    block_k: int
-    warps_m: int
-    warps_n: int
-    stages: int
+    block_m: Tile
+    block_n: Tile
+    block_k: Tile
+    warps_m: Tile
+    warps_n: Tile
+    stages: Tile
 
     @property
     def threads(self) -> int:
@@ -48,8 +56,8 @@ class KernelConfig:
                 raise UsageError(f"config has {part.strip()!r}; write name=value with names: {', '.join(names)}")
             if name in values:
                 raise UsageError(f"config gives {name} twice")
-            if not re.fullmatch("[0-9]{1,5}", value) or not 1 <= int(value) <= 65_536:
-                raise UsageError(f"config has {name}={value}; it must be a whole number from 1 to 65536")
+            if not re.fullmatch("[0-9]{1,5}", value) or not 1 <= int(value) <= MAX_TILE:
+                raise UsageError(f"config has {name}={value}; it must be a whole number from 1 to {MAX_TILE}")
             values[name] = int(value)
         missing = [name for name in names if name not in values]
         if missing:

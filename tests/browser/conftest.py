@@ -75,14 +75,15 @@ def dashboard(compiled_store: Path) -> Iterator[str]:
 
 @contextmanager
 def served(program: list[str], store: Path) -> Iterator[str]:
-    """Runs a program's ``dashboard`` on a store; yields its address."""
+    """Runs a program's ``dashboard`` on a store; yields its address. After: it asked no other host for anything."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [*program, "--store", str(store), "dashboard", "--port", str(port)]
-    log = store.with_suffix(".log")
+    log, connections = store.with_suffix(".log"), store.with_suffix(".connections")
+    watched = {"PYTHONPATH": str(Path(__file__).with_name("watched")), "CONNECTIONS_LOG": str(connections)}
     with log.open("wb") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output, cwd="/")
+        server = subprocess.Popen(command, stdout=output, stderr=output, cwd="/", env={**os.environ, **watched})
     address = f"http://127.0.0.1:{port}"
     try:
         _wait_until_served(address, server, log)
@@ -90,6 +91,7 @@ def served(program: list[str], store: Path) -> Iterator[str]:
     finally:
         server.terminate()
         server.wait(timeout=20)
+    assert not connections.exists(), connections.read_text()
 
 
 def _wait_until_served(address: str, server: subprocess.Popen[bytes], log: Path) -> None:

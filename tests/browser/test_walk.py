@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from cache_engine.model.artifact import Record
 from tests.helpers import make_store
 
 pytestmark = pytest.mark.browser
@@ -94,15 +95,25 @@ def test_reloading_after_the_mirror_was_deleted_shows_the_same(
     assert [_metric(page, label) for label in ("Kernels", "Hit rate", "Compiling spent")] == before
 
 
-@pytest.mark.parametrize(("host", "answer"), [("127.0.0.1", 101), ("localhost", 101), ("evil.example", 403)])
-def test_data_is_given_only_under_this_machines_own_name(dashboard: str, host: str, answer: int) -> None:
+@pytest.mark.parametrize(
+    ("host", "origin", "answer"),
+    [
+        ("127.0.0.1", "127.0.0.1", 101),
+        ("localhost", "localhost", 101),
+        ("evil.example", "evil.example", 403),
+        ("127.0.0.1", "evil.example", 403),
+    ],
+)
+def test_data_is_given_only_under_this_machines_own_name(dashboard: str, host: str, origin: str, answer: int) -> None:
     """A page on the web that points a name of its own at 127.0.0.1 must get nothing (DNS rebinding).
+
+    And Streamlit must not first ask a public service for this machine's address, which might have that name.
 
     All data goes through the web socket; what is served beside it is Streamlit's own code.
     """
     port = int(dashboard.rsplit(":", 1)[1])
     request = (
-        f"GET /_stcore/stream HTTP/1.1\r\nHost: {host}:{port}\r\nOrigin: http://{host}:{port}\r\n"
+        f"GET /_stcore/stream HTTP/1.1\r\nHost: {host}:{port}\r\nOrigin: http://{origin}:{port}\r\n"
         "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         "Sec-WebSocket-Key: x3JJHMbDL1EzLkh9GBhXDw==\r\n\r\n"
     )
@@ -118,3 +129,36 @@ def test_only_this_machine_is_served(dashboard: str) -> None:
         listening = [line.split()[1] for line in sockets if line.split()[3] == "0A"]
     addresses = [local.split(":")[0] for local in listening if int(local.split(":")[1], 16) == port]
     assert addresses == ["0100007F"]
+
+
+def test_the_kernel_looked_into_stays_until_another_is_picked(page: Page, dashboard: str, compiled_store: Path) -> None:
+    """Whatever becomes of the list meanwhile."""
+
+    def pick_first(record: Record) -> None:
+        """Once it is what the list shows first."""
+        row = page.get_by_role("grid", include_hidden=True).first.locator('[aria-rowindex="2"]')
+        for text in (record.arch, f"{record.problem.m} × {record.problem.n} × {record.problem.k}"):
+            expect(row).to_contain_text(text, timeout=WAIT_MS)
+        page.get_by_test_id("stDataFrame").locator("canvas").first.click(position={"x": 15, "y": 52}, force=True)
+
+    def shown(record: Record) -> None:
+        expect(page.get_by_test_id("stCode").first).to_contain_text(record.key, timeout=WAIT_MS)
+
+    sizes = sorted(make_store(compiled_store).records(), key=lambda record: record.size_bytes)
+    page.goto(f"{dashboard}/kernels?sort=size")
+    expect(page.get_by_text("1–4 of 4.")).to_be_visible(timeout=WAIT_MS)
+    pick_first(sizes[-1])
+    shown(sizes[-1])
+    page.get_by_text("Ascending").click()
+    expect(page).to_have_url(re.compile("asc=true"), timeout=WAIT_MS)
+    shown(sizes[-1])
+    pick_first(sizes[0])
+    shown(sizes[0])
+    page.get_by_placeholder(re.compile("Words of a name")).fill(sizes[2].key[:12])
+    expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
+    shown(sizes[0])
+    pick_first(sizes[2])
+    shown(sizes[2])
+    pick_first(sizes[2])
+    expect(page.get_by_test_id("stCode")).to_have_count(0, timeout=WAIT_MS)
+    expect(page).not_to_have_url(re.compile("key="), timeout=WAIT_MS)

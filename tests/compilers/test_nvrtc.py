@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from cache_engine.compilers import COMPILERS
+from cache_engine.compilers import COMPILERS, nvrtc
 from cache_engine.compilers.elf import build_id, missing_bytes
 from cache_engine.compilers.inspect import resources, sass
 from cache_engine.compilers.tools import find_tool, package_files
@@ -124,8 +126,6 @@ def test_the_fingerprint_holds_the_librarys_own_build_id() -> None:
 def test_no_compiler_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from cuda import pathfinder
 
-    from cache_engine.compilers import nvrtc
-
     def nothing(*_: object) -> None:
         raise pathfinder.DynamicLibNotFoundError("none")
 
@@ -133,6 +133,29 @@ def test_no_compiler_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", nothing)
     with pytest.raises(CompilerMissing, match="pip install nvidia-cuda-nvrtc"):
         nvrtc.Nvrtc().fingerprint()
+
+
+def test_a_compiler_replaced_under_a_running_process_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernels would be kept under the key of the one that was there before."""
+    (found,) = package_files("lib/libnvrtc.so.*")
+    for path in found.parent.glob("libnvrtc*.so*"):
+        shutil.copyfile(path, tmp_path / path.name)
+    copied = tmp_path / found.name
+    monkeypatch.setattr(nvrtc, "package_files", lambda pattern: iter([copied]))
+    compiler = nvrtc.Nvrtc()
+    assert compiler.fingerprint() == NVRTC.fingerprint()
+    (builtins,) = tmp_path.glob("libnvrtc-builtins.so.*")
+    builtins.with_suffix(".new").write_bytes(builtins.read_bytes() + b"another build")
+    builtins.with_suffix(".new").rename(builtins)
+    NVRTC.load()
+    compiler._binding = NVRTC.__dict__["_binding"]  # as in a process that has compiled before
+    with pytest.raises(CompilerMissing, match="replaced while this process ran; start it again"):
+        compiler.compile('extern "C" __global__ void k() {}', "sm_90")
+    builtins.unlink()
+    with pytest.raises(CompilerMissing, match="has gone; reinstall nvidia-cuda-nvrtc"):
+        compiler.compile('extern "C" __global__ void k() {}', "sm_90")
 
 
 def test_no_tool_says_how_to_get_it() -> None:

@@ -194,6 +194,49 @@ def test_a_damaged_mirror_is_built_again(store: DiskStore, content: bytes) -> No
     assert _content(again) == before
 
 
+def test_a_mirror_with_a_damaged_middle_is_built_again(store: DiskStore) -> None:
+    """DuckDB opens such a file and fails only where the damage is met."""
+    mirror = Mirror(store)
+    fill(store, 300)
+    mirror.sync()
+    before = _content(mirror)
+    size = mirror.path.stat().st_size
+    for start in range(12_288, size, 65_536):
+        with mirror.path.open("r+b") as file:
+            file.seek(start)
+            file.write(os.urandom(4096))
+    publish(store, 1000)
+    store.delete(publish(store, 1001))
+    again = Mirror(store)
+    again.sync()
+    assert len(_content(again)["kernels"]) == len(before["kernels"]) + 1
+    assert _content(again) == _rebuilt(store)
+
+
+def test_a_record_that_could_not_be_read_for_a_moment_comes_with_the_next_sync(
+    store: DiskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = fill(store, 3)
+    really = store.record
+
+    def failing(key: CacheKey) -> Any:
+        if key == keys[1]:
+            raise OSError(24, "Too many open files")
+        return really(key)
+
+    monkeypatch.setattr(store, "record", failing)
+    for shard in store.layout.metadata.iterdir():
+        os.utime(shard, (1.7e9, 1.7e9))  # long ago, so that nothing else makes the folders be looked at again
+    mirror = Mirror(store)
+    synced = mirror.sync()
+    assert (synced.added, synced.unreadable, synced.settled) == (2, 1, False)
+    assert mirror.sync().changed is False
+    monkeypatch.undo()
+    synced = mirror.sync()
+    assert (synced.added, synced.settled) == (1, True)
+    assert _content(mirror)["unreadable"] == []
+
+
 def test_a_mirror_of_another_version_is_built_again(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(store, 4)
     monkeypatch.setattr(sync_module, "SCHEMA_VERSION", "another")

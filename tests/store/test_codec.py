@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 
@@ -130,6 +131,43 @@ def test_components_that_do_not_make_the_key_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    "path",
+    [
+        ("resources", "registers"), ("resources", "spill_bytes"), ("blob", "stored_bytes"),
+        ("blob", "sections", "cubin", "offset"), ("blob", "sections", "cubin", "stored_bytes"),
+        ("problem", "m"), ("config", "block_m"), ("compile_ms",), ("stages_ms", "compile"), ("created_at",),
+    ],
+    ids=".".join,
+)  # fmt: skip
+@pytest.mark.parametrize("value", ["-1", "1e400", "100000000000000000000000", '"9"', "null"])
+def test_a_number_no_kernel_can_have_is_refused_though_the_checksum_fits(path: tuple[str, ...], value: str) -> None:
+    """Whatever reads a record may reckon with its numbers: no buffer of -1 bytes, no date in the year 10 000 000."""
+    key, artifact, describe = make_entry()
+    fields = json.loads(msgspec.json.encode(describe(encode_blob(key, artifact, compress=True)[1])))
+    place = fields
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = "PLACE"
+    inner = json.dumps(fields).replace('"PLACE"', value)
+    checksum = hashlib.sha256(inner.encode()).hexdigest()
+    with pytest.raises(CorruptEntry, match="cannot be read"):
+        decode_record(key, f'{{"format": 1, "checksum": "sha256:{checksum}", "record": {inner}}}'.encode())
+
+
+def test_a_record_without_compiled_code_is_refused() -> None:
+    key, artifact, describe = make_entry()
+    blob = encode_blob(key, artifact, compress=True)[1]
+    sections = {name: section for name, section in blob.sections.items() if name != CUBIN}
+    with pytest.raises(CorruptEntry, match="names no cubin section"):
+        decode_record(key, encode_record(describe(msgspec.structs.replace(blob, sections=sections))))
+
+
+def test_json_nested_beyond_reason_is_refused() -> None:
+    with pytest.raises(CorruptEntry):
+        decode_record(make_entry()[0], b'{"format":1,"record":' + b"[" * 100_000)
+
+
+@pytest.mark.parametrize(
     "text", [b'{"format": 2, "anything": []}', b'{"format":7,"checksum":"sha256:0","record":{"key":1}}']
 )
 def test_a_record_of_another_format_is_no_damage(text: bytes) -> None:
@@ -155,8 +193,6 @@ def _never(*_: object) -> bytes:
 
 def _with_cubin(key: CacheKey, blob: Blob, data: bytes, stored: bytes) -> tuple[Blob, bytes]:
     """The blob with other stored bytes as its code, digest and all, but the old raw size."""
-    import hashlib
-
     old = blob.sections[CUBIN]
     section = msgspec.structs.replace(old, stored_bytes=len(stored), digest=hashlib.sha256(stored).hexdigest())
     return (

@@ -6,12 +6,13 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cache_engine.errors import CorruptEntry, StoreUnusable
+from cache_engine.errors import CorruptEntry, StoreError, StoreUnusable
 from cache_engine.model.artifact import PTX, SOURCE
 from cache_engine.store.disk import DiskStore, open_store
 from tests.helpers import blob_file, files_of, fill, make_entry, make_store, publish, record_file
@@ -138,6 +139,35 @@ def test_a_record_of_a_newer_version_is_passed_over_and_kept(store: DiskStore) -
     assert record_file(store, key).exists()
 
 
+def test_an_entry_of_another_version_is_never_replaced(store: DiskStore) -> None:
+    key, artifact, describe = make_entry()
+    store.publish(key, artifact, describe)
+    record_file(store, key).write_bytes(b'{"format": 99}')
+    before = {path: path.read_bytes() for path in files_of(store)}
+    with pytest.raises(StoreError, match="of another format version is in its place"):
+        store.publish(key, artifact, describe)
+    assert {path: path.read_bytes() for path in files_of(store)} == before
+
+
+@pytest.mark.parametrize("which", [record_file, blob_file])
+@pytest.mark.parametrize("what", ["link", "pipe", "folder", "device"])
+def test_what_is_no_regular_file_is_damage(store: DiskStore, which: Callable[..., Path], what: str) -> None:
+    """Opening a pipe would hang, and a link may lead to any file of this user's."""
+    key = publish(store)
+    path = which(store, key)
+    aside = path.rename(store.layout.root / "aside")
+    if what == "link":
+        path.symlink_to(aside)
+    elif what == "pipe":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(CorruptEntry, match=r"is no regular file|is a link"):
+        store.get(key)
+
+
 @pytest.mark.parametrize("step", ["write", "fsync", "rename"])
 def test_a_disk_that_refuses_leaves_nothing_half_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
@@ -195,6 +225,57 @@ def test_a_store_that_lost_its_marker_is_still_one(store: DiskStore) -> None:
     store.layout.mirror.touch()
     store.layout.marker.unlink()
     assert make_store(store.layout.root).get(key) is not None
+
+
+def test_folders_that_got_lost_are_made_again(store: DiskStore) -> None:
+    """Some ways of copying leave out empty ones."""
+    key = publish(store)
+    for folder in (store.layout.temp, store.layout.locks, store.layout.quarantine, store.layout.journal):
+        folder.rmdir()
+    again = make_store(store.layout.root)
+    assert again.get(key) is not None
+    publish(again, 2)
+
+
+def test_processes_that_open_a_new_store_at_once_all_get_it(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from cache_engine.store.disk import open_store\n"
+        "print('ready', flush=True); sys.stdin.readline(); open_store(Path(sys.argv[1]))\n"
+    )
+    for number in range(3):
+        openers = [
+            subprocess.Popen(
+                [sys.executable, "-c", code, str(tmp_path / f"{number}" / "store")],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+            for _ in range(6)
+        ]  # fmt: skip
+        for opener in openers:
+            assert opener.stdout is not None
+            opener.stdout.readline()
+        for opener in openers:
+            assert opener.stdin is not None
+            opener.stdin.write("\n")
+            opener.stdin.flush()
+        assert [(opener.communicate()[1], opener.returncode) for opener in openers] == [("", 0)] * 6
+
+
+def test_looking_makes_no_store(tmp_path: Path) -> None:
+    for folder in (tmp_path / "mistyped", tmp_path):
+        with pytest.raises(StoreUnusable, match="there is no store in"):
+            open_store(folder, create=False)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreUnusable, match="is not a store; give an empty or new directory"):
+        open_store(tmp_path, create=False)
+    with pytest.raises(StoreUnusable, match="is a file; a store is a directory"):
+        open_store(tmp_path / "file", create=False)
+
+
+def test_a_path_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    """DuckDB, JSON and the pages could not name it."""
+    with pytest.raises(StoreUnusable, match="is not UTF-8"):
+        open_store(tmp_path / os.fsdecode(b"caf\xe9"))
 
 
 def test_a_store_whose_making_was_cut_short_is_finished(tmp_path: Path) -> None:
