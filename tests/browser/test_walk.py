@@ -27,6 +27,17 @@ def _metric(page: Page, label: str) -> str:
     return tile.get_by_test_id("stMetricValue").inner_text().strip()
 
 
+def _pick_first(page: Page, *texts: str) -> None:
+    """Picks the first kernel of the list, as soon as that row holds these texts.
+
+    The list is drawn on a canvas, where a row's box is found by its place; a hidden table says what is drawn.
+    """
+    row = page.get_by_role("grid", include_hidden=True).first.locator('[aria-rowindex="2"]')
+    for text in texts:
+        expect(row).to_contain_text(text, timeout=WAIT_MS)
+    page.get_by_test_id("stDataFrame").locator("canvas").first.click(position={"x": 15, "y": 52}, force=True)
+
+
 def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Path) -> None:
     """Overview, search, inspector, architectures, a miss and a hit, clean up with preview, integrity check."""
     page.goto(dashboard)
@@ -37,8 +48,7 @@ def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Pa
     _go(page, "Kernels")
     page.get_by_placeholder(re.compile("Words of a name")).fill("fp16 sm_90")
     expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
-    # The table is drawn on a canvas: the box of its first row is found by place.
-    page.get_by_test_id("stDataFrame").locator("canvas").first.click(position={"x": 15, "y": 50}, force=True)
+    _pick_first(page, "sm_90", "fp16", "16 × 512 × 96")
     expect(page.get_by_text("gemm_tensor_core_fp16_nt_n512_k96")).to_be_visible(timeout=WAIT_MS)
     expect(page.get_by_role("gridcell", name="Registers", include_hidden=True)).to_be_attached(timeout=WAIT_MS)
     expect(page).to_have_url(re.compile(r"key=[0-9a-f]{64}"), timeout=WAIT_MS)
@@ -134,31 +144,27 @@ def test_only_this_machine_is_served(dashboard: str) -> None:
 def test_the_kernel_looked_into_stays_until_another_is_picked(page: Page, dashboard: str, compiled_store: Path) -> None:
     """Whatever becomes of the list meanwhile."""
 
-    def pick_first(record: Record) -> None:
-        """Once it is what the list shows first."""
-        row = page.get_by_role("grid", include_hidden=True).first.locator('[aria-rowindex="2"]')
-        for text in (record.arch, f"{record.problem.m} × {record.problem.n} × {record.problem.k}"):
-            expect(row).to_contain_text(text, timeout=WAIT_MS)
-        page.get_by_test_id("stDataFrame").locator("canvas").first.click(position={"x": 15, "y": 52}, force=True)
-
     def shown(record: Record) -> None:
         expect(page.get_by_test_id("stCode").first).to_contain_text(record.key, timeout=WAIT_MS)
+
+    def told(record: Record) -> tuple[str, str]:
+        return record.arch, f"{record.problem.m} × {record.problem.n} × {record.problem.k}"
 
     sizes = sorted(make_store(compiled_store).records(), key=lambda record: record.size_bytes)
     page.goto(f"{dashboard}/kernels?sort=size")
     expect(page.get_by_text("1–4 of 4.")).to_be_visible(timeout=WAIT_MS)
-    pick_first(sizes[-1])
+    _pick_first(page, *told(sizes[-1]))
     shown(sizes[-1])
     page.get_by_text("Ascending").click()
     expect(page).to_have_url(re.compile("asc=true"), timeout=WAIT_MS)
     shown(sizes[-1])
-    pick_first(sizes[0])
+    _pick_first(page, *told(sizes[0]))
     shown(sizes[0])
     page.get_by_placeholder(re.compile("Words of a name")).fill(sizes[2].key[:12])
     expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
     shown(sizes[0])
-    pick_first(sizes[2])
+    _pick_first(page, *told(sizes[2]))
     shown(sizes[2])
-    pick_first(sizes[2])
+    _pick_first(page, *told(sizes[2]))
     expect(page.get_by_test_id("stCode")).to_have_count(0, timeout=WAIT_MS)
     expect(page).not_to_have_url(re.compile("key="), timeout=WAIT_MS)
