@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import sys
 import threading
 import time
 import weakref
@@ -112,17 +113,25 @@ class Journal:
         self._write(self._take_counts())
 
     def close(self) -> None:
-        """Writes what is counted so far and lets the file go."""
+        """Writes what is counted so far, lets the file go and ends the thread."""
+        self._finish()
+        # The interpreter stops threads wherever they are when it ends, with the locks they have. None is left to it.
+        if self._thread is not None:
+            self._thread.join()
+
+    def __del__(self) -> None:
+        # Dropped without being closed, maybe by its own thread. Whatever fails here has nobody left to be told. When
+        # the interpreter ends it was closed before, or its thread may have been stopped with a lock.
+        if not sys.is_finalizing():
+            with suppress(Exception):
+                self._finish()
+
+    def _finish(self) -> None:
         self.flush()
         with self._writing:
             self._release()
         self._closed.set()
         self._forget_end()
-
-    def __del__(self) -> None:
-        # Dropped without being closed. Whatever fails here has nobody left to be told.
-        with suppress(Exception):
-            self.close()
 
     def _start_thread(self) -> None:
         # Weak, so that a journal no longer used can go.

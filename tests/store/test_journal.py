@@ -267,6 +267,18 @@ def test_a_snapshot_that_cannot_be_read_is_not_folded_over(folder: Path, text: s
     assert _hits(folder) == {"disk": 1}
 
 
+def test_a_closed_journal_leaves_no_thread(folder: Path) -> None:
+    """One stopped by the end of the interpreter keeps the locks it has, and who waits for them waits for ever."""
+    before = threading.active_count()
+    journals = [Journal(folder, 60) for _ in range(20)]
+    for journal in journals:
+        journal.hit(KEY, "memory")
+    assert threading.active_count() == before + 20
+    for number, journal in enumerate(journals, 1):
+        journal.close()
+        assert threading.active_count() == before + 20 - number
+
+
 def test_a_closed_journal_can_be_dropped(folder: Path) -> None:
     """Neither its thread nor the hooks at fork and exit keep it alive."""
     import gc
