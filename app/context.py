@@ -15,7 +15,7 @@ from cache_engine.mirror import queries
 @st.cache_resource(show_spinner=False)
 def cache() -> Cache:
     """The cache of the store that the dashboard was started on (``GEMM_CACHE_DIR``)."""
-    return open_cache()
+    return open_cache(enable_caching=True)  # there is a store to look at, also where it is not to be used
 
 
 @st.cache_resource(show_spinner=False)

@@ -58,7 +58,7 @@ class Tile:
 
 def overview_tiles(row: Row, max_entries: int, max_bytes: int) -> list[Tile]:
     """The numbers at the head of the overview."""
-    hits = row["memory_hits"] + row["disk_hits"]
+    hits = row["memory_hits"] + row["pack_hits"] + row["disk_hits"]
     return [
         Tile(
             "Kernels",
@@ -77,14 +77,14 @@ def overview_tiles(row: Row, max_entries: int, max_bytes: int) -> list[Tile]:
         Tile(
             "Hit rate",
             human_rate(hit_rate(hits, row["misses"])),
-            f"{row['disk_hits']:,} lookups were served from disk, {row['memory_hits']:,} from the memory of the "
-            f"process that asked; {row['misses']:,} had to compile.",
+            f"{row['disk_hits']:,} lookups were served from disk, {row['pack_hits']:,} from packs, "
+            f"{row['memory_hits']:,} from the memory of the process that asked; {row['misses']:,} had to compile.",
         ),
         Tile(
             "Compiling saved",
             human_ms(row["saved_us"] / 1e3),
-            "What the kernels served from disk took to compile. Hits in memory are not counted: without a cache, too, "
-            "a process would keep what it has compiled.",
+            "What the kernels served from disk and packs took to compile. Hits in memory are not counted: without a "
+            "cache, too, a process would keep what it has compiled.",
         ),
         Tile("Compiling spent", human_ms(row["compile_us"] / 1e3), f"{counted(row['compiles'], 'compile')}."),
     ]
@@ -212,7 +212,8 @@ def record_facts(record: Record, row: Row | None, zone: tzinfo) -> list[Row]:
         "Compiled": f"in {human_ms(record.compile_ms)}, {_when(record.created_at, zone)}, by {record.created_by}",
     }
     if row is not None:
-        facts["Hits"] = f"{row['disk_hits']:,} on disk, {row['memory_hits']:,} in memory"
+        in_packs = f", {row['pack_hits']:,} in packs" if row["pack_hits"] else ""
+        facts["Hits"] = f"{row['disk_hits']:,} on disk{in_packs}, {row['memory_hits']:,} in memory"
         facts["Last used"] = _when(row["last_used_at"], zone)
     return [{"Fact": name, "Value": value} for name, value in facts.items()]
 

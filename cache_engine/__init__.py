@@ -11,9 +11,12 @@
 The rooms, each importing only from those below it:
 
 - ``cli`` — the ``gemm-cache`` command, a function per verb
+- ``operator`` — one kind of GEMM, with its switches
 - ``engine`` — ``Cache.get_or_compile``, on one page; where all rooms meet
+- ``view`` — looking into a store, and keeping it in order
 - ``selection`` — from a problem to its key, and from there to an artifact
-- ``tiers`` · ``housekeeping`` · ``integrity`` · ``mirror`` · ``jobs`` — lookups, cleaning, checking, DuckDB, long work
+- ``tiers`` · ``housekeeping`` · ``integrity`` · ``transfer`` · ``mirror`` · ``jobs`` — lookups, cleaning, checking,
+  packs, DuckDB, long work
 - ``store`` — entries on disk and in memory, their bytes, locks and journal
 - ``kernels`` · ``compilers`` · ``device`` — source and configs, compiling and disassembling, launching and timing
 - ``policy`` · ``stats`` · ``stages`` — what to evict, what has happened, how long it took; pure
@@ -30,26 +33,34 @@ from cache_engine.model.kernel import KernelConfig
 
 if TYPE_CHECKING:
     from cache_engine.engine import Cache, CompiledKernel, open_cache
+    from cache_engine.operator import GemmOperator, switches
 
 __all__ = [
     "Cache",
     "CompiledKernel",
     "DType",
     "GemmCacheError",
+    "GemmOperator",
     "GemmProblem",
     "KernelConfig",
     "Layout",
     "__version__",
     "open_cache",
+    "switches",
 ]
 
 _ENGINE = frozenset({"Cache", "CompiledKernel", "open_cache"})
+_OPERATOR = frozenset({"GemmOperator", "switches"})
 
 
 def __getattr__(name: str) -> Any:
     """Imports the engine when it is first asked for: describing problems should cost next to nothing."""
-    if name not in _ENGINE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from cache_engine import engine
+    if name in _ENGINE:
+        from cache_engine import engine
 
-    return getattr(engine, name)
+        return getattr(engine, name)
+    if name in _OPERATOR:
+        from cache_engine import operator
+
+        return getattr(operator, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-import msgspec
 
 from cache_engine import documents, terminal
 from cache_engine._version import __version__
@@ -22,13 +21,15 @@ from cache_engine.cli_support import (
     emit,
     filter_options,
     json_option,
+    open_cache,
     printing,
     problem_options,
     reporting,
     run,
     to_json,
 )
-from cache_engine.config import Settings, parse_bytes
+from cache_engine.cli_upkeep import clean_verb, export_verb, import_verb, sync_verb, verify_verb
+from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE
 from cache_engine.model.gemm import GemmProblem
@@ -72,7 +73,7 @@ def compile_verb(settings: Settings, /, force: bool, as_json: bool, job: Path | 
 
     C (M×N) = A (M×K) · B (K×N).
     """
-    with reporting(job) as reporter, _open(settings) as cache:
+    with reporting(job) as reporter, open_cache(settings) as cache:
         kernel = _get(cache, asked, force=force, on_stage=reporter.stage if reporter else None)
         document = documents.compiled(kernel)
         if reporter:
@@ -91,7 +92,7 @@ def time_verb(settings: Settings, /, as_json: bool, job: Path | None, **asked: A
 
     with reporting(job) as reporter:
         require_gpu("timing a kernel")
-        with _open(settings) as cache:
+        with open_cache(settings) as cache:
             kernel = _get(cache, asked, on_stage=reporter.stage if reporter else None)
         timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem)
         document = documents.timed(kernel, timing)
@@ -113,9 +114,9 @@ def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
 
     problems = sample_problems()
     started = time.perf_counter()
-    with _open(settings) as cache, terminal.progress("Compiling kernels", len(problems)) as (bar, task):
+    with open_cache(settings) as cache, terminal.progress("Compiling kernels", len(problems)) as (bar, task):
         done = compile_all(cache, problems, jobs, on_done=lambda _: bar.advance(task))
-    with _open(settings) as cache:
+    with open_cache(settings) as cache:
         # With an empty memory, as another process would: every kernel must now come from disk.
         again = compile_all(cache, problems, jobs)
     failed = [warmed for warmed in done if warmed.kernel is None]
@@ -169,7 +170,7 @@ def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) ->
 @click.pass_obj
 def show_verb(settings: Settings, /, key: str, part: str | None, cubin: Path | None, as_json: bool) -> None:
     """Show one kernel; KEY may be shortened to its first digits."""
-    with _open(settings, create=False) as cache:
+    with open_cache(settings, create=False) as cache:
         record = cache.find(key)
         if cubin is not None:
             _write(cubin, cache.store.section(record, CUBIN))
@@ -186,7 +187,7 @@ def show_verb(settings: Settings, /, key: str, part: str | None, cubin: Path | N
 @click.pass_obj
 def stats_verb(settings: Settings, /, by_arch: bool, as_json: bool) -> None:
     """Show what the store holds and what it has saved."""
-    with _open(settings, create=False) as cache:
+    with open_cache(settings, create=False) as cache:
         document = documents.statistics(cache.stats())
         if by_arch:
             from cache_engine.mirror import queries
@@ -211,85 +212,7 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
         click.get_current_context().exit(FAILED)
 
 
-# ---- Upkeep ----
-
-
-@commands.command("clean")
-@click.option("--expired", is_flag=True, help="Evict what was not used for expire_days.")
-@click.option("--max-bytes", metavar="SIZE", help="Evict down to this size, such as 2GB.")
-@click.option("--max-entries", type=click.IntRange(0), help="Evict down to this number.")
-@click.option("--all", "everything", is_flag=True, help="Evict everything.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
-@json_option
-@click.pass_obj
-def clean_verb(
-    settings: Settings,
-    /,
-    expired: bool,
-    max_bytes: str | None,
-    max_entries: int | None,
-    everything: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    """Evict kernels, the least recently used first.
-
-    Without a rule, by the limits in the settings.
-    """
-    from cache_engine import housekeeping
-    from cache_engine.policy.plan import Limits
-
-    rules = Limits(
-        expire_days=settings.expire_days if expired else None,
-        max_bytes=None if max_bytes is None else parse_bytes(max_bytes),
-        max_entries=max_entries,
-        everything=everything,
-    )
-    with _open(settings, create=False) as cache:
-        plan = cache.plan_cleaning(None if rules == Limits() else rules)
-        cleaned = None
-        if not dry_run:
-            with terminal.progress("Evicting", len(plan.victims)) as (bar, task):
-                cleaned = housekeeping.apply(
-                    cache.store, cache.journal, plan, lambda number: bar.update(task, completed=number)
-                )
-        document = documents.cleaning(plan, cleaned)
-    emit(document, as_json, lambda: terminal.print_cleaning(document))
-
-
-@commands.command("verify")
-@click.option("--repair", is_flag=True, help="Set aside what is damaged.")
-@json_option
-@click.pass_obj
-def verify_verb(settings: Settings, /, repair: bool, as_json: bool) -> None:
-    """Read every file of the store and report what is wrong.
-
-    Exit 1 when anything is, and is not repaired.
-    """
-    from cache_engine import housekeeping, integrity
-
-    with _open(settings, create=False) as cache:
-        total, _ = housekeeping.count(cache.layout)
-        with terminal.progress("Checking", total) as (bar, task):
-            findings = list(integrity.check(cache.store, lambda: bar.advance(task)))
-        repaired = integrity.repair(cache.store, cache.journal, findings) if repair else []
-    document = documents.verification(total, findings, repaired)
-    emit(document, as_json, lambda: terminal.print_verification(document))
-    if len(repaired) < len(findings):
-        click.get_current_context().exit(FAILED)
-
-
-@commands.command("sync")
-@click.option("--rebuild", is_flag=True, help="Start from an empty mirror.")
-@json_option
-@click.pass_obj
-def sync_verb(settings: Settings, /, rebuild: bool, as_json: bool) -> None:
-    """Bring the DuckDB mirror up to date with the files."""
-    with _open(settings, create=False) as cache:
-        started = time.perf_counter()
-        synced = cache.mirror.sync(rebuild=rebuild)
-        document = {**msgspec.to_builtins(synced), "ms": (time.perf_counter() - started) * 1e3}
-    emit(document, as_json, lambda: terminal.print_synced(document))
+# ---- Measuring and serving ----
 
 
 @commands.command("bench")
@@ -332,19 +255,16 @@ def dashboard_verb(settings: Settings, /, port: int, headless: bool) -> None:
     """
     from cache_engine.dashboard import serve
 
-    with _open(settings) as cache:
+    with open_cache(settings) as cache:
         root = cache.layout.root
     serve(root, port, headless=headless)
 
 
+for upkeep in (clean_verb, verify_verb, sync_verb, export_verb, import_verb):
+    commands.add_command(upkeep)
+
+
 # ---- Shared by verbs ----
-
-
-def _open(settings: Settings, *, create: bool = True) -> Cache:
-    """Opens the store. What only looks must not make one: it would show an empty store for a mistyped name."""
-    from cache_engine.engine import open_cache
-
-    return open_cache(settings=settings, create=create)
 
 
 def _get(cache: Cache, asked: dict[str, Any], **options: Any) -> CompiledKernel:
@@ -385,7 +305,7 @@ def _list(
     from cache_engine.mirror import queries
 
     chosen = queries.KernelFilter(text, arch, dtype, family, compiler)
-    with _open(settings, create=False) as cache:
+    with open_cache(settings, create=False) as cache:
         cache.mirror.sync()
         with cache.mirror.read() as connection:
             rows = queries.kernels(

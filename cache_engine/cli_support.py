@@ -20,6 +20,8 @@ from cache_engine.mirror.queries import SORTS
 from cache_engine.model.gemm import DType, Layout
 
 if TYPE_CHECKING:
+    from cache_engine.config import Settings
+    from cache_engine.engine import Cache
     from cache_engine.jobs import Reporter
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -77,6 +79,19 @@ def reporting(job: Path | None) -> Iterator[Reporter | None]:
     except (GemmCacheError, OSError) as error:
         reporter.fail(str(error))
         raise
+
+
+def open_cache(settings: Settings, *, create: bool = True) -> Cache:
+    """Opens the store.
+
+    What only looks must not make one, or a mistyped name would show an empty store. And it looks into the store also
+    where caching is switched off.
+    """
+    from cache_engine import engine
+
+    if not create:
+        settings = settings.with_overrides({"enable_caching": True})
+    return engine.open_cache(settings=settings, create=create)
 
 
 def emit(document: Any, as_json: bool, print_text: Callable[[], None]) -> None:

@@ -16,6 +16,22 @@ for _power, _letter in enumerate("KMGT", start=1):
     _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power, _letter: 1024**_power}
 
 GIB = 1024**3
+POLICIES: dict[str, dict[str, Any]] = {
+    "standard": {},
+    "development": {"expire_days": 1.0},
+    "production": {"expire_days": 30.0},
+}
+_NUMBERS = (
+    "max_bytes",
+    "max_entries",
+    "max_disk_share",
+    "expire_days",
+    "eviction_threshold",
+    "cleanup_interval_h",
+    "memory_bytes",
+    "lock_timeout_s",
+    "journal_flush_s",
+)
 MIN_FLUSH_S = 0.01  # below, writing would keep a processor busy
 
 
@@ -30,8 +46,16 @@ class Settings:
     dir: Path | None = _setting(None, "The store's directory. Default: the user cache directory.")
     max_bytes: int = _setting(5 * GIB, "Size above which cleaning evicts, such as 5GiB.")
     max_entries: int = _setting(5000, "Number of entries above which cleaning evicts.")
-    expire_days: float = _setting(7.0, "Days without use after which cleaning may evict an entry.")
+    max_disk_share: float = _setting(0.5, "Share of the free disk, store included, above which cleaning evicts.")
+    policy: str = _setting("standard", "Sets expire_days, where that is not given: development 1, production 30.")
+    expire_days: float = _setting(7.0, "Days without use after which cleaning evicts an entry.")
     eviction_threshold: float = _setting(0.8, "Share of a limit that cleaning evicts down to.")
+    cleanup_interval_h: float = _setting(24.0, "Hours between automatic cleanings; 0 switches them off.")
+    enable_jit: bool = _setting(True, "Whether a kernel that is not cached may be compiled.")
+    enable_caching: bool = _setting(True, "Whether kernels are looked up in packs and on disk, and kept there.")
+    packs: tuple[Path, ...] = _setting(
+        (), "Packs to look in before the disk: files, or folders of them, between colons."
+    )
     memory_bytes: int = _setting(GIB // 4, "Size of the in-process memory tier.")
     compression: bool = _setting(True, "Whether compiled code is compressed on disk.")
     durability: str = _setting("durable", "durable: synced to disk before it counts; fast: left to the kernel.")
@@ -41,8 +65,18 @@ class Settings:
     trust_store: bool = _setting(False, "Use a store owned by someone else or writable by everyone.")
 
     @classmethod
-    def load(cls, environment: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+    def load(
+        cls,
+        environment: Mapping[str, str] | None = None,
+        *,
+        defaults: Mapping[str, Any] | None = None,
+        **overrides: Any,
+    ) -> Settings:
         """Defaults, overridden by the environment, overridden by arguments.
+
+        Args:
+            environment: in place of the process's own.
+            defaults: in place of the table's.
 
         Raises:
             UsageError: naming the setting whose value cannot be read.
@@ -53,7 +87,7 @@ class Settings:
             variable = f"GEMM_CACHE_{setting.name.upper()}"
             if environment.get(variable):
                 values[setting.name] = _parse(setting.name, setting.default, environment[variable], variable)
-        return cls(**values).with_overrides(overrides)
+        return cls().with_overrides({**(defaults or {}), **values, **overrides})
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Settings:
         """The same with some settings changed.
@@ -65,7 +99,10 @@ class Settings:
         for name in overrides:
             if name not in names:
                 raise UsageError(f"there is no setting {name!r}; there are: {', '.join(names)}")
-        return replace(self, **overrides).checked()
+        policy = overrides.get("policy", "standard")
+        if policy not in POLICIES:
+            raise UsageError(f"setting policy is {policy!r}; use one of: {', '.join(POLICIES)}")
+        return replace(self, **{**POLICIES[policy], **overrides}).checked()
 
     def checked(self) -> Settings:
         """The same, once its values are known to make sense.
@@ -73,14 +110,15 @@ class Settings:
         Raises:
             UsageError: naming the setting that does not.
         """
-        for name in ("max_bytes", "max_entries", "expire_days", "memory_bytes", "lock_timeout_s", "journal_flush_s"):
+        for name in _NUMBERS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e18:
                 raise UsageError(f"setting {name} is {value!r}; it must be a number that is not negative")
         if self.journal_flush_s < MIN_FLUSH_S:
             raise UsageError(f"setting journal_flush_s is {self.journal_flush_s}; it must be at least {MIN_FLUSH_S}")
-        if not 0 < self.eviction_threshold <= 1:
-            raise UsageError(f"setting eviction_threshold is {self.eviction_threshold}; it must be above 0, at most 1")
+        for name in ("eviction_threshold", "max_disk_share"):
+            if not 0 < getattr(self, name) <= 1:
+                raise UsageError(f"setting {name} is {getattr(self, name)}; it must be above 0, at most 1")
         if self.durability not in ("durable", "fast"):
             raise UsageError(f"setting durability is {self.durability!r}; use durable or fast")
         return self
@@ -120,4 +158,6 @@ def _parse(name: str, default: object, text: str, variable: str) -> object:
         kinds = {bool: "yes or no", int: "a whole number", float: "a number"}
         kind = "a size, such as 5GiB" if name.endswith("_bytes") else kinds[type(default)]
         raise UsageError(f"{variable} is {text!r}; it must be {kind}") from error
+    if name == "packs":
+        return tuple(Path(place).expanduser() for place in text.split(os.pathsep) if place)
     return Path(text) if name == "dir" else text

@@ -15,10 +15,11 @@ from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.tools import find_tool
 from cache_engine.config import Settings
 from cache_engine.device.probe import gpu
-from cache_engine.errors import GemmCacheError, NotHereError
+from cache_engine.errors import GemmCacheError, NotHereError, PackUnusable
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.store.disk import open_store
-from cache_engine.units import human_bytes
+from cache_engine.store.pack import Pack, find_packs
+from cache_engine.units import counted, human_bytes
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
@@ -89,6 +90,11 @@ def _store(settings: Settings) -> Iterator[Check]:
     except GemmCacheError as error:
         yield Check("store", PROBLEM, str(error))
         return
+    for path in find_packs(settings.packs):
+        try:
+            yield Check("pack", OK, f"{path}, {counted(len(Pack(path, trust=settings.trust_store)), 'kernel')}")
+        except PackUnusable as error:
+            yield Check("pack", PROBLEM, str(error))
     writable = os.access(layout.root, os.W_OK)
     yield Check("store", OK if writable else NOTE, f"{layout.root}{'' if writable else ', which cannot be written'}")
     kind = _file_system(layout.root)

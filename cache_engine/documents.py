@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cache_engine.bench.timing import Result
     from cache_engine.device.timer import Timing
     from cache_engine.engine import CompiledKernel
-    from cache_engine.housekeeping import Cleaned
+    from cache_engine.housekeeping import Cleaned, Leftover
     from cache_engine.integrity import Finding
     from cache_engine.policy.plan import EvictionPlan
     from cache_engine.stats import Statistics
@@ -88,16 +88,18 @@ def statistics(stats: Statistics) -> Document:
         "evicted_bytes": totals.evicted_bytes,
         "corruptions": totals.corruptions,
         "publish_failures": totals.publish_failures,
+        "tier_failures": totals.failures,
         "last_publish_at": totals.last_publish_at or None,
     }
 
 
-def cleaning(plan: EvictionPlan, cleaned: Cleaned | None) -> Document:
+def cleaning(plan: EvictionPlan, leftovers: Sequence[Leftover], cleaned: Cleaned | None) -> Document:
     """What ``clean`` prints; ``cleaned`` is missing after a dry run."""
     return {
         "dry_run": cleaned is None,
         "victims": msgspec.to_builtins(plan.victims),
         "victim_bytes": plan.freed_bytes,
+        "leftovers": msgspec.to_builtins(list(leftovers)),
         "kept_entries": plan.kept_entries,
         "kept_bytes": plan.kept_bytes,
         "cleaned": None if cleaned is None else msgspec.to_builtins(cleaned),

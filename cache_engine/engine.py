@@ -6,34 +6,40 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cache_engine import housekeeping
 from cache_engine.config import Settings
-from cache_engine.errors import CorruptEntry, KeyNotFound, LockTimeout, StoreError, UsageError
+from cache_engine.errors import (
+    CorruptEntry,
+    LockTimeout,
+    NotCached,
+    PackUnusable,
+    StoreError,
+    UsageError,
+)
+from cache_engine.housekeeping import Housekeeper
 from cache_engine.kernels.family import launch_of
-from cache_engine.model.artifact import CUBIN, Artifact, Blob, Record
+from cache_engine.model.artifact import Artifact, Blob, Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig, Launch
-from cache_engine.model.key import CacheKey, check_prefix
-from cache_engine.policy.plan import EvictionPlan, Limits
+from cache_engine.model.key import CacheKey
 from cache_engine.selection import Selection, Selector, describe, make_artifact
 from cache_engine.stages import COMPILE, LOAD, PUBLISH, SELECT, VALIDATE, OnStage, StageClock
-from cache_engine.stats import CORRUPT, UNPUBLISHED, Statistics
+from cache_engine.stats import CORRUPT, UNPUBLISHED
 from cache_engine.stats import PUBLISH as PUBLISHED
-from cache_engine.store.base import Loaded
-from cache_engine.store.codec import stored_bytes
+from cache_engine.store.base import Loaded, Tier
+from cache_engine.store.codec import encode_blob, stored_bytes
 from cache_engine.store.disk import DiskStore, open_store
-from cache_engine.store.journal import Journal, read_journal
-from cache_engine.store.lock import file_lock
+from cache_engine.store.journal import Journal, NoJournal
+from cache_engine.store.lock import ThreadLocks, file_lock
 from cache_engine.store.memory import MemoryTier
+from cache_engine.store.pack import Pack, find_packs
 from cache_engine.tiers import Found, Tiers
+from cache_engine.view import StoreView
 
 if TYPE_CHECKING:
-    from cache_engine.integrity import Finding
-    from cache_engine.mirror.sync import Mirror
+    pass
 
 _log = logging.getLogger(__name__)
 
@@ -66,21 +72,28 @@ class CompiledKernel:
     unpublished: str = ""
 
 
-class Cache:
+class Cache(StoreView):
     """A persistent cache of compiled GEMM kernels. Safe to use from several threads and processes at once.
 
     Opened with :func:`open_cache`. Use it in a ``with``, or call :meth:`close`, to have its last usage counts written
     at once; else they are at the end of the process. A closed cache can still be used.
+
+    With caching switched off there is no store: kernels are compiled and kept in this process alone, and what looks
+    into a store raises ``StoreUnusable``.
     """
 
-    def __init__(self, store: DiskStore, settings: Settings) -> None:
-        """Serves an opened store."""
-        self.settings = settings
-        self.store = store
-        self.layout = store.layout
-        self.journal = Journal(self.layout.journal, settings.journal_flush_s)
-        self._tiers = Tiers(MemoryTier(settings.memory_bytes), [store])
+    def __init__(self, store: DiskStore | None, settings: Settings) -> None:
+        """Serves an opened store, or none."""
         self._selector = Selector()
+        journal = NoJournal() if store is None else Journal(store.layout.journal, settings.journal_flush_s)
+        super().__init__(store, settings, journal, self._selector.is_stale)
+        self._housekeeper: Housekeeper | None = None
+        slower: list[Tier] = []
+        if store is not None:
+            self._housekeeper = Housekeeper(store, journal, self.policy(), settings.cleanup_interval_h * 3600)
+            slower = [*self._mount_packs(), store]
+        self._tiers = Tiers(MemoryTier(settings.memory_bytes), slower, journal.failure)
+        self._compiling = ThreadLocks()
 
     def get_or_compile(
         self,
@@ -105,6 +118,7 @@ class Cache:
 
         Raises:
             UsageError: when the request cannot be right.
+            NotCached: when no tier has it and compiling is switched off.
             CompilerMissing: when the compiler is not installed.
             CompileError: when the compiler refuses the source.
         """
@@ -130,6 +144,10 @@ class Cache:
                 if found is not None:
                     return self._hit(selection, found, stages)
             self.journal.miss(key)
+            if not self.settings.enable_jit:
+                raise NotCached(
+                    f"no tier has {selection.name} ({key[:12]}), and compiling is switched off (enable_jit)"
+                )
             artifact = make_artifact(selection, stages)
             return self._publish(selection, artifact, stages, no_lock)
 
@@ -163,7 +181,9 @@ class Cache:
         return problem.on(local_arch() or self.settings.default_arch)
 
     def close(self) -> None:
-        """Writes the last usage counts."""
+        """Writes the last usage counts and ends cleaning that is under way."""
+        if self._housekeeper is not None:
+            self._housekeeper.close()
         self.journal.close()
 
     def __enter__(self) -> Cache:
@@ -171,93 +191,6 @@ class Cache:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    # ---- Looking around (rooms that no hit needs are imported where they are entered) ----
-
-    @cached_property
-    def mirror(self) -> Mirror:
-        """The DuckDB copy of this store."""
-        from cache_engine.mirror.sync import Mirror
-
-        return Mirror(self.store)
-
-    def find(self, prefix: str) -> Record:
-        """The record whose key starts with ``prefix``.
-
-        Raises:
-            UsageError: when it cannot be the start of a key.
-            KeyNotFound: when no entry or several have it.
-        """
-        wanted = check_prefix(prefix)
-        keys = [key for key in self.store.keys(wanted[:2]) if key.startswith(wanted)]
-        if not keys:
-            raise KeyNotFound(f"no entry has a key that starts with {wanted}")
-        if len(keys) > 1:
-            raise KeyNotFound(f"{len(keys)} entries have a key that starts with {wanted}; give more digits")
-        record = self.store.record(keys[0])
-        if record is None:
-            raise KeyNotFound(f"the entry of {wanted} was made by another version of this program")
-        return record
-
-    def records(self) -> Iterator[Record]:
-        """All records, read from disk in the order of their keys."""
-        return self.store.records()
-
-    def text(self, record: Record, part: str) -> str:
-        """One of an entry's texts: ``source``, ``ptx``, ``log``, or ``sass``, which is disassembled now.
-
-        Raises:
-            CorruptEntry: when it is missing or damaged.
-            ToolMissing: when the disassembler is not installed.
-        """
-        if part == "sass":
-            from cache_engine.compilers.inspect import sass
-
-            return sass(self.store.section(record, CUBIN))
-        return self.store.section(record, part).decode("utf-8", "replace")
-
-    def search(self, text: str, limit: int = 50) -> list[dict[str, Any]]:
-        """Rows of entries whose name, key, target or family holds every word of ``text``, the latest used first."""
-        from cache_engine.mirror import queries
-
-        self.mirror.sync()
-        with self.mirror.read() as connection:
-            return queries.kernels(connection, queries.KernelFilter(text=text), limit=limit)
-
-    def stats(self) -> Statistics:
-        """The store's state and history; this process's own counts included."""
-        self.journal.flush()
-        entries, bytes_on_disk = housekeeping.count(self.layout)
-        totals = read_journal(self.layout.journal).totals
-        return Statistics(entries, bytes_on_disk, self.settings.max_entries, self.settings.max_bytes, totals)
-
-    # ---- Upkeep ----
-
-    def plan_cleaning(self, limits: Limits | None = None) -> EvictionPlan:
-        """What cleaning would evict now; without ``limits``, by the settings. Changes nothing."""
-        self.journal.flush()
-        return housekeeping.plan_cleaning(self.layout, self.policy() if limits is None else limits)
-
-    def clean(self, limits: Limits | None = None, *, dry_run: bool = False) -> EvictionPlan:
-        """Evicts what ``plan_cleaning`` names, unless ``dry_run``; returns that plan."""
-        chosen = self.plan_cleaning(limits)
-        if not dry_run:
-            housekeeping.apply(self.store, self.journal, chosen)
-        return chosen
-
-    def policy(self) -> Limits:
-        """The limits that the settings set."""
-        s = self.settings
-        return Limits(s.expire_days, s.max_entries, s.max_bytes, down_to=s.eviction_threshold)
-
-    def verify(self, *, repair: bool = False) -> list[Finding]:
-        """What is wrong with the store; with ``repair``, each finding's remedy is applied as well."""
-        from cache_engine import integrity
-
-        findings = list(integrity.check(self.store))
-        if repair:
-            integrity.repair(self.store, self.journal, findings)
-        return findings
 
     # ---- Parts of get_or_compile ----
 
@@ -276,17 +209,32 @@ class Cache:
         loaded = self._tiers.memory.get(key)
         if loaded is not None:
             return Found(MemoryTier.name, loaded)
+        if self._store is None:
+            return None
         try:
             loaded = self.store.get(key)
         except CorruptEntry as error:
             if not no_lock:
                 self._set_aside(key, error)
         except OSError as error:
-            _log.warning("disk tier passed over for %s: %s", key[:12], error)
+            self._tiers.passed_over(self.store.name, key, error)
         if loaded is None:
             return None
         self._tiers.memory.put(key, loaded)
         return Found(self.store.name, loaded)
+
+    def _mount_packs(self) -> Iterator[Pack]:
+        """Opens the packs that the settings name. One that cannot be used is passed over."""
+        for path in find_packs(self.settings.packs):
+            try:
+                yield Pack(path, trust=self.settings.trust_store)
+            except PackUnusable as error:
+                self.journal.failure(Pack.name)
+                _log.warning("%s", error)
+
+    def _housekeep(self) -> None:
+        if self._housekeeper is not None:
+            self._housekeeper.published()
 
     def _set_aside(self, key: CacheKey, damage: CorruptEntry) -> None:
         try:
@@ -308,13 +256,15 @@ class Cache:
                 try:
                     record = self.store.publish(key, artifact, record_of)
                     self.journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=stored_bytes(record))
+                    self._housekeep()
                 except (OSError, StoreError) as error:
                     cause = error.strerror if isinstance(error, OSError) and error.strerror else error
                     reason = f"the store refused it: {cause}"
             if reason:
-                record = record_of(self.store.blob_of(key, artifact))
+                record = record_of(encode_blob(key, artifact, compress=self.settings.compression)[1])
                 self.journal.event(UNPUBLISHED, key=key, compile_us=compile_us, detail=reason)
-                _log.warning("kernel %s is served but not kept: %s", key[:12], reason)
+                if self._store is not None:
+                    _log.warning("kernel %s is served but not kept: %s", key[:12], reason)
         loaded = Loaded(record, artifact.cubin)
         self._tiers.memory.put(key, loaded)
         return replace(_kernel(selection, loaded, COMPILED, stages), unpublished=reason)
@@ -324,6 +274,10 @@ class Cache:
         """Holds the key's lock for the body; yields why not when it cannot be had, else an empty text."""
         with ExitStack() as stack:
             reason = ""
+            if self._store is None:
+                stack.enter_context(self._compiling.of(key))
+                yield "caching is switched off"
+                return
             try:
                 stack.enter_context(file_lock(self.layout.key_lock(key), self.settings.lock_timeout_s))
             except LockTimeout as error:
@@ -334,12 +288,18 @@ class Cache:
 
 
 def open_cache(
-    dir: str | Path | None = None, settings: Settings | None = None, *, create: bool = True, **overrides: Any
+    dir: str | Path | None = None,
+    policy: str | None = None,
+    *,
+    settings: Settings | None = None,
+    create: bool = True,
+    **overrides: Any,
 ) -> Cache:
     """Opens the store in ``dir``, making it when it does not exist.
 
     Args:
         dir: the store's directory; by default ``GEMM_CACHE_DIR``, else the user cache directory.
+        policy: ``"standard"``, ``"development"`` or ``"production"``: when entries expire.
         settings: in place of those of the environment.
         create: whether to make a store where there is none.
         overrides: single settings by name.
@@ -350,7 +310,11 @@ def open_cache(
     """
     if dir is not None:
         overrides["dir"] = Path(dir)
+    if policy is not None:
+        overrides["policy"] = policy
     settings = Settings.load(**overrides) if settings is None else settings.with_overrides(overrides)
+    if not settings.enable_caching:
+        return Cache(None, settings)
     layout = open_store(settings.directory(), trust=settings.trust_store, create=create)
     store = DiskStore(layout, durable=settings.durability == "durable", compress=settings.compression)
     return Cache(store, settings)

@@ -7,13 +7,17 @@
     │   ├── InvalidProblem         a size, dtype, layout or architecture that is not supported
     │   └── InfeasibleConfig       a kernel config that breaks a limit of its target
     ├── CompileError               the compiler refused the source; carries its log, the source and the flags
+    ├── NotCached                  no tier has the kernel, and compiling is switched off
     ├── NotHereError               something this machine lacks
     │   ├── CompilerMissing        the compiler is not installed
     │   ├── ToolMissing            an inspection tool (disassembler) is not installed
     │   └── GpuRequired            launching and timing need a GPU
     ├── StoreError                 the store on disk
     │   ├── StoreUnusable          not a store, owned by someone else, not writable, or of an unknown version
+    │   ├── PackUnusable           not a pack, damaged, owned by someone else, or of an unknown version
     │   ├── CorruptEntry           bytes that do not match their checksum or their key
+    │   │   ├── Truncated          fewer bytes than there should be
+    │   │   └── Misplaced          sound bytes, but those of another entry
     │   ├── LockTimeout            a lock was not had in time
     │   └── KeyNotFound            no entry has this key, or a prefix names several
     └── MirrorError                the DuckDB mirror cannot be read or written just now
@@ -54,6 +58,10 @@ class CompileError(GemmCacheError):
         self.flags = flags
 
 
+class NotCached(GemmCacheError):
+    """No tier has the kernel, and compiling is switched off (``enable_jit``)."""
+
+
 class NotHereError(GemmCacheError):
     """Something the request needs is not on this machine."""
 
@@ -78,8 +86,20 @@ class StoreUnusable(StoreError):
     """The directory cannot serve as a store; the text says why and what would."""
 
 
+class PackUnusable(StoreError):
+    """The file cannot serve as a pack; the text says why."""
+
+
 class CorruptEntry(StoreError):
     """Stored bytes do not match their checksum, their digest or their key."""
+
+
+class Truncated(CorruptEntry):
+    """There are fewer bytes than there should be."""
+
+
+class Misplaced(CorruptEntry):
+    """The bytes are those of another entry: files were swapped or renamed."""
 
 
 class LockTimeout(StoreError):

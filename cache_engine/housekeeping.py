@@ -1,25 +1,46 @@
-"""Surveying a store and applying eviction plans."""
+"""Surveying a store, applying eviction plans, and doing so by itself now and then."""
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cache_engine.errors import LockTimeout
+from cache_engine.errors import CorruptEntry, LockTimeout, StoreError
+from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
-from cache_engine.policy.plan import EVERYTHING, EntryFacts, EvictionPlan, Limits, plan
+from cache_engine.policy.plan import DAY_S, EVERYTHING, EntryFacts, EvictionPlan, Limits, plan
 from cache_engine.stats import CLEAN, EVICT
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold, read_journal
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
+from cache_engine.store.leftovers import abandoned_temporaries, orphan_blobs
 from cache_engine.store.lock import file_lock
+
+_log = logging.getLogger(__name__)
 
 _MAINTENANCE_TIMEOUT_S = 30.0
 # An entry being compiled or replaced is left alone after this wait.
 _ENTRY_TIMEOUT_S = 0.1
+# Cleaning that nobody asked for leaves alone what was published or used so recently: it may be in use just now.
+_SPARE_S = 600.0
+_QUARANTINE_S = 30 * DAY_S
+
+NOBODY_STALE: Callable[[Record], bool] = lambda _: False  # noqa: E731 (a default with a name)
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A file that belongs to no entry and goes with any cleaning: its path in the store, its bytes, and why it goes."""
+
+    path: str
+    stored_bytes: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +50,7 @@ class Cleaned:
     evicted: int
     freed_bytes: int
     skipped: int
+    leftovers: int = 0
 
 
 def survey(layout: StoreLayout) -> list[EntryFacts]:
@@ -40,44 +62,168 @@ def survey(layout: StoreLayout) -> list[EntryFacts]:
     ]
 
 
-def plan_cleaning(layout: StoreLayout, limits: Limits, now: float | None = None) -> EvictionPlan:
-    """What cleaning would evict now. Changes nothing."""
-    return plan(survey(layout), limits, time.time() if now is None else now)
+def plan_cleaning(
+    store: DiskStore, limits: Limits, now: float | None = None, is_stale: Callable[[Record], bool] = NOBODY_STALE
+) -> EvictionPlan:
+    """What cleaning would evict now. Changes nothing.
+
+    Args:
+        is_stale: tells of a record whether its entry can never be hit; asked only if the limits want to know.
+    """
+    layout = store.layout
+    entries = survey(layout)
+    if limits.stale_toolchain:
+        entries = [replace(entry, stale=_is_stale(store, entry, is_stale)) for entry in entries]
+    if limits.max_disk_share is not None:
+        limits = replace(limits, free_bytes=shutil.disk_usage(layout.root).free)
+    return plan(entries, limits, time.time() if now is None else now)
+
+
+def find_leftovers(store: DiskStore, now: float | None = None) -> list[Leftover]:
+    """What killed writers left behind, and what was set aside long ago. Changes nothing."""
+    found = [(path, "temporary of a writer that is gone") for path in abandoned_temporaries(store.layout)]
+    found += [(path, "blob without record") for path in orphan_blobs(store)]
+    before = (time.time() if now is None else now) - _QUARANTINE_S
+    with suppress(FileNotFoundError):
+        for path in store.layout.quarantine.iterdir():
+            # The name starts with when it was set aside, in nanoseconds.
+            set_aside_at = path.name.partition("-")[0]
+            if set_aside_at.isdigit() and int(set_aside_at) < before * 1e9:
+                found.append((path, "in quarantine for more than 30 days"))
+    leftovers = []
+    for path, reason in found:
+        with suppress(FileNotFoundError):
+            leftovers.append(Leftover(str(path.relative_to(store.layout.root)), path.lstat().st_size, reason))
+    return leftovers
 
 
 def apply(
-    store: DiskStore, journal: Journal, chosen: EvictionPlan, on_progress: Callable[[int], None] = lambda _: None
+    store: DiskStore,
+    journal: Journal,
+    chosen: EvictionPlan,
+    on_progress: Callable[[int], None] = lambda _: None,
+    *,
+    wait_s: float = _MAINTENANCE_TIMEOUT_S,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Cleaned:
-    """Evicts what a plan names, then folds the journal.
+    """Evicts what a plan names and removes what was left behind, then folds the journal.
 
     An entry used or replaced since the plan was made is skipped, unless everything is to go; one being compiled or of
     another format version is skipped always.
 
     Args:
         on_progress: called with the number of victims looked at so far.
+        wait_s: how long to wait for other maintenance to end.
+        stopped: asked between victims; once it says yes, the rest stays.
 
     Raises:
         LockTimeout: when other maintenance is under way.
     """
     layout = store.layout
     evicted = freed = 0
-    with file_lock(layout.maintenance_lock, _MAINTENANCE_TIMEOUT_S):
+    with file_lock(layout.maintenance_lock, wait_s):
         used = _last_uses(layout)
         for number, victim in enumerate(chosen.victims, start=1):
+            if stopped():
+                break
             key = CacheKey(victim.key)
             with suppress(LockTimeout), file_lock(layout.key_lock(key), _ENTRY_TIMEOUT_S):
                 last_used_at = max(_published_at(layout, key), used.get(key, 0.0))
-                stale = victim.reason == EVERYTHING or last_used_at <= victim.last_used_at
-                if stale and not store.is_foreign(key):
+                unused = victim.reason == EVERYTHING or last_used_at <= victim.last_used_at
+                if unused and not store.is_foreign(key):
                     bytes_freed = store.delete(key)
                     journal.event(EVICT, key=key, stored_bytes=bytes_freed, detail=victim.reason)
                     evicted += 1
                     freed += bytes_freed
             on_progress(number)
-        if chosen.victims:
-            journal.event(CLEAN, stored_bytes=freed, detail=f"{evicted} of {len(chosen.victims)} planned entries")
+        removed, removed_bytes = _remove(layout, find_leftovers(store))
+        if chosen.victims or removed:
+            journal.event(CLEAN, stored_bytes=freed + removed_bytes, detail=_summary(evicted, chosen, removed))
         fold(layout.journal, layout.temp, keep=lambda key: os.path.exists(layout.record_path(CacheKey(key))))
-    return Cleaned(evicted, freed, len(chosen.victims) - evicted)
+    return Cleaned(evicted, freed, len(chosen.victims) - evicted, removed)
+
+
+def _remove(layout: StoreLayout, leftovers: list[Leftover]) -> tuple[int, int]:
+    removed = removed_bytes = 0
+    for leftover in leftovers:
+        path = layout.root / leftover.path
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("%s could not be removed: %s", path, error)
+        else:
+            removed += 1
+            removed_bytes += leftover.stored_bytes
+    return removed, removed_bytes
+
+
+def _summary(evicted: int, chosen: EvictionPlan, removed: int) -> str:
+    done = [f"{evicted} of {len(chosen.victims)} planned entries"] if chosen.victims else []
+    if removed:
+        done.append(f"{removed} files left behind")
+    return " and ".join(done)
+
+
+def _is_stale(store: DiskStore, entry: EntryFacts, is_stale: Callable[[Record], bool]) -> bool:
+    """An entry whose record cannot be read is not stale but damaged, or another version's."""
+    try:
+        record = store.record(CacheKey(entry.key))
+    except (CorruptEntry, OSError):
+        return False
+    return record is not None and is_stale(record)
+
+
+class Housekeeper:
+    """Cleans a store when it is due, in a thread of its own. To be told after each publish: only those make it grow."""
+
+    def __init__(self, store: DiskStore, journal: Journal, limits: Limits, interval_s: float) -> None:
+        """Does nothing yet.
+
+        Args:
+            interval_s: how long after the last automatic cleaning, by any process, the next is due; 0 is never.
+        """
+        self._store = store
+        self._journal = journal
+        self._limits = replace(limits, spare_s=_SPARE_S)
+        self._interval_s = interval_s
+        self._thread: threading.Thread | None = None
+        self._closing = threading.Event()
+
+    def published(self) -> None:
+        """Starts cleaning if it is due and not under way. Returns at once."""
+        if self._interval_s > 0 and not (self._thread and self._thread.is_alive()) and self._is_due():
+            self._thread = threading.Thread(target=self._clean, daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Ends cleaning after the entry at hand."""
+        if self._thread is not None:
+            self._closing.set()
+            self._thread.join()
+            self._thread = None
+            self._closing.clear()
+
+    def _is_due(self) -> bool:
+        """Whether the last cleaning is longer ago than the interval, or lies in the future by more than that."""
+        stamp = self._store.layout.cleaned
+        try:
+            return abs(time.time() - stamp.stat().st_mtime) > self._interval_s
+        except FileNotFoundError:
+            # A new store is not due. One that cannot be stamped would be cleaned all the time, so it never is.
+            with suppress(OSError):
+                stamp.touch(mode=0o600)
+            return False
+
+    def _clean(self) -> None:
+        try:
+            # First, so that no other process starts as well.
+            os.utime(self._store.layout.cleaned)
+            chosen = plan_cleaning(self._store, self._limits)
+            apply(self._store, self._journal, chosen, wait_s=0, stopped=self._closing.is_set)
+        except LockTimeout:
+            pass  # others are at it
+        except (OSError, StoreError) as error:
+            _log.warning("the store could not be cleaned: %s", error)
 
 
 def count(layout: StoreLayout) -> tuple[int, int]:

@@ -6,14 +6,14 @@ Nothing is deleted unseen: what is damaged goes to ``quarantine/``, except tempo
 from __future__ import annotations
 
 import os
-import time
+import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from cache_engine.errors import CorruptEntry
+from cache_engine.errors import CorruptEntry, Misplaced, Truncated
 from cache_engine.model.key import CacheKey
 from cache_engine.stats import CORRUPT, REPAIR
 from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, check_blob, check_key, decode_record
@@ -21,10 +21,9 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file
 from cache_engine.store.journal import SNAPSHOT, Journal, UnknownSnapshot, load_snapshot
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
+from cache_engine.store.leftovers import is_abandoned, is_orphan
 from cache_engine.store.lock import file_lock
 
-# A blob without record, or a temporary, this young may belong to a publish under way.
-GRACE_S = 600.0
 _LOCK_TIMEOUT_S = 30.0
 
 
@@ -33,27 +32,36 @@ class Kind(StrEnum):
 
     CORRUPT_RECORD = "corrupt record"
     CORRUPT_BLOB = "corrupt blob"
+    TRUNCATED = "truncated"
+    SWAPPED = "swapped"
     MISSING_BLOB = "record without blob"
     ORPHAN_BLOB = "blob without record"
-    STRAY_FILE = "file that belongs to no entry"
-    STALE_TEMPORARY = "temporary of a writer that is gone"
+    MISNAMED = "misnamed file"
+    FOREIGN_OWNER = "foreign owner"
+    FORBIDDEN = "not permitted to be read"
+    UNREADABLE = "unreadable"
+    STALE_TEMPORARY = "stale temporary"
     CORRUPT_SNAPSHOT = "corrupt sums of the journal"
     UNKNOWN_FORMAT = "unknown format version"
-    UNREADABLE = "unreadable"
 
 
+_AGAIN = "quarantine the entry; it is compiled again when next asked for"
 REMEDIES = {
-    Kind.CORRUPT_RECORD: "quarantine the entry; it is compiled again when next asked for",
-    Kind.CORRUPT_BLOB: "quarantine the entry; it is compiled again when next asked for",
+    Kind.CORRUPT_RECORD: _AGAIN,
+    Kind.CORRUPT_BLOB: _AGAIN,
+    Kind.TRUNCATED: _AGAIN,
+    Kind.SWAPPED: _AGAIN,
     Kind.MISSING_BLOB: "quarantine the record; the kernel is compiled again when next asked for",
     Kind.ORPHAN_BLOB: "quarantine the blob",
-    Kind.STRAY_FILE: "quarantine the file",
-    Kind.STALE_TEMPORARY: "delete the file",
+    Kind.MISNAMED: "quarantine the file",
+    Kind.FOREIGN_OWNER: _AGAIN,
+    Kind.FORBIDDEN: _AGAIN,
+    Kind.UNREADABLE: "nothing: look at the disk",
+    Kind.STALE_TEMPORARY: "delete the file: its writer is gone",
     Kind.CORRUPT_SNAPSHOT: "quarantine the file; counts from before it was last written are lost",
     Kind.UNKNOWN_FORMAT: "nothing: it may be a newer version's",
-    Kind.UNREADABLE: "nothing: look at its permissions and at the disk",
 }
-_ENTRY_KINDS = frozenset({Kind.CORRUPT_RECORD, Kind.CORRUPT_BLOB, Kind.MISSING_BLOB})
+_ENTRY_KINDS = frozenset(kind for kind, remedy in REMEDIES.items() if remedy == _AGAIN) | {Kind.MISSING_BLOB}
 _UNREPAIRED = frozenset({Kind.UNKNOWN_FORMAT, Kind.UNREADABLE})
 
 
@@ -79,33 +87,47 @@ class Finding:
         return REMEDIES[self.kind]
 
     @property
+    def is_damage(self) -> bool:
+        """Whether it is; an entry of another version beside ours is a note, not damage."""
+        return self.kind is not Kind.UNKNOWN_FORMAT
+
+    @property
     def repairable(self) -> bool:
         """Whether repair would do anything."""
         return self.kind not in _UNREPAIRED
 
 
-def check(store: DiskStore, on_entry: Callable[[], None] = lambda: None) -> Iterator[Finding]:
-    """Reads every record and blob of a store and yields what is wrong, in the order of the keys. Changes nothing.
+def check(
+    store: DiskStore, on_entry: Callable[[], None] = lambda: None, *, share: float = 1.0, trust: bool = False
+) -> Iterator[Finding]:
+    """Reads records and blobs of a store and yields what is wrong, in the order of the keys. Changes nothing.
 
     Args:
-        on_entry: called after each record.
+        on_entry: called after each entry that was read.
+        share: the share of entries to read, chosen at random. Names, owners, leftovers and the journal are always
+            looked at.
+        trust: take no notice of whom files belong to.
     """
     layout = store.layout
+    owner = None if trust else os.stat(layout.root).st_uid
+    chance = random.Random()  # noqa: S311 (a sample, no secret)
     for folder in (layout.metadata, layout.kernels):
         for name in sorted(set(_names(folder)) - set(SHARDS)):
-            yield _finding(layout, Kind.STRAY_FILE, folder / name, "", "it is not one of the 256 folders of a store")
+            yield _finding(layout, Kind.MISNAMED, folder / name, "", "it is not one of the 256 folders of a store")
     for shard in SHARDS:
-        referenced: set[str] = set()
+        named: set[str] = set()
         for name in sorted(_names(layout.metadata / shard)):
-            finding = _check_record(layout, shard, name, referenced)
+            if share < 1 and chance.random() >= share:
+                named.update(_blobs_of(layout, shard, name))
+                continue
+            finding = _check_record(layout, shard, name, named, owner)
             if finding is not None:
                 yield finding
             on_entry()
-        for name in sorted(_names(layout.kernels / shard)):
-            if name not in referenced:
-                finding = _check_blob_name(layout, shard, name)
-                if finding is not None:
-                    yield finding
+        for name in sorted(set(_names(layout.kernels / shard)) - named):
+            finding = _check_blob_name(store, shard, name)
+            if finding is not None:
+                yield finding
     for name in sorted(_names(layout.temp)):
         finding = _check_temporary(layout, name)
         if finding is not None:
@@ -134,7 +156,7 @@ def repair(store: DiskStore, journal: Journal, findings: Iterable[Finding]) -> l
                 continue
             key = CacheKey(finding.key)
             with file_lock(layout.key_lock(key), _LOCK_TIMEOUT_S) if key else nullcontext():
-                if not _still_holds(layout, finding):
+                if not _still_holds(store, finding):
                     continue
                 if finding.kind in _ENTRY_KINDS:
                     store.quarantine(key)
@@ -149,17 +171,20 @@ def repair(store: DiskStore, journal: Journal, findings: Iterable[Finding]) -> l
     return done
 
 
-def _still_holds(layout: StoreLayout, finding: Finding) -> bool:
+def _still_holds(store: DiskStore, finding: Finding) -> bool:
+    """Whether a finding is still true. Under the lock of its key, if it has one."""
+    layout = store.layout
     path = layout.root / finding.path
     if finding.kind in _ENTRY_KINDS:
         key = CacheKey(finding.key)
-        again = _check_record(layout, key[:2], Path(layout.record_path(key)).name, set())
+        owner = os.stat(layout.root).st_uid if finding.kind is Kind.FOREIGN_OWNER else None
+        again = _check_record(layout, key[:2], Path(layout.record_path(key)).name, set(), owner)
         return again is not None and again.kind in _ENTRY_KINDS
     if finding.kind is Kind.ORPHAN_BLOB:
         # The record may name it by now.
-        referenced: set[str] = set()
-        _check_record(layout, path.parent.name, f"{finding.key}.json", referenced)
-        return path.name not in referenced and _check_blob_name(layout, path.parent.name, path.name) is not None
+        named: set[str] = set()
+        _check_record(layout, path.parent.name, f"{finding.key}.json", named, None)
+        return path.name not in named and os.path.lexists(path)
     if finding.kind is Kind.STALE_TEMPORARY:
         return _check_temporary(layout, path.name) is not None
     if finding.kind is Kind.CORRUPT_SNAPSHOT:
@@ -167,16 +192,16 @@ def _still_holds(layout: StoreLayout, finding: Finding) -> bool:
     return os.path.lexists(path)
 
 
-def _check_record(layout: StoreLayout, shard: str, name: str, referenced: set[str]) -> Finding | None:
-    """Checks one record with its blob. Names of blobs that are not to be taken for orphans go into ``referenced``."""
+def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], owner: int | None) -> Finding | None:
+    """Checks one record with its blob. Names of blobs that are not to be taken for orphans go into ``named``."""
     path = layout.metadata / shard / name
     key = key_of_record_name(name, shard)
     if key is None:
-        return _finding(layout, Kind.STRAY_FILE, path, "", "its name is not a record's in this place")
+        return _finding(layout, Kind.MISNAMED, path, "", "its name is not a record's in this place")
 
     def found(kind: Kind, at: Path, cause: object) -> Finding:
         # Whatever is wrong with a record, its blobs are dealt with together with it.
-        referenced.update(blob for blob in _names(layout.kernels / shard) if key_of_blob_name(blob, shard) == key)
+        named.update(_blobs_of(layout, shard, name))
         return _finding(layout, kind, at, key, str(cause))
 
     try:
@@ -189,45 +214,71 @@ def _check_record(layout: StoreLayout, shard: str, name: str, referenced: set[st
         check_key(record)
     except UnknownFormat as error:
         return found(Kind.UNKNOWN_FORMAT, path, error)
-    except CorruptEntry as error:
-        return found(Kind.CORRUPT_RECORD, path, error)
-    except OSError as error:
-        return found(Kind.UNREADABLE, path, error.strerror)
+    except (CorruptEntry, OSError) as error:
+        return found(_kind_of(error, Kind.CORRUPT_RECORD), path, _cause(error))
     blob_path = Path(layout.blob_path(key, record.blob.digest))
-    referenced.add(blob_path.name)
+    named.add(blob_path.name)
     try:
         blob = read_file(blob_path, record.blob.stored_bytes + 1)
-        if blob is not None:
-            check_blob(key, record.blob, blob)
-            return None
-        if read_file(path, MAX_RECORD_BYTES + 1) != data:
-            return _check_record(layout, shard, name, referenced)  # replaced or evicted meanwhile
-        return found(Kind.MISSING_BLOB, path, f"{blob_path.name} is not there")
-    except CorruptEntry as error:
-        return found(Kind.CORRUPT_BLOB, blob_path, error)
-    except OSError as error:
-        return found(Kind.UNREADABLE, blob_path, error.strerror)
+        if blob is None:
+            if read_file(path, MAX_RECORD_BYTES + 1) != data:
+                return _check_record(layout, shard, name, named, owner)  # replaced or evicted meanwhile
+            return found(Kind.MISSING_BLOB, path, f"{blob_path.name} is not there")
+        check_blob(key, record.blob, blob)
+        for file in (path, blob_path):
+            if owner is not None and file.lstat().st_uid != owner:
+                return found(
+                    Kind.FOREIGN_OWNER, file, f"it belongs to user {file.lstat().st_uid}, the store to {owner}"
+                )
+    except FileNotFoundError:
+        return None  # evicted meanwhile
+    except (CorruptEntry, OSError) as error:
+        return found(_kind_of(error, Kind.CORRUPT_BLOB), blob_path, _cause(error))
+    return None
 
 
-def _check_blob_name(layout: StoreLayout, shard: str, name: str) -> Finding | None:
+def _kind_of(error: CorruptEntry | OSError, otherwise: Kind) -> Kind:
+    match error:
+        case Misplaced():
+            return Kind.SWAPPED
+        case Truncated():
+            return Kind.TRUNCATED
+        case PermissionError():
+            return Kind.FORBIDDEN
+        case OSError():
+            return Kind.UNREADABLE
+    return otherwise
+
+
+def _cause(error: CorruptEntry | OSError) -> object:
+    return error.strerror if isinstance(error, OSError) else error
+
+
+def _blobs_of(layout: StoreLayout, shard: str, name: str) -> list[str]:
+    """The blobs of the key in a record's name."""
+    key = key_of_record_name(name, shard)
+    return [blob for blob in _names(layout.kernels / shard) if key is not None and key_of_blob_name(blob, shard) == key]
+
+
+def _check_blob_name(store: DiskStore, shard: str, name: str) -> Finding | None:
     """Checks a blob that no record was seen to name."""
-    path = layout.kernels / shard / name
-    if _is_young(path):
-        return None
+    layout, path = store.layout, store.layout.kernels / shard / name
     key = key_of_blob_name(name, shard)
     if key is None:
-        return _finding(layout, Kind.STRAY_FILE, path, "", "its name is not a blob's in this place")
-    named = "the record names another blob" if os.path.lexists(layout.record_path(key)) else "no record names it"
-    return _finding(layout, Kind.ORPHAN_BLOB, path, key, named)
+        return _finding(layout, Kind.MISNAMED, path, "", "its name is not a blob's in this place")
+    if not is_orphan(store, key, path):
+        return None
+    why = "the record names another blob" if os.path.lexists(layout.record_path(key)) else "no record names it"
+    return _finding(layout, Kind.ORPHAN_BLOB, path, key, why)
 
 
 def _check_temporary(layout: StoreLayout, name: str) -> Finding | None:
     path = layout.temp / name
-    if _is_young(path):
-        return None
     if path.is_dir() and not path.is_symlink():
-        return _finding(layout, Kind.STRAY_FILE, path, "", "nothing here makes folders")
-    return _finding(layout, Kind.STALE_TEMPORARY, path, "", f"untouched for more than {GRACE_S:.0f} s")
+        return _finding(layout, Kind.MISNAMED, path, "", "nothing here makes folders")
+    if not is_abandoned(path):
+        return None
+    return _finding(layout, Kind.STALE_TEMPORARY, path, "", "no process writes it")
 
 
 def _check_snapshot(layout: StoreLayout) -> Finding | None:
@@ -251,11 +302,3 @@ def _names(folder: Path) -> list[str]:
     with suppress(FileNotFoundError, NotADirectoryError):
         return os.listdir(folder)
     return []
-
-
-def _is_young(path: Path) -> bool:
-    """Whether a file may belong to a publish under way. The clock may have been set back by a little, or by a year."""
-    try:
-        return abs(time.time() - os.lstat(path).st_mtime) < GRACE_S
-    except FileNotFoundError:
-        return True

@@ -10,7 +10,7 @@ from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.base import Compiler
 from cache_engine.errors import UsageError
 from cache_engine.kernels.family import Family, kernel_name
-from cache_engine.kernels.select import choose
+from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import render, template_digest
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem
 from cache_engine.model.gemm import GemmProblem
@@ -30,6 +30,11 @@ class Selection:
     constants: dict[str, str | int]
     prefix: KeyPrefix
     key: CacheKey
+
+    @property
+    def name(self) -> str:
+        """What the kernel is called."""
+        return kernel_name(self.family, self.problem, self.config)
 
 
 class Selector:
@@ -53,6 +58,18 @@ class Selector:
         prefix = self._prefix(chosen, COMPILERS[compiler], problem.arch or "")
         key = prefix.key(constants)
         return Selection(problem, chosen, chosen_config, COMPILERS[compiler], constants, prefix, key)
+
+    def is_stale(self, record: Record) -> bool:
+        """Whether no kernel asked for here can ever hit the entry: its compiler, template or flags are not these.
+
+        Raises:
+            CompilerMissing: when the compiler that made it is not installed here, so that this cannot be told.
+        """
+        family, compiler = FAMILIES.get(record.family), COMPILERS.get(record.compiler)
+        if family is None or compiler is None:
+            return True
+        components = self._prefix(family, compiler, record.arch).components
+        return record.components[: len(components)] != components
 
     def _prefix(self, family: Family, compiler: Compiler, arch: str) -> KeyPrefix:
         """The components that all kernels of a family, compiler and target have in common."""
@@ -97,7 +114,7 @@ def describe(selection: Selection, artifact: Artifact, blob: Blob, stages_ms: di
     return Record(
         key=selection.key,
         components=selection.prefix.with_constants(selection.constants),
-        name=kernel_name(selection.family, selection.problem, selection.config),
+        name=selection.name,
         family=selection.family.name,
         compiler=toolchain.compiler,
         compiler_version=toolchain.version,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR = (
+USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT = (
     "use",
     "publish",
     "unpublished",
@@ -19,6 +19,7 @@ USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR = (
     "evict",
     "clean",
     "repair",
+    "import",
 )
 RECENT = 500  # how many events other than use are kept when a journal is folded
 
@@ -29,15 +30,16 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
     Attributes:
         kind: ``use`` (hits and misses of one key since the last such line), ``publish`` (compiled and kept),
             ``unpublished`` (compiled and served, but not kept; ``detail`` says why), ``corrupt`` (set aside),
-            ``evict`` (deleted by cleaning; ``detail`` gives the reason), ``clean`` and ``repair`` (a whole run of
-            either, ``detail`` sums it up).
+            ``evict`` (deleted by cleaning; ``detail`` gives the reason), ``clean``, ``repair`` and ``import`` (a whole
+            run, ``detail`` sums it up).
         at: seconds since 1970, UTC; of the last use for ``use``.
         key: the entry concerned.
         made_at: for ``use``, when the entry was made. An entry evicted and made again starts with no hits.
         hits: hits by tier.
         misses: lookups that had to compile.
-        saved_us: microseconds of compiling that hits on disk saved. Hits in memory save nothing: a process that has a
-            kernel in hand would not compile it again without a cache either.
+        failures: by tier, how often it failed and was passed over.
+        saved_us: microseconds of compiling that hits on disk and in packs saved. Hits in memory save nothing: a process
+            that has a kernel in hand would not compile it again without a cache either.
         compile_us: microseconds compiling took. Whole numbers, so that sums are exact in any order.
         stored_bytes: bytes published or evicted.
         detail: a reason or summary, for people.
@@ -49,6 +51,7 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
     made_at: float = 0.0
     hits: dict[str, int] = msgspec.field(default_factory=dict)
     misses: int = 0
+    failures: dict[str, int] = msgspec.field(default_factory=dict)
     saved_us: int = 0
     compile_us: int = 0
     stored_bytes: int = 0
@@ -56,7 +59,9 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class EntryUsage(msgspec.Struct):
-    """How one entry was used: hits by tier, and when last (seconds since 1970).
+    """How one entry was used: hits by tier, and the last two times (seconds since 1970; 0 is never).
+
+    The second last is what tells an entry in steady use from one that was met once.
 
     An entry is a key and when it was made: one made again after it was evicted is another.
     """
@@ -65,6 +70,12 @@ class EntryUsage(msgspec.Struct):
     made_at: float
     hits: dict[str, int] = msgspec.field(default_factory=dict)
     last_used_at: float = 0.0
+    previous_used_at: float = 0.0
+
+    def used(self, at: float, count: int) -> None:
+        """Notes uses at that time. The two last ones are kept, whatever order they are told in."""
+        times = sorted((self.last_used_at, self.previous_used_at, at, at if count > 1 else 0.0))
+        self.previous_used_at, self.last_used_at = times[-2:]
 
 
 class Totals(msgspec.Struct):
@@ -72,6 +83,7 @@ class Totals(msgspec.Struct):
 
     hits: dict[str, int] = msgspec.field(default_factory=dict)
     misses: int = 0
+    failures: dict[str, int] = msgspec.field(default_factory=dict)
     saved_us: int = 0
     compiles: int = 0
     compile_us: int = 0
@@ -103,9 +115,10 @@ class Tally:
             if event.hits:
                 entry = (event.key, event.made_at)
                 usage = self._usage.setdefault(entry, EntryUsage(*entry))
-                usage.last_used_at = max(usage.last_used_at, event.at)
+                usage.used(event.at, sum(event.hits.values()))
                 _add(usage.hits, event.hits)
                 _add(totals.hits, event.hits)
+            _add(totals.failures, event.failures)
             totals.misses += event.misses
             totals.saved_us += event.saved_us
             return

@@ -124,7 +124,7 @@ def print_synced(document: Document) -> None:
 
 def print_statistics(stats: Document) -> None:
     """What ``stats`` found."""
-    where = {"memory": "in memory", "disk": "on disk"}
+    where = {"memory": "in memory", "pack": "in packs", "disk": "on disk"}
     hits = ", ".join(f"{count:,} {where.get(tier, tier)}" for tier, count in stats["hits"].items()) or "none"
     published = stats["last_publish_at"]
     print_fields(
@@ -138,6 +138,7 @@ def print_statistics(stats: Document) -> None:
             "hits saved": human_ms(stats["saved_ms"]),
             "evicted": f"{counted(stats['evictions'], 'entry', 'entries')}, {human_bytes(stats['evicted_bytes'])}",
             "found corrupt": f"{stats['corruptions']:,}",
+            "tiers passed over": ", ".join(f"{n:,} × {tier}" for tier, n in stats["tier_failures"].items()) or "never",
             "not kept": f"{counted(stats['publish_failures'], 'kernel')} that could not be published",
             "last published": human_age(time.time() - published) if published else "never",
         }
@@ -170,15 +171,20 @@ def print_cleaning(document: Document) -> None:
             ),
         )  # fmt: skip
         print()
+    for leftover in document["leftovers"]:
+        print(printable(f"{leftover['path']}: {leftover['reason']}, {human_bytes(leftover['stored_bytes'])}"))
+    left = len(document["leftovers"])
     cleaned = document["cleaned"]
     kept = f"{counted(document['kept_entries'], 'entry', 'entries')}, {human_bytes(document['kept_bytes'])}"
     if cleaned is None:
         planned = f"{counted(len(victims), 'entry', 'entries')}, {human_bytes(document['victim_bytes'])}"
-        print(f"Would evict {planned}; would keep {kept}.")
+        removed = f"; would remove {counted(left, 'file')} left behind" if left else ""
+        print(f"Would evict {planned}; would keep {kept}{removed}.")
     else:
         skipped = f"; {cleaned['skipped']} in use were skipped" if cleaned["skipped"] else ""
         evicted = f"{counted(cleaned['evicted'], 'entry', 'entries')}, {human_bytes(cleaned['freed_bytes'])}"
-        print(f"Evicted {evicted}{skipped}; kept {kept}.")
+        removed = f"; removed {counted(cleaned['leftovers'], 'file')} left behind" if cleaned["leftovers"] else ""
+        print(f"Evicted {evicted}{skipped}; kept {kept}{removed}.")
 
 
 def print_verification(document: Document) -> None:
@@ -190,6 +196,26 @@ def print_verification(document: Document) -> None:
     found = len(document["findings"])
     verdict = counted(found, "finding") if found else "nothing wrong"
     print(f"{counted(document['checked'], 'entry', 'entries')} checked, {verdict}.")
+
+
+def print_exported(document: Document) -> None:
+    """What ``export`` has written."""
+    _print_refused(document["refused"], "left out")
+    size = human_bytes(document["bytes"])
+    print(printable(f"{counted(document['entries'], 'kernel')} in {document['file']}, {size}."))
+
+
+def print_imported(document: Document) -> None:
+    """What ``import`` has taken in, or would take in."""
+    _print_refused(document["refused"], "refused")
+    verb = "Would take in" if document["dry_run"] else "Took in"
+    taken = f"{counted(document['taken'], 'kernel')}, {human_bytes(document['taken_bytes'])}"
+    print(f"{verb} {taken}; {document['present']:,} were there already.")
+
+
+def _print_refused(refused: Sequence[Document], fate: str) -> None:
+    for entry in refused:
+        print(printable(f"{fate}: {entry['key'][:12]}: {entry['cause']}"), file=sys.stderr)
 
 
 def print_sample(document: Document) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cache_engine.errors import CorruptEntry
@@ -24,10 +24,18 @@ class Found:
 class Tiers:
     """Memory, then the slower tiers in order."""
 
-    def __init__(self, memory: Backfilled, slower: Sequence[Tier]) -> None:
-        """Probes ``memory`` first, then ``slower`` one by one."""
+    def __init__(
+        self, memory: Backfilled, slower: Sequence[Tier], on_failure: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Probes ``memory`` first, then ``slower`` one by one.
+
+        Args:
+            on_failure: told the name of each tier that failed and was passed over.
+        """
         self.memory = memory
         self._slower = tuple(slower)
+        self._on_failure = on_failure
+        self._complained: set[str] = set()
 
     def get(self, key: CacheKey) -> Found | None:
         """The entry from the first tier that has it whole. A tier that fails is passed over, with a warning."""
@@ -38,9 +46,16 @@ class Tiers:
             try:
                 loaded = tier.get(key)
             except (CorruptEntry, OSError) as error:
-                _log.warning("%s tier passed over for %s: %s", tier.name, key[:12], error)
+                self.passed_over(tier.name, key, error)
                 continue
             if loaded is not None:
                 self.memory.put(key, loaded)
                 return Found(tier.name, loaded)
         return None
+
+    def passed_over(self, tier: str, key: CacheKey, error: Exception) -> None:
+        """Counts the failure of a tier and warns of it; once is enough, and a disk that fails fails often."""
+        self._on_failure(tier)
+        level = logging.DEBUG if tier in self._complained else logging.WARNING
+        self._complained.add(tier)
+        _log.log(level, "%s tier passed over for %s: %s", tier, key[:12], error)

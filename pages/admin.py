@@ -17,8 +17,10 @@ from cache_engine.units import counted, human_bytes
 RULES = {
     "settings": "By the limits in the settings",
     "expired": "Not used for a time",
+    "stale": "Made by another toolchain",
     "entries": "Down to a number of kernels",
     "bytes": "Down to a size",
+    "disk": "Down to a share of the disk",
     "all": "Everything",
 }
 SHOWN = 200
@@ -39,6 +41,12 @@ def chosen_limits() -> Limits:
         return Limits(expire_days=st.number_input("Days", 0.0, 36_500.0, days, format="%g", key="days"))
     if rule == "entries":
         return Limits(max_entries=st.number_input("Kernels to keep", 0, 10**9, 1000, key="keep"))
+    if rule == "stale":
+        st.caption("Kernels that this compiler and these templates can never hit again.")
+        return Limits(stale_toolchain=True)
+    if rule == "disk":
+        share = st.slider("Percent of what is free and what the store holds", 1, 100, 50, key="share")
+        return Limits(max_disk_share=share / 100)
     if rule == "bytes":
         return Limits(max_bytes=parse_bytes(st.text_input("Size to keep", "1GiB", key="size") or ""))
     return Limits(everything=True) if rule == "all" else cache.policy()
@@ -66,7 +74,7 @@ def cleanup() -> None:
     count = len(plan.victims)
     st.caption(
         f"Would evict {counted(count, 'kernel')} ({human_bytes(plan.freed_bytes)}), the least recently used first, and "
-        f"keep {plan.kept_entries:,} ({human_bytes(plan.kept_bytes)})."
+        f"keep {plan.kept_entries:,} ({human_bytes(plan.kept_bytes)}). What killed writers left behind goes with it."
     )
     if not count:
         return
@@ -135,7 +143,7 @@ def check() -> None:
         except (GemmCacheError, OSError) as error:
             widgets.problem("Repairing stopped.", str(error))
             return
-        st.session_state["findings"] = list(integrity.check(cache.store))
+        st.session_state["findings"] = checked_findings()
         st.rerun()
 
 
@@ -147,7 +155,7 @@ def checked_findings() -> list[integrity.Finding]:
     def checked() -> None:
         bar.progress(min(1.0, next(done) / total), "Checking…")
 
-    findings = list(integrity.check(cache.store, checked))
+    findings = list(integrity.check(cache.store, checked, trust=cache.settings.trust_store))
     bar.empty()
     return findings
 

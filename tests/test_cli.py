@@ -17,8 +17,8 @@ import pytest
 
 from cache_engine.compilers.tools import find_tool
 from cache_engine.device.probe import local_arch
-from cache_engine.integrity import GRACE_S
 from cache_engine.mirror.queries import SORTS
+from cache_engine.store.leftovers import GRACE_S
 from tests.helpers import make_store, publish, record_file
 
 SHAPE = ("64", "48", "80", "--dtype", "fp32", "--arch", "sm_90")
@@ -232,8 +232,8 @@ def test_verify_finds_repairs_and_then_finds_nothing(compiled_store: Path) -> No
     os.utime(stale, (time.time() - GRACE_S - 1,) * 2)
     found = document("verify", store=compiled_store, code=1)
     assert [finding["kind"] for finding in found["findings"]] == [
-        "corrupt record",
-        "temporary of a writer that is gone",
+        "truncated",
+        "stale temporary",
     ]
     repaired = document("verify", "--repair", store=compiled_store)
     assert all(finding["repaired"] for finding in repaired["findings"])

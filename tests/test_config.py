@@ -31,11 +31,27 @@ def test_arguments_override_the_environment_and_that_the_defaults() -> None:
         ("EVICTION_THRESHOLD", "0"),
         ("EVICTION_THRESHOLD", "1.5"),
         ("DURABILITY", "careless"),
+        ("MAX_DISK_SHARE", "2"),
+        ("CLEANUP_INTERVAL_H", "-1"),
+        ("POLICY", "relaxed"),
+        ("ENABLE_JIT", "maybe"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_naming_the_setting(name: str, value: str) -> None:
     with pytest.raises(UsageError, match=f"(?i){name}"):
         Settings.load({f"GEMM_CACHE_{name}": value})
+
+
+@pytest.mark.parametrize(("policy", "days"), [("standard", 7.0), ("development", 1.0), ("production", 30.0)])
+def test_a_policy_sets_when_entries_expire_unless_that_is_given(policy: str, days: float) -> None:
+    assert Settings.load({"GEMM_CACHE_POLICY": policy}).expire_days == days
+    assert Settings.load({}, policy=policy).expire_days == days
+    assert Settings.load({"GEMM_CACHE_POLICY": policy, "GEMM_CACHE_EXPIRE_DAYS": "3"}).expire_days == 3.0
+    assert Settings.load({}).with_overrides({"policy": policy}).expire_days == days
+
+
+def test_packs_are_named_between_colons() -> None:
+    assert Settings.load({"GEMM_CACHE_PACKS": "/a/b.gemmpack:/c::"}).packs == (Path("/a/b.gemmpack"), Path("/c"))
 
 
 def test_the_store_is_the_users_own_by_default() -> None:

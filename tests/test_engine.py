@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from cache_engine.errors import CompileError, InvalidProblem, KeyNotFound, Usage
 from cache_engine.integrity import Kind
 from cache_engine.model.gemm import DType, GemmProblem, Layout
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.policy.plan import Limits
+from cache_engine.policy.plan import STALE, Limits
 from cache_engine.store.journal import read_journal
 from cache_engine.store.lock import file_lock
 from tests.helpers import blob_file, files_of, publish, record_file
@@ -350,3 +351,76 @@ def test_counts_reach_the_journal_without_close(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], check=True, env={**os.environ})
     totals = read_journal(tmp_path / "store" / "journal").totals
     assert (totals.misses, totals.hits) == (1, {"disk": 1})
+
+
+def test_a_pack_is_asked_before_the_disk_and_its_hits_are_counted(tmp_path: Path) -> None:
+    with open_cache(tmp_path / "source") as source:
+        cubin = source.get_or_compile(PROBLEM).cubin
+        source.export(tmp_path / "some.gemmpack")
+    with open_cache(tmp_path / "store", packs=(tmp_path,)) as cache:
+        kernel = cache.get_or_compile(PROBLEM)
+        assert (kernel.tier, kernel.cubin) == ("pack", cubin)
+        assert cache.get_or_compile(PROBLEM).tier == "memory"
+        assert list(cache.records()) == []
+        totals = cache.stats().totals
+        assert (totals.hits, totals.misses) == ({"pack": 1, "memory": 1}, 0)
+        assert totals.saved_us == round(kernel.record.compile_ms * 1000)
+
+
+def test_packs_that_cannot_be_used_are_said_counted_and_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "bad.gemmpack").write_bytes(b"no pack")
+    packs = (tmp_path / "bad.gemmpack", tmp_path / "gone.gemmpack")
+    with open_cache(tmp_path / "store", packs=packs) as cache:
+        assert cache.get_or_compile(PROBLEM).tier == "compiled"
+        assert cache.stats().totals.failures == {"pack": 2}
+    assert "bad.gemmpack is not a pack" in caplog.text
+    assert "gone.gemmpack cannot be opened" in caplog.text
+
+
+def test_an_entry_damaged_in_a_pack_is_compiled_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "some.gemmpack"
+    with open_cache(tmp_path / "source") as source:
+        source.get_or_compile(PROBLEM)
+        source.export(path)
+    data = bytearray(path.read_bytes())
+    data[4000] ^= 1
+    path.write_bytes(data)
+    with open_cache(tmp_path / "store", packs=(path,), memory_bytes=0) as cache:
+        assert cache.get_or_compile(PROBLEM).tier == "compiled"
+        assert cache.get_or_compile(PROBLEM).tier == "disk"
+        assert cache.stats().totals.failures == {"pack": 2}
+    assert caplog.text.count("pack tier passed over") == 1, "once is enough"
+
+
+def test_entries_of_another_toolchain_are_stale(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = cache.get_or_compile(PROBLEM).key
+    assert cache.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
+    monkeypatch.setattr(selection_module, "template_digest", lambda _: "another")
+    with open_cache(cache.layout.root) as later:
+        plan = later.plan_cleaning(Limits(stale_toolchain=True))
+        assert [(victim.key, victim.reason) for victim in plan.victims] == [(key, STALE)]
+        assert later.get_or_compile(PROBLEM).tier == "compiled"
+
+
+def test_a_store_is_cleaned_by_itself_when_it_is_due(tmp_path: Path) -> None:
+    month_ago = time.time() - 30 * 86_400
+    with open_cache(tmp_path / "store") as cache:
+        for seed in range(3):
+            os.utime(record_file(cache.store, publish(cache.store, seed)), (month_ago, month_ago))
+        cache.layout.cleaned.touch()
+        os.utime(cache.layout.cleaned, (month_ago, month_ago))
+        key = cache.get_or_compile(PROBLEM).key
+        deadline = time.monotonic() + 20
+        while list(cache.store.keys()) != [key] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert list(cache.store.keys()) == [key]
+    assert cache.stats().totals.evictions == 3
+
+
+def test_the_policy_can_be_named(tmp_path: Path) -> None:
+    with open_cache(tmp_path / "store", "production") as cache:
+        assert cache.policy().expire_days == 30.0
+    with pytest.raises(UsageError, match="development, production"):
+        open_cache(tmp_path / "store", policy="lazy")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
 from cache_engine import housekeeping
-from cache_engine.policy.plan import DAY_S, Limits
+from cache_engine.housekeeping import Housekeeper
+from cache_engine.model.artifact import Record
+from cache_engine.policy.plan import DAY_S, LITTLE_SPACE, STALE, Limits
 from cache_engine.stats import CLEAN, EVICT
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
-from cache_engine.store.lock import file_lock
+from cache_engine.store.lock import file_lock, try_lock
 from tests.helpers import blob_file, files_of, fill, publish, record_file
 
 
@@ -45,7 +48,7 @@ def test_a_survey_knows_sizes_and_last_uses_without_opening_a_record(store: Disk
 def test_a_dry_run_changes_nothing(store: DiskStore) -> None:
     fill(store, 5)
     before = sorted(files_of(store))
-    assert len(housekeeping.plan_cleaning(store.layout, Limits(everything=True)).victims) == 5
+    assert len(housekeeping.plan_cleaning(store, Limits(everything=True)).victims) == 5
     assert sorted(files_of(store)) == before
 
 
@@ -53,7 +56,7 @@ def test_applying_a_plan_does_what_it_says_and_notes_why(store: DiskStore, journ
     keys = fill(store, 6)
     for age, key in enumerate(keys):
         _age(record_file(store, key), age)
-    plan = housekeeping.plan_cleaning(store.layout, Limits(expire_days=3.5))
+    plan = housekeeping.plan_cleaning(store, Limits(expire_days=3.5))
     assert [victim.key for victim in plan.victims] == [keys[5], keys[4]]
     cleaned = housekeeping.apply(store, journal, plan)
     assert (cleaned.evicted, cleaned.freed_bytes, cleaned.skipped) == (2, plan.freed_bytes, 0)
@@ -68,7 +71,7 @@ def test_applying_a_plan_does_what_it_says_and_notes_why(store: DiskStore, journ
 def test_an_entry_made_again_since_the_plan_is_spared(store: DiskStore, journal: Journal) -> None:
     key = publish(store)
     _age(record_file(store, key), 30)
-    plan = housekeeping.plan_cleaning(store.layout, Limits(expire_days=7))
+    plan = housekeeping.plan_cleaning(store, Limits(expire_days=7))
     publish(store)
     cleaned = housekeeping.apply(store, journal, plan)
     assert (cleaned.evicted, cleaned.skipped) == (0, 1)
@@ -78,8 +81,8 @@ def test_an_entry_made_again_since_the_plan_is_spared(store: DiskStore, journal:
 def test_an_entry_used_since_the_plan_is_spared_unless_all_is_to_go(store: DiskStore, journal: Journal) -> None:
     key = publish(store)
     _age(record_file(store, key), 30)
-    plan = housekeeping.plan_cleaning(store.layout, Limits(expire_days=7))
-    everything = housekeeping.plan_cleaning(store.layout, Limits(everything=True))
+    plan = housekeeping.plan_cleaning(store, Limits(expire_days=7))
+    everything = housekeeping.plan_cleaning(store, Limits(everything=True))
     journal.hit(key, "disk")
     journal.flush()
     assert housekeeping.apply(store, journal, plan).skipped == 1
@@ -90,7 +93,7 @@ def test_an_entry_used_since_the_plan_is_spared_unless_all_is_to_go(store: DiskS
 def test_an_entry_of_another_version_is_spared(store: DiskStore, journal: Journal) -> None:
     key = publish(store)
     record_file(store, key).write_bytes(b'{"format": 99}')
-    plan = housekeeping.plan_cleaning(store.layout, Limits(everything=True))
+    plan = housekeeping.plan_cleaning(store, Limits(everything=True))
     assert housekeeping.apply(store, journal, plan).skipped == 1
     assert record_file(store, key).exists()
     assert blob_file(store, key).exists()
@@ -98,7 +101,7 @@ def test_an_entry_of_another_version_is_spared(store: DiskStore, journal: Journa
 
 def test_an_entry_being_compiled_is_spared(store: DiskStore, journal: Journal) -> None:
     key = publish(store)
-    plan = housekeeping.plan_cleaning(store.layout, Limits(everything=True))
+    plan = housekeeping.plan_cleaning(store, Limits(everything=True))
     with file_lock(store.layout.key_lock(key), 1):
         assert housekeeping.apply(store, journal, plan).skipped == 1
     assert store.get(key) is not None
@@ -108,7 +111,7 @@ def test_cleaning_folds_the_journal(store: DiskStore, journal: Journal) -> None:
     earlier = Journal(store.layout.journal, 3600.0)
     earlier.hit(publish(store), "disk")
     earlier.close()
-    housekeeping.apply(store, journal, housekeeping.plan_cleaning(store.layout, Limits()))
+    housekeeping.apply(store, journal, housekeeping.plan_cleaning(store, Limits()))
     assert [path.name for path in store.layout.journal.iterdir()] == ["snapshot.json"]
     assert read_journal(store.layout.journal).totals.hits == {"disk": 1}
 
@@ -120,3 +123,133 @@ def test_counting_agrees_with_the_files(store: DiskStore) -> None:
     entries, stored_bytes = housekeeping.count(store.layout)
     sizes = sum(path.stat().st_size for path in files_of(store) if path.suffix != ".txt")
     assert (entries, stored_bytes) == (7, sizes)
+
+
+def test_what_killed_writers_left_goes_with_any_cleaning_and_is_told_before(store: DiskStore, journal: Journal) -> None:
+    keys = fill(store, 4)
+    record_file(store, keys[0]).unlink()
+    replaced = blob_file(store, keys[1])
+    old = replaced.with_name(f"{keys[1]}-{'0' * 16}")
+    old.write_bytes(b"older")
+    temporary = store.layout.temp / "123-abc"
+    temporary.write_bytes(b"half")
+    for days, name in ((31, "old"), (29, "young")):
+        (store.layout.quarantine / f"{time.time_ns() - int(days * DAY_S * 1e9)}-{name}").write_bytes(b"bad")
+    before = sorted(files_of(store))
+    leftovers = housekeeping.find_leftovers(store)
+    assert sorted(files_of(store)) == before
+    told = {(store.layout.root / leftover.path).name.rpartition("-")[2]: leftover.reason for leftover in leftovers}
+    assert told == {
+        "abc": "temporary of a writer that is gone",
+        blob_file(store, keys[0]).name[-16:]: "blob without record",
+        "0" * 16: "blob without record",
+        "old": "in quarantine for more than 30 days",
+    }
+    cleaned = housekeeping.apply(store, journal, housekeeping.plan_cleaning(store, Limits()))
+    assert (cleaned.evicted, cleaned.leftovers) == (0, 4)
+    assert housekeeping.find_leftovers(store) == []
+    assert sorted(store.keys()) == sorted(keys[1:])
+    assert all(store.get(key) is not None for key in keys[1:])
+    assert [path.name.rpartition("-")[2] for path in store.layout.quarantine.iterdir()] == ["young"]
+    (event,) = read_journal(store.layout.journal).recent
+    assert (event.kind, event.detail) == (CLEAN, "4 files left behind")
+
+
+def test_what_is_being_written_is_not_left_behind(store: DiskStore) -> None:
+    key = publish(store)
+    record_file(store, key).unlink()
+    with (store.layout.temp / "1-a").open("xb") as temporary, file_lock(store.layout.key_lock(key), 0):
+        assert try_lock(temporary.fileno())
+        assert housekeeping.find_leftovers(store) == []
+    assert len(housekeeping.find_leftovers(store)) == 2
+
+
+def test_stale_entries_are_planned_only_when_asked_for(store: DiskStore) -> None:
+    keys = fill(store, 3)
+    record_file(store, keys[2]).write_bytes(b"damaged")
+
+    def is_stale(record: Record) -> bool:
+        return record.key != keys[0]
+
+    assert housekeeping.plan_cleaning(store, Limits(expire_days=7), is_stale=is_stale).victims == ()
+    plan = housekeeping.plan_cleaning(store, Limits(stale_toolchain=True), is_stale=is_stale)
+    assert [(victim.key, victim.reason) for victim in plan.victims] == [(keys[1], STALE)]
+
+
+def test_the_free_disk_sets_a_limit(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store, 4)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**6, 10**6, 0))
+    plan = housekeeping.plan_cleaning(store, Limits(max_disk_share=0.5))
+    assert {victim.reason for victim in plan.victims} == {LITTLE_SPACE}
+    assert plan.kept_bytes <= plan.freed_bytes
+
+
+class Settled:
+    """A store in which everything is old, and a housekeeper for it."""
+
+    def __init__(self, store: DiskStore, journal: Journal, interval_s: float = 3600.0) -> None:
+        self.keys = fill(store, 4)
+        for key in self.keys:
+            _age(record_file(store, key), 30)
+        self.fresh = publish(store, 10)
+        self.stamp = store.layout.cleaned
+        self.housekeeper = Housekeeper(store, journal, Limits(expire_days=7, max_entries=0), interval_s)
+
+    def run(self) -> None:
+        """Tells the housekeeper of a publish, and waits for what it does."""
+        self.housekeeper.published()
+        if self.housekeeper._thread is not None:
+            self.housekeeper._thread.join()
+
+
+def test_automatic_cleaning_waits_for_its_interval_and_spares_what_is_new(store: DiskStore, journal: Journal) -> None:
+    settled = Settled(store, journal)
+    settled.run()
+    assert len(list(store.keys())) == 5, "a new store is not due"
+    _age(settled.stamp, 0.5)
+    settled.run()
+    assert list(store.keys()) == [settled.fresh]
+    tally = read_journal(store.layout.journal)
+    assert sorted(event.kind for event in tally.recent) == [CLEAN, *[EVICT] * 4]
+    publish(store, 1)
+    _age(record_file(store, settled.keys[1]), 30)
+    settled.run()
+    assert len(list(store.keys())) == 2, "it was cleaned a moment ago"
+
+
+@pytest.mark.parametrize("days", [400, -400])
+def test_a_clock_that_jumped_makes_cleaning_due_and_evicts_nothing_fresh(
+    store: DiskStore, journal: Journal, days: float
+) -> None:
+    settled = Settled(store, journal)
+    settled.run()
+    _age(settled.stamp, days)
+    settled.run()
+    assert list(store.keys()) == [settled.fresh]
+
+
+def test_automatic_cleaning_can_be_switched_off(store: DiskStore, journal: Journal) -> None:
+    settled = Settled(store, journal, interval_s=0)
+    settled.stamp.touch()
+    _age(settled.stamp, 400)
+    settled.run()
+    assert len(list(store.keys())) == 5
+
+
+def test_automatic_cleaning_leaves_it_to_others_who_are_at_it(store: DiskStore, journal: Journal) -> None:
+    settled = Settled(store, journal)
+    settled.stamp.touch()
+    _age(settled.stamp, 1)
+    with file_lock(store.layout.maintenance_lock, 0):
+        settled.run()
+    assert len(list(store.keys())) == 5
+
+
+def test_closing_ends_automatic_cleaning_between_entries(store: DiskStore, journal: Journal) -> None:
+    Settled(store, journal)
+    plan = housekeeping.plan_cleaning(store, Limits(expire_days=7))
+    assert len(plan.victims) == 4
+    answers = iter([False, False, True])
+    cleaned = housekeeping.apply(store, journal, plan, stopped=lambda: next(answers))
+    assert (cleaned.evicted, cleaned.skipped) == (2, 2)
+    assert len(list(store.keys())) == 3

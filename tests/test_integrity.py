@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -11,13 +12,19 @@ from typing import Any
 import pytest
 
 from cache_engine import integrity
-from cache_engine.integrity import GRACE_S, Finding, Kind
+from cache_engine.integrity import Finding, Kind
 from cache_engine.stats import CORRUPT, REPAIR
+from cache_engine.store import leftovers, lock
 from cache_engine.store.codec import decode_record, encode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file
 from cache_engine.store.journal import Journal, read_journal
+from cache_engine.store.leftovers import GRACE_S
+from cache_engine.store.lock import file_lock, try_lock
 from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
+
+SEEDS = itertools.count(100)
+"""Each kind of damage is done to entries of its own, so that all can be done at once."""
 
 
 def _age(path: Path) -> None:
@@ -36,64 +43,78 @@ def _truncate(path: Path) -> None:
 
 
 def corrupt_record(store: DiskStore) -> None:
-    _flip(record_file(store, publish(store, 100)))
+    _flip(record_file(store, publish(store, next(SEEDS))))
 
 
 def truncated_record(store: DiskStore) -> None:
-    _truncate(record_file(store, publish(store, 100)))
+    _truncate(record_file(store, publish(store, next(SEEDS))))
 
 
 def flipped_code(store: DiskStore) -> None:
-    _flip(blob_file(store, publish(store, 100)))
+    _flip(blob_file(store, publish(store, next(SEEDS))))
 
 
 def flipped_ptx(store: DiskStore) -> None:
     """Damage in a part that no hit reads."""
-    path = blob_file(store, publish(store, 100))
+    path = blob_file(store, publish(store, next(SEEDS)))
     _flip(path, path.stat().st_size - 40)
 
 
 def truncated_blob(store: DiskStore) -> None:
-    _truncate(blob_file(store, publish(store, 100)))
+    _truncate(blob_file(store, publish(store, next(SEEDS))))
 
 
 def swapped_blobs(store: DiskStore) -> None:
-    one, other = (blob_file(store, publish(store, seed)) for seed in (100, 101))
+    one, other = (blob_file(store, publish(store, seed)) for seed in (next(SEEDS), next(SEEDS)))
     data = one.read_bytes()
     one.write_bytes(other.read_bytes())
     other.write_bytes(data)
 
 
 def record_of_another(store: DiskStore) -> None:
-    first, second = publish(store, 100), publish(store, 101)
+    first, second = publish(store, next(SEEDS)), publish(store, next(SEEDS))
     record_file(store, first).write_bytes(record_file(store, second).read_bytes())
 
 
 def missing_blob(store: DiskStore) -> None:
-    blob_file(store, publish(store, 100)).unlink()
+    blob_file(store, publish(store, next(SEEDS))).unlink()
 
 
 def orphan_blob(store: DiskStore) -> None:
-    key = publish(store, 100)
+    key = publish(store, next(SEEDS))
     record_file(store, key).unlink()
     _age(blob_file(store, key))
 
 
 def old_blob_left_behind(store: DiskStore) -> None:
-    path = blob_file(store, publish(store, 100))
+    path = blob_file(store, publish(store, next(SEEDS)))
     old = path.with_name(path.name[:-16] + "0" * 16)
     old.write_bytes(path.read_bytes())
     _age(old)
 
 
+def cut_to_nothing(store: DiskStore) -> None:
+    blob_file(store, publish(store, next(SEEDS))).write_bytes(b"")
+
+
+def appended_to(store: DiskStore) -> None:
+    path = blob_file(store, publish(store, next(SEEDS)))
+    path.write_bytes(path.read_bytes() + b"more")
+
+
+def a_blob_with_the_record_of_another(store: DiskStore) -> None:
+    one, other = (blob_file(store, publish(store, seed)) for seed in (next(SEEDS), next(SEEDS)))
+    one.write_bytes(other.read_bytes())
+
+
 def stray_file(store: DiskStore) -> None:
-    path = blob_file(store, publish(store, 100)).with_name("core.1234")
+    path = blob_file(store, publish(store, next(SEEDS))).with_name("core.1234")
     path.touch()
     _age(path)
 
 
 def record_in_the_wrong_shard(store: DiskStore) -> None:
-    path = record_file(store, publish(store, 100))
+    path = record_file(store, publish(store, next(SEEDS)))
     shard = store.layout.metadata / ("00" if path.parent.name != "00" else "01")
     shard.mkdir(exist_ok=True)
     (shard / path.name).write_bytes(path.read_bytes())
@@ -107,18 +128,21 @@ def stale_temporary(store: DiskStore) -> None:
 
 DAMAGE: list[tuple[Callable[[DiskStore], None], list[Kind]]] = [
     (corrupt_record, [Kind.CORRUPT_RECORD]),
-    (truncated_record, [Kind.CORRUPT_RECORD]),
+    (truncated_record, [Kind.TRUNCATED]),
     (flipped_code, [Kind.CORRUPT_BLOB]),
     (flipped_ptx, [Kind.CORRUPT_BLOB]),
-    (truncated_blob, [Kind.CORRUPT_BLOB]),
-    (swapped_blobs, [Kind.CORRUPT_BLOB, Kind.CORRUPT_BLOB]),
-    (record_of_another, [Kind.CORRUPT_RECORD]),
+    (truncated_blob, [Kind.TRUNCATED]),
+    (swapped_blobs, [Kind.SWAPPED, Kind.SWAPPED]),
+    (record_of_another, [Kind.SWAPPED]),
     (missing_blob, [Kind.MISSING_BLOB]),
     (orphan_blob, [Kind.ORPHAN_BLOB]),
     (old_blob_left_behind, [Kind.ORPHAN_BLOB]),
-    (stray_file, [Kind.STRAY_FILE]),
-    (record_in_the_wrong_shard, [Kind.STRAY_FILE]),
+    (stray_file, [Kind.MISNAMED]),
+    (record_in_the_wrong_shard, [Kind.MISNAMED]),
     (stale_temporary, [Kind.STALE_TEMPORARY]),
+    (cut_to_nothing, [Kind.TRUNCATED]),
+    (appended_to, [Kind.CORRUPT_BLOB]),
+    (a_blob_with_the_record_of_another, [Kind.SWAPPED]),
 ]
 
 
@@ -178,8 +202,26 @@ def test_a_publish_under_way_is_no_finding(store: DiskStore) -> None:
     """A blob whose record is about to come, and a temporary being written."""
     key = publish(store)
     record_file(store, key).unlink()
-    (store.layout.temp / "1234-abcd").touch()
+    with (store.layout.temp / "1234-abcd").open("xb") as temporary, file_lock(store.layout.key_lock(key), 0):
+        assert try_lock(temporary.fileno())
+        assert _check(store) == []
+    assert [finding.kind for finding in _check(store)] == [Kind.ORPHAN_BLOB, Kind.STALE_TEMPORARY]
+
+
+def test_where_locks_do_not_work_age_tells(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> bool:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(leftovers, "try_lock", fails)
+    monkeypatch.setattr(lock, "try_lock", fails)
+    key = publish(store)
+    record_file(store, key).unlink()
+    temporary = store.layout.temp / "1234-abcd"
+    temporary.touch()
     assert _check(store) == []
+    _age(temporary)
+    _age(blob_file(store, key))
+    assert [finding.kind for finding in _check(store)] == [Kind.ORPHAN_BLOB, Kind.STALE_TEMPORARY]
 
 
 def test_a_time_in_the_future_does_not_hide_an_orphan(store: DiskStore) -> None:
@@ -228,6 +270,73 @@ def test_a_file_that_cannot_be_read_now_is_told_and_left_alone(
     assert integrity.repair(store, journal, findings) == []
     monkeypatch.undo()
     assert store.get(key) is not None
+
+
+def test_a_file_that_may_not_be_read_is_set_aside(
+    store: DiskStore, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = publish(store)
+
+    def refusing(path: Any, limit: int) -> bytes | None:
+        if str(path).startswith(str(store.layout.kernels)):
+            raise PermissionError(13, "Permission denied")
+        return read_file(path, limit)
+
+    monkeypatch.setattr(integrity, "read_file", refusing)  # root may read everything
+    findings = _check(store)
+    assert [(finding.kind, finding.cause) for finding in findings] == [(Kind.FORBIDDEN, "Permission denied")]
+    assert integrity.repair(store, journal, findings) == findings
+    assert store.get(key) is None
+    assert len(list(store.layout.quarantine.iterdir())) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_of_someone_else_is_set_aside_unless_trusted(store: DiskStore, journal: Journal) -> None:
+    keys = fill(store, 2)
+    os.chown(blob_file(store, keys[0]), 12345, 12345)
+    os.chown(record_file(store, keys[1]), 12345, 12345)
+    assert list(integrity.check(store, trust=True)) == []
+    findings = _check(store)
+    assert {(finding.kind, finding.cause) for finding in findings} == {
+        (Kind.FOREIGN_OWNER, "it belongs to user 12345, the store to 0")
+    }
+    assert integrity.repair(store, journal, findings) == findings
+    assert _check(store) == []
+    assert all(store.get(key) is None for key in keys)
+
+
+def test_a_sample_reads_a_share_of_the_entries_and_all_names(store: DiskStore) -> None:
+    fill(store, 200)
+    orphan_blob(store)
+    stale_temporary(store)
+    read = 0
+
+    def one_more() -> None:
+        nonlocal read
+        read += 1
+
+    findings = list(integrity.check(store, one_more, share=0.3))
+    assert 20 < read < 120  # 60 are expected; to be as far off is less likely than one in a billion
+    assert [finding.kind for finding in findings] == [Kind.ORPHAN_BLOB, Kind.STALE_TEMPORARY]
+
+
+def test_samples_find_damage_in_the_end(store: DiskStore) -> None:
+    fill(store, 5)
+    flipped_code(store)
+    found = [list(integrity.check(store, share=0.5)) for _ in range(60)]
+    assert {len(findings) for findings in found} == {0, 1}
+
+
+def test_damage_of_all_kinds_at_once_is_named_and_repaired(store: DiskStore, journal: Journal) -> None:
+    fill(store, 5)
+    expected: list[Kind] = []
+    for damage, kinds in DAMAGE:
+        damage(store)
+        expected += kinds
+    findings = _check(store)
+    assert sorted(finding.kind for finding in findings) == sorted(expected)
+    assert integrity.repair(store, journal, findings) == findings
+    assert _check(store) == []
 
 
 def test_a_damaged_snapshot_is_set_aside(store: DiskStore, journal: Journal) -> None:

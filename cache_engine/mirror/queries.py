@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-_HITS = "coalesce(memory_hits, 0) + coalesce(disk_hits, 0)"
+_HITS = "coalesce(memory_hits, 0) + coalesce(pack_hits, 0) + coalesce(disk_hits, 0)"
 _LAST_USED = "greatest(coalesce(last_used_at, 0), created_at)"
 
 # sm_90 before sm_100, and sm_90a after sm_90.
@@ -35,7 +35,8 @@ _ITS_USAGE = "usage ON usage.key = kernels.key AND usage.made_at = kernels.creat
 _USED_KERNELS = f"kernels LEFT JOIN {_ITS_USAGE}"
 _COLUMNS = f"""
     kernels.* EXCLUDE (stamp, search_text), coalesce(memory_hits, 0) AS memory_hits,
-    coalesce(disk_hits, 0) AS disk_hits, {_HITS} AS hits, {_LAST_USED} AS last_used_at
+    coalesce(pack_hits, 0) AS pack_hits, coalesce(disk_hits, 0) AS disk_hits, {_HITS} AS hits,
+    {_LAST_USED} AS last_used_at
 """
 
 
@@ -173,7 +174,7 @@ def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
         f"""
         SELECT arch, count(*) AS entries, sum(size_bytes) AS size_bytes, sum(stored_bytes) AS stored_bytes,
                sum(compile_ms) AS compile_ms, median(compile_ms) AS median_compile_ms, sum(hits) AS hits,
-               sum(disk_hits * compile_ms) AS saved_ms, max(last_used_at) AS last_used_at
+               sum((pack_hits + disk_hits) * compile_ms) AS saved_ms, max(last_used_at) AS last_used_at
         FROM (SELECT {_COLUMNS} FROM {_USED_KERNELS}) GROUP BY arch ORDER BY {_CAPABILITY}
         """,
     )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Row = tuple[Any, ...]
 
-TIERS = ("memory", "disk")
+TIERS = ("memory", "pack", "disk")
 
 
 def kernel_row(record: Record, stamp: str) -> Row:
@@ -74,7 +74,8 @@ def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
         # The same entry may now stand twice: as it was, and as it was used since.
         connection.execute(
             "CREATE OR REPLACE TEMP TABLE merged AS SELECT key, made_at, sum(memory_hits) AS memory_hits, "
-            "sum(disk_hits) AS disk_hits, max(last_used_at) AS last_used_at FROM usage GROUP BY key, made_at"
+            "sum(pack_hits) AS pack_hits, sum(disk_hits) AS disk_hits, max(last_used_at) AS last_used_at "
+            "FROM usage GROUP BY key, made_at"
         )
         connection.execute("DELETE FROM usage")
         connection.execute("INSERT INTO usage BY NAME SELECT * FROM merged")
@@ -87,7 +88,7 @@ def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
     t = tally.totals
     added = (
         *(t.hits.get(tier, 0) for tier in TIERS), t.misses, t.saved_us, t.compiles, t.compile_us, t.publish_failures,
-        t.corruptions, t.evictions, t.evicted_bytes, t.last_publish_at,
+        t.corruptions, sum(t.failures.values()), t.evictions, t.evicted_bytes, t.last_publish_at,
     )  # fmt: skip
     insert(connection, "totals", [added])
     connection.execute(

@@ -34,6 +34,7 @@ CREATE TABLE usage (
     key          VARCHAR,
     made_at      DOUBLE,         -- created_at of the kernel it is the usage of
     memory_hits  BIGINT,
+    pack_hits    BIGINT,
     disk_hits    BIGINT,
     last_used_at DOUBLE
 );
@@ -49,6 +50,7 @@ CREATE TABLE events (
 
 CREATE TABLE totals (
     memory_hits      BIGINT,
+    pack_hits        BIGINT,
     disk_hits        BIGINT,
     misses           BIGINT,
     saved_us         BIGINT,
@@ -56,6 +58,7 @@ CREATE TABLE totals (
     compile_us       BIGINT,
     publish_failures BIGINT,
     corruptions      BIGINT,
+    tier_failures    BIGINT,
     evictions        BIGINT,
     evicted_bytes    BIGINT,
     last_publish_at  DOUBLE

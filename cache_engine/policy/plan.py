@@ -6,18 +6,29 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-EXPIRED, TOO_MANY, TOO_LARGE, EVERYTHING = "expired", "too many entries", "store too large", "everything"
+EXPIRED, STALE, TOO_MANY, TOO_LARGE, LITTLE_SPACE, EVERYTHING = (
+    "expired",
+    "made by another toolchain",
+    "too many entries",
+    "store too large",
+    "too large for the free disk",
+    "everything",
+)
 
 DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class EntryFacts:
-    """What eviction looks at. Times are seconds since 1970; an entry never used counts as used when published."""
+    """What eviction looks at. Times are seconds since 1970; an entry never used counts as used when published.
+
+    ``stale`` tells that no kernel asked for here can ever hit the entry: the compiler or the template has changed.
+    """
 
     key: str
     stored_bytes: int
     last_used_at: float
+    stale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +37,23 @@ class Limits:
 
     Attributes:
         expire_days: evict what was not used for so long.
+        stale_toolchain: evict what can never be hit.
         max_entries, max_bytes: when exceeded, evict the least recently used
+        max_disk_share: as ``max_bytes``, of this share of what is free on the disk and what the store holds together
         down_to: to this share of the limit.
+        free_bytes: what is free on the disk.
+        spare_s: never evict what was published or used so recently.
         everything: evict all there is.
     """
 
     expire_days: float | None = None
+    stale_toolchain: bool = False
     max_entries: int | None = None
     max_bytes: int | None = None
+    max_disk_share: float | None = None
     down_to: float = 1.0
+    free_bytes: int | None = None
+    spare_s: float = 0.0
     everything: bool = False
 
 
@@ -70,27 +89,57 @@ def plan(entries: Iterable[EntryFacts], limits: Limits, now: float) -> EvictionP
     """
     by_age = sorted(entries, key=lambda entry: (min(entry.last_used_at, now), entry.key))
     victims: list[Victim] = []
+    spared: list[EntryFacts] = []
     kept: list[EntryFacts] = []
     for entry in by_age:
-        age_s = now - min(entry.last_used_at, now)
-        if limits.everything:
-            victims.append(_victim(entry, EVERYTHING))
-        elif limits.expire_days is not None and age_s > limits.expire_days * DAY_S:
-            victims.append(_victim(entry, EXPIRED))
+        age_s = max(0.0, now - entry.last_used_at)
+        reason = _doom(entry, limits, age_s)
+        if reason:
+            victims.append(_victim(entry, reason))
+        elif age_s < limits.spare_s:
+            spared.append(entry)
         else:
             kept.append(entry)
 
+    # What is spared counts against the limits, and only the others can make room.
+    entries_left = len(kept) + len(spared)
+    bytes_left = sum(entry.stored_bytes for entry in (*kept, *spared))
+    if limits.max_entries is not None and entries_left > limits.max_entries:
+        excess = entries_left - math.ceil(limits.max_entries * limits.down_to)
+        victims += [_victim(entry, TOO_MANY) for entry in kept[:excess]]
+        bytes_left -= sum(entry.stored_bytes for entry in kept[:excess])
+        kept = kept[excess:]
+    max_bytes, too_large = _byte_limit(limits, sum(entry.stored_bytes for entry in by_age))
     evicted = 0
-    if limits.max_entries is not None and len(kept) > limits.max_entries:
-        evicted = len(kept) - math.ceil(limits.max_entries * limits.down_to)
-        victims += [_victim(entry, TOO_MANY) for entry in kept[:evicted]]
-    kept_bytes = sum(entry.stored_bytes for entry in kept[evicted:])
-    if limits.max_bytes is not None and kept_bytes > limits.max_bytes:
-        while kept_bytes > limits.max_bytes * limits.down_to:
-            victims.append(_victim(kept[evicted], TOO_LARGE))
-            kept_bytes -= kept[evicted].stored_bytes
+    if bytes_left > max_bytes:
+        while bytes_left > max_bytes * limits.down_to and evicted < len(kept):
+            victims.append(_victim(kept[evicted], too_large))
+            bytes_left -= kept[evicted].stored_bytes
             evicted += 1
-    return EvictionPlan(tuple(victims), len(kept) - evicted, kept_bytes)
+    return EvictionPlan(tuple(victims), len(kept) - evicted + len(spared), bytes_left)
+
+
+def _doom(entry: EntryFacts, limits: Limits, age_s: float) -> str:
+    """Why an entry goes whatever else there is; empty when it need not."""
+    if limits.everything:
+        return EVERYTHING
+    if age_s < limits.spare_s:
+        return ""
+    if limits.stale_toolchain and entry.stale:
+        return STALE
+    if limits.expire_days is not None and age_s > limits.expire_days * DAY_S:
+        return EXPIRED
+    return ""
+
+
+def _byte_limit(limits: Limits, stored_bytes: int) -> tuple[float, str]:
+    """The tighter of the two limits on bytes, and what is said of those that break it."""
+    most = math.inf if limits.max_bytes is None else limits.max_bytes
+    if limits.max_disk_share is not None and limits.free_bytes is not None:
+        share = limits.max_disk_share * (limits.free_bytes + stored_bytes)
+        if share < most:
+            return share, LITTLE_SPACE
+    return most, TOO_LARGE
 
 
 def _victim(entry: EntryFacts, reason: str) -> Victim:

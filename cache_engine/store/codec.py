@@ -15,12 +15,12 @@ import threading
 import msgspec
 import zstandard
 
-from cache_engine.errors import CorruptEntry
+from cache_engine.errors import CorruptEntry, Misplaced, Truncated
 from cache_engine.model.artifact import CUBIN, SECTIONS, Artifact, Blob, Record, Section
 from cache_engine.model.key import CacheKey, key_of
 
 FORMAT = 1
-MAX_RAW_BYTES = 256 * 1024**2  # of one section; a hundred times the largest GEMM kernel seen
+MAX_RAW_BYTES = 64 * 1024**2  # of one section; hundreds of times the largest seen, and what a forged frame may cost
 MAX_RECORD_BYTES = 1024**2
 
 _HEADER = struct.Struct("<8sHH32s")
@@ -78,15 +78,33 @@ def decode_section(key: CacheKey, blob: Blob, name: str, data: bytes) -> bytes:
     Raises:
         CorruptEntry: when the header is not this entry's, or the bytes are not those the record names.
     """
-    if data[: _HEADER.size] != _header(key, blob.compressed):
-        raise CorruptEntry(f"blob of {key[:12]} does not start with the header of that key")
+    check_header(key, blob, data)
     section = blob.sections.get(name)
     if section is None:
         raise CorruptEntry(f"record of {key[:12]} names no {name} section")
+    if len(data) < section.offset + section.stored_bytes:
+        raise Truncated(f"blob of {key[:12]} ends within its {name}")
     stored = data[section.offset : section.offset + section.stored_bytes]
     if hashlib.sha256(stored).hexdigest() != section.digest:
         raise CorruptEntry(f"{name} of {key[:12]} does not match the digest in its record")
     return _decompress(stored, section, name, key) if blob.compressed else stored
+
+
+def check_header(key: CacheKey, blob: Blob, data: bytes) -> None:
+    """Checks that a blob starts as the one of ``key``.
+
+    Raises:
+        Misplaced: when it is another entry's.
+        CorruptEntry: when it is no blob.
+    """
+    expected = _header(key, blob.compressed)
+    if data[: _HEADER.size] == expected:
+        return
+    if len(data) < _HEADER.size:
+        raise Truncated(f"blob of {key[:12]} ends within its header")
+    if data.startswith(_MAGIC) and data[12 : _HEADER.size] != expected[12:]:
+        raise Misplaced(f"blob in the place of {key[:12]} is that of {data[12:18].hex()}")
+    raise CorruptEntry(f"blob of {key[:12]} does not start with the header of one")
 
 
 def check_blob(key: CacheKey, blob: Blob, data: bytes) -> None:
@@ -95,8 +113,10 @@ def check_blob(key: CacheKey, blob: Blob, data: bytes) -> None:
     Raises:
         CorruptEntry: naming what does not match.
     """
+    check_header(key, blob, data)
     if len(data) != blob.stored_bytes:
-        raise CorruptEntry(f"blob of {key[:12]} has {len(data):,} bytes where its record says {blob.stored_bytes:,}")
+        kind = Truncated if len(data) < blob.stored_bytes else CorruptEntry
+        raise kind(f"blob of {key[:12]} has {len(data):,} bytes where its record says {blob.stored_bytes:,}")
     for name in SECTIONS:
         decode_section(key, blob, name, data)
     if hashlib.sha256(data).hexdigest() != blob.digest:
@@ -137,7 +157,7 @@ def decode_record(key: CacheKey, data: bytes) -> Record:
     if CUBIN not in record.blob.sections:
         raise CorruptEntry(f"record of {key[:12]} names no {CUBIN} section")
     if record.key != key:
-        raise CorruptEntry(f"record in the place of {key[:12]} is that of {record.key[:12]}")
+        raise Misplaced(f"record in the place of {key[:12]} is that of {record.key[:12]}")
     return record
 
 
@@ -159,7 +179,8 @@ def _foreign_or_corrupt(key: CacheKey, data: bytes, error: Exception) -> Excepti
         version = FORMAT
     if version != FORMAT:
         return UnknownFormat(f"record of {key[:12]} is of format {version}; this program knows {FORMAT}")
-    return CorruptEntry(f"record of {key[:12]} cannot be read: {error}")
+    kind = CorruptEntry if data.endswith(b"}\n") else Truncated
+    return kind(f"record of {key[:12]} cannot be read: {error}")
 
 
 def _header(key: CacheKey, compressed: bool) -> bytes:

@@ -23,6 +23,8 @@ from cache_engine.store.codec import (
     FORMAT,
     MAX_RECORD_BYTES,
     UnknownFormat,
+    check_blob,
+    check_key,
     decode_record,
     decode_section,
     encode_blob,
@@ -75,14 +77,32 @@ class DiskStore:
         Raises:
             CorruptEntry: when it is damaged.
         """
-        data = read_file(self.layout.record_path(key), MAX_RECORD_BYTES + 1)
-        if data is None:
-            return None
-        if len(data) > MAX_RECORD_BYTES:
-            raise CorruptEntry(f"record of {key[:12]} is larger than {MAX_RECORD_BYTES:,} bytes")
+        data = self._record_data(key)
         with suppress(UnknownFormat):
-            return decode_record(key, data)
+            return None if data is None else decode_record(key, data)
         return None
+
+    def stored(self, key: CacheKey) -> tuple[bytes, bytes] | None:
+        """The bytes of an entry's record and blob, all of them checked; ``None`` as for ``record``.
+
+        Raises:
+            CorruptEntry: when it is damaged.
+            OSError: when the disk fails.
+        """
+        for _ in range(2):
+            data = self._record_data(key)
+            if data is None:
+                return None
+            try:
+                record = decode_record(key, data)
+            except UnknownFormat:
+                return None
+            blob_data = read_file(self.layout.blob_path(key, record.blob.digest), record.blob.stored_bytes + 1)
+            if blob_data is not None:
+                check_key(record)
+                check_blob(key, record.blob, blob_data)
+                return data, blob_data
+        raise CorruptEntry(f"blob of {key[:12]} is missing")
 
     def is_foreign(self, key: CacheKey) -> bool:
         """Whether the entry is of another format version: then it is neither read nor replaced nor deleted."""
@@ -122,14 +142,23 @@ class DiskStore:
             raise StoreError("an entry of another format version is in its place")
         data, blob = encode_blob(key, artifact, compress=self._compress)
         record = describe(blob)
-        path = self.layout.blob_path(key, blob.digest)
-        publish_file(self.layout.temp, path, data, durable=self._durable)
-        publish_file(self.layout.temp, self.layout.record_path(key), encode_record(record), durable=self._durable)
+        self.place(record, encode_record(record), data)
+        return record
+
+    def place(self, record: Record, record_data: bytes, blob_data: bytes) -> None:
+        """Makes an entry of bytes that were checked, or replaces it. To be called under the key's lock.
+
+        Raises:
+            OSError: as ``publish``.
+        """
+        key = CacheKey(record.key)
+        path = self.layout.blob_path(key, record.blob.digest)
+        publish_file(self.layout.temp, path, blob_data, durable=self._durable)
+        publish_file(self.layout.temp, self.layout.record_path(key), record_data, durable=self._durable)
         for replaced in self._blobs(key):
             if replaced != path:
                 with suppress(OSError):
                     os.unlink(replaced)
-        return record
 
     def blob_of(self, key: CacheKey, artifact: Artifact) -> Blob:
         """What a record would say of the artifact's blob, without writing it."""
@@ -172,6 +201,12 @@ class DiskStore:
                 record = self.record(key)
                 if record is not None:
                     yield record
+
+    def _record_data(self, key: CacheKey) -> bytes | None:
+        data = read_file(self.layout.record_path(key), MAX_RECORD_BYTES + 1)
+        if data is not None and len(data) > MAX_RECORD_BYTES:
+            raise CorruptEntry(f"record of {key[:12]} is larger than {MAX_RECORD_BYTES:,} bytes")
+        return data
 
     def _blobs(self, key: CacheKey) -> list[str]:
         """All blobs of a key: the one its record names, and any that a kill left behind."""
@@ -220,7 +255,7 @@ def _check_free(layout: StoreLayout) -> None:
         raise StoreUnusable(f"{layout.root} is a file; a store is a directory")
     # What a store may hold is no stranger: its making may have been cut short, its marker lost, or another process be
     # making it just now.
-    own = {path.name for path in (*layout.folders, layout.marker, layout.mirror, layout.mirror_log)}
+    own = {path.name for path in (*layout.folders, layout.marker, layout.cleaned, layout.mirror, layout.mirror_log)}
     strangers = sorted({path.name for path in layout.root.iterdir()} - own)
     if strangers:
         raise StoreUnusable(f"{layout.root} holds {strangers[0]!r} and is not a store; give an empty or new directory")

@@ -74,6 +74,7 @@ class Journal:
         self._writing = threading.Lock()
         self._hits: dict[_Hit, int] = {}
         self._misses: dict[CacheKey, int] = {}
+        self._failures: dict[str, int] = {}
         self._saved_us: dict[CacheKey, int] = {}
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
@@ -100,6 +101,13 @@ class Journal:
         """Counts a lookup that has to compile. Writes nothing now."""
         with self._lock:
             self._misses[key] = self._misses.get(key, 0) + 1
+            if self._thread is None:
+                self._start_thread()
+
+    def failure(self, tier: str) -> None:
+        """Counts a tier that failed and was passed over. Writes nothing now."""
+        with self._lock:
+            self._failures[tier] = self._failures.get(tier, 0) + 1
             if self._thread is None:
                 self._start_thread()
 
@@ -142,15 +150,16 @@ class Journal:
 
     def _take_counts(self) -> list[Event]:
         with self._lock:
-            hits, misses, saved = self._hits, self._misses, self._saved_us
-            if not hits and not misses:
+            hits, misses, saved, failures = self._hits, self._misses, self._saved_us, self._failures
+            if not hits and not misses and not failures:
                 return []
-            self._hits, self._misses, self._saved_us = {}, {}, {}
+            self._hits, self._misses, self._saved_us, self._failures = {}, {}, {}, {}
         by_entry: dict[tuple[CacheKey, float], dict[str, int]] = {(key, 0.0): {} for key in misses}
         for (key, made_at, tier), count in hits.items():
             by_entry.setdefault((key, made_at), {})[tier] = count
         now = self._now()
-        return [
+        failed = [Event(kind=USE, at=now, failures=failures)] if failures else []
+        return failed + [
             Event(
                 kind=USE,
                 at=now,
@@ -201,6 +210,34 @@ class Journal:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+class NoJournal(Journal):
+    """Counts nothing and writes nothing: the journal of a cache without a store."""
+
+    def __init__(self) -> None:
+        """Starts nothing."""
+
+    def hit(self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0) -> None:
+        """Counts nothing."""
+
+    def miss(self, key: CacheKey) -> None:
+        """Counts nothing."""
+
+    def failure(self, tier: str) -> None:
+        """Counts nothing."""
+
+    def event(self, kind: str, **fields: object) -> None:
+        """Writes nothing."""
+
+    def flush(self) -> None:
+        """Writes nothing."""
+
+    def close(self) -> None:
+        """Has nothing to close."""
+
+    def __del__(self) -> None:
+        pass
 
 
 def read_journal(folder: Path) -> Tally:

@@ -11,6 +11,7 @@
     quarantine/                 what was found damaged, kept to be looked at
     jobs/                       work started from the dashboard
     mirror.duckdb               the mirror; may be deleted at any moment
+    cleaned                     empty; its time is when the store was last cleaned by itself
 
 ``ab`` are the first two digits of the key.
 """
@@ -80,6 +81,11 @@ class StoreLayout:
     def mirror_log(self) -> Path:
         """What DuckDB writes beside it."""
         return self.root / "mirror.duckdb.wal"
+
+    @property
+    def cleaned(self) -> Path:
+        """The file whose time tells when the store was last cleaned by itself."""
+        return self.root / "cleaned"
 
     @property
     def folders(self) -> tuple[Path, ...]:

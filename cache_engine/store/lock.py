@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from cache_engine.errors import LockTimeout
+from cache_engine.model.key import CacheKey
+from cache_engine.process import renew_after_fork
 
 _POLL_S = (0.001, 0.005)
 
@@ -42,6 +45,22 @@ def file_lock(path: Path, timeout_s: float, *, shared: bool = False) -> Iterator
         if os.getpid() == holder:
             _unlock(descriptor)
         os.close(descriptor)
+
+
+class ThreadLocks:
+    """Locks between the threads of this process alone, one for each of 64 groups of keys."""
+
+    def __init__(self) -> None:
+        self.renew_after_fork()
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held one."""
+        self._locks = tuple(threading.Lock() for _ in range(64))
+
+    def of(self, key: CacheKey) -> threading.Lock:
+        """The lock of a key."""
+        return self._locks[int(key[:2], 16) % 64]
 
 
 def _unlock(descriptor: int) -> None:

@@ -7,7 +7,9 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+from cache_engine.store.lock import try_lock
+
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None:
@@ -19,32 +21,40 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
     Raises:
         OSError: when the disk refuses; the temporary is then gone and ``target`` is as it was.
     """
-    staged = f"{temp}/{os.getpid()}-{secrets.token_hex(8)}"
     folder = os.path.dirname(target)
+    try:
+        _write_and_rename(temp, target, data, durable)
+    except FileNotFoundError:
+        # The first entry of a shard makes its folder. Or a cleaner took the temporary for a dead writer's before it
+        # was locked.
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if durable:
+            sync_folder(os.path.dirname(folder))
+        _write_and_rename(temp, target, data, durable)
+    if durable:
+        sync_folder(folder)
+
+
+def _write_and_rename(temp: Path, target: str, data: bytes, durable: bool) -> None:
+    staged = f"{temp}/{os.getpid()}-{secrets.token_hex(8)}"
     try:
         descriptor = os.open(staged, _FLAGS, 0o600)
         try:
+            # Tells a cleaner that the writer lives. Where locks do not work it goes by age.
+            with suppress(OSError):
+                try_lock(descriptor)
             view = memoryview(data)
             while view:
                 view = view[os.write(descriptor, view) :]
             if durable:
                 os.fsync(descriptor)
+            os.rename(staged, target)
         finally:
             os.close(descriptor)
-        try:
-            os.rename(staged, target)
-        except FileNotFoundError:
-            # The first entry of a shard makes its folder.
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            if durable:
-                sync_folder(os.path.dirname(folder))
-            os.rename(staged, target)
     except BaseException:
         with suppress(OSError):
             os.unlink(staged)
         raise
-    if durable:
-        sync_folder(folder)
 
 
 def sync_folder(folder: str) -> None:

@@ -11,6 +11,8 @@ import pytest
 from cache_engine.model.key import CacheKey
 from cache_engine.store.base import Loaded, Tier
 from cache_engine.store.memory import MemoryTier
+from cache_engine.store.pack import Pack
+from cache_engine.transfer import export_pack
 from tests.helpers import make_entry, make_store, publish
 
 
@@ -40,14 +42,42 @@ def _disk(folder: Path) -> Subject:
     return Subject(store, lambda seed: publish(store, seed))
 
 
-@pytest.fixture(params=[_memory, _disk], ids=["memory", "disk"])
+class _GrowingPack:
+    """A pack is never added to, so this one is made anew for each entry."""
+
+    name = Pack.name
+
+    def __init__(self, folder: Path) -> None:
+        self._store = make_store(folder)
+        self._path = folder.with_suffix(".gemmpack")
+        self._open()
+
+    def add(self, seed: int) -> CacheKey:
+        key = publish(self._store, seed)
+        self._open()
+        return key
+
+    def get(self, key: CacheKey) -> Loaded | None:
+        return self._pack.get(key)
+
+    def _open(self) -> None:
+        export_pack(self._store, self._path, replace=True)
+        self._pack = Pack(self._path)
+
+
+def _pack(folder: Path) -> Subject:
+    growing = _GrowingPack(folder)
+    return Subject(growing, growing.add)
+
+
+@pytest.fixture(params=[_memory, _pack, _disk], ids=["memory", "pack", "disk"])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Subject:
     made: Subject = request.param(tmp_path / "store")
     return made
 
 
 def test_it_has_a_name(subject: Subject) -> None:
-    assert subject.tier.name in ("memory", "disk")
+    assert subject.tier.name in ("memory", "pack", "disk")
 
 
 def test_what_was_never_put_is_not_there(subject: Subject) -> None:

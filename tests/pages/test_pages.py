@@ -15,11 +15,11 @@ from streamlit.testing.v1 import AppTest
 from app import context
 from cache_engine.assets import dashboard_script
 from cache_engine.device.probe import local_arch
-from cache_engine.integrity import GRACE_S
 from cache_engine.jobs import DONE, RUNNING, Job
 from cache_engine.store.codec import encode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
+from cache_engine.store.leftovers import GRACE_S
 from tests.helpers import blob_file, fill, make_store, record_file
 
 PAGES = ("overview", "kernels", "architectures", "compile", "admin")

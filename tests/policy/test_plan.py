@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.policy.plan import DAY_S, EVERYTHING, EXPIRED, TOO_LARGE, TOO_MANY, EntryFacts, Limits, plan
+from cache_engine.policy.plan import (
+    DAY_S,
+    EVERYTHING,
+    EXPIRED,
+    LITTLE_SPACE,
+    STALE,
+    TOO_LARGE,
+    TOO_MANY,
+    EntryFacts,
+    Limits,
+    plan,
+)
 
 NOW = 1_800_000_000.0
 ENTRIES = st.lists(
@@ -15,6 +28,7 @@ ENTRIES = st.lists(
         key=st.text("0123456789abcdef", min_size=4, max_size=4),
         stored_bytes=st.integers(1, 1000),
         last_used_at=st.floats(NOW - 20 * DAY_S, NOW + 2 * DAY_S),
+        stale=st.just(False),
     ),
     unique_by=lambda entry: entry.key,
     max_size=30,
@@ -24,6 +38,9 @@ LIMITS = st.builds(
     expire_days=st.none() | st.floats(0, 20),
     max_entries=st.none() | st.integers(0, 30),
     max_bytes=st.none() | st.integers(0, 10_000),
+    max_disk_share=st.none() | st.floats(0, 1),
+    free_bytes=st.none() | st.integers(0, 10_000),
+    stale_toolchain=st.booleans(),
     down_to=st.floats(0.1, 1),
     everything=st.booleans(),
 )
@@ -64,6 +81,24 @@ def test_a_second_plan_on_what_was_kept_evicts_nothing(entries: list[EntryFacts]
     assert plan(kept, limits, NOW).victims == ()
 
 
+@given(ENTRIES, LIMITS, st.floats(0, 20 * DAY_S))
+def test_what_was_used_just_now_is_spared_and_only_that(
+    entries: list[EntryFacts], limits: Limits, spare_s: float
+) -> None:
+    if limits.everything:
+        return
+    made = plan(entries, replace(limits, spare_s=spare_s), NOW)
+    evicted = {victim.key for victim in made.victims}
+    recent = {entry.key for entry in entries if max(0.0, NOW - entry.last_used_at) < spare_s}
+    assert not evicted & recent
+    # The others go as far as the limits want it, and no further than without sparing.
+    others_left = len(entries) - len(evicted) - len(recent)
+    if limits.max_entries is not None and made.kept_entries > limits.max_entries:
+        assert others_left == 0
+    if limits.max_bytes is not None and made.kept_bytes > limits.max_bytes:
+        assert others_left == 0
+
+
 def _entries(*ages_in_days: float, stored_bytes: int = 100) -> list[EntryFacts]:
     return [EntryFacts(f"{number:04x}", stored_bytes, NOW - age * DAY_S) for number, age in enumerate(ages_in_days)]
 
@@ -81,12 +116,23 @@ def test_a_limit_of_one_leaves_one() -> None:
         (Limits(max_bytes=399, down_to=0.5), {"0003": TOO_LARGE, "0002": TOO_LARGE, "0001": TOO_LARGE}),
         (Limits(expire_days=7, max_entries=2), {"0003": EXPIRED, "0002": TOO_MANY}),
         (Limits(everything=True), dict.fromkeys(("0000", "0001", "0002", "0003"), EVERYTHING)),
+        (Limits(max_disk_share=0.5, free_bytes=300), {"0003": LITTLE_SPACE}),
+        (Limits(max_disk_share=0.5, free_bytes=400), {}),
+        (Limits(max_bytes=100, max_disk_share=0.5, free_bytes=100), dict.fromkeys(("0003", "0002", "0001"), TOO_LARGE)),
+        (Limits(max_entries=1, spare_s=1.5 * DAY_S), {"0003": TOO_MANY, "0002": TOO_MANY}),
         (Limits(), {}),
     ],
 )
 def test_each_rule_gives_its_reason(limits: Limits, reasons: dict[str, str]) -> None:
     made = plan(_entries(0, 1, 2, 8), limits, NOW)
     assert {victim.key: victim.reason for victim in made.victims} == reasons
+
+
+def test_what_can_never_be_hit_goes_when_asked_for_and_only_then() -> None:
+    entries = [EntryFacts("old", 100, NOW, stale=True), EntryFacts("new", 100, NOW - DAY_S)]
+    assert plan(entries, Limits(expire_days=7), NOW).victims == ()
+    made = plan(entries, Limits(stale_toolchain=True), NOW)
+    assert [(victim.key, victim.reason) for victim in made.victims] == [("old", STALE)]
 
 
 def test_a_last_use_in_the_future_counts_as_now() -> None:

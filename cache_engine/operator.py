@@ -1,0 +1,149 @@
+"""Operators: one kind of GEMM that is asked for with many sizes, behaving the same with the persistent cache on or off.
+
+What can be switched — whether to compile, whether to cache, where — is looked for in the environment, then in the
+operator, then in ``switches``, which hold for all operators of the process, then in the settings' defaults. The
+environment comes first because it belongs to whoever runs the program: ``GEMM_CACHE_ENABLE_CACHING=0`` must do what it
+says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from functools import cache
+from pathlib import Path
+
+from cache_engine.config import Settings
+from cache_engine.engine import Cache, CompiledKernel, open_cache
+from cache_engine.model.gemm import DType, GemmProblem, Layout
+
+
+@dataclass(slots=True)
+class Switches:
+    """What can be switched; ``None`` leaves it to whoever comes next.
+
+    Attributes:
+        enable_jit: whether a kernel that no tier has may be compiled.
+        enable_caching: whether kernels are looked up in packs and on disk, and kept there.
+        cache_dir: the store's directory.
+    """
+
+    enable_jit: bool | None = None
+    enable_caching: bool | None = None
+    cache_dir: str | Path | None = None
+
+
+switches = Switches()
+"""Those of all operators in this process."""
+
+
+class GemmOperator:
+    """C = A · B for one set of element types, layout and target. Safe to use from several threads.
+
+    Operators that come to the same settings share one cache. Their own switches can be set and asked at any time; what
+    is asked is what is in force.
+    """
+
+    def __init__(
+        self,
+        *,
+        dtype: DType | str = DType.BF16,
+        out_dtype: DType | str | None = None,
+        layout: Layout | str = Layout.NT,
+        arch: str | None = None,
+        family: str | None = None,
+        compiler: str = "nvrtc",
+        enable_jit: bool | None = None,
+        enable_caching: bool | None = None,
+        cache_dir: str | Path | None = None,
+    ) -> None:
+        """Compiles and opens nothing yet.
+
+        Args:
+            dtype, out_dtype, layout, arch: as of ``GemmProblem``.
+            family, compiler: as of ``Cache.get_or_compile``.
+            enable_jit, enable_caching, cache_dir: this operator's switches.
+
+        Raises:
+            InvalidProblem: when the types, layout or target are not supported.
+        """
+        self._kind = GemmProblem(
+            1,
+            1,
+            1,
+            dtype=dtype,  # type: ignore[arg-type]  # text is checked and converted
+            out_dtype=out_dtype,  # type: ignore[arg-type]
+            layout=layout,  # type: ignore[arg-type]
+            arch=arch,
+        )
+        self._family = family
+        self._compiler = compiler
+        self._own = Switches(enable_jit, enable_caching, cache_dir)
+
+    def kernel(self, m: int, n: int, k: int, batch: int = 1) -> CompiledKernel:
+        """The kernel for these sizes, found or compiled.
+
+        Raises:
+            UsageError, NotCached, CompilerMissing, CompileError: as ``Cache.get_or_compile``.
+        """
+        kind = self._kind
+        problem = GemmProblem(
+            m, n, k, batch, dtype=kind.dtype, out_dtype=kind.out_dtype, layout=kind.layout, arch=kind.arch
+        )
+        return self.cache.get_or_compile(problem, family=self._family, compiler=self._compiler)
+
+    @property
+    def cache(self) -> Cache:
+        """The cache in force; without a store, when caching is switched off.
+
+        Raises:
+            StoreUnusable: when the directory cannot serve as a store.
+        """
+        return _opened(self._settings)
+
+    @property
+    def enable_jit(self) -> bool:
+        """Whether a kernel that no tier has may be compiled."""
+        return self._settings.enable_jit
+
+    @enable_jit.setter
+    def enable_jit(self, value: bool | None) -> None:
+        self._own.enable_jit = value
+
+    @property
+    def enable_caching(self) -> bool:
+        """Whether kernels are looked up in packs and on disk, and kept there."""
+        return self._settings.enable_caching
+
+    @enable_caching.setter
+    def enable_caching(self, value: bool | None) -> None:
+        self._own.enable_caching = value
+
+    @property
+    def cache_dir(self) -> Path:
+        """The store's directory, in use or not."""
+        return self._settings.directory()
+
+    @cache_dir.setter
+    def cache_dir(self, value: str | Path | None) -> None:
+        self._own.cache_dir = value
+
+    @property
+    def _settings(self) -> Settings:
+        return _in_force(astuple(self._own), astuple(switches))
+
+
+@cache
+def _in_force(own: tuple[object, ...], shared: tuple[object, ...]) -> Settings:
+    """The settings that switches come to. The environment is read once for each combination of them."""
+    chosen: dict[str, object] = {}
+    for name, *values in zip(("enable_jit", "enable_caching", "dir"), own, shared, strict=True):
+        given = [value for value in values if value is not None]
+        if given:
+            chosen[name] = Path(str(given[0])) if name == "dir" else given[0]
+    return Settings.load(defaults=chosen)
+
+
+@cache
+def _opened(settings: Settings) -> Cache:
+    """One cache for all operators with the same settings."""
+    return open_cache(settings=settings)

@@ -1,0 +1,227 @@
+"""The pack tier: precompiled entries in one read-only file.
+
+::
+
+    header    64 bytes: magic, format version, number of entries, where the index starts, the index's SHA-256
+    entries   each a record and a blob, byte for byte as a store has them
+    index     48 bytes per entry, in the order of keys: key, where its bytes start, bytes of record and of blob
+
+There are no names and no paths in a pack, so none can lead out of anywhere. Looking up a key is a bisection in the
+file: opening a pack of a million entries reads 64 bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import stat
+import struct
+import weakref
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cache_engine.errors import CorruptEntry, PackUnusable
+from cache_engine.model.artifact import CUBIN
+from cache_engine.model.key import CacheKey
+from cache_engine.store.base import Loaded
+from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, decode_record, decode_section
+from cache_engine.store.publish import sync_folder
+
+SUFFIX = ".gemmpack"
+FORMAT = 1
+
+_MAGIC = b"GEMMPACK"
+_HEADER = struct.Struct("<8sHHIQQ32s")
+_ROW = struct.Struct("<32sQII")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Where an entry lies: bytes from the start of the pack."""
+
+    key: CacheKey
+    offset: int
+    record_bytes: int
+    blob_bytes: int
+
+
+class Pack:
+    """Entries in a pack file. The file stays open, so one that is replaced goes on being read as it was."""
+
+    name = "pack"
+
+    def __init__(self, path: Path, *, trust: bool = False) -> None:
+        """Opens a pack and reads its header.
+
+        Args:
+            trust: accept one that belongs to someone other than you and root, or that everyone may write.
+
+        Raises:
+            PackUnusable: naming what is wrong with it.
+        """
+        self.path = path
+        try:
+            # Not to hang on a pipe.
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise PackUnusable(f"pack {path} cannot be opened: {error.strerror}") from error
+        weakref.finalize(self, os.close, self._descriptor)
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise PackUnusable(f"{path} is no regular file; a pack is one")
+        if not trust:
+            _check_owner(path, status)
+        self._size = status.st_size
+        self._count, self._index, self._index_digest = self._read_header()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get(self, key: CacheKey) -> Loaded | None:
+        """The entry, every byte checked; ``None`` when there is none, or it is of another format version.
+
+        Raises:
+            CorruptEntry: when there is one that must not be served.
+            OSError: when the disk fails.
+        """
+        number = bisect_left(_Keys(self), key)
+        if number == self._count:
+            return None
+        row = self.row(number)
+        if row.key != key:
+            return None
+        try:
+            record = decode_record(key, self.record_data(row))
+        except UnknownFormat:
+            return None
+        last = record.blob.sections[CUBIN]
+        data = self._read(row.offset + row.record_bytes, min(row.blob_bytes, last.offset + last.stored_bytes))
+        return Loaded(record, decode_section(key, record.blob, CUBIN, data))
+
+    def row(self, number: int) -> Row:
+        """A row of the index.
+
+        Raises:
+            CorruptEntry: when it points out of the pack, or at a record larger than records are.
+        """
+        key, offset, record_bytes, blob_bytes = _ROW.unpack(self._read(self._index + number * _ROW.size, _ROW.size))
+        if record_bytes > MAX_RECORD_BYTES or not _HEADER.size <= offset <= self._index - record_bytes - blob_bytes:
+            raise CorruptEntry(f"row {number:,} of pack {self.path.name} points out of it")
+        return Row(CacheKey(key.hex()), offset, record_bytes, blob_bytes)
+
+    def rows(self) -> Iterator[Row]:
+        """The whole index, once it is known to be sound.
+
+        Raises:
+            PackUnusable: when it does not match its digest, or its keys are not in order, each standing once.
+            CorruptEntry: as ``row``.
+        """
+        digest = hashlib.sha256()
+        for start in range(self._index, self._size, 2**20):
+            digest.update(self._read(start, min(2**20, self._size - start)))
+        if digest.digest() != self._index_digest:
+            raise PackUnusable(f"the index of pack {self.path} does not match its digest; get the pack again")
+        last = ""
+        for number in range(self._count):
+            row = self.row(number)
+            if row.key <= last:
+                raise PackUnusable(f"the keys of pack {self.path} are not in order, each standing once; make it again")
+            last = row.key
+            yield row
+
+    def record_data(self, row: Row) -> bytes:
+        """The record's bytes as they stand in the pack."""
+        return self._read(row.offset, row.record_bytes)
+
+    def blob_data(self, row: Row) -> bytes:
+        """The blob's bytes as they stand in the pack."""
+        return self._read(row.offset + row.record_bytes, row.blob_bytes)
+
+    def key_at(self, number: int) -> CacheKey:
+        """The key of a row."""
+        return CacheKey(self._read(self._index + number * _ROW.size, 32).hex())
+
+    def _read(self, offset: int, size: int) -> bytes:
+        return os.pread(self._descriptor, size, offset)
+
+    def _read_header(self) -> tuple[int, int, bytes]:
+        header = self._read(0, _HEADER.size)
+        if len(header) < _HEADER.size or header[:8] != _MAGIC:
+            raise PackUnusable(f"{self.path} is not a pack; gemm-cache export makes one")
+        _, version, zero, more_zero, count, index, digest = _HEADER.unpack(header)
+        if version != FORMAT:
+            raise PackUnusable(f"{self.path} is a pack of format {version}; this program knows {FORMAT}")
+        if zero or more_zero or index < _HEADER.size or index + count * _ROW.size != self._size:
+            raise PackUnusable(f"{self.path} is damaged or cut short; get it again")
+        return count, index, digest
+
+
+class _Keys(Sequence[str]):
+    """The keys of a pack's index, read as they are asked for."""
+
+    def __init__(self, pack: Pack) -> None:
+        self._pack = pack
+
+    def __len__(self) -> int:
+        return len(self._pack)
+
+    def __getitem__(self, number: int) -> CacheKey:  # type: ignore[override]  # bisecting needs no slices
+        return self._pack.key_at(number)
+
+
+def write_pack(path: Path, entries: Iterable[tuple[CacheKey, bytes, bytes]]) -> int:
+    """Writes a pack of keys, records and blobs, which come in the order of their keys; returns how many there were.
+
+    It appears under its name whole or not at all.
+
+    Raises:
+        OSError: when the disk refuses; then nothing has changed.
+    """
+    staged = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    index = bytearray()
+    try:
+        with open(staged, "xb", opener=_private) as file:
+            file.write(bytes(_HEADER.size))
+            for key, record, blob in entries:
+                index += _ROW.pack(bytes.fromhex(key), file.tell(), len(record), len(blob))
+                file.write(record)
+                file.write(blob)
+            start, count = file.tell(), len(index) // _ROW.size
+            file.write(index)
+            file.seek(0)
+            file.write(_HEADER.pack(_MAGIC, FORMAT, 0, 0, count, start, hashlib.sha256(index).digest()))
+            file.flush()
+            os.fsync(file.fileno())
+        staged.rename(path)
+    except BaseException as error:
+        with suppress(OSError):
+            staged.unlink()
+        if isinstance(error, OSError) and error.filename == str(staged):
+            error.filename, error.filename2 = str(path), None  # the name that people know
+        raise
+    sync_folder(str(path.absolute().parent))
+    return count
+
+
+def find_packs(places: Iterable[Path]) -> list[Path]:
+    """The pack files that settings name: files as they are, and all packs of a folder, by name."""
+    found: list[Path] = []
+    for place in places:
+        found += sorted(place.glob(f"*{SUFFIX}")) if place.is_dir() else [place]
+    return found
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    hint = "set GEMM_CACHE_TRUST_STORE=1 to use it all the same"
+    if status.st_uid not in (os.geteuid(), 0):
+        raise PackUnusable(f"pack {path} belongs to user {status.st_uid}, not to you; {hint}")
+    if status.st_mode & 0o002:
+        raise PackUnusable(f"pack {path} can be written by everyone; run chmod o-w on it, or {hint}")

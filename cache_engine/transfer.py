@@ -1,0 +1,155 @@
+"""Taking entries out of a store into a pack, and in again.
+
+What comes in is checked as a hit would be, and more: the whole blob, and that the components hash to the key. Nothing
+but checked bytes is kept, under names made from the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cache_engine.errors import CorruptEntry, LockTimeout, StoreError, UsageError
+from cache_engine.model.artifact import Record
+from cache_engine.model.key import CacheKey
+from cache_engine.stats import IMPORT
+from cache_engine.store.codec import UnknownFormat, check_blob, check_key, decode_record
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
+from cache_engine.store.lock import file_lock
+from cache_engine.store.pack import Pack, Row, write_pack
+
+_LOCK_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An entry that was not taken, and why."""
+
+    key: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export came to."""
+
+    entries: int
+    refused: tuple[Refused, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import came to, or would come to: entries taken in, with their bytes, and those there before."""
+
+    taken: int
+    taken_bytes: int
+    present: int
+    refused: tuple[Refused, ...]
+
+
+def export_pack(
+    store: DiskStore,
+    path: Path,
+    wanted: Callable[[Record], bool] = lambda _: True,
+    *,
+    replace: bool = False,
+    on_entry: Callable[[], None] = lambda: None,
+) -> Exported:
+    """Writes entries to a pack, each checked. What is damaged is left out, and said.
+
+    Args:
+        wanted: tells which entries.
+        replace: take the place of a file that is there.
+        on_entry: called after each entry of the store.
+
+    Raises:
+        UsageError: when the file is there already.
+        OSError: when the disk refuses.
+    """
+    if path.exists() and not replace:
+        raise UsageError(f"{path} is there already; give another name, or --force to replace it")
+    refused: list[Refused] = []
+
+    def entries() -> Iterator[tuple[CacheKey, bytes, bytes]]:
+        for key in store.keys():  # noqa: SIM118 (a store is no mapping)
+            try:
+                stored = store.stored(key)
+                if stored is not None and wanted(decode_record(key, stored[0])):
+                    yield key, *stored
+            except CorruptEntry as error:
+                refused.append(Refused(key, str(error)))
+            on_entry()
+
+    return Exported(write_pack(path, entries()), tuple(refused))
+
+
+def import_pack(
+    store: DiskStore,
+    journal: Journal,
+    pack: Pack,
+    *,
+    dry_run: bool = False,
+    on_entry: Callable[[], None] = lambda: None,
+) -> Imported:
+    """Takes the entries of a pack into a store. One that is there already stays as it is.
+
+    Args:
+        dry_run: check everything and say what would be taken in, and change nothing.
+        on_entry: called after each entry of the pack.
+
+    Raises:
+        PackUnusable: when its index is damaged.
+        OSError: when a disk fails; what was taken in so far stays, and is sound.
+    """
+    taken = taken_bytes = present = 0
+    refused: list[Refused] = []
+    try:
+        for row in _sound_rows(pack):
+            try:
+                if _take(store, pack, row, dry_run):
+                    taken += 1
+                    taken_bytes += row.record_bytes + row.blob_bytes
+                else:
+                    present += 1
+            except (CorruptEntry, UnknownFormat, LockTimeout, StoreError) as error:
+                refused.append(Refused(row.key, str(error)))
+            on_entry()
+    finally:
+        if taken and not dry_run:
+            detail = f"{taken} entries of {pack.path.name}"
+            journal.event(IMPORT, stored_bytes=taken_bytes, detail=detail)
+    return Imported(taken, taken_bytes, present, tuple(refused))
+
+
+def _sound_rows(pack: Pack) -> Iterable[Row]:
+    # All of the index is checked before any entry is taken.
+    for _ in pack.rows():
+        pass
+    return pack.rows()
+
+
+def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool) -> bool:
+    """Checks an entry and makes it part of the store; returns whether it was new to it."""
+    key, record_data, blob_data = row.key, pack.record_data(row), pack.blob_data(row)
+    record = decode_record(key, record_data)
+    check_key(record)
+    check_blob(key, record.blob, blob_data)
+    if dry_run:
+        return not _is_present(store, key)
+    with file_lock(store.layout.key_lock(key), _LOCK_TIMEOUT_S):
+        if _is_present(store, key):
+            return False
+        store.place(record, record_data, blob_data)
+    return True
+
+
+def _is_present(store: DiskStore, key: CacheKey) -> bool:
+    """Whether the store has the entry, or one of another format version in its place."""
+    if store.is_foreign(key):
+        raise StoreError("an entry of another format version is in its place")
+    try:
+        return store.get(key) is not None
+    except CorruptEntry:
+        return False  # to be replaced

@@ -1,0 +1,110 @@
+"""Packs, rules of cleaning, samples and switches, as the command line has them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import blob_file, make_store
+from tests.test_cli import SHAPE, document, run
+
+
+def test_a_pack_goes_out_and_in_again_and_serves_as_it_is(compiled_store: Path, tmp_path: Path) -> None:
+    pack, other = tmp_path / "some.gemmpack", tmp_path / "other"
+    exported = document("export", pack, store=compiled_store)
+    assert (exported["entries"], exported["refused"], exported["bytes"]) == (4, [], pack.stat().st_size)
+    only = document("export", tmp_path / "one.gemmpack", "--arch", "sm_75", store=compiled_store)
+    assert only["entries"] == 1
+    would = document("import", pack, "--dry-run", store=other)
+    did = document("import", pack, store=other)
+    assert would == {**did, "dry_run": True}
+    assert (did["taken"], did["present"]) == (4, 0)
+    assert document("import", pack, store=other)["present"] == 4
+    assert document("verify", store=other) == {"checked": 4, "findings": []}
+    assert "already" in run("export", pack, store=compiled_store).stderr
+    assert run("export", pack, "--force", store=compiled_store).returncode == 0
+
+
+def test_a_damaged_entry_is_left_out_and_a_damaged_pack_refused(compiled_store: Path, tmp_path: Path) -> None:
+    store = make_store(compiled_store)
+    path = blob_file(store, next(store.keys()))
+    path.write_bytes(path.read_bytes()[:100])
+    exported = document("export", tmp_path / "a.gemmpack", store=compiled_store, code=1)
+    assert (exported["entries"], len(exported["refused"])) == (3, 1)
+    (tmp_path / "a.gemmpack").write_bytes((tmp_path / "a.gemmpack").read_bytes()[:-1])
+    done = run("import", tmp_path / "a.gemmpack", store=tmp_path / "other")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "cut short" in done.stderr
+
+
+def test_export_of_an_unknown_target_and_import_of_no_file_are_refused(compiled_store: Path, tmp_path: Path) -> None:
+    done = run("export", tmp_path / "a.gemmpack", "--arch", "sm_1", store=compiled_store)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert not (tmp_path / "a.gemmpack").exists()
+    done = run("import", tmp_path / "none.gemmpack", store=tmp_path / "other")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    done = run("export", "/proc/a.gemmpack", store=compiled_store)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: /proc/a.gemmpack: No such file")
+
+
+def test_packs_and_switches_are_set_in_the_environment(
+    compiled_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document("export", tmp_path / "some.gemmpack", store=compiled_store)
+    monkeypatch.setenv("GEMM_CACHE_PACKS", str(tmp_path))
+    assert document("compile", *SHAPE[:-1], "sm_75", store=tmp_path / "new")["tier"] == "pack"
+    assert document("stats", store=tmp_path / "new")["hits"] == {"pack": 1}
+    (check,) = [check for check in document("doctor", store=tmp_path / "new")["checks"] if check["name"] == "pack"]
+    assert check["detail"].endswith("some.gemmpack, 4 kernels")
+    monkeypatch.setenv("GEMM_CACHE_ENABLE_CACHING", "0")
+    uncached = document("compile", *SHAPE, store=tmp_path / "none")
+    assert (uncached["tier"], uncached["unpublished"]) == ("compiled", "caching is switched off")
+    assert not (tmp_path / "none").exists()
+    assert document("ls", store=compiled_store)["total"] == 4, "looking is not using"
+    monkeypatch.delenv("GEMM_CACHE_ENABLE_CACHING")
+    monkeypatch.setenv("GEMM_CACHE_ENABLE_JIT", "0")
+    done = run("compile", *SHAPE, store=tmp_path / "new")
+    assert done.returncode == 1
+    assert "enable_jit" in done.stderr
+
+
+def test_stale_entries_go_when_asked_for(compiled_store: Path) -> None:
+    assert document("clean", "--stale-toolchain", "--dry-run", store=compiled_store)["victims"] == []
+    store = make_store(compiled_store)
+    before = set(store.keys())
+    stale = _publish_stale(compiled_store)
+    plan = document("clean", "--stale-toolchain", "--dry-run", store=compiled_store)
+    assert [(victim["key"], victim["reason"]) for victim in plan["victims"]] == [(stale, "made by another toolchain")]
+    assert document("clean", "--stale-toolchain", store=compiled_store)["cleaned"]["evicted"] == 1
+    assert set(store.keys()) == before
+
+
+def _publish_stale(folder: Path) -> str:
+    """An entry whose compiler is none of today's."""
+    from tests.helpers import publish
+
+    return publish(make_store(folder), 3)
+
+
+def test_clean_by_share_of_the_disk_and_what_killed_writers_left(compiled_store: Path) -> None:
+    (compiled_store / "temp" / "1-left").write_bytes(b"half")
+    plan = document("clean", "--max-disk-share", "0", "--dry-run", store=compiled_store)
+    assert {victim["reason"] for victim in plan["victims"]} == {"too large for the free disk"}
+    assert [leftover["path"] for leftover in plan["leftovers"]] == ["temp/1-left"]
+    assert "1 file left behind" in run("clean", "--expired", "--dry-run", store=compiled_store).stdout
+    assert document("clean", "--expired", store=compiled_store)["cleaned"]["leftovers"] == 1
+    assert os.listdir(compiled_store / "temp") == []
+    assert document("clean", "--max-disk-share", "0", store=compiled_store)["cleaned"]["evicted"] == 4
+
+
+def test_a_sample_is_verified_and_another_version_is_no_damage(compiled_store: Path) -> None:
+    assert document("verify", "--sample", "1", store=compiled_store)["checked"] == 4
+    assert document("verify", "--sample", "0.0001", store=compiled_store)["checked"] < 4
+    assert run("verify", "--sample", "0", store=compiled_store).returncode == 2
+    record = next((compiled_store / "metadata").rglob("*.json"))
+    record.write_text('{"format": 99}')
+    found = document("verify", store=compiled_store)
+    assert [finding["kind"] for finding in found["findings"]] == ["unknown format version"]
