@@ -14,7 +14,7 @@ from cache_engine.stages import LOAD
 from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:
-    from cache_engine.bench.timing import Result
+    from cache_engine.bench.results import Line, Result, Size
     from cache_engine.device.timer import Timing
     from cache_engine.engine import CompiledKernel
     from cache_engine.housekeeping import Cleaned, Leftover
@@ -118,13 +118,21 @@ def verification(checked: int, findings: Sequence[Finding], repaired: Sequence[F
     }
 
 
-def benchmark(results: Sequence[Result]) -> Document:
+def benchmark(lines: Sequence[Line]) -> Document:
     """What ``bench`` prints. Times are medians in seconds."""
+    from cache_engine.bench.results import LeftOut, Result, Size
+
     return {
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors, "
         f"Python {platform.python_version()}",
-        "results": [{**msgspec.to_builtins(result), "ratio": result.ratio, "met": result.met} for result in results],
+        "results": [_measured(line) for line in lines if isinstance(line, Result)],
+        "sizes": [_measured(line) for line in lines if isinstance(line, Size)],
+        "left_out": [msgspec.to_builtins(line) for line in lines if isinstance(line, LeftOut)],
     }
+
+
+def _measured(line: Result | Size) -> Document:
+    return {**msgspec.to_builtins(line), "ratio": line.ratio, "met": line.met}
 
 
 def _about(kept: Record) -> Document:

@@ -17,7 +17,7 @@ from cache_engine.units import counted, human_age, human_bytes, human_ms, human_
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from cache_engine.bench.timing import Result
+    from cache_engine.bench.results import Line, Result, Size
     from cache_engine.doctor import Check
     from cache_engine.engine import CompiledKernel
 
@@ -230,19 +230,38 @@ def print_sample(document: Document) -> None:
 
 def print_benchmark_heading() -> None:
     """Headings of the lines that ``print_benchmark`` prints."""
-    print(f"{'measured':<50} {'median':>10}   {'ratio':>9}  {'beside':<28} {'median':>10}   goal")
+    print(f"{'measured':<52} {'median':>10}   {'ratio':>9}  {'beside':<34} {'median':>10}   goal")
 
 
-def print_benchmark(result: Result) -> None:
+def print_benchmark(line: Line) -> None:
     """One line of ``bench``, printed as soon as it is known."""
-    goal = (
-        "" if result.goal_seconds is None else f"≤ {human_ms(result.goal_seconds * 1e3)} {'✓' if result.met else '✗'}"
-    )
-    print(
-        f"{result.name:<50} {_short_time(result.seconds):>10}   {result.ratio:>8.2f}×  {result.beside:<28} "
-        f"{_short_time(result.beside_seconds):>10}   {goal}",
-        flush=True,
-    )
+    from cache_engine.bench.results import LeftOut, Result
+
+    if isinstance(line, LeftOut):
+        print(f"not measured beside {line.name}: {printable(line.reason)}", flush=True)
+        return
+    if isinstance(line, Result):
+        value, beside = _short_time(line.seconds), _short_time(line.beside_seconds)
+    else:
+        value, beside = human_bytes(round(line.size_bytes)), human_bytes(round(line.beside_bytes))
+    text = f"{line.name:<52} {value:>10}   {_ratio(line.ratio):>9}  {line.beside:<34} {beside:>10}   {_goal(line)}"
+    print(text.rstrip(), flush=True)
+
+
+def _goal(line: Result | Size) -> str:
+    """What was to be reached, and whether it was: ``"≤ 3 µs ✓"``, ``"≤ 0.125× ✗"``."""
+    goals = []
+    seconds = getattr(line, "goal_seconds", None)
+    if seconds is not None:
+        goals.append(f"≤ {human_ms(seconds * 1e3)}")
+    if line.goal_ratio is not None:
+        goals.append(f"≤ {line.goal_ratio:.3g}×")
+    return f"{', '.join(goals)} {'✓' if line.met else '✗'}" if goals else ""
+
+
+def _ratio(ratio: float) -> str:
+    """A ratio with as many digits as tell something: ``"12.50×"``, ``"0.118×"``, ``"0.00051×"``."""
+    return f"{ratio:.2f}×" if ratio >= 0.995 else f"{ratio:.3f}×" if ratio >= 0.01 else f"{ratio:.5f}×"
 
 
 def _short_time(seconds: float) -> str:

@@ -373,12 +373,64 @@ def test_a_reader_that_goes_away_is_no_error(compiled_store: Path) -> None:
 
 def test_bench_measures_everything_beside_something(place: Path) -> None:
     """Small, and without regard for the goals: times are no matter for tests."""
-    done = run("bench", "--entries", "50", "--rows", "100", "--json", store=place)
+    done = run("bench", "--entries", "12", "--rows", "100", "--json", store=place)
     assert done.returncode in (0, 1), done.stderr
     results = json.loads(done.stdout)["results"]
     assert len(results) >= 20
     assert all(result["seconds"] > 0 and result["beside_seconds"] > 0 for result in results)
     assert not place.exists()
+
+
+def test_bench_store_measures_the_store_beside_its_peers(place: Path) -> None:
+    done = run("bench", "store", "--entries", "20", "--json", store=place)
+    assert done.returncode in (0, 1), done.stderr
+    measured = json.loads(done.stdout)
+    names = [result["name"] for result in measured["results"]]
+    for expected in ("memory hit", "disk hit", "key of", "open a store of 200", "publish, durable", "full lookup"):
+        assert any(name.startswith(expected) for name in names), expected
+    assert not any("rows" in name or "import" in name for name in names)
+    for line in (*measured["results"], *measured["sizes"]):
+        goals = [line.get("goal_seconds"), line["goal_ratio"]]
+        assert (line["met"] is None) == (goals == [None, None])
+        assert line["ratio"] > 0
+    sizes = {line["name"]: line["size_bytes"] for line in measured["sizes"]}
+    parts = [sizes[f"stored per kernel: {part}"] for part in ("cubin", "ptx", "source", "log", "record")]
+    header = 44
+    assert sizes["stored per kernel, all of it, mean of 20"] == pytest.approx(sum(parts) + header)
+    assert sizes["100 kernels (mean × 100)"] == pytest.approx(100 * (sum(parts) + header))
+    left_out = {line["name"] for line in measured["left_out"]}
+    beside = {result["beside"] for result in measured["results"]}
+    for peer, seen in (
+        ("diskcache", "diskcache get (unverified)"),
+        ("Triton", "triton.compile, hit"),
+        ("cuda.core", "cuda.core key, get (unverified)"),
+    ):
+        assert (peer in left_out) != (seen in beside)
+    assert not place.exists()
+
+
+def test_bench_pages_measures_what_the_pages_wait_for(place: Path) -> None:
+    done = run("bench", "pages", "--entries", "20", "--rows", "20", "--json", store=place)
+    assert done.returncode in (0, 1), done.stderr
+    measured = json.loads(done.stdout)
+    assert any(result["name"].startswith("sync of 20") for result in measured["results"])
+    assert not any("disk hit" in result["name"] for result in measured["results"])
+    assert (measured["sizes"], measured["left_out"]) == ([], [])
+
+
+def test_bench_says_which_peers_are_missing_and_what_brings_them(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cuda").mkdir()
+    for module in ("triton", "diskcache", "cuda/core"):
+        (tmp_path / f"{module}.py").write_text("raise ImportError('not here')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = run("bench", "store", "--entries", "10", store=place)
+    assert done.returncode in (0, 1), done.stderr
+    for peer in ("Triton", "cuda.core", "diskcache"):
+        assert f"not measured beside {peer}: not here; pip install 'gemm-cache[bench]' brings it" in done.stdout
+    assert "≤ 3×" in done.stdout
+    assert "≤ 3 µs" in done.stdout
 
 
 @pytest.mark.parametrize("after_s", [0.4, 1.0, 2.0])

@@ -33,12 +33,16 @@ def add_entries(cache: Cache, count: int) -> list[CacheKey]:
     return keys
 
 
-def add_records(cache: Cache, count: int) -> list[CacheKey]:
-    """Puts records without blobs into a store, all that the mirror reads; returns their keys."""
+def add_records(cache: Cache, count: int, first: int = 0) -> list[CacheKey]:
+    """Puts records without blobs into a store, all that the mirror reads; returns their keys.
+
+    Args:
+        first: how many are there already; the next ones are added.
+    """
     keys = []
     layout: StoreLayout = cache.layout
     blob = None
-    for number, selection in enumerate(itertools.islice(_selections(cache), count)):
+    for number, selection in enumerate(itertools.islice(_selections(cache), first, first + count), first):
         if blob is None:
             blob = cache.store.blob_of(selection.key, _noise(number))
         record = _describe(selection, number)(blob)

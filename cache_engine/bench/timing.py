@@ -5,38 +5,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from cache_engine.bench.results import Result
 
 Thunk = Callable[[], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One line of a benchmark's table.
-
-    Attributes:
-        name: what was measured.
-        seconds: its median time.
-        beside: what it was measured beside, in turn with it.
-        beside_seconds: that one's median time.
-        goal_seconds: what it should not exceed, if there is a goal.
-    """
-
-    name: str
-    seconds: float
-    beside: str
-    beside_seconds: float
-    goal_seconds: float | None = None
-
-    @property
-    def ratio(self) -> float:
-        """How many times as long it took."""
-        return self.seconds / self.beside_seconds
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the goal was reached; ``None`` without a goal."""
-        return None if self.goal_seconds is None else self.seconds <= self.goal_seconds
 
 
 def compare(
@@ -46,6 +18,7 @@ def compare(
     reference: Thunk,
     *,
     goal_seconds: float | None = None,
+    goal_ratio: float | None = None,
     samples: int = 200,
     calls: int = 1,
 ) -> Result:
@@ -56,7 +29,7 @@ def compare(
         calls: how often it is called within one timing; for what takes microseconds.
     """
     seconds, reference_seconds = medians([measured, reference], samples, calls)
-    return Result(name, seconds, beside, reference_seconds, goal_seconds)
+    return Result(name, seconds, beside, reference_seconds, goal_seconds, goal_ratio)
 
 
 def medians(thunks: Sequence[Thunk], samples: int, calls: int = 1) -> list[float]:

@@ -1,0 +1,86 @@
+"""Hits and keys: what a process waits for when it asks for a kernel that is there."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from cache_engine.bench.peers import diskcache_of
+from cache_engine.bench.results import Report
+from cache_engine.bench.subjects import PROBLEM, large_cubin, store_of
+from cache_engine.bench.timing import compare
+from cache_engine.engine import Cache
+from cache_engine.model.key import CacheKey
+from cache_engine.store.disk import DiskStore
+
+PLAIN_FILE_GOAL = 3.0
+"""What a disk hit should not exceed, beside reading a plain file of the same compiled code."""
+
+
+def hits(report: Report, cache: Cache, place: Path) -> None:
+    """Hits in memory beside looking into a dict, hits on disk beside reading a plain file of the same code."""
+    kernel = cache.get_or_compile(PROBLEM)
+    known = {kernel.key: kernel}
+    lookup = partial(known.get, kernel.key)
+    by_key, by_problem = partial(cache.get, kernel.key), partial(cache.get_or_compile, PROBLEM)
+    report(compare("memory hit, by key", by_key, "dict lookup", lookup, goal_seconds=3e-6, calls=1000))
+    report(compare("memory hit from the problem, key included", by_problem, "dict lookup", lookup, calls=200))
+    _disk_hit(report, cache.store, kernel.key, kernel.cubin, place, f"a {_kb(kernel.cubin)} CUBIN")
+    cubin = large_cubin(cache)
+    large = store_of(place / "large", kernel.record, cubin)
+    _disk_hit(report, large, kernel.key, cubin, place, "a 64 KiB CUBIN", goal_seconds=150e-6)
+    with diskcache_of(place / "diskcache-64") as peer:
+        if peer is not None:
+            peer["key"] = cubin
+            hit, get = partial(large.get, kernel.key), partial(peer.get, "key")
+            report(compare("disk hit of a 64 KiB CUBIN", hit, "diskcache get (unverified)", get, calls=10))
+
+
+def keys(report: Report, cache: Cache) -> None:
+    """Keys of shapes, known and new, beside hashing as many bytes."""
+    selection = cache.select(PROBLEM)
+    text = repr(selection.prefix.with_constants(selection.constants)).encode()
+    widths = count(8, 8)
+
+    def new() -> None:
+        cache.select(replace(PROBLEM, n=next(widths)))
+
+    def digest() -> None:
+        hashlib.sha256(text).digest()
+
+    report(
+        compare("key of a shape asked for before", partial(cache.select, PROBLEM), "sha256 of it", digest, calls=100)
+    )
+    report(compare("key of a new shape, config chosen", new, "sha256 of it", digest, goal_seconds=25e-6, calls=100))
+
+
+def _disk_hit(
+    report: Report,
+    store: DiskStore,
+    key: CacheKey,
+    cubin: bytes,
+    place: Path,
+    what: str,
+    goal_seconds: float | None = None,
+) -> None:
+    """A hit by key, record and code verified, beside reading a file that holds the same code and nothing else."""
+    plain = place / f"{key}.cubin"
+    plain.write_bytes(cubin)
+    report(
+        compare(
+            f"disk hit of {what}, every byte verified",
+            partial(store.get, key),
+            "reading a plain file",
+            plain.read_bytes,
+            goal_seconds=goal_seconds,
+            goal_ratio=PLAIN_FILE_GOAL,
+            calls=10,
+        )
+    )
+
+
+def _kb(data: bytes) -> str:
+    return f"{len(data) / 1000:.0f} kB"

@@ -1,0 +1,131 @@
+"""The store beside its peers: what a lookup costs in a process that has nothing in memory.
+
+Peers are imported where they are used. They come with the extra ``bench``; one that is not installed is left out.
+None of them needs a GPU or a driver here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from cache_engine.bench.results import LeftOut, Report
+from cache_engine.bench.subjects import PROBLEM
+from cache_engine.bench.timing import Thunk, compare
+from cache_engine.engine import CompiledKernel, open_cache
+from cache_engine.model.artifact import SOURCE
+
+DISKCACHE, TRITON, CUDA_CORE = "diskcache", "Triton", "cuda.core"
+_MODULES = {DISKCACHE: "diskcache", TRITON: "triton.compiler", CUDA_CORE: "cuda.core.utils"}
+
+_TRITON_GOAL = 1 / 8
+_CUDA_CORE_GOAL = 1 / 5
+_LOOKUP = "full lookup, problem to verified code"
+
+
+@cache
+def why_missing(peer: str) -> str:
+    """Why a peer cannot be measured beside; empty when it can."""
+    try:
+        importlib.import_module(_MODULES[peer])
+    except ImportError as error:
+        return f"{error}; pip install 'gemm-cache[bench]' brings it"
+    return ""
+
+
+def announce(report: Report) -> None:
+    """Reports the peers that are left out."""
+    for peer in _MODULES:
+        if why_missing(peer):
+            report(LeftOut(peer, why_missing(peer)))
+
+
+def lookups(report: Report, place: Path) -> None:
+    """A lookup from the problem on, key, reading and checking included, beside each peer's.
+
+    Nothing is kept in memory, so each lookup reads from disk, as the first one of a process does.
+    """
+    with open_cache(place / "lookups", durability="fast", memory_bytes=0) as cache:
+        kernel = cache.get_or_compile(PROBLEM)
+        look = partial(cache.get_or_compile, PROBLEM)
+        plain = place / "lookup.cubin"
+        plain.write_bytes(kernel.cubin)
+        report(compare(_LOOKUP, look, "reading a plain file", plain.read_bytes, calls=10))
+        with diskcache_of(place / "diskcache") as peer:
+            if peer is not None:
+                peer["key"] = kernel.cubin
+                report(compare(_LOOKUP, look, "diskcache get (unverified)", partial(peer.get, "key"), calls=10))
+        if not why_missing(CUDA_CORE):
+            _beside_cuda_core(report, look, place / "cuda.core", kernel, cache.text(kernel.record, SOURCE))
+        if not why_missing(TRITON):
+            _beside_triton(report, look, place / "triton")
+
+
+@contextmanager
+def diskcache_of(folder: Path) -> Iterator[Any]:
+    """An empty diskcache; ``None`` where it is not installed."""
+    if why_missing(DISKCACHE):
+        yield None
+        return
+    import diskcache
+
+    with diskcache.Cache(str(folder)) as peer:
+        yield peer
+
+
+def _beside_cuda_core(report: Report, look: Thunk, folder: Path, kernel: CompiledKernel, source: str) -> None:
+    """Beside cuda.core's program cache, which keys the text of the source and checks nothing of what it reads.
+
+    Its file holds the same CUBIN; its source is the same text, which it is given and need not generate.
+    """
+    from cuda.core import Program, ProgramOptions
+    from cuda.core.utils import FileStreamProgramCache, make_program_cache_key
+
+    options = ProgramOptions(arch=PROBLEM.arch, std="c++17")
+    with FileStreamProgramCache(folder) as peer:
+
+        def key() -> Any:
+            return make_program_cache_key(code=source, code_type="c++", options=options, target_type="cubin")
+
+        def get() -> object:
+            return peer[key()]
+
+        def compiled() -> object:
+            return Program(source, "c++", options=options).compile("cubin", cache=peer)
+
+        peer[key()] = kernel.cubin
+        if _works(report, CUDA_CORE, compiled):
+            name = "cuda.core key, get (unverified)"
+            report(compare(_LOOKUP, look, name, get, goal_ratio=_CUDA_CORE_GOAL, calls=10))
+            report(compare(_LOOKUP, look, "cuda.core Program.compile, hit", compiled, calls=10))
+
+
+def _beside_triton(report: Report, look: Thunk, folder: Path) -> None:
+    """Beside ``triton.compile`` of a small matmul that is in Triton's cache: its key, its files found and read."""
+    from triton import compiler
+    from triton.backends.compiler import GPUTarget
+
+    from cache_engine.bench.triton_matmul import CONSTANTS, SIGNATURE, matmul
+
+    def compiled() -> object:
+        return compiler.compile(compiler.ASTSource(matmul, SIGNATURE, CONSTANTS), target=GPUTarget("cuda", 90, 32))
+
+    with patch.dict(os.environ, {"TRITON_CACHE_DIR": str(folder), "TRITON_DEFAULT_FP_FUSION": "1"}):
+        if _works(report, TRITON, compiled):  # from here on, all is in its cache
+            report(compare(_LOOKUP, look, "triton.compile, hit", compiled, goal_ratio=_TRITON_GOAL, calls=5))
+
+
+def _works(report: Report, peer: str, call: Thunk) -> bool:
+    """Whether a peer does what it is called for; if not, it is reported as left out."""
+    try:
+        call()
+    except Exception as error:  # a peer may fail in any way it likes
+        report(LeftOut(peer, f"{type(error).__name__}: {error}"))
+        return False
+    return True

@@ -1,0 +1,89 @@
+"""What a benchmark reports: a time or a size beside another, or a peer that is not here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A time, and what it was measured beside.
+
+    Attributes:
+        name: what was measured.
+        seconds: its median time.
+        beside: what it was measured beside, in turn with it.
+        beside_seconds: that one's median time.
+        goal_seconds: what the time should not exceed, if there is such a goal.
+        goal_ratio: what the ratio should not exceed, if there is such a goal.
+    """
+
+    name: str
+    seconds: float
+    beside: str
+    beside_seconds: float
+    goal_seconds: float | None = None
+    goal_ratio: float | None = None
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long it took."""
+        return self.seconds / self.beside_seconds
+
+    @property
+    def met(self) -> bool | None:
+        """Whether every goal was reached; ``None`` without one."""
+        return _met((self.seconds, self.goal_seconds), (self.ratio, self.goal_ratio))
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A size, and what it is to be seen beside.
+
+    Attributes:
+        name: what it is the size of.
+        size_bytes: how large that is.
+        beside: what it is to be seen beside.
+        beside_bytes: how large that one is.
+        goal_ratio: what the ratio should not exceed, if there is such a goal.
+    """
+
+    name: str
+    size_bytes: float
+    beside: str
+    beside_bytes: float
+    goal_ratio: float | None = None
+
+    @property
+    def ratio(self) -> float:
+        """How many times as large it is."""
+        return self.size_bytes / self.beside_bytes
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal was reached; ``None`` without one."""
+        return _met((self.ratio, self.goal_ratio))
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A peer that nothing was measured beside, and why."""
+
+    name: str
+    reason: str
+
+    @property
+    def met(self) -> bool | None:
+        """``None``: what was not measured missed no goal."""
+        return None
+
+
+Line = Result | Size | LeftOut
+Report = Callable[[Line], None]
+"""Takes each line as soon as it is known."""
+
+
+def _met(*goals: tuple[float, float | None]) -> bool | None:
+    held = [value <= goal for value, goal in goals if goal is not None]
+    return all(held) if held else None
