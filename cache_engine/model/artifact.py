@@ -53,12 +53,12 @@ class Artifact:
 
 
 class Section(msgspec.Struct, frozen=True):
-    """Where a part of a blob lies, and the SHA-256 (hex) of its stored bytes."""
+    """Where a part of a blob lies, and the checksum of its stored bytes."""
 
     offset: Count
     stored_bytes: Count
     raw_bytes: Count
-    digest: str
+    checksum: str
 
 
 class Blob(msgspec.Struct, frozen=True):

@@ -2,8 +2,11 @@
 
 A **blob** is a 44-byte header (magic, format version, flags, the entry's key) followed by its sections, the compiled
 code first, each a zstd frame with checksum. A **record** is one JSON object ``{"format", "checksum", "record"}`` whose
-checksum is the SHA-256 of the inner object's bytes exactly as they stand in the file, so ``jq .record`` reads it and
-no bit of it can flip unseen.
+checksum is that of the inner object's bytes exactly as they stand in the file, so ``jq .record`` reads it and no bit of
+it can flip unseen.
+
+Checksums, which every hit computes, are XXH3 of 128 bits: they find accidents. The digest of a whole blob, which names
+it and which ``verify``, export and import compute, is SHA-256.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import struct
 import threading
 
 import msgspec
+import xxhash
 import zstandard
 
 from cache_engine.errors import CorruptEntry, Misplaced, Truncated
@@ -22,12 +26,15 @@ from cache_engine.model.key import CacheKey, key_of
 FORMAT = 1
 MAX_RAW_BYTES = 64 * 1024**2  # of one section; hundreds of times the largest seen, and what a forged frame may cost
 MAX_RECORD_BYTES = 1024**2
+LIKELY_BYTES = 1024**2  # of compiled code; more is believed only when it is there
 
 _HEADER = struct.Struct("<8sHH32s")
 _MAGIC = b"GEMMBLOB"
 _COMPRESSED = 1
-# Level 12 stores CUBIN about 10 % smaller than level 3 and costs 2 ms, against 100 ms or more of compiling.
-_LEVEL = 12
+# By section: what is read on hits is worth half a millisecond, against 100 ms or more of compiling. The texts would
+# take two more to become 10 % smaller.
+_LEVELS = {CUBIN: 12}
+_TEXT_LEVEL = 3
 
 
 class UnknownFormat(Exception):
@@ -59,13 +66,12 @@ def encode_blob(key: CacheKey, artifact: Artifact, *, compress: bool) -> tuple[b
     parts = [_header(key, compress)]
     offset = len(parts[0])
     sections = {}
-    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)
     for name in SECTIONS:
         raw = artifact.section(name)
         if len(raw) > MAX_RAW_BYTES:
             raise ValueError(f"{name} of {len(raw):,} bytes is larger than the {MAX_RAW_BYTES:,} a blob may hold")
-        stored = compressor.compress(raw) if compress else raw
-        sections[name] = Section(offset, len(stored), len(raw), hashlib.sha256(stored).hexdigest())
+        stored = _compress(name, raw) if compress else raw
+        sections[name] = Section(offset, len(stored), len(raw), _checksum(stored))
         parts.append(stored)
         offset += len(stored)
     data = b"".join(parts)
@@ -85,8 +91,8 @@ def decode_section(key: CacheKey, blob: Blob, name: str, data: bytes) -> bytes:
     if len(data) < section.offset + section.stored_bytes:
         raise Truncated(f"blob of {key[:12]} ends within its {name}")
     stored = data[section.offset : section.offset + section.stored_bytes]
-    if hashlib.sha256(stored).hexdigest() != section.digest:
-        raise CorruptEntry(f"{name} of {key[:12]} does not match the digest in its record")
+    if _checksum(stored) != section.checksum:
+        raise CorruptEntry(f"{name} of {key[:12]} does not match the checksum in its record")
     return _decompress(stored, section, name, key) if blob.compressed else stored
 
 
@@ -126,7 +132,7 @@ def check_blob(key: CacheKey, blob: Blob, data: bytes) -> None:
 def encode_record(record: Record) -> bytes:
     """The bytes of a record file."""
     inner = _encode_json(record)
-    return _encode_json(_Envelope(FORMAT, f"sha256:{hashlib.sha256(inner).hexdigest()}", msgspec.Raw(inner))) + b"\n"
+    return _encode_json(_Envelope(FORMAT, _checksum(inner), msgspec.Raw(inner))) + b"\n"
 
 
 def stored_bytes(record: Record) -> int:
@@ -145,10 +151,10 @@ def decode_record(key: CacheKey, data: bytes) -> Record:
         envelope = _decode_envelope(data)
     except _UNREADABLE as error:
         raise _foreign_or_corrupt(key, data, error) from error
-    inner = bytes(envelope.record)
+    inner = memoryview(envelope.record)
     if envelope.format != FORMAT:
         raise UnknownFormat(f"record of {key[:12]} is of format {envelope.format}; this program knows {FORMAT}")
-    if envelope.checksum != f"sha256:{hashlib.sha256(inner).hexdigest()}":
+    if envelope.checksum != _checksum(inner):
         raise CorruptEntry(f"record of {key[:12]} does not match its checksum")
     try:
         record = _decode_record(inner)
@@ -181,6 +187,15 @@ def _foreign_or_corrupt(key: CacheKey, data: bytes, error: Exception) -> Excepti
         return UnknownFormat(f"record of {key[:12]} is of format {version}; this program knows {FORMAT}")
     kind = CorruptEntry if data.endswith(b"}\n") else Truncated
     return kind(f"record of {key[:12]} cannot be read: {error}")
+
+
+def _checksum(data: bytes | memoryview) -> str:
+    return f"xxh3:{xxhash.xxh3_128_hexdigest(data)}"
+
+
+def _compress(name: str, raw: bytes) -> bytes:
+    level = _LEVELS.get(name, _TEXT_LEVEL)
+    return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True).compress(raw)
 
 
 def _header(key: CacheKey, compressed: bool) -> bytes:

@@ -21,6 +21,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.store.base import Loaded
 from cache_engine.store.codec import (
     FORMAT,
+    LIKELY_BYTES,
     MAX_RECORD_BYTES,
     UnknownFormat,
     check_blob,
@@ -65,7 +66,8 @@ class DiskStore:
             if record is None:
                 return None
             last = record.blob.sections[CUBIN]
-            data = read_file(self.layout.blob_path(key, record.blob.digest), last.offset + last.stored_bytes)
+            end = last.offset + last.stored_bytes
+            data = read_file(self.layout.blob_path(key, record.blob.digest), end, min(end, LIKELY_BYTES))
             if data is not None:
                 return Loaded(record, decode_section(key, record.blob, CUBIN, data))
             # Evicted or replaced between the two reads: the record, read again, tells which.

@@ -7,11 +7,16 @@ import stat
 
 from cache_engine.errors import CorruptEntry
 
+# Most records are smaller than the first; whatever claims to be enormous is read by the second.
+_FIRST_READ, _NEXT_READ = 4096, 2**20
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
-def read_file(path: str | os.PathLike[str], limit: int) -> bytes | None:
+def read_file(path: str | os.PathLike[str], limit: int, likely: int | None = None) -> bytes | None:
     """The first ``limit`` bytes of a file; ``None`` when there is none.
+
+    Args:
+        likely: how many there will be, most likely.
 
     Raises:
         CorruptEntry: when it is no regular file. Opening a pipe would hang, and a link may lead anywhere.
@@ -26,14 +31,16 @@ def read_file(path: str | os.PathLike[str], limit: int) -> bytes | None:
             raise CorruptEntry(f"{path} is a link, not a file") from error
         raise
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise CorruptEntry(f"{path} is no regular file")
-        # Asked for no more than there is: the buffer is allocated first.
-        wanted = min(limit, status.st_size)
+        # No more is asked for than is likely there: the buffer is allocated first. A regular file gives all it has.
+        wanted = min(limit, _FIRST_READ if likely is None else likely)
         data = os.read(descriptor, wanted)
-        while len(data) < wanted and (more := os.read(descriptor, wanted - len(data))):
-            data += more
+        while len(data) == wanted < limit:
+            wanted = min(limit, wanted + _NEXT_READ)
+            data += os.read(descriptor, wanted - len(data))
+        if not data and not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise CorruptEntry(f"{path} is no regular file")
         return data
+    except (IsADirectoryError, BlockingIOError) as error:
+        raise CorruptEntry(f"{path} is no regular file") from error
     finally:
         os.close(descriptor)

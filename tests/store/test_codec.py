@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 
 import msgspec
 import pytest
+import xxhash
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
@@ -149,9 +149,9 @@ def test_a_number_no_kernel_can_have_is_refused_though_the_checksum_fits(path: t
         place = place[name]
     place[path[-1]] = "PLACE"
     inner = json.dumps(fields).replace('"PLACE"', value)
-    checksum = hashlib.sha256(inner.encode()).hexdigest()
+    checksum = xxhash.xxh3_128_hexdigest(inner.encode())
     with pytest.raises(CorruptEntry, match="cannot be read"):
-        decode_record(key, f'{{"format": 1, "checksum": "sha256:{checksum}", "record": {inner}}}'.encode())
+        decode_record(key, f'{{"format": 1, "checksum": "xxh3:{checksum}", "record": {inner}}}'.encode())
 
 
 def test_a_record_without_compiled_code_is_refused() -> None:
@@ -194,7 +194,9 @@ def _never(*_: object) -> bytes:
 def _with_cubin(key: CacheKey, blob: Blob, data: bytes, stored: bytes) -> tuple[Blob, bytes]:
     """The blob with other stored bytes as its code, digest and all, but the old raw size."""
     old = blob.sections[CUBIN]
-    section = msgspec.structs.replace(old, stored_bytes=len(stored), digest=hashlib.sha256(stored).hexdigest())
+    section = msgspec.structs.replace(
+        old, stored_bytes=len(stored), checksum=f"xxh3:{xxhash.xxh3_128_hexdigest(stored)}"
+    )
     return (
         msgspec.structs.replace(blob, sections={**blob.sections, CUBIN: section}),
         data[: old.offset] + stored,

@@ -83,11 +83,11 @@ def test_a_reader_that_meets_a_replacement_gets_the_new_entry(
     newer = type(artifact)(b"\x7fELFnewer", artifact.ptx, artifact.source, artifact.log, artifact.resources)
     replaced: list[str] = []
 
-    def replacing(path: Any, limit: int) -> bytes | None:
+    def replacing(path: Any, limit: int, likely: int | None = None) -> bytes | None:
         if "/kernels/" in path and not replaced:
             replaced.append(path)
             store.publish(key, newer, describe)
-        return read_file(path, limit)
+        return read_file(path, limit, likely)
 
     monkeypatch.setattr(disk, "read_file", replacing)
     loaded = store.get(key)
