@@ -19,6 +19,10 @@ from cache_engine.model.key import CacheKey, KeyPrefix
 from cache_engine.stages import COMPILE, GENERATE, START_COMPILER, StageClock
 
 
+# A serving process asks for a few thousand sizes; each takes about a kilobyte.
+_MOST_KEPT = 8192
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """What was chosen for a problem, and the key that this makes."""
@@ -38,10 +42,11 @@ class Selection:
 
 
 class Selector:
-    """Makes selections. What is the same for many of them is hashed once."""
+    """Makes selections. What is the same for many of them is hashed once, and the latest are kept."""
 
     def __init__(self) -> None:
         """Hashes nothing yet."""
+        self._kept: dict[tuple[GemmProblem, str | None, str, KernelConfig | None], Selection] = {}
         self._prefixes: dict[tuple[str, str, str], KeyPrefix] = {}
 
     def select(self, problem: GemmProblem, family: str | None, compiler: str, config: KernelConfig | None) -> Selection:
@@ -51,6 +56,17 @@ class Selector:
             UsageError: when the request cannot be right.
             CompilerMissing: when the compiler is not installed.
         """
+        asked = (problem, family, compiler, config)
+        selection = self._kept.get(asked)
+        if selection is None:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            selection = self._kept[asked] = self._select(*asked)
+        return selection
+
+    def _select(
+        self, problem: GemmProblem, family: str | None, compiler: str, config: KernelConfig | None
+    ) -> Selection:
         if compiler not in COMPILERS:
             raise UsageError(f"unknown compiler {compiler!r}; use one of: {', '.join(COMPILERS)}")
         chosen, chosen_config = choose(problem, family, config)
