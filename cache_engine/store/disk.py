@@ -58,7 +58,8 @@ class DiskStore:
             CorruptEntry: when there is one that must not be served.
             OSError: when the disk fails.
         """
-        for _ in range(2):
+        seen = None
+        while True:
             record = self.record(key)
             if record is None:
                 return None
@@ -66,8 +67,11 @@ class DiskStore:
             data = read_file(self.layout.blob_path(key, record.blob.digest), last.offset + last.stored_bytes)
             if data is not None:
                 return Loaded(record, decode_section(key, record.blob, CUBIN, data))
-            # Evicted or replaced between the two reads: the record, read again, tells which.
-        raise CorruptEntry(f"blob of {key[:12]} is missing")
+            # Evicted or replaced between the two reads, maybe again and again. It is missing only if the same record
+            # was in its place all the while.
+            earlier, seen = seen, self._stamp(key)
+            if seen is not None and seen == earlier:
+                raise CorruptEntry(f"blob of {key[:12]} is missing")
 
     def record(self, key: CacheKey) -> Record | None:
         """The entry's record, checked; ``None`` when there is none, or it is of another format version.
@@ -172,6 +176,13 @@ class DiskStore:
                 record = self.record(key)
                 if record is not None:
                     yield record
+
+    def _stamp(self, key: CacheKey) -> tuple[int, int] | None:
+        """What tells a record's file from any other in its place; ``None`` when there is none."""
+        with suppress(FileNotFoundError):
+            status = os.lstat(self.layout.record_path(key))
+            return status.st_ino, status.st_mtime_ns
+        return None
 
     def _blobs(self, key: CacheKey) -> list[str]:
         """All blobs of a key: the one its record names, and any that a kill left behind."""
