@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 _MARK = "getsid"
+_INJECTED = "(INJECTED)"
 # Nothing may depend on chance, or an n-th call would not be the same one in every trial; and what forks may have no
 # threads, of which NumPy and Arrow start some when imported.
 _ENVIRONMENT = {
@@ -84,6 +85,12 @@ class Outcome:
         """Whether the operation returned."""
         return not self.killed and not self.signal and not self.error
 
+    @property
+    def place(self) -> str:
+        """The refused call, with the two before it."""
+        lines = self.trace[: self.trace.find(_INJECTED)].splitlines()
+        return "\n".join(lines[-3:])
+
 
 class Zygote:
     """The process that forks a child per trial."""
@@ -133,11 +140,13 @@ class Zygote:
         trace = self._trace.read_text(errors="replace")
         killing = fault is not None and not fault.error
         killed = killing and ended["signal"] == 9
+        # In the run of the fault the operation may have made fewer calls, and be over when it happened.
+        over = trace.count(f" {_MARK}(") == 2
+        inside = trace[: trace.rindex(f" {_MARK}(")] if over else trace
         answer = json.loads(ended["answer"] or "{}")
         return Outcome(
-            reached=killed or "(INJECTED)" in trace,
-            # Killed after it had told of its end is as good as not killed.
-            killed=killed and not answer,
+            reached=(killed and not over) or _INJECTED in inside,
+            killed=killed,
             value=answer.get("value"),
             error=answer.get("error", ""),
             types=tuple(answer.get("types", ())),

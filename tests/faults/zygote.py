@@ -84,8 +84,10 @@ def _child(command: dict[str, str], writing: int) -> NoReturn:
     except BaseException as error:
         answer = {"error": repr(error), "types": [kind.__name__ for kind in type(error).__mro__]}
     os.getsid(0)
-    os.write(writing, json.dumps(answer).encode())
-    os._exit(0)
+    try:
+        os.write(writing, json.dumps(answer).encode())
+    finally:
+        os._exit(0)
 
 
 def _say(message: dict[str, object]) -> None:
