@@ -47,7 +47,7 @@ CHANGES = ("write", "pwrite64", "fsync", "fdatasync", "rename", "unlink", "mkdir
 # How often threads call these is up to chance.
 _BY_CHANCE = ("futex", "brk", "mmap", "munmap", "madvise", "mprotect", "getrandom", "clock_nanosleep", "exit")
 _ATTEMPTS = 3
-UNREACHED, EXCEPTION, NO_KERNEL = "not reached", "exception", "no kernel"
+UNREACHED, EXCEPTION, NO_KERNEL, TEMPORARY = "not reached", "exception", "no kernel", "temporary left by the living"
 
 
 class Campaign:
@@ -130,6 +130,10 @@ class Campaign:
         done = outcome.acknowledged and (self.operation.sure or not refused)
         store = make_store(self._copy)
         found = [*self._answered(outcome, refused), *self._free(store)]
+        if refused and not outcome.signal:
+            # Whoever is alive cleans up behind itself.
+            before = set(os.listdir(self._original.layout.temp))
+            found += [Trouble(TEMPORARY, name) for name in set(os.listdir(store.layout.temp)) - before]
         found += troubles(store, self.promise, done=done, refused=refused, mirrored=self.operation.mirrored)
         return found
 
