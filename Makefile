@@ -9,6 +9,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 DEV := .venv/installed-dev
 BROWSER := .venv/browser
+STRACE := .venv/strace
 
 .PHONY: run test lint bench soak gpu format clean
 
@@ -18,7 +19,7 @@ run: $(INSTALLED)
 	$(BIN)/gemm-cache --store $(STORE) dashboard --port $(PORT)
 
 # Everything CI checks.
-test: lint $(BROWSER)
+test: lint $(BROWSER) $(STRACE)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not soak and not gpu"
 
 lint: $(DEV)
@@ -36,7 +37,7 @@ bench: $(DEV)
 	$(BIN)/gemm-cache bench
 
 # The long tests.
-soak: $(DEV) $(BROWSER)
+soak: $(DEV) $(BROWSER) $(STRACE)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "soak and not gpu"
 
 # On a machine with an NVIDIA GPU.
@@ -63,4 +64,9 @@ $(DEV): $(INSTALLED)
 # Browser tests need Chromium: the system's, else one from the package manager, else Playwright's own.
 $(BROWSER): $(DEV)
 	@sh .ci/get-browser $(BIN)
+	@touch $@
+
+# Fault tests interrupt system calls with strace.
+$(STRACE): $(DEV)
+	@sh .ci/get-strace
 	@touch $@

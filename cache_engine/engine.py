@@ -232,10 +232,6 @@ class Cache(StoreView):
                 self.journal.failure(Pack.name)
                 _log.warning("%s", error)
 
-    def _housekeep(self) -> None:
-        if self._housekeeper is not None:
-            self._housekeeper.published()
-
     def _set_aside(self, key: CacheKey, damage: CorruptEntry) -> None:
         try:
             self.store.quarantine(key)
@@ -256,7 +252,6 @@ class Cache(StoreView):
                 try:
                     record = self.store.publish(key, artifact, record_of)
                     self.journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=stored_bytes(record))
-                    self._housekeep()
                 except (OSError, StoreError) as error:
                     cause = error.strerror if isinstance(error, OSError) and error.strerror else error
                     reason = f"the store refused it: {cause}"
@@ -265,6 +260,8 @@ class Cache(StoreView):
                 self.journal.event(UNPUBLISHED, key=key, compile_us=compile_us, detail=reason)
                 if self._store is not None:
                     _log.warning("kernel %s is served but not kept: %s", key[:12], reason)
+        if self._housekeeper is not None and not reason:
+            self._housekeeper.published()
         loaded = Loaded(record, artifact.cubin)
         self._tiers.memory.put(key, loaded)
         return replace(_kernel(selection, loaded, COMPILED, stages), unpublished=reason)

@@ -212,7 +212,9 @@ class Housekeeper:
             # A new store is not due. One that cannot be stamped would be cleaned all the time, so it never is.
             with suppress(OSError):
                 stamp.touch(mode=0o600)
-            return False
+        except OSError as error:
+            _log.warning("when the store was last cleaned cannot be told: %s", error)
+        return False
 
     def _clean(self) -> None:
         try:

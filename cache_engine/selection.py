@@ -18,7 +18,6 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, KeyPrefix
 from cache_engine.stages import COMPILE, GENERATE, START_COMPILER, StageClock
 
-
 # A serving process asks for a few thousand sizes; each takes about a kilobyte.
 _MOST_KEPT = 8192
 

@@ -61,17 +61,11 @@ class DiskStore:
             CorruptEntry: when there is one that must not be served.
             OSError: when the disk fails.
         """
-        for _ in range(2):
-            record = self.record(key)
-            if record is None:
-                return None
-            last = record.blob.sections[CUBIN]
-            end = last.offset + last.stored_bytes
-            data = read_file(self.layout.blob_path(key, record.blob.digest), end, min(end, LIKELY_BYTES))
-            if data is not None:
-                return Loaded(record, decode_section(key, record.blob, CUBIN, data))
-            # Evicted or replaced between the two reads: the record, read again, tells which.
-        raise CorruptEntry(f"blob of {key[:12]} is missing")
+        found = self._read(key, _code_end)
+        if found is None:
+            return None
+        _, record, data = found
+        return Loaded(record, decode_section(key, record.blob, CUBIN, data))
 
     def record(self, key: CacheKey) -> Record | None:
         """The entry's record, checked; ``None`` when there is none, or it is of another format version.
@@ -91,20 +85,13 @@ class DiskStore:
             CorruptEntry: when it is damaged.
             OSError: when the disk fails.
         """
-        for _ in range(2):
-            data = self._record_data(key)
-            if data is None:
-                return None
-            try:
-                record = decode_record(key, data)
-            except UnknownFormat:
-                return None
-            blob_data = read_file(self.layout.blob_path(key, record.blob.digest), record.blob.stored_bytes + 1)
-            if blob_data is not None:
-                check_key(record)
-                check_blob(key, record.blob, blob_data)
-                return data, blob_data
-        raise CorruptEntry(f"blob of {key[:12]} is missing")
+        found = self._read(key, _whole_and_more)
+        if found is None:
+            return None
+        record_data, record, blob_data = found
+        check_key(record)
+        check_blob(key, record.blob, blob_data)
+        return record_data, blob_data
 
     def is_foreign(self, key: CacheKey) -> bool:
         """Whether the entry is of another format version: then it is neither read nor replaced nor deleted."""
@@ -204,11 +191,39 @@ class DiskStore:
                 if record is not None:
                     yield record
 
+    def _read(self, key: CacheKey, how_much: Callable[[Record], int]) -> tuple[bytes, Record, bytes] | None:
+        """A record's bytes, the record, and the first ``how_much`` bytes of its blob; ``None`` as for ``record``."""
+        seen = None
+        while True:
+            data = self._record_data(key)
+            if data is None:
+                return None
+            try:
+                record = decode_record(key, data)
+            except UnknownFormat:
+                return None
+            wanted = how_much(record)
+            blob_data = read_file(self.layout.blob_path(key, record.blob.digest), wanted, min(wanted, LIKELY_BYTES))
+            if blob_data is not None:
+                return data, record, blob_data
+            # Evicted or replaced between the two reads, maybe again and again. It is missing only if the same record
+            # was in its place all the while.
+            earlier, seen = seen, self._stamp(key)
+            if seen is not None and seen == earlier:
+                raise CorruptEntry(f"blob of {key[:12]} is missing")
+
     def _record_data(self, key: CacheKey) -> bytes | None:
         data = read_file(self.layout.record_path(key), MAX_RECORD_BYTES + 1)
         if data is not None and len(data) > MAX_RECORD_BYTES:
             raise CorruptEntry(f"record of {key[:12]} is larger than {MAX_RECORD_BYTES:,} bytes")
         return data
+
+    def _stamp(self, key: CacheKey) -> tuple[int, int] | None:
+        """What tells a record's file from any other in its place; ``None`` when there is none."""
+        with suppress(FileNotFoundError):
+            status = os.lstat(self.layout.record_path(key))
+            return status.st_ino, status.st_mtime_ns
+        return None
 
     def _blobs(self, key: CacheKey) -> list[str]:
         """All blobs of a key: the one its record names, and any that a kill left behind."""
@@ -216,6 +231,16 @@ class DiskStore:
         with suppress(FileNotFoundError, NotADirectoryError):
             return [f"{folder}/{name}" for name in os.listdir(folder) if key_of_blob_name(name, key[:2]) == key]
         return []
+
+
+def _code_end(record: Record) -> int:
+    code = record.blob.sections[CUBIN]
+    return code.offset + code.stored_bytes
+
+
+def _whole_and_more(record: Record) -> int:
+    # One byte more, to see whether there is any.
+    return record.blob.stored_bytes + 1
 
 
 def open_store(directory: Path, *, trust: bool = False, create: bool = True) -> StoreLayout:

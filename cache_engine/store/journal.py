@@ -82,9 +82,7 @@ class Journal:
 
     def renew_after_fork(self) -> None:
         """In a forked child: what the parent counted, and the file it holds, are the parent's."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)  # and not unlocked: that would unlock it for the parent too
-            self._descriptor = None
+        self._release()  # without unlocking, which would unlock it for the parent too
         self._start_counting()
 
     def hit(self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0) -> None:
@@ -143,10 +141,18 @@ class Journal:
 
     def _start_thread(self) -> None:
         # Weak, so that a journal no longer used can go.
+        self._forget_end()
         self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
         arguments = (weakref.ref(self), self._closed, self._flush_s)
-        self._thread = threading.Thread(target=_flush_now_and_then, args=arguments, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=_flush_now_and_then, args=arguments, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # This process may have no more threads. Then counts are written with the next event, or at the end.
+            _log.log(self._complaint, "usage is not written in between: %s", error)
+            self._complaint = logging.DEBUG
+        else:
+            self._thread = thread
 
     def _take_counts(self) -> list[Event]:
         with self._lock:
@@ -192,24 +198,31 @@ class Journal:
 
     def _acquire(self) -> int:
         """A file nobody else holds, at its end."""
-        for name in _names(self._folder, _OPEN):
-            # One that cannot be opened is somebody else's, or gone.
-            with suppress(OSError):
-                taken = _take_over(self._folder / name)
-                if taken is not None:
-                    return taken
-        name = f"{time.time_ns():016x}-{os.getpid()}-{secrets.token_hex(4)}{_OPEN}"
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = os.open(self._folder / name, flags, 0o600)
-        if not try_lock(descriptor):
+        while True:
+            for name in _names(self._folder, _OPEN):
+                # One that cannot be opened is somebody else's, or gone.
+                with suppress(OSError):
+                    taken = _take_over(self._folder / name)
+                    if taken is not None:
+                        return taken
+            path = self._folder / f"{time.time_ns():016x}-{os.getpid()}-{secrets.token_hex(4)}{_OPEN}"
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            descriptor = os.open(path, flags, 0o600)
+            try:
+                if _lock_in_place(descriptor, path):
+                    return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            # Between the two, another writer took it over, or it was folded away.
             os.close(descriptor)
-            raise OSError(f"new journal file {name} is locked by someone else")
-        return descriptor
 
     def _release(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            # A network file system may say only now that it is full; the file is closed all the same.
+            with suppress(OSError):
+                os.close(descriptor)
 
 
 class NoJournal(Journal):
@@ -368,18 +381,25 @@ def _take_over(path: Path) -> int | None:
     """Opens and locks a file if it is free and has room, and closes off a line cut short; else ``None``."""
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        if os.fstat(descriptor).st_size < _ROTATE_BYTES and try_lock(descriptor):
-            status = os.fstat(descriptor)
-            # Still in its place? It may have been renamed, to be folded, before it was locked.
-            if os.path.samestat(status, os.stat(path)):
-                if status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n":
-                    os.write(descriptor, b"\n")
-                return descriptor
+        if os.fstat(descriptor).st_size < _ROTATE_BYTES and _lock_in_place(descriptor, path):
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                os.write(descriptor, b"\n")
+            return descriptor
     except BaseException:
         os.close(descriptor)
         raise
     os.close(descriptor)
     return None
+
+
+def _lock_in_place(descriptor: int, path: Path) -> bool:
+    """Locks an open file if it is free and still in its place: it may have been renamed, to be folded, before."""
+    if not try_lock(descriptor):
+        return False
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    return False
 
 
 def _close_if_alive(reference: weakref.ref[Journal]) -> None:

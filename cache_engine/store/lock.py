@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cache_engine.errors import LockTimeout
@@ -44,7 +44,9 @@ def file_lock(path: Path, timeout_s: float, *, shared: bool = False) -> Iterator
         # in turn, unlocking would take it from its parent.
         if os.getpid() == holder:
             _unlock(descriptor)
-        os.close(descriptor)
+        # What the lock was for is done, and a file is closed whatever closing it says.
+        with suppress(OSError):
+            os.close(descriptor)
 
 
 class ThreadLocks:
@@ -66,7 +68,9 @@ class ThreadLocks:
 def _unlock(descriptor: int) -> None:
     import portalocker
 
-    portalocker.unlock(descriptor)
+    # Should the file system refuse this of all things, closing the file does it, but for children forked meanwhile.
+    with suppress(portalocker.LockException, OSError):
+        portalocker.unlock(descriptor)
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:

@@ -21,18 +21,13 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
     Raises:
         OSError: when the disk refuses; the temporary is then gone and ``target`` is as it was.
     """
-    folder = os.path.dirname(target)
     try:
         _write_and_rename(temp, target, data, durable)
     except FileNotFoundError:
-        # The first entry of a shard makes its folder. Or a cleaner took the temporary for a dead writer's before it
-        # was locked.
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        if durable:
-            sync_folder(os.path.dirname(folder))
+        # Between making the temporary and locking it, a cleaner may have taken it for a dead writer's.
         _write_and_rename(temp, target, data, durable)
     if durable:
-        sync_folder(folder)
+        sync_folder(os.path.dirname(target))
 
 
 def _write_and_rename(temp: Path, target: str, data: bytes, durable: bool) -> None:
@@ -48,13 +43,24 @@ def _write_and_rename(temp: Path, target: str, data: bytes, durable: bool) -> No
                 view = view[os.write(descriptor, view) :]
             if durable:
                 os.fsync(descriptor)
-            os.rename(staged, target)
+            try:
+                os.rename(staged, target)
+            except FileNotFoundError:
+                _make_folder(os.path.dirname(target), durable)
+                os.rename(staged, target)
         finally:
             os.close(descriptor)
     except BaseException:
         with suppress(OSError):
             os.unlink(staged)
         raise
+
+
+def _make_folder(folder: str, durable: bool) -> None:
+    """Makes the folder of a shard, for its first entry."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    if durable:
+        sync_folder(os.path.dirname(folder))
 
 
 def sync_folder(folder: str) -> None:

@@ -71,8 +71,9 @@ def test_replacing_an_entry_leaves_one_blob(store: DiskStore) -> None:
     assert loaded.cubin == newer.cubin
 
 
+@pytest.mark.parametrize("times", [1, 5])
 def test_a_reader_that_meets_a_replacement_gets_the_new_entry(
-    store: DiskStore, monkeypatch: pytest.MonkeyPatch
+    store: DiskStore, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """Between its reading of the record and of the blob, the entry was replaced and the old blob deleted."""
     from cache_engine.store import disk
@@ -80,19 +81,21 @@ def test_a_reader_that_meets_a_replacement_gets_the_new_entry(
 
     key, artifact, describe = make_entry()
     store.publish(key, artifact, describe)
-    newer = type(artifact)(b"\x7fELFnewer", artifact.ptx, artifact.source, artifact.log, artifact.resources)
-    replaced: list[str] = []
+    newer = [
+        type(artifact)(b"\x7fELF%d" % number, artifact.ptx, artifact.source, artifact.log, artifact.resources)
+        for number in range(times)
+    ]
+    waiting = list(newer)
 
     def replacing(path: Any, limit: int, likely: int | None = None) -> bytes | None:
-        if "/kernels/" in path and not replaced:
-            replaced.append(path)
-            store.publish(key, newer, describe)
+        if "/kernels/" in path and waiting:
+            store.publish(key, waiting.pop(0), describe)
         return read_file(path, limit, likely)
 
     monkeypatch.setattr(disk, "read_file", replacing)
     loaded = store.get(key)
     assert loaded is not None
-    assert loaded.cubin == newer.cubin
+    assert loaded.cubin == newer[-1].cubin
 
 
 def test_deleting_frees_what_the_entry_took(store: DiskStore) -> None:

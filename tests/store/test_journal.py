@@ -16,6 +16,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.stats import EVICT, PUBLISH
 from cache_engine.store import journal as journal_module
 from cache_engine.store.journal import Journal, fold, read_journal, read_snapshot
+from cache_engine.store.lock import try_lock
 
 KEY, OTHER = CacheKey("a" * 64), CacheKey("b" * 64)
 NEVER = 3600.0  # seconds between flushes: tests flush themselves
@@ -236,6 +237,26 @@ def test_a_full_file_is_left_for_a_new_one(folder: Path, monkeypatch: pytest.Mon
         journal.event(PUBLISH, key=KEY)
     assert len(list(folder.iterdir())) > 2
     assert read_journal(folder).totals.compiles == 20
+
+
+@pytest.mark.parametrize("faster", ["writer", "fold"])
+def test_a_new_file_that_is_taken_before_its_maker_has_locked_it_loses_no_count(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, faster: str
+) -> None:
+    other = Journal(folder, NEVER)
+    waiting = [lambda: other.event(PUBLISH, key=OTHER) if faster == "writer" else _fold(folder)]
+
+    def late(descriptor: int) -> bool:
+        if waiting:
+            waiting.pop()()
+        return try_lock(descriptor)
+
+    monkeypatch.setattr(journal_module, "try_lock", late)
+    journal = Journal(folder, NEVER)
+    journal.hit(KEY, "disk")
+    journal.flush()
+    assert not waiting
+    assert _hits(folder) == {"disk": 1}
 
 
 def test_a_journal_that_cannot_be_written_complains_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,338 @@
+"""The operations that the fault suite interrupts: what each starts from, does, and promises.
+
+A row of ``OPERATIONS`` has both sides of it: ``lay_out`` runs in the test and makes the store that every trial starts
+from a copy of; ``begin`` runs in the child that is interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cache_engine import engine, housekeeping, integrity
+from cache_engine.config import Settings
+from cache_engine.mirror.sync import Mirror
+from cache_engine.model.artifact import Artifact
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.key import CacheKey
+from cache_engine.policy.plan import Limits
+from cache_engine.selection import Selection, Selector, describe
+from cache_engine.stages import COMPILE, StageClock
+from cache_engine.stats import PUBLISH
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal, fold
+from cache_engine.store.lock import file_lock
+from cache_engine.store.pack import Pack
+from cache_engine.transfer import export_pack, import_pack
+from tests.helpers import blob_file, fill, make_entry, make_store, publish, record_file
+
+ENTRIES = 6
+FRESH = 50
+NEW_BYTES = 5000  # of the code that replaces an entry's
+PROBLEM = GemmProblem(128, 256, 192, arch="sm_90")
+_WAIT_S = 10.0
+_PACK = "some.gemmpack"
+
+Action = Callable[[], object]
+"""What is interrupted; returns what is acknowledged, as JSON can say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a journal adds up to."""
+
+    hits: int = 0
+    misses: int = 0
+    compiles: int = 0
+
+    def plus(self, more: Counts) -> Counts:
+        """The sum."""
+        return Counts(self.hits + more.hits, self.misses + more.misses, self.compiles + more.compiles)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What must hold of a store that an operation was interrupted on.
+
+    Attributes:
+        served: what each key may be served with (``None``: nothing) however far the operation came.
+        finished: what each key is served with once the operation was acknowledged.
+        damaged: keys whose entries were damaged from the start, and must never be served.
+        counts: what the journal held before.
+        usage: hits by key that the journal held before.
+        more: what the operation adds to the journal.
+    """
+
+    served: dict[CacheKey, set[bytes | None]]
+    finished: dict[CacheKey, bytes | None]
+    damaged: frozenset[CacheKey] = frozenset()
+    counts: Counts = field(default_factory=Counts)
+    usage: dict[CacheKey, int] = field(default_factory=dict)
+    more: Counts = field(default_factory=Counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One row of the table.
+
+    Attributes:
+        lay_out: fills an empty store; returns what is promised of it.
+        begin: prepares the operation; what it returns is interrupted.
+        may_raise: the base classes of what a refused system call may make of it.
+        sure: returning means done, also where a system call was refused on the way.
+        mirrored: whether it is the mirror that is worked on.
+    """
+
+    lay_out: Callable[[DiskStore], Promise]
+    begin: Callable[[DiskStore], Action]
+    may_raise: tuple[str, ...] = ("OSError", "LockTimeout")
+    sure: bool = True
+    mirrored: bool = False
+
+
+def code_of(seed: int) -> bytes:
+    """The compiled code of ``make_entry(seed)``."""
+    return make_entry(seed)[1].cubin
+
+
+def _filled(store: DiskStore) -> Promise:
+    """Some entries, and a journal in three finished files; nothing is to change."""
+    keys = fill(store, ENTRIES)
+    journals = [Journal(store.layout.journal, 3600.0) for _ in range(3)]
+    used = {key: number + 2 for number, key in enumerate(keys[:3])}
+    # All are open at once, or the second would take over the first one's file.
+    for number, journal in enumerate(journals):
+        for _ in range(used[keys[number]]):
+            journal.hit(keys[number], "disk", made_at=1_700_000_000.0 + number, saved_us=1000)
+        journal.miss(keys[number])
+        journal.event(PUBLISH, key=keys[number], compile_us=150_000)
+    for journal in journals:
+        journal.close()
+    code = {key: code_of(seed) for seed, key in enumerate(keys)}
+    counts = Counts(sum(used.values()), 3, 3)
+    return Promise({key: {data} for key, data in code.items()}, dict(code), counts=counts, usage=used)
+
+
+# ---- Publishing ----
+
+
+def _before_fresh(store: DiskStore) -> Promise:
+    promise = _filled(store)
+    key, artifact, _ = make_entry(FRESH)
+    promise.served[key], promise.finished[key] = {None, artifact.cubin}, artifact.cubin
+    return promise
+
+
+def _before_replacing(store: DiskStore) -> Promise:
+    promise = _filled(store)
+    key, artifact, _ = make_entry(0, cubin_bytes=NEW_BYTES)
+    promise.served[key].add(artifact.cubin)
+    promise.finished[key] = artifact.cubin
+    return promise
+
+
+def _publishing(seed: int, cubin_bytes: int) -> Callable[[DiskStore], Action]:
+    def begin(store: DiskStore) -> Action:
+        key, artifact, described = make_entry(seed, cubin_bytes=cubin_bytes)
+        durable = DiskStore(store.layout, durable=True)
+
+        def act() -> object:
+            with file_lock(store.layout.key_lock(key), _WAIT_S):
+                durable.publish(key, artifact, described)
+            return key
+
+        return act
+
+    return begin
+
+
+# ---- Upkeep ----
+
+
+def _before_evicting(store: DiskStore) -> Promise:
+    promise = _filled(store)
+    for key in promise.served:
+        promise.served[key].add(None)
+        promise.finished[key] = None
+    return promise
+
+
+def _evicting(store: DiskStore) -> Action:
+    journal = Journal(store.layout.journal, 3600.0)
+
+    def act() -> object:
+        chosen = housekeeping.plan_cleaning(store, Limits(everything=True))
+        return housekeeping.apply(store, journal, chosen).evicted
+
+    return act
+
+
+def _before_repairing(store: DiskStore) -> Promise:
+    promise = _filled(store)
+    flipped, blobless, torn, orphaned = damaged = fill(store, 4, start=100)
+    data = bytearray(blob_file(store, flipped).read_bytes())
+    data[100] ^= 1
+    blob_file(store, flipped).write_bytes(data)
+    blob_file(store, blobless).unlink()
+    record_file(store, torn).write_bytes(record_file(store, torn).read_bytes()[:-10])
+    record_file(store, orphaned).unlink()
+    stale = store.layout.temp / "1-0123456789abcdef"
+    stale.write_bytes(b"half a bl")
+    for key in damaged:
+        promise.served[key], promise.finished[key] = {None}, None
+    return Promise(promise.served, promise.finished, frozenset(damaged), promise.counts, promise.usage)
+
+
+def _repairing(store: DiskStore) -> Action:
+    journal = Journal(store.layout.journal, 3600.0)
+    return lambda: len(integrity.repair(store, journal, list(integrity.check(store))))
+
+
+def _before_importing(store: DiskStore) -> Promise:
+    """A pack of entries that are there, damaged and missing; it lies where it is copied along."""
+    promise = _filled(store)
+    source = make_store(store.layout.root.parent / "source")
+    _, damaged, *new = fill(source, 1) + fill(source, 3, start=200)
+    export_pack(source, store.layout.jobs / _PACK)
+    publish(store, 200)
+    path = blob_file(store, damaged)
+    path.write_bytes(path.read_bytes()[:-2000])
+    for seed, key in zip((200, 201, 202), (damaged, *new), strict=True):
+        promise.served[key], promise.finished[key] = {None, code_of(seed)}, code_of(seed)
+    damages = frozenset({damaged})
+    return Promise(promise.served, promise.finished, damages, promise.counts, promise.usage)
+
+
+def _importing(store: DiskStore) -> Action:
+    journal = Journal(store.layout.journal, 3600.0)
+
+    def act() -> object:
+        imported = import_pack(store, journal, Pack(store.layout.jobs / _PACK))
+        journal.close()
+        if imported.refused:
+            raise OSError(imported.refused[0].cause)
+        return imported.taken
+
+    return act
+
+
+def _folding(store: DiskStore) -> Action:
+    def act() -> object:
+        layout = store.layout
+        with file_lock(layout.maintenance_lock, _WAIT_S):
+            return fold(layout.journal, layout.temp, keep=lambda _: True)
+
+    return act
+
+
+def _before_counting(store: DiskStore) -> Promise:
+    promise = _filled(store)
+    more = Counts(hits=4, misses=1, compiles=1)
+    return Promise(promise.served, promise.finished, counts=promise.counts, usage=promise.usage, more=more)
+
+
+def _counting(store: DiskStore) -> Action:
+    key = make_entry(0)[0]
+
+    def act() -> object:
+        journal = Journal(store.layout.journal, 3600.0)
+        for _ in range(3):
+            journal.hit(key, "disk", made_at=1_700_000_000.0)
+        journal.miss(key)
+        journal.event(PUBLISH, key=key, compile_us=1)
+        journal.hit(key, "memory", made_at=1_700_000_000.0)
+        journal.close()
+        return True
+
+    return act
+
+
+def _before_syncing(store: DiskStore) -> Promise:
+    """A mirror that has seen some of it."""
+    promise = _filled(store)
+    Mirror(store).sync()
+    key = publish(store, FRESH)
+    store.delete(make_entry(1)[0])
+    journal = Journal(store.layout.journal, 3600.0)
+    journal.event(PUBLISH, key=key, compile_us=1000)
+    journal.close()
+    promise.served[key], promise.finished[key] = {code_of(FRESH)}, code_of(FRESH)
+    promise.served[make_entry(1)[0]], promise.finished[make_entry(1)[0]] = {None}, None
+    counts = promise.counts.plus(Counts(compiles=1))
+    return Promise(promise.served, promise.finished, counts=counts, usage=promise.usage)
+
+
+def _syncing(store: DiskStore) -> Action:
+    return lambda: Mirror(store).sync().added
+
+
+# ---- The engine, with a compiler that takes no time ----
+
+
+def selection() -> Selection:
+    """What the engine makes of ``PROBLEM``."""
+    return Selector().select(PROBLEM, None, "nvrtc", None)
+
+
+def _artifact(_: Selection, stages: StageClock) -> Artifact:
+    with stages(COMPILE):
+        return make_entry(0)[1]
+
+
+def _before_a_miss(store: DiskStore) -> Promise:
+    promise = _filled(store)
+    key = selection().key
+    promise.served[key], promise.finished[key] = {None, code_of(0)}, code_of(0)
+    more = Counts(misses=1, compiles=1)
+    return Promise(promise.served, promise.finished, counts=promise.counts, usage=promise.usage, more=more)
+
+
+def _before_a_hit(store: DiskStore) -> Promise:
+    promise = _filled(store)
+    chosen, artifact = selection(), make_entry(0)[1]
+    store.publish(chosen.key, artifact, lambda blob: describe(chosen, artifact, blob, {COMPILE: 150.0}))
+    promise.served[chosen.key], promise.finished[chosen.key] = {artifact.cubin}, artifact.cubin
+    more = Counts(hits=1)
+    return Promise(promise.served, promise.finished, counts=promise.counts, usage=promise.usage, more=more)
+
+
+def _before_a_damaged_hit(store: DiskStore) -> Promise:
+    promise = _before_a_hit(store)
+    key = selection().key
+    path = blob_file(store, key)
+    path.write_bytes(path.read_bytes()[:-2000])
+    promise.served[key].add(None)
+    more = Counts(misses=1, compiles=1)
+    return Promise(promise.served, promise.finished, frozenset({key}), promise.counts, promise.usage, more)
+
+
+def _getting(store: DiskStore) -> Action:
+    vars(engine).update(make_artifact=_artifact)
+    cache = engine.Cache(DiskStore(store.layout, durable=True), Settings())
+    cache.select(PROBLEM)  # reads the compiler's version, once; the promise holds from then on
+
+    def act() -> object:
+        with cache:
+            kernel = cache.get_or_compile(PROBLEM)
+        return {"key": kernel.key, "cubin": hashlib.sha256(kernel.cubin).hexdigest()}
+
+    return act
+
+
+GETTING = ("get, missing", "get, there", "get, damaged")
+"""Operations that hand out a kernel, whatever system call is refused."""
+
+OPERATIONS = {
+    "publish": Operation(_before_fresh, _publishing(FRESH, 3000)),
+    "replace": Operation(_before_replacing, _publishing(0, NEW_BYTES)),
+    "evict": Operation(_before_evicting, _evicting),
+    "repair": Operation(_before_repairing, _repairing, sure=False),
+    "import": Operation(_before_importing, _importing, may_raise=("OSError", "StoreError")),
+    "fold": Operation(_filled, _folding),
+    "count": Operation(_before_counting, _counting, may_raise=(), sure=False),
+    "sync": Operation(_before_syncing, _syncing, may_raise=("MirrorError",), mirrored=True),
+    "get, missing": Operation(_before_a_miss, _getting, may_raise=(), sure=False),
+    "get, there": Operation(_before_a_hit, _getting, may_raise=(), sure=False),
+    "get, damaged": Operation(_before_a_damaged_hit, _getting, may_raise=(), sure=False),
+}

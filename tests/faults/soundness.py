@@ -1,0 +1,134 @@
+"""What must hold of a store after anything that befell it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cache_engine import housekeeping, integrity
+from cache_engine.errors import CorruptEntry
+from cache_engine.mirror.sync import Mirror
+from cache_engine.model.key import CacheKey
+from cache_engine.policy.plan import Limits
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal, read_journal
+from cache_engine.store.layout import key_of_blob_name
+from tests.faults.operations import Counts, Promise
+
+WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR = (
+    "wrong bytes",
+    "lost",
+    "seen as corrupt",
+    "acknowledged, not done",
+    "journal",
+    "leftovers after tidying",
+    "damage after tidying",
+    "mirror",
+)
+_MIRRORED = ("kernels", "usage", "events", "totals", "unreadable")
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A promise not kept: which, and how."""
+
+    kind: str
+    text: str
+
+
+def leftovers(store: DiskStore) -> list[Path]:
+    """What only a writer that died leaves: temporaries, blobs that no record names, journal files half folded."""
+    layout = store.layout
+    named = {layout.blob_path(CacheKey(record.key), record.blob.digest) for record in store.records()}
+    blobs = [path for path in layout.kernels.glob("*/*") if key_of_blob_name(path.name, path.parent.name)]
+    return [
+        *layout.temp.iterdir(),
+        *(path for path in blobs if str(path) not in named),
+        *layout.journal.glob("*.folding"),
+    ]
+
+
+def tidy(store: DiskStore) -> None:
+    """One cleaning, right after; and one repair, for entries that were damaged from the start."""
+    journal = Journal(store.layout.journal, 3600.0)
+    housekeeping.apply(store, journal, housekeeping.plan_cleaning(store, Limits()))
+    integrity.repair(store, journal, list(integrity.check(store)))
+    journal.close()
+
+
+def troubles(
+    store: DiskStore, promise: Promise, *, done: bool, refused: bool = False, mirrored: bool = False
+) -> list[Trouble]:
+    """Looks into a store as it was left, tidies it, and looks again.
+
+    Args:
+        done: whether the operation was acknowledged, so that all it promised must be there.
+        refused: whether a system call failed, so that usage may not have been counted although it was acknowledged.
+        mirrored: whether to compare the mirror with one built anew.
+    """
+    found = [*_served(store, promise, done), *_counted(store, promise, exact=done and not refused)]
+    if mirrored:
+        found += _mirrored(store)
+    tidy(store)
+    found += [Trouble(LEFTOVERS, path.name) for path in leftovers(store)]
+    found += [Trouble(DAMAGE, f"{finding.kind} {finding.path}") for finding in integrity.check(store)]
+    found += [*_served(store, promise, done), *_counted(store, promise, exact=done and not refused)]
+    return found
+
+
+def _served(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]:
+    for key, meanwhile in promise.served.items():
+        allowed = {promise.finished[key]} if done else meanwhile
+        try:
+            loaded = store.get(key)
+        except CorruptEntry as error:
+            if done or key not in promise.damaged:
+                yield Trouble(CORRUPT, str(error))
+            continue
+        code = None if loaded is None else loaded.cubin
+        if code in allowed:
+            continue
+        if code is None:
+            yield Trouble(LOST, key)
+        else:
+            ours = code in meanwhile or code == promise.finished[key]
+            yield Trouble(UNDONE if ours else WRONG_BYTES, f"{key}: {len(code)} bytes")
+
+
+def _counted(store: DiskStore, promise: Promise, *, exact: bool) -> Iterator[Trouble]:
+    """What was on disk before is counted once, and what was to be added once at most."""
+    tally = read_journal(store.layout.journal)
+    totals = tally.totals
+    counts = Counts(sum(totals.hits.values()), totals.misses, totals.compiles)
+    most = promise.counts.plus(promise.more)
+    least = most if exact else promise.counts
+    for name in ("hits", "misses", "compiles"):
+        count, low, high = (getattr(some, name) for some in (counts, least, most))
+        if not low <= count <= high:
+            yield Trouble(JOURNAL, f"{count} {name}, not {low} to {high}")
+    numbers = (*totals.hits.values(), totals.saved_us, totals.compile_us, totals.evictions, totals.evicted_bytes)
+    if min(numbers, default=0) < 0:
+        yield Trouble(JOURNAL, f"a negative sum: {totals}")
+    used: dict[str, int] = {}
+    for usage in tally.usage:
+        used[usage.key] = used.get(usage.key, 0) + sum(usage.hits.values())
+    for key, hits in promise.usage.items():
+        # What is evicted takes its usage with it.
+        if promise.finished[key] is not None and not hits <= used.get(key, 0) <= hits + promise.more.hits:
+            yield Trouble(JOURNAL, f"{used.get(key, 0)} hits on {key[:12]}, not {hits}")
+
+
+def _content(store: DiskStore, *, rebuild: bool) -> dict[str, list[Any]]:
+    mirror = Mirror(store)
+    mirror.sync(rebuild=rebuild)
+    with mirror.read() as connection:
+        return {table: sorted(connection.execute(f"FROM {table}").fetchall(), key=repr) for table in _MIRRORED}
+
+
+def _mirrored(store: DiskStore) -> Iterator[Trouble]:
+    synced, rebuilt = (_content(store, rebuild=rebuild) for rebuild in (False, True))
+    for table, rows in rebuilt.items():
+        if synced[table] != rows:
+            yield Trouble(MIRROR, f"{table} has {len(synced[table])} rows, not these {len(rows)}")

@@ -1,0 +1,54 @@
+"""One system call goes wrong: the process is killed there, or the call is refused. Every promise holds all the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults.campaign import Campaign
+from tests.faults.operations import GETTING, OPERATIONS
+
+Start = Callable[[str], Campaign]
+# What changes nothing on disk is killed at now and then; all of it in the long run.
+SAMPLE = {"publish": 100, "replace": 100, "sync": 0}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_killed_at_a_system_call_it_loses_nothing_and_serves_nothing_wrong(name: str, campaign: Start) -> None:
+    trials = campaign(name)
+    troubles = trials.run(trials.kills(SAMPLE.get(name, 2)))
+    assert not troubles, "\n".join(troubles)
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "sync"])
+def test_a_refused_system_call_does_no_harm(name: str, campaign: Start) -> None:
+    trials = campaign(name)
+    everywhere = name in ("publish", "replace", *GETTING)
+    thoroughly = name in ("publish", "get, missing")
+    troubles = trials.run(trials.refusals(None if everywhere else 3, 2 if thoroughly else 1))
+    assert not troubles, "\n".join(troubles)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_killed_at_any_system_call_it_loses_nothing_and_serves_nothing_wrong(name: str, campaign: Start) -> None:
+    trials = campaign(name)
+    troubles = trials.run(trials.kills(), progress=True)
+    assert not troubles, "\n".join(troubles)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_any_refusal_of_any_system_call_does_no_harm(name: str, campaign: Start) -> None:
+    trials = campaign(name)
+    troubles = trials.run(trials.refusals(), progress=True)
+    assert not troubles, "\n".join(troubles)
+
+
+def test_a_durable_publish_syncs_bytes_before_their_name_and_the_name_before_what_follows(campaign: Start) -> None:
+    trace = campaign("replace").trace
+    order = re.findall(r" (write|fsync|rename|unlink)\(", trace[trace.index("getsid(") : trace.rindex("getsid(")])
+    written_whole = ["write", "fsync", "rename", "fsync"]
+    assert order == [*written_whole, *written_whole, "unlink"]
