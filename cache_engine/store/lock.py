@@ -1,7 +1,8 @@
 """Locks between processes and threads, with a bounded wait.
 
-``portalocker`` over one file per lock. Its blocking form ignores timeouts and its own polling (every 250 ms) starves
-waiters, so this polls every few milliseconds at random. A lock ends with its process, whatever becomes of it. On
+``portalocker`` over one file per lock. Its polling, every 250 ms, starves waiters; polling faster still serves whoever
+asks again at once before those who sleep. So waiters block in the kernel, which is fair, and as blocking knows no
+timeout, in a thread that is left behind when the wait is over. A lock ends with its process, whatever becomes of it. On
 network file systems such locks are best effort.
 """
 
@@ -33,11 +34,8 @@ def file_lock(path: Path, timeout_s: float, *, shared: bool = False) -> Iterator
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     holder = os.getpid()
     try:
-        deadline = time.monotonic() + timeout_s
-        while not try_lock(descriptor, shared=shared):
-            if time.monotonic() >= deadline:
-                raise LockTimeout(f"lock {path.name} was held by another process for more than {timeout_s:g} s")
-            time.sleep(random.uniform(*_POLL_S))  # noqa: S311 (jitter, no secret)
+        if not try_lock(descriptor, shared=shared) and not _wait_in_line(descriptor, timeout_s, shared):
+            raise LockTimeout(f"lock {path.name} was held by another process for more than {timeout_s:g} s")
         yield
     finally:
         # Closing is not enough: a child forked meanwhile has the file open too, and would keep the lock. In that child,
@@ -73,13 +71,87 @@ def _unlock(descriptor: int) -> None:
         portalocker.unlock(descriptor)
 
 
+def _wait_in_line(descriptor: int, timeout_s: float, shared: bool) -> bool:
+    """Waits for a lock until it is had or time is up; whether it was had."""
+    if timeout_s <= 0:
+        return False
+    waiter = _Waiter(descriptor, shared)
+    try:
+        threading.Thread(target=waiter.wait, daemon=True).start()
+    except RuntimeError:  # this process may have no more threads
+        waiter.close()
+        return _poll(descriptor, timeout_s, shared)
+    return waiter.had_within(timeout_s)
+
+
+class _Waiter:
+    """Blocks for a lock in a thread, which may be given up."""
+
+    def __init__(self, descriptor: int, shared: bool) -> None:
+        # A descriptor of its own: closing the other one, when the wait is over, must not pull this from under it.
+        self._descriptor = os.dup(descriptor)
+        self._shared = shared
+        self._deciding = threading.Lock()
+        self._over = threading.Event()
+        self._given_up = self._had = False
+        self._trouble: OSError | None = None
+
+    def wait(self) -> None:
+        """Body of the thread."""
+        try:
+            _lock(self._descriptor, self._shared, blocking=True)
+            with self._deciding:
+                self._had = not self._given_up
+                if self._given_up:
+                    # Not by closing alone: a child forked meanwhile has the file open too.
+                    _unlock(self._descriptor)
+        except OSError as error:
+            self._trouble = error
+        finally:
+            self._over.set()
+            self.close()
+
+    def had_within(self, timeout_s: float) -> bool:
+        """Whether the lock was had in time; else the thread gives it back should it ever come.
+
+        Raises:
+            OSError: when locking does not work here.
+        """
+        try:
+            self._over.wait(timeout_s)
+        finally:  # also when interrupted
+            with self._deciding:
+                self._given_up = not self._had
+        if self._trouble is not None:
+            raise self._trouble
+        return self._had
+
+    def close(self) -> None:
+        """Closes the thread's descriptor."""
+        with suppress(OSError):
+            os.close(self._descriptor)
+
+
+def _poll(descriptor: int, timeout_s: float, shared: bool) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        time.sleep(random.uniform(*_POLL_S))  # noqa: S311 (jitter, no secret)
+        if try_lock(descriptor, shared=shared):
+            return True
+    return False
+
+
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     """Locks an open file if nobody else holds it; closing the file releases it, unless a forked child has it too."""
+    return _lock(descriptor, shared, blocking=False)
+
+
+def _lock(descriptor: int, shared: bool, *, blocking: bool) -> bool:
     import portalocker  # 45 ms, and no hit needs it
 
     kind = portalocker.LockFlags.SHARED if shared else portalocker.LockFlags.EXCLUSIVE
     try:
-        portalocker.lock(descriptor, kind | portalocker.LockFlags.NON_BLOCKING)
+        portalocker.lock(descriptor, kind if blocking else kind | portalocker.LockFlags.NON_BLOCKING)
     except portalocker.AlreadyLocked:
         return False
     except portalocker.LockException as error:

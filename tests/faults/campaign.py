@@ -163,7 +163,7 @@ class Campaign:
         return []
 
 
-def report(counts: Mapping[str, int]) -> None:
+def report(counts: Mapping[str, object]) -> None:
     """Adds a test's counts to the file that FAULT_REPORT names, which several processes may write at a time."""
     path = os.environ.get("FAULT_REPORT")
     if not path:

@@ -1,0 +1,110 @@
+"""Many processes at once: one compile per key, no lost update, and everybody's turn comes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cache_engine.engine import open_cache
+from tests.faults.campaign import report
+
+_ASK = """
+import sys, time
+from cache_engine import GemmProblem, open_cache
+store, operations, keys, start = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+problems = [GemmProblem(64, 48 + 16 * number, 80, dtype="fp32", arch="sm_90") for number in range(keys)]
+with open_cache(store, memory_bytes=0, durability="fast") as cache:
+    time.sleep(max(0, start - time.time()))
+    compiled = 0
+    for operation in range(operations):
+        kernel = cache.get_or_compile(problems[operation % keys])
+        assert not kernel.unpublished, kernel.unpublished
+        compiled += kernel.tier == "compiled"
+print(compiled)
+"""
+
+_LOCK = """
+import json, sys, time
+from pathlib import Path
+from cache_engine.store.lock import file_lock
+import portalocker
+path, start, seconds = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+time.sleep(max(0, start - time.time()))
+waits, end = [], start + seconds
+while (asked := time.time()) < end:
+    with file_lock(path, 60):
+        waits.append(time.time() - asked)
+        time.sleep(0.001)
+print(json.dumps(waits))
+"""
+
+
+def _run(code: str, processes: int, *arguments: object) -> list[str]:
+    """What so many processes print that run the code side by side."""
+    running = [
+        subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
+        for _ in range(processes)
+    ]
+    printed = [process.communicate()[0] for process in running]
+    assert [process.returncode for process in running] == [0] * processes
+    return printed
+
+
+def _ask(folder: Path, processes: int, operations: int, keys: int) -> None:
+    start = time.time() + 0.3 + 0.1 * processes
+    compiled = sum(map(int, _run(_ASK, processes, folder / "store", operations, keys, start)))
+    assert compiled == keys
+    with open_cache(folder / "store") as cache:
+        totals = cache.stats().totals
+        assert (totals.compiles, totals.misses) == (keys, keys)
+        assert sum(totals.hits.values()) == processes * operations - keys
+        assert totals.publish_failures == totals.corruptions == 0
+        assert cache.verify() == []
+    asked = processes * operations
+    report({"contention": f"{processes} processes, {keys} keys", "asked": asked, "compiled": compiled, "lost": 0})
+
+
+def _turns(folder: Path, processes: int, seconds: float) -> dict[str, float]:
+    start = time.time() + 0.3 + 0.1 * processes
+    printed = _run(_LOCK, processes, folder / "some.lock", start, seconds)
+    waits = [json.loads(line) for line in printed]
+    counts = [len(each) for each in waits]
+    ordered = sorted(wait for each in waits for wait in each)
+    return {
+        "processes": processes,
+        "turns": sum(counts),
+        "fewest": min(counts),
+        "most": max(counts),
+        # Jain's index: 1 when all get the same, 1/n when one gets everything.
+        "fairness": round(sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts)), 4),
+        "p50_ms": round(ordered[len(ordered) // 2] * 1e3, 2),
+        "p99_ms": round(ordered[len(ordered) * 99 // 100] * 1e3, 2),
+        "max_ms": round(ordered[-1] * 1e3, 2),
+    }
+
+
+def test_processes_that_ask_for_the_same_kernels_compile_each_once(tmp_path: Path) -> None:
+    _ask(tmp_path, processes=4, operations=200, keys=2)
+
+
+def test_everybodys_turn_comes(tmp_path: Path) -> None:
+    turns = _turns(tmp_path, processes=6, seconds=1.5)
+    assert turns["fairness"] >= 0.9, turns
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("keys", [1, 16])
+def test_sixteen_processes_asking_a_thousand_times_compile_each_kernel_once(tmp_path: Path, keys: int) -> None:
+    _ask(tmp_path, processes=16, operations=1000, keys=keys)
+
+
+@pytest.mark.soak
+def test_the_turns_of_sixteen_processes_are_fair(tmp_path: Path) -> None:
+    turns = _turns(tmp_path, processes=16, seconds=20)
+    report({"lock": "held 1 ms at a time", **turns})
+    assert turns["fairness"] >= 0.9, turns
