@@ -308,9 +308,10 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Sequence[object]], di
 
 def print_fields(fields: Mapping[str, object]) -> None:
     """Prints names and values, one pair to a line, aligned."""
-    width = max((len(name) for name in fields), default=0)
-    for name, value in fields.items():
-        print(f"{name:<{width}}  {printable(str(value))}")
+    texts = {printable(name): printable(str(value)) for name, value in fields.items()}
+    width = max(map(len, texts), default=0)
+    for name, text in texts.items():
+        print(f"{name:<{width}}  {text}")
 
 
 @contextmanager
