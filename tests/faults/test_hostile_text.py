@@ -23,8 +23,9 @@ from tests.helpers import make_entry, make_store
 
 MARKUP = [
     "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "</td></tr></table>", "<!--", "-->", "]]>",
-    "&lt;b&gt;", "javascript:alert(1)", "[x](javascript:alert(1))", "![x](https://example.org/x.png)", "**bold**", "`code`",
-    "# title", "$x^2$", ":material/delete:", ":red[x]", "[bold red]x[/]", "[/]", "[link=https://example.org]x[/link]", "{{7*7}}",
+    "&lt;b&gt;", "javascript:alert(1)", "[x](javascript:alert(1))", "![x](https://example.org/x.png)",
+    "**bold**", "`code`", "# title", "$x^2$", ":material/delete:", ":red[x]", "[bold red]x[/]", "[/]",
+    "[link=https://example.org]x[/link]", "{{7*7}}",
     "${7*7}", "<%= 7*7 %>", "{0}", "{x.__class__}", "%s%s%n", "%(x)s", "{}", "{", "}",
 ]  # fmt: skip
 SQL = [
@@ -38,7 +39,8 @@ SHELL = [
 ]  # fmt: skip
 UNICODE = [
     "\u202egnp.exe", "\u200b", "\ufeff", "\u2028", "\u2029", "\x00", "\x1b[31m", "\x1b]0;owned\x07", "\x1b[2J", "\x07",
-    "\r", "a\r\nb", "a\nb", "\x7f", "\x9b31m", "ß", "İ", "ı", "Ǆ", "é", "e\u0301", "한글", "日本語", "עברית", "العربية", "🦄",
+    "\r", "a\r\nb", "a\nb", "\x7f", "\x9b31m", "ß", "İ", "ı", "Ǆ", "é", "e\u0301", "한글", "日本語", "עברית",
+    "العربية", "🦄",
     "👩‍👩‍👧‍👦", "\U0010ffff", "\ufffd", "\ue000", "Ω" * 1000, "a" * 10_000, "\u0300" * 50, "１２３", "Ｓｍ＿９０",
 ]  # fmt: skip
 HOSTILE = [*MARKUP, *SQL, *SHELL, *UNICODE]
