@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
 from cache_engine.engine import Cache, open_cache
+from cache_engine.errors import MirrorError
 from cache_engine.jobs import Jobs
 from cache_engine.mirror import queries
+
+_OLD_ANSWERS = "old answers"
+_MOST_ANSWERS = 256
 
 
 @st.cache_resource(show_spinner=False)
@@ -27,13 +32,39 @@ def jobs() -> Jobs:
 def ask(question: str, *arguments: Any, **options: Any) -> Any:
     """The answer of one of ``mirror.queries``, after taking over what is new in the store.
 
-    Answers are kept until the mirror changes, so a page that is drawn again costs no query.
+    Answers are kept until the mirror changes, so a page that is drawn again costs no query. When the mirror cannot be
+    read just now, the last answer is given again; ``age_of_answers`` tells.
 
     Raises:
-        MirrorError: when the mirror cannot be read just now.
+        MirrorError: when the mirror cannot be read, and never could.
     """
-    generation = cache().mirror.sync().generation
-    return _answer(str(cache().layout.root), generation, question, arguments, options)
+    asked = (question, repr(arguments), repr(options))
+    if _OLD_ANSWERS in st.session_state and asked in _last_answers():
+        return _last_answers()[asked][0]  # one wait a page is enough
+    try:
+        generation = cache().mirror.sync().generation
+        answer = _answer(str(cache().layout.root), generation, question, arguments, options)
+    except MirrorError as error:
+        if asked not in _last_answers():
+            raise
+        answer, answered_at = _last_answers()[asked]
+        st.session_state[_OLD_ANSWERS] = (answered_at, str(error))
+    else:
+        if len(_last_answers()) >= _MOST_ANSWERS:
+            _last_answers().clear()
+        _last_answers()[asked] = (answer, time.time())
+    return answer
+
+
+def age_of_answers() -> tuple[float, str] | None:
+    """When a page's answers are from (seconds since 1970) and why they are no newer; ``None`` if they are new."""
+    old: tuple[float, str] | None = st.session_state.pop(_OLD_ANSWERS, None)
+    return old
+
+
+@st.cache_resource(show_spinner=False)
+def _last_answers() -> dict[tuple[str, str, str], tuple[Any, float]]:
+    return {}
 
 
 @st.cache_data(show_spinner=False, max_entries=256)

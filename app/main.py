@@ -27,7 +27,9 @@ page = st.navigation(
     ],
     position="top",
 )
+notice = st.empty()
 try:
     page.run()
+    widgets.age_notice(notice)
 except GemmCacheError as error:
     widgets.problem("This page could not be made.", str(error))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Literal
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app import context, presenters
 from cache_engine.errors import GemmCacheError
 from cache_engine.model.artifact import Record
+from cache_engine.units import human_age
 
 PARTS = ("Summary", "Key", "Source", "PTX", "SASS", "Log")
 _LANGUAGES = {"Source": "cpp", "PTX": "asm", "SASS": "asm", "Log": None}
@@ -28,6 +31,17 @@ def problem(what: str, cause: str) -> None:
     with st.container(border=True):
         st.error(what, icon=":material/error:")
         st.text(cause)
+
+
+def age_notice(place: DeltaGenerator) -> None:
+    """Says so when a page shows how things were, because the mirror cannot be read just now."""
+    old = context.age_of_answers()
+    if old is not None:
+        answered_at, cause = old
+        with place.container():
+            age = human_age(time.time() - answered_at)
+            st.warning(f"The mirror cannot be read just now. Shown is what was there {age}.", icon=":material/history:")
+            st.text(cause)
 
 
 def tiles(shown: list[presenters.Tile]) -> None:

@@ -39,6 +39,8 @@ _SCHEMA = Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
 SCHEMA_VERSION = hashlib.sha256(_SCHEMA.encode()).hexdigest()[:16]
 _WRITE_TIMEOUT_S = 30.0
 _READ_TIMEOUT_S = 10.0
+# Programs that know nothing of our lock, such as DuckDB's own shell, are waited for so long.
+_PATIENCE_S = 1.0
 # Folder times are this coarse at worst; a folder changed more recently is looked at again next time.
 _SETTLED_NS = 2_000_000_000
 # In place of a folder's time: there is none; it must be looked at again.
@@ -161,7 +163,7 @@ class Mirror:
         try:
             with file_lock(self._layout.mirror_lock, _READ_TIMEOUT_S, shared=True):
                 try:
-                    connection = duckdb.connect(str(self.path), read_only=True, config=_CONFIG)
+                    connection = self._connect(read_only=True)
                 except duckdb.Error as error:
                     raise MirrorError(f"the mirror cannot be read: {error}") from error
                 try:
@@ -201,10 +203,18 @@ class Mirror:
             return os.stat(self.path).st_ino
         return None
 
-    def _connect(self) -> duckdb.DuckDBPyConnection:
+    def _connect(self, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
+        """Opens the file; if another program has it open, it may be done in a moment."""
         import duckdb
 
-        return duckdb.connect(str(self.path), config=_CONFIG)
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return duckdb.connect(str(self.path), read_only=read_only, config=_CONFIG)
+            except duckdb.IOException as error:
+                if _LOCKED not in str(error) or time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.02)
 
     def _discard(self) -> None:
         for path in (self._layout.mirror, self._layout.mirror_log):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +22,7 @@ from cache_engine.store.codec import encode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.leftovers import GRACE_S
-from tests.helpers import blob_file, fill, make_store, record_file
+from tests.helpers import blob_file, fill, make_store, publish, record_file
 
 PAGES = ("overview", "kernels", "architectures", "compile", "admin")
 
@@ -416,3 +418,26 @@ def test_settings_tell_value_variable_and_meaning(open_page: Open, compiled_stor
     assert table.loc["max_entries", "Value"] == "5000"
     assert table.loc["dir", "Environment"] == "GEMM_CACHE_DIR"
     assert table.loc["dir", "Value"] == str(compiled_store)
+
+
+HOLD_MIRROR = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
+
+
+def test_while_the_mirror_cannot_be_read_the_last_answers_are_shown_with_their_age(
+    open_page: Open, compiled_store: Path
+) -> None:
+    app = sound(open_page(compiled_store, "overview"))
+    assert app.metric[0].value == "4"
+    publish(make_store(compiled_store), 50)
+    command = [sys.executable, "-c", HOLD_MIRROR, str(compiled_store / "mirror.duckdb")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        sound(app.run())
+        assert app.metric[0].value == "4"
+        assert "what was there" in app.warning[0].value
+        assert "another program" in app.text[0].value
+        holder.communicate()
+    sound(app.run())
+    assert app.metric[0].value == "5"
+    assert not [warning for warning in app.warning if "what was there" in warning.value]
