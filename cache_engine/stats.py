@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from cache_engine.model.artifact import Count, Seconds
+
 USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT = (
     "use",
     "publish",
@@ -46,15 +48,15 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
     """
 
     kind: str
-    at: float
+    at: Seconds
     key: str = ""
-    made_at: float = 0.0
-    hits: dict[str, int] = msgspec.field(default_factory=dict)
-    misses: int = 0
-    failures: dict[str, int] = msgspec.field(default_factory=dict)
-    saved_us: int = 0
-    compile_us: int = 0
-    stored_bytes: int = 0
+    made_at: Seconds = 0.0
+    hits: dict[str, Count] = msgspec.field(default_factory=dict)
+    misses: Count = 0
+    failures: dict[str, Count] = msgspec.field(default_factory=dict)
+    saved_us: Count = 0
+    compile_us: Count = 0
+    stored_bytes: Count = 0
     detail: str = ""
 
 
@@ -67,10 +69,10 @@ class EntryUsage(msgspec.Struct):
     """
 
     key: str
-    made_at: float
-    hits: dict[str, int] = msgspec.field(default_factory=dict)
-    last_used_at: float = 0.0
-    previous_used_at: float = 0.0
+    made_at: Seconds
+    hits: dict[str, Count] = msgspec.field(default_factory=dict)
+    last_used_at: Seconds = 0.0
+    previous_used_at: Seconds = 0.0
 
     def used(self, at: float, count: int) -> None:
         """Notes uses at that time. The two last ones are kept, whatever order they are told in."""
@@ -81,17 +83,17 @@ class EntryUsage(msgspec.Struct):
 class Totals(msgspec.Struct):
     """Sums over all events."""
 
-    hits: dict[str, int] = msgspec.field(default_factory=dict)
-    misses: int = 0
-    failures: dict[str, int] = msgspec.field(default_factory=dict)
-    saved_us: int = 0
-    compiles: int = 0
-    compile_us: int = 0
-    publish_failures: int = 0
-    corruptions: int = 0
-    evictions: int = 0
-    evicted_bytes: int = 0
-    last_publish_at: float = 0.0
+    hits: dict[str, Count] = msgspec.field(default_factory=dict)
+    misses: Count = 0
+    failures: dict[str, Count] = msgspec.field(default_factory=dict)
+    saved_us: Count = 0
+    compiles: Count = 0
+    compile_us: Count = 0
+    publish_failures: Count = 0
+    corruptions: Count = 0
+    evictions: Count = 0
+    evicted_bytes: Count = 0
+    last_publish_at: Seconds = 0.0
 
 
 class Tally:

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from cache_engine.model.key import CacheKey
 from cache_engine.stats import EVICT, PUBLISH
@@ -315,3 +317,26 @@ def test_a_closed_journal_can_be_dropped(folder: Path) -> None:
         gc.collect()
         time.sleep(0.01)
     assert gone() is None
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=300), st.binary(max_size=300))
+def test_no_bytes_crash_the_reader_or_hide_what_follows(folder: Path, noise: bytes, snapshot: bytes) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    (folder / "1.jsonl").write_bytes(noise + b'\n{"kind":"publish","at":1.0,"compile_us":5}\n')
+    (folder / "snapshot.json").write_bytes(snapshot)
+    totals = read_journal(folder).totals
+    assert totals.compiles >= 1
+    assert totals.compile_us >= 5
+
+
+@pytest.mark.parametrize(
+    "fields", ['"misses":-5', '"hits":{"disk":-1}', '"saved_us":-1', '"at":-1.0', '"compile_us":1e99']
+)
+def test_a_line_with_numbers_that_cannot_be_is_passed_over(folder: Path, fields: str) -> None:
+    (folder / "1.jsonl").write_text(
+        '{"kind":"use","at":1.0,"key":"a",' + fields + '}\n{"kind":"use","at":1.0,"misses":2}\n'
+    )
+    totals = read_journal(folder).totals
+    assert (totals.misses, totals.hits, totals.saved_us) == (2, {}, 0)

@@ -1,0 +1,95 @@
+"""Real disks that are full or may not be written: the caller gets its kernel, and the store stays sound."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cache_engine.engine import open_cache
+from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.policy.plan import Limits
+from tests.helpers import files_of, fill, make_store
+
+PROBLEMS = [GemmProblem(64, 48 + 16 * number, 80, dtype=DType.FP32, arch="sm_90") for number in range(3)]
+
+Mount = Callable[..., Path]
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Mount]:
+    """Mounts something for the test; skips where that is not permitted."""
+    place, mounted = tmp_path / "mounted", 0
+
+    def run(*options: str) -> Path:
+        nonlocal mounted
+        place.mkdir(exist_ok=True)
+        done = subprocess.run(["mount", *options, str(place)], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"nothing may be mounted here: {done.stderr.strip()}")
+        mounted += "remount" not in " ".join(options)
+        return place
+
+    yield run
+    for _ in range(mounted):
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def _write_for_ever(descriptor: int) -> None:
+    while True:
+        os.write(descriptor, bytes(4096))
+
+
+def test_on_a_full_disk_kernels_are_served_and_what_is_there_stays(mount: Mount) -> None:
+    disk = mount("-t", "tmpfs", "-o", "size=512k", "tmpfs")
+    with open_cache(disk / "store", memory_bytes=0) as cache:
+        cubin = cache.get_or_compile(PROBLEMS[0]).cubin
+        filler = os.open(disk / "filler", os.O_WRONLY | os.O_CREAT)
+        with pytest.raises(OSError, match="No space left on device"):
+            _write_for_ever(filler)
+        os.close(filler)
+        for problem in PROBLEMS[1:]:
+            kernel = cache.get_or_compile(problem)
+            assert (kernel.tier, kernel.unpublished) == ("compiled", "the store refused it: No space left on device")
+        found = cache.get_or_compile(PROBLEMS[0])
+        assert (found.tier, found.cubin) == ("disk", cubin)
+        assert list(cache.layout.temp.iterdir()) == []
+        assert cache.verify() == []
+        (disk / "filler").unlink()
+        assert cache.get_or_compile(PROBLEMS[1]).unpublished == ""
+        assert cache.get_or_compile(PROBLEMS[1]).tier == "disk"
+        totals = cache.stats().totals
+        # What could not be written is lost; what is counted is true.
+        assert totals.compiles in (2, 3, 4)
+        assert cache.clean(Limits(everything=True)).kept_entries == 0
+        assert list(files_of(cache.store)) == []
+
+
+def test_on_a_read_only_disk_hits_are_served_and_the_rest_compiled(mount: Mount, tmp_path: Path) -> None:
+    with open_cache(tmp_path / "store") as cache:
+        cubin = cache.get_or_compile(PROBLEMS[0]).cubin
+    mount("--bind", str(tmp_path / "store"))
+    place = mount("-o", "remount,ro,bind")
+    before = sorted((path, path.stat().st_mtime_ns) for path in place.rglob("*"))
+    with open_cache(place, memory_bytes=0) as cache:
+        found = cache.get_or_compile(PROBLEMS[0])
+        assert (found.tier, found.cubin) == ("disk", cubin)
+        kernel = cache.get_or_compile(PROBLEMS[1])
+        assert (kernel.tier, kernel.unpublished) == ("compiled", "the store cannot be locked: Read-only file system")
+        assert cache.verify() == []
+        assert cache.stats().entries == 1
+    assert sorted((path, path.stat().st_mtime_ns) for path in place.rglob("*")) == before
+
+
+def test_a_pack_on_a_full_disk_fails_in_one_piece(mount: Mount, tmp_path: Path) -> None:
+    disk = mount("-t", "tmpfs", "-o", "size=64k", "tmpfs")
+    store = make_store(tmp_path / "store")
+    fill(store, 40)
+    from cache_engine.transfer import export_pack
+
+    with pytest.raises(OSError, match="No space left on device"):
+        export_pack(store, disk / "some.gemmpack")
+    assert list(disk.iterdir()) == []

@@ -1,0 +1,76 @@
+"""Readers while others evict and publish: what they get is right, or nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cache_engine import integrity
+from tests.faults.campaign import report
+from tests.helpers import make_store
+
+_PROGRAM = """
+import json, random, sys, time
+from pathlib import Path
+from cache_engine import housekeeping
+from cache_engine.errors import LockTimeout
+from cache_engine.policy.plan import Limits
+from cache_engine.store.journal import Journal
+from cache_engine.store.lock import file_lock
+from tests.helpers import make_entry, make_store
+role, folder, start, seconds = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+store, generator = make_store(folder), random.Random(role)
+journal = Journal(store.layout.journal, 1.0)
+entries = [make_entry(seed) for seed in range(8)]
+counts = {"right": 0, "missing": 0, "evicted": 0, "published": 0}
+time.sleep(max(0, start - time.time()))
+while time.time() < start + seconds:
+    key, artifact, describe = generator.choice(entries)
+    if role.startswith("reader"):
+        loaded = store.get(key)  # CorruptEntry ends the program, and the test
+        assert loaded is None or loaded.cubin == artifact.cubin
+        counts["missing" if loaded is None else "right"] += 1
+    elif role.startswith("evictor"):
+        plan = housekeeping.plan_cleaning(store, Limits(everything=True))
+        counts["evicted"] += housekeeping.apply(store, journal, plan).evicted
+    else:
+        with file_lock(store.layout.key_lock(key), 30):
+            store.publish(key, artifact, describe)
+        counts["published"] += 1
+journal.close()
+print(json.dumps(counts))
+"""
+
+
+def _read_while_others_evict(folder: Path, seconds: float) -> None:
+    make_store(folder)
+    roles = [f"reader {n}" for n in range(8)] + ["evictor 1", "evictor 2", "publisher 1", "publisher 2"]
+    start = time.time() + 2.0
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, role, str(folder), str(start), str(seconds)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for role in roles
+    ]
+    printed = [process.communicate()[0] for process in running]
+    assert [process.returncode for process in running] == [0] * len(running)
+    sums = {name: sum(json.loads(line)[name] for line in printed) for name in json.loads(printed[0])}
+    assert all(sums.values()), sums
+    report({"readers": 8, "evictors": 2, "publishers": 2, "seconds": seconds, **sums, "wrong": 0})
+    assert list(integrity.check(make_store(folder))) == []
+
+
+def test_what_readers_get_while_others_evict_is_right_or_nothing(tmp_path: Path) -> None:
+    _read_while_others_evict(tmp_path / "store", seconds=2)
+
+
+@pytest.mark.soak
+def test_two_minutes_of_reading_while_others_evict(tmp_path: Path) -> None:
+    _read_while_others_evict(tmp_path / "store", seconds=120)
