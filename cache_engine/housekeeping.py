@@ -76,7 +76,7 @@ def apply(
             on_progress(number)
         if chosen.victims:
             journal.event(CLEAN, stored_bytes=freed, detail=f"{evicted} of {len(chosen.victims)} planned entries")
-        fold(layout.journal, layout.temp, keep=lambda key: os.path.exists(layout.record_path(CacheKey(key))))
+        fold(layout.journal, layout.temp, keep=lambda key: _may_exist(layout, CacheKey(key)))
     return Cleaned(evicted, freed, len(chosen.victims) - evicted)
 
 
@@ -121,3 +121,12 @@ def _published_at(layout: StoreLayout, key: CacheKey) -> float:
         return os.lstat(layout.record_path(key)).st_mtime
     except FileNotFoundError:
         return float("inf")
+
+
+def _may_exist(layout: StoreLayout, key: CacheKey) -> bool:
+    """Whether there is an entry; also when the disk refuses to say: nobody's usage is forgotten for that."""
+    try:
+        os.lstat(layout.record_path(key))
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+    return True
