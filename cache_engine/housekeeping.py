@@ -139,7 +139,7 @@ def apply(
         removed, removed_bytes = _remove(layout, find_leftovers(store))
         if chosen.victims or removed:
             journal.event(CLEAN, stored_bytes=freed + removed_bytes, detail=_summary(evicted, chosen, removed))
-        fold(layout.journal, layout.temp, keep=lambda key: os.path.exists(layout.record_path(CacheKey(key))))
+        fold(layout.journal, layout.temp, keep=lambda key: _may_exist(layout, CacheKey(key)))
     return Cleaned(evicted, freed, len(chosen.victims) - evicted, removed)
 
 
@@ -269,3 +269,12 @@ def _published_at(layout: StoreLayout, key: CacheKey) -> float:
         return os.lstat(layout.record_path(key)).st_mtime
     except FileNotFoundError:
         return float("inf")
+
+
+def _may_exist(layout: StoreLayout, key: CacheKey) -> bool:
+    """Whether there is an entry; also when the disk refuses to say: nobody's usage is forgotten for that."""
+    try:
+        os.lstat(layout.record_path(key))
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+    return True

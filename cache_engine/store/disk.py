@@ -125,6 +125,7 @@ class DiskStore:
 
         Raises:
             OSError: when the disk refuses; then nothing has changed but, at most, an orphan blob left for ``verify``.
+                If it refused no more than the last sync, the entry is there but may not outlive a power cut.
             StoreError: when an entry of another format version is in its place.
         """
         if self.is_foreign(key):

@@ -158,14 +158,25 @@ def _before_evicting(store: DiskStore) -> Promise:
     return promise
 
 
-def _evicting(store: DiskStore) -> Action:
-    journal = Journal(store.layout.journal, 3600.0)
+def _before_cleaning(store: DiskStore) -> Promise:
+    """The half that was never used goes."""
+    promise = _filled(store)
+    for key in set(promise.served) - set(promise.usage):
+        promise.served[key].add(None)
+        promise.finished[key] = None
+    return promise
 
-    def act() -> object:
-        chosen = housekeeping.plan_cleaning(store, Limits(everything=True))
-        return housekeeping.apply(store, journal, chosen).evicted
 
-    return act
+def _evicting(limits: Limits) -> Callable[[DiskStore], Action]:
+    def begin(store: DiskStore) -> Action:
+        journal = Journal(store.layout.journal, 3600.0)
+
+        def act() -> object:
+            return housekeeping.apply(store, journal, housekeeping.plan_cleaning(store, limits)).evicted
+
+        return act
+
+    return begin
 
 
 def _before_repairing(store: DiskStore) -> Promise:
@@ -326,7 +337,8 @@ GETTING = ("get, missing", "get, there", "get, damaged")
 OPERATIONS = {
     "publish": Operation(_before_fresh, _publishing(FRESH, 3000)),
     "replace": Operation(_before_replacing, _publishing(0, NEW_BYTES)),
-    "evict": Operation(_before_evicting, _evicting),
+    "evict": Operation(_before_evicting, _evicting(Limits(everything=True))),
+    "clean": Operation(_before_cleaning, _evicting(Limits(max_entries=ENTRIES // 2)), sure=False),
     "repair": Operation(_before_repairing, _repairing, sure=False),
     "import": Operation(_before_importing, _importing, may_raise=("OSError", "StoreError")),
     "fold": Operation(_filled, _folding),
