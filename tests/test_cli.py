@@ -371,19 +371,10 @@ def test_a_reader_that_goes_away_is_no_error(compiled_store: Path) -> None:
     assert done.returncode == 0
 
 
-def test_bench_measures_everything_beside_something(place: Path) -> None:
-    """Small, and without regard for the goals: times are no matter for tests."""
-    done = run("bench", "--entries", "12", "--rows", "100", "--json", store=place)
-    assert done.returncode in (0, 1), done.stderr
-    results = json.loads(done.stdout)["results"]
-    assert len(results) >= 20
-    assert all(result["seconds"] > 0 and result["beside_seconds"] > 0 for result in results)
-    assert not place.exists()
-
-
 def test_bench_store_measures_the_store_beside_its_peers(place: Path) -> None:
+    """Small, and without regard for the goals: times are no matter for tests."""
     done = run("bench", "store", "--entries", "20", "--json", store=place)
-    assert done.returncode in (0, 1), done.stderr
+    assert done.returncode == 0, done.stderr
     measured = json.loads(done.stdout)
     names = [result["name"] for result in measured["results"]]
     for expected in ("memory hit", "disk hit", "key of", "open a store of 200", "publish, durable", "full lookup"):
@@ -411,26 +402,26 @@ def test_bench_store_measures_the_store_beside_its_peers(place: Path) -> None:
 
 def test_bench_pages_measures_what_the_pages_wait_for(place: Path) -> None:
     done = run("bench", "pages", "--entries", "20", "--rows", "20", "--json", store=place)
-    assert done.returncode in (0, 1), done.stderr
+    assert done.returncode == 0, done.stderr
     measured = json.loads(done.stdout)
     assert any(result["name"].startswith("sync of 20") for result in measured["results"])
     assert not any("disk hit" in result["name"] for result in measured["results"])
     assert (measured["sizes"], measured["left_out"]) == ([], [])
 
 
-def test_bench_says_which_peers_are_missing_and_what_brings_them(
+def test_bench_measures_all_there_is_and_says_which_peers_are_missing_and_what_brings_them(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cuda").mkdir()
     for module in ("triton", "diskcache", "cuda/core"):
         (tmp_path / f"{module}.py").write_text("raise ImportError('not here')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    done = run("bench", "store", "--entries", "10", store=place)
-    assert done.returncode in (0, 1), done.stderr
+    done = run("bench", "--entries", "10", "--rows", "20", store=place)
+    assert done.returncode == 0, done.stderr
     for peer in ("Triton", "cuda.core", "diskcache"):
         assert f"not measured beside {peer}: not here; pip install 'gemm-cache[bench]' brings it" in done.stdout
-    assert "≤ 3×" in done.stdout
-    assert "≤ 3 µs" in done.stdout
+    for line in ("import cache_engine", "disk hit", "first page", "≤ 3×", "≤ 3 µs"):
+        assert line in done.stdout
 
 
 @pytest.mark.parametrize("after_s", [0.4, 1.0, 2.0])
