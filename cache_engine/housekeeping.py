@@ -19,7 +19,7 @@ from cache_engine.stats import CLEAN, EVICT
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold, read_journal
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
-from cache_engine.store.leftovers import abandoned_temporaries, orphan_blobs
+from cache_engine.store.leftovers import abandoned_temporaries, orphan_blobs, remove_orphan
 from cache_engine.store.lock import file_lock
 
 _log = logging.getLogger(__name__)
@@ -136,19 +136,23 @@ def apply(
                     evicted += 1
                     freed += bytes_freed
             on_progress(number)
-        removed, removed_bytes = _remove(layout, find_leftovers(store))
+        removed, removed_bytes = _remove(store, find_leftovers(store))
         if chosen.victims or removed:
             journal.event(CLEAN, stored_bytes=freed + removed_bytes, detail=_summary(evicted, chosen, removed))
         fold(layout.journal, layout.temp, keep=lambda key: _may_exist(layout, CacheKey(key)))
     return Cleaned(evicted, freed, len(chosen.victims) - evicted, removed)
 
 
-def _remove(layout: StoreLayout, leftovers: list[Leftover]) -> tuple[int, int]:
+def _remove(store: DiskStore, leftovers: list[Leftover]) -> tuple[int, int]:
     removed = removed_bytes = 0
     for leftover in leftovers:
-        path = layout.root / leftover.path
+        path = store.layout.root / leftover.path
         try:
-            path.unlink(missing_ok=True)
+            if path.is_relative_to(store.layout.kernels):
+                if not remove_orphan(store, path):
+                    continue
+            else:
+                path.unlink(missing_ok=True)
         except OSError as error:
             _log.warning("%s could not be removed: %s", path, error)
         else:

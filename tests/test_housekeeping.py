@@ -155,6 +155,20 @@ def test_what_killed_writers_left_goes_with_any_cleaning_and_is_told_before(stor
     assert (event.kind, event.detail) == (CLEAN, "4 files left behind")
 
 
+def test_an_orphan_published_again_since_it_was_seen_stays(
+    store: DiskStore, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same blob gets the same name."""
+    key = publish(store)
+    record_file(store, key).unlink()
+    seen = housekeeping.find_leftovers(store)
+    assert len(seen) == 1
+    publish(store)
+    monkeypatch.setattr(housekeeping, "find_leftovers", lambda _: seen)
+    assert housekeeping.apply(store, journal, housekeeping.plan_cleaning(store, Limits())).leftovers == 0
+    assert store.get(key) is not None
+
+
 def test_what_is_being_written_is_not_left_behind(store: DiskStore) -> None:
     key = publish(store)
     record_file(store, key).unlink()

@@ -83,6 +83,24 @@ def is_orphan(store: DiskStore, key: CacheKey, path: Path) -> bool:
         return not _is_young(path)
 
 
+def remove_orphan(store: DiskStore, path: Path) -> bool:
+    """Deletes a blob that was seen to be an orphan; whether it still was.
+
+    The same blob may have been published since, under the same name, and its record be there by now.
+
+    Raises:
+        OSError: when the disk refuses.
+    """
+    key = key_of_blob_name(path.name, path.parent.name)
+    if key is None:
+        return False
+    with suppress(LockTimeout), file_lock(store.layout.key_lock(key), 0):
+        if _named(store, key) not in (path.name, None):
+            path.unlink(missing_ok=True)
+            return True
+    return False
+
+
 def _named(store: DiskStore, key: CacheKey) -> str | None:
     """The name of the blob a key's record names: empty when there is no record, ``None`` when it cannot be read."""
     try:
