@@ -51,6 +51,7 @@ def examine(settings: Settings) -> list[Check]:
     else:
         checks.append(Check("gpu", NOTE, f"none: {device}. Everything but launching and timing works without one"))
     checks += _store(settings)
+    checks += _packs(settings)
     return checks
 
 
@@ -90,11 +91,6 @@ def _store(settings: Settings) -> Iterator[Check]:
     except GemmCacheError as error:
         yield Check("store", PROBLEM, str(error))
         return
-    for path in find_packs(settings.packs):
-        try:
-            yield Check("pack", OK, f"{path}, {counted(len(Pack(path, trust=settings.trust_store)), 'kernel')}")
-        except PackUnusable as error:
-            yield Check("pack", PROBLEM, str(error))
     writable = os.access(layout.root, os.W_OK)
     yield Check("store", OK if writable else NOTE, f"{layout.root}{'' if writable else ', which cannot be written'}")
     kind = _file_system(layout.root)
@@ -106,6 +102,15 @@ def _store(settings: Settings) -> Iterator[Check]:
     enough = free > settings.max_bytes
     advice = "" if enough else f", less than the store may grow to ({human_bytes(settings.max_bytes)})"
     yield Check("free disk", OK if enough else NOTE, f"{human_bytes(free)}{advice}")
+
+
+def _packs(settings: Settings) -> Iterator[Check]:
+    for path in find_packs(settings.packs):
+        try:
+            pack = Pack(path, trust=settings.trust_store)
+            yield Check("pack", OK, f"{path}, {counted(len(pack), 'kernel')}")
+        except PackUnusable as error:
+            yield Check("pack", PROBLEM, str(error))
 
 
 def _file_system(path: Path) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cache_engine.config import Settings
 from cache_engine.errors import (
@@ -37,9 +37,6 @@ from cache_engine.store.memory import MemoryTier
 from cache_engine.store.pack import Pack, find_packs
 from cache_engine.tiers import Found, Tiers
 from cache_engine.view import StoreView
-
-if TYPE_CHECKING:
-    pass
 
 _log = logging.getLogger(__name__)
 

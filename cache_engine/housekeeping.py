@@ -196,8 +196,11 @@ class Housekeeper:
     def published(self) -> None:
         """Starts cleaning if it is due and not under way. Returns at once."""
         if self._interval_s > 0 and not (self._thread and self._thread.is_alive()) and self._is_due():
-            self._thread = threading.Thread(target=self._clean, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._clean, daemon=True)
+            # This process may have no more threads; some other will clean.
+            with suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
 
     def close(self) -> None:
         """Ends cleaning after the entry at hand."""

@@ -31,6 +31,10 @@ class Switches:
     enable_caching: bool | None = None
     cache_dir: str | Path | None = None
 
+    def in_force(self) -> Settings:
+        """The settings of an operator without switches of its own."""
+        return _in_force(astuple(Switches()), astuple(self))
+
 
 switches = Switches()
 """Those of all operators in this process."""

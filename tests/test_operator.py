@@ -79,6 +79,7 @@ def test_the_environment_comes_before_the_operator_and_that_before_all_operators
     switches.enable_caching = False
     switches.cache_dir = tmp_path / "all"
     assert (plain.enable_caching, plain.cache_dir) == (False, tmp_path / "all")
+    assert (switches.in_force().enable_caching, switches.in_force().directory()) == (False, tmp_path / "all")
     assert (own.enable_caching, own.cache_dir) == (True, tmp_path / "own")
     own.enable_caching = None
     assert own.enable_caching is False

@@ -211,7 +211,8 @@ def find_packs(places: Iterable[Path]) -> list[Path]:
     """The pack files that settings name: files as they are, and all packs of a folder, by name."""
     found: list[Path] = []
     for place in places:
-        found += sorted(place.glob(f"*{SUFFIX}")) if place.is_dir() else [place]
+        # A folder that may not be looked into is told when it is opened as a pack.
+        found += sorted(place.glob(f"*{SUFFIX}")) if os.path.isdir(place) else [place]
     return found
 
 
