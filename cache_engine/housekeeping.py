@@ -19,7 +19,7 @@ from cache_engine.stats import CLEAN, EVICT
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold, read_journal
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
-from cache_engine.store.leftovers import abandoned_temporaries, orphan_blobs, remove_orphan
+from cache_engine.store.leftovers import abandoned_temporaries, orphan_blobs, remove_orphan, remove_temporary
 from cache_engine.store.lock import file_lock
 
 _log = logging.getLogger(__name__)
@@ -149,13 +149,16 @@ def _remove(store: DiskStore, leftovers: list[Leftover]) -> tuple[int, int]:
         path = store.layout.root / leftover.path
         try:
             if path.is_relative_to(store.layout.kernels):
-                if not remove_orphan(store, path):
-                    continue
+                done = remove_orphan(store, path)
+            elif path.is_relative_to(store.layout.temp):
+                done = remove_temporary(path)
             else:
                 path.unlink(missing_ok=True)
+                done = True
         except OSError as error:
             _log.warning("%s could not be removed: %s", path, error)
-        else:
+            continue
+        if done:
             removed += 1
             removed_bytes += leftover.stored_bytes
     return removed, removed_bytes

@@ -21,7 +21,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file
 from cache_engine.store.journal import SNAPSHOT, Journal, UnknownSnapshot, load_snapshot
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
-from cache_engine.store.leftovers import is_abandoned, is_orphan
+from cache_engine.store.leftovers import is_abandoned, is_orphan, remove_temporary
 from cache_engine.store.lock import file_lock
 
 _LOCK_TIMEOUT_S = 30.0
@@ -162,7 +162,7 @@ def repair(store: DiskStore, journal: Journal, findings: Iterable[Finding]) -> l
                     store.quarantine(key)
                     journal.event(CORRUPT, key=key, detail=f"{finding.kind}: {finding.cause}")
                 elif finding.kind is Kind.STALE_TEMPORARY:
-                    path.unlink(missing_ok=True)
+                    remove_temporary(path)
                 else:
                     store.set_aside(path)
             done.append(finding)

@@ -24,7 +24,7 @@ def main(address: str = "http://127.0.0.1:8501") -> None:
             executable_path=executable, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         )
         page = browser.new_page(viewport={"width": 1280, "height": 860})
-        for path, name in (("", "overview"), ("architectures", "architectures"), ("admin", "admin")):
+        for path, name in (("", "overview"), ("architectures", "architectures")):
             page.goto(f"{address}/{path}")
             take(page, name)
         page.goto(f"{address}/kernels?q=sm_90+tensor_core")
@@ -33,6 +33,11 @@ def main(address: str = "http://127.0.0.1:8501") -> None:
         page.wait_for_timeout(SETTLE_MS)
         page.get_by_text("SASS", exact=True).click()
         take(page, "kernels")
+        page.goto(f"{address}/admin")
+        page.get_by_text("Down to a number of kernels").click()
+        page.get_by_label("Kernels to keep").fill("40")
+        page.get_by_label("Kernels to keep").press("Enter")
+        take(page, "admin")
         page.goto(f"{address}/compile")
         page.get_by_role("button", name="Get kernel").click()
         page.get_by_text("Look into this kernel").wait_for(timeout=60_000)

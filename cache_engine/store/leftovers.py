@@ -11,7 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, LockTimeout
@@ -34,22 +34,49 @@ def abandoned_temporaries(layout: StoreLayout) -> Iterator[Path]:
 
 def is_abandoned(path: Path) -> bool:
     """Whether the writer of a temporary is gone; what is no regular file has none."""
+    with _abandoned(path) as abandoned:
+        return abandoned
+
+
+def remove_temporary(path: Path) -> bool:
+    """Deletes a temporary if its writer is gone; whether it did.
+
+    Raises:
+        OSError: when the disk refuses.
+    """
+    with _abandoned(path) as abandoned:
+        if abandoned:
+            path.unlink(missing_ok=True)
+        return abandoned
+
+
+@contextmanager
+def _abandoned(path: Path) -> Iterator[bool]:
+    """Whether the writer of a temporary is gone. For the body of the ``with`` it is locked, so none can come back."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return False
+        yield False
+        return
     except OSError:
-        return not _is_young(path)
+        yield not _is_young(path)
+        return
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return not _is_young(path)
-        return try_lock(descriptor) and os.path.samestat(os.fstat(descriptor), os.lstat(path))
+        yield _is_free(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def _is_free(descriptor: int, path: Path) -> bool:
+    """Whether the lock of an open file can be had, and the file is still in its place."""
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return try_lock(descriptor) and os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
         return False
     except OSError:
-        return not _is_young(path)
-    finally:
-        os.close(descriptor)
+        pass  # locks do not work here
+    return not _is_young(path)
 
 
 def orphan_blobs(store: DiskStore) -> Iterator[Path]:

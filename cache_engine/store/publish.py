@@ -21,23 +21,9 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
     Raises:
         OSError: when the disk refuses; the temporary is then gone and ``target`` is as it was.
     """
+    descriptor, staged = _stage(temp)
     try:
-        _write_and_rename(temp, target, data, durable)
-    except FileNotFoundError:
-        # Between making the temporary and locking it, a cleaner may have taken it for a dead writer's.
-        _write_and_rename(temp, target, data, durable)
-    if durable:
-        sync_folder(os.path.dirname(target))
-
-
-def _write_and_rename(temp: Path, target: str, data: bytes, durable: bool) -> None:
-    staged = f"{temp}/{os.getpid()}-{secrets.token_hex(8)}"
-    try:
-        descriptor = os.open(staged, _FLAGS, 0o600)
         try:
-            # Tells a cleaner that the writer lives. Where locks do not work it goes by age.
-            with suppress(OSError):
-                try_lock(descriptor)
             view = memoryview(data)
             while view:
                 view = view[os.write(descriptor, view) :]
@@ -54,6 +40,24 @@ def _write_and_rename(temp: Path, target: str, data: bytes, durable: bool) -> No
         with suppress(OSError):
             os.unlink(staged)
         raise
+    if durable:
+        sync_folder(os.path.dirname(target))
+
+
+def _stage(temp: Path) -> tuple[int, str]:
+    """A new temporary, open and locked, and its path. The lock tells cleaners that its writer lives."""
+    while True:
+        staged = f"{temp}/{os.getpid()}-{secrets.token_hex(8)}"
+        descriptor = os.open(staged, _FLAGS, 0o600)
+        try:
+            # A cleaner that came between opening and locking has it locked, or deleted.
+            if try_lock(descriptor) and os.fstat(descriptor).st_nlink:
+                return descriptor, staged
+        except OSError:
+            return descriptor, staged  # locks do not work here, and cleaners go by age
+        os.close(descriptor)
+        with suppress(OSError):
+            os.unlink(staged)
 
 
 def _make_folder(folder: str, durable: bool) -> None:

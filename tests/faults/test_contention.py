@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,13 @@ from cache_engine.engine import open_cache
 from tests.faults.campaign import report
 
 _ASK = """
-import sys, time
+import sys
 from cache_engine import GemmProblem, open_cache
-store, operations, keys, start = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+store, operations, keys = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 problems = [GemmProblem(64, 48 + 16 * number, 80, dtype="fp32", arch="sm_90") for number in range(keys)]
 with open_cache(store, memory_bytes=0, durability="fast") as cache:
-    time.sleep(max(0, start - time.time()))
+    print("ready", flush=True)
+    sys.stdin.readline()
     compiled = 0
     for operation in range(operations):
         kernel = cache.get_or_compile(problems[operation % keys])
@@ -33,9 +33,10 @@ import json, sys, time
 from pathlib import Path
 from cache_engine.store.lock import file_lock
 import portalocker
-path, start, seconds = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
-time.sleep(max(0, start - time.time()))
-waits, end = [], start + seconds
+path, seconds = Path(sys.argv[1]), float(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+waits, end = [], time.time() + seconds
 while (asked := time.time()) < end:
     with file_lock(path, 60):
         waits.append(time.time() - asked)
@@ -45,19 +46,25 @@ print(json.dumps(waits))
 
 
 def _run(code: str, processes: int, *arguments: object) -> list[str]:
-    """What so many processes print that run the code side by side."""
+    """What so many processes print that run the code side by side, all of them from the same moment on."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
     running = [
-        subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
-        for _ in range(processes)
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(processes)
     ]
+    for process in running:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
     printed = [process.communicate()[0] for process in running]
     assert [process.returncode for process in running] == [0] * processes
     return printed
 
 
 def _ask(folder: Path, processes: int, operations: int, keys: int) -> None:
-    start = time.time() + 0.3 + 0.1 * processes
-    compiled = sum(map(int, _run(_ASK, processes, folder / "store", operations, keys, start)))
+    compiled = sum(map(int, _run(_ASK, processes, folder / "store", operations, keys)))
     assert compiled == keys
     with open_cache(folder / "store") as cache:
         totals = cache.stats().totals
@@ -70,8 +77,7 @@ def _ask(folder: Path, processes: int, operations: int, keys: int) -> None:
 
 
 def _turns(folder: Path, processes: int, seconds: float) -> dict[str, float]:
-    start = time.time() + 0.3 + 0.1 * processes
-    printed = _run(_LOCK, processes, folder / "some.lock", start, seconds)
+    printed = _run(_LOCK, processes, folder / "some.lock", seconds)
     waits = [json.loads(line) for line in printed]
     counts = [len(each) for each in waits]
     ordered = sorted(wait for each in waits for wait in each)

@@ -14,7 +14,10 @@ import pytest
 
 from cache_engine.errors import CorruptEntry, StoreError, StoreUnusable
 from cache_engine.model.artifact import PTX, SOURCE
+from cache_engine.store import publish as publish_module
 from cache_engine.store.disk import DiskStore, open_store
+from cache_engine.store.leftovers import remove_temporary
+from cache_engine.store.lock import try_lock
 from tests.helpers import blob_file, files_of, fill, make_entry, make_store, publish, record_file
 
 
@@ -337,3 +340,37 @@ def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) 
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], capture_output=True, text=True)
     tmp_path.chmod(0o755)
     assert "Permission denied; give a directory that you may write" in done.stdout, done.stderr
+
+
+def test_a_temporary_that_a_cleaner_took_before_it_was_locked_is_made_again(
+    store: DiskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Path] = []
+
+    def late(descriptor: int) -> bool:
+        if not taken:
+            (path,) = store.layout.temp.iterdir()
+            assert remove_temporary(path)
+            taken.append(path)
+        return try_lock(descriptor)
+
+    monkeypatch.setattr(publish_module, "try_lock", late)
+    assert store.get(publish(store)) is not None
+    assert len(taken) == 1
+    assert list(store.layout.temp.iterdir()) == []
+
+
+def test_a_temporary_that_a_cleaner_looks_at_is_made_again(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    looking: list[int] = []
+
+    def late(descriptor: int) -> bool:
+        if not looking:
+            (path,) = store.layout.temp.iterdir()
+            looking.append(os.open(path, os.O_RDWR))
+            assert try_lock(looking[0])
+        return try_lock(descriptor)
+
+    monkeypatch.setattr(publish_module, "try_lock", late)
+    assert store.get(publish(store)) is not None
+    os.close(looking[0])
+    assert list(store.layout.temp.iterdir()) == []
