@@ -20,7 +20,7 @@ from cache_engine.jobs import Job
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import DType, GemmProblem, Layout
 from cache_engine.policy.plan import EvictionPlan
-from cache_engine.stats import CLEAN, CORRUPT, EVICT, PUBLISH, REPAIR, UNPUBLISHED, hit_rate
+from cache_engine.stats import CLEAN, CORRUPT, EVICT, IMPORT, PUBLISH, REPAIR, UNPUBLISHED, hit_rate
 from cache_engine.store.codec import stored_bytes
 from cache_engine.units import counted, human_bytes, human_ms, human_rate
 
@@ -42,6 +42,7 @@ EVENTS = {
     EVICT: "evicted",
     CLEAN: "cleaned",
     REPAIR: "repaired",
+    IMPORT: "imported",
 }
 
 
@@ -59,6 +60,8 @@ class Tile:
 def overview_tiles(row: Row, max_entries: int, max_bytes: int) -> list[Tile]:
     """The numbers at the head of the overview."""
     hits = row["memory_hits"] + row["pack_hits"] + row["disk_hits"]
+    failures = row["tier_failures"]
+    failed = f" A pack or the disk failed and was passed over {counted(failures, 'time')}." if failures else ""
     return [
         Tile(
             "Kernels",
@@ -78,7 +81,7 @@ def overview_tiles(row: Row, max_entries: int, max_bytes: int) -> list[Tile]:
             "Hit rate",
             human_rate(hit_rate(hits, row["misses"])),
             f"{row['disk_hits']:,} lookups were served from disk, {row['pack_hits']:,} from packs, "
-            f"{row['memory_hits']:,} from the memory of the process that asked; {row['misses']:,} had to compile.",
+            f"{row['memory_hits']:,} from the memory of the process that asked; {row['misses']:,} had to compile.{failed}",
         ),
         Tile(
             "Compiling saved",
