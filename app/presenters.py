@@ -81,7 +81,8 @@ def overview_tiles(row: Row, max_entries: int, max_bytes: int) -> list[Tile]:
             "Hit rate",
             human_rate(hit_rate(hits, row["misses"])),
             f"{row['disk_hits']:,} lookups were served from disk, {row['pack_hits']:,} from packs, "
-            f"{row['memory_hits']:,} from the memory of the process that asked; {row['misses']:,} had to compile.{failed}",
+            f"{row['memory_hits']:,} from the memory of the process that asked; {row['misses']:,} had to compile."
+            f"{failed}",
         ),
         Tile(
             "Compiling saved",

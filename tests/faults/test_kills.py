@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections import defaultdict
@@ -16,7 +15,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import read_journal
 from tests.faults.campaign import report
 from tests.faults.soundness import leftovers, tidy
-from tests.faults.writers import CODES
+from tests.faults.writers import CODES, read_log
 from tests.helpers import make_store
 
 WRITERS, READERS = 8, 2
@@ -30,11 +29,7 @@ def _killed(folder: Path, kills: int, seed: int) -> tuple[DiskStore, dict[str, l
     numbers = [str(number) for number in (WRITERS, READERS, kills, seed)]
     command = [sys.executable, "-m", "tests.faults.writers", str(store.layout.root), str(logs), *numbers]
     subprocess.run(command, check=True, timeout=600, cwd=Path(__file__).parents[2])
-    said = {
-        path.name: [tuple(json.loads(line)) for line in path.read_text().splitlines()]
-        for path in sorted(logs.iterdir())
-    }
-    return store, said
+    return store, {path.name: read_log(path) for path in sorted(logs.iterdir())}
 
 
 def _writers(said: dict[str, list[Line]]) -> Iterator[tuple[Line, int]]:

@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -40,12 +41,22 @@ ENTRIES: list[list[Entry]] = [[make_entry(seed, cubin_bytes=size) for size in SI
 CODES: dict[CacheKey, list[bytes]] = {sizes[0][0]: [entry[1].cubin for entry in sizes] for sizes in ENTRIES}
 
 
+def read_log(path: Path) -> list[tuple[int, str, str, int]]:
+    """The lines that were said in full; one cut short was not said."""
+    lines = []
+    for text in path.read_text().splitlines():
+        with suppress(json.JSONDecodeError):
+            lines.append(tuple(json.loads(text)))
+    return lines
+
+
 class Log:
     """What one writer says, with the time, which all processes share."""
 
     def __init__(self, path: Path) -> None:
-        """Goes on where it ends."""
+        """Goes on where it ends, on a line of its own: a kill may cut one short where it crosses a page of memory."""
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(self._descriptor, b"\n")
 
     def say(self, what: str, key: str = "", number: int = 0) -> None:
         """Adds a line."""
