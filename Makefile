@@ -10,6 +10,7 @@ INSTALLED := .venv/installed
 DEV := .venv/installed-dev
 BROWSER := .venv/browser
 STRACE := .venv/strace
+COUNTS := $(CURDIR)/.cache/faults.json
 
 .PHONY: run test lint bench soak gpu format clean
 
@@ -38,7 +39,10 @@ bench: $(DEV)
 
 # The long tests.
 soak: $(DEV) $(BROWSER) $(STRACE)
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "soak and not gpu"
+	@mkdir -p .cache; rm -f $(COUNTS)
+	FAULT_REPORT=$(COUNTS) $(BIN)/python -m pytest -n auto --dist worksteal -m "soak and not gpu"
+	FAULT_REPORT=$(COUNTS) $(BIN)/python -m pytest tests/faults/test_damage.py
+	@$(BIN)/python -m tests.faults.summary $(COUNTS)
 
 # On a machine with an NVIDIA GPU.
 gpu: $(DEV)

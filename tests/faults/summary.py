@@ -1,0 +1,42 @@
+"""Prints what the fault tests counted: ``python -m tests.faults.summary FILE``, the file that FAULT_REPORT named."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+Counts = Mapping[str, object]
+
+# Headings, and the tests below each.
+_TABLES = {
+    "Killed at each system call": "test_killed_at_any_system_call",
+    "Each system call refused": "test_any_refusal_of_any_system_call",
+    "Random kills": "test_a_thousand_kills",
+    "Readers while others evict": "test_two_minutes_of_reading",
+    "Contention": "test_(sixteen|the_turns)",
+    "Damage to files": "test_no_",
+}
+
+
+def tables(tests: Mapping[str, Counts]) -> Iterator[str]:
+    """A line for each test, under its heading; trials are added up where there are any."""
+    for heading, pattern in _TABLES.items():
+        found = {name: counts for name, counts in sorted(tests.items()) if re.match(pattern, name)}
+        if not found:
+            continue
+        yield f"\n{heading}"
+        for name, counts in found.items():
+            _, bracket, which = name.rstrip("]").partition("[")
+            label = str(counts.get("damage") or counts.get("contention") or counts.get("lock") or which)
+            numbers = (f"{what} {n:,}" for what, n in counts.items() if isinstance(n, int | float))
+            yield f"  {label + (f' ({which})' if bracket and label != which else ''):<60} {', '.join(numbers)}"
+        trials = [n for counts in found.values() if isinstance(n := counts.get("trials"), int)]
+        if trials:
+            yield f"  {'together':<60} trials {sum(trials):,}"
+
+
+if __name__ == "__main__":
+    print("\n".join(tables(json.loads(Path(sys.argv[1]).read_text()))))

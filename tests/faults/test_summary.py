@@ -1,0 +1,30 @@
+"""What `make soak` prints at its end."""
+
+from __future__ import annotations
+
+from tests.faults.summary import tables
+
+
+def test_counts_stand_under_their_headings_and_trials_are_added_up() -> None:
+    killed = "test_killed_at_any_system_call_it_loses_nothing"
+    lines = list(
+        tables(
+            {
+                f"{killed}[publish]": {"trials": 1000, "reached": 999},
+                f"{killed}[evict]": {"trials": 500, "reached": 500},
+                "test_no_truncation[blob]": {"damage": "every truncation of a blob", "trials": 7, "wrong bytes": 0},
+                "test_something_else": {"trials": 10**6},
+            }
+        )
+    )
+    assert [line for line in lines if not line.startswith("  ")] == [
+        "\nKilled at each system call",
+        "\nDamage to files",
+    ]
+    assert [" ".join(line.split()) for line in lines if line.startswith("  ")] == [
+        "evict trials 500, reached 500",
+        "publish trials 1,000, reached 999",
+        "together trials 1,500",
+        "every truncation of a blob (blob) trials 7, wrong bytes 0",
+        "together trials 7",
+    ]
