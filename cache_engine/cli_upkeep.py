@@ -89,7 +89,7 @@ def verify_verb(settings: Settings, /, repair: bool, sample: float, as_json: boo
     with open_cache(settings, create=False) as cache:
         total, _ = housekeeping.count(cache.layout)
         checked = 0
-        with terminal.progress("Checking", round(total * sample)) as (bar, task):
+        with terminal.progress("Checking", total if sample == 1 else None) as (bar, task):
 
             def one_more() -> None:
                 nonlocal checked

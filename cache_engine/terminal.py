@@ -315,8 +315,8 @@ def print_fields(fields: Mapping[str, object]) -> None:
 
 
 @contextmanager
-def progress(description: str, total: int) -> Iterator[tuple[Progress, Any]]:
-    """A progress bar with the time left, on standard error; yields it with its task."""
+def progress(description: str, total: int | None) -> Iterator[tuple[Progress, Any]]:
+    """A progress bar, on standard error, with the time left if the total is known; yields it with its task."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
