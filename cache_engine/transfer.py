@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cache_engine.errors import CorruptEntry, LockTimeout, StoreError, UsageError
+from cache_engine.errors import CorruptEntry, StoreError, UsageError
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
 from cache_engine.stats import IMPORT
@@ -113,7 +113,7 @@ def import_pack(
                     taken_bytes += row.record_bytes + row.blob_bytes
                 else:
                     present += 1
-            except (CorruptEntry, UnknownFormat, LockTimeout, StoreError) as error:
+            except (StoreError, UnknownFormat) as error:
                 refused.append(Refused(row.key, str(error)))
             on_entry()
     finally:

@@ -13,7 +13,7 @@ from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem,
 from cache_engine.model.gemm import DType
 from cache_engine.model.key import CacheKey
 from cache_engine.selection import Selection
-from cache_engine.store.codec import encode_record
+from cache_engine.store.codec import encode_blob, encode_record
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.publish import publish_file
 
@@ -44,7 +44,7 @@ def add_records(cache: Cache, count: int, first: int = 0) -> list[CacheKey]:
     blob = None
     for number, selection in enumerate(itertools.islice(_selections(cache), first, first + count), first):
         if blob is None:
-            blob = cache.store.blob_of(selection.key, _noise(number))
+            blob = encode_blob(selection.key, _noise(number), compress=True)[1]
         record = _describe(selection, number)(blob)
         publish_file(layout.temp, layout.record_path(selection.key), encode_record(record), durable=False)
         keys.append(selection.key)

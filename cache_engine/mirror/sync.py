@@ -47,9 +47,9 @@ _SETTLED_NS = 2_000_000_000
 _NO_FOLDER, _LOOK_AGAIN = -2, -1
 # In place of a record's stamp: the disk refused to read it.
 _UNREAD = ""
-# An extension that is not built in would be downloaded, and a failing download stalls for seconds.
 # How DuckDB says that another process has the file open.
 _LOCKED = "Could not set lock on file"
+# An extension that is not built in would be downloaded, and a failing download stalls for seconds.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,

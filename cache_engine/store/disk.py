@@ -150,10 +150,6 @@ class DiskStore:
                 with suppress(OSError):
                     os.unlink(replaced)
 
-    def blob_of(self, key: CacheKey, artifact: Artifact) -> Blob:
-        """What a record would say of the artifact's blob, without writing it."""
-        return encode_blob(key, artifact, compress=self._compress)[1]
-
     def delete(self, key: CacheKey) -> int:
         """Removes an entry, the record first; returns the bytes freed. To be called under the key's lock."""
         freed = 0
