@@ -37,8 +37,7 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
         finally:
             os.close(descriptor)
     except BaseException:
-        with suppress(OSError):
-            os.unlink(staged)
+        _forget(staged)
         raise
     if durable:
         sync_folder(os.path.dirname(target))
@@ -48,16 +47,24 @@ def _stage(temp: Path) -> tuple[int, str]:
     """A new temporary, open and locked, and its path. The lock tells cleaners that its writer lives."""
     while True:
         staged = f"{temp}/{os.getpid()}-{secrets.token_hex(8)}"
-        descriptor = os.open(staged, _FLAGS, 0o600)
         try:
-            # A cleaner that came between opening and locking has it locked, or deleted.
-            if try_lock(descriptor) and os.fstat(descriptor).st_nlink:
-                return descriptor, staged
-        except OSError:
-            return descriptor, staged  # locks do not work here, and cleaners go by age
-        os.close(descriptor)
-        with suppress(OSError):
-            os.unlink(staged)
+            descriptor = os.open(staged, _FLAGS, 0o600)
+            try:
+                # A cleaner that came between opening and locking has it locked, or deleted.
+                if try_lock(descriptor) and os.fstat(descriptor).st_nlink:
+                    return descriptor, staged
+            except OSError:
+                return descriptor, staged  # locks do not work here, and cleaners go by age
+            os.close(descriptor)
+        except BaseException:  # Ctrl-C is raised as soon as the file has been made, before its descriptor has a name
+            _forget(staged)
+            raise
+        _forget(staged)
+
+
+def _forget(staged: str) -> None:
+    with suppress(OSError):
+        os.unlink(staged)
 
 
 def _make_folder(folder: str, durable: bool) -> None:
