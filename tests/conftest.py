@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from tests.helpers import make_store
 # No deadline: this machine has two cores and many tests at a time. CI prints the blob that reproduces a failure.
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.load_profile("default")
+
+# A shell that starts the tests in the background has Ctrl-C ignored, and programs inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

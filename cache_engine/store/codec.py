@@ -31,10 +31,7 @@ LIKELY_BYTES = 1024**2  # of compiled code; more is believed only when it is the
 _HEADER = struct.Struct("<8sHH32s")
 _MAGIC = b"GEMMBLOB"
 _COMPRESSED = 1
-# By section: what is read on hits is worth half a millisecond, against 100 ms or more of compiling. The texts would
-# take two more to become 10 % smaller.
-_LEVELS = {CUBIN: 12}
-_TEXT_LEVEL = 3
+_LEVEL = 3  # higher ones take milliseconds for a tenth less
 
 
 class UnknownFormat(Exception):
@@ -70,7 +67,7 @@ def encode_blob(key: CacheKey, artifact: Artifact, *, compress: bool) -> tuple[b
         raw = artifact.section(name)
         if len(raw) > MAX_RAW_BYTES:
             raise ValueError(f"{name} of {len(raw):,} bytes is larger than the {MAX_RAW_BYTES:,} a blob may hold")
-        stored = _compress(name, raw) if compress else raw
+        stored = _compress(raw) if compress else raw
         sections[name] = Section(offset, len(stored), len(raw), _checksum(stored))
         parts.append(stored)
         offset += len(stored)
@@ -193,9 +190,8 @@ def _checksum(data: bytes | memoryview) -> str:
     return f"xxh3:{xxhash.xxh3_128_hexdigest(data)}"
 
 
-def _compress(name: str, raw: bytes) -> bytes:
-    level = _LEVELS.get(name, _TEXT_LEVEL)
-    return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True).compress(raw)
+def _compress(raw: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True).compress(raw)
 
 
 def _header(key: CacheKey, compressed: bool) -> bytes:
