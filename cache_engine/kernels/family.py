@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from cache_engine.errors import InfeasibleConfig
 from cache_engine.model.architecture import Architecture
-from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.gemm import NO_EPILOGUE, Activation, DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig, Launch, ceil_div
 
 # Rows of tiles that consecutive blocks walk down before moving one column on (templates/raster.cuh).
 RASTER_ROWS = 8
+
+# Beyond this the last block of a tile is longer at adding up slices than all were at making them.
+MAX_SPLIT_K = 64
+
+Constants = dict[str, str | int]
+
+_C_TYPES = {
+    DType.FP16: "fp16",
+    DType.BF16: "bf16",
+    DType.TF32: "tf32",
+    DType.FP32: "float",
+    DType.FP64: "double",
+    DType.FP8_E4M3: "e4m3",
+    DType.FP8_E5M2: "e5m2",
+    DType.INT8: "int8",
+    DType.INT32: "int",
+}
+_ACTIVATIONS = {Activation.NONE: 0, Activation.RELU: 1, Activation.GELU: 2}  # templates/epilogue.cuh
 
 
 class Family(Protocol):
@@ -21,8 +40,13 @@ class Family(Protocol):
 
     name: str
     template: str
-    dtypes: tuple[DType, ...]
-    min_capability: tuple[int, int]
+    # Floating-point (or integer) operations of one SM in one clock, by the type of A and B: the types it computes, and
+    # how fast. For ranking.
+    flops_per_clock: Mapping[DType, int]
+
+    def min_capability(self, dtype: DType) -> tuple[int, int]:
+        """The first compute capability on which it computes the type."""
+        ...
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs worth considering, feasible or not."""
@@ -44,7 +68,7 @@ class Family(Protocol):
         """Why the template cannot be built with these tiles; ``None`` when it can."""
         ...
 
-    def constants(self, problem: GemmProblem, config: KernelConfig) -> dict[str, str | int]:
+    def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """Everything the template needs, by name."""
         ...
 
@@ -55,7 +79,7 @@ def check_config(family: Family, problem: GemmProblem, config: KernelConfig, tar
     Raises:
         InfeasibleConfig: naming the first limit broken, and by how much.
     """
-    fault = family.shape_fault(problem, config)
+    fault = family.shape_fault(problem, config) or _split_fault(problem, config)
     if fault is not None:
         raise InfeasibleConfig(f"{family.name} cannot use {config}: {fault}")
     for what, needed, limit in (
@@ -73,42 +97,68 @@ def check_config(family: Family, problem: GemmProblem, config: KernelConfig, tar
 def launch_of(family: Family, problem: GemmProblem, config: KernelConfig) -> Launch:
     """How a kernel of this config is launched for this problem."""
     tiles = ceil_div(problem.m, config.block_m) * ceil_div(problem.n, config.block_n)
-    return Launch((tiles, 1, problem.batch), config.threads, family.shared_bytes(problem, config))
+    workspace = 0
+    if config.split_k > 1:
+        # A counter for each tile, and then each slice's sums (templates/split_k.cuh).
+        sums = config.split_k * config.block_m * config.block_n * problem.accumulate.itemsize
+        workspace = ceil_div(tiles * problem.batch, 64) * 256 + tiles * problem.batch * sums
+    grid = (tiles, config.split_k, problem.batch)
+    return Launch(grid, config.threads, family.shared_bytes(problem, config), workspace)
+
+
+def _split_fault(problem: GemmProblem, config: KernelConfig) -> str | None:
+    if config.split_k > MAX_SPLIT_K:
+        return f"split_k must be at most {MAX_SPLIT_K}"
+    steps = ceil_div(problem.k, config.block_k)
+    return None if config.split_k <= steps else f"k = {problem.k:,} has {steps} tiles of {config.block_k} to split"
 
 
 def kernel_name(family: Family, problem: GemmProblem, config: KernelConfig) -> str:
     """The function's name in the compiled code, as profilers show it."""
     types = problem.dtype if problem.dtype == problem.output else f"{problem.dtype}_{problem.output}"
-    return f"gemm_{family.name}_{types}_{problem.layout}_n{problem.n}_k{problem.k}_{config}"
+    finish = f"{problem.epilogue}_".replace("+", "_") if problem.epilogue != NO_EPILOGUE else ""
+    return f"gemm_{family.name}_{types}_{problem.layout}_n{problem.n}_k{problem.k}_{finish}{config}"
 
 
-def vector_elements(extent: int, itemsize: int) -> int:
-    """How many elements one 16-byte access may cover when rows are ``extent`` elements long: a divisor of it."""
-    elements = 16 // itemsize
+def vector_elements(extent: int, most: int) -> int:
+    """How many elements, at most so many, one access may cover when rows are ``extent`` elements long: a divisor."""
+    elements = most
     while extent % elements:
         elements //= 2
     return elements
 
 
-def specialised_constants(problem: GemmProblem, config: KernelConfig) -> dict[str, str | int]:
-    """The constants every CUDA family shares: the tiles, and what of the problem is fixed at compile time.
+def specialised_constants(family: Family, problem: GemmProblem, config: KernelConfig, widest: int) -> Constants:
+    """Everything a CUDA template needs, by name: the tiles, and what of the problem is fixed at compile time.
 
     n and k are fixed. m is an argument, and enters only as the width of reads along it, where A is stored k × m. The
     batch is an argument too (it is the grid's z).
+
+    Args:
+        widest: how many elements of A or B the template reads at once, at most.
     """
-    itemsize = problem.dtype.itemsize
+    epilogue = problem.epilogue
     return {
+        "KERNEL_NAME": kernel_name(family, problem, config),
+        "IN_TYPE": _C_TYPES[problem.dtype],
+        "SUM_TYPE": _C_TYPES[problem.accumulate],
+        "OUT_TYPE": _C_TYPES[problem.output],
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "BLOCK_K": config.block_k,
         "WARPS_M": config.warps_m,
         "WARPS_N": config.warps_n,
         "STAGES": config.stages,
+        "SPLIT_K": config.split_k,
         "RASTER_ROWS": RASTER_ROWS,
         "N": problem.n,
         "K": problem.k,
         "A_TRANSPOSED": int(problem.layout.a_transposed),
         "B_TRANSPOSED": int(problem.layout.b_transposed),
-        "A_VECTOR": vector_elements(problem.m if problem.layout.a_transposed else problem.k, itemsize),
-        "B_VECTOR": vector_elements(problem.k if problem.layout.b_transposed else problem.n, itemsize),
+        "A_VECTOR": vector_elements(problem.m if problem.layout.a_transposed else problem.k, widest),
+        "B_VECTOR": vector_elements(problem.k if problem.layout.b_transposed else problem.n, widest),
+        "WITH_ALPHA": int(epilogue.alpha),
+        "WITH_BETA": int(epilogue.beta),
+        "WITH_BIAS": int(epilogue.bias),
+        "ACTIVATION": _ACTIVATIONS[epilogue.activation],
     }

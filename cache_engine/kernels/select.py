@@ -1,13 +1,13 @@
 """Which family and config serve a problem.
 
 A first, simple selector: of the configs that are feasible on the target, the one with the fewest predicted cycles. The
-prediction is a ranking, no promise: it knows tiles, waves and the round rates below (those of an A100, NVIDIA A100
-white paper; fp32 of its successors), which stand for every target. Measured history is to replace it.
+prediction is a ranking, no promise: it knows tiles, waves, slices of k, and round rates (each family's own, and those
+below, of an A100: NVIDIA A100 white paper), which stand for every target. Measured history is to replace it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from cache_engine.errors import InfeasibleConfig, InvalidProblem, UsageError
@@ -21,13 +21,16 @@ from cache_engine.model.kernel import KernelConfig
 FAMILIES: dict[str, Family] = {family.name: family for family in (TensorCore(), Simt())}
 
 # Per SM and clock.
-_FLOPS = {DType.FP16: 2048, DType.BF16: 2048, DType.FP32: 256, DType.FP64: 128}
 _L2_BYTES = 48
 _SHARED_BYTES = 128
 # Of what is not the bottleneck, this share shows all the same.
 _NOT_HIDDEN = 0.25
 # Clocks from asking for a tile to having it, shared by the stages in flight.
 _LATENCY = 800
+# Split-k: no slice is shorter; no tile has more slices; and what counting in and waiting for the last costs, in clocks.
+_STEPS_PER_SLICE = 4
+_MOST_SLICES = 16
+_HANDING_OVER = 4 * _LATENCY
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class _Candidate:
     blocks_per_sm: int
     busy_cycles: float  # of the SM, for one block and one step in k
     wait_cycles: float  # no step is shorter than this
+    slice_cycles: float  # to write or to read one slice's sums
 
 
 def choose(
@@ -66,18 +70,25 @@ def _family_for(problem: GemmProblem, name: str | None) -> Family:
     if name is not None and name not in FAMILIES:
         raise UsageError(f"unknown family {name!r}; use one of: {', '.join(FAMILIES)}")
     candidates = list(FAMILIES.values()) if name is None else [FAMILIES[name]]
-    by_dtype = [family for family in candidates if problem.dtype in family.dtypes]
+    by_dtype = [family for family in candidates if problem.dtype in family.flops_per_clock]
     for family in by_dtype:
-        if target.compute_capability >= family.min_capability:
+        if target.compute_capability >= family.min_capability(problem.dtype):
             return family
-    here = sorted({d for f in FAMILIES.values() if target.compute_capability >= f.min_capability for d in f.dtypes})
+    here = sorted(
+        {
+            dtype
+            for family in FAMILIES.values()
+            for dtype in family.flops_per_clock
+            if target.compute_capability >= family.min_capability(dtype)
+        }
+    )
     if by_dtype:
-        major, minor = by_dtype[0].min_capability
+        major, minor = by_dtype[0].min_capability(problem.dtype)
         raise InvalidProblem(
             f"{problem.dtype} needs the {by_dtype[0].name} family, which needs sm_{major}{minor} or newer; "
             f"{target.name} computes: {', '.join(here)}"
         )
-    takes = "; ".join(f"{family.name}: {', '.join(family.dtypes)}" for family in FAMILIES.values())
+    takes = "; ".join(f"{family.name}: {', '.join(family.flops_per_clock)}" for family in FAMILIES.values())
     raise UsageError(f"family {name} does not compute {problem.dtype}; families take {takes}")
 
 
@@ -92,10 +103,18 @@ def _best_config(family: str, problem: GemmProblem) -> KernelConfig:
         tiles = -(-m // config.block_m) * -(-n // config.block_n) * batch
         resident = min(candidate.blocks_per_sm, -(-tiles // sms))
         waves = -(-tiles // (sms * resident))
-        steps = -(-k // config.block_k) + config.stages
-        cycles = waves * steps * max(resident * candidate.busy_cycles, candidate.wait_cycles)
+        steps = -(-k // config.block_k)
+        cycles = waves * (steps + config.stages) * max(resident * candidate.busy_cycles, candidate.wait_cycles)
         if cycles < best_cycles:
             best, best_cycles = config, cycles
+        # Tiles that leave SMs idle: as many slices as fill them once, each of a few steps at least.
+        split = min(sms // tiles, steps // _STEPS_PER_SLICE, _MOST_SLICES)
+        if split > 1:
+            steps = -(-steps // split)
+            cycles = (steps + config.stages) * max(candidate.busy_cycles, candidate.wait_cycles)
+            cycles += _HANDING_OVER + (1 + split) * candidate.slice_cycles
+            if cycles < best_cycles:
+                best, best_cycles = replace(config, split_k=split), cycles
     return best
 
 
@@ -123,9 +142,10 @@ def _candidate(family: Family, problem: GemmProblem, config: KernelConfig, targe
         target.warps_per_sm * 32 // config.threads,
         target.registers_per_sm // registers,
     )
-    compute = 2 * config.block_m * config.block_n * config.block_k / _FLOPS[problem.dtype]
+    compute = 2 * config.block_m * config.block_n * config.block_k / family.flops_per_clock[problem.dtype]
     from_l2 = (config.block_m + config.block_n) * config.block_k * itemsize / _L2_BYTES
     from_shared = family.shared_traffic_bytes(problem, config) / _SHARED_BYTES
     longest = max(compute, from_l2, from_shared)
     busy = longest + _NOT_HIDDEN * (compute + from_l2 + from_shared - longest)
-    return _Candidate(config, max(1, blocks_per_sm), busy, _LATENCY / config.stages)
+    slice_cycles = config.block_m * config.block_n * problem.accumulate.itemsize / _L2_BYTES
+    return _Candidate(config, max(1, blocks_per_sm), busy, _LATENCY / config.stages, slice_cycles)

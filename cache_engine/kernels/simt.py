@@ -1,12 +1,13 @@
-"""Kernels for the ordinary arithmetic units: fp32 and fp64, on every target."""
+"""Kernels for the ordinary arithmetic units: fp32, fp64, int8 and, where there are no tensor cores for it, fp16."""
 
 from __future__ import annotations
 
-from cache_engine.kernels.family import kernel_name, specialised_constants
+from collections.abc import Mapping
+
+from cache_engine.kernels.family import Constants, specialised_constants
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig, ceil_div
 
-_C_TYPES = {DType.FP32: "float", DType.FP64: "double"}
 _LANES_M, _LANES_N = 4, 8  # how a warp's lanes stand over its part of C; fixed in the template
 _STAGES = 2  # two shared buffers; fixed in the template
 
@@ -31,34 +32,44 @@ class Simt:
 
     name = "simt"
     template = "simt.cu"
-    dtypes: tuple[DType, ...] = (DType.FP32, DType.FP64)
-    min_capability = (7, 5)
+    # NVIDIA A100 white paper; fp32 of its successors. The others are widened first.
+    flops_per_clock: Mapping[DType, int] = {
+        DType.FP32: 256,
+        DType.FP64: 128,
+        DType.FP16: 256,
+        DType.BF16: 256,
+        DType.INT8: 128,
+    }
+
+    def min_capability(self, dtype: DType) -> tuple[int, int]:
+        """The first compute capability on which it computes the type; converting to bf16 came with 8.0."""
+        return (8, 0) if dtype is DType.BF16 else (7, 5)
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs worth considering, feasible or not."""
         return _CONFIGS
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """Two buffers of A and B, each row padded by 16 bytes."""
-        vector = 16 // problem.dtype.itemsize
+        """Two buffers of A and B in the type of the sums, each row padded by 16 bytes."""
+        vector = 16 // problem.accumulate.itemsize
         rows = config.block_m + vector + config.block_n + vector
-        return rows * config.block_k * _STAGES * problem.dtype.itemsize
+        return rows * config.block_k * _STAGES * problem.accumulate.itemsize
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
         """Every lane reads its rows and columns 16 bytes at a time; a warp's read takes two passes of 128 bytes."""
         thread_m, thread_n = _thread_tile(config)
-        reads = (thread_m + thread_n) * problem.dtype.itemsize // 16
+        reads = (thread_m + thread_n) * problem.accumulate.itemsize // 16
         return config.warps_m * config.warps_n * reads * config.block_k * 256
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
         """The thread's part of C, a column of A and a row of B, and the tile pieces it carries a step ahead."""
         thread_m, thread_n = _thread_tile(config)
         carried = ceil_div((config.block_m + config.block_n) * config.block_k, config.threads)
-        return (thread_m * thread_n + thread_m + thread_n + carried) * problem.dtype.itemsize // 4
+        return (thread_m * thread_n + thread_m + thread_n + carried) * problem.accumulate.itemsize // 4
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
         """Each lane must hold whole 16-byte vectors, and tiles must divide into them."""
-        vector = 16 // problem.dtype.itemsize
+        vector = 16 // problem.accumulate.itemsize
         if config.stages != _STAGES:
             return f"stages must be {_STAGES}"
         for letter, block, warps, lanes in (
@@ -72,13 +83,9 @@ class Simt:
             return f"block_k must be a multiple of {vector}"
         return None
 
-    def constants(self, problem: GemmProblem, config: KernelConfig) -> dict[str, str | int]:
+    def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """Everything the template needs, by name."""
-        return {
-            "KERNEL_NAME": kernel_name(self, problem, config),
-            "TYPE": _C_TYPES[problem.dtype],
-            **specialised_constants(problem, config),
-        }
+        return specialised_constants(self, problem, config, widest=16 // problem.accumulate.itemsize)
 
 
 def _thread_tile(config: KernelConfig) -> tuple[int, int]:

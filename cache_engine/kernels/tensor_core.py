@@ -1,12 +1,12 @@
-"""Tensor-core kernels: fp16 or bf16 inputs, fp32 sums; mma.sync with ldmatrix and multi-stage cp.async; sm_80 on."""
+"""Tensor-core kernels: mma.sync with ldmatrix and multi-stage cp.async, for inputs of 8, 16 and 32 bits; sm_80 on."""
 
 from __future__ import annotations
 
-from cache_engine.kernels.family import kernel_name, specialised_constants
+from collections.abc import Mapping
+
+from cache_engine.kernels.family import Constants, specialised_constants
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
-
-_C_TYPES = {DType.FP16: "fp16", DType.BF16: "bf16", DType.FP32: "float"}
 
 # (block_m, block_n, warps_m, warps_n): warp tiles of 16 x 32 to 64 x 64.
 _TILES = (
@@ -23,7 +23,7 @@ _TILES = (
     (16, 128, 1, 4),
     (16, 64, 1, 2),
 )
-_DEPTHS = ((64, 3), (32, 4))  # (block_k, stages)
+_DEPTHS = ((128, 3), (64, 4))  # (bytes in k, stages)
 
 
 class TensorCore:
@@ -31,12 +31,23 @@ class TensorCore:
 
     name = "tensor_core"
     template = "tensor_core.cu"
-    dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
-    min_capability = (8, 0)
+    # NVIDIA A100 white paper, and for fp8 the ratio that of the H100 gives. They rank configs of one type alone.
+    flops_per_clock: Mapping[DType, int] = {
+        DType.FP16: 2048,
+        DType.BF16: 2048,
+        DType.TF32: 1024,
+        DType.FP8_E4M3: 4096,
+        DType.FP8_E5M2: 4096,
+        DType.INT8: 4096,
+    }
+
+    def min_capability(self, dtype: DType) -> tuple[int, int]:
+        """The first compute capability on which it computes the type."""
+        return (8, 9) if dtype in (DType.FP8_E4M3, DType.FP8_E5M2) else (8, 0)
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs worth considering, feasible or not."""
-        return _CONFIGS
+        return _CONFIGS[problem.dtype.itemsize]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
         """The ring of A and B tiles."""
@@ -49,9 +60,9 @@ class TensorCore:
         return config.warps_m * config.warps_n * warp_edges * config.block_k * problem.dtype.itemsize
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The warp's fp32 part of C, and one 16-deep slice of its A and B, spread over 32 lanes."""
+        """The warp's part of C, and a slice of its A and B 32 bytes deep, spread over 32 lanes."""
         warp_m, warp_n = config.block_m // config.warps_m, config.block_n // config.warps_n
-        return (warp_m * warp_n + (warp_m + warp_n) * 16 // 2) // 32
+        return (warp_m * warp_n + (warp_m + warp_n) * 32 // 4) // 32
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
         """Tiles must divide into 16 x 16 parts per warp; rows of shared memory into power-of-two runs of 16 bytes."""
@@ -62,22 +73,22 @@ class TensorCore:
                 return f"block_{letter} must be a multiple of 16 · warps_{letter} = {16 * warps}"
         for name in ("block_m", "block_n", "block_k"):
             size = getattr(config, name)
-            if size < 16 or size & (size - 1):
-                return f"{name} must be a power of two of at least 16"
+            least = max(16, 32 // problem.dtype.itemsize if name == "block_k" else 0)
+            if size < least or size & (size - 1):
+                return f"{name} must be a power of two of at least {least} for {problem.dtype}"
         return None
 
-    def constants(self, problem: GemmProblem, config: KernelConfig) -> dict[str, str | int]:
+    def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """Everything the template needs, by name."""
-        return {
-            "KERNEL_NAME": kernel_name(self, problem, config),
-            "IN_TYPE": _C_TYPES[problem.dtype],
-            "OUT_TYPE": _C_TYPES[problem.output],
-            **specialised_constants(problem, config),
-        }
+        return specialised_constants(self, problem, config, widest=16 // problem.dtype.itemsize)
 
 
-_CONFIGS = tuple(
-    KernelConfig(block_m, block_n, block_k, warps_m, warps_n, stages)
-    for block_m, block_n, warps_m, warps_n in _TILES
-    for block_k, stages in _DEPTHS
-)
+# By the size of an element.
+_CONFIGS = {
+    itemsize: tuple(
+        KernelConfig(block_m, block_n, depth // itemsize, warps_m, warps_n, stages)
+        for block_m, block_n, warps_m, warps_n in _TILES
+        for depth, stages in _DEPTHS
+    )
+    for itemsize in (1, 2, 4)
+}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.gemm import Epilogue, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import Components
 
@@ -80,12 +80,13 @@ class RecordedProblem(msgspec.Struct, frozen=True):
     dtype: str
     out_dtype: str
     layout: str
+    epilogue: str = ""
 
     @classmethod
     def of(cls, problem: GemmProblem) -> RecordedProblem:
         """The values of ``problem``, without its target."""
         p = problem
-        return cls(p.m, p.n, p.k, p.batch, p.dtype.value, p.output.value, p.layout.value)
+        return cls(p.m, p.n, p.k, p.batch, p.dtype.value, p.output.value, p.layout.value, str(p.epilogue))
 
     def on(self, arch: str) -> GemmProblem:
         """The problem on a target.
@@ -102,6 +103,7 @@ class RecordedProblem(msgspec.Struct, frozen=True):
             out_dtype=self.out_dtype,  # type: ignore[arg-type]
             layout=self.layout,  # type: ignore[arg-type]
             arch=arch,
+            epilogue=Epilogue.parse(self.epilogue),
         )
 
 

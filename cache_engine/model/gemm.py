@@ -18,12 +18,21 @@ MAX_ELEMENTS = 2**40  # of one operand over the whole batch: two TiB of bf16, be
 
 
 class DType(StrEnum):
-    """Element types, by the names the field uses."""
+    """Element types, by the names the field uses.
+
+    ``tf32`` is stored as fp32 and multiplied with ten bits of mantissa. ``fp8_e4m3`` and ``fp8_e5m2`` are those of the
+    OCP 8-bit floating point specification. ``int32`` is for sums alone.
+    """
 
     FP16 = "fp16"
     BF16 = "bf16"
+    TF32 = "tf32"
     FP32 = "fp32"
     FP64 = "fp64"
+    FP8_E4M3 = "fp8_e4m3"
+    FP8_E5M2 = "fp8_e5m2"
+    INT8 = "int8"
+    INT32 = "int32"
 
     @property
     def itemsize(self) -> int:
@@ -31,15 +40,32 @@ class DType(StrEnum):
         return _ITEMSIZE[self]
 
 
-_ITEMSIZE = {DType.FP16: 2, DType.BF16: 2, DType.FP32: 4, DType.FP64: 8}
+_ITEMSIZE = {
+    DType.FP16: 2,
+    DType.BF16: 2,
+    DType.TF32: 4,
+    DType.FP32: 4,
+    DType.FP64: 8,
+    DType.FP8_E4M3: 1,
+    DType.FP8_E5M2: 1,
+    DType.INT8: 1,
+    DType.INT32: 4,
+}
 
 # Output types each input type can be rounded to; the first is the default.
 _OUT_DTYPES = {
     DType.FP16: (DType.FP16, DType.FP32, DType.BF16),
     DType.BF16: (DType.BF16, DType.FP32, DType.FP16),
+    DType.TF32: (DType.FP32,),
     DType.FP32: (DType.FP32,),
     DType.FP64: (DType.FP64,),
+    DType.FP8_E4M3: (DType.BF16, DType.FP16, DType.FP32),
+    DType.FP8_E5M2: (DType.BF16, DType.FP16, DType.FP32),
+    DType.INT8: (DType.INT32,),
 }
+
+INPUT_DTYPES = tuple(_OUT_DTYPES)
+"""The types A and B can have."""
 
 
 class Layout(StrEnum):
@@ -65,6 +91,56 @@ class Layout(StrEnum):
         return self.value[1] == "t"
 
 
+class Activation(StrEnum):
+    """What is applied to every element of C last. GELU in its exact form, x · Φ(x)."""
+
+    NONE = "none"
+    RELU = "relu"
+    GELU = "gelu"
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What is done to A · B before it is stored: activation(alpha · A · B + beta · C + bias).
+
+    Attributes:
+        alpha, beta: whether the kernel takes these factors. With beta it updates C; without, it overwrites it.
+        bias: whether a vector of n elements of C's type is added to every row.
+        activation: what comes last.
+    """
+
+    alpha: bool = False
+    beta: bool = False
+    bias: bool = False
+    activation: Activation = Activation.NONE
+
+    @classmethod
+    def parse(cls, text: str) -> Epilogue:
+        """Reads ``alpha+beta+bias+relu``: any of them, in any order; nothing for none.
+
+        Raises:
+            InvalidProblem: naming the part that is unknown or repeated.
+        """
+        parts = [part.strip() for part in text.split("+")] if text else []
+        factors, activations = ("alpha", "beta", "bias"), (Activation.RELU.value, Activation.GELU.value)
+        for part in parts:
+            if part not in (*factors, *activations):
+                raise InvalidProblem(
+                    f"unknown epilogue {part!r}; join some of these with +: {', '.join((*factors, *activations))}"
+                )
+        last = [part for part in parts if part in activations]
+        if len(set(parts)) < len(parts) or len(last) > 1:
+            raise InvalidProblem(f"epilogue {text!r} repeats a part, or has two activations")
+        return cls(*(factor in parts for factor in factors), activation=Activation(last[0] if last else "none"))
+
+    def __str__(self) -> str:
+        parts = [name for name in ("alpha", "beta", "bias") if getattr(self, name)]
+        return "+".join([*parts, self.activation] if self.activation is not Activation.NONE else parts)
+
+
+NO_EPILOGUE = Epilogue()
+
+
 @dataclass(frozen=True, slots=True)
 class GemmProblem:
     """C = A · B, ``batch`` times, C row-major and contiguous.
@@ -76,6 +152,7 @@ class GemmProblem:
         out_dtype: element type of C; by default that of the inputs.
         layout: how A and B are stored.
         arch: the target, such as ``"sm_90"``; ``None`` leaves it to the engine (the local GPU, else sm_90).
+        epilogue: what is done to the product before it is stored; by default nothing. int8 problems take none.
 
     Raises:
         InvalidProblem: naming the field and what it may be.
@@ -89,17 +166,25 @@ class GemmProblem:
     out_dtype: DType | None = None
     layout: Layout = Layout.NT
     arch: str | None = None
+    epilogue: Epilogue = NO_EPILOGUE
 
     def __post_init__(self) -> None:
         for name, limit in (("m", MAX_DIMENSION), ("n", MAX_DIMENSION), ("k", MAX_DIMENSION), ("batch", MAX_BATCH)):
             object.__setattr__(self, name, _size(name, getattr(self, name), limit))
         dtype = _member(DType, "dtype", self.dtype)
         layout = _member(Layout, "layout", self.layout)
+        if dtype not in _OUT_DTYPES:
+            raise InvalidProblem(f"inputs cannot be {dtype}; use one of: {', '.join(INPUT_DTYPES)}")
         allowed = _OUT_DTYPES[dtype]
         out_dtype = allowed[0] if self.out_dtype is None else _member(DType, "out dtype", self.out_dtype)
         if out_dtype not in allowed:
             names = ", ".join(allowed)
             raise InvalidProblem(f"out dtype {out_dtype} cannot be made from {dtype} inputs; use one of: {names}")
+        epilogue = self.epilogue if isinstance(self.epilogue, Epilogue) else Epilogue.parse(str(self.epilogue))
+        if dtype is DType.INT8 and epilogue != NO_EPILOGUE:
+            raise InvalidProblem(
+                f"int8 problems take no epilogue, and {epilogue} was given: their sums are stored as is"
+            )
         if self.arch is not None:
             architecture(self.arch)
         elements = self.batch * max(self.m * self.k, self.n * self.k, self.m * self.n)
@@ -108,8 +193,10 @@ class GemmProblem:
                 f"an operand of {elements:,} elements is larger than any GPU holds; the limit is {MAX_ELEMENTS:,}"
             )
         # Plain strings are welcome as arguments; from here on the fields have the types they declare.
-        for name, value in (("dtype", dtype), ("out_dtype", out_dtype), ("layout", layout)):
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "out_dtype", out_dtype)
+        object.__setattr__(self, "layout", layout)
+        object.__setattr__(self, "epilogue", epilogue)
 
     @property
     def output(self) -> DType:
@@ -118,8 +205,8 @@ class GemmProblem:
 
     @property
     def accumulate(self) -> DType:
-        """Element type sums are kept in: fp64 for fp64, else fp32."""
-        return DType.FP64 if self.dtype is DType.FP64 else DType.FP32
+        """Element type sums are kept in: int32 for int8, fp64 for fp64, else fp32."""
+        return {DType.FP64: DType.FP64, DType.INT8: DType.INT32}.get(self.dtype, DType.FP32)
 
     @property
     def flops(self) -> int:

@@ -24,6 +24,7 @@ class KernelConfig:
         block_m, block_n, block_k: the tile of C a thread block computes, and how deep in k it goes at a time.
         warps_m, warps_n: how the block's warps stand over its tile.
         stages: how many tiles of A and B are in shared memory at once.
+        split_k: how many blocks share a tile of C, each summing a part of k.
     """
 
     block_m: Tile
@@ -32,6 +33,7 @@ class KernelConfig:
     warps_m: Tile
     warps_n: Tile
     stages: Tile
+    split_k: Tile = 1
 
     @property
     def threads(self) -> int:
@@ -39,11 +41,12 @@ class KernelConfig:
         return 32 * self.warps_m * self.warps_n
 
     def __str__(self) -> str:
-        return f"{self.block_m}x{self.block_n}x{self.block_k}_w{self.warps_m}x{self.warps_n}_s{self.stages}"
+        split = f"_k{self.split_k}" if self.split_k > 1 else ""
+        return f"{self.block_m}x{self.block_n}x{self.block_k}_w{self.warps_m}x{self.warps_n}_s{self.stages}{split}"
 
     @classmethod
     def parse(cls, text: str) -> KernelConfig:
-        """Reads ``block_m=128,block_n=128,…``: every field, in any order.
+        """Reads ``block_m=128,block_n=128,…``: every field, in any order; split_k may be left out.
 
         Raises:
             UsageError: naming the field that is unknown, missing, repeated or not a positive whole number.
@@ -59,7 +62,7 @@ class KernelConfig:
             if not re.fullmatch("[0-9]{1,5}", value) or not 1 <= int(value) <= MAX_TILE:
                 raise UsageError(f"config has {name}={value}; it must be a whole number from 1 to {MAX_TILE}")
             values[name] = int(value)
-        missing = [name for name in names if name not in values]
+        missing = [name for name in names if name not in values and name != "split_k"]
         if missing:
             raise UsageError(f"config lacks {', '.join(missing)}")
         return cls(**values)
@@ -70,14 +73,17 @@ class Launch:
     """Everything but the pointers that a launch needs.
 
     Attributes:
-        grid: blocks along x, y, z.
+        grid: blocks along x (tiles of C), y (slices of k), z (the batch).
         threads: threads of one block, along x.
         shared_bytes: dynamic shared memory of one block.
+        workspace_bytes: device memory that blocks exchange sums in. All 0 before the first launch; kernels may share it
+            one after the other, never at the same time.
     """
 
     grid: tuple[int, int, int]
     threads: int
     shared_bytes: int
+    workspace_bytes: int = 0
 
 
 def ceil_div(a: int, b: int) -> int:

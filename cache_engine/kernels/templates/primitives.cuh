@@ -3,7 +3,7 @@
 // Kernel templates touch the GPU only through what is declared here, so that a second implementation of this one
 // file (the CPU emulator of the test suite) can run every generated kernel, warp-wide operations included.
 //
-// Sources: PTX ISA 8.x, "ldmatrix", "cp.async" and "mma.sync.aligned.m16n8k16"; no CUDA header is needed, which
+// Sources: PTX ISA 8.x, "ldmatrix", "cp.async" and "mma" (m16n8k8, m16n8k16, m16n8k32); no CUDA header is needed, which
 // keeps compiles short and makes the source complete: what is compiled is exactly what is hashed.
 
 #define DEVICE __device__ __forceinline__
@@ -11,10 +11,17 @@
 
 struct alignas(2) fp16 { unsigned short bits; };
 struct alignas(2) bf16 { unsigned short bits; };
+struct alignas(4) tf32 { unsigned bits; };  // stored as fp32; multiplied with ten bits of mantissa
+struct e4m3 { unsigned char bits; };
+struct e5m2 { unsigned char bits; };
+using int8 = signed char;
 
 DEVICE unsigned thread_index() { return threadIdx.x; }
 DEVICE unsigned block_index() { return blockIdx.x; }
+DEVICE unsigned block_count() { return gridDim.x; }
+DEVICE unsigned slice_index() { return blockIdx.y; }
 DEVICE unsigned batch_index() { return blockIdx.z; }
+DEVICE unsigned batch_count() { return gridDim.z; }
 DEVICE void sync_block() { __syncthreads(); }
 
 DEVICE unsigned char* shared_memory() {
@@ -30,6 +37,7 @@ struct alignas(sizeof(T) * COUNT) Vector { T at[COUNT]; };
 
 // The register type of each size, so that a vector is moved by one instruction.
 template <int BYTES> struct Word;
+template <> struct Word<1> { using type = unsigned char; };
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
@@ -87,9 +95,16 @@ DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"
 template <int PENDING>
 DEVICE void wait_copies() { asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory"); }
 
+// What this thread has written is seen by every block before what it writes after; and the other way round for reads.
+DEVICE void fence() { __threadfence(); }
+
+// Adds one; returns what was there.
+DEVICE unsigned count_up(unsigned* counter) { return atomicAdd(counter, 1u); }
+
 // ---- Tensor cores -------------------------------------------------------------------------------------------------
 
-// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+// Four matrices of eight rows of 16 bytes; lane l gives the address of row l % 8 of matrix l / 8, and gets the four bytes
+// of row l / 4 at 4 * (l % 4) of each. The transposing form is for 16-bit elements alone.
 DEVICE void load_matrix(unsigned (&fragment)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])
@@ -102,7 +117,7 @@ DEVICE void load_matrix_transposed(unsigned (&fragment)[4], const void* row) {
                  : "r"(shared_address(row)) : "memory");
 }
 
-// D(16x8, fp32) += A(16x16) * B(16x8); the type tag chooses the instruction.
+// D(16x8) += A(16xk) * B(kx8), k of 32 bytes; the type tag chooses the instruction.
 DEVICE void multiply_accumulate(fp16, float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
@@ -117,12 +132,67 @@ DEVICE void multiply_accumulate(bf16, float (&d)[4], const unsigned (&a)[4], uns
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+DEVICE void multiply_accumulate(tf32, float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+DEVICE void multiply_accumulate(e4m3, float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+DEVICE void multiply_accumulate(e5m2, float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+DEVICE void multiply_accumulate(int8, int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// A register of fp32 as the tensor cores want it: rounded to tf32, the nearest, ties away from zero. They would cut off.
+DEVICE unsigned rounded_to_tf32(unsigned bits) {
+    unsigned result;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(result) : "r"(bits));
+    return result;
+}
+
 // ---- Arithmetic ---------------------------------------------------------------------------------------------------
 
 DEVICE float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 DEVICE double multiply_add(double a, double b, double c) { return __fma_rn(a, b, c); }
+DEVICE int multiply_add(int a, int b, int c) { return a * b + c; }
+DEVICE float error_function(float x) { return erff(x); }
+DEVICE double error_function(double x) { return erf(x); }
+
+// The value in the type that sums are kept in.
+DEVICE float widen(float value) { return value; }
+DEVICE double widen(double value) { return value; }
+DEVICE int widen(int8 value) { return value; }
+DEVICE float widen(fp16 value) {
+    float result;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+    return result;
+}
+DEVICE float widen(bf16 value) {
+    float result;
+    asm("mov.b32 %0, {%1, %2};" : "=f"(result) : "h"(static_cast<unsigned short>(0)), "h"(value.bits));
+    return result;
+}
 
 // Rounds to the nearest, ties to even.
+template <typename T> DEVICE T convert(int value) { return value; }
+template <typename T> DEVICE T convert(double value) { return value; }
 template <typename T> DEVICE T convert(float value);
 template <> DEVICE float convert<float>(float value) { return value; }
 template <> DEVICE fp16 convert<fp16>(float value) {

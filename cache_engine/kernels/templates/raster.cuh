@@ -1,7 +1,9 @@
-// Which tile of C a block computes.
+// How large a block is, and which tile of C it computes.
 //
 // Blocks are numbered along x alone (y and z are limited to 65 535). Consecutive blocks walk down RASTER_ROWS rows of
 // tiles before they move one column on, so that blocks running together share rows of A and columns of B in L2.
+
+constexpr int THREADS = 32 * WARPS_M * WARPS_N;
 
 struct Tile { int row, column; };
 

@@ -1,22 +1,23 @@
-// C(m x N) = A(m x K) * B(K x N) on the ordinary arithmetic units: fp32 or fp64, fused multiply-add.
+// C(m x N) = A(m x K) * B(K x N) on the ordinary arithmetic units: sums of fp32, fp64 or int32, fused multiply-add.
 //
 // A block computes BLOCK_M x BLOCK_N of C. Tiles of A and B are read from global memory into registers one step ahead,
-// then laid down in one of two shared buffers with k as the slow direction. A warp's 32 lanes stand 4 x 8 over its part
+// then laid down in one of two shared buffers, widened to the type of the sums, with k as the slow direction. A warp's 32 lanes stand 4 x 8 over its part
 // of C; each lane takes vectors of 16 bytes, interleaved across the warp, so that shared reads are conflict free.
 // Edges are filled with zeroes on the way in and masked on the way out. m is an argument; N and K are constants.
 //
-// Constants: BLOCK_M BLOCK_N BLOCK_K WARPS_M WARPS_N RASTER_ROWS N K A_TRANSPOSED B_TRANSPOSED A_VECTOR B_VECTOR
-// (elements per read), TYPE KERNEL_NAME.
+// Constants: BLOCK_M BLOCK_N BLOCK_K WARPS_M WARPS_N SPLIT_K RASTER_ROWS N K A_TRANSPOSED B_TRANSPOSED A_VECTOR B_VECTOR
+// (elements per read), IN_TYPE SUM_TYPE OUT_TYPE KERNEL_NAME, and those of epilogue.cuh.
 
 #include "primitives.cuh"
 #include "raster.cuh"
+#include "split_k.cuh"
+#include "epilogue.cuh"
 
-constexpr int THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int LANES_M = 4;
 constexpr int LANES_N = 8;
 constexpr int WARP_M = BLOCK_M / WARPS_M;
 constexpr int WARP_N = BLOCK_N / WARPS_N;
-constexpr int VECTOR = 16 / sizeof(TYPE);
+constexpr int VECTOR = 16 / sizeof(SUM_TYPE);
 constexpr int THREAD_M = WARP_M / LANES_M;
 constexpr int THREAD_N = WARP_N / LANES_N;
 
@@ -35,10 +36,10 @@ struct TileReader {
     static constexpr int PIECES = SPAN * BLOCK_K / WIDTH;
     static constexpr int PIECES_PER_THREAD = (PIECES + THREADS - 1) / THREADS;
 
-    Vector<TYPE, WIDTH> held[PIECES_PER_THREAD];
+    Vector<IN_TYPE, WIDTH> held[PIECES_PER_THREAD];
 
     // first and extent run along m or n.
-    DEVICE void read(const TYPE* matrix, int first, int extent, int k) {
+    DEVICE void read(const IN_TYPE* matrix, int first, int extent, int k) {
         const int rows = K_CONTIGUOUS ? extent : K;
         const int columns = K_CONTIGUOUS ? K : extent;
 #pragma unroll
@@ -48,25 +49,28 @@ struct TileReader {
             const int column = (K_CONTIGUOUS ? k : first) + index % PIECES_PER_ROW * WIDTH;
             held[piece] = {};
             if (index < PIECES && row < rows && column < columns) {
-                held[piece] = load_global<TYPE, WIDTH>(matrix + static_cast<long long>(row) * columns + column);
+                held[piece] = load_global<IN_TYPE, WIDTH>(matrix + static_cast<long long>(row) * columns + column);
             }
         }
     }
 
-    DEVICE void lay_down(TYPE* tile) const {
+    DEVICE void lay_down(SUM_TYPE* tile) const {
 #pragma unroll
         for (int piece = 0; piece < PIECES_PER_THREAD; ++piece) {
             const int index = piece * THREADS + thread_index();
             if (PIECES % THREADS != 0 && index >= PIECES) break;
             const int row = index / PIECES_PER_ROW;
             const int column = index % PIECES_PER_ROW * WIDTH;
+            Vector<SUM_TYPE, WIDTH> wide;
+#pragma unroll
+            for (int i = 0; i < WIDTH; ++i) wide.at[i] = widen(held[piece].at[i]);
             if constexpr (K_CONTIGUOUS) {
 #pragma unroll
                 for (int i = 0; i < WIDTH; ++i) {
-                    store_shared<TYPE, 1>(tile + (column + i) * STRIDE + row, {held[piece].at[i]});
+                    store_shared<SUM_TYPE, 1>(tile + (column + i) * STRIDE + row, {wide.at[i]});
                 }
             } else {
-                store_shared<TYPE, WIDTH>(tile + row * STRIDE + column, held[piece]);
+                store_shared<SUM_TYPE, WIDTH>(tile + row * STRIDE + column, wide);
             }
         }
     }
@@ -74,40 +78,37 @@ struct TileReader {
 
 // COUNT elements of one row of a shared tile: vectors, LANES vectors apart.
 template <int COUNT, int LANES>
-DEVICE void load_fragment(TYPE (&fragment)[COUNT], const TYPE* row, int lane) {
+DEVICE void load_fragment(SUM_TYPE (&fragment)[COUNT], const SUM_TYPE* row, int lane) {
 #pragma unroll
     for (int i = 0; i < COUNT; i += VECTOR) {
-        const Vector<TYPE, VECTOR> part = load_shared<TYPE, VECTOR>(row + i * LANES + lane * VECTOR);
+        const Vector<SUM_TYPE, VECTOR> part = load_shared<SUM_TYPE, VECTOR>(row + i * LANES + lane * VECTOR);
 #pragma unroll
         for (int j = 0; j < VECTOR; ++j) fragment[i + j] = part.at[j];
     }
 }
 
-DEVICE void store_row(TYPE* c, int row, int column, int m, const TYPE* values) {
+DEVICE void store_row(OUT_TYPE* c, int row, int column, int m, const SUM_TYPE* sums, const Epilogue& epilogue) {
     if (row >= m) return;
-    TYPE* target = c + static_cast<long long>(row) * N + column;
+    OUT_TYPE* target = c + static_cast<long long>(row) * N + column;
     if constexpr (N % VECTOR == 0) {
-        if (column >= N) return;
-        Vector<TYPE, VECTOR> whole;
-#pragma unroll
-        for (int i = 0; i < VECTOR; ++i) whole.at[i] = values[i];
-        store_global<TYPE, VECTOR>(target, whole);
+        if (column < N) finish<VECTOR>(target, column, sums, epilogue);
     } else {
 #pragma unroll
         for (int i = 0; i < VECTOR; ++i) {
-            if (column + i < N) store_global<TYPE, 1>(target + i, {values[i]});
+            if (column + i < N) finish<1>(target + i, column + i, sums + i, epilogue);
         }
     }
 }
 
-KERNEL(THREADS) KERNEL_NAME(const TYPE* a, const TYPE* b, TYPE* c, int m) {
+KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, int m, SUM_TYPE alpha, SUM_TYPE beta,
+                            const OUT_TYPE* bias, void* workspace) {
     const long long batch = batch_index();
     a += batch * m * K;
     b += batch * N * K;
     c += batch * m * N;
 
-    TYPE* a_buffers = reinterpret_cast<TYPE*>(shared_memory());
-    TYPE* b_buffers = a_buffers + 2 * A_BUFFER;
+    SUM_TYPE* a_buffers = reinterpret_cast<SUM_TYPE*>(shared_memory());
+    SUM_TYPE* b_buffers = a_buffers + 2 * A_BUFFER;
     const Tile tile = tile_of_block(m);
     const int lane = thread_index() % 32;
     const int warp = thread_index() / 32;
@@ -118,26 +119,26 @@ KERNEL(THREADS) KERNEL_NAME(const TYPE* a, const TYPE* b, TYPE* c, int m) {
 
     TileReader<BLOCK_M, A_STRIDE, !A_TRANSPOSED, A_VECTOR> a_reader;
     TileReader<BLOCK_N, B_STRIDE, B_TRANSPOSED, B_VECTOR> b_reader;
-    TYPE accumulator[THREAD_M][THREAD_N] = {};
-    constexpr int K_TILES = (K + BLOCK_K - 1) / BLOCK_K;
+    SUM_TYPE accumulator[THREAD_M][THREAD_N] = {};
+    const Slice slice = slice_of_block();
 
-    a_reader.read(a, tile.row, m, 0);
-    b_reader.read(b, tile.column, N, 0);
+    a_reader.read(a, tile.row, m, slice.first);
+    b_reader.read(b, tile.column, N, slice.first);
     a_reader.lay_down(a_buffers);
     b_reader.lay_down(b_buffers);
     sync_block();
 
-    for (int step = 0; step < K_TILES; ++step) {
-        if (step + 1 < K_TILES) {
-            a_reader.read(a, tile.row, m, (step + 1) * BLOCK_K);
-            b_reader.read(b, tile.column, N, (step + 1) * BLOCK_K);
+    for (int step = 0; step < slice.tiles(); ++step) {
+        if (step + 1 < slice.tiles()) {
+            a_reader.read(a, tile.row, m, slice.first + (step + 1) * BLOCK_K);
+            b_reader.read(b, tile.column, N, slice.first + (step + 1) * BLOCK_K);
         }
-        const TYPE* a_tile = a_buffers + step % 2 * A_BUFFER + warp_row;
-        const TYPE* b_tile = b_buffers + step % 2 * B_BUFFER + warp_column;
+        const SUM_TYPE* a_tile = a_buffers + step % 2 * A_BUFFER + warp_row;
+        const SUM_TYPE* b_tile = b_buffers + step % 2 * B_BUFFER + warp_column;
 #pragma unroll
         for (int k = 0; k < BLOCK_K; ++k) {
-            TYPE a_fragment[THREAD_M];
-            TYPE b_fragment[THREAD_N];
+            SUM_TYPE a_fragment[THREAD_M];
+            SUM_TYPE b_fragment[THREAD_N];
             load_fragment<THREAD_M, LANES_M>(a_fragment, a_tile + k * A_STRIDE, lane_m);
             load_fragment<THREAD_N, LANES_N>(b_fragment, b_tile + k * B_STRIDE, lane_n);
 #pragma unroll
@@ -148,7 +149,7 @@ KERNEL(THREADS) KERNEL_NAME(const TYPE* a, const TYPE* b, TYPE* c, int m) {
                 }
             }
         }
-        if (step + 1 < K_TILES) {
+        if (step + 1 < slice.tiles()) {
             // The other buffer was last read in the step before, which the barrier below has closed.
             a_reader.lay_down(a_buffers + (step + 1) % 2 * A_BUFFER);
             b_reader.lay_down(b_buffers + (step + 1) % 2 * B_BUFFER);
@@ -156,13 +157,15 @@ KERNEL(THREADS) KERNEL_NAME(const TYPE* a, const TYPE* b, TYPE* c, int m) {
         }
     }
 
+    if (!sum_slices<THREAD_M * THREAD_N>(&accumulator[0][0], workspace)) return;
+    const Epilogue epilogue = {alpha, beta, bias};
 #pragma unroll
     for (int i = 0; i < THREAD_M; ++i) {
         const int row = tile.row + warp_row + i / VECTOR * VECTOR * LANES_M + lane_m * VECTOR + i % VECTOR;
 #pragma unroll
         for (int j = 0; j < THREAD_N; j += VECTOR) {
             const int column = tile.column + warp_column + j * LANES_N + lane_n * VECTOR;
-            store_row(c, row, column, m, &accumulator[i][j]);
+            store_row(c, row, column, m, &accumulator[i][j], epilogue);
         }
     }
 }

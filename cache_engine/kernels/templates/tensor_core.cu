@@ -1,28 +1,33 @@
-// C(m x N) = A(m x K) * B(K x N) on tensor cores: 16-bit inputs, fp32 accumulation.
+// C(m x N) = A(m x K) * B(K x N) on tensor cores: inputs of 8, 16 or 32 bits, sums of fp32 or int32.
 //
 // A block computes BLOCK_M x BLOCK_N of C. Tiles of A and B stream from global to shared memory through a ring of
 // STAGES buffers (cp.async); each warp holds a (BLOCK_M / WARPS_M) x (BLOCK_N / WARPS_N) part of C in registers and
 // feeds mma.sync from shared memory with ldmatrix. Edges are filled with zeroes on the way in and masked on the way
 // out, so every m, N and K is right. m is an argument; N and K are constants.
 //
-// Constants: BLOCK_M BLOCK_N BLOCK_K WARPS_M WARPS_N STAGES RASTER_ROWS N K A_TRANSPOSED B_TRANSPOSED A_VECTOR B_VECTOR
-// (elements per copy), IN_TYPE OUT_TYPE KERNEL_NAME.
+// Constants: BLOCK_M BLOCK_N BLOCK_K WARPS_M WARPS_N STAGES SPLIT_K RASTER_ROWS N K A_TRANSPOSED B_TRANSPOSED A_VECTOR
+// B_VECTOR (elements per copy), IN_TYPE SUM_TYPE OUT_TYPE KERNEL_NAME, and those of epilogue.cuh.
 
 #include "primitives.cuh"
 #include "raster.cuh"
+#include "split_k.cuh"
+#include "epilogue.cuh"
 
-constexpr int THREADS = 32 * WARPS_M * WARPS_N;
 constexpr int WARP_M = BLOCK_M / WARPS_M;
 constexpr int WARP_N = BLOCK_N / WARPS_N;
 constexpr int MMA_ROWS = WARP_M / 16;
 constexpr int MMA_COLUMNS = WARP_N / 8;
+constexpr int MMA_K = 32 / sizeof(IN_TYPE);
+constexpr int CHUNK = 16 / sizeof(IN_TYPE);  // elements in the 16 bytes of one row of a matrix that ldmatrix reads
 
-// A tile lies in shared memory as it lies in global memory: contiguous in k as stored "n" for A and "t" for B, else in
-// m or n. "Columns" is the contiguous direction.
-constexpr int A_ROWS = A_TRANSPOSED ? BLOCK_K : BLOCK_M;
-constexpr int A_COLUMNS = A_TRANSPOSED ? BLOCK_M : BLOCK_K;
-constexpr int B_ROWS = B_TRANSPOSED ? BLOCK_N : BLOCK_K;
-constexpr int B_COLUMNS = B_TRANSPOSED ? BLOCK_K : BLOCK_N;
+// A tile of 16-bit elements lies in shared memory as it lies in global memory: contiguous in k as stored "n" for A and
+// "t" for B, else in m or n; ldmatrix turns it on the way. It cannot turn others, so those are turned on the way in and
+// always lie contiguous in k. "Columns" is the contiguous direction.
+constexpr bool TURNS = sizeof(IN_TYPE) == 2;
+constexpr bool A_ALONG_K = !A_TRANSPOSED || !TURNS;
+constexpr bool B_ALONG_K = B_TRANSPOSED || !TURNS;
+constexpr int A_COLUMNS = A_ALONG_K ? BLOCK_K : BLOCK_M;
+constexpr int B_COLUMNS = B_ALONG_K ? BLOCK_K : BLOCK_N;
 constexpr int A_STAGE = BLOCK_M * BLOCK_K;
 constexpr int B_STAGE = BLOCK_N * BLOCK_K;
 
@@ -30,20 +35,21 @@ constexpr int B_STAGE = BLOCK_N * BLOCK_K;
 // so that the eight rows ldmatrix reads at once lie in different banks.
 template <int COLUMNS>
 DEVICE int swizzled(int row, int column) {
-    constexpr int CHUNKS = COLUMNS / 8;
+    constexpr int CHUNKS = COLUMNS / CHUNK;
     constexpr int MASK = CHUNKS < 8 ? CHUNKS - 1 : 7;
     constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;
-    const int chunk = (column / 8) ^ ((row / ROWS_PER_LINE) & MASK);
-    return row * COLUMNS + chunk * 8 + column % 8;
+    const int chunk = (column / CHUNK) ^ ((row / ROWS_PER_LINE) & MASK);
+    return row * COLUMNS + chunk * CHUNK + column % CHUNK;
 }
 
-// Starts the copy of one tile whose first element is (first_row, first_column) of a rows x columns matrix.
-template <int ROWS, int COLUMNS, int VECTOR>
+// Starts the copy of one tile whose first element is (first_row, first_column) of a rows x columns matrix, as it lies.
+// With TURNED, rows of the matrix become columns of the tile, of which there are BLOCK_K.
+template <int ROWS, int COLUMNS, int VECTOR, bool TURNED>
 DEVICE void load_tile(IN_TYPE* tile, const IN_TYPE* matrix, int first_row, int first_column, int rows, int columns) {
     constexpr int VECTORS_PER_ROW = COLUMNS / VECTOR;
     constexpr int VECTORS = ROWS * VECTORS_PER_ROW;
     // Narrow copies are many: fully unrolled, their addresses alone would need more registers than there are.
-    constexpr int UNROLL = VECTOR == 8 ? 64 : 4;
+    constexpr int UNROLL = VECTOR * sizeof(IN_TYPE) == 16 && !TURNED ? 64 : 4;
 #pragma unroll UNROLL
     for (int base = 0; base < VECTORS; base += THREADS) {
         const int index = base + thread_index();
@@ -53,65 +59,86 @@ DEVICE void load_tile(IN_TYPE* tile, const IN_TYPE* matrix, int first_row, int f
         const bool valid = first_row + row < rows && first_column + column < columns;
         const IN_TYPE* source =
             valid ? matrix + static_cast<long long>(first_row + row) * columns + first_column + column : matrix;
-        IN_TYPE* target = tile + swizzled<COLUMNS>(row, column);
-        if constexpr (VECTOR > 1) {
-            copy_async<VECTOR * sizeof(IN_TYPE)>(target, source, valid);
+        // cp.async moves no less than four bytes, in one piece.
+        if constexpr (TURNED && sizeof(IN_TYPE) == 4) {
+#pragma unroll
+            for (int i = 0; i < VECTOR; ++i) {
+                copy_async<4>(tile + swizzled<BLOCK_K>(column + i, row), valid ? source + i : source, valid);
+            }
+        } else if constexpr (TURNED || VECTOR * sizeof(IN_TYPE) < 4) {
+            Vector<IN_TYPE, VECTOR> elements = {};
+            if (valid) elements = load_global<IN_TYPE, VECTOR>(source);
+            if constexpr (TURNED) {
+#pragma unroll
+                for (int i = 0; i < VECTOR; ++i) {
+                    store_shared<IN_TYPE, 1>(tile + swizzled<BLOCK_K>(column + i, row), {elements.at[i]});
+                }
+            } else {
+                store_shared<IN_TYPE, VECTOR>(tile + swizzled<COLUMNS>(row, column), elements);
+            }
         } else {
-            // cp.async moves no less than four bytes.
-            Vector<IN_TYPE, 1> element = {};
-            if (valid) element = load_global<IN_TYPE, 1>(source);
-            store_shared<IN_TYPE, 1>(target, element);
+            copy_async<VECTOR * sizeof(IN_TYPE)>(tile + swizzled<COLUMNS>(row, column), source, valid);
         }
     }
 }
 
 DEVICE void load_stage(IN_TYPE* a_tile, IN_TYPE* b_tile, const IN_TYPE* a, const IN_TYPE* b, Tile tile, int k, int m) {
     if constexpr (A_TRANSPOSED) {
-        load_tile<A_ROWS, A_COLUMNS, A_VECTOR>(a_tile, a, k, tile.row, K, m);
+        load_tile<BLOCK_K, BLOCK_M, A_VECTOR, A_ALONG_K>(a_tile, a, k, tile.row, K, m);
     } else {
-        load_tile<A_ROWS, A_COLUMNS, A_VECTOR>(a_tile, a, tile.row, k, m, K);
+        load_tile<BLOCK_M, BLOCK_K, A_VECTOR, false>(a_tile, a, tile.row, k, m, K);
     }
     if constexpr (B_TRANSPOSED) {
-        load_tile<B_ROWS, B_COLUMNS, B_VECTOR>(b_tile, b, tile.column, k, N, K);
+        load_tile<BLOCK_N, BLOCK_K, B_VECTOR, false>(b_tile, b, tile.column, k, N, K);
     } else {
-        load_tile<B_ROWS, B_COLUMNS, B_VECTOR>(b_tile, b, k, tile.column, K, N);
+        load_tile<BLOCK_K, BLOCK_N, B_VECTOR, B_ALONG_K>(b_tile, b, k, tile.column, K, N);
     }
 }
 
-// The 16 x 16 part of A at (row, k): four 8x8 matrices in the order mma wants them: down the rows, then along k.
+DEVICE void round_inputs(unsigned (&fragment)[4]) {
+    if constexpr (sizeof(IN_TYPE) == 4) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) fragment[i] = rounded_to_tf32(fragment[i]);
+    }
+}
+
+// The 16 x MMA_K part of A at (row, k): four matrices in the order mma wants them: down the rows, then along k.
 DEVICE void load_a(unsigned (&fragment)[4], const IN_TYPE* tile, int row, int k, int lane) {
-    if constexpr (A_TRANSPOSED) {
+    if constexpr (A_ALONG_K) {
+        const int offset = swizzled<A_COLUMNS>(row + lane % 16, k + lane / 16 * CHUNK);
+        load_matrix(fragment, tile + offset);
+    } else {
         const int offset = swizzled<A_COLUMNS>(k + lane % 8 + lane / 16 * 8, row + lane / 8 % 2 * 8);
         load_matrix_transposed(fragment, tile + offset);
-    } else {
-        const int offset = swizzled<A_COLUMNS>(row + lane % 16, k + lane / 16 * 8);
-        load_matrix(fragment, tile + offset);
     }
+    round_inputs(fragment);
 }
 
-// Two neighbouring 16 x 8 parts of B at (k, column): {0, 1} are the k halves of the left one, {2, 3} of the right one.
+// Two neighbouring MMA_K x 8 parts of B at (k, column): {0, 1} are the k halves of the left one, {2, 3} of the right.
 DEVICE void load_b(unsigned (&fragment)[4], const IN_TYPE* tile, int column, int k, int lane) {
-    if constexpr (B_TRANSPOSED) {
-        const int offset = swizzled<B_COLUMNS>(column + lane % 8 + lane / 16 * 8, k + lane / 8 % 2 * 8);
+    if constexpr (B_ALONG_K) {
+        const int offset = swizzled<B_COLUMNS>(column + lane % 8 + lane / 16 * 8, k + lane / 8 % 2 * CHUNK);
         load_matrix(fragment, tile + offset);
     } else {
         const int offset = swizzled<B_COLUMNS>(k + lane % 16, column + lane / 16 * 8);
         load_matrix_transposed(fragment, tile + offset);
     }
+    round_inputs(fragment);
 }
 
-DEVICE void store_pair(OUT_TYPE* c, int row, int column, int m, float left, float right) {
+DEVICE void store_pair(OUT_TYPE* c, int row, int column, int m, const SUM_TYPE* sums, const Epilogue& epilogue) {
     if (row >= m || column >= N) return;
     OUT_TYPE* target = c + static_cast<long long>(row) * N + column;
     if constexpr (N % 2 == 0) {
-        store_global<OUT_TYPE, 2>(target, {convert<OUT_TYPE>(left), convert<OUT_TYPE>(right)});
+        finish<2>(target, column, sums, epilogue);
     } else {
-        store_global<OUT_TYPE, 1>(target, {convert<OUT_TYPE>(left)});
-        if (column + 1 < N) store_global<OUT_TYPE, 1>(target + 1, {convert<OUT_TYPE>(right)});
+        finish<1>(target, column, sums, epilogue);
+        if (column + 1 < N) finish<1>(target + 1, column + 1, sums + 1, epilogue);
     }
 }
 
-KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, int m) {
+KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, int m, SUM_TYPE alpha, SUM_TYPE beta,
+                            const OUT_TYPE* bias, void* workspace) {
     const long long batch = batch_index();
     a += batch * m * K;
     b += batch * N * K;
@@ -125,36 +152,38 @@ KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, int
     const int warp_row = warp / WARPS_N * WARP_M;
     const int warp_column = warp % WARPS_N * WARP_N;
 
-    float accumulator[MMA_ROWS][MMA_COLUMNS][4] = {};
-    constexpr int K_TILES = (K + BLOCK_K - 1) / BLOCK_K;
+    SUM_TYPE accumulator[MMA_ROWS][MMA_COLUMNS][4] = {};
+    const Slice slice = slice_of_block();
 
     // One group is committed per step whether or not it holds copies, so that the count given to wait_copies holds to
     // the end.
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
-        if (stage < K_TILES) {
-            load_stage(a_ring + stage * A_STAGE, b_ring + stage * B_STAGE, a, b, tile, stage * BLOCK_K, m);
+        if (stage < slice.tiles()) {
+            const int k = slice.first + stage * BLOCK_K;
+            load_stage(a_ring + stage * A_STAGE, b_ring + stage * B_STAGE, a, b, tile, k, m);
         }
         commit_copies();
     }
 
-    for (int step = 0; step < K_TILES; ++step) {
+    for (int step = 0; step < slice.tiles(); ++step) {
         // After this barrier the tile of this step is complete for all threads, and all have finished reading the
         // buffer that the next load overwrites.
         wait_copies<STAGES - 2>();
         sync_block();
 
         const int ahead = step + STAGES - 1;
-        if (ahead < K_TILES) {
+        if (ahead < slice.tiles()) {
             const int buffer = ahead % STAGES;
-            load_stage(a_ring + buffer * A_STAGE, b_ring + buffer * B_STAGE, a, b, tile, ahead * BLOCK_K, m);
+            const int k = slice.first + ahead * BLOCK_K;
+            load_stage(a_ring + buffer * A_STAGE, b_ring + buffer * B_STAGE, a, b, tile, k, m);
         }
         commit_copies();
 
         const IN_TYPE* a_tile = a_ring + step % STAGES * A_STAGE;
         const IN_TYPE* b_tile = b_ring + step % STAGES * B_STAGE;
 #pragma unroll
-        for (int k = 0; k < BLOCK_K; k += 16) {
+        for (int k = 0; k < BLOCK_K; k += MMA_K) {
             unsigned a_fragment[MMA_ROWS][4];
             unsigned b_fragment[MMA_COLUMNS / 2][4];
 #pragma unroll
@@ -172,6 +201,9 @@ KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, int
         }
     }
 
+    if (!sum_slices<MMA_ROWS * MMA_COLUMNS * 4>(&accumulator[0][0][0], workspace)) return;
+    const Epilogue epilogue = {alpha, beta, bias};
+
     // Each lane holds, of every 16 x 8 part, two neighbours in row lane / 4 and two in the row eight below.
 #pragma unroll
     for (int i = 0; i < MMA_ROWS; ++i) {
@@ -179,8 +211,8 @@ KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, int
         for (int j = 0; j < MMA_COLUMNS; ++j) {
             const int row = tile.row + warp_row + i * 16 + lane / 4;
             const int column = tile.column + warp_column + j * 8 + lane % 4 * 2;
-            store_pair(c, row, column, m, accumulator[i][j][0], accumulator[i][j][1]);
-            store_pair(c, row + 8, column, m, accumulator[i][j][2], accumulator[i][j][3]);
+            store_pair(c, row, column, m, &accumulator[i][j][0], epilogue);
+            store_pair(c, row + 8, column, m, &accumulator[i][j][2], epilogue);
         }
     }
 }

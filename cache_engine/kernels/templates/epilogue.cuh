@@ -1,0 +1,43 @@
+// What becomes of a sum before it is stored: activation(alpha * sum + beta * C + bias), rounded to C's type.
+//
+// Constants, each 0 or 1: WITH_ALPHA WITH_BETA WITH_BIAS; ACTIVATION: 0 none, 1 ReLU, 2 GELU. What a constant leaves out
+// costs nothing, and its argument is not looked at. bias has N elements, one for each column of C.
+
+struct Epilogue {
+    SUM_TYPE alpha, beta;
+    const OUT_TYPE* bias;
+};
+
+template <typename T>
+DEVICE T activated(T value) {
+    if constexpr (ACTIVATION == 1) {
+        return value < 0 ? 0 : value;  // NaN stays what it is
+    } else if constexpr (ACTIVATION == 2) {
+        // The exact form, x * Phi(x) (Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016).
+        return static_cast<T>(0.5) * value * (1 + error_function(value * static_cast<T>(0.70710678118654752440)));
+    } else {
+        return value;
+    }
+}
+
+// Finishes and stores COUNT neighbours in a row of C, the first of them in the given column of it.
+template <int COUNT>
+DEVICE void finish(OUT_TYPE* target, int column, const SUM_TYPE* sums, const Epilogue& epilogue) {
+    Vector<OUT_TYPE, COUNT> before = {}, bias = {}, result;
+    // As in BLAS, C is not read when beta is 0: it may hold anything, NaN included.
+    bool adds_c = false;
+    if constexpr (WITH_BETA) adds_c = epilogue.beta != 0;
+    if (adds_c) before = load_global<OUT_TYPE, COUNT>(target);
+    if constexpr (WITH_BIAS) bias = load_global<OUT_TYPE, COUNT>(epilogue.bias + column);
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+        SUM_TYPE value = sums[i];
+        if constexpr (WITH_ALPHA) value *= epilogue.alpha;
+        if constexpr (WITH_BETA) {
+            if (adds_c) value = multiply_add(epilogue.beta, widen(before.at[i]), value);
+        }
+        if constexpr (WITH_BIAS) value += widen(bias.at[i]);
+        result.at[i] = convert<OUT_TYPE>(activated(value));
+    }
+    store_global<OUT_TYPE, COUNT>(target, result);
+}
