@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from cache_engine import documents, terminal
+from cache_engine import documents, terminal, terminal_inspect
 from cache_engine._version import __version__
 from cache_engine.cli_support import (
     FAILED,
@@ -179,7 +179,9 @@ def show_verb(settings: Settings, /, key: str, part: str | None, cubin: Path | N
             text = cache.text(record, part)
             emit({"key": record.key, part: text}, as_json, lambda: print(printable(text, keep="\n\t")))
         elif cubin is None or as_json:
-            emit(documents.record(record), as_json, lambda: terminal.print_record(record))
+            inspection = cache.inspect(record)
+            document = documents.record(record, inspection)
+            emit(document, as_json, lambda: terminal_inspect.print_inspection(inspection))
 
 
 @commands.command("stats")

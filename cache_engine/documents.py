@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
     from cache_engine.engine import CompiledKernel
     from cache_engine.housekeeping import Cleaned, Leftover
+    from cache_engine.inspection import Inspection
     from cache_engine.integrity import Finding
     from cache_engine.policy.plan import EvictionPlan
     from cache_engine.stats import Statistics
@@ -53,7 +54,7 @@ def timed(kernel: CompiledKernel, timing: Timing) -> Document:
     }
 
 
-def record(kept: Record) -> Document:
+def record(kept: Record, inspection: Inspection | None = None) -> Document:
     """What ``show`` prints."""
     return {
         "key": kept.key,
@@ -67,6 +68,7 @@ def record(kept: Record) -> Document:
         "created_at": kept.created_at,
         "created_by": kept.created_by,
         "components": dict(kept.components),
+        **({} if inspection is None else _inspected(inspection)),
     }
 
 
@@ -133,6 +135,23 @@ def benchmark(lines: Sequence[Line]) -> Document:
 
 def _measured(line: Result | Size) -> Document:
     return {**msgspec.to_builtins(line), "ratio": line.ratio, "met": line.met}
+
+
+def _inspected(inspection: Inspection) -> Document:
+    mix, resident = inspection.instructions, inspection.occupancy
+    return {
+        "instructions": None if mix is None else {"total": mix.total, "classes": mix.classes, "opcodes": mix.opcodes},
+        "occupancy": None
+        if resident is None
+        else {
+            **msgspec.to_builtins(resident),
+            "blocks_per_sm": resident.blocks_per_sm,
+            "warps_per_sm": resident.warps_per_sm,
+            "share": resident.share,
+            "bound_by": list(resident.bound_by),
+        },
+        "notes": list(inspection.notes),
+    }
 
 
 def _about(kept: Record) -> Document:

@@ -40,13 +40,6 @@ def print_kernel(kernel: CompiledKernel) -> None:
     )
 
 
-def print_record(record: Record) -> None:
-    """What ``show`` shows of a kernel: its facts, and what its key was hashed from."""
-    print_fields(record_fields(record))
-    print("\nThe key is the SHA-256 of these components:\n")
-    print_fields(dict(record.components))
-
-
 def record_fields(record: Record) -> dict[str, str]:
     """A record, field by field, for people."""
     p, r = record.problem, record.resources
@@ -63,7 +56,7 @@ def record_fields(record: Record) -> dict[str, str]:
         "created": f"{human_age(time.time() - record.created_at)} by {record.created_by}",
         "size": f"{human_bytes(record.size_bytes)} of code; {human_bytes(stored_bytes(record))} on disk with PTX, "
         "source and log",
-        "registers": f"{r.registers} per thread, {r.spill_bytes} bytes spilled",
+        "registers": f"{r.registers} per thread, {r.spill_bytes} bytes spilled, {r.stack_bytes} bytes of stack",
         "shared memory": f"{human_bytes(r.shared_bytes)} per block",
     }
 

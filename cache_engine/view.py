@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine import housekeeping
 from cache_engine.config import Settings
-from cache_engine.errors import KeyNotFound, StoreUnusable
+from cache_engine.errors import GemmCacheError, KeyNotFound, StoreUnusable
 from cache_engine.housekeeping import Leftover
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.key import check_prefix
@@ -24,6 +24,7 @@ from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack
 
 if TYPE_CHECKING:
+    from cache_engine.inspection import Inspection
     from cache_engine.integrity import Finding
     from cache_engine.mirror.sync import Mirror
     from cache_engine.transfer import Exported, Imported
@@ -102,6 +103,15 @@ class StoreView:
 
             return sass(self.store.section(record, CUBIN))
         return self.store.section(record, part).decode("utf-8", "replace")
+
+    def inspect(self, record: Record) -> Inspection:
+        """What can be told of a kernel without running it. Takes as long as disassembling: half a second."""
+        from cache_engine.inspection import inspect
+
+        try:
+            return inspect(record, self.text(record, "sass"))
+        except GemmCacheError as error:  # no disassembler, or damaged code: the rest can still be told
+            return inspect(record, None, str(error))
 
     def search(self, text: str, limit: int = 50) -> list[dict[str, Any]]:
         """Rows of entries whose name, key, target or family holds every word of ``text``, the latest used first."""
