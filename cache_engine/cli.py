@@ -15,9 +15,12 @@ import click
 
 from cache_engine import documents, terminal, terminal_inspect
 from cache_engine._version import __version__
+from cache_engine.cli_inspect import diff_verb, explain_verb
 from cache_engine.cli_support import (
     FAILED,
     SizedVerb,
+    asked_choice,
+    asked_problem,
     emit,
     filter_options,
     json_option,
@@ -32,8 +35,6 @@ from cache_engine.cli_upkeep import clean_verb, export_verb, import_verb, sync_v
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE
-from cache_engine.model.gemm import GemmProblem
-from cache_engine.model.kernel import KernelConfig
 from cache_engine.units import printable
 
 if TYPE_CHECKING:
@@ -267,32 +268,15 @@ def dashboard_verb(settings: Settings, /, port: int, headless: bool) -> None:
     serve(root, port, headless=headless)
 
 
-for upkeep in (clean_verb, verify_verb, sync_verb, export_verb, import_verb):
-    commands.add_command(upkeep)
+for verb in (diff_verb, explain_verb, clean_verb, verify_verb, sync_verb, export_verb, import_verb):
+    commands.add_command(verb)
 
 
 # ---- Shared by verbs ----
 
 
 def _get(cache: Cache, asked: dict[str, Any], **options: Any) -> CompiledKernel:
-    config = asked["config"]
-    problem = GemmProblem(
-        asked["m"],
-        asked["n"],
-        asked["k"],
-        batch=asked["batch"],
-        dtype=asked["dtype"],
-        out_dtype=asked["out_dtype"],
-        layout=asked["layout"],
-        arch=asked["arch"],
-    )
-    return cache.get_or_compile(
-        problem,
-        family=asked["family"],
-        compiler=asked["compiler"],
-        config=None if config is None else KernelConfig.parse(config),
-        **options,
-    )
+    return cache.get_or_compile(asked_problem(asked), **asked_choice(asked), **options)
 
 
 def _list(

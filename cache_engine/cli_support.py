@@ -17,7 +17,8 @@ import msgspec
 
 from cache_engine.errors import CompileError, GemmCacheError, InvalidProblem, NotHereError, StoreUnusable, UsageError
 from cache_engine.mirror.queries import SORTS
-from cache_engine.model.gemm import DType, Layout
+from cache_engine.model.gemm import DType, GemmProblem, Layout
+from cache_engine.model.kernel import KernelConfig
 
 if TYPE_CHECKING:
     from cache_engine.config import Settings
@@ -179,6 +180,22 @@ def problem_options(verb: _F) -> _F:
     ):
         verb = decorate(verb)
     return verb
+
+
+def asked_problem(asked: dict[str, Any]) -> GemmProblem:
+    """The problem that the options of ``problem_options`` ask for."""
+    sizes_and_types = ("m", "n", "k", "batch", "dtype", "out_dtype", "layout", "arch")
+    return GemmProblem(**{name: asked[name] for name in sizes_and_types})
+
+
+def asked_choice(asked: dict[str, Any]) -> dict[str, Any]:
+    """What those options leave to the engine or not, by the names of its parameters."""
+    config = asked["config"]
+    return {
+        "family": asked["family"],
+        "compiler": asked["compiler"],
+        "config": None if config is None else KernelConfig.parse(config),
+    }
 
 
 def filter_options(verb: _F) -> _F:

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cache_engine.comparison import in_words
 from cache_engine.model.artifact import Record
 from cache_engine.stages import LOAD
 from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:
     from cache_engine.bench.results import Line, Result, Size
+    from cache_engine.comparison import Comparison
     from cache_engine.device.timer import Timing
     from cache_engine.engine import CompiledKernel
+    from cache_engine.explanation import Explanation
     from cache_engine.housekeeping import Cleaned, Leftover
     from cache_engine.inspection import Inspection
     from cache_engine.integrity import Finding
@@ -69,6 +72,49 @@ def record(kept: Record, inspection: Inspection | None = None) -> Document:
         "created_by": kept.created_by,
         "components": dict(kept.components),
         **({} if inspection is None else _inspected(inspection)),
+    }
+
+
+def difference(first: Record, second: Record, comparison: Comparison, sass: str | None) -> Document:
+    """What ``diff`` prints; ``sass`` is the difference of the machine code, if that was asked for."""
+    document: Document = {
+        "keys": [first.key, second.key],
+        "names": [first.name, second.name],
+        **msgspec.to_builtins(comparison),
+    }
+    return document if sass is None else {**document, "sass": sass}
+
+
+def explanation(found: Explanation) -> Document:
+    """What ``explain`` prints."""
+    chosen, closest = found.selection, found.nearest
+    return {
+        "hit": found.tier is not None,
+        "tier": found.tier,
+        "key": chosen.key,
+        "name": chosen.name,
+        "arch": chosen.problem.arch,
+        "compiler": chosen.compiler.name,
+        "family": chosen.family.name,
+        "config": msgspec.to_builtins(chosen.config),
+        "compared": found.compared,
+        "nearest": None
+        if closest is None
+        else {
+            "key": closest.record.key,
+            "name": closest.record.name,
+            "differences": [
+                {
+                    "component": pair.name,
+                    "there": pair.first,
+                    "here": pair.second,
+                    "follows": pair in closest.consequences,
+                    "text": in_words(pair),
+                }
+                for pair in (*closest.causes, *closest.consequences)
+            ],
+        },
+        "notes": list(found.notes),
     }
 
 

@@ -156,6 +156,10 @@ class Cache(StoreView):
         self._count(key, found)
         return found.loaded
 
+    def look_up(self, key: CacheKey) -> Found | None:
+        """The entry of a key and the tier that has it, not counted as a use; ``None`` when there is none."""
+        return self._tiers.get(key)
+
     def select(
         self,
         problem: GemmProblem,

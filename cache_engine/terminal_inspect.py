@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cache_engine.comparison import Comparison, Nearest, Pair, Value, in_words
 from cache_engine.terminal import LEFT, RIGHT, print_fields, print_table, record_fields
 from cache_engine.units import printable
 
 if TYPE_CHECKING:
     from cache_engine.compilers.disassembly import InstructionMix
+    from cache_engine.explanation import Explanation
     from cache_engine.inspection import Inspection
+    from cache_engine.model.artifact import Record
     from cache_engine.model.occupancy import Occupancy
 
 _BAR = 40
@@ -27,9 +30,81 @@ def print_inspection(inspection: Inspection) -> None:
     if inspection.instructions is not None:
         _print_instructions(inspection.instructions)
     for note in inspection.notes:
-        print(printable(f"\n{note}"))
+        print(printable(f"\n{note}", keep="\n"))
     print("\nThe key is the SHA-256 of these components:\n")
     print_fields(dict(record.components))
+
+
+def print_difference(first: Record, second: Record, comparison: Comparison, sass: str | None) -> None:
+    """What ``diff`` found."""
+    heads = (f"1: {first.key[:12]}", f"2: {second.key[:12]}")
+    print_fields({head: record.name for head, record in zip(heads, (first, second), strict=True)})
+    if not comparison.components:
+        print("\nThe keys are equal: no component differs.")
+    for title, pairs in (
+        ("Key components that differ", comparison.components),
+        ("Fields of the config that differ", comparison.config),
+        ("Resources", comparison.resources),
+        ("Theoretical occupancy", comparison.occupancy),
+        ("Instructions in the code", comparison.instructions),
+    ):
+        if pairs:
+            rows = [(pair.name, _shown(pair.first), _shown(pair.second), _change(pair)) for pair in pairs]
+            print(f"\n{title}:\n")
+            print_table(
+                {"": LEFT, **dict.fromkeys(heads, LEFT if title.startswith("Key") else RIGHT), "change": RIGHT}, rows
+            )
+    if sass is not None:
+        print("\nMachine code, without addresses:\n" if sass else "\nThe machine code is the same.")
+        print(printable(sass, keep="\n"), end="")
+
+
+def print_explanation(found: Explanation) -> None:
+    """What ``explain`` found out."""
+    chosen = found.selection
+    verdict = "miss" if found.tier is None else f"hit ({found.tier})"
+    print_fields(
+        {
+            "result": verdict,
+            "key": chosen.key,
+            "name": chosen.name,
+            "target": chosen.problem.arch,
+            "compiler": chosen.compiler.name,
+            "config": chosen.config,
+        }
+    )
+    if found.nearest is not None:
+        _print_nearest(found.nearest, found.compared)
+    elif found.tier is None and not found.notes:
+        print("\nNo entry is on disk to compare with.")
+    for note in found.notes:
+        print(printable(f"\n{note[0].upper()}{note[1:]}.", keep="\n"))
+
+
+def _print_nearest(closest: Nearest, compared: int) -> None:
+    entries = "The only entry" if compared == 1 else f"The nearest of {compared:,} entries"
+    print(printable(f"\n{entries} is {closest.record.key[:12]}, {closest.record.name}:\n", keep="\n"))
+    for pair in closest.causes:
+        print(printable(f"  {in_words(pair)}"))
+    if closest.consequences:
+        names = ", ".join(pair.name for pair in closest.consequences)
+        print(printable(f"\nWhat differs because of that: {names}.", keep="\n"))
+
+
+def _change(pair: Pair) -> str:
+    """How the second number stands to the first; nothing for what is no number, or is the same."""
+    first, second = pair.first, pair.second
+    if not pair.differs or not isinstance(first, int) or not isinstance(second, int):
+        return ""
+    return f"{second - first:+,}"
+
+
+def _shown(value: Value) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.1%}"
+    return f"{value:,}" if isinstance(value, int) else value
 
 
 def occupancy_text(resident: Occupancy) -> str:
