@@ -32,6 +32,7 @@ from cache_engine.cli_support import (
     to_json,
 )
 from cache_engine.cli_upkeep import clean_verb, export_verb, import_verb, sync_verb, verify_verb
+from cache_engine.cli_warm import warm_verb
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE
@@ -268,7 +269,7 @@ def dashboard_verb(settings: Settings, /, port: int, headless: bool) -> None:
     serve(root, port, headless=headless)
 
 
-for verb in (diff_verb, explain_verb, clean_verb, verify_verb, sync_verb, export_verb, import_verb):
+for verb in (warm_verb, diff_verb, explain_verb, clean_verb, verify_verb, sync_verb, export_verb, import_verb):
     commands.add_command(verb)
 
 

@@ -221,6 +221,24 @@ def print_sample(document: Document) -> None:
     print(f"Asked for again, {document['found_again']} came from disk.")
 
 
+def print_warmed(document: Document) -> None:
+    """What ``warm`` has compiled and found; failures of one cause are told together."""
+    by_cause: dict[str, list[str]] = {}
+    for failure in document["failed"]:
+        by_cause.setdefault(failure["error"], []).append(failure["problem"])
+    for cause, problems in by_cause.items():
+        more = f" and {len(problems) - 1:,} more" if len(problems) > 1 else ""
+        print(printable(f"failed: {problems[0]}{more}: {cause}"), file=sys.stderr)
+    failed = f", {len(document['failed']):,} failed" if document["failed"] else ""
+    print(
+        printable(
+            f"{counted(document['compiled'], 'kernel')} compiled, {document['found']:,} found{failed}, for "
+            f"{counted(document['problems'], 'problem')}, in {human_ms(document['seconds'] * 1e3)}; "
+            f"{document['store']} has them."
+        )
+    )
+
+
 def print_benchmark_heading() -> None:
     """Headings of the lines that ``print_benchmark`` prints."""
     print(f"{'measured':<52} {'median':>10}   {'ratio':>9}  {'beside':<34} {'median':>10}   goal")

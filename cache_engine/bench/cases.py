@@ -8,7 +8,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from cache_engine.bench import footprint, hits, opening, pages, peers, publishing
+from cache_engine.bench import footprint, hits, opening, pages, peers, publishing, warming
 from cache_engine.bench.results import Report, Result
 from cache_engine.bench.timing import medians
 from cache_engine.engine import open_cache
@@ -30,6 +30,7 @@ def run(report: Report, chosen: str, entries: int, rows: int) -> None:
         place = Path(folder)
         if chosen == ALL:
             _entering(report)
+            warming.warming(report, place)
         if chosen in (ALL, STORE):
             _store(report, place, entries)
         if chosen in (ALL, PAGES):
