@@ -21,6 +21,7 @@ page = st.navigation(
     [
         st.Page("../pages/overview.py", title="Overview", icon=":material/dashboard:", default=True),
         st.Page("../pages/kernels.py", title="Kernels", icon=":material/memory:"),
+        st.Page("../pages/compare.py", title="Compare", icon=":material/compare_arrows:"),
         st.Page("../pages/architectures.py", title="Architectures", icon=":material/developer_board:"),
         st.Page("../pages/compile.py", title="Compile", icon=":material/play_circle:"),
         st.Page("../pages/admin.py", title="Admin", icon=":material/build:"),

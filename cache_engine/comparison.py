@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import msgspec
 
@@ -30,6 +30,22 @@ class Pair:
         return self.first != self.second
 
 
+def shown(value: Value) -> str:
+    """One side of a pair, for people; shares are the only fractions there are."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.1%}"
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def change(pair: Pair) -> str:
+    """How the second number stands to the first, signed; empty for what is no number, or is the same."""
+    if pair.differs and isinstance(pair.first, int) and isinstance(pair.second, int):
+        return f"{pair.second - pair.first:+,}"
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Two kernels side by side.
@@ -45,6 +61,17 @@ class Comparison:
     resources: tuple[Pair, ...]
     occupancy: tuple[Pair, ...]
     instructions: tuple[Pair, ...]
+
+    def sections(self) -> dict[str, tuple[Pair, ...]]:
+        """The parts that hold something, under headings and with names for people."""
+        parts = {
+            "Key components that differ": self.components,
+            "Fields of the config that differ": self.config,
+            "Resources": _renamed(self.resources),
+            "Theoretical occupancy": _renamed(self.occupancy),
+            "Instructions in the code": self.instructions,
+        }
+        return {heading: pairs for heading, pairs in parts.items() if pairs}
 
 
 def compare(first: Inspection, second: Inspection) -> Comparison:
@@ -161,6 +188,19 @@ _WORDS = {
 }
 _DIGITS = 12
 
+_LABELS = {
+    "registers": "registers per thread",
+    "shared_bytes": "shared memory per block, bytes",
+    "stack_bytes": "stack per thread, bytes",
+    "spill_bytes": "spilled, bytes",
+    "size_bytes": "code, bytes",
+    "arch": "target",
+    "share": "occupancy",
+    "warps_per_sm": "warps per SM",
+    "blocks_per_sm": "blocks per SM",
+    "bound_by": "bound by",
+}
+
 
 def _split(pairs: tuple[Pair, ...]) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
     """Causes, then what follows from them. The name of a kernel follows from all the rest."""
@@ -172,6 +212,10 @@ def _split(pairs: tuple[Pair, ...]) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]
         tuple(pair for pair in pairs if pair.name not in following),
         tuple(pair for pair in pairs if pair.name in following),
     )
+
+
+def _renamed(pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
+    return tuple(replace(pair, name=_LABELS.get(pair.name, pair.name)) for pair in pairs)
 
 
 def _short(name: str, value: Value) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from cache_engine.comparison import Comparison, Nearest, Pair, Value, in_words
+from cache_engine.comparison import Comparison, Nearest, change, in_words, shown
 from cache_engine.terminal import LEFT, RIGHT, print_fields, print_table, record_fields
 from cache_engine.units import printable
 
@@ -41,19 +41,12 @@ def print_difference(first: Record, second: Record, comparison: Comparison, sass
     print_fields({head: record.name for head, record in zip(heads, (first, second), strict=True)})
     if not comparison.components:
         print("\nThe keys are equal: no component differs.")
-    for title, pairs in (
-        ("Key components that differ", comparison.components),
-        ("Fields of the config that differ", comparison.config),
-        ("Resources", comparison.resources),
-        ("Theoretical occupancy", comparison.occupancy),
-        ("Instructions in the code", comparison.instructions),
-    ):
-        if pairs:
-            rows = [(pair.name, _shown(pair.first), _shown(pair.second), _change(pair)) for pair in pairs]
-            print(f"\n{title}:\n")
-            print_table(
-                {"": LEFT, **dict.fromkeys(heads, LEFT if title.startswith("Key") else RIGHT), "change": RIGHT}, rows
-            )
+    for heading, pairs in comparison.sections().items():
+        print(f"\n{heading}:\n")
+        # Components are texts, some of them long; the rest are numbers, or short.
+        side = LEFT if pairs == comparison.components else RIGHT
+        rows = [(pair.name, shown(pair.first), shown(pair.second), change(pair)) for pair in pairs]
+        print_table({"": LEFT, **dict.fromkeys(heads, side), "change": RIGHT}, rows)
     if sass is not None:
         print("\nMachine code, without addresses:\n" if sass else "\nThe machine code is the same.")
         print(printable(sass, keep="\n"), end="")
@@ -91,33 +84,8 @@ def _print_nearest(closest: Nearest, compared: int) -> None:
         print(printable(f"\nWhat differs because of that: {names}.", keep="\n"))
 
 
-def _change(pair: Pair) -> str:
-    """How the second number stands to the first; nothing for what is no number, or is the same."""
-    first, second = pair.first, pair.second
-    if not pair.differs or not isinstance(first, int) or not isinstance(second, int):
-        return ""
-    return f"{second - first:+,}"
-
-
-def _shown(value: Value) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:.1%}"
-    return f"{value:,}" if isinstance(value, int) else value
-
-
-def occupancy_text(resident: Occupancy) -> str:
-    """An occupancy in a line: ``"12.5%: 8 of 64 warps (1 block) per SM, bound by registers"``."""
-    blocks = "1 block" if resident.blocks_per_sm == 1 else f"{resident.blocks_per_sm} blocks"
-    return (
-        f"{resident.share:.1%}: {resident.warps_per_sm} of {resident.most_warps_per_sm} warps ({blocks}) per SM, "
-        f"bound by {' and '.join(resident.bound_by)}"
-    )
-
-
 def _print_occupancy(resident: Occupancy) -> None:
-    print(f"\nTheoretical occupancy on {resident.arch}: {occupancy_text(resident)}.\n")
+    print(f"\nTheoretical occupancy on {resident.arch}: {resident}.\n")
     rows = [(name, blocks, "◀" if name in resident.bound_by else "") for name, blocks in resident.block_limits.items()]
     print_table({"limit": LEFT, "blocks it allows": RIGHT, "": LEFT}, rows)
 

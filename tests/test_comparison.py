@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.comparison import Pair, compare, differing, in_words, nearest, sass_difference
+from cache_engine.comparison import Pair, change, compare, differing, in_words, nearest, sass_difference, shown
 from cache_engine.inspection import inspect
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import Components
@@ -142,6 +142,13 @@ def test_a_kernel_beside_itself_differs_in_nothing() -> None:
     for pairs in (compared.resources, compared.occupancy, compared.instructions):
         assert pairs
         assert not [pair for pair in pairs if pair.differs]
+
+
+def test_numbers_are_told_with_their_change() -> None:
+    assert [change(pair) for pair in (Pair("", 2000, 1000), Pair("", 1, 1), Pair("", None, 1), Pair("", "1", "2"))] == [
+        "-1,000", "", "", ""
+    ]  # fmt: skip
+    assert [shown(value) for value in (None, 0.125, 1234, "sm_90")] == ["–", "12.5%", "1,234", "sm_90"]
 
 
 def test_what_one_kernel_lacks_is_none_beside_the_other() -> None:

@@ -58,6 +58,14 @@ class Occupancy:
         """The limits that allow the fewest blocks."""
         return tuple(name for name, blocks in self.block_limits.items() if blocks == self.blocks_per_sm)
 
+    def __str__(self) -> str:
+        """``"12.5%: 8 of 64 warps (1 block) per SM, bound by registers"``."""
+        blocks = "1 block" if self.blocks_per_sm == 1 else f"{self.blocks_per_sm} blocks"
+        return (
+            f"{self.share:.1%}: {self.warps_per_sm} of {self.most_warps_per_sm} warps ({blocks}) per SM, "
+            f"bound by {' and '.join(self.bound_by)}"
+        )
+
 
 def occupancy(target: Architecture, *, threads: int, registers: int, shared_bytes: int) -> Occupancy:
     """The occupancy of a kernel on a target.
