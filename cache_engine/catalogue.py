@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +102,7 @@ def _table_rows(path: Path, reader: csv.DictReader[str]) -> Iterator[ModelShape]
 def _size(where: str, name: str, text: str) -> int | None:
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and int(text)):
+    if not re.fullmatch("[0-9]{1,40}", text) or not int(text):
         raise UsageError(f"{where}: {name} is {text!r}; it must be a whole number from 1 on")
     return int(text)
 

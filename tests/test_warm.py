@@ -108,8 +108,10 @@ def test_the_catalogue_that_ships_is_a_table_too() -> None:
         ("n,k\n0,5\n", "line 2: n is '0'"),
         ("n,k\n64,1_000\n", "line 2: k is '1_000'"),
         ("n,k\n64,99999999999\n", "line 2: k is 99,999,999,999; it must be a whole number from 1 to 16,777,216"),
+        (f"n,k\n64,{'9' * 5000}\n", "line 2: k is '9999"),
         ("n,k,batch\n64,64,70000\n", "line 2: batch is 70,000"),
     ],
+    ids=lambda value: value[:20],
 )
 def test_a_bad_table_is_refused_naming_the_line(place: Path, tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "bad.csv"

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 OTHER = "other"
 
 # Opcodes that tell a GEMM kernel's character, by their names in NVIDIA's "CUDA Binary Utilities", tables "Instruction
-# Set Reference"; UTC… are the tensor-core instructions of sm_100, …GMMA those of sm_90a.
+# Set Reference"; UTC… are the tensor-core instructions of sm_100, …GMMA those of sm_90a. HFMA2 is not among them: the
+# compiler also uses it to make constants.
 CLASSES = (
     *("HMMA", "IMMA", "QMMA", "OMMA", "DMMA", "BMMA", "HGMMA", "IGMMA", "QGMMA"),
     *("UTCHMMA", "UTCIMMA", "UTCQMMA", "UTCOMMA"),
-    *("FFMA", "DFMA", "HFMA2", "IDP"),
+    *("FFMA", "FFMA2", "DFMA", "IDP"),
     *("LDSM", "LDGSTS", "UTMALDG", "UTMASTG", "LDTM", "LDG", "STG", "LDS", "STS", "STSM", "LDL", "STL"),
     *("BAR", "SYNCS"),
 )

@@ -17,6 +17,7 @@ from cache_engine.kernels.tensor_core import TensorCore
 from cache_engine.model.architecture import Architecture, architecture
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.occupancy import occupancy
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (TensorCore(), Simt())}
 
@@ -115,17 +116,15 @@ def _candidates(family_name: str, dtype: DType, target_name: str) -> tuple[_Cand
 
 def _candidate(family: Family, problem: GemmProblem, config: KernelConfig, target: Architecture) -> _Candidate:
     itemsize = problem.dtype.itemsize
-    shared = family.shared_bytes(problem, config) + target.reserved_shared_bytes_per_block
-    registers = family.registers_estimate(problem, config) * config.threads
-    blocks_per_sm = min(
-        target.blocks_per_sm,
-        target.shared_bytes_per_sm // shared,
-        target.warps_per_sm * 32 // config.threads,
-        target.registers_per_sm // registers,
+    resident = occupancy(
+        target,
+        threads=config.threads,
+        registers=family.registers_estimate(problem, config),
+        shared_bytes=family.shared_bytes(problem, config),
     )
     compute = 2 * config.block_m * config.block_n * config.block_k / _FLOPS[problem.dtype]
     from_l2 = (config.block_m + config.block_n) * config.block_k * itemsize / _L2_BYTES
     from_shared = family.shared_traffic_bytes(problem, config) / _SHARED_BYTES
     longest = max(compute, from_l2, from_shared)
     busy = longest + _NOT_HIDDEN * (compute + from_l2 + from_shared - longest)
-    return _Candidate(config, max(1, blocks_per_sm), busy, _LATENCY / config.stages)
+    return _Candidate(config, max(1, resident.blocks_per_sm), busy, _LATENCY / config.stages)
