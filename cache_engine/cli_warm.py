@@ -76,13 +76,14 @@ def warm_verb(
     problems = problems_of(shapes, ms, element_type, arch or (None,))
     started = time.perf_counter()
     with open_cache(settings) as cache:
+        root = cache.layout.root  # where caching is switched off, this says so before anything is compiled
         chosen, results = one_per_key(cache, problems, compiler)
         with terminal.progress("Compiling kernels", len(chosen)) as (bar, task):
             results += compile_all(cache, chosen, jobs, lambda _: bar.advance(task), compiler)
     failed = [warmed for warmed in results if warmed.trouble]
     tiers = Counter(warmed.kernel.tier for warmed in results if warmed.kernel is not None and not warmed.trouble)
     document = {
-        "store": str(settings.directory()),
+        "store": str(root),
         "problems": len(problems),
         "kernels": len(chosen),
         "compiled": tiers[COMPILED],

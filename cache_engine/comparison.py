@@ -12,6 +12,7 @@ from cache_engine.inspection import Inspection
 from cache_engine.model.artifact import Record
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import Components
+from cache_engine.units import printable
 
 Value = str | int | float | None
 
@@ -102,8 +103,8 @@ def sass_difference(first: Record, first_sass: str, second: Record, second_sass:
     lines = difflib.unified_diff(
         comparable_lines(first_sass, first.name),
         comparable_lines(second_sass, second.name),
-        f"{first.key[:12]} {first.name}",
-        f"{second.key[:12]} {second.name}",
+        f"{first.key[:12]} {printable(first.name)}",
+        f"{second.key[:12]} {printable(second.name)}",
         lineterm="",
     )
     return "".join(f"{line}\n" for line in lines)

@@ -93,5 +93,5 @@ def _ask_instead(cache: Cache, selection: Selection, there: Record, asked: Kerne
     if same.key != there.key:
         return ""
     config = ",".join(f"{field.name}={getattr(there.config, field.name)}" for field in fields(KernelConfig))
-    chosen = "" if asked is not None else ", which is chosen by m"
+    chosen = "" if asked is not None else ", which is chosen by m and batch"
     return f"nothing but the config differs{chosen}; --config {config} asks for the kernel that is there"

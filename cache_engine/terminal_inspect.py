@@ -30,7 +30,7 @@ def print_inspection(inspection: Inspection) -> None:
     if inspection.instructions is not None:
         _print_instructions(inspection.instructions)
     for note in inspection.notes:
-        print(printable(f"\n{note}", keep="\n"))
+        print(f"\n{printable(note)}")
     print("\nThe key is the SHA-256 of these components:\n")
     print_fields(dict(record.components))
 
@@ -71,17 +71,17 @@ def print_explanation(found: Explanation) -> None:
     elif found.tier is None and not found.notes:
         print("\nNo entry is on disk to compare with.")
     for note in found.notes:
-        print(printable(f"\n{note[0].upper()}{note[1:]}.", keep="\n"))
+        print(f"\n{printable(note[0].upper() + note[1:])}.")
 
 
 def _print_nearest(closest: Nearest, compared: int) -> None:
     entries = "The only entry" if compared == 1 else f"The nearest of {compared:,} entries"
-    print(printable(f"\n{entries} is {closest.record.key[:12]}, {closest.record.name}:\n", keep="\n"))
+    print(f"\n{entries} is {closest.record.key[:12]}, {printable(closest.record.name)}:\n")
     for pair in closest.causes:
         print(printable(f"  {in_words(pair)}"))
     if closest.consequences:
         names = ", ".join(pair.name for pair in closest.consequences)
-        print(printable(f"\nWhat differs because of that: {names}.", keep="\n"))
+        print(f"\nWhat differs because of that: {printable(names)}.")
 
 
 def _print_occupancy(resident: Occupancy) -> None:

@@ -143,6 +143,13 @@ def test_bad_input_is_one_line_naming_what_is_allowed(place: Path, arguments: tu
     assert not place.exists()
 
 
+def test_without_a_store_nothing_is_compiled(place: Path, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_CACHE_ENABLE_CACHING", "0")
+    done = run("warm", table, store=place)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "caching is switched off" in done.stderr
+
+
 def test_a_models_name_may_be_written_in_any_case() -> None:
     assert model_shapes("qwen3-8b") == model_shapes("Qwen3-8B") != []
 

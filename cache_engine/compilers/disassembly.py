@@ -74,14 +74,15 @@ def comparable_lines(sass: str, kernel: str) -> list[str]:
         kernel: the kernel's name, which is replaced by ``kernel``.
     """
     lines = []
-    for line in (sass.replace(kernel, "kernel") if kernel else sass).splitlines():
+    for line in sass.splitlines():
         found = _INSTRUCTION.match(line)
         if found is not None:
             if found["opcode"] != "NOP":
                 lines.append(found["text"])
         elif label := _LABEL.match(line):
             lines.append(f"{label['label']}:")
-    return lines
+    # Only now: a name may be anything, also what instructions are recognised by.
+    return [line.replace(kernel, "kernel") for line in lines] if kernel else lines
 
 
 def _instructions(sass: str) -> Iterator[re.Match[str]]:

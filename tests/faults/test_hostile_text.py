@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from cache_engine import documents, integrity, terminal, terminal_inspect
-from cache_engine.comparison import compare
+from cache_engine.comparison import compare, sass_difference
 from cache_engine.inspection import inspect
 from cache_engine.mirror import queries
 from cache_engine.mirror.sync import Mirror
@@ -128,7 +128,9 @@ def test_no_terminal_gets_a_control_character(
         ordinary = inspect(make_entry(1)[2](record.blob), None)
         for one, other in ((ordinary, inspection), (inspection, ordinary)):
             comparison = compare(one, other)
-            terminal_inspect.print_difference(one.record, other.record, comparison, None)
+            code = sass_difference(one.record, "        /*0000*/  NOP ;\n        /*0010*/  EXIT ;\n", other.record, "")
+            assert code.count("\n") == 4
+            terminal_inspect.print_difference(one.record, other.record, comparison, code)
             assert msgspec.json.encode(documents.difference(one.record, other.record, comparison, ""))
     printed = capsys.readouterr().out
     assert [char for char in set(printed) if not char.isprintable() and char != "\n"] == []
