@@ -59,10 +59,10 @@ class Occupancy:
         return tuple(name for name, blocks in self.block_limits.items() if blocks == self.blocks_per_sm)
 
     def __str__(self) -> str:
-        """``"12.5%: 8 of 64 warps (1 block) per SM, bound by registers"``."""
+        """``"12.5%, 8 of 64 warps (1 block) per SM, bound by registers"``."""
         blocks = "1 block" if self.blocks_per_sm == 1 else f"{self.blocks_per_sm} blocks"
         return (
-            f"{self.share:.1%}: {self.warps_per_sm} of {self.most_warps_per_sm} warps ({blocks}) per SM, "
+            f"{self.share:.1%}, {self.warps_per_sm} of {self.most_warps_per_sm} warps ({blocks}) per SM, "
             f"bound by {' and '.join(self.bound_by)}"
         )
 

@@ -92,7 +92,7 @@ def test_a_kernel_worked_out_by_hand() -> None:
     assert found == Occupancy("sm_90", 8, 64, {REGISTERS: 1, SHARED: 2, WARPS: 8, BLOCKS: 32})
     assert (found.blocks_per_sm, found.warps_per_sm, found.share) == (1, 8, 0.125)
     assert found.bound_by == (REGISTERS,)
-    assert str(found) == "12.5%: 8 of 64 warps (1 block) per SM, bound by registers"
+    assert str(found) == "12.5%, 8 of 64 warps (1 block) per SM, bound by registers"
 
 
 def test_limits_that_bind_together_are_all_named() -> None:
