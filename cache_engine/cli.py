@@ -67,19 +67,29 @@ def commands(ctx: click.Context, store: Path | None) -> None:
 @commands.command("compile", cls=SizedVerb)
 @problem_options
 @click.option("--force", is_flag=True, help="Compile even if it is cached, and replace it.")
+@click.option(
+    "--debug-dump",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Compile, and write source, log, PTX, SASS, environment and more here; also if it fails.",
+)
 @json_option
 @click.pass_obj
-def compile_verb(settings: Settings, /, force: bool, as_json: bool, job: Path | None, **asked: Any) -> None:
+def compile_verb(
+    settings: Settings, /, force: bool, debug_dump: Path | None, as_json: bool, job: Path | None, **asked: Any
+) -> None:
     """Get the kernel of a shape: from the cache, else compiled.
 
     C (M×N) = A (M×K) · B (K×N).
     """
     with reporting(job) as reporter, open_cache(settings) as cache:
-        kernel = _get(cache, asked, force=force, on_stage=reporter.stage if reporter else None)
+        on_stage = reporter.stage if reporter else None
+        kernel = _get(cache, asked, force=force, debug_dump=debug_dump, on_stage=on_stage)
         document = documents.compiled(kernel)
         if reporter:
             reporter.finish(to_json(document))
     emit(document, as_json, lambda: terminal.print_kernel(kernel))
+    terminal.print_warnings(kernel.record.warnings)
 
 
 @commands.command("time", cls=SizedVerb)

@@ -37,6 +37,7 @@ def compiled(kernel: CompiledKernel) -> Document:
         "stages_ms": kernel.stages_ms,
         **_sizes(kernel.record),
         "unpublished": kernel.unpublished,
+        "warnings": list(kernel.record.warnings),
     }
 
 
@@ -67,6 +68,7 @@ def record(kept: Record) -> Document:
         "created_at": kept.created_at,
         "created_by": kept.created_by,
         "components": dict(kept.components),
+        "warnings": list(kept.warnings),
     }
 
 

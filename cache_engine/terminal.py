@@ -40,6 +40,12 @@ def print_kernel(kernel: CompiledKernel) -> None:
     )
 
 
+def print_warnings(warnings: Sequence[str]) -> None:
+    """What a compile warned of, on standard error: it is no part of the result."""
+    for text in warnings:
+        print(printable(f"warning: {text}"), file=sys.stderr)
+
+
 def print_record(record: Record) -> None:
     """What ``show`` shows of a kernel: its facts, and what its key was hashed from."""
     print_fields(record_fields(record))

@@ -11,8 +11,9 @@ from threading import Lock
 from typing import Any
 
 from cache_engine.compilers.base import Compiled
+from cache_engine.compilers.diagnostics import first_error
 from cache_engine.compilers.elf import build_id, missing_bytes
-from cache_engine.compilers.tools import package_files
+from cache_engine.compilers.tools import identities, package_files
 from cache_engine.errors import CompileError, CompilerMissing
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.process import renew_after_fork
@@ -33,7 +34,7 @@ class _Installation:
         Raises:
             CompilerMissing: then a kernel would be kept under the key of another compiler.
         """
-        if _identities(self.library, self.builtins) != self.identities:
+        if identities((self.library, self.builtins)) != self.identities:
             raise CompilerMissing("NVRTC was replaced while this process ran; start it again")
 
 
@@ -43,12 +44,12 @@ def _find_installation() -> _Installation:
     if not companions:
         raise CompilerMissing(f"{library.name} lacks libnvrtc-builtins beside it; reinstall nvidia-cuda-nvrtc")
     builtins = companions[-1]
-    identities = _identities(library, builtins)
+    seen = identities((library, builtins))
     digest = hashlib.blake2b(builtins.read_bytes(), digest_size=10).hexdigest()
     identity = build_id(library) or hashlib.blake2b(library.read_bytes(), digest_size=20).hexdigest()
     version = re.search(r"\.so\.(\d+\.\d+)", builtins.name)
     fingerprint = ToolchainFingerprint("nvrtc", version[1] if version else "unknown", f"{identity}+{digest}")
-    return _Installation(library, builtins, fingerprint, identities)
+    return _Installation(library, builtins, fingerprint, seen)
 
 
 def _find_library() -> Path:
@@ -61,13 +62,6 @@ def _find_library() -> Path:
         return Path(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path or "").resolve(strict=True)
     except Exception as error:  # the search raises errors of many kinds; each means: not found
         raise CompilerMissing("NVRTC is not installed; run: pip install nvidia-cuda-nvrtc") from error
-
-
-def _identities(*paths: Path) -> tuple[tuple[int, ...], ...]:
-    try:
-        return tuple((s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for s in (path.stat() for path in paths))
-    except FileNotFoundError as error:
-        raise CompilerMissing(f"{error.filename} has gone; reinstall nvidia-cuda-nvrtc and start again") from error
 
 
 class Nvrtc:
@@ -87,6 +81,12 @@ class Nvrtc:
     def renew_after_fork(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
         self._loading = Lock()
+
+    def with_flags(self, extra: tuple[str, ...]) -> Nvrtc:
+        """The same compiler with more flags; see ``Compiler.with_flags``."""
+        other = Nvrtc()
+        other.flags = (*self.flags, *extra)
+        return other
 
     def fingerprint(self) -> ToolchainFingerprint:
         """The library's build ID and the content of its companion; see ``Compiler.fingerprint``."""
@@ -132,7 +132,7 @@ class Nvrtc:
             except nvrtc.NVRTCError as error:
                 log = nvrtc.getProgramLog(program).rstrip("\0\n")
                 raise CompileError(
-                    f"NVRTC refused the source for {arch}: {_first_error(log) or error}",
+                    f"NVRTC refused the source for {arch}: {first_error(log) or error}",
                     log=log,
                     source=source,
                     flags=options,
@@ -144,6 +144,9 @@ class Nvrtc:
         finally:
             nvrtc.destroyProgram(program)
 
+    def preprocess(self, source: str, arch: str) -> None:
+        """NVRTC does not show what it preprocesses; see ``Compiler.preprocess``."""
+
 
 def _whole(cubin: bytes) -> bytes:
     # CuPy 14.2 cuts the last byte off a CUBIN, as it does the closing NUL off PTX. It is a zero (the high byte of a
@@ -152,10 +155,6 @@ def _whole(cubin: bytes) -> bytes:
     if missing > 1:
         raise ValueError(f"NVRTC gave a CUBIN that lacks {missing} bytes")
     return cubin + b"\0" * missing
-
-
-def _first_error(log: str) -> str | None:
-    return next((line.strip() for line in log.splitlines() if "error" in line), None)
 
 
 def _loaded_libraries() -> set[Path]:
