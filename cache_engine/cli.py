@@ -240,8 +240,8 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
 def bench_verb(what: str, entries: int, rows: int, as_json: bool) -> None:
     """Measure speed, each thing beside something known.
 
-    compile: NVRTC and NVCC. store: hits, keys, opening, publishing, other caches, bytes on disk. pages: syncing and queries. all: all
-    of it, and importing; takes a few minutes.
+    compile: NVRTC and NVCC. store: hits, keys, opening, publishing, other caches, bytes on disk. pages: syncing and
+    queries. all: all of it, and importing; takes a few minutes.
     """
     from cache_engine.bench import cases
 

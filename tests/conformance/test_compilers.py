@@ -18,7 +18,6 @@ import pytest
 from cache_engine.compilers import COMPILERS, nvcc, nvrtc
 from cache_engine.compilers.base import Compiler
 from cache_engine.compilers.diagnostics import diagnostics, warnings
-from cache_engine.compilers.elf import missing_bytes
 from cache_engine.compilers.flags import ALLOWED, extra_flags
 from cache_engine.compilers.inspect import resources, sass
 from cache_engine.engine import Cache, open_cache
@@ -31,6 +30,14 @@ from cache_engine.model.kernel import KernelConfig
 ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100", "sm_120")
 SMALL = KernelConfig(16, 64, 32, 1, 2, 2)
 _EM_CUDA = 190  # ELF machine of CUDA code, as binutils names it
+
+
+def _missing_bytes(image: bytes) -> int:
+    """How many bytes the headers of a 64-bit ELF image promise beyond its end. Source: System V ABI, "Object Files"."""
+    assert image[:4] == b"\x7fELF"
+    fields = struct.unpack_from("<16sHHIQQQIHHHHHH", image)
+    program_end, section_end = fields[5] + fields[9] * fields[10], fields[6] + fields[11] * fields[12]
+    return int(max(program_end - len(image), section_end - len(image), 0))
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ def test_the_code_is_a_whole_cubin_of_the_target_with_the_kernel_in_it(subject: 
     compiled = subject.compiler.compile(subject.source(arch), arch)
     number = int("".join(filter(str.isdigit, arch)))
     machine, flags = struct.unpack_from("<H", compiled.cubin, 18)[0], struct.unpack_from("<I", compiled.cubin, 48)[0]
-    assert missing_bytes(compiled.cubin) == 0
+    assert _missing_bytes(compiled.cubin) == 0
     assert machine == _EM_CUDA
     assert flags >> 8 & 0xFFFF == number
     assert subject.name.encode() in compiled.cubin
