@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem, Resources
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, KeyPrefix
 from cache_engine.store.disk import DiskStore, open_store
+
+needs_host_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="NVCC needs a C++ compiler of the host"
+)
 
 ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
 

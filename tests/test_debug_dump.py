@@ -17,7 +17,9 @@ from cache_engine.engine import Cache, open_cache
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from tests.helpers import needs_host_compiler
 
+COMPILERS = [pytest.param("nvrtc"), pytest.param("nvcc", marks=needs_host_compiler)]
 PROBLEM = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")
 ASKED = ("compile", "64", "48", "80", "--dtype", "fp32", "--arch", "sm_90")
 # The command line with templates that end in a line no compiler takes.
@@ -35,7 +37,7 @@ def _broken(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("compiler", ["nvrtc", "nvcc"])
+@pytest.mark.parametrize("compiler", COMPILERS)
 def test_a_failed_compile_shows_log_source_flags_and_command(tmp_path: Path, compiler: str) -> None:
     place = ("--store", tmp_path / "store")
     done = _broken(*place, *ASKED, "--compiler", compiler)
@@ -75,7 +77,7 @@ def test_the_command_says_everything_that_was_chosen(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["key"] == key
 
 
-@pytest.mark.parametrize("compiler", ["nvrtc", "nvcc"])
+@pytest.mark.parametrize("compiler", COMPILERS)
 def test_a_dump_holds_what_went_in_and_came_out_and_can_be_run_again(
     cache: Cache, tmp_path: Path, compiler: str
 ) -> None:
@@ -99,6 +101,7 @@ def test_a_dump_holds_what_went_in_and_came_out_and_can_be_run_again(
     assert (folder / "reproduced.cubin").read_bytes() == kernel.cubin
 
 
+@needs_host_compiler
 def test_a_dump_of_a_failure_has_the_report_and_nothing_of_an_earlier_success(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     with open_cache(tmp_path / "store") as cache:

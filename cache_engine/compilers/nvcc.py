@@ -240,14 +240,15 @@ def _run(command: tuple[str, ...], place: Workplace) -> tuple[int | None, str]:
 
     It and what it starts form a session of their own, which is killed as a whole if this is interrupted. Of the
     environment it gets no more than it needs: compilers take flags and folders from variables such as CPATH and
-    NVCC_APPEND_FLAGS, and the key would not know.
+    NVCC_APPEND_FLAGS, and the key would not know. NVCC runs its programs through a shell, so what it names there has
+    names that are ours: its folder for temporary files is the workplace, called ".".
     """
     import subprocess
 
     process = subprocess.Popen(
         command,
         cwd=place.folder,
-        env={"PATH": os.environ.get("PATH", os.defpath), "TMPDIR": str(place.folder), "LC_ALL": "C"},
+        env={"PATH": os.environ.get("PATH", os.defpath), "TMPDIR": ".", "LC_ALL": "C"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -17,6 +17,9 @@ import pytest
 from cache_engine.compilers import nvcc
 from cache_engine.compilers.workplace import sweep, workplace
 from cache_engine.errors import CompileError, CompilerMissing
+from tests.helpers import needs_host_compiler
+
+pytestmark = needs_host_compiler
 
 KERNEL = 'extern "C" __global__ void k(float* a) { a[threadIdx.x] *= 2; }'
 COMPILE = (
@@ -144,6 +147,17 @@ def test_variables_that_compilers_read_do_not_reach_it(monkeypatch: pytest.Monke
     monkeypatch.setenv("NVCC_PREPEND_FLAGS", "--device-debug")
     assert compiler.compile(KERNEL, "sm_90").cubin == before
     assert nvcc.Nvcc().fingerprint() == compiler.fingerprint()
+
+
+def test_no_name_or_text_reaches_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVCC runs its programs through one."""
+    traps = "$(touch trap1) `touch trap2` ; touch trap3"
+    folder = tmp_path / traps
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.chdir(tmp_path)
+    nvcc.Nvcc().compile(f"// {traps}\n{KERNEL}", "sm_90")
+    assert not list(tmp_path.rglob("trap?"))
 
 
 def test_where_it_works_is_in_nothing_it_makes(temp: Path) -> None:

@@ -26,6 +26,7 @@ from cache_engine.kernels.select import choose
 from cache_engine.kernels.source import render
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from tests.helpers import needs_host_compiler
 
 ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100", "sm_120")
 SMALL = KernelConfig(16, 64, 32, 1, 2, 2)
@@ -91,7 +92,10 @@ SUBJECTS = {
 }
 
 
-@pytest.fixture(params=SUBJECTS)
+NEEDS = {"nvcc": needs_host_compiler}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=NEEDS.get(name, ())) for name in SUBJECTS])
 def subject(request: pytest.FixtureRequest) -> Subject:
     return SUBJECTS[request.param]
 
@@ -181,6 +185,7 @@ def test_every_flag_that_may_be_given_is_one_it_takes(subject: Subject) -> None:
     assert flagged.compile(subject.source("sm_90"), "sm_90").cubin
 
 
+@needs_host_compiler
 def test_each_compiler_has_keys_of_its_own(cache: Cache) -> None:
     problem = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")
     kernels = [cache.get_or_compile(problem, compiler=name) for name in ("nvrtc", "nvcc")]
