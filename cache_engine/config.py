@@ -123,8 +123,8 @@ class Settings:
                 raise UsageError(f"setting {name} is {getattr(self, name)}; it must be above 0, at most 1")
         if self.durability not in ("durable", "fast"):
             raise UsageError(f"setting durability is {self.durability!r}; use durable or fast")
-        if not isinstance(self.compiler_flags, tuple):
-            raise UsageError(f"setting compiler_flags is {self.compiler_flags!r}; it must be a tuple of flags")
+        if not isinstance(self.compiler_flags, tuple) or not all(isinstance(flag, str) for flag in self.compiler_flags):
+            raise UsageError(f"setting compiler_flags is {self.compiler_flags!r}; it must be a tuple of texts")
         return self
 
     def directory(self) -> Path:

@@ -11,7 +11,7 @@ from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.base import Compiler
 from cache_engine.compilers.diagnostics import warnings
 from cache_engine.compilers.flags import FAST_MATH, extra_flags
-from cache_engine.errors import CompileError, UsageError
+from cache_engine.errors import CompileError, CompilerMissing, UsageError
 from cache_engine.kernels.family import Family, kernel_name
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import render, template_digest
@@ -75,6 +75,7 @@ class Selector:
         """
         self._fast_math, self._compiler_flags = fast_math, compiler_flags
         self._compilers: dict[str, Compiler] = {}
+        self._missing: set[str] = set()
         self._kept: dict[tuple[GemmProblem, str | None, str, KernelConfig | None], Selection] = {}
         self._prefixes: dict[tuple[str, str, str], KeyPrefix] = {}
 
@@ -108,13 +109,18 @@ class Selector:
     def is_stale(self, record: Record) -> bool:
         """Whether no kernel asked for here can ever hit the entry: its compiler, template or flags are not these.
 
-        Raises:
-            CompilerMissing: when the compiler that made it is not installed here, so that this cannot be told.
+        Where the compiler that made it is not installed this cannot be told, and it is not.
         """
         family = FAMILIES.get(record.family)
         if family is None or record.compiler not in COMPILERS:
             return True
-        components = self._prefix(family, self._flagged(record.compiler), record.arch).components
+        if record.compiler in self._missing:
+            return False
+        try:
+            components = self._prefix(family, self._flagged(record.compiler), record.arch).components
+        except CompilerMissing:
+            self._missing.add(record.compiler)
+            return False
         return record.components[: len(components)] != components
 
     def _flagged(self, name: str) -> Compiler:

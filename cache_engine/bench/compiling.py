@@ -36,11 +36,11 @@ def compiling(report: Report, place: Path) -> None:
             return
     name, beside = "compile a tensor_core kernel, nvrtc", "nvcc, same source"
     nvrtc, nvcc = _new_source_each_time("nvrtc"), _new_source_each_time("nvcc")
-    report(compare(name, nvrtc, beside, nvcc, goal_seconds=_GOAL_S, goal_ratio=_GOAL, samples=10))
+    report(compare(name, nvrtc, beside, nvcc, goal_seconds=_GOAL_S, goal_ratio=_GOAL, samples=7))
     source = place / "kernel.cu"
     source.write_text(_source(PROBLEM.k))
     fresh = [partial(_in_a_new_process, name, source) for name in ("nvrtc", "nvcc")]
-    seconds, beside_seconds = medians(fresh, samples=7)
+    seconds, beside_seconds = medians(fresh, samples=5)
     report(Result("the same in a new process, Python included", seconds, beside, beside_seconds))
 
 

@@ -124,7 +124,7 @@ class Nvcc:
     def _run(self, place: Workplace, source: str, arch: str, arguments: tuple[str, ...]) -> str:
         """Runs it on ``kernel.cu``; returns what it printed."""
         found = self._installation()
-        code, log = _run((str(found.nvcc), f"--compiler-bindir={found.host}", *arguments, "kernel.cu"), place)
+        code, log = _execute((str(found.nvcc), f"--compiler-bindir={found.host}", *arguments, "kernel.cu"), place)
         if code == 0:
             return log
         if code is None:
@@ -148,8 +148,8 @@ def _find_installation() -> _Installation:
         with workplace() as place:
             place.write("kernel.cu", b"")
             base = (str(nvcc), f"--compiler-bindir={host}", "-arch=sm_90", *Nvcc.flags)
-            _, plan = _run((*base, "--dryrun", "--cubin", "kernel.cu"), place)
-            code, log = _run((*base, "-E", "--compiler-options=-dD", "kernel.cu", "-o", "kernel.ii"), place)
+            _, plan = _execute((*base, "--dryrun", "--cubin", "kernel.cu"), place)
+            code, log = _execute((*base, "-E", "--compiler-options=-dD", "kernel.cu", "-o", "kernel.ii"), place)
             text = place.read("kernel.ii").decode("utf-8", "replace") if code == 0 else ""
     except OSError as error:
         raise CompilerMissing(f"{nvcc} could not be run: {error.strerror}; {_HOW_TO_GET}") from error
@@ -235,7 +235,7 @@ def _digest_of_headers(preprocessed: str, headers: Sequence[Path]) -> str:
     return xxh3_128(defined.encode() + contents).hexdigest()
 
 
-def _run(command: tuple[str, ...], place: Workplace) -> tuple[int | None, str]:
+def _execute(command: tuple[str, ...], place: Workplace) -> tuple[int | None, str]:
     """Runs a program in the workplace; returns its exit code (``None``: out of time) and all it printed.
 
     It and what it starts form a session of their own, which is killed as a whole if this is interrupted. Of the
