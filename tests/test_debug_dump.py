@@ -17,7 +17,7 @@ from cache_engine.engine import Cache, open_cache
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
-from tests.helpers import needs_host_compiler
+from tests.helpers import code_of, needs_host_compiler
 
 COMPILERS = [pytest.param("nvrtc"), pytest.param("nvcc", marks=needs_host_compiler)]
 PROBLEM = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")
@@ -98,7 +98,7 @@ def test_a_dump_holds_what_went_in_and_came_out_and_can_be_run_again(
     if compiler == "nvcc":
         assert kernel.record.name in (folder / "kernel.ii").read_text()
     subprocess.run([sys.executable, folder / "reproduce.py"], check=True)
-    assert (folder / "reproduced.cubin").read_bytes() == kernel.cubin
+    assert code_of((folder / "reproduced.cubin").read_bytes()) == code_of(kernel.cubin)
 
 
 @needs_host_compiler

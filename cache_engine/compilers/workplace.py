@@ -53,10 +53,11 @@ def workplace() -> Iterator[Workplace]:
 
 
 def sweep() -> None:
-    """Removes the folders of processes that were killed."""
+    """Removes the folders of processes that were killed, as far as that is possible."""
     import tempfile
 
-    with os.scandir(tempfile.gettempdir()) as entries:
+    left: list[str] = []
+    with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         left = [entry.path for entry in entries if entry.name.startswith(_PREFIX) and _is_ours(entry)]
     for path in left:
         with suppress(OSError):
