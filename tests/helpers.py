@@ -26,8 +26,8 @@ ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
 def code_of(cubin: bytes) -> str:
     """The machine code as text, for telling whether two compiles made the same.
 
-    Bytes would be too strict: NVRTC 13.5 has been seen to mark one load of 24 ``.CONSTANT``, which says how it is cached,
-    in one compile of a source and not in hundreds of others.
+    Bytes would be too strict: NVRTC 13.5 has been seen to mark one load of 24 ``.CONSTANT``, which says how it is
+    cached, in one compile of a source and not in hundreds of others.
     """
     return sass(cubin).replace(".CONSTANT", "")
 
