@@ -51,6 +51,7 @@ def print_record(record: Record) -> None:
     print_fields(record_fields(record))
     print("\nThe key is the SHA-256 of these components:\n")
     print_fields(dict(record.components))
+    print_warnings(record.warnings)
 
 
 def record_fields(record: Record) -> dict[str, str]:

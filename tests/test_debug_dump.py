@@ -155,6 +155,20 @@ def test_spills_are_warned_of_when_compiled_when_found_and_when_shown(tmp_path: 
         assert done.stderr == f"warning: {warning}\n"
     shown = subprocess.run([*command, "show", document["key"], "--json"], capture_output=True, text=True)
     assert json.loads(shown.stdout)["warnings"] == [warning]
+    shown = subprocess.run([*command, "show", document["key"]], capture_output=True, text=True)
+    assert shown.stderr == f"warning: {warning}\n"
+
+
+def test_a_flag_that_is_not_allowed_is_wrong_usage(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cache_engine", "--store", tmp_path / "store", *ASKED],
+        env={**os.environ, "GEMM_CACHE_COMPILER_FLAGS": "--fmad=false -I/tmp"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: compiler_flags has '-I/tmp', which is not allowed; use: --fmad=…, --ftz=…")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_kernel_that_fits_is_not_warned_of(cache: Cache) -> None:
