@@ -69,19 +69,29 @@ def commands(ctx: click.Context, store: Path | None) -> None:
 @commands.command("compile", cls=SizedVerb)
 @problem_options
 @click.option("--force", is_flag=True, help="Compile even if it is cached, and replace it.")
+@click.option(
+    "--debug-dump",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Compile, and write source, log, PTX, SASS, environment and more here; also if it fails.",
+)
 @json_option
 @click.pass_obj
-def compile_verb(settings: Settings, /, force: bool, as_json: bool, job: Path | None, **asked: Any) -> None:
+def compile_verb(
+    settings: Settings, /, force: bool, debug_dump: Path | None, as_json: bool, job: Path | None, **asked: Any
+) -> None:
     """Get the kernel of a shape: from the cache, else compiled.
 
     C (M×N) = A (M×K) · B (K×N).
     """
     with reporting(job) as reporter, open_cache(settings) as cache:
-        kernel = _get(cache, asked, force=force, on_stage=reporter.stage if reporter else None)
+        on_stage = reporter.stage if reporter else None
+        kernel = _get(cache, asked, force=force, debug_dump=debug_dump, on_stage=on_stage)
         document = documents.compiled(kernel)
         if reporter:
             reporter.finish(to_json(document))
     emit(document, as_json, lambda: terminal.print_kernel(kernel))
+    terminal.print_warnings(kernel.record.warnings)
 
 
 @commands.command("time", cls=SizedVerb)
@@ -221,7 +231,7 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
 
 
 @commands.command("bench")
-@click.argument("what", type=click.Choice(["all", "store", "pages"]), default="all")
+@click.argument("what", type=click.Choice(["all", "compile", "store", "pages"]), default="all")
 @click.option(
     "--entries",
     type=click.IntRange(10),
@@ -234,8 +244,8 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
 def bench_verb(what: str, entries: int, rows: int, as_json: bool) -> None:
     """Measure speed, each thing beside something known.
 
-    store: hits, keys, opening, publishing, other caches, bytes on disk. pages: syncing and queries. all: both, and
-    importing; takes a few minutes.
+    compile: NVRTC and NVCC. store: hits, keys, opening, publishing, other caches, bytes on disk. pages: syncing and
+    queries. all: all of it, and importing; takes a few minutes.
     """
     from cache_engine.bench import cases
 

@@ -15,10 +15,19 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 import msgspec
 
-from cache_engine.errors import CompileError, GemmCacheError, InvalidProblem, NotHereError, StoreUnusable, UsageError
+from cache_engine.errors import (
+    CompileError,
+    GemmCacheError,
+    InvalidProblem,
+    Level,
+    NotHereError,
+    StoreUnusable,
+    UsageError,
+)
 from cache_engine.mirror.queries import SORTS
 from cache_engine.model.gemm import DType, GemmProblem, Layout
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.units import printable
 
 if TYPE_CHECKING:
     from cache_engine.config import Settings
@@ -44,10 +53,13 @@ def run(commands: click.Group) -> NoReturn:
     except click.ClickException as error:
         _fail("UsageError", error.format_message(), WRONG_USAGE)
     except CompileError as error:
-        print(error.log, file=sys.stderr)
-        _fail("CompileError", str(error), FAILED)
+        from cache_engine.compilers.diagnostics import error_excerpt, report
+
+        print(printable(report(error), keep="\n\t"), file=sys.stderr)
+        told = {"log": error.log, "excerpt": error_excerpt(error), "flags": error.flags, "command": error.command}
+        _fail("CompileError", str(error), FAILED, level=error.level, **told)
     except GemmCacheError as error:
-        _fail(type(error).__name__, str(error), _code_of(error))
+        _fail(type(error).__name__, str(error), _code_of(error), level=error.level)
     except OSError as error:
         where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
         _fail("OSError", f"{where}{error.strerror or error}; look at the disk and at its permissions", FAILED)
@@ -173,7 +185,7 @@ def problem_options(verb: _F) -> _F:
             help=f"How A and B are stored: n as is, t transposed; {', '.join(Layout)}.",
         ),
         click.option("--arch", metavar="ARCH", help="Target, such as sm_90a. Default: the local GPU, else sm_90."),
-        click.option("--compiler", default="nvrtc", show_default=True, help="What compiles: nvrtc."),
+        click.option("--compiler", default="nvrtc", show_default=True, help="What compiles: nvrtc or nvcc."),
         click.option("--family", help="Kernel family: tensor_core or simt. Default: by dtype."),
         click.option("--config", metavar="NAME=VALUE,…", help="Use these tiles instead of choosing."),
         click.option("--report-to", "job", type=click.Path(path_type=Path), hidden=True),
@@ -223,11 +235,11 @@ def filter_options(verb: _F) -> _F:
     return verb
 
 
-def _fail(kind: str, message: str, code: int) -> NoReturn:
+def _fail(kind: str, message: str, code: int, level: Level = Level.ERROR, **told: object) -> NoReturn:
     """Says what went wrong: in one line on standard error, and as the JSON document when one was asked for."""
     print(f"error: {message}", file=sys.stderr)
     if "--json" in sys.argv:
-        print(to_json({"error": {"kind": kind, "message": message}}))
+        print(to_json({"error": {"kind": kind, "level": level, "message": message, **told}}))
     sys.exit(code)
 
 

@@ -41,6 +41,7 @@ def compiled(kernel: CompiledKernel) -> Document:
         "stages_ms": kernel.stages_ms,
         **_sizes(kernel.record),
         "unpublished": kernel.unpublished,
+        "warnings": list(kernel.record.warnings),
     }
 
 
@@ -71,6 +72,7 @@ def record(kept: Record, inspection: Inspection | None = None) -> Document:
         "created_at": kept.created_at,
         "created_by": kept.created_by,
         "components": dict(kept.components),
+        "warnings": list(kept.warnings),
         **({} if inspection is None else _inspected(inspection)),
     }
 

@@ -81,7 +81,7 @@ class Cache(StoreView):
 
     def __init__(self, store: DiskStore | None, settings: Settings) -> None:
         """Serves an opened store, or none."""
-        self._selector = Selector()
+        self._selector = Selector(fast_math=settings.fast_math, compiler_flags=settings.compiler_flags)
         journal = NoJournal() if store is None else Journal(store.layout.journal, settings.journal_flush_s)
         super().__init__(store, settings, journal, self._selector.is_stale)
         self._housekeeper: Housekeeper | None = None
@@ -101,6 +101,7 @@ class Cache(StoreView):
         compiler: str = "nvrtc",
         config: KernelConfig | None = None,
         force: bool = False,
+        debug_dump: Path | None = None,
         on_stage: OnStage | None = None,
     ) -> CompiledKernel:
         """The kernel for a problem, from the fastest tier that has it, else compiled and kept.
@@ -111,6 +112,7 @@ class Cache(StoreView):
             family, config: use these instead of choosing.
             compiler: which compiler makes it.
             force: compile even if there is an entry, and replace it.
+            debug_dump: compile likewise, and write all that goes in and comes out into this folder.
             on_stage: told of each stage as it starts and ends.
 
         Raises:
@@ -129,6 +131,7 @@ class Cache(StoreView):
         with stages(SELECT):
             selection = self.select(problem, family=family, compiler=compiler, config=config)
         key = selection.key
+        force = force or debug_dump is not None
         if not force:
             with stages(LOAD):
                 found = self._tiers.get(key)
@@ -145,7 +148,7 @@ class Cache(StoreView):
                 raise NotCached(
                     f"no tier has {selection.name} ({key[:12]}), and compiling is switched off (enable_jit)"
                 )
-            artifact = make_artifact(selection, stages)
+            artifact = _make(selection, stages, debug_dump)
             return self._publish(selection, artifact, stages, no_lock)
 
     def get(self, key: CacheKey) -> Loaded | None:
@@ -316,6 +319,14 @@ def open_cache(
     layout = open_store(settings.directory(), trust=settings.trust_store, create=create)
     store = DiskStore(layout, durable=settings.durability == "durable", compress=settings.compression)
     return Cache(store, settings)
+
+
+def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> Artifact:
+    if debug_dump is None:
+        return make_artifact(selection, stages)
+    from cache_engine.debug_dump import make_artifact_and_dump  # for nobody else
+
+    return make_artifact_and_dump(debug_dump, selection, stages)
 
 
 def _kernel(selection: Selection, loaded: Loaded, tier: str, stages: StageClock) -> CompiledKernel:

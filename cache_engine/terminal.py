@@ -40,6 +40,12 @@ def print_kernel(kernel: CompiledKernel) -> None:
     )
 
 
+def print_warnings(warnings: Sequence[str]) -> None:
+    """What a compile warned of, on standard error: it is no part of the result."""
+    for text in warnings:
+        print(printable(f"warning: {text}"), file=sys.stderr)
+
+
 def record_fields(record: Record) -> dict[str, str]:
     """A record, field by field, for people."""
     p, r = record.problem, record.resources

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cache_engine.comparison import Comparison, Nearest, change, in_words, shown
-from cache_engine.terminal import LEFT, RIGHT, print_fields, print_table, record_fields
+from cache_engine.terminal import LEFT, RIGHT, print_fields, print_table, print_warnings, record_fields
 from cache_engine.units import printable
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def print_inspection(inspection: Inspection) -> None:
         print(f"\n{printable(note)}")
     print("\nThe key is the SHA-256 of these components:\n")
     print_fields(dict(record.components))
+    print_warnings(record.warnings)
 
 
 def print_difference(first: Record, second: Record, comparison: Comparison, sass: str | None) -> None:

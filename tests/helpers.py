@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+
+from cache_engine.compilers.inspect import sass
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem, Resources
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, KeyPrefix
 from cache_engine.store.disk import DiskStore, open_store
 
+needs_host_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="NVCC needs a C++ compiler of the host"
+)
+
 ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
+
+
+def code_of(cubin: bytes) -> str:
+    """The machine code as text, for telling whether two compiles made the same.
+
+    Bytes would be too strict: NVRTC 13.5 has been seen to mark one load of 24 ``.CONSTANT``, which says how it is
+    cached, in one compile of a source and not in hundreds of others.
+    """
+    return sass(cubin).replace(".CONSTANT", "")
 
 
 def make_store(folder: Path, *, durable: bool = False, compress: bool = True) -> DiskStore:

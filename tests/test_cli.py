@@ -19,7 +19,7 @@ from cache_engine.compilers.tools import find_tool
 from cache_engine.device.probe import local_arch
 from cache_engine.mirror.queries import SORTS
 from cache_engine.store.leftovers import GRACE_S
-from tests.helpers import make_store, publish, record_file
+from tests.helpers import make_store, needs_host_compiler, publish, record_file
 
 SHAPE = ("64", "48", "80", "--dtype", "fp32", "--arch", "sm_90")
 
@@ -400,6 +400,16 @@ def test_bench_store_measures_the_store_beside_its_peers(place: Path) -> None:
     assert not place.exists()
 
 
+@needs_host_compiler
+def test_bench_compile_measures_nvrtc_beside_nvcc(place: Path) -> None:
+    done = run("bench", "compile", "--json", store=place)
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(done.stdout)
+    assert [result["beside"] for result in measured["results"]] == ["nvcc, same source"] * 2
+    assert measured["results"][0]["goal_seconds"] == 0.2
+    assert (measured["sizes"], measured["left_out"]) == ([], [])
+
+
 def test_bench_pages_measures_what_the_pages_wait_for(place: Path) -> None:
     done = run("bench", "pages", "--entries", "20", "--rows", "20", "--json", store=place)
     assert done.returncode == 0, done.stderr
@@ -420,7 +430,7 @@ def test_bench_measures_all_there_is_and_says_which_peers_are_missing_and_what_b
     assert done.returncode == 0, done.stderr
     for peer in ("Triton", "cuda.core", "diskcache"):
         assert f"not measured beside {peer}: not here; pip install 'gemm-cache[bench]' brings it" in done.stdout
-    for line in ("import cache_engine", "disk hit", "first page", "≤ 3×", "≤ 3 µs"):
+    for line in ("import cache_engine", "nvcc", "disk hit", "first page", "≤ 3×", "≤ 3 µs"):
         assert line in done.stdout
 
 

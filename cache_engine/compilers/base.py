@@ -24,6 +24,14 @@ class Compiler(Protocol):
     flags: tuple[str, ...]
     """All flags but the target; they enter the key."""
 
+    def with_flags(self, extra: tuple[str, ...]) -> Compiler:
+        """The same compiler with flags after its own, which enter the key as those do.
+
+        Raises:
+            UsageError: when it takes none.
+        """
+        ...
+
     def fingerprint(self) -> ToolchainFingerprint:
         """What can change its bytes, found without loading it.
 
@@ -45,5 +53,13 @@ class Compiler(Protocol):
 
         Raises:
             CompileError: with the log, when the source is refused.
+        """
+        ...
+
+    def preprocess(self, source: str, arch: str) -> str | None:
+        """The source as it is once preprocessed, for a debug dump; ``None`` when the compiler does not show it.
+
+        Raises:
+            CompileError: when the source is refused.
         """
         ...
