@@ -74,6 +74,7 @@ class Nvrtc:
     """The ``nvrtc`` compiler."""
 
     name = "nvrtc"
+    takes = ".cu"
     # --minimal leaves out what GEMM kernels do not use and saves a third of the time; ptxas -v reports spills.
     flags: tuple[str, ...] = ("--std=c++17", "--minimal", "--ptxas-options=-v")
 
