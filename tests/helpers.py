@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem, Resources
 from cache_engine.model.gemm import GemmProblem
@@ -88,3 +92,11 @@ def files_of(store: DiskStore) -> Iterator[Path]:
     """Every record, blob and temporary of a store."""
     for folder in (store.layout.metadata, store.layout.kernels, store.layout.temp):
         yield from (path for path in folder.rglob("*") if path.is_file())
+
+
+def require_triton() -> None:
+    """Skips the test where Triton is not installed; in CI that is a failure."""
+    if find_spec("triton") is None:
+        if os.environ.get("CI"):
+            pytest.fail("Triton is not installed; make test installs it")
+        pytest.skip("Triton is not installed")

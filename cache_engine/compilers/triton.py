@@ -66,7 +66,7 @@ def _find_installation() -> _Installation:
         raise CompilerMissing(f"Triton is not installed from a wheel, so what it makes cannot be keyed; {_HOW_TO_GET}")
     listing = "\n".join(f"{name} {digest}" for name, digest in sorted(files.items()))
     build = hashlib.blake2b(listing.encode(), digest_size=20).hexdigest()
-    packages = Path(str(found.locate_file(""))).resolve()
+    packages = Path(str(found.locate_file(""))).absolute()
     paths = tuple(packages / name for name in watched)
     return _Installation(packages, ToolchainFingerprint("triton", found.version, build), paths, _identities(paths))
 
