@@ -250,6 +250,6 @@ class _Worker:
         # Not closed: another thread of the parent may have held their locks.
         nothing = os.open(os.devnull, os.O_RDWR)
         for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
+            if pipe is not None and not pipe.closed:
                 os.dup2(nothing, pipe.fileno(), inheritable=False)
         os.close(nothing)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -39,6 +40,15 @@ MULTIPLIES = {"sm_80": "HMMA", "sm_90": "HGMMA", "sm_100": "UTCHMMA", "sm_120": 
 @pytest.fixture(autouse=True)
 def _needs_triton() -> None:
     require_triton()
+
+
+@pytest.fixture
+def fresh() -> Iterator[triton.Triton]:
+    """A compiler of the test's own, which has started nothing yet."""
+    compiler = triton.Triton()
+    yield compiler
+    for worker in compiler._idle:
+        worker.end()
 
 
 def _source(problem: GemmProblem, config: KernelConfig = SMALL) -> str:
@@ -118,10 +128,10 @@ def test_results_are_rounded_to_nearest() -> None:
     assert b"cvt.rn.bf16" in _compiled().ptx
 
 
-def test_two_compiles_give_the_same_bytes() -> None:
+def test_two_compiles_give_the_same_bytes(fresh: triton.Triton) -> None:
     """And in another process: nothing of the worker, such as its folder, gets into the code."""
     source = _source(GemmProblem(64, 128, 96))
-    assert triton.Triton().compile(source, "sm_90").cubin == TRITON.compile(source, "sm_90").cubin
+    assert fresh.compile(source, "sm_90").cubin == TRITON.compile(source, "sm_90").cubin
 
 
 def test_no_path_gets_into_the_code() -> None:
@@ -131,7 +141,9 @@ def test_no_path_gets_into_the_code() -> None:
         assert place not in compiled.ptx
 
 
-def test_the_environment_does_not_reach_triton(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_environment_does_not_reach_triton(
+    fresh: triton.Triton, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Its settings could change the bytes under the same key; and its cache could serve others."""
     expected = _compiled().cubin
     for name, value in (
@@ -149,7 +161,7 @@ def test_the_environment_does_not_reach_triton(monkeypatch: pytest.MonkeyPatch, 
         monkeypatch.setenv(name, value)
     (tmp_path / "other" / "triton").mkdir(parents=True)
     (tmp_path / "other" / "triton" / "__init__.py").write_text("raise ImportError")
-    assert triton.Triton().compile(_source(GemmProblem(64, 128, 96)), "sm_90").cubin == expected
+    assert fresh.compile(_source(GemmProblem(64, 128, 96)), "sm_90").cubin == expected
     assert not (tmp_path / "cache").exists()
     assert not (tmp_path / "home").exists()
 
@@ -184,37 +196,41 @@ def test_a_family_of_chips_is_no_target() -> None:
         _compiled("sm_100f")
 
 
-def test_a_worker_that_dies_is_a_failed_compile_and_the_next_one_succeeds() -> None:
+def test_a_worker_that_dies_is_a_failed_compile_and_the_next_one_succeeds(fresh: triton.Triton) -> None:
     """As on an internal error of LLVM, which ends its process."""
-    compiler = triton.Triton()
-    compiler.load()
-    (worker,) = compiler._idle
+    fresh.load()
+    (worker,) = fresh._idle
     source = _source(GemmProblem(64, 128, 96))
     suicidal = source.replace("import triton\n", "import os, triton\nos.write(2, b'LLVM ERROR'); os.abort()\n", 1)
     with pytest.raises(CompileError, match=r"the process of Triton ended with -6") as caught:
-        compiler.compile(suicidal, "sm_90")
+        fresh.compile(suicidal, "sm_90")
     assert "LLVM ERROR" in caught.value.log
     assert not worker._folder.exists()
-    assert compiler.compile(source, "sm_90").cubin == _compiled().cubin
+    assert fresh.compile(source, "sm_90").cubin == _compiled().cubin
 
 
-def test_threads_compile_side_by_side() -> None:
-    compiler = triton.Triton()
+def test_threads_compile_side_by_side(fresh: triton.Triton) -> None:
     sources = [_source(GemmProblem(16, 64 + 8 * number, 64)) for number in range(4)]
     with ThreadPoolExecutor(2) as pool:
-        together = list(pool.map(lambda source: compiler.compile(source, "sm_80").cubin, sources))
-    assert len(compiler._idle) <= 2
-    assert together == [compiler.compile(source, "sm_80").cubin for source in sources]
+        together = list(pool.map(lambda source: fresh.compile(source, "sm_80").cubin, sources))
+    assert len(fresh._idle) <= 2
+    assert together == [fresh.compile(source, "sm_80").cubin for source in sources]
 
 
-def test_a_forked_child_has_workers_of_its_own() -> None:
-    source = _source(GemmProblem(64, 128, 96))
-    expected = TRITON.compile(source, "sm_90").cubin
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if TRITON.compile(source, "sm_90").cubin == expected else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert TRITON.compile(source, "sm_90").cubin == expected
+def test_a_forked_child_has_workers_of_its_own(tmp_path: Path) -> None:
+    """Also where one of the parent's has ended before."""
+    path = tmp_path / "source.py"
+    path.write_text(_source(GemmProblem(64, 128, 96)))
+    code = (
+        "import os, sys\nfrom cache_engine.compilers.triton import Triton\nsource = open(sys.argv[1]).read()\n"
+        "ended, compiler = Triton(), Triton()\nended.load()\n[worker] = ended._idle\nworker.end()\n"
+        "expected = compiler.compile(source, 'sm_90').cubin\n[kept] = compiler._idle\nchild = os.fork()\n"
+        "assert compiler.compile(source, 'sm_90').cubin == expected\n[used] = compiler._idle\n"
+        "assert (used is kept) == (child != 0)\n"
+        "if child: assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("ending", ["pass", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
@@ -278,18 +294,19 @@ def test_a_triton_that_may_change_at_any_time_is_refused(tmp_path: Path, monkeyp
         triton.Triton().fingerprint()
 
 
-def test_a_triton_replaced_under_a_running_process_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_triton_replaced_under_a_running_process_is_refused(
+    fresh: triton.Triton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its kernels would be kept under the key of the one that was there before."""
     place = _copied_installation(tmp_path)
     monkeypatch.syspath_prepend(place)
-    compiler = triton.Triton()
     source = _source(GemmProblem(64, 128, 96))
-    compiler.compile(source, "sm_90")
+    fresh.compile(source, "sm_90")
     ptxas = place / "triton" / "backends" / "nvidia" / "bin" / "ptxas"
     shutil.copyfile(ptxas, place / "new")
     (place / "new").rename(ptxas)
     with pytest.raises(CompilerMissing, match="replaced while this process ran; start it again"):
-        compiler.compile(source, "sm_90")
+        fresh.compile(source, "sm_90")
 
 
 def _copied_installation(folder: Path) -> Path:
