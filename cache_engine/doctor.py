@@ -70,7 +70,7 @@ def _compilers() -> Iterator[Check]:
             compiler.load()
             yield Check(name, OK, f"{fingerprint.version}, build {fingerprint.build}")
         except NotHereError as error:
-            yield Check(name, PROBLEM, str(error))
+            yield Check(name, PROBLEM if name == "nvrtc" else NOTE, str(error))  # the others are extras
 
 
 def _tools() -> Iterator[Check]:

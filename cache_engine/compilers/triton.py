@@ -224,6 +224,8 @@ class _Worker:
         else:
             answer = {"error": f"the process of Triton ended with {self._process.wait()}", "log": ""}
         printed = self._printed.read_text(errors="replace")
+        if self._process.poll() is not None and printed.strip():
+            answer["error"] += f": {printed.strip().splitlines()[-1]}"
         return {**answer, "log": f"{answer.get('log', '')}{printed}"}
 
     def is_alive(self) -> bool:

@@ -105,7 +105,7 @@ def _best_config(family: str, problem: GemmProblem) -> KernelConfig:
 @lru_cache(maxsize=256)
 def _candidates(family_name: str, dtype: DType, target_name: str) -> tuple[_Candidate, ...]:
     family, target = FAMILIES[family_name], architecture(target_name)
-    problem = GemmProblem(1, 1, 1, dtype=dtype)  # limits do not depend on sizes
+    problem = GemmProblem(1, 1, 1, dtype=dtype, arch=target_name)  # limits do not depend on sizes
     candidates = []
     for config in family.configs(problem):
         try:

@@ -7,6 +7,7 @@ the tile, how many warps and how many stages.
 from __future__ import annotations
 
 from cache_engine.kernels.family import RASTER_ROWS, kernel_name, vector_elements
+from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 
@@ -43,8 +44,14 @@ class TritonMatmul:
         return _CONFIGS[problem.dtype.itemsize]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The most that Triton stages: all stages of A and B (mma.sync makes do with one less)."""
-        return (config.block_m + config.block_n) * config.block_k * config.stages * problem.dtype.itemsize
+        """The most that Triton was seen to take: all stages of A and B, then, in the same place, the tile of C.
+
+        For mma.sync (8.x and 12.x) it takes one stage less, and lays C out in two halves.
+        """
+        ring = (config.block_m + config.block_n) * config.block_k * config.stages * problem.dtype.itemsize
+        c_tile = config.block_m * config.block_n * problem.output.itemsize
+        halved = problem.arch is not None and architecture(problem.arch).major in (8, 12)
+        return max(ring, c_tile // 2 if halved else c_tile)
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
         """As if the warps stood two abreast, each reading its rows of A and columns of B once."""

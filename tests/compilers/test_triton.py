@@ -76,7 +76,7 @@ def test_a_kernel_is_a_loadable_cubin_that_multiplies_on_tensor_cores(cache: Cac
     family = FAMILIES["triton"]
     assert kernel.launch.shared_bytes == record.resources.shared_bytes
     reckoned = family.shared_bytes(kernel.problem, record.config)
-    assert reckoned / 2 < record.resources.shared_bytes <= reckoned + 1024
+    assert reckoned / 2 < record.resources.shared_bytes <= reckoned + 64
     assert kernel.launch.threads == record.config.threads == 32 * int(dict(record.components)["WARPS"])
     assert kernel.launch.hidden_parameters == ("global_scratch", "profile_scratch")
     found = re.search(rf"\.entry {record.name}\(([^)]*)\)", cache.text(record, "ptx"))
@@ -90,8 +90,12 @@ def test_every_dtype_compiles(dtype: DType, layout: Layout) -> None:
     _compiled(dtype=dtype, layout=layout)
 
 
+# Its LLVM does not know 8.8, of which no chip is public.
+TARGETS = [name for name, at in ARCHITECTURES.items() if at.major >= 8 and not name.endswith("f") and name != "sm_88"]
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("arch", [name for name, at in ARCHITECTURES.items() if at.major >= 8 and name[-1] != "f"])
+@pytest.mark.parametrize("arch", TARGETS)
 def test_every_kind_of_kernel_compiles_for_every_target(arch: str) -> None:
     for dtype, layout in itertools.product(FAMILIES["triton"].dtypes, Layout):
         _compiled(arch, dtype=dtype, layout=layout)
@@ -102,16 +106,18 @@ def test_every_kind_of_kernel_compiles_for_every_target(arch: str) -> None:
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.FP32])
 def test_every_config_offered_stays_within_its_target(arch: str, dtype: DType) -> None:
     """The family's estimate of shared memory holds; what is feasible compiles, with few spills if any."""
-    family, layouts = FAMILIES["triton"], itertools.cycle(Layout)
+    family, layouts = FAMILIES["triton"], itertools.cycle(itertools.product(Layout, {dtype, DType.FP32}))
     for config in family.configs(GemmProblem(1, 1, 1, dtype=dtype)):
-        problem = GemmProblem(512, 512, 512, dtype=dtype, layout=next(layouts), arch=arch)
+        layout, out_dtype = next(layouts)
+        problem = GemmProblem(512, 512, 512, dtype=dtype, out_dtype=out_dtype, layout=layout, arch=arch)
         try:
             check_config(family, problem, config, architecture(arch))
         except InfeasibleConfig:
             continue
         compiled = TRITON.compile(_source(problem, config), arch)
         assert compiled.shared_bytes is not None
-        assert compiled.shared_bytes <= family.shared_bytes(problem, config) + 1024, config
+        # Blackwell's barriers come on top.
+        assert compiled.shared_bytes <= family.shared_bytes(problem, config) + 64, config
         assert resources(compiled.cubin, compiled.log, compiled.shared_bytes).spill_bytes < 512, config
 
 
@@ -202,7 +208,7 @@ def test_a_worker_that_dies_is_a_failed_compile_and_the_next_one_succeeds(fresh:
     (worker,) = fresh._idle
     source = _source(GemmProblem(64, 128, 96))
     suicidal = source.replace("import triton\n", "import os, triton\nos.write(2, b'LLVM ERROR'); os.abort()\n", 1)
-    with pytest.raises(CompileError, match=r"the process of Triton ended with -6") as caught:
+    with pytest.raises(CompileError, match=r"the process of Triton ended with -6: LLVM ERROR") as caught:
         fresh.compile(suicidal, "sm_90")
     assert "LLVM ERROR" in caught.value.log
     assert not worker._folder.exists()
