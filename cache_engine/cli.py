@@ -95,7 +95,8 @@ def time_verb(settings: Settings, /, as_json: bool, job: Path | None, **asked: A
         require_gpu("timing a kernel")
         with open_cache(settings) as cache:
             kernel = _get(cache, asked, on_stage=reporter.stage if reporter else None)
-        timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem)
+        tf32 = ("INPUT_PRECISION", "tf32") in kernel.record.components
+        timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem, tf32=tf32)
         document = documents.timed(kernel, timing)
         if reporter:
             reporter.finish(to_json(document))

@@ -12,6 +12,7 @@ from unittest.mock import patch
 from cache_engine.bench.results import Report
 from cache_engine.bench.subjects import PROBLEM
 from cache_engine.bench.timing import Thunk, compare
+from cache_engine.compilers import COMPILERS
 from cache_engine.engine import CompiledKernel, open_cache
 from cache_engine.model.artifact import SOURCE
 
@@ -26,7 +27,8 @@ def hit(report: Report, name: str, folder: Path) -> None:
     with open_cache(folder / "ours", durability="fast", memory_bytes=0) as cache:
         look = partial(cache.get_or_compile, PROBLEM, family="triton")
         source = cache.text(look().record, SOURCE)
-        with patch.dict(os.environ, {"TRITON_CACHE_DIR": str(folder / "theirs"), "TRITON_DEFAULT_FP_FUSION": "1"}):
+        settings = dict(flag.split("=") for flag in COMPILERS["triton"].flags)
+        with patch.dict(os.environ, {"TRITON_CACHE_DIR": str(folder / "theirs"), **settings}):
             compiled = partial(_compiled, _defined(source))
             compiled()  # from here on it is in Triton's cache
             report(
@@ -64,6 +66,4 @@ def compiling(report: Report, place: Path) -> None:
 
 
 def _again(kernel: CompiledKernel, source: str) -> Thunk:
-    from cache_engine.compilers import COMPILERS
-
     return partial(COMPILERS[kernel.record.compiler].compile, source, kernel.record.arch)
