@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _HOW_TO_GET = "run: pip install 'gemm-cache[triton]'"
 _WORKER = Path(__file__).with_name("triton_worker.py")
-# The rest of the environment stays outside. These are about finding libraries, none changes what is made.
-_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT")
+# The rest of the environment stays outside. These are about finding programs and libraries.
+_PASSED_ON = ("PATH", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,7 @@ class Triton:
         except BaseException:
             worker.end()
             raise
-        if "error" in answer and not worker.is_alive():
-            worker.end()
-        else:
-            self._idle.append(worker)
+        self._idle.append(worker)
         if "error" in answer:
             error, log = str(answer["error"]), str(answer["log"])
             reason = next((line for line in error.splitlines() if line.strip()), "")
@@ -152,10 +149,14 @@ class Triton:
         return Compiled(cubin, answer["ptx"].encode(), answer["log"].encode(), shared_bytes)
 
     def _worker(self) -> _Worker:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return _Worker(self._installation(), self.flags)
+        while True:
+            try:
+                worker = self._idle.pop()
+            except IndexError:
+                return _Worker(self._installation(), self.flags)
+            if worker.is_usable():
+                return worker
+            worker.end()
 
 
 class _Worker:
@@ -182,16 +183,15 @@ class _Worker:
             "TRITON_DUMP_PTXAS_LOG": "1",
         }
         command = [sys.executable, "-I", str(_WORKER), str(installation.packages), str(self._folder)]
-        with self._printed.open("ab") as printed:
-            self._process: Popen[bytes] = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=printed,
-                env=environment,
-                # Ctrl-C is for whoever asked.
-                start_new_session=True,
-            )
+        pipe = subprocess.PIPE
+        try:
+            with self._printed.open("ab") as printed:
+                # In a session of its own: Ctrl-C is for whoever asked.
+                self._process: Popen[bytes] = subprocess.Popen(
+                    command, stdin=pipe, stdout=pipe, stderr=printed, env=environment, start_new_session=True
+                )
+        except OSError as error:
+            raise CompilerMissing(f"Triton's process cannot be started: {error}") from error
         self._forget = run_at_end(self.end)
         renew_after_fork(self)
         hello = self._read()
@@ -228,9 +228,9 @@ class _Worker:
             answer["error"] += f": {printed.strip().splitlines()[-1]}"
         return {**answer, "log": f"{answer.get('log', '')}{printed}"}
 
-    def is_alive(self) -> bool:
-        """Whether it can be asked again."""
-        return self._process.poll() is None
+    def is_usable(self) -> bool:
+        """Whether it can be asked: it has not died, and nobody has tidied its folder away."""
+        return self._process.poll() is None and self._printed.exists()
 
     def end(self) -> None:
         """Ends it, and deletes its folder."""

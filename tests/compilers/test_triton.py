@@ -211,8 +211,21 @@ def test_a_worker_that_dies_is_a_failed_compile_and_the_next_one_succeeds(fresh:
     with pytest.raises(CompileError, match=r"the process of Triton ended with -6: LLVM ERROR") as caught:
         fresh.compile(suicidal, "sm_90")
     assert "LLVM ERROR" in caught.value.log
-    assert not worker._folder.exists()
     assert fresh.compile(source, "sm_90").cubin == _compiled().cubin
+    assert not worker._folder.exists()
+
+
+@pytest.mark.parametrize("harm", ["killed", "tidied away"])
+def test_an_idle_worker_that_is_lost_is_replaced(fresh: triton.Triton, harm: str) -> None:
+    fresh.load()
+    (worker,) = fresh._idle
+    if harm == "killed":
+        worker._process.kill()
+        worker._process.wait()
+    else:
+        shutil.rmtree(worker._folder)
+    assert fresh.compile(_source(GemmProblem(64, 128, 96)), "sm_90").cubin == _compiled().cubin
+    assert fresh._idle != [worker]
 
 
 def test_threads_compile_side_by_side(fresh: triton.Triton) -> None:
