@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.compilers import triton
+from cache_engine.compilers import COMPILERS, triton
 from cache_engine.compilers.base import Compiled
 from cache_engine.compilers.elf import missing_bytes
 from cache_engine.compilers.inspect import resources, sass
-from cache_engine.engine import Cache
+from cache_engine.engine import Cache, open_cache
 from cache_engine.errors import CompileError, CompilerMissing, InfeasibleConfig, InvalidProblem
 from cache_engine.kernels.family import check_config
 from cache_engine.kernels.select import FAMILIES, choose
@@ -29,6 +29,7 @@ from cache_engine.kernels.source import render
 from cache_engine.model.architecture import ARCHITECTURES, architecture
 from cache_engine.model.gemm import DType, GemmProblem, Layout
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.policy.plan import Limits
 from tests.helpers import require_triton
 
 TRITON = triton.Triton()
@@ -346,3 +347,20 @@ def _copied_installation(folder: Path) -> Path:
 def test_triton_is_chosen_by_no_one_who_did_not_ask() -> None:
     for dtype in DType:
         assert choose(GemmProblem(64, 64, 64, dtype=dtype, arch="sm_90"))[0].name != "triton"
+
+
+def test_a_triton_kernel_is_not_stale_where_there_is_no_triton(
+    cache: Cache, fresh: triton.Triton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cleaning must neither fail over it nor evict it: whoever has Triton may hit it."""
+    cache.get_or_compile(GemmProblem(64, 128, 96, arch="sm_90"), family="triton", config=SMALL)
+
+    def nothing(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setitem(COMPILERS, "triton", fresh)
+    monkeypatch.setattr(metadata, "distribution", nothing)
+    with open_cache(cache.layout.root) as elsewhere:
+        with pytest.raises(CompilerMissing):
+            elsewhere.select(GemmProblem(64, 128, 96, arch="sm_90"), family="triton")
+        assert elsewhere.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
