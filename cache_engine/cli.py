@@ -161,7 +161,7 @@ def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) ->
 
 @commands.command("show")
 @click.argument("key")
-@click.option("--source", "part", flag_value=SOURCE, help="Print the CUDA source.")
+@click.option("--source", "part", flag_value=SOURCE, help="Print the source.")
 @click.option("--ptx", "part", flag_value=PTX, help="Print the PTX.")
 @click.option("--sass", "part", flag_value="sass", help="Print the machine code, disassembled.")
 @click.option("--log", "part", flag_value=LOG, help="Print what the compiler said.")

@@ -199,7 +199,7 @@ class _Worker:
         if "error" in hello:
             self.end()
             raise CompilerMissing(f"Triton cannot be loaded ({hello['error']}); {_HOW_TO_GET}")
-        if (hello["version"], hello["package"]) != (installation.fingerprint.version, str(package)):
+        if hello["package"] != str(package):
             self.end()
             raise CompilerMissing(f"{hello['package']} was loaded where the key names {package}; remove one of the two")
 

@@ -3,7 +3,7 @@
 Run as a script with ``python -I``, so that nothing of this package and of its caller's settings is loaded. Arguments:
 the folder that holds the ``triton`` package, and a folder of its own, which it deletes when it ends.
 
-It speaks JSON, a document a line. First it says hello: ``{"version", "package"}``. To each question, ``{"source",
+It speaks JSON, a document a line. First it says where it found Triton: ``{"package"}``. To each question, ``{"source",
 "capability"}``, it answers with ``{"cubin", "ptx", "log", "shared_bytes"}``, CUBIN in base64, or with ``{"error",
 "log"}``. It ends with its input.
 """
@@ -56,7 +56,7 @@ def _hello() -> dict[str, object]:
         return {"error": _words(error)}
     # Goes into the keys of Triton's own cache, which is empty here. As it is it hashes 500 MB first.
     cache.triton_key = lambda: ""
-    return {"version": triton.__version__, "package": str(Path(triton.__file__).parent)}
+    return {"package": str(Path(triton.__file__).parent)}
 
 
 def _answer(request: dict[str, Any]) -> dict[str, object]:
