@@ -7,15 +7,11 @@ ends its process on some errors.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
-import json
 import os
 import sys
-import tempfile
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +50,8 @@ class _Installation:
 
 
 def _find_installation() -> _Installation:
+    from importlib import metadata  # 15 ms, of which who uses no Triton needs none
+
     try:
         found = metadata.distribution("triton")
     except metadata.PackageNotFoundError as error:
@@ -118,6 +116,8 @@ class Triton:
             InfeasibleConfig: when the kernel came to need more shared memory than the target has.
             InvalidProblem: when Triton does not know the target.
         """
+        from base64 import b64decode
+
         target = architecture(arch)
         if arch.endswith("f"):
             raise InvalidProblem(f"Triton has no targets for families of chips such as {arch}; use {arch[:-1]}a")
@@ -145,8 +145,7 @@ class Triton:
                 f"{shared_bytes - target.shared_bytes_per_block:,} more than the {target.shared_bytes_per_block:,} "
                 f"that {arch} has; take fewer stages or smaller tiles"
             )
-        cubin = base64.b64decode(answer["cubin"])
-        return Compiled(cubin, answer["ptx"].encode(), answer["log"].encode(), shared_bytes)
+        return Compiled(b64decode(answer["cubin"]), answer["ptx"].encode(), answer["log"].encode(), shared_bytes)
 
     def _worker(self) -> _Worker:
         while True:
@@ -169,6 +168,7 @@ class _Worker:
             CompilerMissing: when it cannot be started, or has another Triton than was fingerprinted.
         """
         import subprocess  # no hit needs it
+        import tempfile
 
         self._folder = Path(tempfile.mkdtemp(prefix="gemm-cache-triton-"))
         # What LLVM and ptxas print themselves.
@@ -205,6 +205,8 @@ class _Worker:
 
     def ask(self, question: dict[str, object]) -> dict[str, Any]:
         """What the worker answers; with ``error`` and ``log`` when it refuses or dies."""
+        import json
+
         os.truncate(self._printed, 0)
         assert self._process.stdin is not None  # noqa: S101 (a pipe was asked for)
         try:
@@ -215,6 +217,8 @@ class _Worker:
         return self._read()
 
     def _read(self) -> dict[str, Any]:
+        import json
+
         assert self._process.stdout is not None  # noqa: S101 (a pipe was asked for)
         line = self._process.stdout.readline()
         if line.endswith(b"\n"):
