@@ -148,14 +148,13 @@ class Triton:
         return Compiled(b64decode(answer["cubin"]), answer["ptx"].encode(), answer["log"].encode(), shared_bytes)
 
     def _worker(self) -> _Worker:
-        while True:
-            try:
+        while self._idle:
+            with contextlib.suppress(IndexError):  # another thread was faster
                 worker = self._idle.pop()
-            except IndexError:
-                return _Worker(self._installation(), self.flags)
-            if worker.is_usable():
-                return worker
-            worker.end()
+                if worker.is_usable():
+                    return worker
+                worker.end()
+        return _Worker(self._installation(), self.flags)
 
 
 class _Worker:
