@@ -127,7 +127,8 @@ def _part(record: Record, part: str) -> None:
         st.dataframe(components, hide_index=True, height="content", key="components")
     else:
         text = context.sass(record.key, record.blob.digest) if part == "SASS" else _text(record, part)
-        st.code(text or "(empty)", language=_LANGUAGES[part], line_numbers=True, height=600)
+        language = "python" if part == "Source" and record.compiler == "triton" else _LANGUAGES[part]
+        st.code(text or "(empty)", language=language, line_numbers=True, height=600)
         st.download_button("Download", text, file_name=f"{record.name}.{part.lower()}", icon=":material/download:")
 
 

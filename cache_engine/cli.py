@@ -107,7 +107,8 @@ def time_verb(settings: Settings, /, as_json: bool, job: Path | None, **asked: A
         require_gpu("timing a kernel")
         with open_cache(settings) as cache:
             kernel = _get(cache, asked, on_stage=reporter.stage if reporter else None)
-        timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem)
+        tf32 = ("INPUT_PRECISION", "tf32") in kernel.record.components
+        timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem, tf32=tf32)
         document = documents.timed(kernel, timing)
         if reporter:
             reporter.finish(to_json(document))
@@ -172,7 +173,7 @@ def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) ->
 
 @commands.command("show")
 @click.argument("key")
-@click.option("--source", "part", flag_value=SOURCE, help="Print the CUDA source.")
+@click.option("--source", "part", flag_value=SOURCE, help="Print the source.")
 @click.option("--ptx", "part", flag_value=PTX, help="Print the PTX.")
 @click.option("--sass", "part", flag_value="sass", help="Print the machine code, disassembled.")
 @click.option("--log", "part", flag_value=LOG, help="Print what the compiler said.")

@@ -185,8 +185,10 @@ def problem_options(verb: _F) -> _F:
             help=f"How A and B are stored: n as is, t transposed; {', '.join(Layout)}.",
         ),
         click.option("--arch", metavar="ARCH", help="Target, such as sm_90a. Default: the local GPU, else sm_90."),
-        click.option("--compiler", default="nvrtc", show_default=True, help="What compiles: nvrtc or nvcc."),
-        click.option("--family", help="Kernel family: tensor_core or simt. Default: by dtype."),
+        click.option(
+            "--compiler", help="What compiles: nvrtc, nvcc or triton. Default: what the family needs, else nvrtc."
+        ),
+        click.option("--family", help="Kernel family: tensor_core, simt or triton. Default: by compiler and dtype."),
         click.option("--config", metavar="NAME=VALUE,…", help="Use these tiles instead of choosing."),
         click.option("--report-to", "job", type=click.Path(path_type=Path), hidden=True),
     ):

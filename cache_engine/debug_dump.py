@@ -24,11 +24,10 @@ from cache_engine.model.artifact import Artifact, RecordedProblem
 from cache_engine.selection import Selection, make_artifact
 from cache_engine.stages import StageClock
 
-SOURCE, PREPROCESSED, LOG, PTX, CUBIN, SASS = (
-    "kernel.cu", "kernel.ii", "compile.log", "kernel.ptx", "kernel.cubin", "kernel.sass",
-)  # fmt: skip
+SOURCE = "kernel"  # and the suffix of what the compiler takes
+PREPROCESSED, LOG, PTX, CUBIN, SASS = "kernel.ii", "compile.log", "kernel.ptx", "kernel.cubin", "kernel.sass"
 CONFIG, ENVIRONMENT, RESULT, REPRODUCE = "config.json", "environment.json", "result.json", "reproduce.py"
-FILES = (SOURCE, PREPROCESSED, LOG, PTX, CUBIN, SASS, CONFIG, ENVIRONMENT, RESULT, REPRODUCE)
+FILES = (f"{SOURCE}.cu", f"{SOURCE}.py", PREPROCESSED, LOG, PTX, CUBIN, SASS, CONFIG, ENVIRONMENT, RESULT, REPRODUCE)
 
 # No others are written down: a variable or a package may have a secret in its value, or in its name.
 _VARIABLES = ("CUDA_HOME", "NVCC_CCBIN", *(f"GEMM_CACHE_{setting.name.upper()}" for setting in fields(Settings)))
@@ -87,9 +86,13 @@ def make_artifact_and_dump(folder: Path, selection: Selection, stages: StageCloc
     return artifact
 
 
+def _source_name(selection: Selection) -> str:
+    return f"{SOURCE}{selection.compiler.takes}"
+
+
 def _write_inputs(folder: Path, selection: Selection) -> None:
     compiler, arch = selection.compiler, selection.problem.arch or ""
-    _write(folder, SOURCE, render(selection.family.template, selection.constants))
+    _write(folder, _source_name(selection), render(selection.family.template, selection.constants))
     launch = launch_of(selection.family, selection.problem, selection.config)
     config = {
         "key": selection.key,
@@ -107,7 +110,7 @@ def _write_inputs(folder: Path, selection: Selection) -> None:
     _write(folder, CONFIG, _json(config))
     _write(folder, ENVIRONMENT, _json(_environment(selection)))
     script = _REPRODUCE.format(
-        source=SOURCE,
+        source=_source_name(selection),
         version=__version__,
         command=selection.command,
         compiler=compiler.name,
@@ -120,7 +123,8 @@ def _write_inputs(folder: Path, selection: Selection) -> None:
 def _write_preprocessed(folder: Path, selection: Selection) -> None:
     """Where the compiler shows it and gets that far; a source it refuses may still be preprocessed."""
     try:
-        text = selection.compiler.preprocess((folder / SOURCE).read_text("utf-8"), selection.problem.arch or "")
+        source = (folder / _source_name(selection)).read_text("utf-8")
+        text = selection.compiler.preprocess(source, selection.problem.arch or "")
     except GemmCacheError:
         return
     if text is not None:

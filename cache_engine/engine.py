@@ -98,7 +98,7 @@ class Cache(StoreView):
         *,
         arch: str | None = None,
         family: str | None = None,
-        compiler: str = "nvrtc",
+        compiler: str | None = None,
         config: KernelConfig | None = None,
         force: bool = False,
         debug_dump: Path | None = None,
@@ -110,7 +110,7 @@ class Cache(StoreView):
             problem: what is asked.
             arch: compile for this target, whichever the problem names.
             family, config: use these instead of choosing.
-            compiler: which compiler makes it.
+            compiler: which compiler makes it; by default one that takes the family, and ``nvrtc`` where none is named.
             force: compile even if there is an entry, and replace it.
             debug_dump: compile likewise, and write all that goes in and comes out into this folder.
             on_stage: told of each stage as it starts and ends.
@@ -168,7 +168,7 @@ class Cache(StoreView):
         problem: GemmProblem,
         *,
         family: str | None = None,
-        compiler: str = "nvrtc",
+        compiler: str | None = None,
         config: KernelConfig | None = None,
     ) -> Selection:
         """What would serve a problem whose target is set; see ``Selector.select``."""
@@ -330,5 +330,6 @@ def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> 
 
 
 def _kernel(selection: Selection, loaded: Loaded, tier: str, stages: StageClock) -> CompiledKernel:
-    launch = launch_of(selection.family, selection.problem, selection.config)
+    shared_bytes = loaded.record.resources.shared_bytes
+    launch = launch_of(selection.family, selection.problem, selection.config, shared_bytes)
     return CompiledKernel(selection.key, selection.problem, loaded.record, loaded.cubin, tier, launch, stages.ms)

@@ -76,11 +76,16 @@ class Selector:
         self._fast_math, self._compiler_flags = fast_math, compiler_flags
         self._compilers: dict[str, Compiler] = {}
         self._missing: set[str] = set()
-        self._kept: dict[tuple[GemmProblem, str | None, str, KernelConfig | None], Selection] = {}
+        self._kept: dict[tuple[GemmProblem, str | None, str | None, KernelConfig | None], Selection] = {}
         self._prefixes: dict[tuple[str, str, str], KeyPrefix] = {}
 
-    def select(self, problem: GemmProblem, family: str | None, compiler: str, config: KernelConfig | None) -> Selection:
+    def select(
+        self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
+    ) -> Selection:
         """What would serve a problem whose target is set. Looks nothing up; takes microseconds.
+
+        Args:
+            family, compiler: either, both or neither; see ``_compiler_for``.
 
         Raises:
             UsageError: when the request cannot be right.
@@ -95,16 +100,14 @@ class Selector:
         return selection
 
     def _select(
-        self, problem: GemmProblem, family: str | None, compiler: str, config: KernelConfig | None
+        self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
     ) -> Selection:
-        if compiler not in COMPILERS:
-            raise UsageError(f"unknown compiler {compiler!r}; use one of: {', '.join(COMPILERS)}")
-        flagged = self._flagged(compiler)
-        chosen, chosen_config = choose(problem, family, config)
+        chosen_compiler = self._flagged(_compiler_for(family, compiler).name)
+        chosen, chosen_config = choose(problem, family, config, chosen_compiler.takes)
         constants = chosen.constants(problem, chosen_config)
-        prefix = self._prefix(chosen, flagged, problem.arch or "")
+        prefix = self._prefix(chosen, chosen_compiler, problem.arch or "")
         key = prefix.key(constants)
-        return Selection(problem, chosen, chosen_config, flagged, constants, prefix, key)
+        return Selection(problem, chosen, chosen_config, chosen_compiler, constants, prefix, key)
 
     def is_stale(self, record: Record) -> bool:
         """Whether no kernel asked for here can ever hit the entry: its compiler, template or flags are not these.
@@ -149,6 +152,28 @@ class Selector:
         return prefix
 
 
+def _compiler_for(family: str | None, compiler: str | None) -> Compiler:
+    """The compiler for a request that names a family, a compiler, both or neither.
+
+    A family goes with the compilers that take its template. Where only one of the two is named it says what the other
+    can be; where neither is, it is CUDA C++.
+
+    Raises:
+        UsageError: when there is no such compiler, or it cannot compile the family.
+    """
+    if compiler is not None and compiler not in COMPILERS:
+        raise UsageError(f"unknown compiler {compiler!r}; use one of: {', '.join(COMPILERS)}")
+    if family is None or family not in FAMILIES:  # an unknown family is refused when it is chosen
+        return COMPILERS[compiler or "nvrtc"]
+    able = [each for each in COMPILERS.values() if FAMILIES[family].template.endswith(each.takes)]
+    if compiler is None:
+        return able[0]
+    if COMPILERS[compiler] not in able:
+        names = " or ".join(each.name for each in able)
+        raise UsageError(f"{compiler} cannot compile the {family} family, {names} can; name only one of the two")
+    return COMPILERS[compiler]
+
+
 def make_artifact(selection: Selection, stages: StageClock) -> Artifact:
     """Generates the source and compiles it.
 
@@ -168,7 +193,9 @@ def make_artifact(selection: Selection, stages: StageClock) -> Artifact:
         except CompileError as error:
             error.command = selection.command
             raise
-    dynamic_shared_bytes = selection.family.shared_bytes(selection.problem, selection.config)
+    dynamic_shared_bytes = compiled.shared_bytes
+    if dynamic_shared_bytes is None:
+        dynamic_shared_bytes = selection.family.shared_bytes(selection.problem, selection.config)
     used = resources(compiled.cubin, compiled.log, dynamic_shared_bytes)
     return Artifact(compiled.cubin, compiled.ptx, source.encode(), compiled.log, used)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import struct
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,14 @@ def code_of(cubin: bytes) -> str:
     cached, in one compile of a source and not in hundreds of others.
     """
     return sass(cubin).replace(".CONSTANT", "")
+
+
+def missing_bytes(image: bytes) -> int:
+    """How many bytes the headers of a 64-bit ELF image promise beyond its end. Source: System V ABI, "Object Files"."""
+    assert image[:4] == b"\x7fELF"
+    fields = struct.unpack_from("<16sHHIQQQIHHHHHH", image)
+    program_end, section_end = fields[5] + fields[9] * fields[10], fields[6] + fields[11] * fields[12]
+    return int(max(program_end - len(image), section_end - len(image), 0))
 
 
 def make_store(folder: Path, *, durable: bool = False, compress: bool = True) -> DiskStore:
@@ -105,3 +116,11 @@ def files_of(store: DiskStore) -> Iterator[Path]:
     """Every record, blob and temporary of a store."""
     for folder in (store.layout.metadata, store.layout.kernels, store.layout.temp):
         yield from (path for path in folder.rglob("*") if path.is_file())
+
+
+def require_triton() -> None:
+    """Skips the test where Triton is not installed; in CI that is a failure."""
+    if find_spec("triton") is None:
+        if os.environ.get("CI"):
+            pytest.fail("Triton is not installed; make test installs it")
+        pytest.skip("Triton is not installed")

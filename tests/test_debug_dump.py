@@ -17,9 +17,10 @@ from cache_engine.engine import Cache, open_cache
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
-from tests.helpers import code_of, needs_host_compiler
+from tests.helpers import code_of, needs_host_compiler, require_triton
 
 COMPILERS = [pytest.param("nvrtc"), pytest.param("nvcc", marks=needs_host_compiler)]
+SOURCES = {"nvrtc": "kernel.cu", "nvcc": "kernel.cu", "triton": "kernel.py"}
 PROBLEM = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")
 ASKED = ("compile", "64", "48", "80", "--dtype", "fp32", "--arch", "sm_90")
 # The command line with templates that end in a line no compiler takes.
@@ -77,19 +78,22 @@ def test_the_command_says_everything_that_was_chosen(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["key"] == key
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("compiler", [*COMPILERS, "triton"])
 def test_a_dump_holds_what_went_in_and_came_out_and_can_be_run_again(
     cache: Cache, tmp_path: Path, compiler: str
 ) -> None:
+    if compiler == "triton":
+        require_triton()
     folder = tmp_path / "deep" / "dump"
     cache.get_or_compile(PROBLEM, compiler=compiler)
     kernel = cache.get_or_compile(PROBLEM, compiler=compiler, debug_dump=folder)
     assert kernel.tier == "compiled"
-    expected = set(debug_dump.FILES) - ({debug_dump.PREPROCESSED} if compiler == "nvrtc" else set())
+    expected = set(debug_dump.FILES) - set(SOURCES.values()) | {SOURCES[compiler]}
+    expected -= {debug_dump.PREPROCESSED} if compiler != "nvcc" else set()
     assert {path.name for path in folder.iterdir()} == expected
     assert (folder / "kernel.cubin").read_bytes() == kernel.cubin
     for part in ("source", "ptx", "sass", "log"):
-        name = {"source": "kernel.cu", "ptx": "kernel.ptx", "sass": "kernel.sass", "log": "compile.log"}[part]
+        name = {"source": SOURCES[compiler], "ptx": "kernel.ptx", "sass": "kernel.sass", "log": "compile.log"}[part]
         assert (folder / name).read_text() == cache.text(kernel.record, part)
     config = json.loads((folder / "config.json").read_text())
     assert config["key"] == kernel.key

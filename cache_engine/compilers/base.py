@@ -10,17 +10,25 @@ from cache_engine.model.fingerprint import ToolchainFingerprint
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What a compiler gave: CUBIN, PTX and its log."""
+    """What a compiler gave: CUBIN, PTX and its log.
+
+    Attributes:
+        shared_bytes: dynamic shared memory that a launch must ask for, where the compiler has decided that; ``None``
+            where the family's template has.
+    """
 
     cubin: bytes
     ptx: bytes
     log: bytes
+    shared_bytes: int | None = None
 
 
 class Compiler(Protocol):
     """Makes CUBIN from source. Needs no GPU."""
 
     name: str
+    takes: str
+    """The templates it compiles, by the suffix of their names: ``.cu`` is CUDA C++, ``.py`` Triton."""
     flags: tuple[str, ...]
     """All flags but the target; they enter the key."""
 

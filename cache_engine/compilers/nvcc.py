@@ -54,6 +54,7 @@ class Nvcc:
     """The ``nvcc`` compiler."""
 
     name = "nvcc"
+    takes = ".cu"
     flags: tuple[str, ...] = ("--std=c++17", "--ptxas-options=-v")
 
     def __init__(self) -> None:

@@ -89,6 +89,7 @@ class Nvrtc:
     """The ``nvrtc`` compiler."""
 
     name = "nvrtc"
+    takes = ".cu"
     # --minimal leaves out what GEMM kernels do not use; ptxas -v reports spills.
     flags: tuple[str, ...] = ("--std=c++17", "--minimal", "--ptxas-options=-v")
 

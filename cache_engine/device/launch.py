@@ -51,7 +51,8 @@ class LoadedKernel:
         """Starts C = A · B on the current stream."""
         import numpy
 
-        arguments = (operands.a, operands.b, operands.c, numpy.int32(m))
+        nothing = (numpy.uint64(0),) * len(self._launch.hidden_parameters)
+        arguments = (operands.a, operands.b, operands.c, numpy.int32(m), *nothing)
         block = (self._launch.threads, 1, 1)
         self._function(self._launch.grid, block, arguments, shared_mem=self._launch.shared_bytes)
 

@@ -38,8 +38,15 @@ class Timing:
     verified: bool
 
 
-def time_kernel(cubin: bytes, name: str, launch: Launch, problem: GemmProblem) -> Timing:
+# Inputs rounded to tf32 keep as many bits as those of fp16.
+_TF32_TOLERANCE = _TOLERANCE[DType.FP16]
+
+
+def time_kernel(cubin: bytes, name: str, launch: Launch, problem: GemmProblem, *, tf32: bool = False) -> Timing:
     """Launches a kernel on random operands: checks its result, then times it.
+
+    Args:
+        tf32: whether the kernel rounds its inputs to tf32.
 
     Raises:
         GpuRequired: when there is no GPU.
@@ -75,7 +82,7 @@ def time_kernel(cubin: bytes, name: str, launch: Launch, problem: GemmProblem) -
         tflops=problem.flops / median / 1e6,
         max_rel_error=error,
         # NaN, from an element never written, compares false.
-        verified=error <= _TOLERANCE[problem.output],
+        verified=error <= (_TF32_TOLERANCE if tf32 else _TOLERANCE[problem.output]),
     )
 
 

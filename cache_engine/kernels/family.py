@@ -23,6 +23,8 @@ class Family(Protocol):
     template: str
     dtypes: tuple[DType, ...]
     min_capability: tuple[int, int]
+    hidden_parameters: tuple[str, ...]
+    """Of the compiled kernel, after m: pointers that the compiler adds and the kernel does not use."""
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs worth considering, feasible or not."""
@@ -70,10 +72,16 @@ def check_config(family: Family, problem: GemmProblem, config: KernelConfig, tar
             )
 
 
-def launch_of(family: Family, problem: GemmProblem, config: KernelConfig) -> Launch:
-    """How a kernel of this config is launched for this problem."""
+def launch_of(family: Family, problem: GemmProblem, config: KernelConfig, shared_bytes: int | None = None) -> Launch:
+    """How a kernel of this config is launched for this problem.
+
+    Args:
+        shared_bytes: dynamic shared memory that the compiled kernel is known to take; else what the family says.
+    """
     tiles = ceil_div(problem.m, config.block_m) * ceil_div(problem.n, config.block_n)
-    return Launch((tiles, 1, problem.batch), config.threads, family.shared_bytes(problem, config))
+    if shared_bytes is None:
+        shared_bytes = family.shared_bytes(problem, config)
+    return Launch((tiles, 1, problem.batch), config.threads, shared_bytes, family.hidden_parameters)
 
 
 def kernel_name(family: Family, problem: GemmProblem, config: KernelConfig) -> str:

@@ -14,12 +14,13 @@ from cache_engine.errors import InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.kernels.family import Family, check_config
 from cache_engine.kernels.simt import Simt
 from cache_engine.kernels.tensor_core import TensorCore
+from cache_engine.kernels.triton_matmul import TritonMatmul
 from cache_engine.model.architecture import Architecture, architecture
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.occupancy import occupancy
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (TensorCore(), Simt())}
+FAMILIES: dict[str, Family] = {family.name: family for family in (TensorCore(), Simt(), TritonMatmul())}
 
 # Per SM and clock.
 _FLOPS = {DType.FP16: 2048, DType.BF16: 2048, DType.FP32: 256, DType.FP64: 128}
@@ -42,31 +43,33 @@ class _Candidate:
 
 
 def choose(
-    problem: GemmProblem, family: str | None = None, config: KernelConfig | None = None
+    problem: GemmProblem, family: str | None = None, config: KernelConfig | None = None, templates: str = ".cu"
 ) -> tuple[Family, KernelConfig]:
     """The family and config for a problem whose target is set.
 
     Args:
         family: use this one.
         config: use this one, after checking it.
+        templates: of the families whose templates have this suffix, where ``family`` names none.
 
     Raises:
         InvalidProblem: when no family computes these dtypes on this target.
         UsageError: when ``family`` is unknown or does not.
         InfeasibleConfig: when ``config`` breaks a limit.
     """
-    chosen = _family_for(problem, family)
+    chosen = _family_for(problem, family, templates)
     if config is not None:
         check_config(chosen, problem, config, architecture(problem.arch or ""))
         return chosen, config
     return chosen, _best_config(chosen.name, problem)
 
 
-def _family_for(problem: GemmProblem, name: str | None) -> Family:
+def _family_for(problem: GemmProblem, name: str | None, templates: str) -> Family:
     target = architecture(problem.arch or "")
     if name is not None and name not in FAMILIES:
         raise UsageError(f"unknown family {name!r}; use one of: {', '.join(FAMILIES)}")
-    candidates = list(FAMILIES.values()) if name is None else [FAMILIES[name]]
+    offered = [family for family in FAMILIES.values() if family.template.endswith(templates)]
+    candidates = offered if name is None else [FAMILIES[name]]
     by_dtype = [family for family in candidates if problem.dtype in family.dtypes]
     for family in by_dtype:
         if target.compute_capability >= family.min_capability:
@@ -79,7 +82,7 @@ def _family_for(problem: GemmProblem, name: str | None) -> Family:
             f"{target.name} computes: {', '.join(here)}"
         )
     takes = "; ".join(f"{family.name}: {', '.join(family.dtypes)}" for family in FAMILIES.values())
-    raise UsageError(f"family {name} does not compute {problem.dtype}; families take {takes}")
+    raise UsageError(f"family {candidates[0].name} does not compute {problem.dtype}; families take {takes}")
 
 
 @lru_cache(maxsize=4096)
@@ -103,7 +106,7 @@ def _best_config(family: str, problem: GemmProblem) -> KernelConfig:
 @lru_cache(maxsize=256)
 def _candidates(family_name: str, dtype: DType, target_name: str) -> tuple[_Candidate, ...]:
     family, target = FAMILIES[family_name], architecture(target_name)
-    problem = GemmProblem(1, 1, 1, dtype=dtype)  # limits do not depend on sizes
+    problem = GemmProblem(1, 1, 1, dtype=dtype, arch=target_name)  # limits do not depend on sizes
     candidates = []
     for config in family.configs(problem):
         try:

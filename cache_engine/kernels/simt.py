@@ -33,6 +33,7 @@ class Simt:
     template = "simt.cu"
     dtypes: tuple[DType, ...] = (DType.FP32, DType.FP64)
     min_capability = (7, 5)
+    hidden_parameters: tuple[str, ...] = ()
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs worth considering, feasible or not."""

@@ -33,6 +33,7 @@ class TensorCore:
     template = "tensor_core.cu"
     dtypes: tuple[DType, ...] = (DType.FP16, DType.BF16)
     min_capability = (8, 0)
+    hidden_parameters: tuple[str, ...] = ()
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs worth considering, feasible or not."""

@@ -67,17 +67,22 @@ class KernelConfig:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything but the pointers that a launch needs.
+    """Everything but the operands that a launch needs.
+
+    A kernel's parameters are pointers to A, B and C, each at a multiple of 16 bytes, m as a 32-bit integer, then the
+    hidden ones.
 
     Attributes:
         grid: blocks along x, y, z.
         threads: threads of one block, along x.
         shared_bytes: dynamic shared memory of one block.
+        hidden_parameters: what the compiler adds: pointers the kernel does not use, to be given as null.
     """
 
     grid: tuple[int, int, int]
     threads: int
     shared_bytes: int
+    hidden_parameters: tuple[str, ...] = ()
 
 
 def ceil_div(a: int, b: int) -> int:
