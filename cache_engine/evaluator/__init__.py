@@ -1,0 +1,8 @@
+"""How long a GEMM would take on an accelerator, by arithmetic alone.
+
+- ``hardware`` — an accelerator's description, and its fingerprint
+- ``problem`` — what is asked
+- ``cost`` — the core-grid cost model: formulas for one partition, one block, one tile
+- ``search`` — the best partition, tile and loop order under that model
+- ``gpu`` — a model of real GPUs, calibrated on measured latencies
+"""
