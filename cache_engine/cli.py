@@ -15,6 +15,7 @@ import click
 
 from cache_engine import documents, terminal
 from cache_engine._version import __version__
+from cache_engine.cli_evaluator import evaluate_verb, evaluations_verb
 from cache_engine.cli_support import (
     FAILED,
     SizedVerb,
@@ -265,8 +266,8 @@ def dashboard_verb(settings: Settings, /, port: int, headless: bool) -> None:
     serve(root, port, headless=headless)
 
 
-for upkeep in (clean_verb, verify_verb, sync_verb, export_verb, import_verb):
-    commands.add_command(upkeep)
+for verb in (clean_verb, verify_verb, sync_verb, export_verb, import_verb, evaluate_verb, evaluations_verb):
+    commands.add_command(verb)
 
 
 # ---- Shared by verbs ----

@@ -33,7 +33,7 @@ FORMAT = "1.0"
 """Of the snapshot. Another first number is another format, which is left alone."""
 
 _FOLD_BYTES = 2**20
-_LARGEST_BYTES = 2**32
+_LARGEST_BYTES = 2**31
 _USAGE = b"~"
 
 
@@ -333,6 +333,33 @@ def decode_snapshot(data: bytes, fingerprint: str = "") -> Snapshot:
     if fingerprint and snapshot.arch_fingerprint != fingerprint:
         raise CorruptEntry(f"the results file of {fingerprint} holds those of {snapshot.arch_fingerprint[:40]!r}")
     return snapshot
+
+
+def compress(data: bytes) -> bytes:
+    """An interchange file as a zstd frame with a checksum."""
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=3, write_checksum=True, write_content_size=True).compress(data)
+
+
+def decompress(data: bytes) -> bytes:
+    """An interchange file that may be compressed.
+
+    Raises:
+        CorruptEntry: when it is compressed, and damaged or larger than any such file.
+    """
+    if not data.startswith(b"\x28\xb5\x2f\xfd"):
+        return data
+    import zstandard
+
+    try:
+        # max_output_size is ignored for frames that declare their size, so the declaration is checked first.
+        declared = zstandard.frame_content_size(data)
+        if not 0 <= declared <= _LARGEST_BYTES:
+            raise CorruptEntry(f"the compressed results declare {declared:,} bytes")
+        return bytes(zstandard.ZstdDecompressor().decompress(data))
+    except zstandard.ZstdError as error:
+        raise CorruptEntry(f"the compressed results cannot be decompressed: {error}") from error
 
 
 def _check_format(version: str) -> None:
