@@ -21,6 +21,7 @@ from cache_engine.units import counted, human_age, human_bytes, printable
 if TYPE_CHECKING:
     from cache_engine.evaluations import Answer, Evaluations
     from cache_engine.evaluator.cost import SearchMode
+    from cache_engine.evaluator.gpu import Gpu
     from cache_engine.evaluator.hardware import Hardware
 
 Document = dict[str, Any]
@@ -60,12 +61,19 @@ def evaluate_verb(
 
     C (M×N) = A (M×K) · B (K×N).
     """
+    from cache_engine.evaluator.chips import load_chip
     from cache_engine.evaluator.cost import SearchMode
-    from cache_engine.evaluator.hardware import load_hardware
+    from cache_engine.evaluator.hardware import Hardware
 
     problem = EvaluationProblem(m, n, k, batch, dtype, out_dtype)
     mode = SearchMode(not no_tile_search, not no_partition_search, reduce_partial_sums, compute_rate)
-    hardware = load_hardware(chip)
+    hardware = load_chip(chip)
+    if not isinstance(hardware, Hardware):
+        if mode != SearchMode():
+            raise UsageError(f"{hardware.name} is a GPU; switches of the search are for the core-grid model")
+        predicted = _predicted(problem, hardware)
+        emit(predicted, as_json, lambda: _print_predicted(predicted))
+        return
     answer = _answer(settings, problem, hardware, mode)
     document = _evaluated(problem, hardware, mode, answer)
     emit(document, as_json, lambda: _print_evaluated(document))
@@ -92,6 +100,23 @@ def ls_verb(settings: Settings, /, chip: str | None, as_json: bool) -> None:
         rows = [{"key": key, **msgspec.to_builtins(entry)} for key, entry in kept.entries(fingerprint)]
         listed = {"arch_fingerprint": fingerprint, "total": len(rows), "rows": rows}
         emit(listed, as_json, lambda: _print_entries(rows))
+
+
+@evaluations_verb.command("validate")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--kept-out", is_flag=True, help="Only (N, K) pairs that no fit has seen.")
+@json_option
+def validate_verb(file: Path, kept_out: bool, as_json: bool) -> None:
+    """Compare the GPU model with the latencies measured in FILE, a CSV, beside roofline.
+
+    Columns: arch, M, N, K, latency_us.
+    """
+    from cache_engine.evaluator.validation import read_measurements, validate
+
+    measured = [one.only(one.kept_out()) if kept_out else one for one in read_measurements(file)]
+    lines = [asdict(line) for one in measured for line in validate(one)]
+    document = {"file": str(file.absolute()), "kept_out": kept_out, "lines": lines}
+    emit(document, as_json, lambda: _print_validated(lines))
 
 
 @evaluations_verb.command("export")
@@ -214,9 +239,24 @@ def _evaluated(problem: EvaluationProblem, hardware: Hardware, mode: SearchMode,
     }
 
 
+def _predicted(problem: EvaluationProblem, gpu: Gpu) -> Document:
+    """What ``evaluate`` prints of a GPU. Predicting takes no longer than looking up, so nothing is kept."""
+    from cache_engine.evaluator.gpu import EVALUATOR, MODEL_VERSION, predict
+
+    prediction = predict(problem, gpu)
+    return {
+        "chip": gpu.name,
+        "model": f"{EVALUATOR} {MODEL_VERSION}",
+        "problem": asdict(problem),
+        **asdict(prediction),
+        "flops": problem.flops,
+        "effective_utilization": problem.flops / (prediction.latency_us * 1e-6 * gpu.peak_flops),
+    }
+
+
 def _fingerprint(kept: Evaluations, chip: str | None) -> str:
     """What a chip's name, a file or the first digits of a fingerprint stand for, among those with results."""
-    from cache_engine.evaluator.hardware import load_hardware
+    from cache_engine.evaluator.chips import load_hardware
 
     there = kept.fingerprints()
     if chip is None:
@@ -257,7 +297,7 @@ def _print_evaluated(document: Document) -> None:
     tile, partition = d["tile"], d["partition"]
     terminal.print_fields(
         {
-            "problem": f"{p['m']} × {p['n']} × {p['k']}, batch {p['batch']}, {p['dtype']} in, {p['out_dtype']} out",
+            "problem": _problem_text(p),
             "on": f"{d['chip']}, predicted by {d['model']}",
             "latency": f"{d['latency_us']:,.3f} µs",
             "computing": f"{d['compute_us']:,.3f} µs, {d['arch_utilization']:.1%} of it",
@@ -270,6 +310,48 @@ def _print_evaluated(document: Document) -> None:
             **({"not kept": d["unkept"]} if d["unkept"] else {}),
         }
     )
+
+
+def _print_predicted(document: Document) -> None:
+    d, p = document, document["problem"]
+    whose = "all measured GPUs" if d["calibrated_on"] == "all" else d["calibrated_on"]
+    terminal.print_fields(
+        {
+            "problem": _problem_text(p),
+            "on": f"{d['chip']}, predicted by {d['model']}, calibrated on measurements of {whose}",
+            "latency": f"{d['latency_us']:,.2f} µs",
+            "roofline": f"{d['roofline_us']:,.2f} µs",
+            "of the peak": f"{d['effective_utilization']:.1%}",
+            "in the model": f"tile {d['tile_m']} × {d['tile_n']}, k split in {d['split_k']}",
+        }
+    )
+
+
+def _print_validated(lines: list[Document]) -> None:
+    columns = {"GPU": "left", "m": "left"}
+    for name in ("rows", "MAPE", "median", "bias", "within 20 %", "roofline MAPE", "its bias", "its within 20 %"):
+        columns[name] = "right"
+    terminal.print_table(
+        columns,
+        [
+            (
+                line["arch"], _range_text(line["m_from"], line["m_to"]), f"{line['count']:,}",
+                *(f"{line['model'][name]:.1%}" for name in ("mape", "median", "bias", "within_20")),
+                *(f"{line['roofline'][name]:.1%}" for name in ("mape", "bias", "within_20")),
+            )
+            for line in lines
+        ],
+    )  # fmt: skip
+
+
+def _range_text(low: int, high: int) -> str:
+    if not high:
+        return "all"
+    return f"{low:,} on" if high >= 10**12 else f"{low:,}–{high:,}"
+
+
+def _problem_text(p: Document) -> str:
+    return f"{p['m']} × {p['n']} × {p['k']}, batch {p['batch']}, {p['dtype']} in, {p['out_dtype']} out"
 
 
 def _print_summaries(rows: list[Document]) -> None:

@@ -162,3 +162,27 @@ def test_without_caching_it_is_searched_for_and_not_kept(place: Path, monkeypatc
     monkeypatch.setenv("GEMM_CACHE_ENABLE_CACHING", "0")
     assert document(*SHAPE, *CHIP, store=place)["unkept"] == "caching is switched off"
     assert not place.exists()
+
+
+def test_a_gpu_is_predicted_beside_roofline(place: Path) -> None:
+    predicted = document("evaluate", 4096, 4096, 4096, "--chip", "h100", store=place)
+    assert (predicted["chip"], predicted["calibrated_on"]) == ("H100", "H100")
+    assert predicted["latency_us"] > predicted["roofline_us"]
+    assert not place.exists(), "nothing is kept, so the two evaluators' results never mix"
+    assert "calibrated on measurements of all measured GPUs" in run("evaluate", 8, 8, 8, "--chip", "L40S").stdout
+    for extra in (("--no-tile-search",), ("--dtype", "fp8")):
+        assert run("evaluate", 8, 8, 8, "--chip", "H100", *extra).returncode == 2
+
+
+def test_validate_prints_errors_beside_roofline(tmp_path: Path) -> None:
+    file = tmp_path / "some.csv"
+    file.write_text("arch,M,N,K,latency_us\nH100,64,4096,4096,20\nh100_sxm,4096,4096,4096,200\n")
+    done = run("evaluations", "validate", file, "--json")
+    lines = json.loads(done.stdout)["lines"]
+    assert [(line["arch"], line["m_from"], line["m_to"], line["count"]) for line in lines] == [
+        ("H100", 0, 0, 2), ("H100", 17, 64, 1), ("H100", 1025, 4096, 1),
+    ]  # fmt: skip
+    assert lines[0]["model"].keys() == {"mape", "median", "bias", "within_20"}
+    assert "roofline MAPE" in run("evaluations", "validate", file).stdout
+    file.write_text("arch,M,N,K,latency_us\nH100,64,4096,4096,0\n")
+    assert run("evaluations", "validate", file).returncode == 2

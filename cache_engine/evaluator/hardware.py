@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 from cache_engine.errors import InvalidHardware
@@ -13,7 +12,6 @@ from cache_engine.errors import InvalidHardware
 _LIMIT_INT = 2**40
 _LIMIT_CORES = 65_536
 _LIMIT_FLOAT = 1e18
-_FILE_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,38 +159,3 @@ PRESETS = {
     )
 }
 """Accelerators known by name, each by its public configuration."""
-
-
-def load_hardware(name_or_file: str | Path) -> Hardware:
-    """A preset by its name, else the JSON file of that path.
-
-    Raises:
-        InvalidHardware: when there is neither, or the file's fields cannot be right.
-    """
-    for name, hardware in PRESETS.items():
-        if str(name_or_file).lower() == name.lower():
-            return hardware
-    import msgspec
-
-    path = Path(name_or_file)
-    try:
-        with path.open("rb") as file:
-            data = file.read(_FILE_BYTES + 1)
-    except OSError as error:
-        names = ", ".join(PRESETS)
-        raise InvalidHardware(
-            f"{str(name_or_file)!r} is neither a known chip ({names}) nor a file that can be read: {error.strerror}"
-        ) from error
-    except ValueError as error:
-        raise InvalidHardware(f"{str(name_or_file)!r} is no name of a chip or file") from error
-    if len(data) > _FILE_BYTES:
-        raise InvalidHardware(f"{path} is larger than 1 MiB; a description of hardware is a small JSON object")
-    try:
-        description = msgspec.json.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidHardware(f"{path} is no JSON: {error}") from error
-    try:
-        return Hardware.from_dict(description, str(path))
-    except InvalidHardware as error:
-        text = str(error)
-        raise InvalidHardware(text if text.startswith(str(path)) else f"{path}: {text}") from error

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from cache_engine.errors import InvalidHardware
-from cache_engine.evaluator.hardware import PRESETS, Hardware, load_hardware
+from cache_engine.evaluator.chips import load_hardware
+from cache_engine.evaluator.hardware import PRESETS, Hardware
 
 CHIP = PRESETS["SG2262"]
 PLAIN = CHIP.to_dict()
