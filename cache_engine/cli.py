@@ -218,7 +218,7 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
 
 
 @commands.command("bench")
-@click.argument("what", type=click.Choice(["all", "store", "pages"]), default="all")
+@click.argument("what", type=click.Choice(["all", "store", "pages", "evaluator"]), default="all")
 @click.option(
     "--entries",
     type=click.IntRange(10),
@@ -231,8 +231,8 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
 def bench_verb(what: str, entries: int, rows: int, as_json: bool) -> None:
     """Measure speed, each thing beside something known.
 
-    store: hits, keys, opening, publishing, other caches, bytes on disk. pages: syncing and queries. all: both, and
-    importing; takes a few minutes.
+    store: hits, keys, opening, publishing, other caches, bytes on disk. pages: syncing and queries. evaluator:
+    searching, keeping and loading results. all: these, and importing; takes a few minutes.
     """
     from cache_engine.bench import cases
 

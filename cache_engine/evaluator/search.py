@@ -7,8 +7,8 @@ Nothing is sampled or given up early. What makes it fast:
 - With order mnk traffic does not depend on the tile's k, so for each m the best n is the largest that fits. With nkm it
   does not depend on the tile's m, nor with mkn on its n, so the best is the smallest, which leaves most room for k.
   Each order takes one pass over one dimension. Which n fits beside which m depends on the chip alone and is kept.
-- Each partition has a lower bound: its exact computing time, with every operand moved once. Partitions are looked at
-  from the lowest bound on, until none can beat the best.
+- Each partition has a lower bound: its exact computing time, with the traffic that SRAM of that size needs at least.
+  Partitions are looked at from the lowest bound on, until none can beat the best.
 """
 
 from __future__ import annotations
@@ -103,7 +103,19 @@ def _lower_bounds(
     g, m, n, k = (np.ceil(size / parts) for size, parts in zip(sizes, grid, strict=True))
     cubes = g * np.ceil(m / hardware.cube_m) * np.ceil(k / hardware.cube_k) * np.ceil(n / hardware.cube_n)
     compute = cubes / (hardware.freq_ghz * 1e9 * mode.compute_rate)
-    moved = g * ((m + n) * k * problem.in_bytes + m * n * problem.out_bytes)
+    a, b = m * k * problem.in_bytes, k * n * problem.in_bytes
+    operands = a + b
+    if mode.tile_search and len(_fits(hardware, problem.in_bytes, problem.out_bytes).m):
+        sram = hardware.usable_sram
+        # A tile of C fits: with mnk, loads of A times loads of B are at least C's bytes over the SRAM's.
+        by_c = 2 * np.sqrt(a * b * (m * n * problem.out_bytes / sram))
+        # A tile of A or B fits: with the other orders, what is loaded again for each of s steps along k is at least
+        # a · b / (sram · s), beside partial sums of the s - 1 further steps. This is least for:
+        partial = PARTIAL_BYTES * m * n
+        steps = np.maximum(np.sqrt(a * b / (sram * partial)), 1)
+        by_a_or_b = np.minimum(a, b) + a * b / (sram * steps) + partial * (steps - 1)
+        operands = np.maximum(operands, np.minimum(by_c, by_a_or_b))
+    moved = g * (operands + m * n * problem.out_bytes)
     memory = moved / (hardware.dram_bandwidth / hardware.num_cores)
     shorter = np.minimum(compute, memory)
     bounds: NDArray[np.float64] = np.maximum(compute, memory) + (1 - hardware.compute_dma_overlap) * shorter
