@@ -32,7 +32,7 @@ AS_INPUTS = "as A and B"
 _LATELY_S = 7 * 86_400.0
 
 # Okabe and Ito's colours, which most colour-blind readers tell apart, the accent first.
-_COLOURS = ("#4d8b00", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9")
+COLOURS = ("#4d8b00", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9")
 
 # What happened, in words.
 EVENTS = {
@@ -174,7 +174,7 @@ def entries_figure(families: Sequence[Row]) -> go.Figure:
         number = _KINDS.index(kind) if kind in _KINDS else len(_KINDS) + strange.index(kind)
         figure.add_bar(
             name=html.escape(f"{family} {dtype}"),
-            marker_color=_COLOURS[number % len(_COLOURS)],
+            marker_color=COLOURS[number % len(COLOURS)],
             x=[html.escape(row["arch"]) for row in chosen],
             y=[row["entries"] for row in chosen],
         )
@@ -312,7 +312,7 @@ def _titled(figure: go.Figure, title: str, x: str, y: str, rows: Sequence[Row]) 
         title=title,
         xaxis_title=x,
         yaxis_title=y,
-        colorway=_COLOURS,
+        colorway=COLOURS,
         margin={"t": 48, "b": 40, "l": 48, "r": 16},
         height=360,
     )

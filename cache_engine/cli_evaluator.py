@@ -93,7 +93,7 @@ def ls_verb(settings: Settings, /, chip: str | None, as_json: bool) -> None:
     with open_cache(settings, create=False) as cache:
         kept = cache.evaluations
         if chip is None:
-            document: Document = {"architectures": [_summary(kept, found) for found in kept.fingerprints()]}
+            document: Document = {"architectures": kept.summaries()}
             emit(document, as_json, lambda: _print_summaries(document["architectures"]))
             return
         fingerprint = _fingerprint(kept, chip)
@@ -270,23 +270,6 @@ def _fingerprint(kept: Evaluations, chip: str | None) -> str:
     if found not in there:
         raise UsageError(f"there are no results of {chip}; gemm-cache evaluations ls lists what there is")
     return found
-
-
-def _summary(kept: Evaluations, fingerprint: str) -> Document:
-    from cache_engine.errors import StoreError
-
-    try:
-        snapshot = kept.snapshot(fingerprint)
-    except StoreError as error:
-        return {"arch_fingerprint": fingerprint, "error": str(error)}
-    statistics = msgspec.to_builtins(snapshot.statistics)
-    return {
-        "arch_fingerprint": fingerprint,
-        "chip": str(snapshot.architecture.get("name", "")),
-        "evaluator": snapshot.evaluator,
-        "version": snapshot.version,
-        **statistics,
-    }
 
 
 # ---- For people ----

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 
-from cache_engine.errors import CorruptEntry, UsageError
+from cache_engine.errors import CorruptEntry, StoreError, UsageError
 from cache_engine.evaluations.entry import Entry, decode_entry, key_of, make_entry
 from cache_engine.evaluations.kept import ResultSet, adopt, fingerprint_of, is_older, last_used
 from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, Evaluation, SearchMode
@@ -226,6 +227,20 @@ class Evaluations:
             raise UsageError(f"there are no results of an accelerator with fingerprint {fingerprint[:40]!r}")
         with self._lock:
             return self._known(fingerprint).load()
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """For each accelerator with results its name and statistics; or its ``error``, when they cannot be read."""
+        found: list[dict[str, Any]] = []
+        for fingerprint in self.fingerprints():
+            try:
+                snapshot = self.snapshot(fingerprint)
+            except StoreError as error:
+                found.append({"arch_fingerprint": fingerprint, "error": str(error)})
+                continue
+            about = {"arch_fingerprint": fingerprint, "chip": str(snapshot.architecture.get("name", ""))}
+            about |= {"evaluator": snapshot.evaluator, "version": snapshot.version}
+            found.append(about | msgspec.to_builtins(snapshot.statistics))
+        return found
 
     def entries(self, fingerprint: str) -> Iterator[tuple[str, Entry]]:
         """Keys and results of an accelerator; damaged ones are passed over, and said."""
