@@ -85,8 +85,8 @@ def evaluation_tiles(evaluated: Evaluated) -> list[Tile]:
             f"{result.memory_us:,.2f} µs",
             f"Of the slowest core. {human_bytes(result.traffic_bytes)} between DRAM and all cores.",
         ),
-        Tile("Tile", " × ".join(map(str, result.tile)), f"m × n × k in one core's SRAM; loop order {result.order}."),
-        Tile("Partition", " × ".join(map(str, result.partition)), "Parts of batch × m × n × k, one for each core."),
+        Tile("Tile", "×".join(map(str, result.tile)), f"m × n × k in one core's SRAM; loop order {result.order}."),
+        Tile("Partition", "×".join(map(str, result.partition)), "Parts of batch × m × n × k, one for each core."),
     ]
 
 
@@ -111,11 +111,12 @@ def roofline_figure(points: Sequence[Evaluated]) -> go.Figure:
     """Each problem's predicted rate over its flops per byte, under the roof of its chip."""
     figure = go.Figure()
     intensities = [point.problem.flops / point.problem.moved_bytes for point in points]
-    low, high = min(intensities) / 2, max(intensities) * 2
+    ridges = [CHIPS[point.chip].peak_flops / CHIPS[point.chip].dram_bandwidth for point in points]
+    low, high = min(*intensities, *ridges) / 8, max(*intensities, *ridges) * 4
     for index, name in enumerate(dict.fromkeys(point.chip for point in points)):
         chip, colour = CHIPS[name], COLOURS[index % len(COLOURS)]
         ridge = chip.peak_flops / chip.dram_bandwidth
-        roof_x = sorted({low, min(max(ridge, low), high), high})
+        roof_x = [low, ridge, high]
         roof_y = [min(chip.peak_flops, chip.dram_bandwidth * x) / 1e12 for x in roof_x]
         figure.add_scatter(x=roof_x, y=roof_y, mode="lines", line={"color": colour}, name=f"roof of {name}")
         on = [(x, point) for x, point in zip(intensities, points, strict=True) if point.chip == name]

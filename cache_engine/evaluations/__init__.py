@@ -165,7 +165,7 @@ class Evaluations:
         with self._lock:
             kept = self._set(hardware)
             kept.add(entry)
-            if not self._later:
+            if not self._later or self.is_closed:
                 return kept.save(usage=False)
             self._start_saver()
         self._wanted.set()
@@ -209,6 +209,7 @@ class Evaluations:
                 self.is_closed = True
                 self._wanted.set()
                 self.flush()
+                self._forget_end()
 
     # ---- Looking, and keeping in order ----
 
@@ -260,7 +261,11 @@ class Evaluations:
         expiry = self._now() - unused_days * 86_400
         victims: list[Pruned] = []
         for fingerprint in self.fingerprints():
-            snapshot = self.snapshot(fingerprint)
+            try:
+                snapshot = self.snapshot(fingerprint)
+            except StoreError as error:
+                _log.warning("results of %s are left alone: %s", fingerprint, error)
+                continue
             used = sorted((last_used(snapshot, key), key) for key in snapshot.cache_entries)
             too_many = len(used) - max_entries
             count = max(too_many, -(-len(used) // _OLDEST_SHARE)) if too_many > 0 else 0

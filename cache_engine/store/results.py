@@ -38,7 +38,10 @@ _USAGE = b"~"
 
 
 class Statistics(msgspec.Struct):
-    """What has become of an accelerator's results; times in seconds since 1970."""
+    """What has become of an accelerator's results; times in seconds since 1970.
+
+    ``corrupt_lines`` are lines of logs that were damaged and skipped.
+    """
 
     total_entries: int = 0
     created_at: float = 0.0
@@ -46,6 +49,7 @@ class Statistics(msgspec.Struct):
     cache_hits: int = 0
     cache_misses: int = 0
     total_search_time_hours: float = 0.0
+    corrupt_lines: int = 0
 
 
 class Snapshot(msgspec.Struct):
@@ -115,7 +119,6 @@ class ResultFile:
         self._snapshot_state: object = None
         self._read: dict[int, int] = {}
         self.snapshot = new
-        self.corrupt_lines = 0
 
     def load(self) -> Snapshot:
         """The results with all that the logs add, kept in ``snapshot``. Read again only when they changed.
@@ -138,7 +141,7 @@ class ResultFile:
                     self.snapshot = self._read_snapshot()
                 except CorruptEntry as error:
                     damage, self.snapshot = error, self._empty()
-                self._snapshot_state, self._read, self.corrupt_lines = snapshot_state, {}, 0
+                self._snapshot_state, self._read = snapshot_state, {}
             self._replay(self.snapshot, self._read)
         if damage is not None:
             try:
@@ -238,7 +241,7 @@ class ResultFile:
             read[generation] = position + whole
             damaged += sum(not _take(snapshot, line) for line in data[:whole].split(b"\n") if line)
         snapshot.statistics.total_entries = len(snapshot.cache_entries)
-        self.corrupt_lines += damaged
+        snapshot.statistics.corrupt_lines += damaged
         if damaged:
             _log.warning("%d damaged lines of results for %s were skipped", damaged, self._fingerprint)
 
@@ -298,6 +301,8 @@ class ResultFile:
 
     def _write(self, snapshot: Snapshot) -> None:
         snapshot.version, snapshot.cache_format_version = self._new.version, FORMAT
+        # Whoever wrote it before may have known the accelerator by its fingerprint alone.
+        snapshot.architecture = snapshot.architecture or self._new.architecture
         target = str(self._layout.results_file(self._fingerprint))
         publish_file(self._layout.temp, target, msgspec.json.encode(snapshot), durable=self._durable)
 
@@ -394,10 +399,13 @@ def _take(snapshot: Snapshot, line: bytes) -> bool:
 
 
 def _read_from(path: Path, position: int) -> bytes:
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return b""
+    with os.fdopen(descriptor, "rb") as file:
         file.seek(position)
         return file.read()
-    return b""
 
 
 def _snapshot_size(path: Path) -> int:

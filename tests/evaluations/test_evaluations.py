@@ -259,9 +259,9 @@ def test_damaged_lines_are_skipped_and_counted(layout: StoreLayout, caplog: pyte
     kept = Evaluations(layout)
     kept.evaluate(replace(PROBLEM, m=500), CHIP)
     assert keys(layout) == {*expected[:3], *expected[4:7], *expected[8:], key_of(replace(PROBLEM, m=500), SearchMode())}
-    file = kept._sets[CHIP.fingerprint()].file
-    file.load()
-    assert file.corrupt_lines == 3
+    assert document(layout)["statistics"]["corrupt_lines"] == 3
+    kept._sets[CHIP.fingerprint()].file.fold()
+    assert document(layout)["statistics"]["corrupt_lines"] == 3, "also when they are gone"
     assert "damaged lines" in caplog.text
 
 
@@ -297,6 +297,19 @@ def test_a_damaged_file_is_set_aside_never_overwritten(
     assert aside.read_text() == content
     assert "set aside" in caplog.text
     assert keys(layout) >= set(expected)
+    assert Hardware.from_dict(document(layout)["architecture"]) == CHIP
+
+
+def test_pruning_what_a_damaged_file_left_does_not_forget_the_accelerator(layout: StoreLayout) -> None:
+    fill(layout, 5)
+    layout.results_file(CHIP.fingerprint()).write_text("{")
+    with Evaluations(layout) as kept:
+        assert kept.prune(kept.plan_pruning(max_entries=3, unused_days=10**6)) == 2
+    with Evaluations(layout) as kept:
+        kept.evaluate(replace(PROBLEM, m=99), CHIP)
+        kept._sets[CHIP.fingerprint()].file.fold()
+    assert Hardware.from_dict(document(layout)["architecture"]) == CHIP
+    assert len(keys(layout)) == 4
 
 
 def test_an_unknown_format_is_left_alone(layout: StoreLayout) -> None:
@@ -309,6 +322,8 @@ def test_an_unknown_format_is_left_alone(layout: StoreLayout) -> None:
         answer = kept.evaluate(PROBLEM, CHIP)
         assert "9.0" in answer.unkept
         assert answer.evaluation == search.evaluate(PROBLEM, CHIP)
+        assert kept.plan_pruning(max_entries=0) == []
+        assert "9.0" in kept.summaries()[0]["error"]
     assert path.read_bytes() == before
     assert list(layout.quarantine.iterdir()) == []
 

@@ -37,7 +37,7 @@ def test_one_shape_is_evaluated_and_kept(open_page: Open, tmp_path: Path) -> Non
     expected = evaluate(PROBLEM, PRESETS["SG2262"])
     shown = {metric.label: metric.value for metric in app.metric}
     assert shown["Latency"] == f"{expected.latency_us:,.2f} µs"
-    assert shown["Partition"] == " × ".join(map(str, expected.partition))
+    assert shown["Partition"] == "×".join(map(str, expected.partition))
     (table,) = (table.value for table in app.dataframe)
     assert list(table["Chip"]) == ["SG2262"]
     assert list(table["Results"]) == [1]
