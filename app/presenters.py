@@ -35,7 +35,7 @@ AS_INPUTS = "as A and B"
 _LATELY_S = 7 * 86_400.0
 
 # Okabe and Ito's colours, which most colour-blind readers tell apart, the accent first.
-_COLOURS = ("#4d8b00", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9")
+COLOURS = ("#4d8b00", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9")
 _GREY = "#9a9a9a"
 _MOST_OTHERS = 6
 
@@ -179,7 +179,7 @@ def entries_figure(families: Sequence[Row]) -> go.Figure:
         number = _KINDS.index(kind) if kind in _KINDS else len(_KINDS) + strange.index(kind)
         figure.add_bar(
             name=html.escape(f"{family} {dtype}"),
-            marker_color=_COLOURS[number % len(_COLOURS)],
+            marker_color=COLOURS[number % len(COLOURS)],
             x=[html.escape(row["arch"]) for row in chosen],
             y=[row["entries"] for row in chosen],
         )
@@ -246,7 +246,7 @@ def instruction_figure(mix: InstructionMix) -> go.Figure:
         x=list(bars.values()),
         y=list(bars),
         orientation="h",
-        marker_color=[_COLOURS[0] if name in named else _GREY for name in bars],
+        marker_color=[COLOURS[0] if name in named else _GREY for name in bars],
         text=[f"{count:,}" for count in bars.values()],
         textposition="outside",
         cliponaxis=False,
@@ -271,8 +271,8 @@ def compared_figure(pairs: Sequence[Pair], first: str, second: str) -> go.Figure
     classes = [pair for pair in pairs if pair.name not in (OTHER, "total")]
     figure = go.Figure()
     for name, colour, counts in (
-        (first, _COLOURS[0], [pair.first or 0 for pair in classes]),
-        (second, _COLOURS[1], [pair.second or 0 for pair in classes]),
+        (first, COLOURS[0], [pair.first or 0 for pair in classes]),
+        (second, COLOURS[1], [pair.second or 0 for pair in classes]),
     ):
         figure.add_bar(name=html.escape(name), marker_color=colour, x=[pair.name for pair in classes], y=counts)
     figure.update_layout(barmode="group", margin={"t": 8, "b": 8, "l": 8, "r": 8}, height=300)
@@ -371,7 +371,7 @@ def _titled(figure: go.Figure, title: str, x: str, y: str, rows: Sequence[Row]) 
         title=title,
         xaxis_title=x,
         yaxis_title=y,
-        colorway=_COLOURS,
+        colorway=COLOURS,
         margin={"t": 48, "b": 40, "l": 48, "r": 16},
         height=360,
     )

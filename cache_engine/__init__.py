@@ -21,6 +21,7 @@ The rooms, each importing only from those below it:
   packs, DuckDB, long work
 - ``store`` — entries on disk and in memory, their bytes, locks and journal
 - ``kernels`` · ``compilers`` · ``device`` — source and configs, compiling and disassembling, launching and timing
+- ``evaluator`` — how long a GEMM would take on an accelerator, by arithmetic alone
 - ``policy`` · ``stats`` · ``stages`` — what to evict, what has happened, how long it took; pure
 - ``model`` — values: problem, config, architecture, occupancy, key, artifact, record
 - ``config`` · ``errors`` — settings, and everything that is raised

@@ -15,6 +15,7 @@ import click
 
 from cache_engine import documents, terminal, terminal_inspect
 from cache_engine._version import __version__
+from cache_engine.cli_evaluator import evaluate_verb, evaluations_verb
 from cache_engine.cli_inspect import diff_verb, explain_verb
 from cache_engine.cli_support import (
     FAILED,
@@ -232,7 +233,7 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
 
 
 @commands.command("bench")
-@click.argument("what", type=click.Choice(["all", "compile", "store", "pages"]), default="all")
+@click.argument("what", type=click.Choice(["all", "compile", "store", "pages", "evaluator"]), default="all")
 @click.option(
     "--entries",
     type=click.IntRange(10),
@@ -246,7 +247,7 @@ def bench_verb(what: str, entries: int, rows: int, as_json: bool) -> None:
     """Measure speed, each thing beside something known.
 
     compile: NVRTC and NVCC. store: hits, keys, opening, publishing, other caches, bytes on disk. pages: syncing and
-    queries. all: all of it, and importing; takes a few minutes.
+    queries. evaluator: searching, keeping and loading results. all: these, and importing; takes a few minutes.
     """
     from cache_engine.bench import cases
 
@@ -280,7 +281,10 @@ def dashboard_verb(settings: Settings, /, port: int, headless: bool) -> None:
     serve(root, port, headless=headless)
 
 
-for verb in (warm_verb, diff_verb, explain_verb, clean_verb, verify_verb, sync_verb, export_verb, import_verb):
+for verb in (
+    warm_verb, diff_verb, explain_verb, clean_verb, verify_verb, sync_verb, export_verb, import_verb, evaluate_verb,
+    evaluations_verb,
+):  # fmt: skip
     commands.add_command(verb)
 
 

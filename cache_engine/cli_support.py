@@ -145,7 +145,7 @@ class SizedVerb(click.Command):
         return super().parse_args(ctx, args)
 
 
-class _Size(click.ParamType[int]):
+class Size(click.ParamType[int]):
     """A whole number in plain digits; what Python would also take, such as ``1_000``, is more likely a slip."""
 
     name = "integer"
@@ -172,10 +172,10 @@ def _last_first(*decorators: Callable[[Any], Any]) -> Iterator[Callable[[Any], A
 def problem_options(verb: _F) -> _F:
     """Gives a verb the arguments and options that ask for a kernel."""
     for decorate in _last_first(
-        click.argument("m", type=_Size()),
-        click.argument("n", type=_Size()),
-        click.argument("k", type=_Size()),
-        click.option("--batch", type=_Size(), default=1, show_default=True, help="Number of independent products."),
+        click.argument("m", type=Size()),
+        click.argument("n", type=Size()),
+        click.argument("k", type=Size()),
+        click.option("--batch", type=Size(), default=1, show_default=True, help="Number of independent products."),
         click.option("--dtype", default=DType.BF16.value, show_default=True, help=f"{', '.join(DType)}."),
         click.option("--out-dtype", help="Element type of C; by default that of A and B."),
         click.option(

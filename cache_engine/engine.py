@@ -186,6 +186,8 @@ class Cache(StoreView):
 
     def close(self) -> None:
         """Writes the last usage counts and ends cleaning that is under way."""
+        if "evaluations" in self.__dict__:
+            self.evaluations.close()
         if self._housekeeper is not None:
             self._housekeeper.close()
         self.journal.close()

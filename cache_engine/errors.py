@@ -5,6 +5,7 @@
     GemmCacheError                 one base; its text says what happened, to what, and what to do next
     ├── UsageError                 the request cannot be right: fix it and ask again
     │   ├── InvalidProblem         a size, dtype, layout or architecture that is not supported
+    │   ├── InvalidHardware        an accelerator's description that cannot be right, or an unknown one
     │   └── InfeasibleConfig       a kernel config that breaks a limit of its target
     ├── CompileError               the compiler refused the source; carries its log, the source and the flags
     ├── NotCached                  no tier has the kernel, and compiling is switched off
@@ -57,6 +58,10 @@ class UsageError(GemmCacheError):
 
 class InvalidProblem(UsageError):
     """A problem outside what is supported; the text names what is allowed."""
+
+
+class InvalidHardware(UsageError):
+    """A description of an accelerator that cannot be right; the text names the field."""
 
 
 class InfeasibleConfig(UsageError):

@@ -24,6 +24,7 @@ from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack
 
 if TYPE_CHECKING:
+    from cache_engine.evaluations import Evaluations
     from cache_engine.inspection import Inspection
     from cache_engine.integrity import Finding
     from cache_engine.mirror.sync import Mirror
@@ -68,6 +69,14 @@ class StoreView:
         from cache_engine.mirror.sync import Mirror
 
         return Mirror(self.store)
+
+    @cached_property
+    def evaluations(self) -> Evaluations:
+        """Results of the evaluator; written at once when the cache is closed, else at the end of the process."""
+        from cache_engine.evaluations import Evaluations
+
+        s = self.settings
+        return Evaluations(self.layout, durable=s.durability == "durable", lock_timeout_s=s.lock_timeout_s)
 
     def find(self, prefix: str) -> Record:
         """The record whose key starts with ``prefix``.

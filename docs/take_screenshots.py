@@ -24,7 +24,7 @@ def main(address: str = "http://127.0.0.1:8501") -> None:
             executable_path=executable, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         )
         page = browser.new_page(viewport={"width": 1280, "height": 860})
-        for path, name in (("", "overview"), ("architectures", "architectures")):
+        for path, name in (("", "overview"), ("architectures", "architectures"), ("evaluations", "evaluations")):
             page.goto(f"{address}/{path}")
             take(page, name)
         page.goto(f"{address}/kernels?q=sm_90+tensor_core")

@@ -419,6 +419,16 @@ def test_bench_pages_measures_what_the_pages_wait_for(place: Path) -> None:
     assert (measured["sizes"], measured["left_out"]) == ([], [])
 
 
+def test_bench_evaluator_measures_searching_keeping_and_loading(place: Path) -> None:
+    done = run("bench", "evaluator", "--entries", "20", "--json", store=place)
+    assert done.returncode == 0, done.stderr
+    names = [result["name"] for result in json.loads(done.stdout)["results"]]
+    for expected in ("full search, mean of 240", "full search, 99th", "table of 672, cold", "table of 672, cached"):
+        assert any(name.startswith(expected) for name in names), expected
+    assert {"load 20 results", "load 100 results", "one put, durable, beside 100"} <= set(names)
+    assert not place.exists()
+
+
 def test_bench_measures_all_there_is_and_says_which_peers_are_missing_and_what_brings_them(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from cache_engine.store.journal import Journal
 from cache_engine.store.leftovers import GRACE_S
 from tests.helpers import blob_file, fill, make_store, publish, record_file
 
-PAGES = ("overview", "kernels", "compare", "architectures", "compile", "admin")
+PAGES = ("overview", "kernels", "compare", "architectures", "compile", "evaluations", "admin")
 
 Open = Callable[..., AppTest]
 
