@@ -59,7 +59,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 $(DEV): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,nvcc,triton]"
 	@# The kernel emulator of the tests needs a C++ compiler; PyPI has one for machines that have none.
 	@command -v g++ clang++ c++ >/dev/null || \
 		$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[cxx]"

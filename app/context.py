@@ -9,9 +9,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import streamlit as st
 
 from cache_engine.engine import Cache, open_cache
-from cache_engine.errors import MirrorError
+from cache_engine.errors import GemmCacheError, MirrorError
+from cache_engine.inspection import Inspection, inspect
 from cache_engine.jobs import Jobs
 from cache_engine.mirror import queries
+from cache_engine.model.artifact import Record
 
 _OLD_ANSWERS = "old answers"
 _MOST_ANSWERS = 256
@@ -78,6 +80,14 @@ def sass(key: str, digest: str) -> str:  # noqa: ARG001 (the digest tells one bu
     """Machine code of a kernel as text; disassembling takes half a second."""
     opened = cache()
     return opened.text(opened.find(key), "sass")
+
+
+def inspection(record: Record) -> Inspection:
+    """What can be told of a kernel without running it; its instructions only if it can be disassembled here."""
+    try:
+        return inspect(record, sass(record.key, record.blob.digest))
+    except GemmCacheError as error:
+        return inspect(record, None, str(error))
 
 
 def timezone() -> ZoneInfo:

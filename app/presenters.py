@@ -14,11 +14,14 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from cache_engine.comparison import Pair, change, shown
+from cache_engine.compilers.disassembly import OTHER, InstructionMix
 from cache_engine.errors import InvalidProblem
 from cache_engine.integrity import Finding
 from cache_engine.jobs import Job
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import DType, GemmProblem, Layout
+from cache_engine.model.occupancy import Occupancy
 from cache_engine.policy.plan import EvictionPlan
 from cache_engine.stats import CLEAN, CORRUPT, EVICT, IMPORT, PUBLISH, REPAIR, UNPUBLISHED, hit_rate
 from cache_engine.store.codec import stored_bytes
@@ -32,7 +35,9 @@ AS_INPUTS = "as A and B"
 _LATELY_S = 7 * 86_400.0
 
 # Okabe and Ito's colours, which most colour-blind readers tell apart, the accent first.
-_COLOURS = ("#4d8b00", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9")
+COLOURS = ("#4d8b00", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9")
+_GREY = "#9a9a9a"
+_MOST_OTHERS = 6
 
 # What happened, in words.
 EVENTS = {
@@ -174,7 +179,7 @@ def entries_figure(families: Sequence[Row]) -> go.Figure:
         number = _KINDS.index(kind) if kind in _KINDS else len(_KINDS) + strange.index(kind)
         figure.add_bar(
             name=html.escape(f"{family} {dtype}"),
-            marker_color=_COLOURS[number % len(_COLOURS)],
+            marker_color=COLOURS[number % len(COLOURS)],
             x=[html.escape(row["arch"]) for row in chosen],
             y=[row["entries"] for row in chosen],
         )
@@ -220,6 +225,60 @@ def record_facts(record: Record, row: Row | None, zone: tzinfo) -> list[Row]:
         facts["Hits"] = f"{row['disk_hits']:,} on disk{in_packs}, {row['memory_hits']:,} in memory"
         facts["Last used"] = _when(row["last_used_at"], zone)
     return [{"Fact": name, "Value": value} for name, value in facts.items()]
+
+
+def occupancy_table(resident: Occupancy) -> list[Row]:
+    """How many blocks each limit allows on one SM."""
+    return [
+        {"Limit": name, "Blocks per SM": blocks, "Binds": name in resident.bound_by}
+        for name, blocks in resident.block_limits.items()
+    ]
+
+
+def instruction_figure(mix: InstructionMix) -> go.Figure:
+    """Instructions by class, and the most frequent of those in none, in grey."""
+    named = {name: count for name, count in mix.classes.items() if name != OTHER}
+    most = dict(list(mix.others.items())[:_MOST_OTHERS])
+    rest = mix.total - sum(named.values()) - sum(most.values())
+    bars = {**named, **most, **({OTHER: rest} if rest else {})}
+    figure = go.Figure()
+    figure.add_bar(
+        x=list(bars.values()),
+        y=list(bars),
+        orientation="h",
+        marker_color=[COLOURS[0] if name in named else _GREY for name in bars],
+        text=[f"{count:,}" for count in bars.values()],
+        textposition="outside",
+        cliponaxis=False,
+        hovertemplate="%{y}: %{x:,}<extra></extra>",
+    )
+    figure.update_layout(margin={"t": 8, "b": 8, "l": 8, "r": 40}, height=60 + 22 * len(bars), bargap=0.25)
+    figure.update_xaxes(visible=False)
+    figure.update_yaxes(type="category", autorange="reversed")
+    return figure
+
+
+def pair_table(pairs: Iterable[Pair], first: str, second: str) -> list[Row]:
+    """Things of two kernels side by side, as text, since numbers and words stand in one column."""
+    return [
+        {"What": pair.name, first: shown(pair.first), second: shown(pair.second), "Change": change(pair)}
+        for pair in pairs
+    ]
+
+
+def compared_figure(pairs: Sequence[Pair], first: str, second: str) -> go.Figure:
+    """Instructions of two kernels by class, side by side."""
+    classes = [pair for pair in pairs if pair.name not in (OTHER, "total")]
+    figure = go.Figure()
+    for name, colour, counts in (
+        (first, COLOURS[0], [pair.first or 0 for pair in classes]),
+        (second, COLOURS[1], [pair.second or 0 for pair in classes]),
+    ):
+        figure.add_bar(name=html.escape(name), marker_color=colour, x=[pair.name for pair in classes], y=counts)
+    figure.update_layout(barmode="group", margin={"t": 8, "b": 8, "l": 8, "r": 8}, height=300)
+    figure.update_layout(legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"})
+    figure.update_xaxes(type="category")
+    return figure
 
 
 def component_table(record: Record) -> list[Row]:
@@ -312,7 +371,7 @@ def _titled(figure: go.Figure, title: str, x: str, y: str, rows: Sequence[Row]) 
         title=title,
         xaxis_title=x,
         yaxis_title=y,
-        colorway=_COLOURS,
+        colorway=COLOURS,
         margin={"t": 48, "b": 40, "l": 48, "r": 16},
         height=360,
     )

@@ -103,6 +103,9 @@ def inspector(key: str) -> None:
         problem("This kernel cannot be shown.", str(error))
         return
     st.code(f"{record.name}\n{record.key}", language=None)
+    st.page_link(
+        "../pages/compare.py", label="Compare with another", icon=":material/compare_arrows:", query_params={"a": key}
+    )
     part = st.segmented_control(
         "Show", PARTS, default="Summary", required=True, key="part", label_visibility="collapsed"
     )
@@ -117,14 +120,36 @@ def _part(record: Record, part: str) -> None:
         row = context.ask("kernel", record.key)
         facts = presenters.record_facts(record, row, context.timezone())
         st.dataframe(facts, hide_index=True, height="content", column_config={"Fact": _SMALL}, key="facts")
+        _inspection(record)
     elif part == "Key":
         st.caption("The key is the SHA-256 of these components. A kernel is found only if every one of them is equal.")
         components = presenters.component_table(record)
         st.dataframe(components, hide_index=True, height="content", key="components")
     else:
         text = context.sass(record.key, record.blob.digest) if part == "SASS" else _text(record, part)
-        st.code(text or "(empty)", language=_LANGUAGES[part], line_numbers=True, height=600)
+        language = "python" if part == "Source" and record.compiler == "triton" else _LANGUAGES[part]
+        st.code(text or "(empty)", language=language, line_numbers=True, height=600)
         st.download_button("Download", text, file_name=f"{record.name}.{part.lower()}", icon=":material/download:")
+
+
+def _inspection(record: Record) -> None:
+    """What the kernel's code and resources mean for running it."""
+    inspection = context.inspection(record)
+    left, right = st.columns(2)
+    if inspection.instructions is not None:
+        left.subheader("Instructions")
+        left.caption(
+            f"{inspection.instructions.total:,} in the code, however often each is run. Grey: in no class of its own."
+        )
+        left.plotly_chart(
+            presenters.instruction_figure(inspection.instructions), key="instructions", config={"displayModeBar": False}
+        )
+    if inspection.occupancy is not None:
+        right.subheader("Theoretical occupancy")
+        right.caption(f"{inspection.occupancy}.")
+        right.dataframe(presenters.occupancy_table(inspection.occupancy), hide_index=True, key="occupancy")
+    for note in inspection.notes:
+        st.text(note)
 
 
 def _text(record: Record, part: str) -> str:

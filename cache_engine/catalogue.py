@@ -1,24 +1,28 @@
-"""GEMM shapes of public language models."""
+"""GEMM shapes to compile many of: those of public language models, and tables of one's own."""
 
 from __future__ import annotations
 
 import csv
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from cache_engine.assets import shape_catalogue
-from cache_engine.errors import UsageError
+from cache_engine.errors import InvalidProblem, UsageError
 from cache_engine.model.gemm import DType, GemmProblem
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """One of a model's matrix multiplications, m left open.
+    """One of a model's matrix multiplications.
 
     Attributes:
         operation: what the layer is called, such as ``"qkv"``.
         batch: number of experts or heads computed at once.
         n, k: output and input features; the weight is stored n × k.
         layers: how often it occurs in one pass.
+        m: number of tokens, where a table says it; else it is left open.
     """
 
     model: str
@@ -27,6 +31,7 @@ class ModelShape:
     n: int
     k: int
     layers: int
+    m: int | None = None
 
     def problem(self, m: int, dtype: DType, out_dtype: DType | None = None) -> GemmProblem:
         """The problem for m tokens."""
@@ -37,7 +42,7 @@ def model_shapes(model: str | None = None) -> list[ModelShape]:
     """The shapes of one model, or of all.
 
     Raises:
-        UsageError: when there is no such model; the text lists those there are.
+        UsageError: when there is no such model; the text lists those there are, the most alike first.
     """
     with shape_catalogue().open(newline="", encoding="utf-8") as file:
         shapes = [
@@ -46,8 +51,63 @@ def model_shapes(model: str | None = None) -> list[ModelShape]:
             )
             for row in csv.DictReader(file)
         ]
-    chosen = [shape for shape in shapes if model in (None, shape.model)]
+    if model is None:
+        return shapes
+    chosen = [shape for shape in shapes if shape.model.lower() == model.lower()]
     if not chosen:
-        names = ", ".join(dict.fromkeys(shape.model for shape in shapes))
-        raise UsageError(f"unknown model {model!r}; use one of: {names}")
+        names = ", ".join(_most_alike_first(model, dict.fromkeys(shape.model for shape in shapes)))
+        raise UsageError(f"unknown model {model!r}; use one of: {names}; or a CSV file with columns n and k")
     return chosen
+
+
+def table_shapes(path: Path) -> list[ModelShape]:
+    """The shapes of a CSV file with the columns n and k, and batch and m if wanted; others are not looked at.
+
+    Raises:
+        UsageError: naming the line and what is wrong with it.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, skipinitialspace=True)
+            missing = [name for name in ("n", "k") if name not in (reader.fieldnames or ())]
+            if missing:
+                raise UsageError(
+                    f"{path} has no column {' and no column '.join(missing)}; its first line must name the columns: "
+                    "n, k and, if wanted, batch and m"
+                )
+            shapes = list(_table_rows(path, reader))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{path} cannot be read: {reason}") from error
+    if not shapes:
+        raise UsageError(f"{path} holds no shape below the names of its columns")
+    return shapes
+
+
+def _table_rows(path: Path, reader: csv.DictReader[str]) -> Iterator[ModelShape]:
+    for row in reader:
+        where = f"{path}, line {reader.line_num}"
+        sizes = {name: _size(where, name, (row.get(name) or "").strip()) for name in ("n", "k", "batch", "m")}
+        n, k = sizes["n"], sizes["k"]
+        if n is None or k is None:
+            raise UsageError(f"{where}: {'n' if n is None else 'k'} is missing")
+        shape = ModelShape(path.stem, f"line {reader.line_num}", sizes["batch"] or 1, n, k, 1, sizes["m"])
+        try:
+            shape.problem(shape.m or 1, DType.BF16)
+        except InvalidProblem as error:
+            raise UsageError(f"{where}: {error}") from error
+        yield shape
+
+
+def _size(where: str, name: str, text: str) -> int | None:
+    if not text:
+        return None
+    if not re.fullmatch("[0-9]{1,40}", text) or not int(text):
+        raise UsageError(f"{where}: {name} is {text!r}; it must be a whole number from 1 on")
+    return int(text)
+
+
+def _most_alike_first(asked: str, names: Iterable[str]) -> list[str]:
+    from difflib import SequenceMatcher  # only an error needs it
+
+    return sorted(names, key=lambda name: -SequenceMatcher(None, asked.lower(), name.lower()).ratio())

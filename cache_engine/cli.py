@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from cache_engine import documents, terminal
+from cache_engine import documents, terminal, terminal_inspect
 from cache_engine._version import __version__
+from cache_engine.cli_evaluator import evaluate_verb, evaluations_verb
+from cache_engine.cli_inspect import diff_verb, explain_verb
 from cache_engine.cli_support import (
     FAILED,
     SizedVerb,
+    asked_choice,
+    asked_problem,
     emit,
     filter_options,
     json_option,
@@ -29,11 +33,10 @@ from cache_engine.cli_support import (
     to_json,
 )
 from cache_engine.cli_upkeep import clean_verb, export_verb, import_verb, sync_verb, verify_verb
+from cache_engine.cli_warm import warm_verb
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE
-from cache_engine.model.gemm import GemmProblem
-from cache_engine.model.kernel import KernelConfig
 from cache_engine.units import printable
 
 if TYPE_CHECKING:
@@ -67,19 +70,29 @@ def commands(ctx: click.Context, store: Path | None) -> None:
 @commands.command("compile", cls=SizedVerb)
 @problem_options
 @click.option("--force", is_flag=True, help="Compile even if it is cached, and replace it.")
+@click.option(
+    "--debug-dump",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Compile, and write source, log, PTX, SASS, environment and more here; also if it fails.",
+)
 @json_option
 @click.pass_obj
-def compile_verb(settings: Settings, /, force: bool, as_json: bool, job: Path | None, **asked: Any) -> None:
+def compile_verb(
+    settings: Settings, /, force: bool, debug_dump: Path | None, as_json: bool, job: Path | None, **asked: Any
+) -> None:
     """Get the kernel of a shape: from the cache, else compiled.
 
     C (M×N) = A (M×K) · B (K×N).
     """
     with reporting(job) as reporter, open_cache(settings) as cache:
-        kernel = _get(cache, asked, force=force, on_stage=reporter.stage if reporter else None)
+        on_stage = reporter.stage if reporter else None
+        kernel = _get(cache, asked, force=force, debug_dump=debug_dump, on_stage=on_stage)
         document = documents.compiled(kernel)
         if reporter:
             reporter.finish(to_json(document))
     emit(document, as_json, lambda: terminal.print_kernel(kernel))
+    terminal.print_warnings(kernel.record.warnings)
 
 
 @commands.command("time", cls=SizedVerb)
@@ -160,7 +173,7 @@ def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) ->
 
 @commands.command("show")
 @click.argument("key")
-@click.option("--source", "part", flag_value=SOURCE, help="Print the CUDA source.")
+@click.option("--source", "part", flag_value=SOURCE, help="Print the source.")
 @click.option("--ptx", "part", flag_value=PTX, help="Print the PTX.")
 @click.option("--sass", "part", flag_value="sass", help="Print the machine code, disassembled.")
 @click.option("--log", "part", flag_value=LOG, help="Print what the compiler said.")
@@ -179,7 +192,9 @@ def show_verb(settings: Settings, /, key: str, part: str | None, cubin: Path | N
             text = cache.text(record, part)
             emit({"key": record.key, part: text}, as_json, lambda: print(printable(text, keep="\n\t")))
         elif cubin is None or as_json:
-            emit(documents.record(record), as_json, lambda: terminal.print_record(record))
+            inspection = cache.inspect(record)
+            document = documents.record(record, inspection)
+            emit(document, as_json, lambda: terminal_inspect.print_inspection(inspection))
 
 
 @commands.command("stats")
@@ -217,7 +232,7 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
 
 
 @commands.command("bench")
-@click.argument("what", type=click.Choice(["all", "store", "pages"]), default="all")
+@click.argument("what", type=click.Choice(["all", "compile", "store", "pages", "evaluator"]), default="all")
 @click.option(
     "--entries",
     type=click.IntRange(10),
@@ -230,8 +245,8 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
 def bench_verb(what: str, entries: int, rows: int, as_json: bool) -> None:
     """Measure speed, each thing beside something known.
 
-    store: hits, keys, opening, publishing, other caches, bytes on disk. pages: syncing and queries. all: both, and
-    importing; takes a few minutes.
+    compile: NVRTC and NVCC. store: hits, keys, opening, publishing, other caches, bytes on disk. pages: syncing and
+    queries. evaluator: searching, keeping and loading results. all: these, and importing; takes a few minutes.
     """
     from cache_engine.bench import cases
 
@@ -265,32 +280,18 @@ def dashboard_verb(settings: Settings, /, port: int, headless: bool) -> None:
     serve(root, port, headless=headless)
 
 
-for upkeep in (clean_verb, verify_verb, sync_verb, export_verb, import_verb):
-    commands.add_command(upkeep)
+for verb in (
+    warm_verb, diff_verb, explain_verb, clean_verb, verify_verb, sync_verb, export_verb, import_verb, evaluate_verb,
+    evaluations_verb,
+):  # fmt: skip
+    commands.add_command(verb)
 
 
 # ---- Shared by verbs ----
 
 
 def _get(cache: Cache, asked: dict[str, Any], **options: Any) -> CompiledKernel:
-    config = asked["config"]
-    problem = GemmProblem(
-        asked["m"],
-        asked["n"],
-        asked["k"],
-        batch=asked["batch"],
-        dtype=asked["dtype"],
-        out_dtype=asked["out_dtype"],
-        layout=asked["layout"],
-        arch=asked["arch"],
-    )
-    return cache.get_or_compile(
-        problem,
-        family=asked["family"],
-        compiler=asked["compiler"],
-        config=None if config is None else KernelConfig.parse(config),
-        **options,
-    )
+    return cache.get_or_compile(asked_problem(asked), **asked_choice(asked), **options)
 
 
 def _list(

@@ -15,9 +15,19 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 import msgspec
 
-from cache_engine.errors import CompileError, GemmCacheError, InvalidProblem, NotHereError, StoreUnusable, UsageError
+from cache_engine.errors import (
+    CompileError,
+    GemmCacheError,
+    InvalidProblem,
+    Level,
+    NotHereError,
+    StoreUnusable,
+    UsageError,
+)
 from cache_engine.mirror.queries import SORTS
-from cache_engine.model.gemm import DType, Layout
+from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.units import printable
 
 if TYPE_CHECKING:
     from cache_engine.config import Settings
@@ -43,10 +53,13 @@ def run(commands: click.Group) -> NoReturn:
     except click.ClickException as error:
         _fail("UsageError", error.format_message(), WRONG_USAGE)
     except CompileError as error:
-        print(error.log, file=sys.stderr)
-        _fail("CompileError", str(error), FAILED)
+        from cache_engine.compilers.diagnostics import error_excerpt, report
+
+        print(printable(report(error), keep="\n\t"), file=sys.stderr)
+        told = {"log": error.log, "excerpt": error_excerpt(error), "flags": error.flags, "command": error.command}
+        _fail("CompileError", str(error), FAILED, level=error.level, **told)
     except GemmCacheError as error:
-        _fail(type(error).__name__, str(error), _code_of(error))
+        _fail(type(error).__name__, str(error), _code_of(error), level=error.level)
     except OSError as error:
         where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
         _fail("OSError", f"{where}{error.strerror or error}; look at the disk and at its permissions", FAILED)
@@ -132,7 +145,7 @@ class SizedVerb(click.Command):
         return super().parse_args(ctx, args)
 
 
-class _Size(click.ParamType[int]):
+class Size(click.ParamType[int]):
     """A whole number in plain digits; what Python would also take, such as ``1_000``, is more likely a slip."""
 
     name = "integer"
@@ -159,11 +172,11 @@ def _last_first(*decorators: Callable[[Any], Any]) -> Iterator[Callable[[Any], A
 def problem_options(verb: _F) -> _F:
     """Gives a verb the arguments and options that ask for a kernel."""
     for decorate in _last_first(
-        click.argument("m", type=_Size()),
-        click.argument("n", type=_Size()),
-        click.argument("k", type=_Size()),
-        click.option("--batch", type=_Size(), default=1, show_default=True, help="Number of independent products."),
-        click.option("--dtype", default=DType.BF16.value, show_default=True, help=f"{', '.join(DType)}."),
+        click.argument("m", type=Size()),
+        click.argument("n", type=Size()),
+        click.argument("k", type=Size()),
+        click.option("--batch", type=Size(), default=1, show_default=True, help="Number of independent products."),
+        click.option("--dtype", default=DType.BF16.value, show_default=True, help=f"{', '.join(INPUT_DTYPES)}."),
         click.option("--out-dtype", help="Element type of C; by default that of A and B."),
         click.option(
             "--layout",
@@ -171,14 +184,38 @@ def problem_options(verb: _F) -> _F:
             show_default=True,
             help=f"How A and B are stored: n as is, t transposed; {', '.join(Layout)}.",
         ),
+        click.option(
+            "--epilogue",
+            default="",
+            metavar="PART+…",
+            help="What is done to the product before it is stored: alpha, beta, bias, and relu or gelu, joined with +.",
+        ),
         click.option("--arch", metavar="ARCH", help="Target, such as sm_90a. Default: the local GPU, else sm_90."),
-        click.option("--compiler", default="nvrtc", show_default=True, help="What compiles: nvrtc."),
-        click.option("--family", help="Kernel family: tensor_core or simt. Default: by dtype."),
+        click.option(
+            "--compiler", help="What compiles: nvrtc, nvcc or triton. Default: what the family needs, else nvrtc."
+        ),
+        click.option("--family", help="Kernel family: tensor_core, simt or triton. Default: by compiler and dtype."),
         click.option("--config", metavar="NAME=VALUE,…", help="Use these tiles instead of choosing."),
         click.option("--report-to", "job", type=click.Path(path_type=Path), hidden=True),
     ):
         verb = decorate(verb)
     return verb
+
+
+def asked_problem(asked: dict[str, Any]) -> GemmProblem:
+    """The problem that the options of ``problem_options`` ask for."""
+    sizes_and_types = ("m", "n", "k", "batch", "dtype", "out_dtype", "layout", "arch", "epilogue")
+    return GemmProblem(**{name: asked[name] for name in sizes_and_types})
+
+
+def asked_choice(asked: dict[str, Any]) -> dict[str, Any]:
+    """What those options leave to the engine or not, by the names of its parameters."""
+    config = asked["config"]
+    return {
+        "family": asked["family"],
+        "compiler": asked["compiler"],
+        "config": None if config is None else KernelConfig.parse(config),
+    }
 
 
 def filter_options(verb: _F) -> _F:
@@ -206,11 +243,11 @@ def filter_options(verb: _F) -> _F:
     return verb
 
 
-def _fail(kind: str, message: str, code: int) -> NoReturn:
+def _fail(kind: str, message: str, code: int, level: Level = Level.ERROR, **told: object) -> NoReturn:
     """Says what went wrong: in one line on standard error, and as the JSON document when one was asked for."""
     print(f"error: {message}", file=sys.stderr)
     if "--json" in sys.argv:
-        print(to_json({"error": {"kind": kind, "message": message}}))
+        print(to_json({"error": {"kind": kind, "level": level, "message": message, **told}}))
     sys.exit(code)
 
 

@@ -61,6 +61,8 @@ class Settings:
     durability: str = _setting("durable", "durable: synced to disk before it counts; fast: left to the kernel.")
     lock_timeout_s: float = _setting(60.0, "Seconds to wait for another process that compiles the same kernel.")
     journal_flush_s: float = _setting(5.0, "Seconds between writes of usage counts to the journal.")
+    compiler_flags: tuple[str, ...] = _setting((), "More flags for the compiler, between spaces; they enter the key.")
+    fast_math: bool = _setting(False, "Whether the compiler may trade exactness for speed (--use_fast_math).")
     default_arch: str = _setting("sm_90", "Target when none is given and no GPU is here.")
     trust_store: bool = _setting(False, "Use a store owned by someone else or writable by everyone.")
 
@@ -121,6 +123,8 @@ class Settings:
                 raise UsageError(f"setting {name} is {getattr(self, name)}; it must be above 0, at most 1")
         if self.durability not in ("durable", "fast"):
             raise UsageError(f"setting durability is {self.durability!r}; use durable or fast")
+        if not isinstance(self.compiler_flags, tuple) or not all(isinstance(flag, str) for flag in self.compiler_flags):
+            raise UsageError(f"setting compiler_flags is {self.compiler_flags!r}; it must be a tuple of texts")
         return self
 
     def directory(self) -> Path:
@@ -160,4 +164,6 @@ def _parse(name: str, default: object, text: str, variable: str) -> object:
         raise UsageError(f"{variable} is {text!r}; it must be {kind}") from error
     if name == "packs":
         return tuple(Path(place).expanduser() for place in text.split(os.pathsep) if place)
+    if name == "compiler_flags":
+        return tuple(text.split())
     return Path(text) if name == "dir" else text

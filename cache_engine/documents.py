@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cache_engine.comparison import in_words
 from cache_engine.model.artifact import Record
 from cache_engine.stages import LOAD
 from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:
     from cache_engine.bench.results import Line, Result, Size
+    from cache_engine.comparison import Comparison
     from cache_engine.device.timer import Timing
     from cache_engine.engine import CompiledKernel
+    from cache_engine.explanation import Explanation
     from cache_engine.housekeeping import Cleaned, Leftover
+    from cache_engine.inspection import Inspection
     from cache_engine.integrity import Finding
     from cache_engine.policy.plan import EvictionPlan
     from cache_engine.stats import Statistics
@@ -37,6 +41,7 @@ def compiled(kernel: CompiledKernel) -> Document:
         "stages_ms": kernel.stages_ms,
         **_sizes(kernel.record),
         "unpublished": kernel.unpublished,
+        "warnings": list(kernel.record.warnings),
     }
 
 
@@ -53,7 +58,7 @@ def timed(kernel: CompiledKernel, timing: Timing) -> Document:
     }
 
 
-def record(kept: Record) -> Document:
+def record(kept: Record, inspection: Inspection | None = None) -> Document:
     """What ``show`` prints."""
     return {
         "key": kept.key,
@@ -67,6 +72,51 @@ def record(kept: Record) -> Document:
         "created_at": kept.created_at,
         "created_by": kept.created_by,
         "components": dict(kept.components),
+        "warnings": list(kept.warnings),
+        **({} if inspection is None else _inspected(inspection)),
+    }
+
+
+def difference(first: Record, second: Record, comparison: Comparison, sass: str | None) -> Document:
+    """What ``diff`` prints; ``sass`` is the difference of the machine code, if that was asked for."""
+    document: Document = {
+        "keys": [first.key, second.key],
+        "names": [first.name, second.name],
+        **msgspec.to_builtins(comparison),
+    }
+    return document if sass is None else {**document, "sass": sass}
+
+
+def explanation(found: Explanation) -> Document:
+    """What ``explain`` prints."""
+    chosen, closest = found.selection, found.nearest
+    return {
+        "hit": found.tier is not None,
+        "tier": found.tier,
+        "key": chosen.key,
+        "name": chosen.name,
+        "arch": chosen.problem.arch,
+        "compiler": chosen.compiler.name,
+        "family": chosen.family.name,
+        "config": msgspec.to_builtins(chosen.config),
+        "compared": found.compared,
+        "nearest": None
+        if closest is None
+        else {
+            "key": closest.record.key,
+            "name": closest.record.name,
+            "differences": [
+                {
+                    "component": pair.name,
+                    "there": pair.first,
+                    "here": pair.second,
+                    "follows": pair in closest.consequences,
+                    "text": in_words(pair),
+                }
+                for pair in (*closest.causes, *closest.consequences)
+            ],
+        },
+        "notes": list(found.notes),
     }
 
 
@@ -133,6 +183,23 @@ def benchmark(lines: Sequence[Line]) -> Document:
 
 def _measured(line: Result | Size) -> Document:
     return {**msgspec.to_builtins(line), "ratio": line.ratio, "met": line.met}
+
+
+def _inspected(inspection: Inspection) -> Document:
+    mix, resident = inspection.instructions, inspection.occupancy
+    return {
+        "instructions": None if mix is None else {"total": mix.total, "classes": mix.classes, "opcodes": mix.opcodes},
+        "occupancy": None
+        if resident is None
+        else {
+            **msgspec.to_builtins(resident),
+            "blocks_per_sm": resident.blocks_per_sm,
+            "warps_per_sm": resident.warps_per_sm,
+            "share": resident.share,
+            "bound_by": list(resident.bound_by),
+        },
+        "notes": list(inspection.notes),
+    }
 
 
 def _about(kept: Record) -> Document:

@@ -81,7 +81,7 @@ class Cache(StoreView):
 
     def __init__(self, store: DiskStore | None, settings: Settings) -> None:
         """Serves an opened store, or none."""
-        self._selector = Selector()
+        self._selector = Selector(fast_math=settings.fast_math, compiler_flags=settings.compiler_flags)
         journal = NoJournal() if store is None else Journal(store.layout.journal, settings.journal_flush_s)
         super().__init__(store, settings, journal, self._selector.is_stale)
         self._housekeeper: Housekeeper | None = None
@@ -98,9 +98,10 @@ class Cache(StoreView):
         *,
         arch: str | None = None,
         family: str | None = None,
-        compiler: str = "nvrtc",
+        compiler: str | None = None,
         config: KernelConfig | None = None,
         force: bool = False,
+        debug_dump: Path | None = None,
         on_stage: OnStage | None = None,
     ) -> CompiledKernel:
         """The kernel for a problem, from the fastest tier that has it, else compiled and kept.
@@ -109,8 +110,9 @@ class Cache(StoreView):
             problem: what is asked.
             arch: compile for this target, whichever the problem names.
             family, config: use these instead of choosing.
-            compiler: which compiler makes it.
+            compiler: which compiler makes it; by default one that takes the family, and ``nvrtc`` where none is named.
             force: compile even if there is an entry, and replace it.
+            debug_dump: compile likewise, and write all that goes in and comes out into this folder.
             on_stage: told of each stage as it starts and ends.
 
         Raises:
@@ -129,6 +131,7 @@ class Cache(StoreView):
         with stages(SELECT):
             selection = self.select(problem, family=family, compiler=compiler, config=config)
         key = selection.key
+        force = force or debug_dump is not None
         if not force:
             with stages(LOAD):
                 found = self._tiers.get(key)
@@ -145,7 +148,7 @@ class Cache(StoreView):
                 raise NotCached(
                     f"no tier has {selection.name} ({key[:12]}), and compiling is switched off (enable_jit)"
                 )
-            artifact = make_artifact(selection, stages)
+            artifact = _make(selection, stages, debug_dump)
             return self._publish(selection, artifact, stages, no_lock)
 
     def get(self, key: CacheKey) -> Loaded | None:
@@ -156,12 +159,16 @@ class Cache(StoreView):
         self._count(key, found)
         return found.loaded
 
+    def look_up(self, key: CacheKey) -> Found | None:
+        """The entry of a key and the tier that has it, not counted as a use; ``None`` when there is none."""
+        return self._tiers.get(key)
+
     def select(
         self,
         problem: GemmProblem,
         *,
         family: str | None = None,
-        compiler: str = "nvrtc",
+        compiler: str | None = None,
         config: KernelConfig | None = None,
     ) -> Selection:
         """What would serve a problem whose target is set; see ``Selector.select``."""
@@ -179,6 +186,8 @@ class Cache(StoreView):
 
     def close(self) -> None:
         """Writes the last usage counts and ends cleaning that is under way."""
+        if "evaluations" in self.__dict__:
+            self.evaluations.close()
         if self._housekeeper is not None:
             self._housekeeper.close()
         self.journal.close()
@@ -314,6 +323,15 @@ def open_cache(
     return Cache(store, settings)
 
 
+def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> Artifact:
+    if debug_dump is None:
+        return make_artifact(selection, stages)
+    from cache_engine.debug_dump import make_artifact_and_dump  # for nobody else
+
+    return make_artifact_and_dump(debug_dump, selection, stages)
+
+
 def _kernel(selection: Selection, loaded: Loaded, tier: str, stages: StageClock) -> CompiledKernel:
-    launch = launch_of(selection.family, selection.problem, selection.config)
+    shared_bytes = loaded.record.resources.shared_bytes
+    launch = launch_of(selection.family, selection.problem, selection.config, shared_bytes)
     return CompiledKernel(selection.key, selection.problem, loaded.record, loaded.cubin, tier, launch, stages.ms)

@@ -5,6 +5,7 @@
     GemmCacheError                 one base; its text says what happened, to what, and what to do next
     ├── UsageError                 the request cannot be right: fix it and ask again
     │   ├── InvalidProblem         a size, dtype, layout or architecture that is not supported
+    │   ├── InvalidHardware        an accelerator's description that cannot be right, or an unknown one
     │   └── InfeasibleConfig       a kernel config that breaks a limit of its target
     ├── CompileError               the compiler refused the source; carries its log, the source and the flags
     ├── NotCached                  no tier has the kernel, and compiling is switched off
@@ -21,13 +22,34 @@
     │   ├── LockTimeout            a lock was not had in time
     │   └── KeyNotFound            no entry has this key, or a prefix names several
     └── MirrorError                the DuckDB mirror cannot be read or written just now
+
+Each has a level (``Level``). A warning is never raised: it goes with the result.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
+from typing import ClassVar
+
+
+class Level(StrEnum):
+    """How far something that went wrong reaches.
+
+    Attributes:
+        WARNING: the result is good, and something about it is worth knowing.
+        ERROR: this request has failed; another may succeed.
+        FATAL: no such request can succeed until something outside of this program is mended.
+    """
+
+    WARNING = "warning"
+    ERROR = "error"
+    FATAL = "fatal"
+
 
 class GemmCacheError(Exception):
     """Base of all errors raised on purpose by ``cache_engine``."""
+
+    level: ClassVar[Level] = Level.ERROR
 
 
 class UsageError(GemmCacheError):
@@ -36,6 +58,10 @@ class UsageError(GemmCacheError):
 
 class InvalidProblem(UsageError):
     """A problem outside what is supported; the text names what is allowed."""
+
+
+class InvalidHardware(UsageError):
+    """A description of an accelerator that cannot be right; the text names the field."""
 
 
 class InfeasibleConfig(UsageError):
@@ -49,10 +75,12 @@ class CompileError(GemmCacheError):
         log: what the compiler printed.
         source: the source text it was given.
         flags: the flags it was given.
+        command: what to type to see it again; empty where nobody knew what was asked for.
     """
 
-    def __init__(self, message: str, *, log: str, source: str, flags: tuple[str, ...]) -> None:
+    def __init__(self, message: str, *, log: str, source: str, flags: tuple[str, ...], command: str = "") -> None:
         super().__init__(message)
+        self.command = command
         self.log = log
         self.source = source
         self.flags = flags
@@ -64,6 +92,8 @@ class NotCached(GemmCacheError):
 
 class NotHereError(GemmCacheError):
     """Something the request needs is not on this machine."""
+
+    level = Level.FATAL
 
 
 class CompilerMissing(NotHereError):
@@ -84,6 +114,8 @@ class StoreError(GemmCacheError):
 
 class StoreUnusable(StoreError):
     """The directory cannot serve as a store; the text says why and what would."""
+
+    level = Level.FATAL
 
 
 class PackUnusable(StoreError):

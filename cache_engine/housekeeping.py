@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from cache_engine.errors import CorruptEntry, LockTimeout, StoreError
+from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, StoreError
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
 from cache_engine.policy.plan import DAY_S, EVERYTHING, EntryFacts, EvictionPlan, Limits, plan
@@ -172,12 +172,15 @@ def _summary(evicted: int, chosen: EvictionPlan, removed: int) -> str:
 
 
 def _is_stale(store: DiskStore, entry: EntryFacts, is_stale: Callable[[Record], bool]) -> bool:
-    """An entry whose record cannot be read is not stale but damaged, or another version's."""
+    """An entry whose record cannot be read is not stale but damaged, or another version's.
+
+    Nor is one whose compiler is not installed here, as extras may not be: who has it may hit it.
+    """
     try:
         record = store.record(CacheKey(entry.key))
-    except (CorruptEntry, OSError):
+        return record is not None and is_stale(record)
+    except (CorruptEntry, CompilerMissing, OSError):
         return False
-    return record is not None and is_stale(record)
 
 
 class Housekeeper:

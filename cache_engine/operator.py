@@ -55,7 +55,7 @@ class GemmOperator:
         layout: Layout | str = Layout.NT,
         arch: str | None = None,
         family: str | None = None,
-        compiler: str = "nvrtc",
+        compiler: str | None = None,
         enable_jit: bool | None = None,
         enable_caching: bool | None = None,
         cache_dir: str | Path | None = None,

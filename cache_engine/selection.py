@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from cache_engine._version import __version__
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.base import Compiler
-from cache_engine.errors import UsageError
+from cache_engine.compilers.diagnostics import warnings
+from cache_engine.compilers.flags import FAST_MATH, extra_flags
+from cache_engine.errors import CompileError, CompilerMissing, UsageError
 from cache_engine.kernels.family import Family, kernel_name
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import render, template_digest
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem
-from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.gemm import NO_EPILOGUE, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, KeyPrefix
 from cache_engine.stages import COMPILE, GENERATE, START_COMPILER, StageClock
@@ -39,17 +42,51 @@ class Selection:
         """What the kernel is called."""
         return kernel_name(self.family, self.problem, self.config)
 
+    @property
+    def extra_flags(self) -> tuple[str, ...]:
+        """Those of the compiler's flags that the settings ask for."""
+        return self.compiler.flags[len(COMPILERS[self.compiler.name].flags) :]
+
+    @property
+    def command(self) -> str:
+        """What to type to have this compiled again, with everything said that could be chosen otherwise."""
+        p = self.problem
+        config = ",".join(f"{field.name}={getattr(self.config, field.name)}" for field in fields(self.config))
+        given = [flag for flag in self.extra_flags if flag != FAST_MATH]
+        variables = [f"GEMM_CACHE_COMPILER_FLAGS={shlex.quote(' '.join(given))}"] if given else []
+        variables += ["GEMM_CACHE_FAST_MATH=1"] if FAST_MATH in self.extra_flags else []
+        return " ".join(
+            (
+                *variables, "gemm-cache compile", str(p.m), str(p.n), str(p.k), f"--batch {p.batch}",
+                f"--dtype {p.dtype}", f"--out-dtype {p.output}", f"--layout {p.layout}",
+                *([f"--epilogue {p.epilogue}"] if p.epilogue != NO_EPILOGUE else []), f"--arch {p.arch}",
+                f"--compiler {self.compiler.name}", f"--family {self.family.name}", f"--config {config}", "--force",
+            )
+        )  # fmt: skip
+
 
 class Selector:
     """Makes selections. What is the same for many of them is hashed once, and the latest are kept."""
 
-    def __init__(self) -> None:
-        """Hashes nothing yet."""
-        self._kept: dict[tuple[GemmProblem, str | None, str, KernelConfig | None], Selection] = {}
+    def __init__(self, *, fast_math: bool = False, compiler_flags: tuple[str, ...] = ()) -> None:
+        """Hashes nothing yet.
+
+        Args:
+            fast_math, compiler_flags: settings of that name, for every kernel.
+        """
+        self._fast_math, self._compiler_flags = fast_math, compiler_flags
+        self._compilers: dict[str, Compiler] = {}
+        self._missing: set[str] = set()
+        self._kept: dict[tuple[GemmProblem, str | None, str | None, KernelConfig | None], Selection] = {}
         self._prefixes: dict[tuple[str, str, str], KeyPrefix] = {}
 
-    def select(self, problem: GemmProblem, family: str | None, compiler: str, config: KernelConfig | None) -> Selection:
+    def select(
+        self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
+    ) -> Selection:
         """What would serve a problem whose target is set. Looks nothing up; takes microseconds.
+
+        Args:
+            family, compiler: either, both or neither; see ``_compiler_for``.
 
         Raises:
             UsageError: when the request cannot be right.
@@ -64,27 +101,40 @@ class Selector:
         return selection
 
     def _select(
-        self, problem: GemmProblem, family: str | None, compiler: str, config: KernelConfig | None
+        self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
     ) -> Selection:
-        if compiler not in COMPILERS:
-            raise UsageError(f"unknown compiler {compiler!r}; use one of: {', '.join(COMPILERS)}")
-        chosen, chosen_config = choose(problem, family, config)
+        chosen_compiler = self._flagged(_compiler_for(family, compiler).name)
+        chosen, chosen_config = choose(problem, family, config, chosen_compiler.takes)
         constants = chosen.constants(problem, chosen_config)
-        prefix = self._prefix(chosen, COMPILERS[compiler], problem.arch or "")
+        prefix = self._prefix(chosen, chosen_compiler, problem.arch or "")
         key = prefix.key(constants)
-        return Selection(problem, chosen, chosen_config, COMPILERS[compiler], constants, prefix, key)
+        return Selection(problem, chosen, chosen_config, chosen_compiler, constants, prefix, key)
 
     def is_stale(self, record: Record) -> bool:
         """Whether no kernel asked for here can ever hit the entry: its compiler, template or flags are not these.
 
-        Raises:
-            CompilerMissing: when the compiler that made it is not installed here, so that this cannot be told.
+        Where the compiler that made it is not installed this cannot be told, and it is not.
         """
-        family, compiler = FAMILIES.get(record.family), COMPILERS.get(record.compiler)
-        if family is None or compiler is None:
+        family = FAMILIES.get(record.family)
+        if family is None or record.compiler not in COMPILERS:
             return True
-        components = self._prefix(family, compiler, record.arch).components
+        if record.compiler in self._missing:
+            return False
+        try:
+            components = self._prefix(family, self._flagged(record.compiler), record.arch).components
+        except CompilerMissing:
+            self._missing.add(record.compiler)
+            return False
         return record.components[: len(components)] != components
+
+    def _flagged(self, name: str) -> Compiler:
+        """A compiler with the flags that the settings ask for."""
+        compiler = self._compilers.get(name)
+        if compiler is None:
+            extra = extra_flags(self._fast_math, self._compiler_flags)
+            compiler = COMPILERS[name].with_flags(extra) if extra else COMPILERS[name]
+            self._compilers[name] = compiler
+        return compiler
 
     def _prefix(self, family: Family, compiler: Compiler, arch: str) -> KeyPrefix:
         """The components that all kernels of a family, compiler and target have in common."""
@@ -103,6 +153,28 @@ class Selector:
         return prefix
 
 
+def _compiler_for(family: str | None, compiler: str | None) -> Compiler:
+    """The compiler for a request that names a family, a compiler, both or neither.
+
+    A family goes with the compilers that take its template. Where only one of the two is named it says what the other
+    can be; where neither is, it is CUDA C++.
+
+    Raises:
+        UsageError: when there is no such compiler, or it cannot compile the family.
+    """
+    if compiler is not None and compiler not in COMPILERS:
+        raise UsageError(f"unknown compiler {compiler!r}; use one of: {', '.join(COMPILERS)}")
+    if family is None or family not in FAMILIES:  # an unknown family is refused when it is chosen
+        return COMPILERS[compiler or "nvrtc"]
+    able = [each for each in COMPILERS.values() if FAMILIES[family].template.endswith(each.takes)]
+    if compiler is None:
+        return able[0]
+    if COMPILERS[compiler] not in able:
+        names = " or ".join(each.name for each in able)
+        raise UsageError(f"{compiler} cannot compile the {family} family, {names} can; name only one of the two")
+    return COMPILERS[compiler]
+
+
 def make_artifact(selection: Selection, stages: StageClock) -> Artifact:
     """Generates the source and compiles it.
 
@@ -117,8 +189,14 @@ def make_artifact(selection: Selection, stages: StageClock) -> Artifact:
     with stages(START_COMPILER):
         selection.compiler.load()
     with stages(COMPILE):
-        compiled = selection.compiler.compile(source, selection.problem.arch or "")
-    dynamic_shared_bytes = selection.family.shared_bytes(selection.problem, selection.config)
+        try:
+            compiled = selection.compiler.compile(source, selection.problem.arch or "")
+        except CompileError as error:
+            error.command = selection.command
+            raise
+    dynamic_shared_bytes = compiled.shared_bytes
+    if dynamic_shared_bytes is None:
+        dynamic_shared_bytes = selection.family.shared_bytes(selection.problem, selection.config)
     used = resources(compiled.cubin, compiled.log, dynamic_shared_bytes)
     return Artifact(compiled.cubin, compiled.ptx, source.encode(), compiled.log, used)
 
@@ -142,4 +220,5 @@ def describe(selection: Selection, artifact: Artifact, blob: Blob, stages_ms: di
         stages_ms=stages_ms,
         created_at=time.time(),
         created_by=f"gemm-cache {__version__}",
+        warnings=warnings(artifact.log.decode("utf-8", "replace"), artifact.resources),
     )

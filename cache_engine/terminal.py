@@ -40,11 +40,10 @@ def print_kernel(kernel: CompiledKernel) -> None:
     )
 
 
-def print_record(record: Record) -> None:
-    """What ``show`` shows of a kernel: its facts, and what its key was hashed from."""
-    print_fields(record_fields(record))
-    print("\nThe key is the SHA-256 of these components:\n")
-    print_fields(dict(record.components))
+def print_warnings(warnings: Sequence[str]) -> None:
+    """What a compile warned of, on standard error: it is no part of the result."""
+    for text in warnings:
+        print(printable(f"warning: {text}"), file=sys.stderr)
 
 
 def record_fields(record: Record) -> dict[str, str]:
@@ -55,7 +54,8 @@ def record_fields(record: Record) -> dict[str, str]:
         "name": record.name,
         "target": record.arch,
         "problem": f"{p.m} × {p.n} × {p.k}, batch {p.batch} when first asked for; every m and batch is served",
-        "types": f"{p.dtype} in, {p.out_dtype} out; layout {p.layout}",
+        "types": f"{p.dtype} in, {p.out_dtype} out; layout {p.layout}"
+        + (f"; epilogue {p.epilogue}" if p.epilogue else ""),
         "family": record.family,
         "config": str(record.config),
         "compiler": f"{record.compiler} {record.compiler_version}",
@@ -63,7 +63,7 @@ def record_fields(record: Record) -> dict[str, str]:
         "created": f"{human_age(time.time() - record.created_at)} by {record.created_by}",
         "size": f"{human_bytes(record.size_bytes)} of code; {human_bytes(stored_bytes(record))} on disk with PTX, "
         "source and log",
-        "registers": f"{r.registers} per thread, {r.spill_bytes} bytes spilled",
+        "registers": f"{r.registers} per thread, {r.spill_bytes} bytes spilled, {r.stack_bytes} bytes of stack",
         "shared memory": f"{human_bytes(r.shared_bytes)} per block",
     }
 
@@ -226,6 +226,24 @@ def print_sample(document: Document) -> None:
     compiled = counted(document["compiled"], "kernel")
     print(f"{compiled} compiled, {document['found']} found in {document['store']}, in {took}.")
     print(f"Asked for again, {document['found_again']} came from disk.")
+
+
+def print_warmed(document: Document) -> None:
+    """What ``warm`` has compiled and found; failures of one cause are told together."""
+    by_cause: dict[str, list[str]] = {}
+    for failure in document["failed"]:
+        by_cause.setdefault(failure["error"], []).append(failure["problem"])
+    for cause, problems in by_cause.items():
+        more = f" and {len(problems) - 1:,} more" if len(problems) > 1 else ""
+        print(printable(f"failed: {problems[0]}{more}: {cause}"), file=sys.stderr)
+    failed = f", {len(document['failed']):,} failed" if document["failed"] else ""
+    print(
+        printable(
+            f"{counted(document['compiled'], 'kernel')} compiled, {document['found']:,} found{failed}, for "
+            f"{counted(document['problems'], 'problem')}, in {human_ms(document['seconds'] * 1e3)}; "
+            f"{document['store']} has them."
+        )
+    )
 
 
 def print_benchmark_heading() -> None:

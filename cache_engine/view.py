@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine import housekeeping
 from cache_engine.config import Settings
-from cache_engine.errors import KeyNotFound, StoreUnusable
+from cache_engine.errors import GemmCacheError, KeyNotFound, StoreUnusable
 from cache_engine.housekeeping import Leftover
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.key import check_prefix
@@ -24,6 +24,8 @@ from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack
 
 if TYPE_CHECKING:
+    from cache_engine.evaluations import Evaluations
+    from cache_engine.inspection import Inspection
     from cache_engine.integrity import Finding
     from cache_engine.mirror.sync import Mirror
     from cache_engine.transfer import Exported, Imported
@@ -68,6 +70,14 @@ class StoreView:
 
         return Mirror(self.store)
 
+    @cached_property
+    def evaluations(self) -> Evaluations:
+        """Results of the evaluator; written at once when the cache is closed, else at the end of the process."""
+        from cache_engine.evaluations import Evaluations
+
+        s = self.settings
+        return Evaluations(self.layout, durable=s.durability == "durable", lock_timeout_s=s.lock_timeout_s)
+
     def find(self, prefix: str) -> Record:
         """The record whose key starts with ``prefix``.
 
@@ -102,6 +112,15 @@ class StoreView:
 
             return sass(self.store.section(record, CUBIN))
         return self.store.section(record, part).decode("utf-8", "replace")
+
+    def inspect(self, record: Record) -> Inspection:
+        """What can be told of a kernel without running it. Takes as long as disassembling: half a second."""
+        from cache_engine.inspection import inspect
+
+        try:
+            return inspect(record, self.text(record, "sass"))
+        except GemmCacheError as error:  # no disassembler, or damaged code: the rest can still be told
+            return inspect(record, None, str(error))
 
     def search(self, text: str, limit: int = 50) -> list[dict[str, Any]]:
         """Rows of entries whose name, key, target or family holds every word of ``text``, the latest used first."""

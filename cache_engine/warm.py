@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
+from cache_engine.catalogue import ModelShape
 from cache_engine.engine import Cache, CompiledKernel
-from cache_engine.errors import GemmCacheError
-from cache_engine.model.gemm import GemmProblem
+from cache_engine.errors import GemmCacheError, NotHereError
+from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.key import CacheKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +22,59 @@ class Warmed:
     kernel: CompiledKernel | None
     error: str = ""
 
+    @property
+    def trouble(self) -> str:
+        """Why the kernel is not in the store now; empty when it is."""
+        if self.kernel is None:
+            return self.error
+        return f"it was compiled but not kept: {self.kernel.unpublished}" if self.kernel.unpublished else ""
+
+
+def problems_of(
+    shapes: Sequence[ModelShape], ms: Sequence[int], dtype: DType, archs: Sequence[str | None]
+) -> list[GemmProblem]:
+    """Every shape with every m, or with its own where it has one, on every target.
+
+    Raises:
+        InvalidProblem: when one of them is beyond what is supported.
+    """
+    return [
+        shape.problem(m, dtype) if arch is None else shape.problem(m, dtype).on(arch)
+        for arch in archs
+        for shape in shapes
+        for m in ((shape.m,) if shape.m is not None else ms)
+    ]
+
+
+def one_per_key(
+    cache: Cache, problems: Sequence[GemmProblem], compiler: str = "nvrtc"
+) -> tuple[list[GemmProblem], list[Warmed]]:
+    """One problem for each kernel that would serve some of these, and those that no kernel can serve.
+
+    m is no part of the key, so many sizes share a kernel.
+
+    Raises:
+        NotHereError: when the compiler is not installed.
+    """
+    chosen: dict[CacheKey, GemmProblem] = {}
+    refused: list[Warmed] = []
+    for asked in problems:
+        problem = cache.targeted(asked)
+        try:
+            chosen.setdefault(cache.select(problem, compiler=compiler).key, problem)
+        except NotHereError:
+            raise
+        except GemmCacheError as error:
+            refused.append(Warmed(problem, None, str(error)))
+    return list(chosen.values()), refused
+
 
 def compile_all(
     cache: Cache,
     problems: Sequence[GemmProblem],
     jobs: int | None = None,
     on_done: Callable[[Warmed], None] = lambda _: None,
+    compiler: str = "nvrtc",
 ) -> list[Warmed]:
     """Gets the kernels of all problems; one that fails does not keep the others from being made.
 
@@ -35,14 +84,19 @@ def compile_all(
 
     Returns:
         One result per problem, in the order they were finished.
+
+    Raises:
+        NotHereError: when something is not installed, so that none can be made.
     """
     done: list[Warmed] = []
     pool = ThreadPoolExecutor(max_workers=jobs or len(os.sched_getaffinity(0)))
     try:
-        futures = {pool.submit(cache.get_or_compile, problem): problem for problem in problems}
+        futures = {pool.submit(cache.get_or_compile, problem, compiler=compiler): problem for problem in problems}
         for future in as_completed(futures):
             try:
                 warmed = Warmed(futures[future], future.result())
+            except NotHereError:
+                raise
             except GemmCacheError as error:
                 warmed = Warmed(futures[future], None, str(error))
             done.append(warmed)

@@ -24,7 +24,7 @@ def main(address: str = "http://127.0.0.1:8501") -> None:
             executable_path=executable, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         )
         page = browser.new_page(viewport={"width": 1280, "height": 860})
-        for path, name in (("", "overview"), ("architectures", "architectures")):
+        for path, name in (("", "overview"), ("architectures", "architectures"), ("evaluations", "evaluations")):
             page.goto(f"{address}/{path}")
             take(page, name)
         page.goto(f"{address}/kernels?q=sm_90+tensor_core")
@@ -33,6 +33,11 @@ def main(address: str = "http://127.0.0.1:8501") -> None:
         page.wait_for_timeout(SETTLE_MS)
         page.get_by_text("SASS", exact=True).click()
         take(page, "kernels")
+        page.get_by_text("Compare with another").click()
+        page.get_by_label("Second kernel").wait_for()
+        page.get_by_label("Second kernel").fill(other_key(page))
+        page.get_by_label("Second kernel").press("Enter")
+        take(page, "compare")
         page.goto(f"{address}/admin")
         page.get_by_text("Down to a number of kernels").click()
         page.get_by_label("Kernels to keep").fill("40")
@@ -43,6 +48,13 @@ def main(address: str = "http://127.0.0.1:8501") -> None:
         page.get_by_text("Look into this kernel").wait_for(timeout=60_000)
         take(page, "compile")
         browser.close()
+
+
+def other_key(page: Page) -> str:
+    """The first digits of a kernel in the list on the page, which is drawn on a canvas; a hidden table has its text."""
+    row = page.get_by_role("grid", include_hidden=True).first.locator('[aria-rowindex="2"]')
+    row.wait_for(state="attached")
+    return row.get_by_role("gridcell", include_hidden=True).first.inner_text()
 
 
 def take(page: Page, name: str) -> None:

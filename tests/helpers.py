@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
+import struct
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
+from cache_engine.compilers.inspect import sass
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem, Resources
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, KeyPrefix
 from cache_engine.store.disk import DiskStore, open_store
 
+needs_host_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="NVCC needs a C++ compiler of the host"
+)
+
 ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
+
+
+def code_of(cubin: bytes) -> str:
+    """The machine code as text, for telling whether two compiles made the same.
+
+    Bytes would be too strict: NVRTC 13.5 has been seen to mark one load of 24 ``.CONSTANT``, which says how it is
+    cached, in one compile of a source and not in hundreds of others.
+    """
+    return sass(cubin).replace(".CONSTANT", "")
+
+
+def missing_bytes(image: bytes) -> int:
+    """How many bytes the headers of a 64-bit ELF image promise beyond its end. Source: System V ABI, "Object Files"."""
+    assert image[:4] == b"\x7fELF"
+    fields = struct.unpack_from("<16sHHIQQQIHHHHHH", image)
+    program_end, section_end = fields[5] + fields[9] * fields[10], fields[6] + fields[11] * fields[12]
+    return int(max(program_end - len(image), section_end - len(image), 0))
 
 
 def make_store(folder: Path, *, durable: bool = False, compress: bool = True) -> DiskStore:
@@ -88,3 +116,11 @@ def files_of(store: DiskStore) -> Iterator[Path]:
     """Every record, blob and temporary of a store."""
     for folder in (store.layout.metadata, store.layout.kernels, store.layout.temp):
         yield from (path for path in folder.rglob("*") if path.is_file())
+
+
+def require_triton() -> None:
+    """Skips the test where Triton is not installed; in CI that is a failure."""
+    if find_spec("triton") is None:
+        if os.environ.get("CI"):
+            pytest.fail("Triton is not installed; make test installs it")
+        pytest.skip("Triton is not installed")

@@ -19,7 +19,7 @@ from cache_engine.compilers.tools import find_tool
 from cache_engine.device.probe import local_arch
 from cache_engine.mirror.queries import SORTS
 from cache_engine.store.leftovers import GRACE_S
-from tests.helpers import make_store, publish, record_file
+from tests.helpers import make_store, needs_host_compiler, publish, record_file
 
 SHAPE = ("64", "48", "80", "--dtype", "fp32", "--arch", "sm_90")
 
@@ -51,12 +51,13 @@ def test_compile_then_find_on_disk(place: Path) -> None:
         "stored_bytes", "registers", "shared_bytes", "spill_bytes",
     }  # fmt: skip
     assert expected <= set(first)
-    assert first["config"].keys() == {"block_m", "block_n", "block_k", "warps_m", "warps_n", "stages"}
+    assert first["config"].keys() == {"block_m", "block_n", "block_k", "warps_m", "warps_n", "stages", "split_k"}
 
 
 def test_each_thing_asked_gives_a_key_of_its_own(place: Path) -> None:
     variants = (
-        (), ("--dtype", "fp64"), ("--layout", "nn"), ("--arch", "sm_80"),
+        (), ("--dtype", "fp64"), ("--layout", "nn"), ("--arch", "sm_80"), ("--dtype", "tf32"), ("--dtype", "int8"),
+        ("--epilogue", "bias"), ("--epilogue", "relu+bias"),
         ("--config", "block_m=64,block_n=64,block_k=16,warps_m=2,warps_n=2,stages=2"),
     )  # fmt: skip
     keys = {document("compile", *SHAPE, *variant, store=place)["key"] for variant in variants}
@@ -79,12 +80,12 @@ def test_without_a_target_it_is_the_local_gpus_or_sm_90(place: Path) -> None:
         (("5", "5", "5", "--batch", "-3"), "-3 is not a size"),
         (("5", "5", "many"), "'many' is not a whole number"),
         (("5", "5"), "Missing argument 'K'"),
-        (("5", "5", "5", "--dtype", "fp5"), "use one of: fp16, bf16, fp32, fp64"),
+        (("5", "5", "5", "--dtype", "fp5"), "use one of: fp16, bf16, tf32, fp32, fp64, fp8_e4m3, fp8_e5m2, int8"),
         (("5", "5", "5", "--out-dtype", "fp64"), "cannot be made from bf16"),
         (("5", "5", "5", "--layout", "ab"), "use one of: nn, nt, tn, tt"),
         (("5", "5", "5", "--arch", "sm_1"), "use one of: sm_75"),
         (("5", "5", "5", "--arch", "../../etc"), "unknown architecture"),
-        (("5", "5", "5", "--arch", "sm_75"), "needs sm_80 or newer; sm_75 computes: fp32, fp64"),
+        (("5", "5", "5", "--arch", "sm_75"), "needs sm_80 or newer; sm_75 computes: fp16, fp32, fp64, int8"),
         (("5", "5", "5", "--arch", "sm_75", "--family", "tensor_core"), "needs sm_80"),
         (("5", "5", "5", "--family", "magic"), "use one of: tensor_core, simt"),
         (("5", "5", "5", "--compiler", "gcc"), "use one of: nvrtc"),
@@ -400,6 +401,16 @@ def test_bench_store_measures_the_store_beside_its_peers(place: Path) -> None:
     assert not place.exists()
 
 
+@needs_host_compiler
+def test_bench_compile_measures_nvrtc_beside_nvcc(place: Path) -> None:
+    done = run("bench", "compile", "--json", store=place)
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(done.stdout)
+    assert [result["beside"] for result in measured["results"]] == ["nvcc, same source"] * 2
+    assert measured["results"][0]["goal_seconds"] == 0.2
+    assert (measured["sizes"], measured["left_out"]) == ([], [])
+
+
 def test_bench_pages_measures_what_the_pages_wait_for(place: Path) -> None:
     done = run("bench", "pages", "--entries", "20", "--rows", "20", "--json", store=place)
     assert done.returncode == 0, done.stderr
@@ -407,6 +418,16 @@ def test_bench_pages_measures_what_the_pages_wait_for(place: Path) -> None:
     assert any(result["name"].startswith("sync of 20") for result in measured["results"])
     assert not any("disk hit" in result["name"] for result in measured["results"])
     assert (measured["sizes"], measured["left_out"]) == ([], [])
+
+
+def test_bench_evaluator_measures_searching_keeping_and_loading(place: Path) -> None:
+    done = run("bench", "evaluator", "--entries", "20", "--json", store=place)
+    assert done.returncode == 0, done.stderr
+    names = [result["name"] for result in json.loads(done.stdout)["results"]]
+    for expected in ("full search, mean of 240", "full search, 99th", "table of 672, cold", "table of 672, cached"):
+        assert any(name.startswith(expected) for name in names), expected
+    assert {"load 20 results", "load 100 results", "one put, durable, beside 100"} <= set(names)
+    assert not place.exists()
 
 
 def test_bench_measures_all_there_is_and_says_which_peers_are_missing_and_what_brings_them(
@@ -420,7 +441,7 @@ def test_bench_measures_all_there_is_and_says_which_peers_are_missing_and_what_b
     assert done.returncode == 0, done.stderr
     for peer in ("Triton", "cuda.core", "diskcache"):
         assert f"not measured beside {peer}: not here; pip install 'gemm-cache[bench]' brings it" in done.stdout
-    for line in ("import cache_engine", "disk hit", "first page", "≤ 3×", "≤ 3 µs"):
+    for line in ("import cache_engine", "nvcc", "disk hit", "first page", "≤ 3×", "≤ 3 µs"):
         assert line in done.stdout
 
 

@@ -54,6 +54,14 @@ def test_packs_are_named_between_colons() -> None:
     assert Settings.load({"GEMM_CACHE_PACKS": "/a/b.gemmpack:/c::"}).packs == (Path("/a/b.gemmpack"), Path("/c"))
 
 
+def test_compiler_flags_are_named_between_spaces() -> None:
+    given = Settings.load({"GEMM_CACHE_COMPILER_FLAGS": " --fmad=false  --restrict "})
+    assert given.compiler_flags == ("--fmad=false", "--restrict")
+    for wrong in ("--fmad=false", ["--fmad=false"], (1,)):
+        with pytest.raises(UsageError, match="compiler_flags"):
+            Settings.load({}, compiler_flags=wrong)
+
+
 def test_the_store_is_the_users_own_by_default() -> None:
     directory = Settings.load({}).directory()
     assert directory.is_absolute()

@@ -16,14 +16,14 @@ import pytest
 from cache_engine import selection as selection_module
 from cache_engine.compilers import COMPILERS
 from cache_engine.engine import Cache, open_cache
-from cache_engine.errors import CompileError, InvalidProblem, KeyNotFound, UsageError
+from cache_engine.errors import CompileError, CompilerMissing, InvalidProblem, KeyNotFound, UsageError
 from cache_engine.integrity import Kind
 from cache_engine.model.gemm import DType, GemmProblem, Layout
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.policy.plan import STALE, Limits
 from cache_engine.store.journal import read_journal
 from cache_engine.store.lock import file_lock
-from tests.helpers import blob_file, files_of, publish, record_file
+from tests.helpers import blob_file, files_of, needs_host_compiler, publish, record_file
 
 PROBLEM = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")
 
@@ -247,7 +247,7 @@ def test_a_request_that_cannot_be_right_is_refused_before_anything_is_written(
 
 
 def test_bf16_on_turing_says_what_works(cache: Cache) -> None:
-    with pytest.raises(InvalidProblem, match="sm_75 computes: fp32, fp64"):
+    with pytest.raises(InvalidProblem, match="sm_75 computes: fp16, fp32, fp64, int8"):
         cache.get_or_compile(GemmProblem(8, 8, 8, arch="sm_75"))
 
 
@@ -402,6 +402,23 @@ def test_entries_of_another_toolchain_are_stale(cache: Cache, monkeypatch: pytes
         plan = later.plan_cleaning(Limits(stale_toolchain=True))
         assert [(victim.key, victim.reason) for victim in plan.victims] == [(key, STALE)]
         assert later.get_or_compile(PROBLEM).tier == "compiled"
+
+
+@needs_host_compiler
+def test_what_a_compiler_made_that_is_no_longer_here_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may share the store and have it; and its absence must not keep the rest from being cleaned."""
+    with open_cache(tmp_path / "store") as cache:
+        kept = cache.get_or_compile(PROBLEM, compiler="nvcc").key
+        cache.get_or_compile(PROBLEM)
+    monkeypatch.setattr(selection_module, "template_digest", lambda _: "another")
+
+    def missing(self: object) -> None:
+        raise CompilerMissing("not here")
+
+    monkeypatch.setattr(type(COMPILERS["nvcc"]), "fingerprint", missing)
+    with open_cache(tmp_path / "store") as later:
+        later.clean(Limits(stale_toolchain=True))
+        assert [record.key for record in later.records()] == [kept]
 
 
 def test_a_store_is_cleaned_by_itself_when_it_is_due(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from cache_engine.bench import footprint, hits, opening, pages, peers, publishing
+from cache_engine.bench import compiling, evaluating, footprint, hits, opening, pages, peers, publishing, warming
 from cache_engine.bench.results import Report, Result
 from cache_engine.bench.timing import medians
 from cache_engine.engine import open_cache
 
-ALL, STORE, PAGES = "all", "store", "pages"
-SETS = (ALL, STORE, PAGES)
-"""What can be asked for: everything, the store beside its peers, or what the pages wait for."""
+ALL, COMPILE, STORE, PAGES, EVALUATOR = "all", "compile", "store", "pages", "evaluator"
+SETS = (ALL, COMPILE, STORE, PAGES, EVALUATOR)
+"""Everything, the compilers, the store beside its peers, what the pages wait for, or the evaluator."""
 
 
 def run(report: Report, chosen: str, entries: int, rows: int) -> None:
@@ -30,11 +30,16 @@ def run(report: Report, chosen: str, entries: int, rows: int) -> None:
         place = Path(folder)
         if chosen == ALL:
             _entering(report)
+            warming.warming(report, place)
+        if chosen in (ALL, COMPILE):
+            compiling.compiling(report, place)
         if chosen in (ALL, STORE):
             _store(report, place, entries)
         if chosen in (ALL, PAGES):
             pages.syncing(report, place, entries)
             pages.asking(report, place, rows)
+        if chosen in (ALL, EVALUATOR):
+            evaluating.evaluating(report, place / "evaluator", entries)
 
 
 def _store(report: Report, place: Path, entries: int) -> None:

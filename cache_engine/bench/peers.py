@@ -7,14 +7,13 @@ None of them needs a GPU or a driver here.
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
+from cache_engine.bench import beside_triton
 from cache_engine.bench.results import LeftOut, Report
 from cache_engine.bench.subjects import PROBLEM
 from cache_engine.bench.timing import Thunk, compare
@@ -24,7 +23,6 @@ from cache_engine.model.artifact import SOURCE
 DISKCACHE, TRITON, CUDA_CORE = "diskcache", "Triton", "cuda.core"
 _MODULES = {DISKCACHE: "diskcache", TRITON: "triton.compiler", CUDA_CORE: "cuda.core.utils"}
 
-_TRITON_GOAL = 1 / 8
 _CUDA_CORE_GOAL = 1 / 5
 _LOOKUP = "full lookup, problem to verified code"
 
@@ -63,8 +61,9 @@ def lookups(report: Report, place: Path) -> None:
                 report(compare(_LOOKUP, look, "diskcache get (unverified)", partial(peer.get, "key"), calls=10))
         if not why_missing(CUDA_CORE):
             _beside_cuda_core(report, look, place / "cuda.core", kernel, cache.text(kernel.record, SOURCE))
-        if not why_missing(TRITON):
-            _beside_triton(report, look, place / "triton")
+    if not why_missing(TRITON):
+        _works(report, TRITON, partial(beside_triton.hit, report, _LOOKUP, place / "triton"))
+        _works(report, TRITON, partial(beside_triton.compiling, report, place))
 
 
 @contextmanager
@@ -104,21 +103,6 @@ def _beside_cuda_core(report: Report, look: Thunk, folder: Path, kernel: Compile
             name = "cuda.core key, get (unverified)"
             report(compare(_LOOKUP, look, name, get, goal_ratio=_CUDA_CORE_GOAL, calls=10))
             report(compare(_LOOKUP, look, "cuda.core Program.compile, hit", compiled, calls=10))
-
-
-def _beside_triton(report: Report, look: Thunk, folder: Path) -> None:
-    """Beside ``triton.compile`` of a small matmul that is in Triton's cache: its key, its files found and read."""
-    from triton import compiler
-    from triton.backends.compiler import GPUTarget
-
-    from cache_engine.bench.triton_matmul import CONSTANTS, SIGNATURE, matmul
-
-    def compiled() -> object:
-        return compiler.compile(compiler.ASTSource(matmul, SIGNATURE, CONSTANTS), target=GPUTarget("cuda", 90, 32))
-
-    with patch.dict(os.environ, {"TRITON_CACHE_DIR": str(folder), "TRITON_DEFAULT_FP_FUSION": "1"}):
-        if _works(report, TRITON, compiled):  # from here on, all is in its cache
-            report(compare(_LOOKUP, look, "triton.compile, hit", compiled, goal_ratio=_TRITON_GOAL, calls=5))
 
 
 def _works(report: Report, peer: str, call: Thunk) -> bool:

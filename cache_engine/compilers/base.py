@@ -10,19 +10,35 @@ from cache_engine.model.fingerprint import ToolchainFingerprint
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What a compiler gave: CUBIN, PTX and its log."""
+    """What a compiler gave: CUBIN, PTX and its log.
+
+    Attributes:
+        shared_bytes: dynamic shared memory that a launch must ask for, where the compiler has decided that; ``None``
+            where the family's template has.
+    """
 
     cubin: bytes
     ptx: bytes
     log: bytes
+    shared_bytes: int | None = None
 
 
 class Compiler(Protocol):
     """Makes CUBIN from source. Needs no GPU."""
 
     name: str
+    takes: str
+    """The templates it compiles, by the suffix of their names: ``.cu`` is CUDA C++, ``.py`` Triton."""
     flags: tuple[str, ...]
     """All flags but the target; they enter the key."""
+
+    def with_flags(self, extra: tuple[str, ...]) -> Compiler:
+        """The same compiler with flags after its own, which enter the key as those do.
+
+        Raises:
+            UsageError: when it takes none.
+        """
+        ...
 
     def fingerprint(self) -> ToolchainFingerprint:
         """What can change its bytes, found without loading it.
@@ -45,5 +61,13 @@ class Compiler(Protocol):
 
         Raises:
             CompileError: with the log, when the source is refused.
+        """
+        ...
+
+    def preprocess(self, source: str, arch: str) -> str | None:
+        """The source as it is once preprocessed, for a debug dump; ``None`` when the compiler does not show it.
+
+        Raises:
+            CompileError: when the source is refused.
         """
         ...

@@ -1,4 +1,4 @@
-"""The little of ELF that is needed: the build ID of a library, and whether an image is whole.
+"""The little of ELF that is needed: the build ID of a library.
 
 Source: System V ABI, "Object Files"; the note is ``NT_GNU_BUILD_ID`` as GNU binutils writes it.
 """
@@ -30,21 +30,6 @@ def build_id(path: Path) -> str | None:
                 if found:
                     return found
     return None
-
-
-def missing_bytes(image: bytes) -> int:
-    """How many bytes the headers of an ELF image promise beyond its end; 0 for a whole one.
-
-    Raises:
-        ValueError: when it is not an ELF image.
-    """
-    if len(image) < _HEADER.size or image[:4] != b"\x7fELF":
-        raise ValueError("not an ELF image")
-    fields: tuple[int, ...] = _HEADER.unpack_from(image)
-    program_offset, section_offset = fields[5], fields[6]
-    program_end = program_offset + fields[9] * fields[10]
-    section_end = section_offset + fields[11] * fields[12]
-    return max(program_end - len(image), section_end - len(image), 0)
 
 
 def _build_id_in(notes: bytes) -> str | None:

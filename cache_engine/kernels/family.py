@@ -16,6 +16,9 @@ RASTER_ROWS = 8
 # Beyond this the last block of a tile is longer at adding up slices than all were at making them.
 MAX_SPLIT_K = 64
 
+OPERANDS = ("alpha", "beta", "bias", "workspace")
+"""What the CUDA families' kernels take after m."""
+
 Constants = dict[str, str | int]
 
 _C_TYPES = {
@@ -43,6 +46,10 @@ class Family(Protocol):
     # Floating-point (or integer) operations of one SM in one clock, by the type of A and B: the types it computes, and
     # how fast. For ranking.
     flops_per_clock: Mapping[DType, int]
+    takes_epilogue: bool
+    """Whether it can finish C as an ``Epilogue`` asks, and split k."""
+    hidden_parameters: tuple[str, ...]
+    """Of the compiled kernel, after m: pointers that the compiler adds and the kernel does not use."""
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type."""
@@ -79,7 +86,7 @@ def check_config(family: Family, problem: GemmProblem, config: KernelConfig, tar
     Raises:
         InfeasibleConfig: naming the first limit broken, and by how much.
     """
-    fault = family.shape_fault(problem, config) or _split_fault(problem, config)
+    fault = family.shape_fault(problem, config) or _split_fault(family, problem, config)
     if fault is not None:
         raise InfeasibleConfig(f"{family.name} cannot use {config}: {fault}")
     for what, needed, limit in (
@@ -94,19 +101,30 @@ def check_config(family: Family, problem: GemmProblem, config: KernelConfig, tar
             )
 
 
-def launch_of(family: Family, problem: GemmProblem, config: KernelConfig) -> Launch:
-    """How a kernel of this config is launched for this problem."""
+def launch_of(family: Family, problem: GemmProblem, config: KernelConfig, shared_bytes: int | None = None) -> Launch:
+    """How a kernel of this config is launched for this problem.
+
+    Args:
+        shared_bytes: dynamic shared memory that the compiled kernel is known to take; else what the family says.
+    """
     tiles = ceil_div(problem.m, config.block_m) * ceil_div(problem.n, config.block_n)
     workspace = 0
     if config.split_k > 1:
         # A counter for each tile, and then each slice's sums (templates/split_k.cuh).
         sums = config.split_k * config.block_m * config.block_n * problem.accumulate.itemsize
         workspace = ceil_div(tiles * problem.batch, 64) * 256 + tiles * problem.batch * sums
+    if shared_bytes is None:
+        shared_bytes = family.shared_bytes(problem, config)
     grid = (tiles, config.split_k, problem.batch)
-    return Launch(grid, config.threads, family.shared_bytes(problem, config), workspace)
+    operands = OPERANDS if family.takes_epilogue else ()
+    return Launch(grid, config.threads, shared_bytes, (*operands, *family.hidden_parameters), workspace)
 
 
-def _split_fault(problem: GemmProblem, config: KernelConfig) -> str | None:
+def _split_fault(family: Family, problem: GemmProblem, config: KernelConfig) -> str | None:
+    if config.split_k == 1:
+        return None
+    if not family.takes_epilogue:
+        return "it does not split k"
     if config.split_k > MAX_SPLIT_K:
         return f"split_k must be at most {MAX_SPLIT_K}"
     steps = ceil_div(problem.k, config.block_k)

@@ -14,11 +14,13 @@ from cache_engine.errors import InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.kernels.family import Family, check_config
 from cache_engine.kernels.simt import Simt
 from cache_engine.kernels.tensor_core import TensorCore
+from cache_engine.kernels.triton_matmul import TritonMatmul
 from cache_engine.model.architecture import Architecture, architecture
-from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.gemm import NO_EPILOGUE, DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.occupancy import occupancy
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (TensorCore(), Simt())}
+FAMILIES: dict[str, Family] = {family.name: family for family in (TensorCore(), Simt(), TritonMatmul())}
 
 # Per SM and clock.
 _L2_BYTES = 48
@@ -45,31 +47,35 @@ class _Candidate:
 
 
 def choose(
-    problem: GemmProblem, family: str | None = None, config: KernelConfig | None = None
+    problem: GemmProblem, family: str | None = None, config: KernelConfig | None = None, templates: str = ".cu"
 ) -> tuple[Family, KernelConfig]:
     """The family and config for a problem whose target is set.
 
     Args:
         family: use this one.
         config: use this one, after checking it.
+        templates: of the families whose templates have this suffix, where ``family`` names none.
 
     Raises:
         InvalidProblem: when no family computes these dtypes on this target.
         UsageError: when ``family`` is unknown or does not.
         InfeasibleConfig: when ``config`` breaks a limit.
     """
-    chosen = _family_for(problem, family)
+    chosen = _family_for(problem, family, templates)
     if config is not None:
         check_config(chosen, problem, config, architecture(problem.arch or ""))
         return chosen, config
     return chosen, _best_config(chosen.name, problem)
 
 
-def _family_for(problem: GemmProblem, name: str | None) -> Family:
+def _family_for(problem: GemmProblem, name: str | None, templates: str) -> Family:
     target = architecture(problem.arch or "")
     if name is not None and name not in FAMILIES:
         raise UsageError(f"unknown family {name!r}; use one of: {', '.join(FAMILIES)}")
-    candidates = list(FAMILIES.values()) if name is None else [FAMILIES[name]]
+    offered = [family for family in FAMILIES.values() if family.template.endswith(templates)]
+    candidates = offered if name is None else [FAMILIES[name]]
+    if problem.epilogue != NO_EPILOGUE and not any(family.takes_epilogue for family in candidates):
+        raise UsageError(f"family {candidates[0].name} takes no epilogue; leave it to another family")
     by_dtype = [family for family in candidates if problem.dtype in family.flops_per_clock]
     for family in by_dtype:
         if target.compute_capability >= family.min_capability(problem.dtype):
@@ -89,12 +95,13 @@ def _family_for(problem: GemmProblem, name: str | None) -> Family:
             f"{target.name} computes: {', '.join(here)}"
         )
     takes = "; ".join(f"{family.name}: {', '.join(family.flops_per_clock)}" for family in FAMILIES.values())
-    raise UsageError(f"family {name} does not compute {problem.dtype}; families take {takes}")
+    raise UsageError(f"family {candidates[0].name} does not compute {problem.dtype}; families take {takes}")
 
 
 @lru_cache(maxsize=4096)
 def _best_config(family: str, problem: GemmProblem) -> KernelConfig:
     target = architecture(problem.arch or "")
+    most_slices = _MOST_SLICES if FAMILIES[family].takes_epilogue else 1
     candidates = _candidates(family, problem.dtype, target.name)
     m, n, k, batch, sms = problem.m, problem.n, problem.k, problem.batch, target.example_sms
     best, best_cycles = candidates[0].config, float("inf")
@@ -108,10 +115,11 @@ def _best_config(family: str, problem: GemmProblem) -> KernelConfig:
         if cycles < best_cycles:
             best, best_cycles = config, cycles
         # Tiles that leave SMs idle: as many slices as fill them once, each of a few steps at least.
-        split = min(sms // tiles, steps // _STEPS_PER_SLICE, _MOST_SLICES)
+        split = min(sms // tiles, steps // _STEPS_PER_SLICE, most_slices)
         if split > 1:
-            steps = -(-steps // split)
-            cycles = (steps + config.stages) * max(candidate.busy_cycles, candidate.wait_cycles)
+            steps_each = -(-steps // split)
+            split = -(-steps // steps_each)  # none of them empty
+            cycles = (steps_each + config.stages) * max(candidate.busy_cycles, candidate.wait_cycles)
             cycles += _HANDING_OVER + (1 + split) * candidate.slice_cycles
             if cycles < best_cycles:
                 best, best_cycles = replace(config, split_k=split), cycles
@@ -121,7 +129,7 @@ def _best_config(family: str, problem: GemmProblem) -> KernelConfig:
 @lru_cache(maxsize=256)
 def _candidates(family_name: str, dtype: DType, target_name: str) -> tuple[_Candidate, ...]:
     family, target = FAMILIES[family_name], architecture(target_name)
-    problem = GemmProblem(1, 1, 1, dtype=dtype)  # limits do not depend on sizes
+    problem = GemmProblem(1, 1, 1, dtype=dtype, arch=target_name)  # limits do not depend on sizes
     candidates = []
     for config in family.configs(problem):
         try:
@@ -134,13 +142,11 @@ def _candidates(family_name: str, dtype: DType, target_name: str) -> tuple[_Cand
 
 def _candidate(family: Family, problem: GemmProblem, config: KernelConfig, target: Architecture) -> _Candidate:
     itemsize = problem.dtype.itemsize
-    shared = family.shared_bytes(problem, config) + target.reserved_shared_bytes_per_block
-    registers = family.registers_estimate(problem, config) * config.threads
-    blocks_per_sm = min(
-        target.blocks_per_sm,
-        target.shared_bytes_per_sm // shared,
-        target.warps_per_sm * 32 // config.threads,
-        target.registers_per_sm // registers,
+    resident = occupancy(
+        target,
+        threads=config.threads,
+        registers=family.registers_estimate(problem, config),
+        shared_bytes=family.shared_bytes(problem, config),
     )
     compute = 2 * config.block_m * config.block_n * config.block_k / family.flops_per_clock[problem.dtype]
     from_l2 = (config.block_m + config.block_n) * config.block_k * itemsize / _L2_BYTES
@@ -148,4 +154,4 @@ def _candidate(family: Family, problem: GemmProblem, config: KernelConfig, targe
     longest = max(compute, from_l2, from_shared)
     busy = longest + _NOT_HIDDEN * (compute + from_l2 + from_shared - longest)
     slice_cycles = config.block_m * config.block_n * problem.accumulate.itemsize / _L2_BYTES
-    return _Candidate(config, max(1, blocks_per_sm), busy, _LATENCY / config.stages, slice_cycles)
+    return _Candidate(config, max(1, resident.blocks_per_sm), busy, _LATENCY / config.stages, slice_cycles)

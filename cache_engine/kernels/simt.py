@@ -40,6 +40,8 @@ class Simt:
         DType.BF16: 256,
         DType.INT8: 128,
     }
+    takes_epilogue = True
+    hidden_parameters: tuple[str, ...] = ()
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type; converting to bf16 came with 8.0."""

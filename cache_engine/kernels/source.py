@@ -1,7 +1,8 @@
 """Source text from templates.
 
-A kernel's source is its template with every include put in place, headed by one ``#define`` per constant. So it is a
-pure function of two things the key hashes: the template's text and the constants. Nothing else can reach it.
+A kernel's source is its template with every include put in place, headed by its constants: one ``#define`` each in CUDA
+C++, one dictionary in Python. So it is a pure function of two things the key hashes: the template's text and the
+constants. Nothing else can reach it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ def render(template: str, constants: Mapping[str, str | int], replacements: Mapp
 
     Args:
         template: file name in ``templates/``.
-        constants: names and values, written as ``#define`` lines in the order given.
+        constants: names and values, written in the order given.
         replacements: texts to use, as they are, in place of the named files (the tests swap the hardware out).
     """
+    text = _with_includes(template, replacements or {})
+    if template.endswith(".py"):
+        entries = "".join(f"    {name!r}: {value!r},\n" for name, value in constants.items())
+        return f"CONSTANTS = {{\n{entries}}}\n\n{text}"
     defines = "".join(f"#define {name} {value}\n" for name, value in constants.items())
-    return f"{defines}\n{_with_includes(template, replacements or {})}"
+    return f"{defines}\n{text}"
 
 
 @cache

@@ -31,7 +31,7 @@ class TensorCore:
 
     name = "tensor_core"
     template = "tensor_core.cu"
-    # NVIDIA A100 white paper, and for fp8 the ratio that of the H100 gives. They rank configs of one type alone.
+    # NVIDIA A100 white paper; fp8 as int8. They rank configs of one type alone.
     flops_per_clock: Mapping[DType, int] = {
         DType.FP16: 2048,
         DType.BF16: 2048,
@@ -40,6 +40,8 @@ class TensorCore:
         DType.FP8_E5M2: 4096,
         DType.INT8: 4096,
     }
+    takes_epilogue = True
+    hidden_parameters: tuple[str, ...] = ()
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type."""

@@ -17,6 +17,8 @@ Small = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Ms = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
+MAX_WARNINGS, MAX_WARNING_LENGTH = 20, 500
+
 CUBIN, PTX, SOURCE, LOG = "cubin", "ptx", "source", "log"
 SECTIONS = (CUBIN, PTX, SOURCE, LOG)
 
@@ -119,6 +121,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         stages_ms: every stage of making it, by name.
         created_at: seconds since 1970, UTC.
         created_by: the program and its version.
+        warnings: what is worth knowing about the code, such as register spills.
     """
 
     key: str
@@ -136,6 +139,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     stages_ms: dict[str, Ms]
     created_at: Seconds
     created_by: str
+    warnings: tuple[str, ...] = ()
 
     @property
     def size_bytes(self) -> int:

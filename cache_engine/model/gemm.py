@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -131,7 +132,8 @@ class Epilogue:
         last = [part for part in parts if part in activations]
         if len(set(parts)) < len(parts) or len(last) > 1:
             raise InvalidProblem(f"epilogue {text!r} repeats a part, or has two activations")
-        return cls(*(factor in parts for factor in factors), activation=Activation(last[0] if last else "none"))
+        alpha, beta, bias = (factor in parts for factor in factors)
+        return cls(alpha, beta, bias, Activation(last[0]) if last else Activation.NONE)
 
     def __str__(self) -> str:
         parts = [name for name in ("alpha", "beta", "bias") if getattr(self, name)]
@@ -171,10 +173,8 @@ class GemmProblem:
     def __post_init__(self) -> None:
         for name, limit in (("m", MAX_DIMENSION), ("n", MAX_DIMENSION), ("k", MAX_DIMENSION), ("batch", MAX_BATCH)):
             object.__setattr__(self, name, _size(name, getattr(self, name), limit))
-        dtype = _member(DType, "dtype", self.dtype)
+        dtype = _member(DType, "dtype", self.dtype, INPUT_DTYPES)
         layout = _member(Layout, "layout", self.layout)
-        if dtype not in _OUT_DTYPES:
-            raise InvalidProblem(f"inputs cannot be {dtype}; use one of: {', '.join(INPUT_DTYPES)}")
         allowed = _OUT_DTYPES[dtype]
         out_dtype = allowed[0] if self.out_dtype is None else _member(DType, "out dtype", self.out_dtype)
         if out_dtype not in allowed:
@@ -182,9 +182,7 @@ class GemmProblem:
             raise InvalidProblem(f"out dtype {out_dtype} cannot be made from {dtype} inputs; use one of: {names}")
         epilogue = self.epilogue if isinstance(self.epilogue, Epilogue) else Epilogue.parse(str(self.epilogue))
         if dtype is DType.INT8 and epilogue != NO_EPILOGUE:
-            raise InvalidProblem(
-                f"int8 problems take no epilogue, and {epilogue} was given: their sums are stored as is"
-            )
+            raise InvalidProblem(f"int8 problems take no epilogue, and {epilogue} was asked for; leave it out")
         if self.arch is not None:
             architecture(self.arch)
         elements = self.batch * max(self.m * self.k, self.n * self.k, self.m * self.n)
@@ -236,9 +234,8 @@ def _size(name: str, value: Any, limit: int) -> int:
     return size
 
 
-def _member(kind: type[_E], what: str, value: object) -> _E:
-    try:
-        return kind(str(value))
-    except ValueError:
-        names = ", ".join(kind)
-        raise InvalidProblem(f"unknown {what} {str(value)!r}; use one of: {names}") from None
+def _member(kind: type[_E], what: str, value: object, allowed: Collection[_E] = ()) -> _E:
+    names = [member.value for member in allowed or kind]
+    if str(value) not in names:
+        raise InvalidProblem(f"unknown {what} {str(value)!r}; use one of: {', '.join(names)}")
+    return kind(str(value))

@@ -10,6 +10,7 @@
     locks/                      lock files, never deleted
     quarantine/                 what was found damaged, kept to be looked at
     jobs/                       work started from the dashboard
+    evaluations/                results of the evaluator, a JSON file and logs for each accelerator
     mirror.duckdb               the mirror; may be deleted at any moment
     cleaned                     empty; its time is when the store was last cleaned by itself
 
@@ -18,6 +19,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +75,11 @@ class StoreLayout:
         return self.root / "jobs"
 
     @property
+    def evaluations(self) -> Path:
+        """Results of the evaluator."""
+        return self.root / "evaluations"
+
+    @property
     def mirror(self) -> Path:
         """The DuckDB file."""
         return self.root / "mirror.duckdb"
@@ -90,7 +97,16 @@ class StoreLayout:
     @property
     def folders(self) -> tuple[Path, ...]:
         """Every folder a store has from the start."""
-        return (self.kernels, self.metadata, self.temp, self.journal, self.locks, self.quarantine, self.jobs)
+        return (
+            self.kernels,
+            self.metadata,
+            self.temp,
+            self.journal,
+            self.locks,
+            self.quarantine,
+            self.jobs,
+            self.evaluations,
+        )
 
     def record_path(self, key: CacheKey) -> str:
         """The record of an entry. A string: this is on the path of every hit."""
@@ -107,6 +123,18 @@ class StoreLayout:
         other now and then.
         """
         return self.locks / f"key-{key[:3]}.lock"
+
+    def results_file(self, fingerprint: str) -> Path:
+        """The results of an accelerator, as other tools read them too."""
+        return self.evaluations / f"gemm_cache_{fingerprint}.json"
+
+    def results_log(self, fingerprint: str, generation: int) -> Path:
+        """What was added since a snapshot of the generation before."""
+        return self.evaluations / f"gemm_cache_{fingerprint}.{generation}.log"
+
+    def results_lock(self, fingerprint: str) -> Path:
+        """The lock of an accelerator's results: shared to add to their log, exclusive to fold it."""
+        return self.locks / f"results-{fingerprint[:2]}.lock"
 
     @property
     def maintenance_lock(self) -> Path:
@@ -129,3 +157,12 @@ def key_of_blob_name(name: str, shard: str) -> CacheKey | None:
     """The key in the name of a file in ``kernels/<shard>``; ``None`` when no blob is called that there."""
     stem, dash, digest = name.partition("-")
     return CacheKey(stem) if dash and len(digest) == 16 and is_key(stem) and stem[:2] == shard else None
+
+
+def fingerprint_of_results_name(name: str) -> tuple[str, int | None] | None:
+    """The fingerprint in the name of a results file, with the generation if it is a log; ``None`` for other names."""
+    match = _RESULTS.fullmatch(name)
+    return None if match is None else (match[1], None if match[2] is None else int(match[2]))
+
+
+_RESULTS = re.compile(r"gemm_cache_([0-9a-f]{32})(?:\.json|\.([0-9]{1,18})\.log)")

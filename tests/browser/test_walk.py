@@ -52,8 +52,18 @@ def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Pa
     expect(page.get_by_text("gemm_tensor_core_fp16_nt_n512_k96")).to_be_visible(timeout=WAIT_MS)
     expect(page.get_by_role("gridcell", name="Registers", include_hidden=True)).to_be_attached(timeout=WAIT_MS)
     expect(page).to_have_url(re.compile(r"key=[0-9a-f]{64}"), timeout=WAIT_MS)
+    expect(page.get_by_text("Theoretical occupancy")).to_be_visible(timeout=WAIT_MS)
+    expect(page.locator(".js-plotly-plot").get_by_text("HMMA")).to_be_visible(timeout=WAIT_MS)
     page.get_by_text("SASS", exact=True).click()
     expect(page.get_by_test_id("stCode").filter(has_text="HMMA.16816.F32")).to_be_visible(timeout=WAIT_MS)
+
+    page.get_by_role("link", name="Compare with another").click()
+    expect(page.get_by_label("First kernel")).to_have_value(re.compile(r"[0-9a-f]{64}"), timeout=WAIT_MS)
+    other = next(record for record in make_store(compiled_store).records() if record.arch == "sm_80")
+    page.get_by_label("Second kernel").fill(other.key[:12])
+    page.get_by_label("Second kernel").press("Enter")
+    expect(page.get_by_role("heading", name="Key components that differ")).to_be_visible(timeout=WAIT_MS)
+    expect(page).to_have_url(re.compile(f"b={other.key[:12]}"), timeout=WAIT_MS)
 
     _go(page, "Architectures")
     expect(page.locator(".js-plotly-plot")).to_have_count(4, timeout=WAIT_MS)

@@ -6,20 +6,19 @@ import re
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from cache_engine.compilers import COMPILERS, nvrtc
-from cache_engine.compilers.elf import build_id, missing_bytes
+from cache_engine.compilers.elf import build_id
 from cache_engine.compilers.inspect import resources, sass
 from cache_engine.compilers.tools import find_tool, package_files
-from cache_engine.errors import CompileError, CompilerMissing, ToolMissing
+from cache_engine.errors import CompilerMissing, ToolMissing
 from cache_engine.kernels.select import choose
 from cache_engine.kernels.source import render
 from cache_engine.model.architecture import ARCHITECTURES
-from cache_engine.model.gemm import DType, GemmProblem, Layout
+from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout
 from cache_engine.model.kernel import KernelConfig
 
 NVRTC = COMPILERS["nvrtc"]
@@ -50,21 +49,22 @@ def test_tensor_core_compiles_to_tensor_core_instructions_on_every_target_that_h
 
 
 @pytest.mark.parametrize("layout", Layout)
-@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("dtype", INPUT_DTYPES)
 def test_every_dtype_and_layout_compiles_without_a_warning(dtype: DType, layout: Layout) -> None:
     compiled = NVRTC.compile(_source(GemmProblem(100, 52, 36, dtype=dtype, layout=layout, arch="sm_90")), "sm_90")
-    expected = {DType.FP16: "HMMA.16816.F32", DType.BF16: "HMMA.16816.F32.BF16", DType.FP32: "FFMA", DType.FP64: "DFMA"}
+    expected = {
+        DType.FP16: "HMMA.16816.F32",
+        DType.BF16: "HMMA.16816.F32.BF16",
+        DType.TF32: "HMMA.1688.F32.TF32",
+        DType.FP32: "FFMA",
+        DType.FP64: "DFMA",
+        # mma.sync of fp8 is of 8.9 and 12.x; ptxas makes it of fp16 for what came between.
+        DType.FP8_E4M3: "HMMA.16816.F32",
+        DType.FP8_E5M2: "HMMA.16816.F32",
+        DType.INT8: "IMMA.16832.S8.S8",
+    }
     assert expected[dtype] in sass(compiled.cubin)
     assert b"warning" not in compiled.log
-
-
-def test_a_cubin_is_whole() -> None:
-    """CuPy 14.2 cuts off its last byte, and the disassemblers then refuse it."""
-    compiled = NVRTC.compile(_source(GemmProblem(8, 8, 8, dtype=DType.FP32, arch="sm_90")), "sm_90")
-    assert missing_bytes(compiled.cubin) == 0
-    assert missing_bytes(compiled.cubin[:-1]) == 1
-    with pytest.raises(ValueError, match="not an ELF image"):
-        missing_bytes(b"PTX")
 
 
 def test_resources_are_read_from_the_compiled_code() -> None:
@@ -87,27 +87,11 @@ def test_resources_are_read_from_the_compiled_code() -> None:
     assert used.spill_bytes > 0
 
 
-def test_a_refused_source_gives_log_source_and_flags() -> None:
-    with pytest.raises(CompileError, match=r"NVRTC refused the source for sm_90: .*error.*undeclared_name") as caught:
-        NVRTC.compile('extern "C" __global__ void k() { undeclared_name(); }', "sm_90")
-    error = caught.value
-    assert "undeclared_name" in error.log
-    assert "undeclared_name" in error.source
-    assert "-arch=sm_90" in error.flags
-
-
-def test_threads_compile_side_by_side() -> None:
-    sources = [_source(GemmProblem(16, 64 + 8 * number, 64, dtype=DType.FP32, arch="sm_90")) for number in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda source: NVRTC.compile(source, "sm_90").cubin, sources))
-    assert together == [NVRTC.compile(source, "sm_90").cubin for source in sources]
-
-
-def test_the_fingerprint_needs_neither_cupy_nor_the_library_loaded() -> None:
+def test_the_fingerprint_needs_no_library_loaded() -> None:
     """A hit must not pay for the compiler."""
     code = (
         "import sys; from cache_engine.compilers import COMPILERS; print(COMPILERS['nvrtc'].fingerprint());"
-        "assert 'cupy' not in sys.modules; assert 'libnvrtc' not in open('/proc/self/maps').read()"
+        "assert 'libnvrtc' not in open('/proc/self/maps').read()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -123,38 +107,39 @@ def test_the_fingerprint_holds_the_librarys_own_build_id() -> None:
     assert b"GNU\0" + bytes.fromhex(found) in library.read_bytes()
 
 
-def test_no_compiler_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cuda import pathfinder
+def test_a_companion_that_another_has_loaded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system hands out the one that is there, whichever library asks for it."""
+    copied = _copy_of_nvrtc(tmp_path)
+    monkeypatch.setattr(nvrtc, "package_files", lambda pattern: iter([copied]))
+    with pytest.raises(CompilerMissing, match=f"was loaded where the key names {tmp_path}.*; remove one of the two"):
+        nvrtc.Nvrtc().compile('extern "C" __global__ void k() {}', "sm_90")
 
-    def nothing(*_: object) -> None:
-        raise pathfinder.DynamicLibNotFoundError("none")
 
-    monkeypatch.setattr(nvrtc, "package_files", lambda pattern: iter(()))
-    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", nothing)
-    with pytest.raises(CompilerMissing, match="pip install nvidia-cuda-nvrtc"):
-        nvrtc.Nvrtc().fingerprint()
+def _copy_of_nvrtc(folder: Path) -> Path:
+    """NVRTC in another place, once this process has the real one's companion and so will never load the copy's."""
+    NVRTC.compile('extern "C" __global__ void k() {}', "sm_90")
+    (found,) = package_files("lib/libnvrtc.so.*")
+    for path in found.parent.glob("libnvrtc*.so*"):
+        shutil.copyfile(path, folder / path.name)
+    return folder / found.name
 
 
 def test_a_compiler_replaced_under_a_running_process_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its kernels would be kept under the key of the one that was there before."""
-    (found,) = package_files("lib/libnvrtc.so.*")
-    for path in found.parent.glob("libnvrtc*.so*"):
-        shutil.copyfile(path, tmp_path / path.name)
-    copied = tmp_path / found.name
+    copied = _copy_of_nvrtc(tmp_path)
     monkeypatch.setattr(nvrtc, "package_files", lambda pattern: iter([copied]))
     compiler = nvrtc.Nvrtc()
     assert compiler.fingerprint() == NVRTC.fingerprint()
+    compiler.load()
     (builtins,) = tmp_path.glob("libnvrtc-builtins.so.*")
     builtins.with_suffix(".new").write_bytes(builtins.read_bytes() + b"another build")
     builtins.with_suffix(".new").rename(builtins)
-    NVRTC.load()
-    compiler._binding = NVRTC.__dict__["_binding"]  # as in a process that has compiled before
     with pytest.raises(CompilerMissing, match="replaced while this process ran; start it again"):
         compiler.compile('extern "C" __global__ void k() {}', "sm_90")
     builtins.unlink()
-    with pytest.raises(CompilerMissing, match="has gone; reinstall nvidia-cuda-nvrtc"):
+    with pytest.raises(CompilerMissing, match="has gone; install its package again"):
         compiler.compile('extern "C" __global__ void k() {}', "sm_90")
 
 

@@ -13,16 +13,26 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cache_engine.device.fp8 import FP8, fp8_in_order, fp8_values
 from cache_engine.kernels.family import Family, launch_of
 from cache_engine.kernels.source import render
 from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.kernel import KernelConfig, ceil_div
 
 HERE = Path(__file__).parent
+_KINDS: dict[DType, Any] = {
+    DType.FP16: np.float16,
+    DType.TF32: np.float32,
+    DType.FP32: np.float32,
+    DType.FP64: np.float64,
+    DType.INT8: np.int8,
+    DType.INT32: np.int32,
+}
 ALIGNMENT = 256  # bytes; what device allocators give at least
 
 
@@ -74,12 +84,13 @@ def emulated_source(family: Family, problem: GemmProblem, config: KernelConfig) 
     # Ahead of the constants: the standard headers would trip over a macro called N.
     primitives = (HERE / "primitives.h").read_text()
     kernel = render(family.template, constants, {"primitives.cuh": ""})
-    c_in = constants.get("IN_TYPE", constants.get("TYPE"))
-    c_out = constants.get("OUT_TYPE", constants.get("TYPE"))
     call = (
-        "static void call_kernel(const void* a, const void* b, void* c, int m) {\n"
-        f"    {constants['KERNEL_NAME']}(static_cast<const {c_in}*>(a), static_cast<const {c_in}*>(b), "
-        f"static_cast<{c_out}*>(c), m);\n}}\n"
+        "struct Arguments {\n    const void *a, *b;\n    void* c;\n    int m;\n    double alpha, beta;\n"
+        "    const void* bias;\n    void* workspace;\n};\n"
+        "static void call_kernel(const Arguments& given) {\n"
+        "    KERNEL_NAME(static_cast<const IN_TYPE*>(given.a), static_cast<const IN_TYPE*>(given.b), "
+        "static_cast<OUT_TYPE*>(given.c), given.m, static_cast<SUM_TYPE>(given.alpha), "
+        "static_cast<SUM_TYPE>(given.beta), static_cast<const OUT_TYPE*>(given.bias), given.workspace);\n}\n"
     )
     return f"{primitives}\n{kernel}\n{call}\n{(HERE / 'harness.h').read_text()}"
 
@@ -92,26 +103,43 @@ def run(
     a: npt.NDArray[np.float64],
     b: npt.NDArray[np.float64],
     interleaving: Interleaving = FORWARD,
+    *,
+    alpha: float = 0.0,
+    beta: float = 0.0,
+    before: npt.NDArray[np.float64] | None = None,
+    bias: npt.NDArray[np.float64] | None = None,
+    stored_as: DType | None = None,
 ) -> npt.NDArray[np.float64]:
     """C as the kernel computes it.
 
     Args:
         a: batch × m × k, and
         b: batch × k × n: values that the problem's dtype represents exactly.
+        alpha, beta: factors, for kernels that take them; where 0 would show, for those that do not.
+        before: what C is at first, in place of bits that are NaN.
+        bias: n values, for kernels that take them.
+        stored_as: how A and B are stored, if not as the problem's dtype.
 
     Returns:
         batch × m × n.
 
     Raises:
-        EmulatorFault: on access out of bounds or misaligned, or divergent barriers.
+        EmulatorFault: on access out of bounds or misaligned, divergent barriers, or counters that are left behind.
     """
     stored_a = a.transpose(0, 2, 1) if problem.layout.a_transposed else a
     stored_b = b.transpose(0, 2, 1) if problem.layout.b_transposed else b
-    raw_a, raw_b = to_bytes(stored_a, problem.dtype), to_bytes(stored_b, problem.dtype)
+    raw_a, raw_b = (to_bytes(stored, stored_as or problem.dtype) for stored in (stored_a, stored_b))
     c_bytes = problem.batch * problem.m * problem.n * problem.output.itemsize
     raw_c = _aligned(c_bytes)
-    raw_c[:] = 0xFF  # NaN in every type: an element never written shows
+    raw_c[:] = 0xFF  # NaN in every floating-point type: an element never written shows
+    if before is not None:
+        raw_c[:] = to_bytes(before, problem.output)
+    raw_bias = None if bias is None else to_bytes(bias, problem.output)
     launch = launch_of(family, problem, config)
+    counters = ceil_div(launch.grid[0] * problem.batch, 64) * 256 if launch.workspace_bytes else 0
+    workspace = _aligned(launch.workspace_bytes)
+    workspace[:counters] = 0
+    workspace[counters:] = 0xFF
     fault = ctypes.create_string_buffer(512)
     status = ctypes.CDLL(str(library)).emulate(
         ctypes.c_void_p(raw_a.ctypes.data),
@@ -120,8 +148,15 @@ def run(
         ctypes.c_size_t(raw_b.nbytes),
         ctypes.c_void_p(raw_c.ctypes.data),
         ctypes.c_size_t(c_bytes),
+        ctypes.c_void_p(0 if raw_bias is None else raw_bias.ctypes.data),
+        ctypes.c_size_t(0 if raw_bias is None else raw_bias.nbytes),
+        ctypes.c_void_p(workspace.ctypes.data),
+        ctypes.c_size_t(workspace.nbytes),
+        ctypes.c_double(alpha),
+        ctypes.c_double(beta),
         ctypes.c_int(problem.m),
         ctypes.c_uint(launch.grid[0]),
+        ctypes.c_uint(launch.grid[1]),
         ctypes.c_uint(launch.grid[2]),
         ctypes.c_uint(launch.threads),
         ctypes.c_size_t(launch.shared_bytes),
@@ -132,6 +167,8 @@ def run(
     )
     if status != 0:
         raise EmulatorFault(fault.value.decode())
+    if workspace[:counters].any():
+        raise EmulatorFault("the next launch would find counters that are not 0")
     return from_bytes(raw_c, problem.output).reshape(problem.batch, problem.m, problem.n)
 
 
@@ -144,10 +181,16 @@ def to_bytes(values: npt.NDArray[np.float64], dtype: DType) -> npt.NDArray[np.ui
     """The values as stored, contiguous and aligned."""
     if dtype is DType.BF16:
         bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32).astype(np.uint64)
-        stored = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        stored: npt.NDArray[Any] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    elif dtype is DType.TF32:
+        bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+        stored = bits + 0x1000 & ~np.uint32(0x1FFF)
+    elif dtype in FP8:
+        codes, ordered = fp8_in_order(dtype)
+        stored = codes[np.searchsorted((ordered[1:] + ordered[:-1]) / 2, np.ascontiguousarray(values))]
     else:
-        kinds = {DType.FP16: np.float16, DType.FP32: np.float32, DType.FP64: np.float64}
-        stored = np.ascontiguousarray(values, dtype=kinds[dtype])
+        whole = np.rint(values) if dtype in (DType.INT8, DType.INT32) else values
+        stored = np.ascontiguousarray(whole, dtype=_KINDS[dtype])
     aligned = _aligned(stored.nbytes)
     aligned[:] = stored.reshape(-1).view(np.uint8)
     return aligned
@@ -157,8 +200,10 @@ def from_bytes(raw: npt.NDArray[np.uint8], dtype: DType) -> npt.NDArray[np.float
     """The values that stored bytes mean, flat."""
     if dtype is DType.BF16:
         return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    kinds = {DType.FP16: np.float16, DType.FP32: np.float32, DType.FP64: np.float64}
-    return raw.view(kinds[dtype]).astype(np.float64)
+    if dtype in FP8:
+        return fp8_values(dtype)[raw].astype(np.float64)
+    values: npt.NDArray[np.float64] = raw.view(_KINDS[dtype]).astype(np.float64)
+    return values
 
 
 def _aligned(size: int) -> npt.NDArray[np.uint8]:

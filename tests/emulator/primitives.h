@@ -23,6 +23,10 @@
 
 struct alignas(2) fp16 { unsigned short bits; };
 struct alignas(2) bf16 { unsigned short bits; };
+struct alignas(4) tf32 { unsigned bits; };
+struct e4m3 { unsigned char bits; };
+struct e5m2 { unsigned char bits; };
+using int8 = signed char;
 
 template <typename T, int COUNT>
 struct alignas(sizeof(T) * COUNT) Vector { T at[COUNT]; };
@@ -47,7 +51,7 @@ struct Thread {
 enum Wait { READY, AT_BLOCK, AT_WARP };
 
 struct Machine {
-    unsigned block = 0, batch = 0;
+    unsigned block = 0, slice = 0, batch = 0, blocks = 1, batches = 1;
     bool late_copies = false;
     std::vector<Region> global;
     std::vector<unsigned char> shared_storage;
@@ -207,16 +211,53 @@ inline float half_to_float(bf16 value) {
     return result;
 }
 
-// Element `half` (0 or 1) of a register that packs two 16-bit elements.
+// An 8-bit float: sign, exponent, and as many bits of mantissa as told.
+inline float small_to_float(unsigned bits, int mantissa_bits, bool has_infinity) {
+    const int exponent_bits = 7 - mantissa_bits, bias = (1 << (exponent_bits - 1)) - 1;
+    const int exponent = bits >> mantissa_bits & ((1 << exponent_bits) - 1);
+    const int mantissa = bits & ((1 << mantissa_bits) - 1);
+    const int ones = (1 << exponent_bits) - 1;
+    float value;
+    if (has_infinity && exponent == ones) {
+        value = mantissa ? NAN : INFINITY;
+    } else if (!has_infinity && exponent == ones && mantissa == (1 << mantissa_bits) - 1) {
+        value = NAN;
+    } else if (exponent == 0) {
+        value = std::ldexp(static_cast<float>(mantissa), 1 - bias - mantissa_bits);
+    } else {
+        value = std::ldexp(static_cast<float>(mantissa + (1 << mantissa_bits)), exponent - bias - mantissa_bits);
+    }
+    return bits & 0x80 ? -value : value;
+}
+
+// What tensor cores multiply.
+inline float value_of(fp16 element) { return half_to_float(element); }
+inline float value_of(bf16 element) { return half_to_float(element); }
+inline float value_of(e4m3 element) { return small_to_float(element.bits, 3, false); }
+inline float value_of(e5m2 element) { return small_to_float(element.bits, 2, true); }
+inline int value_of(int8 element) { return element; }
+inline float value_of(tf32 element) {
+    const unsigned bits = element.bits & ~0x1FFFu;  // they cut off what tf32 does not have
+    float result;
+    std::memcpy(&result, &bits, 4);
+    return result;
+}
+
+// Element `index` of those that a register packs.
 template <typename T>
-float element(unsigned packed, int half) {
-    return half_to_float(T{static_cast<unsigned short>(packed >> (16 * half))});
+auto element(unsigned packed, int index) {
+    T value;
+    std::memcpy(&value, reinterpret_cast<const unsigned char*>(&packed) + index * sizeof(T), sizeof(T));
+    return value_of(value);
 }
 
 }  // namespace emulator
 
 inline unsigned thread_index() { return emulator::machine.current; }
 inline unsigned block_index() { return emulator::machine.block; }
+inline unsigned block_count() { return emulator::machine.blocks; }
+inline unsigned slice_index() { return emulator::machine.slice; }
+inline unsigned batch_count() { return emulator::machine.batches; }
 inline unsigned batch_index() { return emulator::machine.batch; }
 inline unsigned char* shared_memory() { return emulator::machine.shared; }
 inline void sync_block() { emulator::yield(emulator::AT_BLOCK); }
@@ -247,6 +288,13 @@ template <typename T, int COUNT>
 void store_shared(T* target, Vector<T, COUNT> value) {
     emulator::check_shared(target, sizeof(T) * COUNT);
     std::memcpy(target, &value, sizeof(value));
+}
+
+// One block runs to its end before the next: what fences order has happened.
+inline void fence() {}
+inline unsigned count_up(unsigned* counter) {
+    emulator::check_global(counter, sizeof(unsigned), true);
+    return (*counter)++;
 }
 
 template <int BYTES>
@@ -299,8 +347,8 @@ inline void load_matrix(unsigned (&fragment)[4], const void* row, bool transpose
     }
 }
 
-template <typename T>
-void multiply_accumulate(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+template <typename T, typename Sum>
+void multiply_accumulate(Sum (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     Machine& m = machine;
     const unsigned self = m.current, lane = self % 32, warp = self - lane;
     auto& operands = m.operands[m.threads[self].warp_barriers % 2];
@@ -308,12 +356,13 @@ void multiply_accumulate(float (&d)[4], const unsigned (&a)[4], unsigned b0, uns
     sync_warp();
     for (int i = 0; i < 4; ++i) {
         const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-        float sum = d[i];
-        for (unsigned k = 0; k < 16; ++k) {
-            const unsigned from = k % 8 / 2;
-            const float left = element<T>(operands[warp + row % 8 * 4 + from][row / 8 + k / 8 * 2], k % 2);
-            const float right = element<T>(operands[warp + column * 4 + from][4 + k / 8], k % 2);
-            sum = std::fma(left, right, sum);
+        Sum sum = d[i];
+        constexpr unsigned PACKED = 4 / sizeof(T);  // elements in a register; four lanes hold a row's 16 bytes
+        for (unsigned k = 0; k < 8 * PACKED; ++k) {
+            const unsigned from = k / PACKED % 4, half = k / (4 * PACKED);
+            const auto left = element<T>(operands[warp + row % 8 * 4 + from][row / 8 + half * 2], k % PACKED);
+            const auto right = element<T>(operands[warp + column * 4 + from][4 + half], k % PACKED);
+            sum = static_cast<Sum>(std::fma(static_cast<double>(left), static_cast<double>(right), sum));
         }
         d[i] = sum;
     }
@@ -332,9 +381,37 @@ inline void multiply_accumulate(bf16, float (&d)[4], const unsigned (&a)[4], uns
     emulator::multiply_accumulate<bf16>(d, a, b0, b1);
 }
 
+inline void multiply_accumulate(tf32, float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    emulator::multiply_accumulate<tf32>(d, a, b0, b1);
+}
+inline void multiply_accumulate(e4m3, float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    emulator::multiply_accumulate<e4m3>(d, a, b0, b1);
+}
+inline void multiply_accumulate(e5m2, float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    emulator::multiply_accumulate<e5m2>(d, a, b0, b1);
+}
+inline void multiply_accumulate(int8, int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    emulator::multiply_accumulate<int8>(d, a, b0, b1);
+}
+
+// To the nearest, ties away from zero, by adding half of the last bit kept to the magnitude.
+inline unsigned rounded_to_tf32(unsigned bits) { return (bits + 0x1000u) & ~0x1FFFu; }
+
 inline float multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
 inline double multiply_add(double a, double b, double c) { return std::fma(a, b, c); }
 
+inline int multiply_add(int a, int b, int c) { return a * b + c; }
+inline float error_function(float x) { return std::erf(x); }
+inline double error_function(double x) { return std::erf(x); }
+
+inline float widen(float value) { return value; }
+inline double widen(double value) { return value; }
+inline int widen(int8 value) { return value; }
+inline float widen(fp16 value) { return emulator::half_to_float(value); }
+inline float widen(bf16 value) { return emulator::half_to_float(value); }
+
+template <typename T> T convert(int value) { return value; }
+template <typename T> T convert(double value) { return value; }
 template <typename T> T convert(float value);
 template <> inline float convert<float>(float value) { return value; }
 template <> inline fp16 convert<fp16>(float value) {

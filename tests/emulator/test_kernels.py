@@ -6,6 +6,7 @@ layouts. Each kernel runs under several interleavings of its threads.
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -14,22 +15,23 @@ import numpy as np
 import pytest
 
 from cache_engine.kernels.family import Family, check_config
-from cache_engine.kernels.select import FAMILIES
+from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.architecture import architecture
-from cache_engine.model.gemm import DType, GemmProblem, Layout
+from cache_engine.model.gemm import Activation, DType, Epilogue, GemmProblem, Layout
 from cache_engine.model.kernel import KernelConfig
 from tests.emulator import emulator
 
 INTERLEAVINGS = (emulator.FORWARD, emulator.BACKWARD_LATE, emulator.SHUFFLED_LATE)
 
 # What rounding may cost: half a unit in the last place of the output, and the accumulator's own over k additions.
-_EPSILON = {DType.BF16: 2**-8, DType.FP16: 2**-11, DType.FP32: 2**-24, DType.FP64: 2**-53}
+_EPSILON = {DType.BF16: 2**-8, DType.FP16: 2**-11, DType.FP32: 2**-24, DType.FP64: 2**-53, DType.INT32: 0.0}
 
 LARGE, SMALL, WIDE = (
     KernelConfig(128, 128, 32, 2, 4, 4),
     KernelConfig(16, 64, 64, 1, 2, 3),
     KernelConfig(64, 128, 16, 2, 2, 2),
 )
+THIN = KernelConfig(32, 64, 16, 2, 2, 3)
 TENSOR_CORE = [
     # Aligned to 16 bytes everywhere; several tiles each way, and edges.
     *((GemmProblem(152, 200, 104, layout=layout), LARGE) for layout in Layout),
@@ -42,6 +44,20 @@ TENSOR_CORE = [
     (GemmProblem(1, 1, 1), SMALL),
     (GemmProblem(1, 64, 64), SMALL),
     (GemmProblem(33, 1, 8, dtype=DType.FP16, out_dtype=DType.BF16), SMALL),
+    # Other sizes of elements: rows of whole 16 bytes, of 4 (of 1 in 8-bit types), and odd ones.
+    *((GemmProblem(40, 72, 80, dtype=DType.TF32, layout=layout), THIN) for layout in Layout),
+    *((GemmProblem(35, 69, 41, dtype=DType.TF32, layout=layout, batch=2), THIN) for layout in Layout),
+    *((GemmProblem(48, 80, 96, dtype=DType.INT8, layout=layout), SMALL) for layout in Layout),
+    *((GemmProblem(36, 76, 84, dtype=DType.INT8, layout=layout), SMALL) for layout in Layout),
+    *((GemmProblem(35, 69, 41, dtype=DType.INT8, layout=layout, batch=2), SMALL) for layout in Layout),
+    *((GemmProblem(48, 80, 96, dtype=DType.FP8_E4M3, layout=layout), SMALL) for layout in Layout),
+    (GemmProblem(35, 69, 41, dtype=DType.FP8_E5M2, out_dtype=DType.FP32), SMALL),
+    (GemmProblem(38, 70, 90, dtype=DType.FP8_E5M2, out_dtype=DType.FP16, layout=Layout.TN), SMALL),
+    # Slices of k: even ones, a short last one, one that is empty.
+    (GemmProblem(40, 72, 384, batch=2), replace(SMALL, split_k=3)),
+    (GemmProblem(33, 70, 300, dtype=DType.FP16, layout=Layout.TN), replace(WIDE, split_k=5)),
+    (GemmProblem(20, 40, 80, dtype=DType.INT8), replace(SMALL, block_k=32, split_k=3)),
+    (GemmProblem(16, 64, 320, out_dtype=DType.FP32), replace(SMALL, split_k=4)),
 ]
 BIG, LITTLE, NARROW = (
     KernelConfig(128, 64, 16, 4, 1, 2),
@@ -55,6 +71,11 @@ SIMT = [
     *((GemmProblem(64, 96, 48, dtype=DType.FP64, layout=layout), NARROW) for layout in Layout),
     (GemmProblem(1, 1, 1, dtype=DType.FP32), LITTLE),
     (GemmProblem(1, 130, 3, dtype=DType.FP64), LITTLE),
+    *((GemmProblem(34, 70, 50, dtype=DType.INT8, layout=layout, batch=2), NARROW) for layout in Layout),
+    *((GemmProblem(36, 72, 52, dtype=DType.FP16, layout=layout), NARROW) for layout in Layout),
+    (GemmProblem(33, 35, 37, out_dtype=DType.FP32), LITTLE),
+    (GemmProblem(40, 72, 200, dtype=DType.FP32, batch=2), replace(NARROW, split_k=4)),
+    (GemmProblem(33, 35, 137, dtype=DType.FP64), replace(LITTLE, split_k=5)),
 ]
 CASES = [
     pytest.param(FAMILIES[name], problem, config, id=f"{name}-{problem.m}x{problem.n}x{problem.k}x{problem.batch}-"
@@ -69,13 +90,14 @@ def test_the_kernel_multiplies(family: Family, problem: GemmProblem, config: Ker
     _check(family, problem, config, tmp_path)
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
+@pytest.mark.parametrize("family", [FAMILIES["tensor_core"], FAMILIES["simt"]], ids=lambda family: family.name)
 def test_every_config_offered_multiplies(family: Family, tmp_path: Path) -> None:
     """Each config of the lists once, on a problem of its own that leaves no tile whole."""
     target = architecture("sm_90")
-    for number, config in enumerate(family.configs(GemmProblem(1, 1, 1, dtype=family.dtypes[0]))):
+    dtypes = [dtype for dtype in family.flops_per_clock if dtype.itemsize == 2] or [DType.FP32]
+    for number, config in enumerate(family.configs(GemmProblem(1, 1, 1, dtype=dtypes[0]))):
         layout = list(Layout)[number % 4]
-        dtype = family.dtypes[number % len(family.dtypes)]
+        dtype = dtypes[number % len(dtypes)]
         problem = GemmProblem(
             config.block_m + 8, config.block_n + 24, 2 * config.block_k + 8, dtype=dtype, layout=layout
         )
@@ -101,8 +123,9 @@ def _check(
 
 def _operands(problem: GemmProblem) -> tuple[np.ndarray, np.ndarray]:
     generator = np.random.default_rng(zlib.crc32(repr(problem).encode()))
-    a = generator.standard_normal((problem.batch, problem.m, problem.k))
-    b = generator.standard_normal((problem.batch, problem.k, problem.n))
+    scale = 32 if problem.dtype is DType.INT8 else 1
+    a = np.clip(scale * generator.standard_normal((problem.batch, problem.m, problem.k)), -127, 127)
+    b = np.clip(scale * generator.standard_normal((problem.batch, problem.k, problem.n)), -127, 127)
     return emulator.rounded(a, problem.dtype), emulator.rounded(b, problem.dtype)
 
 
@@ -110,31 +133,46 @@ def _operands(problem: GemmProblem) -> tuple[np.ndarray, np.ndarray]:
 MISTAKES = [
     pytest.param("tensor_core", "wait_copies<STAGES - 2>();", "", id="copies not waited for"),
     pytest.param("tensor_core", "wait_copies<STAGES - 2>();", "wait_copies<STAGES - 1>();", id="one copy too few"),
-    pytest.param("tensor_core", "        sync_block();\n", "", id="a barrier dropped"),
+    pytest.param("tensor_core", "sync_block();\n\n        const int ahead", "const int ahead", id="a barrier dropped"),
     pytest.param(
-        "tensor_core", "lane % 16, k + lane / 16 * 8", "lane % 16, k + lane / 8 * 8", id="a wrong ldmatrix row"
+        "tensor_core", "lane % 16, k + lane / 16 * CHUNK", "lane % 16, k + lane / 8 * CHUNK", id="a wrong ldmatrix row"
     ),
     pytest.param("tensor_core", "first_row + row < rows", "first_row + row <= rows", id="an edge off by one"),
     pytest.param("tensor_core", "if (row >= m || column >= N) return;", "", id="a store not masked"),
     pytest.param("tensor_core", "batch * N * K", "batch * N * (K + 8)", id="a wrong batch stride"),
     pytest.param(
-        "tensor_core", "row * COLUMNS + chunk * 8", "row * (COLUMNS + 8) + chunk * 8", id="beyond shared memory"
+        "tensor_core", "row * COLUMNS + chunk * CHUNK", "row * (COLUMNS + 8) + chunk * CHUNK", id="beyond shared memory"
     ),
     pytest.param("simt", "            sync_block();\n", "", id="a barrier dropped in the loop"),
     pytest.param("simt", "row < rows && column < columns", "row < rows", id="an edge not checked"),
     pytest.param("simt", "if (row >= m) return;", "", id="a row too many stored"),
+    *(
+        pytest.param("split", right, wrong, id=f"split-k: {what}")
+        for right, wrong, what in (
+            ("if (thread_index() == 0) store_global<unsigned, 1>(counters + tile, {0u});", "", "counters left behind"),
+            ("!= SPLIT_K - 1) return false", "!= 1) return false", "not the last stores"),
+            ("slice < SPLIT_K; ++slice", "slice < SPLIT_K - 1; ++slice", "a slice forgotten"),
+            ("tile * SPLIT_K * COUNT", "tile * COUNT", "tiles in each other's sums"),
+            ("        fence();\n        sync_block();\n", "", "counted in before all have written"),
+            (
+                "(K_TILES + SPLIT_K - 1) / SPLIT_K",
+                "K_TILES / SPLIT_K",
+                "tiles of k left over",
+            ),
+        )
+    ),
     pytest.param("simt", "step % 2 * A_BUFFER", "0 * A_BUFFER", id="the wrong buffer"),
 ]
 
 
 @pytest.mark.parametrize(("name", "right", "wrong"), MISTAKES)
 def test_the_emulator_sees_a_seeded_mistake(name: str, right: str, wrong: str, tmp_path: Path) -> None:
-    family = FAMILIES[name]
-    problem, config = (
-        (GemmProblem(72, 136, 112, batch=2), KernelConfig(64, 128, 16, 2, 2, 3))
-        if name == "tensor_core"
-        else (GemmProblem(72, 72, 72, dtype=DType.FP32, batch=2), KernelConfig(32, 64, 16, 2, 2, 2))
-    )
+    family = FAMILIES["simt" if name == "simt" else "tensor_core"]
+    problem, config = {
+        "tensor_core": (GemmProblem(72, 136, 112, batch=2), KernelConfig(64, 128, 16, 2, 2, 3)),
+        "simt": (GemmProblem(72, 72, 72, dtype=DType.FP32, batch=2), KernelConfig(32, 64, 16, 2, 2, 2)),
+        "split": (GemmProblem(72, 136, 112, batch=2), KernelConfig(64, 64, 16, 2, 2, 3, split_k=3)),
+    }[name]
     text = emulator.emulated_source(family, problem, config)
     assert text.count(right) == 1, "the template no longer holds the line to be spoilt"
     library = emulator.build(family, problem, config, tmp_path, source=text.replace(right, wrong))
@@ -148,6 +186,70 @@ def test_the_emulator_sees_a_seeded_mistake(name: str, right: str, wrong: str, t
         if not np.allclose(c, reference, rtol=2**-6, atol=2**-4):
             return
     pytest.fail("the mistake went unseen under every interleaving")
+
+
+EPILOGUES = ("alpha", "beta", "bias", "relu", "alpha+beta+bias+gelu", "bias+relu")
+
+
+@pytest.mark.parametrize("text", EPILOGUES)
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP32, DType.FP64, DType.FP8_E4M3])
+def test_an_epilogue_is_applied(text: str, dtype: DType, tmp_path: Path) -> None:
+    """On both families, on even and odd rows, with and without slices of k; against its formula in fp64."""
+    epilogue = Epilogue.parse(text)
+    odd = dtype is DType.BF16
+    problem = GemmProblem(35, 67 if odd else 72, 128, batch=2, dtype=dtype, epilogue=epilogue)
+    family, config = choose(replace(problem, arch="sm_90"))
+    config = SMALL if family.name == "tensor_core" else NARROW
+    config = replace(config, split_k=2 if odd else 1)
+    check_config(family, problem, config, architecture("sm_90"))
+    a, b = _operands(problem)
+    generator = np.random.default_rng(5)
+    before = emulator.rounded(4 * generator.standard_normal((2, problem.m, problem.n)), problem.output)
+    bias = emulator.rounded(4 * generator.standard_normal(problem.n), problem.output)
+    alpha, beta = 0.75, -0.5
+    library = emulator.build(family, problem, config, tmp_path)
+    computed = emulator.run(
+        library, family, problem, config, a, b, INTERLEAVINGS[2], alpha=alpha, beta=beta,
+        before=before if epilogue.beta else None, bias=bias if epilogue.bias else None,
+    )  # fmt: skip
+    expected = a @ b * (alpha if epilogue.alpha else 1)
+    expected = expected + (beta * before if epilogue.beta else 0) + (bias if epilogue.bias else 0)
+    if epilogue.activation is Activation.RELU:
+        expected = np.maximum(expected, 0)
+    if epilogue.activation is Activation.GELU:
+        expected = expected * (1 + np.vectorize(math.erf)(expected / math.sqrt(2))) / 2
+    scale = np.abs(a) @ np.abs(b) + 8
+    allowed = _EPSILON[problem.output] * np.abs(expected) + problem.k * _EPSILON[problem.accumulate] * scale
+    assert np.all(np.abs(computed - expected) <= allowed)
+    if epilogue.activation is Activation.RELU:
+        assert (computed == 0).any()
+
+
+def test_c_is_not_read_when_beta_is_0(tmp_path: Path) -> None:
+    problem = GemmProblem(20, 40, 64, epilogue=Epilogue(alpha=True, beta=True))
+    family = FAMILIES["tensor_core"]
+    a, b = _operands(problem)
+    library = emulator.build(family, problem, SMALL, tmp_path)
+    computed = emulator.run(library, family, problem, SMALL, a, b, alpha=2.0, beta=0.0)  # C is NaN before
+    assert np.allclose(computed, 2 * a @ b, rtol=2**-7, atol=2**-5)
+
+
+def test_fp32_inputs_are_rounded_to_tf32_and_not_cut_off(tmp_path: Path) -> None:
+    """Cutting off is biased: over many products of one sign it shows."""
+    problem, config = GemmProblem(16, 64, 256, dtype=DType.TF32), THIN
+    a, b = (np.abs(operand) for operand in _operands(replace(problem, dtype=DType.FP32)))
+    family = FAMILIES["tensor_core"]
+    text = emulator.emulated_source(family, problem, config)
+    # As bits of fp32: the emulator's own rounding is left out.
+    errors = []
+    for number, source in enumerate((text, text.replace("fragment[i] = rounded_to_tf32(fragment[i])", "fragment[i]"))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        library = emulator.build(family, problem, config, folder, source=source)
+        computed = emulator.run(library, family, problem, config, a, b, stored_as=DType.FP32)
+        errors.append(float(np.mean(computed / (a @ b) - 1)))
+    rounded, cut = errors
+    assert abs(rounded) < 2**-14 < 2**-12 < -cut
 
 
 def test_a_problem_is_computed_with_any_m(tmp_path: Path) -> None:

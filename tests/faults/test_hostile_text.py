@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cache_engine import documents, integrity, terminal
+from cache_engine import documents, integrity, terminal, terminal_inspect
+from cache_engine.comparison import compare, sass_difference
+from cache_engine.inspection import inspect
 from cache_engine.mirror import queries
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.artifact import Blob, Record
@@ -119,8 +121,17 @@ def test_no_terminal_gets_a_control_character(
 ) -> None:
     terminal.print_kernels({"total": len(rows), "offset": 0, "rows": list(rows.values())}, {})
     for record in store.records():
-        terminal.print_record(record)
-        assert msgspec.json.decode(msgspec.json.encode(documents.record(record)))["name"] == record.name
+        inspection = inspect(record, None, record.name)
+        terminal_inspect.print_inspection(inspection)
+        document = documents.record(record, inspection)
+        assert msgspec.json.decode(msgspec.json.encode(document))["name"] == record.name
+        ordinary = inspect(make_entry(1)[2](record.blob), None)
+        for one, other in ((ordinary, inspection), (inspection, ordinary)):
+            comparison = compare(one, other)
+            code = sass_difference(one.record, "        /*0000*/  NOP ;\n        /*0010*/  EXIT ;\n", other.record, "")
+            assert code.count("\n") == 4
+            terminal_inspect.print_difference(one.record, other.record, comparison, code)
+            assert msgspec.json.encode(documents.difference(one.record, other.record, comparison, ""))
     printed = capsys.readouterr().out
     assert [char for char in set(printed) if not char.isprintable() and char != "\n"] == []
 

@@ -9,8 +9,10 @@ import pytest
 
 from cache_engine.device.probe import gpu
 from cache_engine.engine import Cache
+from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.model.gemm import DType, GemmProblem, Layout
+from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout
+from tests.helpers import require_triton
 
 pytestmark = [
     pytest.mark.gpu,
@@ -21,7 +23,7 @@ SHAPES = [(128, 256, 512, 1), (4096, 7168, 2048, 1), (1, 6144, 4096, 1), (333, 5
 
 
 @pytest.mark.parametrize("layout", Layout)
-@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("dtype", INPUT_DTYPES)
 @pytest.mark.parametrize(("m", "n", "k", "batch"), SHAPES)
 def test_a_kernel_computes_what_cupy_computes(
     cache: Cache, m: int, n: int, k: int, batch: int, dtype: DType, layout: Layout
@@ -32,3 +34,17 @@ def test_a_kernel_computes_what_cupy_computes(
     timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem)
     assert timing.verified, timing
     assert 0 < timing.p10_us <= timing.median_us <= timing.p90_us
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", FAMILIES["triton"].flops_per_clock)
+@pytest.mark.parametrize(("m", "n", "k", "batch"), SHAPES)
+def test_a_triton_kernel_computes_what_cupy_computes(
+    cache: Cache, m: int, n: int, k: int, batch: int, dtype: DType, layout: Layout
+) -> None:
+    from cache_engine.device.timer import time_kernel
+
+    require_triton()
+    kernel = cache.get_or_compile(GemmProblem(m, n, k, batch=batch, dtype=dtype, layout=layout), family="triton")
+    timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem)
+    assert timing.verified, timing

@@ -12,11 +12,20 @@ from cache_engine.errors import InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.kernels.family import check_config, launch_of
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.architecture import ARCHITECTURES, architecture
-from cache_engine.model.gemm import MAX_DIMENSION, MAX_ELEMENTS, DType, GemmProblem, Layout
+from cache_engine.model.gemm import INPUT_DTYPES, MAX_DIMENSION, MAX_ELEMENTS, DType, GemmProblem, Layout
 from cache_engine.model.kernel import KernelConfig
 
 SIZES = st.integers(1, 4096) | st.sampled_from([1, 7168, 129_280, MAX_DIMENSION])
-FIRST = {DType.FP16: (8, 0), DType.BF16: (8, 0), DType.FP32: (7, 5), DType.FP64: (7, 5)}
+FIRST = {
+    DType.FP16: (7, 5),
+    DType.BF16: (8, 0),
+    DType.TF32: (8, 0),
+    DType.FP32: (7, 5),
+    DType.FP64: (7, 5),
+    DType.FP8_E4M3: (8, 9),
+    DType.FP8_E5M2: (8, 9),
+    DType.INT8: (7, 5),
+}
 
 
 @given(
@@ -24,7 +33,7 @@ FIRST = {DType.FP16: (8, 0), DType.BF16: (8, 0), DType.FP32: (7, 5), DType.FP64:
     n=SIZES,
     k=st.integers(1, 20_000),
     batch=st.sampled_from([1, 8, 256]),
-    dtype=st.sampled_from(DType),
+    dtype=st.sampled_from(INPUT_DTYPES),
     layout=st.sampled_from(Layout),
     arch=st.sampled_from(sorted(ARCHITECTURES)),
 )
@@ -36,7 +45,7 @@ def test_what_is_chosen_is_within_every_limit(
     problem = GemmProblem(m, n, k, batch=batch, dtype=dtype, layout=layout, arch=arch)
     target = architecture(arch)
     if target.compute_capability < FIRST[dtype]:
-        with pytest.raises(InvalidProblem, match=f"{dtype} needs the tensor_core family, which needs sm_80"):
+        with pytest.raises(InvalidProblem, match=f"{dtype} needs the tensor_core family, which needs sm_8"):
             choose(problem)
         return
     family, config = choose(problem)
@@ -58,11 +67,15 @@ def test_a_large_problem_gets_larger_tiles_than_a_small_one(arch: str) -> None:
 def test_every_config_a_family_offers_can_be_built_somewhere() -> None:
     """A config in the lists that no target and dtype can use would be a slip."""
     for family in FAMILIES.values():
-        for config in family.configs(GemmProblem(64, 64, 64, dtype=family.dtypes[0])):
+        for config in {
+            config
+            for dtype in family.flops_per_clock
+            for config in family.configs(GemmProblem(64, 64, 64, dtype=dtype))
+        }:
             fitting = [
                 target.name
                 for target in ARCHITECTURES.values()
-                for dtype in family.dtypes
+                for dtype in family.flops_per_clock
                 if _feasible(family.name, GemmProblem(64, 64, 64, dtype=dtype), config, target.name)
             ]
             assert fitting, f"{family.name} {config}"
@@ -119,10 +132,10 @@ def test_an_unknown_family_is_refused_listing_those_there_are() -> None:
 
 
 def test_a_family_that_does_not_compute_the_dtype_is_refused() -> None:
-    with pytest.raises(UsageError, match="simt does not compute bf16"):
-        choose(GemmProblem(8, 8, 8, arch="sm_90"), family="simt")
+    with pytest.raises(UsageError, match="simt does not compute tf32"):
+        choose(GemmProblem(8, 8, 8, dtype=DType.TF32, arch="sm_90"), family="simt")
 
 
 def test_tensor_cores_on_turing_are_refused_saying_what_works() -> None:
-    with pytest.raises(InvalidProblem, match="sm_75 computes: fp32, fp64"):
+    with pytest.raises(InvalidProblem, match="sm_75 computes: fp16, fp32, fp64, int8"):
         choose(GemmProblem(8, 8, 8, arch="sm_75"), family="tensor_core")

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from cache_engine.kernels.family import Family
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.kernels.source import RENDER_VERSION, render, template_digest
 from cache_engine.model.gemm import GemmProblem
 
-TINY = {"tiny.cu": "kernel(N)\n"}
+TINY = {"tiny.cu": "kernel(N)\n", "tiny.py": "kernel()\n"}
 
 
 def test_rendering_has_not_changed_without_its_version() -> None:
     """RENDER_VERSION stands in every key for what render() does; this pins the two together."""
     assert RENDER_VERSION == "1"
     assert render("tiny.cu", {"N": 8, "TYPE": "float"}, TINY) == "#define N 8\n#define TYPE float\n\nkernel(N)\n"
+    python = render("tiny.py", {"N": 8, "TYPE": "bf16"}, TINY)
+    assert python == "CONSTANTS = {\n    'N': 8,\n    'TYPE': 'bf16',\n}\n\nkernel()\n"
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
-def test_a_source_includes_nothing(family: object) -> None:
-    """What is compiled is what is hashed: no file is read by the compiler."""
-    chosen = FAMILIES[family.name]  # type: ignore[attr-defined]
-    problem = GemmProblem(64, 64, 64, dtype=chosen.dtypes[0], arch="sm_90")
-    text = render(chosen.template, chosen.constants(problem, chosen.configs(problem)[0]))
-    assert "#include" not in text
-    assert "KERNEL(THREADS)" in text
+def test_a_source_includes_nothing(family: Family) -> None:
+    """What is compiled is what is hashed: no file is read by the compiler but Triton's own."""
+    problem = GemmProblem(64, 64, 64, dtype=next(iter(family.flops_per_clock)), arch="sm_90")
+    text = render(family.template, family.constants(problem, family.configs(problem)[0]))
+    if family.template.endswith(".cu"):
+        assert "#include" not in text
+        assert "KERNEL(THREADS)" in text
+    else:
+        imported = re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE)
+        assert set(imported) == {"collections", "typing", "triton"}
+        compile(text, "source", "exec")
 
 
 def test_a_template_may_not_include_a_system_header(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cache_engine.errors import InvalidProblem
-from cache_engine.model.gemm import MAX_BATCH, MAX_DIMENSION, DType, GemmProblem, Layout
+from cache_engine.model.gemm import MAX_BATCH, MAX_DIMENSION, Activation, DType, Epilogue, GemmProblem, Layout
 
 
 @pytest.mark.parametrize("field", ["m", "n", "k", "batch"])
@@ -28,10 +28,36 @@ def test_operands_no_gpu_could_hold_are_refused() -> None:
         GemmProblem(MAX_DIMENSION, MAX_DIMENSION, 1)
 
 
+def test_sums_of_int32_are_no_input() -> None:
+    with pytest.raises(InvalidProblem, match="unknown dtype 'int32'"):
+        GemmProblem(8, 8, 8, dtype=DType.INT32)
+    assert GemmProblem(8, 8, 8, dtype=DType.INT8).output is DType.INT32
+
+
+def test_an_epilogue_is_read_in_any_order_and_written_in_one() -> None:
+    problem = GemmProblem(8, 8, 8, epilogue="gelu + bias+alpha")  # type: ignore[arg-type]  # text is welcome
+    assert problem.epilogue == Epilogue(alpha=True, bias=True, activation=Activation.GELU)
+    assert str(problem.epilogue) == "alpha+bias+gelu"
+    assert Epilogue.parse(str(problem.epilogue)) == problem.epilogue
+    assert str(Epilogue()) == ""
+    assert Epilogue.parse("") == Epilogue()
+
+
+@pytest.mark.parametrize("text", ["bias+bias", "relu+gelu", "tanh", "alpha,beta", "+", "none", "ALPHA"])
+def test_an_epilogue_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidProblem, match="epilogue"):
+        GemmProblem(8, 8, 8, epilogue=text)  # type: ignore[arg-type]
+
+
+def test_int8_takes_no_epilogue() -> None:
+    with pytest.raises(InvalidProblem, match="int8 problems take no epilogue, and bias was asked for"):
+        GemmProblem(8, 8, 8, dtype=DType.INT8, epilogue=Epilogue(bias=True))
+
+
 @pytest.mark.parametrize(
     ("field", "value", "named"),
     [
-        ("dtype", "fp5", "fp16, bf16, fp32, fp64"),
+        ("dtype", "fp5", "fp16, bf16, tf32, fp32, fp64, fp8_e4m3, fp8_e5m2, int8$"),
         ("layout", "xn", "nn, nt, tn, tt"),
         ("out_dtype", "int3", "fp16"),
         ("arch", "sm_91", "sm_90a"),

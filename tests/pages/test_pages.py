@@ -18,13 +18,14 @@ from app import context
 from cache_engine.assets import dashboard_script
 from cache_engine.device.probe import local_arch
 from cache_engine.jobs import DONE, RUNNING, Job
+from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import encode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.leftovers import GRACE_S
 from tests.helpers import blob_file, fill, make_store, publish, record_file
 
-PAGES = ("overview", "kernels", "architectures", "compile", "admin")
+PAGES = ("overview", "kernels", "compare", "architectures", "compile", "evaluations", "admin")
 
 Open = Callable[..., AppTest]
 
@@ -172,8 +173,12 @@ def test_the_inspector_shows_every_part(open_page: Open, compiled_store: Path, p
     app.segmented_control(key="part").set_value(part).run()
     sound(app)
     if part == "Summary":
-        facts = dict(app.dataframe[-1].value.itertuples(index=False))
-        assert str(record.resources.registers) in facts["Registers"]
+        listed, facts, occupancy = (table.value for table in app.dataframe)
+        assert len(listed) == 4
+        assert str(record.resources.registers) in dict(facts.itertuples(index=False))["Registers"]
+        assert list(occupancy["Limit"]) == ["registers", "shared memory", "warps", "blocks"]
+        assert occupancy["Binds"].any()
+        assert any("instructions" in caption.value or "in the code" in caption.value for caption in app.caption)
     elif part == "Key":
         assert dict(app.dataframe[-1].value.itertuples(index=False)) == dict(record.components)
     else:
@@ -188,6 +193,50 @@ def test_the_mirror_built_anew_shows_what_is_there_now(open_page: Open, compiled
         fill(make_store(compiled_store), count)
         (compiled_store / "mirror.duckdb").unlink()
         assert len(sound(app.run()).dataframe[0].value) == 4 + count
+
+
+def test_a_kernel_that_cannot_be_disassembled_shows_the_rest(open_page: Open, compiled_store: Path) -> None:
+    store = make_store(compiled_store)
+    record = next(store.records())
+    blob = blob_file(store, CacheKey(record.key))
+    blob.write_bytes(bytes(blob.stat().st_size))
+    app = sound(open_page(compiled_store, "kernels", key=record.key))
+    assert [subheader.value for subheader in app.subheader] == ["Theoretical occupancy"]
+    assert any(text.value.startswith("instructions were not counted: ") for text in app.text)
+
+
+def test_two_kernels_are_compared(open_page: Open, compiled_store: Path) -> None:
+    by_arch = {record.arch: record for record in make_store(compiled_store).records() if record.problem.dtype == "bf16"}
+    first, second = by_arch["sm_90"], by_arch["sm_80"]
+    app = sound(open_page(compiled_store, "compare", a=first.key[:10], b=second.key))
+    assert [code.value for code in app.code] == [f"{each.name}\n{each.key}" for each in (first, second)]
+    tables = dict(zip([each.value for each in app.subheader], [each.value for each in app.dataframe], strict=True))
+    assert tables["Key components that differ"]["What"][0] == "arch"
+    resources = tables["Resources"].set_index("What")
+    assert list(resources.loc["registers per thread"])[:2] == [
+        str(each.resources.registers) for each in (first, second)
+    ]
+    assert "HMMA" in set(tables["Instructions in the code"]["What"])
+    app.toggle(key="sass").set_value(True).run()
+    assert sound(app).code[2].value.startswith(f"--- {first.key[:12]} ")
+
+
+def test_a_kernel_compared_with_itself_differs_in_nothing(open_page: Open, compiled_store: Path) -> None:
+    key = next(iter(make_store(compiled_store).keys()))
+    app = sound(open_page(compiled_store, "compare", a=key, b=key))
+    assert "The keys are equal" in app.info[0].value
+    assert [subheader.value for subheader in app.subheader] == [
+        "Resources", "Theoretical occupancy", "Instructions in the code"
+    ]  # fmt: skip
+    assert not any(table.value["Change"].any() for table in app.dataframe)
+
+
+@pytest.mark.parametrize("key", ["0" * 64, "nonsense", "<script>alert(1)</script>"])
+def test_comparing_with_no_kernel_is_told_plainly(open_page: Open, compiled_store: Path, key: str) -> None:
+    app = open_page(compiled_store, "compare", a=next(iter(make_store(compiled_store).keys())), b=key)
+    assert not app.exception
+    assert [error.value for error in app.error] == ["There is no such kernel."]
+    assert len(app.dataframe[0].value) == 4
 
 
 @pytest.mark.parametrize("key", ["0" * 64, "nonsense", "<script>alert(1)</script>", "../../etc/passwd"])

@@ -1,0 +1,69 @@
+"""Triton's kernels through our cache, beside Triton itself: a hit on the same kernel, and compiling it beside NVRTC."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from cache_engine.bench.results import Report
+from cache_engine.bench.subjects import PROBLEM
+from cache_engine.bench.timing import Thunk, compare
+from cache_engine.compilers import COMPILERS
+from cache_engine.engine import CompiledKernel, open_cache
+from cache_engine.model.artifact import SOURCE
+
+_HIT_GOAL = 1 / 8
+
+
+def hit(report: Report, name: str, folder: Path) -> None:
+    """A lookup that finds a Triton kernel on disk beside ``triton.compile`` of the same source in Triton's own cache.
+
+    Nothing is kept in memory on either side, so each reads from disk, as the first lookup of a process does.
+    """
+    with open_cache(folder / "ours", durability="fast", memory_bytes=0) as cache:
+        look = partial(cache.get_or_compile, PROBLEM, family="triton")
+        source = cache.text(look().record, SOURCE)
+        settings = dict(flag.split("=") for flag in COMPILERS["triton"].flags)
+        with patch.dict(os.environ, {"TRITON_CACHE_DIR": str(folder / "theirs"), **settings}):
+            compiled = partial(_compiled, _defined(source))
+            compiled()  # from here on it is in Triton's cache
+            report(
+                compare(
+                    f"{name}, of a Triton kernel", look, "triton.compile, hit", compiled, goal_ratio=_HIT_GOAL, calls=5
+                )
+            )
+
+
+def _defined(source: str) -> dict[str, Any]:
+    """The module that a kernel's source makes."""
+    name = "<bench>"
+    # Triton reads the text of a function where Python would look for it.
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    module: dict[str, Any] = {"__name__": "kernel"}
+    exec(compile(source, name, "exec"), module)  # noqa: S102 (a template of ours)
+    return module
+
+
+def _compiled(module: dict[str, Any]) -> object:
+    from triton import compiler
+    from triton.backends.compiler import GPUTarget
+
+    asked = module["specialise"](module["CONSTANTS"])
+    source = compiler.ASTSource(module["kernel"], asked["signature"], asked["constants"], asked["hints"])
+    return compiler.compile(source, target=GPUTarget("cuda", 90, 32), options=asked["options"])
+
+
+def compiling(report: Report, place: Path) -> None:
+    """Compiling one problem with each, both loaded, nothing looked up."""
+    with open_cache(place / "compiling", durability="fast") as cache:
+        triton, nvrtc = (cache.get_or_compile(PROBLEM, compiler=compiler) for compiler in ("triton", "nvrtc"))
+        again = [_again(kernel, cache.text(kernel.record, SOURCE)) for kernel in (triton, nvrtc)]
+    report(compare("compiling with Triton", again[0], "compiling with NVRTC", again[1], samples=5))
+
+
+def _again(kernel: CompiledKernel, source: str) -> Thunk:
+    return partial(COMPILERS[kernel.record.compiler].compile, source, kernel.record.arch)

@@ -1,0 +1,250 @@
+"""Two kernels side by side, and the one that comes nearest to a key that no entry has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+
+import msgspec
+
+from cache_engine.compilers.disassembly import comparable_lines
+from cache_engine.inspection import Inspection
+from cache_engine.model.artifact import Record
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.key import Components
+from cache_engine.units import printable
+
+Value = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same thing of two kernels; ``None`` where one of them has no such thing."""
+
+    name: str
+    first: Value
+    second: Value
+
+    @property
+    def differs(self) -> bool:
+        """Whether the two are not the same."""
+        return self.first != self.second
+
+
+def shown(value: Value) -> str:
+    """One side of a pair, for people; shares are the only fractions there are."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.1%}"
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def change(pair: Pair) -> str:
+    """How the second number stands to the first, signed; empty for what is no number, or is the same."""
+    if pair.differs and isinstance(pair.first, int) and isinstance(pair.second, int):
+        return f"{pair.second - pair.first:+,}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two kernels side by side.
+
+    Attributes:
+        components: what their keys were hashed from, as far as it differs.
+        config: the fields of their configs, as far as they differ.
+        resources, occupancy, instructions: all there is, also what is the same.
+    """
+
+    components: tuple[Pair, ...]
+    config: tuple[Pair, ...]
+    resources: tuple[Pair, ...]
+    occupancy: tuple[Pair, ...]
+    instructions: tuple[Pair, ...]
+
+    def sections(self) -> dict[str, tuple[Pair, ...]]:
+        """The parts that hold something, under headings and with names for people."""
+        parts = {
+            "Key components that differ": self.components,
+            "Fields of the config that differ": self.config,
+            "Resources": _renamed(self.resources),
+            "Theoretical occupancy": _renamed(self.occupancy),
+            "Instructions in the code": self.instructions,
+        }
+        return {heading: pairs for heading, pairs in parts.items() if pairs}
+
+
+def compare(first: Inspection, second: Inspection) -> Comparison:
+    """Puts two kernels side by side."""
+    configs, resources = (
+        [msgspec.to_builtins(getattr(inspection.record, name)) for inspection in (first, second)]
+        for name in ("config", "resources")
+    )
+    sizes = ({"size_bytes": inspection.record.size_bytes} for inspection in (first, second))
+    return Comparison(
+        differing(first.record.components, second.record.components),
+        tuple(pair for pair in _pairs(*configs) if pair.differs),
+        tuple(_pairs(*({**used, **size} for used, size in zip(resources, sizes, strict=True)))),
+        tuple(_pairs(_occupancy(first), _occupancy(second))),
+        tuple(_pairs(_instructions(first), _instructions(second))),
+    )
+
+
+def differing(first: Components, second: Components) -> tuple[Pair, ...]:
+    """The key components in which two keys differ, in the order they are hashed."""
+    return tuple(pair for pair in _pairs(dict(first), dict(second)) if pair.differs)
+
+
+def sass_difference(first: Record, first_sass: str, second: Record, second_sass: str) -> str:
+    """The difference of two kernels' machine code, as a unified diff without addresses and names; empty if none."""
+    import difflib
+
+    lines = difflib.unified_diff(
+        comparable_lines(first_sass, first.name),
+        comparable_lines(second_sass, second.name),
+        f"{first.key[:12]} {printable(first.name)}",
+        f"{second.key[:12]} {printable(second.name)}",
+        lineterm="",
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+# ---- The nearest to a key that was missed ----
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The entry that comes nearest to a key.
+
+    Attributes:
+        record: what is kept about it.
+        causes: the components that differ by themselves; ``first`` is there, ``second`` is here.
+        consequences: those that differ because one of the causes does.
+    """
+
+    record: Record
+    causes: tuple[Pair, ...]
+    consequences: tuple[Pair, ...]
+
+
+def nearest(components: Components, records: Iterable[Record]) -> Nearest | None:
+    """The record whose key components differ the least from these; ``None`` when there is no record.
+
+    The fields of the config count as one, since they are chosen together; a component that differs only because another
+    does is not counted. Among equals, one that differs in the toolchain or in the config comes first, since it is a
+    kernel for what was asked; then the newest.
+    """
+    best: Nearest | None = None
+    best_rank: tuple[float, ...] = ()
+    for record in records:
+        causes, consequences = _split(differing(record.components, components))
+        names = {_CONFIG if pair.name in _CONFIG_FIELDS else pair.name for pair in causes}
+        asked = len(names - _CHOSEN)
+        rank = (len(names), asked, len(causes), -record.created_at)
+        if best is None or rank < best_rank:
+            best, best_rank = Nearest(record, causes, consequences), rank
+    return best
+
+
+def in_words(pair: Pair) -> str:
+    """A difference as a sentence: ``"the compiler's version differs: 13.4 there, 13.5 here"``."""
+    name = _WORDS.get(pair.name, pair.name.lower() if pair.name.isupper() else pair.name)
+    there, here = (_short(pair.name, value) for value in (pair.first, pair.second))
+    return f"{name} differs: {there} there, {here} here"
+
+
+_CONFIG = "config"
+_CONFIG_FIELDS = {field.name.upper() for field in fields(KernelConfig)}
+# What is not asked for, but found or chosen.
+_CHOSEN = {"schema", "template", "compiler_version", "compiler_build", "flags", _CONFIG}
+
+# What a component follows from, so that it may differ only because one of those does.
+_FOLLOWS = {
+    "template": {"family"},
+    "compiler_version": {"compiler"},
+    "compiler_build": {"compiler", "compiler_version"},
+    "flags": {"compiler"},
+    "A_VECTOR": {"K", "A_TRANSPOSED", "IN_TYPE", "TYPE"},
+    "B_VECTOR": {"N", "K", "B_TRANSPOSED", "IN_TYPE", "TYPE"},
+}
+
+_WORDS = {
+    "schema": "the scheme of the key",
+    "family": "the family",
+    "template": "the family's template",
+    "compiler": "the compiler",
+    "compiler_version": "the compiler's version",
+    "compiler_build": "the compiler's build",
+    "flags": "what the compiler is told (flags)",
+    "arch": "the target",
+    "KERNEL_NAME": "the kernel's name",
+    "TYPE": "the element type",
+    "IN_TYPE": "the element type of A and B",
+    "OUT_TYPE": "the element type of C",
+    "A_TRANSPOSED": "whether A is stored transposed",
+    "B_TRANSPOSED": "whether B is stored transposed",
+    "A_VECTOR": "how many elements of A are read at once",
+    "B_VECTOR": "how many elements of B are read at once",
+}
+_DIGITS = 12
+
+_LABELS = {
+    "registers": "registers per thread",
+    "shared_bytes": "shared memory per block, bytes",
+    "stack_bytes": "stack per thread, bytes",
+    "spill_bytes": "spilled, bytes",
+    "size_bytes": "code, bytes",
+    "arch": "target",
+    "share": "occupancy",
+    "warps_per_sm": "warps per SM",
+    "blocks_per_sm": "blocks per SM",
+    "bound_by": "bound by",
+}
+
+
+def _split(pairs: tuple[Pair, ...]) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
+    """Causes, then what follows from them. The name of a kernel follows from all the rest."""
+    names = {pair.name for pair in pairs}
+    following = {name for name in names if names & _FOLLOWS.get(name, set())}
+    if names - {"KERNEL_NAME"}:
+        following.add("KERNEL_NAME")
+    return (
+        tuple(pair for pair in pairs if pair.name not in following),
+        tuple(pair for pair in pairs if pair.name in following),
+    )
+
+
+def _renamed(pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
+    return tuple(replace(pair, name=_LABELS.get(pair.name, pair.name)) for pair in pairs)
+
+
+def _short(name: str, value: Value) -> str:
+    if value is None:
+        return "nothing"
+    if name.endswith("_TRANSPOSED"):
+        return {"0": "no", "1": "yes"}.get(str(value), str(value))
+    return f"{str(value)[:_DIGITS]}…" if name in ("template", "compiler_build") else str(value)
+
+
+def _pairs(first: Mapping[str, Value], second: Mapping[str, Value]) -> Iterator[Pair]:
+    for name in dict.fromkeys((*first, *second)):
+        yield Pair(name, first.get(name), second.get(name))
+
+
+def _occupancy(inspection: Inspection) -> dict[str, Value]:
+    resident = inspection.occupancy
+    if resident is None:
+        return {}
+    return {
+        "arch": resident.arch,
+        "share": resident.share,
+        "warps_per_sm": resident.warps_per_sm,
+        "blocks_per_sm": resident.blocks_per_sm,
+        "bound_by": " and ".join(resident.bound_by),
+    }
+
+
+def _instructions(inspection: Inspection) -> dict[str, Value]:
+    mix = inspection.instructions
+    return {} if mix is None else {**mix.classes, "total": mix.total}

@@ -1,0 +1,267 @@
+"""NVCC, as a subprocess. Compiles for any target it knows on a machine without a GPU.
+
+``nvcc --cubin`` runs three programs: the host's C++ compiler, which only preprocesses; ``cicc``, which makes PTX; and
+``ptxas``, which makes CUBIN. Nothing is compiled for the host and nothing is linked, but without a host compiler NVCC
+can do nothing at all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from cache_engine.compilers.base import Compiled
+from cache_engine.compilers.diagnostics import first_error
+from cache_engine.compilers.tools import identities, package_files
+from cache_engine.compilers.workplace import Workplace, sweep, workplace
+from cache_engine.errors import CompileError, CompilerMissing
+from cache_engine.model.fingerprint import ToolchainFingerprint
+from cache_engine.process import renew_after_fork
+
+_HOW_TO_GET = "run: pip install 'gemm-cache[nvcc]', or set CUDA_HOME to a CUDA toolkit"
+# A large kernel takes seconds. Whatever takes longer than this hangs.
+_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Installation:
+    """NVCC as it was found: what runs it, its fingerprint, and what tells whether its files are still those."""
+
+    nvcc: Path
+    host: Path
+    fingerprint: ToolchainFingerprint
+    files: tuple[Path, ...]
+    identities: tuple[tuple[int, ...], ...]
+
+    def check_unchanged(self) -> None:
+        """Refuses files replaced since, as by an upgrade under a running process.
+
+        Raises:
+            CompilerMissing: then a kernel would be kept under the key of another compiler.
+        """
+        if identities(self.files) != self.identities:
+            raise CompilerMissing("NVCC or a header it includes was replaced while this process ran; start it again")
+
+
+class Nvcc:
+    """The ``nvcc`` compiler."""
+
+    name = "nvcc"
+    takes = ".cu"
+    flags: tuple[str, ...] = ("--std=c++17", "--ptxas-options=-v")
+
+    def __init__(self) -> None:
+        """Looks for nothing yet."""
+        self._found: _Installation | None = None
+        self._looking = Lock()
+        self._swept = False
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._looking = Lock()
+
+    def with_flags(self, extra: tuple[str, ...]) -> Nvcc:
+        """The same compiler with more flags; see ``Compiler.with_flags``."""
+        other = Nvcc()
+        other.flags = (*self.flags, *extra)
+        return other
+
+    def fingerprint(self) -> ToolchainFingerprint:
+        """The content of its programs and of every header it includes by itself; see ``Compiler.fingerprint``.
+
+        It has to run the host's preprocessor to know those headers (0.1 s), once in a process.
+        """
+        return self._installation().fingerprint
+
+    def load(self) -> None:
+        """Finds it, and removes what killed compiles have left; see ``Compiler.load``."""
+        self._installation()
+        if not self._swept:
+            self._swept = True
+            sweep()
+
+    def compile(self, source: str, arch: str) -> Compiled:
+        """Compiles for one target; see ``Compiler.compile``. Other threads run meanwhile."""
+        self.load()
+        flags = (f"-arch={arch}", *self.flags)
+        # --keep leaves the PTX beside the CUBIN, so that one run makes both.
+        with self._at_work(source, flags) as place:
+            log = self._run(place, source, arch, (*flags, "--cubin", "--keep", "--keep-dir=."))
+            # Not before: an upgrade may also come between looking and running.
+            self._installation().check_unchanged()
+            return Compiled(place.read("kernel.cubin"), place.read("kernel.ptx"), log.encode())
+
+    def preprocess(self, source: str, arch: str) -> str:
+        """The source as ``cicc`` gets it, with every header NVCC includes by itself; see ``Compiler.preprocess``."""
+        self.load()
+        flags = (f"-arch={arch}", *self.flags)
+        with self._at_work(source, flags) as place:
+            self._run(place, source, arch, (*flags, "-E", "-o", "kernel.ii"))
+            return place.read("kernel.ii").decode("utf-8", "replace")
+
+    @contextmanager
+    def _at_work(self, source: str, flags: tuple[str, ...]) -> Iterator[Workplace]:
+        """A folder with the source in it. What the disk refuses becomes a ``CompileError``."""
+        try:
+            with workplace() as place:
+                place.write("kernel.cu", source.encode())
+                yield place
+        except OSError as error:
+            raise CompileError(
+                f"NVCC could not work in {error.filename or 'the folder for temporary files'}: {error.strerror}",
+                log="",
+                source=source,
+                flags=flags,
+            ) from error
+
+    def _run(self, place: Workplace, source: str, arch: str, arguments: tuple[str, ...]) -> str:
+        """Runs it on ``kernel.cu``; returns what it printed."""
+        found = self._installation()
+        code, log = _execute((str(found.nvcc), f"--compiler-bindir={found.host}", *arguments, "kernel.cu"), place)
+        if code == 0:
+            return log
+        if code is None:
+            problem = f"NVCC had not finished after {_TIMEOUT_S:.0f} s and was stopped; it was compiling for {arch}"
+        elif code < 0:
+            problem = f"NVCC was killed by {signal.Signals(-code).name} while it compiled for {arch}"
+        else:
+            problem = f"NVCC refused the source for {arch}: {first_error(log) or f'exit code {code}'}"
+        raise CompileError(problem, log=log, source=source, flags=arguments)
+
+    def _installation(self) -> _Installation:
+        with self._looking:
+            if self._found is None:
+                self._found = _find_installation()
+            return self._found
+
+
+def _find_installation() -> _Installation:
+    nvcc, host = _find_nvcc(), _find_host_compiler()
+    try:
+        with workplace() as place:
+            place.write("kernel.cu", b"")
+            base = (str(nvcc), f"--compiler-bindir={host}", "-arch=sm_90", *Nvcc.flags)
+            _, plan = _execute((*base, "--dryrun", "--cubin", "kernel.cu"), place)
+            code, log = _execute((*base, "-E", "--compiler-options=-dD", "kernel.cu", "-o", "kernel.ii"), place)
+            text = place.read("kernel.ii").decode("utf-8", "replace") if code == 0 else ""
+    except OSError as error:
+        raise CompilerMissing(f"{nvcc} could not be run: {error.strerror}; {_HOW_TO_GET}") from error
+    version = re.search(r"#define __CUDACC_VER_MAJOR__ (\d+)\n(?s:.*?)#define __CUDACC_VER_MINOR__ (\d+)\n", text)
+    if version is None:
+        cause = first_error(log) or log.strip()[:200] or f"exit code {code}"
+        raise CompilerMissing(f"{nvcc} does not work with {host}: {cause}; name another host compiler in NVCC_CCBIN")
+    tools, headers = _tools(nvcc, plan), _headers(text)
+    files = (*tools, *headers)
+    seen = identities(files)
+    build = f"{_digest_of_files(tools)}+{_digest_of_headers(text, headers)}"
+    fingerprint = ToolchainFingerprint("nvcc", f"{version[1]}.{version[2]}", build)
+    return _Installation(nvcc, host, fingerprint, files, seen)
+
+
+def _find_nvcc() -> Path:
+    """The one in ``CUDA_HOME``, which somebody chose; else the package's; else the first on the path."""
+    places = [Path(os.environ.get("CUDA_HOME") or os.devnull, "bin", "nvcc"), *package_files("bin/nvcc")]
+    for place in places:
+        if os.access(place, os.X_OK):
+            return place.absolute()
+    found = shutil.which("nvcc")
+    if found is None:
+        raise CompilerMissing(f"NVCC is not installed; {_HOW_TO_GET}")
+    return Path(found).absolute()
+
+
+def _find_host_compiler() -> Path:
+    """What NVCC preprocesses with: that of ``NVCC_CCBIN``, NVCC's own variable for it, else what there is."""
+    for name in filter(None, (os.environ.get("NVCC_CCBIN"), "g++", "clang++", "c++")):
+        found = shutil.which(name)
+        if found is not None:
+            return Path(found).absolute()
+    raise CompilerMissing(
+        "NVCC needs a C++ compiler of the host to preprocess with, and there is none; install g++, or name one in "
+        "NVCC_CCBIN, or use the nvrtc compiler, which needs none"
+    )
+
+
+def _tools(nvcc: Path, plan: str) -> tuple[Path, ...]:
+    """The files that turn preprocessed source into code, as a dry run names their folders."""
+    folders = dict(re.findall(r"^#\$ (\w+)=(.*)$", plan, re.MULTILINE))
+    here = Path(folders.get("_HERE_", nvcc.parent))
+    tools = (
+        here / "nvcc",
+        here / "nvcc.profile",
+        here / "ptxas",
+        Path(folders.get("CICC_PATH", here), "cicc"),
+        Path(folders.get("NVVMIR_LIBRARY_DIR", here), "libdevice.10.bc"),
+    )
+    for tool in tools:
+        if not tool.is_file():
+            raise CompilerMissing(f"{nvcc} lacks {tool.name}; {_HOW_TO_GET}")
+    return tools
+
+
+def _headers(preprocessed: str) -> tuple[Path, ...]:
+    """The files that a preprocessed text comes from, in the order of their first line markers."""
+    named = dict.fromkeys(re.findall(r'^# \d+ "(/[^"]+)"', preprocessed, re.MULTILINE))
+    # One marker names the folder it was preprocessed in, with a slash at the end.
+    return tuple(Path(name) for name in named if not name.endswith("/"))
+
+
+def _digest_of_files(files: Sequence[Path]) -> str:
+    from mmap import ACCESS_READ, mmap
+
+    from xxhash import xxh3_128
+
+    hasher = xxh3_128()
+    for path in files:
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            hasher.update(b"%d:" % len(content))
+            hasher.update(content)
+    return hasher.hexdigest()
+
+
+def _digest_of_headers(preprocessed: str, headers: Sequence[Path]) -> str:
+    """Of what the host's compiler defines by itself, and of the headers whole: other targets take other branches."""
+    from xxhash import xxh3_128
+
+    defined = xxh3_128(re.sub(r"^# .*\n", "", preprocessed, flags=re.MULTILINE).encode()).hexdigest()
+    contents = b"".join(b"%d:%b" % (len(content), content) for content in (path.read_bytes() for path in headers))
+    return xxh3_128(defined.encode() + contents).hexdigest()
+
+
+def _execute(command: tuple[str, ...], place: Workplace) -> tuple[int | None, str]:
+    """Runs a program in the workplace; returns its exit code (``None``: out of time) and all it printed.
+
+    It and what it starts form a session of their own, which is killed as a whole if this is interrupted. Of the
+    environment it gets no more than it needs: compilers take flags and folders from variables such as CPATH and
+    NVCC_APPEND_FLAGS, and the key would not know. NVCC runs its programs through a shell, so what it names there has
+    names that are ours: its folder for temporary files is the workplace, called ".".
+    """
+    import subprocess
+
+    process = subprocess.Popen(
+        command,
+        cwd=place.folder,
+        env={"PATH": os.environ.get("PATH", os.defpath), "TMPDIR": ".", "LC_ALL": "C"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=(place.lock,),
+        start_new_session=True,
+    )
+    try:
+        printed, _ = process.communicate(timeout=_TIMEOUT_S)
+        return process.returncode, printed.decode("utf-8", "replace").rstrip()
+    except subprocess.TimeoutExpired:
+        return None, ""
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()

@@ -1,0 +1,89 @@
+"""A folder for one run of a compiler that works on files, gone when the run is over.
+
+The folder is locked for as long as the run lasts, and the programs it starts inherit the lock. So a folder whose lock
+is free belongs to nobody who lives: its process was killed, and whoever comes next may remove it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_PREFIX = "gemm-cache-compile-"
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """A folder, and the open descriptor that holds its lock."""
+
+    folder: Path
+    lock: int
+
+    def write(self, name: str, data: bytes) -> None:
+        """Writes a file in it."""
+        (self.folder / name).write_bytes(data)
+
+    def read(self, name: str) -> bytes:
+        """The content of a file in it."""
+        return (self.folder / name).read_bytes()
+
+
+@contextmanager
+def workplace() -> Iterator[Workplace]:
+    """An empty folder, readable by this user alone, which is removed with all that is in it at the end.
+
+    Raises:
+        OSError: when there is no room for it.
+    """
+    import tempfile  # 3 ms, on the path of every hit
+
+    place = None
+    while place is None:
+        place = _locked(Path(tempfile.mkdtemp(prefix=_PREFIX)))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place.folder, ignore_errors=True)
+        os.close(place.lock)
+
+
+def sweep() -> None:
+    """Removes the folders of processes that were killed, as far as that is possible."""
+    import tempfile
+
+    left: list[str] = []
+    with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
+        left = [entry.path for entry in entries if entry.name.startswith(_PREFIX) and _is_ours(entry)]
+    for path in left:
+        with suppress(OSError):
+            abandoned = _locked(Path(path))
+            if abandoned is not None:
+                shutil.rmtree(abandoned.folder, ignore_errors=True)
+                os.close(abandoned.lock)
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):
+        return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.getuid()
+    return False
+
+
+def _locked(folder: Path) -> Workplace | None:
+    """The folder with its lock held; ``None`` when another has it, or has removed it."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), os.stat(folder)):
+            return Workplace(folder, lock)
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(lock)
+    return None

@@ -1,0 +1,175 @@
+"""A result as it is kept and exchanged: a JSON object, and the key it is found by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from xxhash import xxh3_64_hexdigest
+
+from cache_engine.errors import CorruptEntry, UsageError
+from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, ORDERS, Evaluation, Partition, SearchMode, Tile
+from cache_engine.evaluator.problem import EvaluationProblem
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """Sizes: G products of M × K by K × N."""
+
+    G: int
+    M: int
+    K: int
+    N: int
+
+
+class Dtypes(msgspec.Struct, frozen=True):
+    """Element types of A and B, and of C."""
+
+    input: str
+    output: str
+
+
+class Mode(msgspec.Struct, frozen=True):
+    """What was searched and counted; see ``SearchMode``."""
+
+    tile_search: bool
+    partition_search: bool
+    reduce_partial_sums: bool = False
+    compute_rate: float = 1.0
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What was found; see ``Evaluation``."""
+
+    latency_us: float
+    compute_us: float
+    memory_us: float
+    flops: int
+    traffic_bytes: int
+    arch_utilization: float
+    effective_utilization: float
+    alignment_efficiency: float
+    tile: dict[str, int]
+    order: str
+    partition: dict[str, int]
+
+
+class Metadata(msgspec.Struct, frozen=True):
+    """How a result came about. ``checksum`` is XXH3 of all the rest but this; other tools may leave it out."""
+
+    timestamp: float
+    search_time_ms: float
+    num_searched_partitions: int = 0
+    num_searched_tiles: int = 0
+    model_version: str = MODEL_VERSION
+    checksum: str = ""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A result as it is kept."""
+
+    shape: Shape
+    dtypes: Dtypes
+    search_mode: Mode
+    result: Result
+    metadata: Metadata
+
+    def key(self) -> str:
+        """Under which it is kept."""
+        return key_of(self.problem(), self.mode(), self.metadata.model_version)
+
+    def problem(self) -> EvaluationProblem:
+        """What was asked; raises ``InvalidProblem`` when that cannot have been."""
+        s = self.shape
+        return EvaluationProblem(s.M, s.N, s.K, s.G, self.dtypes.input, self.dtypes.output)
+
+    def mode(self) -> SearchMode:
+        """How it was searched; raises ``UsageError`` when that cannot have been."""
+        m = self.search_mode
+        return SearchMode(m.tile_search, m.partition_search, m.reduce_partial_sums, m.compute_rate)
+
+    def evaluation(self) -> Evaluation:
+        """The result as the search gave it."""
+        r, m = self.result, self.metadata
+        return Evaluation(
+            r.latency_us, r.compute_us, r.memory_us, r.flops, r.traffic_bytes, r.arch_utilization,
+            r.effective_utilization, r.alignment_efficiency, Tile(**r.tile), r.order, Partition(**r.partition),
+            m.num_searched_partitions, m.num_searched_tiles,
+        )  # fmt: skip
+
+
+_decode = msgspec.json.Decoder(Entry).decode
+
+
+def key_of(problem: EvaluationProblem, mode: SearchMode, model_version: str = MODEL_VERSION) -> str:
+    """The key of a result on one accelerator: such as ``core-grid-1/1x64x7168x2112/bf16-bf16/tp``.
+
+    The evaluator with the major version of its model; G, M, K, N; types; then ``t`` when tiles were searched, ``p``
+    when partitions were, ``r`` when adding up partial sums counts, and the compute rate when it is not 1.
+    """
+    p = problem
+    searched = ("t" if mode.tile_search else "") + ("p" if mode.partition_search else "")
+    options = ("r" if mode.reduce_partial_sums else "") + ("" if mode.compute_rate == 1 else f"x{mode.compute_rate!r}")
+    major = model_version.partition(".")[0]
+    sizes = f"{p.batch}x{p.m}x{p.k}x{p.n}"
+    return f"{EVALUATOR}-{major}/{sizes}/{p.dtype}-{p.out_dtype}/{searched or '-'}{options}"
+
+
+def make_entry(
+    problem: EvaluationProblem, mode: SearchMode, evaluation: Evaluation, search_ms: float, timestamp: float
+) -> Entry:
+    """A result to be kept, with its checksum."""
+    e = evaluation
+    entry = Entry(
+        Shape(problem.batch, problem.m, problem.k, problem.n),
+        Dtypes(problem.dtype, problem.out_dtype),
+        Mode(mode.tile_search, mode.partition_search, mode.reduce_partial_sums, mode.compute_rate),
+        Result(
+            e.latency_us, e.compute_us, e.memory_us, e.flops, e.traffic_bytes, e.arch_utilization,
+            e.effective_utilization, e.alignment_efficiency, e.tile._asdict(), e.order, e.partition._asdict(),
+        ),
+        Metadata(timestamp, search_ms, e.searched_partitions, e.searched_tiles),
+    )  # fmt: skip
+    return _with_checksum(entry, _checksum(entry))
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """The entry's JSON text."""
+    return msgspec.json.encode(entry)
+
+
+def decode_entry(data: bytes | msgspec.Raw, key: str = "") -> Entry:
+    """The entry in a JSON text.
+
+    Args:
+        key: that it must have, if any.
+
+    Raises:
+        CorruptEntry: when it is none, or not what its checksum was made of, or not what its key says.
+    """
+    try:
+        entry = _decode(data)
+        found = entry.key()
+        _check_choice(entry.result)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, UsageError) as error:
+        raise CorruptEntry(f"it is no result: {error}") from error
+    if entry.metadata.checksum and entry.metadata.checksum != _checksum(entry):
+        raise CorruptEntry("it does not match its checksum")
+    if key and found != key:
+        raise CorruptEntry(f"it is the result of {found}")
+    return entry
+
+
+def _check_choice(result: Result) -> None:
+    if set(result.tile) != {"m", "n", "k"} or set(result.partition) != {"g", "m", "n", "k"}:
+        raise UsageError("tile must have m, n and k, and partition g, m, n and k")
+    if result.order not in ORDERS:
+        raise UsageError(f"order is {result.order[:20]!r}; it must be one of: {', '.join(ORDERS)}")
+
+
+def _checksum(entry: Entry) -> str:
+    return xxh3_64_hexdigest(msgspec.json.encode(_with_checksum(entry, "")))
+
+
+def _with_checksum(entry: Entry, checksum: str) -> Entry:
+    metadata: Any = msgspec.structs.replace(entry.metadata, checksum=checksum)
+    return msgspec.structs.replace(entry, metadata=metadata)

@@ -1,0 +1,142 @@
+"""One accelerator's results in one process: what was found, what is to be written, what is to be counted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+
+import msgspec
+
+from cache_engine.errors import CorruptEntry, StoreError
+from cache_engine.evaluations.entry import Entry, decode_entry, encode_entry
+from cache_engine.evaluator.cost import MODEL_VERSION
+from cache_engine.evaluator.hardware import Hardware
+from cache_engine.store.results import NewResult, ResultFile, Snapshot, Usage
+
+_log = logging.getLogger(__name__)
+
+
+class ResultSet:
+    """Used by one thread at a time."""
+
+    def __init__(self, file: ResultFile, now: Callable[[], float]) -> None:
+        self.file = file
+        self._now = now
+        self._found: dict[str, Entry] = {}
+        self._unwritten: list[NewResult] = []
+        self._hits: dict[str, int] = {}
+        self._misses = 0
+
+    def load(self) -> Snapshot:
+        """All that is on disk, and what is not written yet."""
+        snapshot = self.file.load()
+        for new in self._unwritten:
+            snapshot.cache_entries[new.key] = msgspec.Raw(new.entry)
+        return snapshot
+
+    def find(self, key: str) -> Entry | None:
+        """The result of a key, of a model that would find the same now; counts the lookup."""
+        entry = self._found.get(key)
+        if entry is None:
+            entry = self._look(key)
+        if entry is None:
+            self._misses += 1
+        else:
+            self._hits[key] = self._hits.get(key, 0) + 1
+        return entry
+
+    def _look(self, key: str) -> Entry | None:
+        try:
+            # What is in memory may be behind; it is read again when the key is not there.
+            raw = self.file.snapshot.cache_entries.get(key) or self.file.load().cache_entries.get(key)
+        except (OSError, StoreError) as error:
+            _log.warning("kept results cannot be read: %s", error)
+            return None
+        if raw is None:
+            return None
+        try:
+            entry = decode_entry(raw, key)
+        except CorruptEntry as error:
+            _log.warning("result %s is passed over and made again: %s", key, error)
+            return None
+        if _minor(entry.metadata.model_version) != _minor(MODEL_VERSION):
+            return None  # worth making again
+        self._found[key] = entry
+        return entry
+
+    def add(self, entry: Entry) -> None:
+        """Takes a result in, to be written by ``save``."""
+        key, metadata = entry.key(), entry.metadata
+        self._found[key] = entry
+        self._unwritten.append(NewResult(key, metadata.timestamp, metadata.search_time_ms, encode_entry(entry)))
+
+    def save(self, *, usage: bool) -> str:
+        """Writes what is not written yet; returns why that failed, and then keeps it for the next time."""
+        counted = Usage(self._now(), self._hits, self._misses) if usage and (self._hits or self._misses) else None
+        if not self._unwritten and counted is None:
+            return ""
+        try:
+            self.file.append(self._unwritten, counted)
+        except (OSError, StoreError) as error:
+            return str(error)
+        self._unwritten = []
+        if counted is not None:
+            self._hits, self._misses = {}, 0
+        return ""
+
+    def drop(self, victims: dict[str, float], gone: list[str]) -> None:
+        """Takes results out that were not used after the time given for each; lists them in ``gone``."""
+
+        def change(snapshot: Snapshot) -> None:
+            for key, unused_since in victims.items():
+                if key in snapshot.cache_entries and last_used(snapshot, key) <= unused_since:
+                    del snapshot.cache_entries[key]
+                    snapshot.usage.pop(key, None)
+                    self._found.pop(key, None)
+                    gone.append(key)
+
+        self.file.fold(change)
+
+    def close(self) -> None:
+        """Folds a log that is long beside its snapshot, and lets it go."""
+        with suppress(OSError, StoreError):
+            self.file.fold_if_long()
+        self.file.close()
+
+
+@lru_cache(maxsize=256)
+def fingerprint_of(hardware: Hardware) -> str:
+    """The fingerprint, computed once."""
+    return hardware.fingerprint()
+
+
+def last_used(snapshot: Snapshot, key: str) -> float:
+    """When a result was last used, or made; never for one that cannot be read."""
+    used = snapshot.usage.get(key)
+    if used is None:
+        with suppress(CorruptEntry):
+            used = decode_entry(snapshot.cache_entries[key]).metadata.timestamp
+    return used or 0.0
+
+
+def is_older(raw: msgspec.Raw, entry: Entry) -> bool:
+    """Whether what is kept cannot be read, or is of an older model than an entry with the same key."""
+    try:
+        return _version(decode_entry(raw).metadata.model_version) < _version(entry.metadata.model_version)
+    except CorruptEntry:
+        return True
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdecimal())
+
+
+def _minor(version: str) -> str:
+    return version.rpartition(".")[0]
+
+
+def adopt(theirs: Snapshot, snapshot: Snapshot) -> None:
+    """Gives results that were all imported the history they come with."""
+    snapshot.statistics, snapshot.usage = theirs.statistics, theirs.usage

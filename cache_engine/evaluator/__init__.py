@@ -1,0 +1,10 @@
+"""How long a GEMM would take on an accelerator, by arithmetic alone.
+
+- ``hardware`` — an accelerator's description, and its fingerprint
+- ``chips`` — accelerators and GPUs by name or from a file
+- ``problem`` — what is asked
+- ``cost`` — the core-grid cost model: formulas for one partition, one block, one tile
+- ``search`` — the best partition, tile and loop order under that model
+- ``gpu`` — a model of real GPUs, calibrated on measured latencies
+- ``fit_gpu`` · ``validation`` — how it was calibrated, and how well it does beside roofline
+"""

@@ -1,0 +1,73 @@
+"""Chips by name or from a file: accelerators of the core-grid model, and GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cache_engine.errors import InvalidHardware
+from cache_engine.evaluator.hardware import PRESETS, Hardware
+
+if TYPE_CHECKING:
+    from cache_engine.evaluator.gpu import Gpu
+
+_FILE_BYTES = 2**20
+
+
+def load_chip(name_or_file: str | Path) -> Hardware | Gpu:
+    """A known chip by its name, else the JSON file of that path; one with a field ``sms`` describes a GPU.
+
+    Raises:
+        InvalidHardware: when there is neither, or the file's fields cannot be right.
+    """
+    name = str(name_or_file).upper()
+    if name in PRESETS:
+        return PRESETS[name]
+    from cache_engine.evaluator.gpu import GPUS, Gpu  # brings in NumPy
+
+    if name in GPUS:
+        return GPUS[name]
+    path = Path(name_or_file)
+    description = _read(path)
+    try:
+        if isinstance(description, dict) and "sms" in description:
+            return Gpu.from_dict(description, str(path))
+        return Hardware.from_dict(description, str(path))
+    except InvalidHardware as error:
+        text = str(error)
+        raise InvalidHardware(text if text.startswith(str(path)) else f"{path}: {text}") from error
+
+
+def load_hardware(name_or_file: str | Path) -> Hardware:
+    """As ``load_chip``, for the core-grid model alone.
+
+    Raises:
+        InvalidHardware: also when it is a GPU.
+    """
+    chip = load_chip(name_or_file)
+    if not isinstance(chip, Hardware):
+        raise InvalidHardware(f"{chip.name} is a GPU; the core-grid model knows {', '.join(PRESETS)} and files")
+    return chip
+
+
+def _read(path: Path) -> Any:
+    from cache_engine.evaluator.gpu import GPUS
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(_FILE_BYTES + 1)
+    except OSError as error:
+        names = ", ".join((*PRESETS, *GPUS))
+        raise InvalidHardware(
+            f"{str(path)!r} is neither a known chip ({names}) nor a file that can be read: {error.strerror}"
+        ) from error
+    except ValueError as error:
+        raise InvalidHardware(f"{str(path)!r} is no name of a chip or file") from error
+    if len(data) > _FILE_BYTES:
+        raise InvalidHardware(f"{path} is larger than 1 MiB; a description of hardware is a small JSON object")
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidHardware(f"{path} is no JSON: {error}") from error

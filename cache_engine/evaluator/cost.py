@@ -1,0 +1,264 @@
+"""The core-grid cost model, version 1: what one partition, with one tile and loop order, costs.
+
+The chip's cores stand in a grid of partition.g × m × n × k. Each dimension is cut into blocks of ceil(dim / p); the
+last block is what is left. A core holds one tile of A, B and C at a time in its SRAM and streams the rest from DRAM.
+The loop order says which operand stays: with ``mnk`` a tile of C is finished before the next is begun, with ``nkm`` a
+tile of B stays and with ``mkn`` a tile of A, while partial sums of C, in fp32, go out to DRAM and back once for each
+further step along k. Computing and moving data overlap in part.
+
+The latency of a partition is that of its slowest core. That is the first: its block is cut short in no dimension, and
+both times grow with every dimension. All cores work with the tile and order of the first one's block.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cache_engine.errors import UsageError
+from cache_engine.evaluator.hardware import Hardware
+from cache_engine.evaluator.problem import EvaluationProblem
+
+EVALUATOR = "core-grid"
+MODEL_VERSION = "1.0.0"
+"""Major: other results for the same question. Minor: results worth computing again. Patch: the same results."""
+
+ORDERS = ("mnk", "nkm", "mkn")
+"""Loop orders, in the order they are preferred at equal traffic."""
+
+PARTIAL_BYTES = 8
+"""A partial sum, in fp32, written and read again."""
+
+
+class Tile(NamedTuple):
+    """What a core holds at a time: m × k of A, k × n of B, m × n of C."""
+
+    m: int
+    n: int
+    k: int
+
+
+class Partition(NamedTuple):
+    """Into how many parts each dimension is cut; the product is the number of cores."""
+
+    g: int
+    m: int
+    n: int
+    k: int
+
+
+class Block(NamedTuple):
+    """A core's share of one product."""
+
+    m: int
+    n: int
+    k: int
+
+
+class Tiling(NamedTuple):
+    """How a core works through its block, and the bytes that moves, for one product."""
+
+    tile: Tile
+    order: str
+    traffic: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchMode:
+    """What is searched and which optional costs count. Everything here is part of a result's key.
+
+    Args:
+        tile_search: whether the best tile is looked for; without it, tiles are one cube.
+        partition_search: whether the best partition is; without it, it is a square grid over m and n when the number of
+            cores is a square, else m alone is cut.
+        reduce_partial_sums: count also the DRAM traffic of adding up what cores that share k have: each further part's
+            sums, in fp32, written and read once, the work spread evenly over these cores.
+        compute_rate: how many times as fast as its clock says the matrix unit multiplies this dtype.
+
+    Raises:
+        UsageError: when the rate is no number above 0.
+    """
+
+    tile_search: bool = True
+    partition_search: bool = True
+    reduce_partial_sums: bool = False
+    compute_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        rate = self.compute_rate
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 1e-6 <= rate <= 1e6:
+            raise UsageError(f"compute_rate is {rate!r}; it must be a number from 0.000001 to 1,000,000")
+        object.__setattr__(self, "compute_rate", float(rate))
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What the model says about a problem on an accelerator.
+
+    Attributes:
+        latency_us: of the whole problem, which is that of its slowest core.
+        compute_us, memory_us: that core's time computing and moving data.
+        flops: of all cores.
+        traffic_bytes: between DRAM and all cores.
+        arch_utilization: computing time as a share of the latency.
+        effective_utilization: flops as a share of what the chip's peak would do in the latency.
+        alignment_efficiency: flops as a share of those spent when every core's block is padded to whole cubes.
+        tile, order, partition: the choice that gives this latency.
+        searched_partitions, searched_tiles: how many were looked at.
+    """
+
+    latency_us: float
+    compute_us: float
+    memory_us: float
+    flops: int
+    traffic_bytes: int
+    arch_utilization: float
+    effective_utilization: float
+    alignment_efficiency: float
+    tile: Tile
+    order: str
+    partition: Partition
+    searched_partitions: int = 0
+    searched_tiles: int = 0
+
+
+def ceil_div(number: int, divisor: int) -> int:
+    """The quotient of whole numbers, rounded up."""
+    return -(-number // divisor)
+
+
+def align_up(number: int, multiple: int) -> int:
+    """The next multiple that is not smaller."""
+    return -(-number // multiple) * multiple
+
+
+def fitting_k(hardware: Hardware, tile_m: int, tile_n: int, in_bytes: int, out_bytes: int) -> int:
+    """How much of k fits into SRAM beside a tile of C; below 1 when the tile is too large."""
+    rows = align_up(tile_m, hardware.lane_num)
+    available = hardware.usable_sram - rows * align_up(tile_n * out_bytes, hardware.align_bytes)
+    return available // ((rows + align_up(tile_n, hardware.lane_num)) * in_bytes)
+
+
+def tile_k(k: int, fitting: int, cube_k: int) -> int:
+    """A tile's k: all of the block's if that fits, in whole cubes if it is one or more."""
+    size = min(k, fitting)
+    return size - size % cube_k if size >= cube_k else size
+
+
+def cube_tile(hardware: Hardware, block: Block) -> Tile:
+    """The tile of one cube: used without tile search, and where no tile fits into SRAM."""
+    return Tile(hardware.cube_m, hardware.cube_n, min(block.k, hardware.cube_k))
+
+
+def traffic(block: Block, tile: Tile, order: str, in_bytes: int, out_bytes: int) -> int:
+    """Bytes between DRAM and a core for one product of its block."""
+    m, n, k = block
+    a, b, c = m * k * in_bytes, k * n * in_bytes, m * n * out_bytes
+    if order == "mnk":
+        return a * ceil_div(n, tile.n) + b * ceil_div(m, tile.m) + c
+    partial = PARTIAL_BYTES * m * n * (ceil_div(k, tile.k) - 1)
+    if order == "nkm":
+        return b + a * ceil_div(n, tile.n) + partial + c
+    return a + b * ceil_div(m, tile.m) + partial + c
+
+
+def tiling_of(block: Block, tile: Tile, in_bytes: int, out_bytes: int) -> Tiling:
+    """A tile with its first loop order of least traffic."""
+    costs = [traffic(block, tile, order, in_bytes, out_bytes) for order in ORDERS]
+    least = min(costs)
+    return Tiling(tile, ORDERS[costs.index(least)], least)
+
+
+def fixed_partition(cores: int) -> Partition:
+    """The partition when none is searched."""
+    root = math.isqrt(cores)
+    return Partition(1, root, root, 1) if root * root == cores else Partition(1, cores, 1, 1)
+
+
+def nominal_block(problem: EvaluationProblem, partition: Partition) -> tuple[int, Block]:
+    """How many products the first core computes, and its block of each."""
+    _, m, n, k = partition
+    block = Block(ceil_div(problem.m, m), ceil_div(problem.n, n), ceil_div(problem.k, k))
+    return ceil_div(problem.batch, partition.g), block
+
+
+class Times(NamedTuple):
+    """What the slowest core takes, in seconds."""
+
+    latency: float
+    compute: float
+    memory: float
+
+
+def times(hardware: Hardware, mode: SearchMode, problem: EvaluationProblem, at: Partition, tiling: Tiling) -> Times:
+    """What the slowest core takes for a partition, its block tiled so."""
+    products, block = nominal_block(problem, at)
+    padded = (
+        align_up(block.m, hardware.cube_m) * align_up(block.k, hardware.cube_k) * align_up(block.n, hardware.cube_n)
+    )
+    cube = hardware.cube_m * hardware.cube_k * hardware.cube_n
+    compute = products * padded / (cube * (hardware.freq_ghz * 1e9) * mode.compute_rate)
+    moved: float = products * tiling.traffic
+    if mode.reduce_partial_sums:
+        parts = ceil_div(problem.k, block.k)
+        moved += products * PARTIAL_BYTES * block.m * block.n * (parts - 1) / parts
+    memory = moved / (hardware.dram_bandwidth / hardware.num_cores)
+    overlap = hardware.compute_dma_overlap
+    return Times(max(compute, memory) + (1 - overlap) * min(compute, memory), compute, memory)
+
+
+def describe(
+    hardware: Hardware,
+    mode: SearchMode,
+    problem: EvaluationProblem,
+    partition: Partition,
+    tiling: Tiling,
+    searched: tuple[int, int],
+) -> Evaluation:
+    """Everything about the partition that was chosen; sums go over all cores."""
+    took = times(hardware, mode, problem, partition, tiling)
+    _, block = nominal_block(problem, partition)
+    return Evaluation(
+        latency_us=took.latency * 1e6,
+        compute_us=took.compute * 1e6,
+        memory_us=took.memory * 1e6,
+        flops=problem.flops,
+        traffic_bytes=_total_traffic(mode, problem, block, tiling),
+        arch_utilization=took.compute / took.latency,
+        effective_utilization=problem.flops / (took.latency * hardware.peak_flops),
+        alignment_efficiency=problem.flops / _padded_flops(hardware, problem, block),
+        tile=tiling.tile,
+        order=tiling.order,
+        partition=partition,
+        searched_partitions=searched[0],
+        searched_tiles=searched[1],
+    )
+
+
+def _parts(size: int, part: int) -> list[tuple[int, int]]:
+    """A dimension cut into parts: sizes, each with how often it occurs; parts with nothing in them are left out."""
+    whole, rest = divmod(size, part)
+    return [(length, count) for length, count in ((part, whole), (rest, 1)) if length and count]
+
+
+def _total_traffic(mode: SearchMode, problem: EvaluationProblem, block: Block, tiling: Tiling) -> int:
+    """Bytes of all cores. Every product is computed once, so it does not matter how they are spread."""
+    total = 0
+    for m, m_count in _parts(problem.m, block.m):
+        for n, n_count in _parts(problem.n, block.n):
+            for k, k_count in _parts(problem.k, block.k):
+                share = traffic(Block(m, n, k), tiling.tile, tiling.order, problem.in_bytes, problem.out_bytes)
+                total += m_count * n_count * k_count * share
+    if mode.reduce_partial_sums:
+        total += PARTIAL_BYTES * problem.m * problem.n * (ceil_div(problem.k, block.k) - 1)
+    return problem.batch * total
+
+
+def _padded_flops(hardware: Hardware, problem: EvaluationProblem, block: Block) -> int:
+    flops = 2 * problem.batch
+    for size, part, cube in zip(
+        (problem.m, problem.n, problem.k), block, (hardware.cube_m, hardware.cube_n, hardware.cube_k), strict=True
+    ):
+        flops *= sum(count * align_up(length, cube) for length, count in _parts(size, part))
+    return flops

@@ -1,0 +1,161 @@
+"""Accelerators of the core-grid model: cores with a matrix unit and SRAM each, sharing DRAM bandwidth."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from cache_engine.errors import InvalidHardware
+
+_LIMIT_INT = 2**40
+_LIMIT_CORES = 65_536
+_LIMIT_FLOAT = 1e18
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """An accelerator. Every field enters the fingerprint, so results of two descriptions are never mixed.
+
+    Args:
+        name: what it is called.
+        num_cores: cores that share the work, at most 65 536.
+        cube_m, cube_k, cube_n: the block its matrix unit multiplies in one cycle.
+        freq_ghz: clock of the matrix unit, in 10⁹ cycles per second.
+        sram_bytes: on-chip memory of one core.
+        sram_utilization: share of it that tiles may fill, above 0, at most 1.
+        dram_bandwidth: bytes per second of the whole chip; each core has an equal share.
+        lane_num: rows of a tile in SRAM are padded to a multiple of this many.
+        align_bytes: bytes of a row of C in SRAM are padded to a multiple of this.
+        compute_dma_overlap: share of the shorter of computing and moving data that hides behind the longer, 0 to 1.
+
+    Raises:
+        InvalidHardware: naming the field and what it may be.
+    """
+
+    name: str
+    num_cores: int
+    cube_m: int
+    cube_k: int
+    cube_n: int
+    freq_ghz: float
+    sram_bytes: int
+    sram_utilization: float
+    dram_bandwidth: float
+    lane_num: int
+    align_bytes: int
+    compute_dma_overlap: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name or len(self.name) > 100 or not self.name.isprintable():
+            raise InvalidHardware(f"name is {self.name!r}; it must be a text of 1 to 100 printable characters")
+        for name in _WHOLE:
+            value = getattr(self, name)
+            limit = _LIMIT_CORES if name == "num_cores" else _LIMIT_INT
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= limit or value % 1:
+                raise InvalidHardware(f"{name} is {value!r}; it must be a whole number from 1 to {limit:,}")
+            object.__setattr__(self, name, int(value))
+        for name, zero_too, high in (
+            ("freq_ghz", False, _LIMIT_FLOAT),
+            ("dram_bandwidth", False, _LIMIT_FLOAT),
+            ("sram_utilization", False, 1),
+            ("compute_dma_overlap", True, 1),
+        ):
+            value = getattr(self, name)
+            number = not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value <= high
+            if not number or (value == 0 and not zero_too):
+                what = "from 0" if zero_too else "above 0"
+                raise InvalidHardware(f"{name} is {value!r}; it must be a number {what}, at most {high:g}")
+            object.__setattr__(self, name, float(value))
+
+    @property
+    def peak_flops(self) -> float:
+        """Floating-point operations per second of the whole chip, a multiply-add counted as two."""
+        return 2.0 * self.num_cores * self.cube_m * self.cube_k * self.cube_n * self.freq_ghz * 1e9
+
+    @property
+    def usable_sram(self) -> int:
+        """Bytes of a core's SRAM that tiles may fill."""
+        return math.floor(self.sram_bytes * self.sram_utilization)
+
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits that differ between any two descriptions that differ in a field."""
+        parts = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            text = value.hex() if isinstance(value, float) else str(value)
+            parts.append(f"{len(field.name)}:{field.name}{len(text)}:{text}")
+        return hashlib.sha256("".join(("13:core-grid-hw1", *parts)).encode()).hexdigest()[:32]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field, as ``from_dict`` takes them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_dict(cls, description: Any, source: str = "hardware") -> Hardware:
+        """The hardware that a JSON object describes.
+
+        ``peak_flops`` may stand for ``freq_ghz``, which then follows from it; where both are given they must agree.
+
+        Raises:
+            InvalidHardware: naming the field that is missing, unknown, contradictory or out of range.
+        """
+        if not isinstance(description, dict):
+            raise InvalidHardware(f"{source} is no JSON object of fields such as name and num_cores")
+        values = dict(description)
+        peak = values.pop("peak_flops", None)
+        names = [field.name for field in fields(cls)]
+        unknown = sorted(map(str, set(values) - set(names)))
+        if unknown:
+            raise InvalidHardware(f"{source} has an unknown field {unknown[0]!r}; fields are: {', '.join(names)}")
+        given = {"freq_ghz": 1.0, **values} if peak is not None else values
+        missing = [name for name in names if name not in given]
+        if missing:
+            hint = " (or peak_flops)" if missing[0] == "freq_ghz" else ""
+            raise InvalidHardware(f"{source} lacks the field {missing[0]}{hint}")
+        hardware = cls(**given)
+        if peak is None:
+            return hardware
+        if isinstance(peak, bool) or not isinstance(peak, int | float) or not 0 < peak <= 1e30:
+            raise InvalidHardware(f"peak_flops is {peak!r}; it must be a number above 0")
+        freq_ghz = hardware.freq_ghz * peak / hardware.peak_flops
+        if "freq_ghz" in values and not math.isclose(freq_ghz, hardware.freq_ghz, rel_tol=1e-6):
+            raise InvalidHardware(
+                f"peak_flops {peak:g} and freq_ghz {hardware.freq_ghz:g} contradict each other: this peak needs "
+                f"{freq_ghz:g} GHz; leave one out"
+            )
+        return hardware if "freq_ghz" in values else replace(hardware, freq_ghz=freq_ghz)
+
+
+_WHOLE = ("num_cores", "cube_m", "cube_k", "cube_n", "sram_bytes", "lane_num", "align_bytes")
+
+
+def _sg226(name: str, cores: int, tflops: float, dram_bandwidth: float) -> Hardware:
+    return Hardware.from_dict(
+        {
+            "name": name,
+            "num_cores": cores,
+            "cube_m": 16,
+            "cube_k": 32,
+            "cube_n": 8,
+            "peak_flops": tflops * 1e12,
+            "sram_bytes": 2 * 2**20,
+            "sram_utilization": 0.45,
+            "dram_bandwidth": dram_bandwidth,
+            "lane_num": 16,
+            "align_bytes": 32,
+            "compute_dma_overlap": 0.8,
+        }
+    )
+
+
+PRESETS = {
+    hardware.name: hardware
+    for hardware in (
+        _sg226("SG2260E", 64, 768, 11_468.8e9),
+        _sg226("SG2261", 64, 256, 4e12),
+        _sg226("SG2262", 64, 384, 12e12),
+    )
+}
+"""Accelerators known by name, each by its public configuration."""

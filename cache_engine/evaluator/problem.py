@@ -1,0 +1,78 @@
+"""What an evaluator is asked: a matrix multiplication, of any size and of types that no kernel here need have."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+from cache_engine.errors import InvalidProblem
+
+MAX_DIMENSION = 10**12
+
+ITEMSIZE = {"fp64": 8, "fp32": 4, "tf32": 4, "int32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+"""Bytes of one element, by type."""
+
+_NARROW_OUTPUT = {"fp8": "bf16", "int8": "bf16", "tf32": "fp32"}
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationProblem:
+    """C = A · B, ``batch`` times; A is m × k, B is k × n, C is m × n.
+
+    Args:
+        m, n, k, batch: sizes, each from 1 to 10¹².
+        dtype: element type of A and B; a name in ``ITEMSIZE``.
+        out_dtype: element type of C; by default that of the inputs, but bf16 for fp8 and int8.
+
+    Raises:
+        InvalidProblem: naming the field and what it may be.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    dtype: str = "bf16"
+    out_dtype: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("m", "n", "k", "batch"):
+            object.__setattr__(self, name, _size(name, getattr(self, name)))
+        if not self.out_dtype:
+            object.__setattr__(self, "out_dtype", _NARROW_OUTPUT.get(str(self.dtype), self.dtype))
+        for what, dtype in (("dtype", self.dtype), ("out dtype", self.out_dtype)):
+            if not isinstance(dtype, str) or dtype not in ITEMSIZE:
+                raise InvalidProblem(f"unknown {what} {dtype!r}; use one of: {', '.join(ITEMSIZE)}")
+
+    @property
+    def in_bytes(self) -> int:
+        """Bytes of one element of A or B."""
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def out_bytes(self) -> int:
+        """Bytes of one element of C."""
+        return ITEMSIZE[self.out_dtype]
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, a multiply-add counted as two."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of A, B and C, each counted once."""
+        operands = (self.m * self.k + self.k * self.n) * self.in_bytes
+        return self.batch * (operands + self.m * self.n * self.out_bytes)
+
+
+def _size(name: str, value: Any) -> int:
+    try:
+        size = operator.index(value)
+    except TypeError:
+        size = 0
+    if isinstance(value, bool) or not 1 <= size <= MAX_DIMENSION:
+        shown = f"{size:,}" if size and not isinstance(value, bool) else repr(value)
+        raise InvalidProblem(f"{name} is {shown}; it must be a whole number from 1 to {MAX_DIMENSION:,}")
+    return size

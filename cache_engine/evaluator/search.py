@@ -1,0 +1,287 @@
+"""The best partition, tile and loop order of the core-grid model: exactly the optimum, ties included, in milliseconds.
+
+Nothing is sampled or given up early. What makes it fast:
+
+- A tile that is no larger in any dimension than one generated before it never comes first, so no tile has to be
+  dropped by comparing: the first of least traffic is the same with and without.
+- With order mnk traffic does not depend on the tile's k, so for each m the best n is the largest that fits. With nkm it
+  does not depend on the tile's m, nor with mkn on its n, so the best is the smallest, which leaves most room for k.
+  Each order takes one pass over one dimension. Which n fits beside which m depends on the chip alone and is kept.
+- Each partition has a lower bound: its exact computing time, with the traffic that SRAM of that size needs at least.
+  Partitions are looked at from the lowest bound on, until none can beat the best.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cache_engine.errors import InvalidHardware
+from cache_engine.evaluator.cost import (
+    PARTIAL_BYTES,
+    Block,
+    Evaluation,
+    Partition,
+    SearchMode,
+    Tile,
+    Tiling,
+    align_up,
+    ceil_div,
+    cube_tile,
+    describe,
+    fitting_k,
+    fixed_partition,
+    nominal_block,
+    tile_k,
+    tiling_of,
+    times,
+    traffic,
+)
+from cache_engine.evaluator.hardware import Hardware
+from cache_engine.evaluator.problem import EvaluationProblem
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SLACK = 1 + 1e-9
+"""Bounds are computed with rounding; a partition is passed over only when it is worse by more than that."""
+
+_MOST_TILES = 2**22
+_EXACT = 2**62
+
+
+def evaluate(problem: EvaluationProblem, hardware: Hardware, mode: SearchMode | None = None) -> Evaluation:
+    """The best that the core-grid model finds for a problem on an accelerator.
+
+    Raises:
+        InvalidHardware: when its cubes are so small, or its SRAM so large, that tiles are too many to search.
+    """
+    mode = mode or SearchMode()
+    search = _BlockSearch(problem, hardware, mode)
+    if not mode.partition_search:
+        chosen = fixed_partition(hardware.num_cores)
+        tiling = search.tiling(nominal_block(problem, chosen)[1])
+        return describe(hardware, mode, problem, chosen, tiling, (1, search.tiles))
+    partitions, grid = _partitions(hardware.num_cores)
+    bounds = _lower_bounds(problem, hardware, mode, grid)
+    least, first, best, looked_at = float("inf"), len(partitions), None, 0
+    for index in np.argsort(bounds, kind="stable").tolist():
+        if bounds[index] > least * _SLACK:
+            break
+        looked_at += 1
+        partition = partitions[index]
+        tiling = search.tiling(nominal_block(problem, partition)[1])
+        latency = times(hardware, mode, problem, partition, tiling).latency
+        if latency < least or (latency == least and index < first):
+            least, first, best = latency, index, tiling
+    assert best is not None  # noqa: S101 (there is always a partition, and the first is never passed over)
+    return describe(hardware, mode, problem, partitions[first], best, (looked_at, search.tiles))
+
+
+@lru_cache(maxsize=32)
+def _partitions(cores: int) -> tuple[list[Partition], NDArray[np.float64]]:
+    """Every ordered partition, p_g ascending, then p_m, then p_n; also as rows of an array."""
+    divisors = [number for number in range(1, cores + 1) if cores % number == 0]
+    partitions = [
+        Partition(g, m, n, cores // (g * m * n))
+        for g in divisors
+        for m in divisors
+        if cores // g % m == 0
+        for n in divisors
+        if cores // g // m % n == 0
+    ]
+    return partitions, np.array(partitions, dtype=np.float64).T
+
+
+def _lower_bounds(
+    problem: EvaluationProblem, hardware: Hardware, mode: SearchMode, grid: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """For each partition, seconds that it takes at least."""
+    sizes = (problem.batch, problem.m, problem.n, problem.k)
+    g, m, n, k = (np.ceil(size / parts) for size, parts in zip(sizes, grid, strict=True))
+    cubes = g * np.ceil(m / hardware.cube_m) * np.ceil(k / hardware.cube_k) * np.ceil(n / hardware.cube_n)
+    compute = cubes / (hardware.freq_ghz * 1e9 * mode.compute_rate)
+    a, b = m * k * problem.in_bytes, k * n * problem.in_bytes
+    operands = a + b
+    if mode.tile_search and len(_fits(hardware, problem.in_bytes, problem.out_bytes).m):
+        sram = hardware.usable_sram
+        # A tile of C fits: with mnk, loads of A times loads of B are at least C's bytes over the SRAM's.
+        by_c = 2 * np.sqrt(a * b * (m * n * problem.out_bytes / sram))
+        # A tile of A or B fits: with the other orders, what is loaded again for each of s steps along k is at least
+        # a · b / (sram · s), beside partial sums of the s - 1 further steps. This is least for:
+        partial = PARTIAL_BYTES * m * n
+        steps = np.maximum(np.sqrt(a * b / (sram * partial)), 1)
+        by_a_or_b = np.minimum(a, b) + a * b / (sram * steps) + partial * (steps - 1)
+        operands = np.maximum(operands, np.minimum(by_c, by_a_or_b))
+    moved = g * (operands + m * n * problem.out_bytes)
+    memory = moved / (hardware.dram_bandwidth / hardware.num_cores)
+    shorter = np.minimum(compute, memory)
+    bounds: NDArray[np.float64] = np.maximum(compute, memory) + (1 - hardware.compute_dma_overlap) * shorter
+    return bounds
+
+
+class _BlockSearch:
+    """Tilings of the blocks of one problem, each found once."""
+
+    def __init__(self, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode) -> None:
+        self._hardware = hardware
+        self._tile_search = mode.tile_search
+        self._in_bytes, self._out_bytes = problem.in_bytes, problem.out_bytes
+        cubes = (hardware.cube_m, hardware.cube_n, hardware.cube_k)
+        m, n, k = (align_up(size, cube) for size, cube in zip((problem.m, problem.n, problem.k), cubes, strict=True))
+        # Where 64 bits might not hold the traffic, NumPy counts in Python's whole numbers.
+        self._dtype: Any = np.int64 if 64 * m * n * k < _EXACT else object
+        self._found: dict[Block, Tiling] = {}
+        self.tiles = 0
+
+    def tiling(self, block: Block) -> Tiling:
+        """The block's first tile and order of least traffic."""
+        found = self._found.get(block)
+        if found is None:
+            found = self._found[block] = self._find(block) if self._tile_search else self._untiled(block)
+        return found
+
+    def _untiled(self, block: Block) -> Tiling:
+        self.tiles += 1
+        return tiling_of(block, cube_tile(self._hardware, block), self._in_bytes, self._out_bytes)
+
+    def _find(self, block: Block) -> Tiling:
+        hardware, sizes = self._hardware, (self._in_bytes, self._out_bytes)
+        fits = _fits(hardware, *sizes)
+        if not len(fits.n_beside_m):
+            return self._untiled(block)
+        m_tiles = min(ceil_div(block.m, hardware.cube_m), len(fits.n_beside_m))
+        n_limit = align_up(block.n, hardware.cube_n)
+        largest_m = m_tiles * hardware.cube_m
+        if largest_m >= block.m and fits.n_beside_m[m_tiles - 1] >= n_limit:
+            # All of C fits at once: every operand is moved once, by the first tile of all.
+            self.tiles += 1
+            return tiling_of(block, self._tile(block, largest_m, n_limit), *sizes)
+        found = [self._mnk(block, fits, m_tiles, n_limit)]
+        a_b_c = (block.m + block.n) * block.k * sizes[0] + block.m * block.n * sizes[1]
+        steps = ceil_div(block.k, tile_k(block.k, int(fits.k_beside_m[0]), hardware.cube_k))
+        if a_b_c + PARTIAL_BYTES * block.m * block.n * (steps - 1) <= found[0].traffic:
+            found += [self._nkm(block, fits, n_limit), self._mkn(block, fits, m_tiles)]
+        least = min(tiling.traffic for tiling in found)
+        # At equal traffic: the larger m, the larger n, then the order as listed, which max keeps.
+        return max((tiling for tiling in found if tiling.traffic == least), key=lambda tiling: tiling.tile[:2])
+
+    def _mnk(self, block: Block, fits: _Fits, m_tiles: int, n_limit: int) -> Tiling:
+        n_tiles = np.minimum(fits.n_beside_m[:m_tiles], n_limit).astype(self._dtype, copy=False)
+        loads_a = -(-block.n // n_tiles)
+        loads_b = -(-block.m // fits.m[:m_tiles].astype(self._dtype, copy=False))
+        costs = block.m * block.k * self._in_bytes * loads_a + block.k * block.n * self._in_bytes * loads_b
+        chosen = _last_least(costs)
+        self.tiles += m_tiles
+        return self._tiling(block, self._tile(block, int(fits.m[chosen]), int(n_tiles[chosen])), "mnk")
+
+    def _nkm(self, block: Block, fits: _Fits, n_limit: int) -> Tiling:
+        count = min(n_limit // self._hardware.cube_n, len(fits.n))
+        n_tiles = fits.n[:count].astype(self._dtype, copy=False)
+        steps = self._steps(block, fits.k_beside_n[:count])
+        loads_a = -(-block.n // n_tiles)
+        costs = block.m * block.k * self._in_bytes * loads_a + PARTIAL_BYTES * block.m * block.n * (steps - 1)
+        self.tiles += count
+        # Each n of least traffic with the largest m that costs no further step along k.
+        tiles = [
+            (
+                self._largest(
+                    block, int(steps[index]), fits.m, align_up(block.m, self._hardware.cube_m), n=int(fits.n[index])
+                ),
+                int(fits.n[index]),
+            )
+            for index in np.flatnonzero(costs == costs.min())
+        ]
+        return self._tiling(block, self._tile(block, *max(tiles)), "nkm")
+
+    def _mkn(self, block: Block, fits: _Fits, m_tiles: int) -> Tiling:
+        steps = self._steps(block, fits.k_beside_m[:m_tiles])
+        loads_b = -(-block.m // fits.m[:m_tiles].astype(self._dtype, copy=False))
+        costs = block.k * block.n * self._in_bytes * loads_b + PARTIAL_BYTES * block.m * block.n * (steps - 1)
+        chosen = _last_least(costs)
+        self.tiles += m_tiles
+        m = int(fits.m[chosen])
+        n = self._largest(block, int(steps[chosen]), fits.n, align_up(block.n, self._hardware.cube_n), m=m)
+        return self._tiling(block, self._tile(block, m, n), "mkn")
+
+    def _steps(self, block: Block, fitting: NDArray[np.int64]) -> Any:
+        """Tiles along k, for each k that fits."""
+        size, cube = np.minimum(fitting, block.k), self._hardware.cube_k
+        size = np.where(size >= cube, size - size % cube, size).astype(self._dtype, copy=False)
+        return -(-block.k // size)
+
+    def _largest(
+        self, block: Block, steps: int, sizes: NDArray[np.int64], limit: int, *, m: int = 0, n: int = 0
+    ) -> int:
+        """The largest tile size of one dimension, beside the other's ``m`` or ``n``, that needs so few steps along k.
+
+        Steps grow with the size, so it is found by halving.
+        """
+        cube = int(sizes[0])
+        low, high = 1, min(limit // cube, len(sizes))
+        while low < high:
+            middle = (low + high + 1) // 2
+            size = middle * cube
+            fitting = fitting_k(self._hardware, m or size, n or size, self._in_bytes, self._out_bytes)
+            enough = fitting >= 1 and ceil_div(block.k, tile_k(block.k, fitting, self._hardware.cube_k)) <= steps
+            low, high = (middle, high) if enough else (low, middle - 1)
+        return low * cube
+
+    def _tile(self, block: Block, m: int, n: int) -> Tile:
+        fitting = fitting_k(self._hardware, m, n, self._in_bytes, self._out_bytes)
+        return Tile(m, n, tile_k(block.k, fitting, self._hardware.cube_k))
+
+    def _tiling(self, block: Block, tile: Tile, order: str) -> Tiling:
+        return Tiling(tile, order, traffic(block, tile, order, self._in_bytes, self._out_bytes))
+
+
+class _Fits:
+    """What fits into a chip's SRAM, whatever the problem.
+
+    Attributes:
+        m, n: tile sizes that fit beside the smallest of the other, ascending.
+        n_beside_m: for each m, the largest n that fits.
+        k_beside_m, k_beside_n: for each m beside the smallest n, and the other way round, how much of k fits.
+    """
+
+    def __init__(self, hardware: Hardware, in_bytes: int, out_bytes: int) -> None:
+        def k_fitting(m: Any, n: Any) -> Any:
+            rows = -(-m // hardware.lane_num) * hardware.lane_num
+            columns = -(-n // hardware.lane_num) * hardware.lane_num
+            row_bytes = -(-n * out_bytes // hardware.align_bytes) * hardware.align_bytes
+            return (hardware.usable_sram - rows * row_bytes) // ((rows + columns) * in_bytes)
+
+        # A tile of C with one row and column of A and B takes at least this much for each row.
+        row_bytes = align_up(hardware.cube_n * out_bytes, hardware.align_bytes) + in_bytes
+        column_bytes = align_up(hardware.cube_m, hardware.lane_num) * out_bytes + in_bytes
+        most_m = hardware.usable_sram // row_bytes // hardware.cube_m
+        most_n = hardware.usable_sram // column_bytes // hardware.cube_n
+        if max(most_m, most_n) > _MOST_TILES:
+            raise InvalidHardware(
+                f"sram_bytes {hardware.sram_bytes:,} holds more than {_MOST_TILES:,} sizes of tile; "
+                "give larger cube_m and cube_n, or less SRAM"
+            )
+        m = hardware.cube_m * np.arange(1, most_m + 1, dtype=np.int64)
+        n = hardware.cube_n * np.arange(1, most_n + 1, dtype=np.int64)
+        self.k_beside_m = k_fitting(m, np.int64(hardware.cube_n))
+        self.k_beside_n = k_fitting(np.int64(hardware.cube_m), n)
+        self.m, self.k_beside_m = m[self.k_beside_m >= 1], self.k_beside_m[self.k_beside_m >= 1]
+        self.n, self.k_beside_n = n[self.k_beside_n >= 1], self.k_beside_n[self.k_beside_n >= 1]
+        low, high = np.ones_like(self.m), np.full_like(self.m, len(self.n))
+        while (low < high).any():
+            middle = (low + high + 1) // 2
+            enough = k_fitting(self.m, middle * hardware.cube_n) >= 1
+            low, high = np.where(enough, middle, low), np.where(enough, high, np.maximum(middle - 1, low))
+        self.n_beside_m = low * hardware.cube_n
+
+
+@lru_cache(maxsize=64)
+def _fits(hardware: Hardware, in_bytes: int, out_bytes: int) -> _Fits:
+    return _Fits(hardware, in_bytes, out_bytes)
+
+
+def _last_least(costs: Any) -> int:
+    """The last place of the least: the largest tile."""
+    return len(costs) - 1 - int(costs[::-1].argmin())

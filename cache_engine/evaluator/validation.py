@@ -1,0 +1,152 @@
+"""How well the GPU model predicts measured latencies, beside roofline."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_engine.errors import InvalidHardware, UsageError
+from cache_engine.evaluator.gpu import GPUS, Floats, Gpu, latencies_us, parameters_of, roofline_us
+
+M_RANGES = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 4096), (4097, 10**12))
+
+_COLUMNS = ("arch", "M", "N", "K", "latency_us")
+_BATCH = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """Measured latencies on one GPU; arrays of the same length."""
+
+    gpu: Gpu
+    m: Floats
+    n: Floats
+    k: Floats
+    latency_us: Floats
+
+    def only(self, chosen: NDArray[np.bool_] | slice) -> Measurements:
+        """Some of them."""
+        arrays: dict[str, Any] = {field.name: getattr(self, field.name)[chosen] for field in fields(self)[1:]}
+        return replace(self, **arrays)
+
+    def every(self, stride: int) -> Measurements:
+        """Every so many of them."""
+        return self.only(slice(None, None, stride))
+
+    def kept_out(self) -> NDArray[np.bool_]:
+        """Which are of (N, K) pairs that no fit has seen: two in five, by a hash of the pair."""
+        pairs = {pair: is_kept_out(*pair) for pair in set(zip(self.n.tolist(), self.k.tolist(), strict=True))}
+        return np.array([pairs[pair] for pair in zip(self.n.tolist(), self.k.tolist(), strict=True)], dtype=bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Errors of predictions, as shares of what was measured.
+
+    Attributes:
+        mape, median: mean and median of absolute errors.
+        bias: mean error; negative when predictions are too fast.
+        within_20: share of predictions that are off by no more than 20 %.
+    """
+
+    mape: float
+    median: float
+    bias: float
+    within_20: float
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """One line of a validation: a GPU, a range of m (both 0 for all), how many, and both models' errors."""
+
+    arch: str
+    m_from: int
+    m_to: int
+    count: int
+    calibrated_on: str
+    model: Errors
+    roofline: Errors
+
+
+def is_kept_out(n: float, k: float) -> bool:
+    """Whether a pair is one of the two in five that no fit has seen."""
+    return hashlib.sha256(f"{int(n)}x{int(k)}".encode()).digest()[0] < 0.4 * 256
+
+
+def read_measurements(path: Path) -> list[Measurements]:
+    """The measurements in a CSV file, gzipped if its name ends in .gz, by GPU.
+
+    Columns arch, M, N, K, latency_us; others are passed over. ``arch`` is a known GPU, such as H100 or h100_sxm.
+
+    Raises:
+        UsageError: naming the line that cannot be right, or what is missing.
+    """
+    rows: dict[str, list[tuple[float, ...]]] = {}
+    try:
+        with _open(path) as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                raise UsageError(f"{path} lacks the column {missing[0]}; it needs: {', '.join(_COLUMNS)}")
+            for number, row in enumerate(reader, start=2):
+                name = str(row["arch"]).upper().removesuffix("_SXM")
+                if name not in GPUS:
+                    known = ", ".join(GPUS)
+                    raise InvalidHardware(f"{path}, line {number}: unknown arch {row['arch']!r}; use one of: {known}")
+                rows.setdefault(name, []).append(_numbers(row, f"{path}, line {number}"))
+    except (csv.Error, UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+        raise UsageError(f"{path} cannot be read as CSV: {error}") from error
+    if not rows:
+        raise UsageError(f"{path} has no measurements")
+    return [Measurements(GPUS[name], *np.array(values).T) for name, values in rows.items()]
+
+
+def validate(measured: Measurements) -> Iterator[Validated]:
+    """Errors on a GPU in all, then by range of m."""
+    calibrated_on, parameters = parameters_of(measured.gpu)
+    parts = [measured.only(slice(at, at + _BATCH)) for at in range(0, len(measured.m), _BATCH)]
+    predicted = np.concatenate([latencies_us(parameters, part.gpu, part.m, part.n, part.k) for part in parts])
+    roofline = roofline_us(measured.gpu, measured.m, measured.n, measured.k)
+    for low, high in ((0, 0), *M_RANGES):
+        chosen = (measured.m >= low) & (measured.m <= high) if high else np.ones_like(measured.m, dtype=bool)
+        if chosen.any():
+            model, plain = (_errors(times[chosen] / measured.latency_us[chosen] - 1) for times in (predicted, roofline))
+            yield Validated(measured.gpu.name, low, high, int(chosen.sum()), calibrated_on, model, plain)
+
+
+def _errors(errors: Floats) -> Errors:
+    absolute = np.abs(errors)
+    return Errors(
+        float(absolute.mean()), float(np.median(absolute)), float(errors.mean()), float((absolute <= 0.2).mean())
+    )
+
+
+def _open(path: Path) -> IO[str]:
+    try:
+        if path.suffix == ".gz":
+            return gzip.open(path, "rt", encoding="utf-8", newline="")
+        return path.open(encoding="utf-8", newline="")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _numbers(row: dict[str, str], where: str) -> tuple[float, ...]:
+    values = []
+    for name in _COLUMNS[1:]:
+        try:
+            value = float(row[name])
+        except (TypeError, ValueError):
+            value = math.nan
+        if not 0 < value < 1e13:
+            raise UsageError(f"{where}: {name} is {row[name]!r}; it must be a number above 0")
+        values.append(value)
+    return tuple(values)

@@ -1,0 +1,97 @@
+"""Why a lookup hits or misses, told without compiling anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from cache_engine.comparison import Nearest, nearest
+from cache_engine.engine import Cache
+from cache_engine.errors import CorruptEntry, GemmCacheError
+from cache_engine.model.artifact import Record
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.selection import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a lookup would find.
+
+    Attributes:
+        selection: what was chosen for the problem, and the key that this makes.
+        tier: which tier has the entry; ``None`` for a miss.
+        compared: how many entries on disk were compared with what was asked, after a miss.
+        nearest: the nearest of them; ``None`` after a hit, or when there is none.
+        notes: what else to know, in words.
+    """
+
+    selection: Selection
+    tier: str | None
+    compared: int = 0
+    nearest: Nearest | None = None
+    notes: tuple[str, ...] = ()
+
+
+def explain(
+    cache: Cache,
+    problem: GemmProblem,
+    *,
+    family: str | None = None,
+    compiler: str = "nvrtc",
+    config: KernelConfig | None = None,
+) -> Explanation:
+    """Looks a problem up as ``Cache.get_or_compile`` would, and finds out why it is missed if it is.
+
+    It is not counted as a use.
+
+    Raises:
+        UsageError: when the request cannot be right.
+        CompilerMissing: when the compiler is not installed, so that no key can be made.
+        StoreUnusable: when there is no store.
+    """
+    problem = cache.targeted(problem)
+    selection = cache.select(problem, family=family, compiler=compiler, config=config)
+    found = cache.look_up(selection.key)
+    if found is not None:
+        return Explanation(selection, found.tier)
+    fault = _fault_of_entry(cache, selection)
+    if fault:
+        return Explanation(selection, None, notes=(fault,))
+    compared = 0
+
+    def counted() -> Iterator[Record]:
+        nonlocal compared
+        for record in cache.records():
+            compared += 1
+            yield record
+
+    closest = nearest(selection.prefix.with_constants(selection.constants), counted())
+    hint = "" if closest is None else _ask_instead(cache, selection, closest.record, asked=config)
+    return Explanation(selection, None, compared, closest, (hint,) if hint else ())
+
+
+def _fault_of_entry(cache: Cache, selection: Selection) -> str:
+    """Why the entry that has the key cannot be served; empty when there is none."""
+    try:
+        if cache.store.is_foreign(selection.key):
+            return "the entry with this key was made by another version of this program, which this one cannot read"
+        cache.store.get(selection.key)
+    except CorruptEntry as damage:
+        return f"the entry with this key is damaged ({damage}); compiling replaces it"
+    except OSError as error:
+        return f"the entry with this key cannot be read: {error.strerror or error}"
+    return ""
+
+
+def _ask_instead(cache: Cache, selection: Selection, there: Record, asked: KernelConfig | None) -> str:
+    """How to ask for the entry there, where its config is all that keeps it from being the one."""
+    try:
+        same = cache.select(selection.problem, family=there.family, compiler=there.compiler, config=there.config)
+    except GemmCacheError:
+        return ""
+    if same.key != there.key:
+        return ""
+    config = ",".join(f"{field.name}={getattr(there.config, field.name)}" for field in fields(KernelConfig))
+    chosen = "" if asked is not None else ", which is chosen by m and batch"
+    return f"nothing but the config differs{chosen}; --config {config} asks for the kernel that is there"

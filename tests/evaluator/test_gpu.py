@@ -1,0 +1,192 @@
+"""The GPU model: its parameters are where they should be, its formulas hold, and fitting finds what made the data."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cache_engine.errors import InvalidHardware, InvalidProblem, UsageError
+from cache_engine.evaluator import fit_gpu, gpu, validation
+from cache_engine.evaluator.chips import load_chip, load_hardware
+from cache_engine.evaluator.gpu import ALL, CHOICES, GPUS, Gpu, fitted, latencies_us, predict, roofline_us
+from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.validation import Measurements, is_kept_out, read_measurements, validate
+
+sizes = st.integers(1, 10**12)
+
+
+def test_the_parameters_say_what_they_were_fitted_on() -> None:
+    file = json.loads(gpu.PARAMETERS_FILE.read_text())
+    assert "aiconfigurator" in file["source"]
+    assert "Apache-2.0" in file["source"]
+    assert set(file["parameters"]) == {"A100", "H100", "H200", "B200", ALL}
+    for name, count in file["measurements"].items():
+        assert 0.3 < file["kept_out"][name] / count < 0.5
+    for values in fitted().values():
+        for name, (low, high, _) in fit_gpu._BOUNDS.items():
+            assert low <= getattr(values, name) <= high
+
+
+@given(sizes, sizes, sizes, sizes, st.sampled_from(sorted(GPUS)))
+def test_every_size_has_a_prediction(m: int, n: int, k: int, batch: int, name: str) -> None:
+    prediction = predict(EvaluationProblem(m, n, k, batch), GPUS[name])
+    assert 0 < prediction.latency_us < float("inf")
+    assert prediction.roofline_us > 0
+    assert (prediction.tile_m, prediction.tile_n, prediction.split_k) in CHOICES
+    assert prediction.calibrated_on == (ALL if name == "L40S" else name)
+
+
+def test_a_prediction_is_the_fastest_choice_and_the_same_one_by_one_or_together() -> None:
+    m, n, k = (np.array(column, dtype=float) for column in zip((1, 64, 64), (4096, 7168, 2048), strict=True))
+    h100 = GPUS["H100"]
+    together = latencies_us(fitted()["H100"], h100, m, n, k)
+    alone = [predict(EvaluationProblem(*size), h100).latency_us for size in ((1, 64, 64), (4096, 7168, 2048))]
+    assert together.tolist() == pytest.approx(alone, rel=1e-12)
+    assert predict(EvaluationProblem(64, 64, 64, dtype="fp16"), h100) == predict(EvaluationProblem(64, 64, 64), h100)
+
+
+def test_large_problems_are_slower_than_roofline_and_more_work_never_faster() -> None:
+    for chip in GPUS.values():
+        last = 0.0
+        for size in (256, 1024, 4096, 16384):
+            prediction = predict(EvaluationProblem(size, size, size), chip)
+            assert prediction.latency_us > max(last, prediction.roofline_us)
+            last = prediction.latency_us
+
+
+def test_roofline_is_what_the_datasheet_says() -> None:
+    one = np.array([4096.0])
+    h100 = GPUS["H100"]
+    assert roofline_us(h100, one, one, one)[0] == pytest.approx(2 * 4096**3 / 989.4e12 * 1e6)
+    assert roofline_us(h100, np.array([1.0]), one, one)[0] == pytest.approx((4096**2 + 2 * 4096) * 2 / 3.352e12 * 1e6)
+
+
+def test_another_gpu_of_a_known_name_does_not_use_its_calibration() -> None:
+    slower = replace(GPUS["H100"], dram_bandwidth=2e12)
+    assert predict(EvaluationProblem(64, 64, 64), slower).calibrated_on == ALL
+
+
+@pytest.mark.parametrize("dtypes", [("fp8", "bf16"), ("bf16", "fp32"), ("fp32", "fp32")])
+def test_types_that_were_not_measured_are_refused(dtypes: tuple[str, str]) -> None:
+    with pytest.raises(InvalidProblem, match="not calibrated"):
+        predict(EvaluationProblem(64, 64, 64, dtype=dtypes[0], out_dtype=dtypes[1]), GPUS["H100"])
+
+
+def test_gpus_come_by_name_and_from_files(tmp_path: Path) -> None:
+    assert load_chip("h100") == GPUS["H100"]
+    with pytest.raises(InvalidHardware, match="is a GPU"):
+        load_hardware("h100")
+    path = tmp_path / "gpu.json"
+    plain = asdict(GPUS["L40S"])
+    path.write_text(json.dumps({**plain, "name": "Mine"}))
+    assert load_chip(path) == Gpu(**{**plain, "name": "Mine"})
+    for change, named in (({"sms": 0}, "sms is 0"), ({"l2_bytes": "x"}, "l2_bytes"), ({"more": 1}, "unknown field")):
+        path.write_text(json.dumps({**plain, **change}))
+        with pytest.raises(InvalidHardware, match=named):
+            load_chip(path)
+    del plain["l2_bytes"]
+    path.write_text(json.dumps(plain))
+    with pytest.raises(InvalidHardware, match="lacks the field l2_bytes"):
+        load_chip(path)
+
+
+def made_up(count: int, parameters: gpu.GpuParameters, chip: Gpu) -> Measurements:
+    """Not measured: what the model itself says, to see whether fitting finds it again."""
+    generator = np.random.default_rng(7)
+    m, n, k = (np.floor(2 ** generator.uniform(0, 14, count)) for _ in range(3))
+    return Measurements(chip, m, n, k, latencies_us(parameters, chip, m, n, k))
+
+
+def test_fitting_finds_parameters_that_predict_what_others_made() -> None:
+    chip, parameters = GPUS["H100"], fitted()["A100"]
+    data = made_up(700, parameters, chip)
+    found = fit_gpu.fit([data], 1)
+    kept_out = data.only(data.kept_out())
+    error = latencies_us(found, chip, kept_out.m, kept_out.n, kept_out.k) / kept_out.latency_us - 1
+    assert float(np.abs(error).mean()) < 0.02
+
+
+def test_kept_out_pairs_are_two_in_five_and_no_part_of_a_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    share = np.mean([is_kept_out(n, k) for n in range(1, 100) for k in range(1, 100)])
+    assert 0.37 < share < 0.43
+    chip = GPUS["H100"]
+    data = made_up(300, fitted()["H100"], chip)
+    seen: set[tuple[float, float]] = set()
+
+    def noting(parameters: Any, chip: Gpu, m: Any, n: Any, k: Any) -> Any:
+        seen.update(zip(n.tolist(), k.tolist(), strict=True))
+        return latencies_us(parameters, chip, m, n, k)
+
+    monkeypatch.setattr(fit_gpu, "latencies_us", noting)
+    monkeypatch.setattr(fit_gpu, "_ROUNDS", 1)
+    fit_gpu.fit([data], 1)
+    assert seen
+    assert not any(is_kept_out(*pair) for pair in seen)
+
+
+def write_csv(path: Path, rows: list[tuple[object, ...]]) -> Path:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([("arch", "dtype", "M", "N", "K", "latency_us"), *rows])
+    data = text.getvalue().encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["some.csv", "some.csv.gz"])
+def test_validation_measures_errors_by_range(tmp_path: Path, name: str) -> None:
+    """Against latencies that are off the model, and off roofline, by known shares."""
+    h100 = GPUS["H100"]
+    off = ((1, 1.0), (16, 1.2), (2000, 0.5))
+    rows: list[tuple[object, ...]] = []
+    for m, factor in off:
+        predicted = predict(EvaluationProblem(m, 4096, 4096), h100).latency_us
+        rows.append(("h100_sxm", "bfloat16", m, 4096, 4096, repr(predicted * factor)))
+    (measured,) = read_measurements(write_csv(tmp_path / name, rows))
+    lines = list(validate(measured))
+    assert [(line.m_from, line.m_to, line.count) for line in lines] == [(0, 0, 3), (1, 16, 2), (1025, 4096, 1)]
+    whole, small, large = (line.model for line in lines)
+    assert (whole.mape, whole.median, whole.bias) == pytest.approx(((1 / 6 + 1) / 3, 1 / 6, (1 - 1 / 6) / 3))
+    assert (small.mape, small.bias, small.within_20) == pytest.approx((1 / 12, -1 / 12, 1.0))
+    assert (large.mape, large.within_20) == pytest.approx((1.0, 0.0))
+    assert lines[0].roofline.bias != lines[0].model.bias
+
+
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        ([], "no measurements"),
+        ([("h9000", "bf16", 1, 1, 1, 1)], "line 2: unknown arch 'h9000'"),
+        ([("H100", "bf16", 1, 1, 1, 1), ("H100", "bf16", 1, 0, 1, 1)], "line 3: N is '0'"),
+        ([("H100", "bf16", 1, 1, 1, "fast")], "latency_us is 'fast'"),
+        ([("H100", "bf16", 1, 1)], "K is None"),
+    ],
+)
+def test_a_file_of_measurements_that_cannot_be_right_is_refused(
+    tmp_path: Path, rows: list[tuple[object, ...]], named: str
+) -> None:
+    with pytest.raises(UsageError, match=named):
+        read_measurements(write_csv(tmp_path / "some.csv", rows))
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "some.csv.gz"
+    path.write_bytes(b"no gzip")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_measurements(path)
+    with pytest.raises(UsageError, match="cannot read"):
+        read_measurements(tmp_path / "none.csv")
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n1,2\n")
+    with pytest.raises(UsageError, match="lacks the column arch"):
+        read_measurements(other)
+    assert validation.M_RANGES[-1][1] >= 10**12

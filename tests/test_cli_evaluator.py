@@ -1,0 +1,188 @@
+"""The evaluator's verbs as other programs and people use them: real processes, real exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cache_engine.evaluator.hardware import PRESETS
+from tests.test_cli import document, run
+
+SHAPE = ("evaluate", 64, 2112, 7168)
+CHIP = ("--chip", "SG2262")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def test_evaluate_then_find_it_kept(place: Path) -> None:
+    first, second = (document(*SHAPE, *CHIP, store=place) for _ in range(2))
+    assert (first["cached"], second["cached"]) == (False, True)
+    apart = {"cached"}
+    assert {name: value for name, value in first.items() if name not in apart} == {
+        name: value for name, value in second.items() if name not in apart
+    }
+    assert {
+        "key", "chip", "arch_fingerprint", "model", "problem", "mode", "latency_us", "compute_us", "memory_us", "flops",
+        "traffic_bytes", "arch_utilization", "effective_utilization", "alignment_efficiency", "tile", "order",
+        "partition", "cached", "search_ms", "unkept",
+    } <= set(first)  # fmt: skip
+    assert first["flops"] == 2 * 64 * 2112 * 7168
+    assert first["partition"].keys() == {"g", "m", "n", "k"}
+    plain = run(*SHAPE, *CHIP, store=place).stdout
+    assert "predicted by core-grid" in plain
+    assert "found among kept results" in plain
+
+
+def test_each_switch_gives_another_result(place: Path) -> None:
+    switches: tuple[tuple[object, ...], ...] = (
+        (), ("--no-tile-search",), ("--no-partition-search",), ("--reduce-partial-sums",), ("--compute-rate", 2),
+        ("--dtype", "fp8"), ("--out-dtype", "fp32"), ("--batch", 3),
+    )  # fmt: skip
+    found = [document(*SHAPE, *CHIP, *switch, store=place) for switch in switches]
+    assert len({one["key"] for one in found}) == len(switches)
+    assert not any(one["cached"] for one in found)
+    assert found[1]["tile"] == {"m": 16, "n": 8, "k": 32}
+    assert found[2]["partition"] == {"g": 1, "m": 8, "n": 8, "k": 1}
+    listed = document("evaluations", "ls", store=place)["architectures"]
+    assert [(one["chip"], one["total_entries"], one["cache_misses"]) for one in listed] == [("SG2262", 8, 8)]
+    rows = document("evaluations", "ls", *CHIP, store=place)
+    assert rows["total"] == 8
+    assert {row["key"] for row in rows["rows"]} == {one["key"] for one in found}
+    assert "8 results" in run("evaluations", "ls", *CHIP, store=place).stdout
+
+
+def test_hardware_from_a_file(place: Path, tmp_path: Path) -> None:
+    description = {**PRESETS["SG2262"].to_dict(), "name": "Mine"}
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(description))
+    evaluated = document(*SHAPE, "--chip", path, store=place)
+    assert (evaluated["chip"], evaluated["cached"]) == ("Mine", False)
+    path.write_text(json.dumps({**description, "dram_bandwidth": 1e11}))
+    assert document(*SHAPE, "--chip", path, store=place)["latency_us"] > evaluated["latency_us"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("evaluate", 0, 5, 5, *CHIP), "m is 0"),
+        (("evaluate", 5, -5, 5, *CHIP), "-5 is not a size"),
+        (("evaluate", 5, 5, 10**12 + 1, *CHIP), "k is 1,000,000,000,001"),
+        (("evaluate", 5, 5, 5, *CHIP, "--dtype", "fp7"), "unknown dtype 'fp7'"),
+        (("evaluate", 5, 5, 5, *CHIP, "--compute-rate", "0"), "compute_rate is 0.0"),
+        (("evaluate", 5, 5, 5, "--chip", "H9000"), "neither a known chip"),
+        (("evaluate", 5, 5, 5), "--chip"),
+    ],
+    ids=str,
+)
+def test_wrong_usage_is_one_line_and_exit_2(place: Path, arguments: tuple[object, ...], named: str) -> None:
+    done = run(*arguments, "--json", store=place)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert named in done.stderr
+    assert named in json.loads(done.stdout)["error"]["message"]
+
+
+def test_a_contradictory_file_is_refused_by_field(place: Path, tmp_path: Path) -> None:
+    path = tmp_path / "chip.json"
+    for change, named in (
+        ({"peak_flops": 1e12}, "peak_flops"),
+        ({"lane_num": 0}, "lane_num"),
+        ({"sram_utilization": 2}, "sram_utilization"),
+    ):
+        path.write_text(json.dumps({**PRESETS["SG2262"].to_dict(), **change}))
+        done = run(*SHAPE, "--chip", path, store=place)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert named in done.stderr
+
+
+def test_the_largest_sizes_are_exact(place: Path) -> None:
+    for _ in range(2):
+        evaluated = document("evaluate", 10**12, 10**12, 10**12, "--batch", 10**12, *CHIP, store=place)
+        assert evaluated["flops"] == 2 * 10**48
+
+
+@pytest.mark.parametrize("name", ["some.json", "some.json.zst"])
+def test_results_go_out_and_in_again(place: Path, tmp_path: Path, name: str) -> None:
+    for m in (1, 2, 3):
+        document("evaluate", m, 64, 64, *CHIP, store=place)
+    file, other = tmp_path / name, tmp_path / "other"
+    exported = document("evaluations", "export", file, store=place)
+    assert (exported["entries"], exported["bytes"]) == (3, file.stat().st_size)
+    assert "--force" in run("evaluations", "export", file, store=place).stderr
+    assert run("evaluations", "export", file, "--force", store=place).returncode == 0
+    assert document("evaluations", "import", file, store=other)["taken"] == 3
+    assert document("evaluations", "import", file, store=other)["present"] == 3
+    assert document("evaluate", 2, 64, 64, *CHIP, store=other)["cached"]
+    printed: dict[str, Any] = json.loads(run("evaluations", "export", "-", store=place).stdout)
+    assert len(printed["cache_entries"]) == 3
+
+
+def test_import_refuses_bad_results_and_bad_files(place: Path, tmp_path: Path) -> None:
+    document("evaluate", 1, 64, 64, *CHIP, store=place)
+    file = tmp_path / "some.json"
+    document("evaluations", "export", file, store=place)
+    exported = json.loads(file.read_text())
+    (entry,) = exported["cache_entries"].values()
+    entry["result"]["latency_us"] = 1.0
+    file.write_text(json.dumps(exported))
+    refused = document("evaluations", "import", file, store=tmp_path / "other", code=1)
+    assert (refused["taken"], len(refused["refused"])) == (0, 1)
+    for content in (b"", b"{", b"\x28\xb5\x2f\xfd\x00"):
+        file.write_bytes(content)
+        done = run("evaluations", "import", file, store=tmp_path / "other")
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+
+
+def test_prune_says_and_then_does(place: Path) -> None:
+    for m in (1, 2, 3):
+        document("evaluate", m, 64, 64, *CHIP, store=place)
+    assert document("evaluations", "prune", store=place)["victims"] == []
+    would = document("evaluations", "prune", "--max-entries", 2, "--dry-run", store=place)
+    assert (len(would["victims"]), would["pruned"]) == (1, None)
+    did = document("evaluations", "prune", "--max-entries", 2, store=place)
+    assert (did["victims"], did["pruned"]) == (would["victims"], 1)
+    assert document("evaluations", "ls", store=place)["architectures"][0]["total_entries"] == 2
+    assert document("evaluations", "prune", "--unused-days", 0, store=place)["pruned"] == 2
+
+
+def test_looking_makes_no_store_and_an_empty_one_says_so(place: Path, compiled_store: Path) -> None:
+    assert run("evaluations", "ls", store=place).returncode == 2
+    assert not place.exists()
+    assert document("evaluations", "ls", store=compiled_store) == {"architectures": []}
+    assert run("evaluations", "export", "-", store=compiled_store).returncode == 2
+    assert "no results of SG2262" in run("evaluations", "ls", *CHIP, store=compiled_store).stderr
+
+
+def test_without_caching_it_is_searched_for_and_not_kept(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_CACHE_ENABLE_CACHING", "0")
+    assert document(*SHAPE, *CHIP, store=place)["unkept"] == "caching is switched off"
+    assert not place.exists()
+
+
+def test_a_gpu_is_predicted_beside_roofline(place: Path) -> None:
+    predicted = document("evaluate", 4096, 4096, 4096, "--chip", "h100", store=place)
+    assert (predicted["chip"], predicted["calibrated_on"]) == ("H100", "H100")
+    assert predicted["latency_us"] > predicted["roofline_us"]
+    assert not place.exists(), "nothing is kept, so the two evaluators' results never mix"
+    assert "calibrated on measurements of all measured GPUs" in run("evaluate", 8, 8, 8, "--chip", "L40S").stdout
+    for extra in (("--no-tile-search",), ("--dtype", "fp8")):
+        assert run("evaluate", 8, 8, 8, "--chip", "H100", *extra).returncode == 2
+
+
+def test_validate_prints_errors_beside_roofline(tmp_path: Path) -> None:
+    file = tmp_path / "some.csv"
+    file.write_text("arch,M,N,K,latency_us\nH100,64,4096,4096,20\nh100_sxm,4096,4096,4096,200\n")
+    done = run("evaluations", "validate", file, "--json")
+    lines = json.loads(done.stdout)["lines"]
+    assert [(line["arch"], line["m_from"], line["m_to"], line["count"]) for line in lines] == [
+        ("H100", 0, 0, 2), ("H100", 17, 64, 1), ("H100", 1025, 4096, 1),
+    ]  # fmt: skip
+    assert lines[0]["model"].keys() == {"mape", "median", "bias", "within_20"}
+    assert "roofline MAPE" in run("evaluations", "validate", file).stdout
+    file.write_text("arch,M,N,K,latency_us\nH100,64,4096,4096,0\n")
+    assert run("evaluations", "validate", file).returncode == 2

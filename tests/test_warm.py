@@ -1,0 +1,207 @@
+"""Filling a store with all kernels of a model or a table, before they are asked for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cache_engine.catalogue import ModelShape, model_shapes, table_shapes
+from cache_engine.compilers import COMPILERS, inspect
+from cache_engine.engine import Cache
+from cache_engine.errors import CompilerMissing, NotHereError, ToolMissing, UsageError
+from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.warm import Warmed, compile_all, one_per_key, problems_of
+from tests.test_cli import document, run
+
+SMALL = "n,k\n64,32\n72,32\n80,32\n"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "table.csv"
+    path.write_text(SMALL)
+    return path
+
+
+def test_a_table_is_compiled_then_found(place: Path, table: Path) -> None:
+    options = ("warm", table, "--arch", "sm_90", "--arch", "sm_80", "--m", "1,16", "--jobs", "2")
+    first, second = (document(*options, store=place) for _ in range(2))
+    assert (first["problems"], first["failed"]) == (12, [])
+    assert first["compiled"] == first["kernels"] > 0
+    assert (second["compiled"], second["found"]) == (0, first["kernels"])
+    stats = document("stats", "--by-arch", store=place)
+    assert stats["compiles"] == first["kernels"] == stats["entries"]
+    assert {row["arch"] for row in stats["architectures"]} == {"sm_80", "sm_90"}
+    assert document("verify", store=place)["findings"] == []
+
+
+def test_sizes_that_one_kernel_serves_compile_it_once(cache: Cache) -> None:
+    shapes = [ModelShape("", "", 1, 64, 32, 1), ModelShape("", "", 8, 64, 32, 1), ModelShape("", "", 1, 64, 32, 1)]
+    problems = problems_of(shapes, (1, 2, 3, 4), DType.FP32, ("sm_90",))
+    chosen, refused = one_per_key(cache, problems)
+    assert (len(problems), refused) == (12, [])
+    keys = {cache.select(problem).key for problem in problems}
+    assert len(chosen) == len(keys) < 12
+    assert {cache.select(problem).key for problem in chosen} == keys
+    done = compile_all(cache, chosen, jobs=2)
+    assert {warmed.kernel.tier for warmed in done if warmed.kernel} == {"compiled"}
+    assert cache.stats().totals.compiles == len(keys)
+
+
+def test_what_no_kernel_serves_is_listed_and_the_rest_is_made(place: Path, table: Path) -> None:
+    options = ("warm", table, "--arch", "sm_75", "--arch", "sm_90", "--m", "16")
+    found = document(*options, store=place, code=1)
+    assert found["compiled"] == found["kernels"] == 3
+    assert [failure["problem"] for failure in found["failed"]] == [
+        f"16 × {n} × 32, bf16, sm_75" for n in (64, 72, 80)
+    ]  # fmt: skip
+    done = run(*options, store=place)
+    assert done.returncode == 1
+    assert "failed: 16 × 64 × 32, bf16, sm_75 and 2 more: bf16 needs the tensor_core family" in done.stderr
+    assert "0 kernels compiled, 3 found, 3 failed, for 6 problems" in done.stdout
+
+
+def test_a_kernel_that_could_not_be_kept_is_a_failure(cache: Cache) -> None:
+    kernel = cache.get_or_compile(GemmProblem(8, 8, 8, dtype=DType.FP32, arch="sm_90"))
+    assert Warmed(kernel.problem, kernel).trouble == ""
+    assert "not kept: disk full" in Warmed(kernel.problem, replace(kernel, unpublished="disk full")).trouble
+    assert Warmed(kernel.problem, None, "refused").trouble == "refused"
+
+
+def test_columns_may_stand_in_any_order_with_others_between(tmp_path: Path) -> None:
+    path = tmp_path / "shapes.csv"
+    path.write_text("\ufeffk, note, m, n, batch\n32, first, 8, 64, 2\n48, , , 72,\n", encoding="utf-8")
+    first, second = table_shapes(path)
+    assert (first.n, first.k, first.batch, first.m) == (64, 32, 2, 8)
+    assert (second.n, second.k, second.batch, second.m) == (72, 48, 1, None)
+    problems = problems_of([first, second], (1, 16), DType.BF16, (None,))
+    assert [(p.m, p.n, p.k, p.batch) for p in problems] == [(8, 64, 32, 2), (1, 72, 48, 1), (16, 72, 48, 1)]
+
+
+def test_the_catalogue_that_ships_is_a_table_too() -> None:
+    from cache_engine.assets import shape_catalogue
+
+    sizes = [(shape.n, shape.k, shape.batch) for shape in table_shapes(shape_catalogue())]
+    assert sizes == [(shape.n, shape.k, shape.batch) for shape in model_shapes()]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "has no column n and no column k; its first line must name the columns: n, k"),
+        ("n,m\n1,2\n", "has no column k;"),
+        ("n,k\n", "holds no shape"),
+        ("n,k\n64,32\n64\n", "line 3: k is missing"),
+        ("n,k\n64,many\n", "line 2: k is 'many'; it must be a whole number from 1 on"),
+        ("n,k\n0,5\n", "line 2: n is '0'"),
+        ("n,k\n64,1_000\n", "line 2: k is '1_000'"),
+        ("n,k\n64,99999999999\n", "line 2: k is 99,999,999,999; it must be a whole number from 1 to 16,777,216"),
+        (f"n,k\n64,{'9' * 5000}\n", "line 2: k is '9999"),
+        ("n,k,batch\n64,64,70000\n", "line 2: batch is 70,000"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_a_bad_table_is_refused_naming_the_line(place: Path, tmp_path: Path, text: str, named: str) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    done = run("warm", path, store=place)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert named in done.stderr
+    assert not place.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("llama-3.1-8",), "unknown model 'llama-3.1-8'; use one of: Llama-3.1-8B, Llama-3.1-70B,"),
+        (("deepseek",), "use one of: DeepSeek-V3,"),
+        (("nowhere/table.txt",), "nowhere/table.txt cannot be read: No such file or directory"),
+        (("Qwen3-8B", "--m", "16,many"), "'many' is not a whole number; write sizes as 1,16,"),
+        (("Qwen3-8B", "--m", "0"), "m is 0"),
+        (("Qwen3-8B", "--arch", "sm_1"), "unknown architecture 'sm_1'"),
+        (("Qwen3-8B", "--dtype", "fp5"), "unknown dtype 'fp5'; use one of: fp16"),
+        (("Qwen3-8B", "--jobs", "0"), "0 is not in the range"),
+    ],
+)
+def test_bad_input_is_one_line_naming_what_is_allowed(place: Path, arguments: tuple[str, ...], named: str) -> None:
+    done = run("warm", *arguments, store=place)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert named in done.stderr
+    assert not place.exists()
+
+
+def test_without_a_store_nothing_is_compiled(place: Path, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_CACHE_ENABLE_CACHING", "0")
+    done = run("warm", table, store=place)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "caching is switched off" in done.stderr
+
+
+def test_a_models_name_may_be_written_in_any_case() -> None:
+    assert model_shapes("qwen3-8b") == model_shapes("Qwen3-8B") != []
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "code.csv").write_bytes(b"\x7fELF\xff\xfe\x00")
+    with pytest.raises(UsageError, match=r"code\.csv (cannot be read|has no column)"):
+        table_shapes(tmp_path / "code.csv")
+
+
+def test_no_compiler_is_told_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as the failure of every kernel."""
+
+    def missing() -> None:
+        raise CompilerMissing("NVRTC is not installed; run: pip install nvidia-cuda-nvrtc")
+
+    monkeypatch.setattr(COMPILERS["nvrtc"], "fingerprint", missing)
+    with pytest.raises(NotHereError, match="pip install"):
+        one_per_key(cache, [GemmProblem(8, 8, 8, arch="sm_90")])
+
+
+def test_no_tool_ends_the_whole(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str, package: str) -> Path:
+        raise ToolMissing(f"{name} is not installed; run: pip install {package}")
+
+    monkeypatch.setattr(inspect, "find_tool", missing)
+    problems = [GemmProblem(8, 8 * n, 8, dtype=DType.FP32, arch="sm_90") for n in range(1, 4)]
+    with pytest.raises(ToolMissing):
+        compile_all(cache, problems, jobs=2)
+    assert list(cache.records()) == []
+
+
+def test_ctrl_c_leaves_a_sound_store_that_the_next_run_completes(place: Path, tmp_path: Path) -> None:
+    table = tmp_path / "long.csv"
+    table.write_text("n,k\n" + "".join(f"{8 * n},64\n" for n in range(8, 308)))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cache_engine", "--store", str(place), "warm", str(table), "--m", "16"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while process.poll() is None and len(list(place.glob("metadata/*/*.json"))) < 3:
+        time.sleep(0.001)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT), errors
+    assert not list(place.glob("temp/*"))
+    assert document("verify", store=place)["findings"] == []
+    kept = document("stats", store=place)["entries"]
+    assert 3 <= kept < 300
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:9]))
+    again = document("warm", table, "--m", "16", store=place)
+    assert again["compiled"] + again["found"] == again["kernels"] == 8
+    assert again["found"] >= 1
