@@ -15,7 +15,7 @@ from cache_engine.cli_support import FAILED, emit, json_option, open_cache
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
-from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem
 
 _TOKENS = "1,16,64,256,1024,4096"
 
@@ -40,7 +40,7 @@ class _Sizes(click.ParamType[tuple[int, ...]]):
 @click.argument("table", metavar="MODEL|FILE")
 @click.option("--arch", multiple=True, help="Target; may be given several times. Default: the local GPU, else sm_90.")
 @click.option("--m", "ms", type=_Sizes(), default=_TOKENS, show_default=True, help="Numbers of tokens.")
-@click.option("--dtype", default=DType.BF16.value, show_default=True, help=f"{', '.join(DType)}.")
+@click.option("--dtype", default=DType.BF16.value, show_default=True, help=f"{', '.join(INPUT_DTYPES)}.")
 @click.option("--compiler", default="nvrtc", show_default=True, help="What compiles.")
 @click.option("--jobs", type=click.IntRange(1), help="Compiles at a time. Default: one per processor.")
 @json_option
@@ -72,7 +72,7 @@ def warm_verb(
     try:
         element_type = DType(dtype)
     except ValueError:
-        raise UsageError(f"unknown dtype {dtype!r}; use one of: {', '.join(DType)}") from None
+        raise UsageError(f"unknown dtype {dtype!r}; use one of: {', '.join(INPUT_DTYPES)}") from None
     problems = problems_of(shapes, ms, element_type, arch or (None,))
     started = time.perf_counter()
     with open_cache(settings) as cache:

@@ -165,8 +165,9 @@ _FOLLOWS = {
     "compiler_version": {"compiler"},
     "compiler_build": {"compiler", "compiler_version"},
     "flags": {"compiler"},
-    "A_VECTOR": {"K", "A_TRANSPOSED", "IN_TYPE", "TYPE"},
-    "B_VECTOR": {"N", "K", "B_TRANSPOSED", "IN_TYPE", "TYPE"},
+    "A_VECTOR": {"K", "A_TRANSPOSED", "IN_TYPE"},
+    "B_VECTOR": {"N", "K", "B_TRANSPOSED", "IN_TYPE"},
+    "SUM_TYPE": {"IN_TYPE"},
 }
 
 _WORDS = {
@@ -179,8 +180,12 @@ _WORDS = {
     "flags": "what the compiler is told (flags)",
     "arch": "the target",
     "KERNEL_NAME": "the kernel's name",
-    "TYPE": "the element type",
     "IN_TYPE": "the element type of A and B",
+    "SUM_TYPE": "the type of the sums",
+    "WITH_ALPHA": "whether the epilogue has alpha",
+    "WITH_BETA": "whether the epilogue has beta",
+    "WITH_BIAS": "whether the epilogue has a bias",
+    "ACTIVATION": "the activation",
     "OUT_TYPE": "the element type of C",
     "A_TRANSPOSED": "whether A is stored transposed",
     "B_TRANSPOSED": "whether B is stored transposed",

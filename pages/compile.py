@@ -13,7 +13,7 @@ from cache_engine.errors import GemmCacheError
 from cache_engine.jobs import DONE, RUNNING, Job
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.model.gemm import MAX_BATCH, MAX_DIMENSION, DType, GemmProblem, Layout
+from cache_engine.model.gemm import INPUT_DTYPES, MAX_BATCH, MAX_DIMENSION, OUTPUT_DTYPES, DType, GemmProblem, Layout
 from cache_engine.units import human_bytes, human_ms
 
 POLL_S = 0.3
@@ -48,8 +48,8 @@ with st.form("shape"):
     k = sizes[2].number_input("k", 1, MAX_DIMENSION, 2048, key="k", **kept)
     batch = sizes[3].number_input("Batch", 1, MAX_BATCH, 1, key="batch", **kept)
     kinds = st.columns(4)
-    dtype = kinds[0].selectbox("Dtype of A and B", list(DType), index=1, key="dtype", **kept)
-    out_dtype = kinds[1].selectbox("Dtype of C", [presenters.AS_INPUTS, *DType], key="out_dtype", **kept)
+    dtype = kinds[0].selectbox("Dtype of A and B", list(INPUT_DTYPES), index=1, key="dtype", **kept)
+    out_dtype = kinds[1].selectbox("Dtype of C", [presenters.AS_INPUTS, *OUTPUT_DTYPES], key="out_dtype", **kept)
     layout = kinds[2].selectbox("Layout", list(LAYOUTS), format_func=lambda value: LAYOUTS[value], key="layout", **kept)
     default_arch = local_arch() or cache.settings.default_arch
     targets = list(ARCHITECTURES)

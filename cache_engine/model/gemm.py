@@ -68,6 +68,9 @@ _OUT_DTYPES = {
 INPUT_DTYPES = tuple(_OUT_DTYPES)
 """The types A and B can have."""
 
+OUTPUT_DTYPES = tuple(dict.fromkeys(out for allowed in _OUT_DTYPES.values() for out in allowed))
+"""The types C can have, for one input type or another."""
+
 
 class Layout(StrEnum):
     """How A and B lie in row-major storage: a letter for A, then one for B.

@@ -368,7 +368,7 @@ def test_compile_refuses_what_cannot_be_right_and_starts_nothing(open_page: Open
     app.selectbox(key="arch").set_value("sm_75")
     _submit(app)
     assert [error.value for error in app.error] == ["This cannot be compiled."]
-    assert "sm_75 computes: fp32, fp64" in app.text[0].value
+    assert "sm_75 computes: fp16, fp32, fp64, int8" in app.text[0].value
     assert "job" not in app.query_params
 
 
