@@ -45,7 +45,7 @@ def test_a_compile_job_tells_its_stages_and_its_result(jobs: Jobs) -> None:
 def test_a_job_that_cannot_be_done_says_why(jobs: Jobs) -> None:
     job = _wait(jobs, jobs.start(["compile", "64", "48", "80", "--arch", "sm_75"]))
     assert job.state == FAILED
-    assert "sm_75 computes: fp32, fp64" in job.error
+    assert "sm_75 computes: fp16, fp32, fp64, int8" in job.error
 
 
 def test_a_job_with_arguments_that_cannot_be_read_has_died_and_shows_its_log(jobs: Jobs) -> None:
