@@ -108,12 +108,17 @@ def _best_config(family: str, problem: GemmProblem) -> KernelConfig:
     for candidate in candidates:
         config = candidate.config
         tiles = -(-m // config.block_m) * -(-n // config.block_n) * batch
-        resident = min(candidate.blocks_per_sm, -(-tiles // sms))
-        waves = -(-tiles // (sms * resident))
         steps = -(-k // config.block_k)
-        cycles = waves * (steps + config.stages) * max(resident * candidate.busy_cycles, candidate.wait_cycles)
+        if tiles <= sms:
+            cycles = (steps + config.stages) * max(candidate.busy_cycles, candidate.wait_cycles)
+        else:
+            resident = min(candidate.blocks_per_sm, -(-tiles // sms))
+            waves = -(-tiles // (sms * resident))
+            cycles = waves * (steps + config.stages) * max(resident * candidate.busy_cycles, candidate.wait_cycles)
         if cycles < best_cycles:
             best, best_cycles = config, cycles
+        if 2 * tiles > sms:
+            continue
         # Tiles that leave SMs idle: as many slices as fill them once, each of a few steps at least.
         split = min(sms // tiles, steps // _STEPS_PER_SLICE, most_slices)
         if split > 1:

@@ -238,7 +238,10 @@ def _size(name: str, value: Any, limit: int) -> int:
 
 
 def _member(kind: type[_E], what: str, value: object, allowed: Collection[_E] = ()) -> _E:
-    names = [member.value for member in allowed or kind]
-    if str(value) not in names:
-        raise InvalidProblem(f"unknown {what} {str(value)!r}; use one of: {', '.join(names)}")
-    return kind(str(value))
+    try:
+        member = kind(str(value))
+    except ValueError:
+        member = None
+    if member is None or (allowed and member not in allowed):
+        raise InvalidProblem(f"unknown {what} {str(value)!r}; use one of: {', '.join(allowed or kind)}")
+    return member
