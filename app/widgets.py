@@ -8,7 +8,9 @@ from typing import Any, Literal
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import context, presenters
+from app import context
+from app.presenters.kernels import component_table, instruction_figure, kernel_table, occupancy_table, record_facts
+from app.presenters.shared import Tile
 from cache_engine.errors import GemmCacheError
 from cache_engine.model.artifact import Record
 from cache_engine.units import human_age
@@ -44,7 +46,7 @@ def age_notice(place: DeltaGenerator) -> None:
             st.text(cause)
 
 
-def tiles(shown: list[presenters.Tile]) -> None:
+def tiles(shown: list[Tile]) -> None:
     """Numbers side by side."""
     for column, tile in zip(st.columns(len(shown)), shown, strict=True):
         with column, st.container(border=True, height="stretch"):
@@ -55,7 +57,7 @@ def tiles(shown: list[presenters.Tile]) -> None:
 
 def kernel_list(rows: list[dict[str, Any]], *, key: str) -> None:
     """A table of kernels."""
-    table = presenters.kernel_table(rows, context.timezone())
+    table = kernel_table(rows, context.timezone())
     st.dataframe(table, hide_index=True, column_config=_KERNEL_COLUMNS, key=key)
 
 
@@ -82,7 +84,7 @@ def kernel_picker(rows: list[dict[str, Any]], current: str | None) -> None:
     st.session_state[_SHOWN] = (name, keys, selected)
     height: int | Literal["content"] = min(680, 36 * (len(rows) + 1)) if current else "content"
     st.dataframe(
-        presenters.kernel_table(rows, context.timezone()),
+        kernel_table(rows, context.timezone()),
         hide_index=True,
         column_order=_NARROW if current else None,
         column_config=_KERNEL_COLUMNS,
@@ -118,12 +120,12 @@ def inspector(key: str) -> None:
 def _part(record: Record, part: str) -> None:
     if part == "Summary":
         row = context.ask("kernel", record.key)
-        facts = presenters.record_facts(record, row, context.timezone())
+        facts = record_facts(record, row, context.timezone())
         st.dataframe(facts, hide_index=True, height="content", column_config={"Fact": _SMALL}, key="facts")
         _inspection(record)
     elif part == "Key":
         st.caption("The key is the SHA-256 of these components. A kernel is found only if every one of them is equal.")
-        components = presenters.component_table(record)
+        components = component_table(record)
         st.dataframe(components, hide_index=True, height="content", key="components")
     else:
         text = context.sass(record.key, record.blob.digest) if part == "SASS" else _text(record, part)
@@ -142,12 +144,12 @@ def _inspection(record: Record) -> None:
             f"{inspection.instructions.total:,} in the code, however often each is run. Grey: in no class of its own."
         )
         left.plotly_chart(
-            presenters.instruction_figure(inspection.instructions), key="instructions", config={"displayModeBar": False}
+            instruction_figure(inspection.instructions), key="instructions", config={"displayModeBar": False}
         )
     if inspection.occupancy is not None:
         right.subheader("Theoretical occupancy")
         right.caption(f"{inspection.occupancy}.")
-        right.dataframe(presenters.occupancy_table(inspection.occupancy), hide_index=True, key="occupancy")
+        right.dataframe(occupancy_table(inspection.occupancy), hide_index=True, key="occupancy")
     for note in inspection.notes:
         st.text(note)
 

@@ -7,7 +7,8 @@ from itertools import count as count_from
 
 import streamlit as st
 
-from app import context, presenters, widgets
+from app import context, widgets
+from app.presenters.admin import finding_table, victim_table
 from cache_engine import housekeeping, integrity
 from cache_engine.config import Settings, parse_bytes
 from cache_engine.errors import GemmCacheError
@@ -80,7 +81,7 @@ def cleanup() -> None:
         return
     names = context.ask("names", [victim.key for victim in plan.victims[:SHOWN]])
     st.dataframe(
-        presenters.victim_table(plan, names, context.timezone())[:SHOWN],
+        victim_table(plan, names, context.timezone())[:SHOWN],
         hide_index=True,
         column_config={
             "On disk": st.column_config.NumberColumn(format="%.1f KiB"),
@@ -132,7 +133,7 @@ def check() -> None:
         st.success("Nothing is wrong.", icon=":material/verified:")
         return
     st.warning(f"{counted(len(findings), 'finding')}.", icon=":material/warning:")
-    st.dataframe(presenters.finding_table(findings), hide_index=True, key="finding-table")
+    st.dataframe(finding_table(findings), hide_index=True, key="finding-table")
     repairable = sum(finding.repairable for finding in findings)
     if not repairable:
         return

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, presenters
+from app import context
+from app.presenters.architectures import (
+    architecture_table,
+    compile_time_figure,
+    entries_figure,
+    hits_figure,
+    stored_bytes_figure,
+)
 
 st.title("Architectures")
 rows = context.ask("architectures")
@@ -13,14 +20,14 @@ if not rows:
     st.stop()
 
 upper = st.columns(2)
-upper[0].plotly_chart(presenters.entries_figure(context.ask("architecture_families")), key="entries")
-upper[1].plotly_chart(presenters.compile_time_figure(rows), key="compile-time")
+upper[0].plotly_chart(entries_figure(context.ask("architecture_families")), key="entries")
+upper[1].plotly_chart(compile_time_figure(rows), key="compile-time")
 lower = st.columns(2)
-lower[0].plotly_chart(presenters.stored_bytes_figure(rows), key="stored")
-lower[1].plotly_chart(presenters.hits_figure(rows), key="hits")
+lower[0].plotly_chart(stored_bytes_figure(rows), key="stored")
+lower[1].plotly_chart(hits_figure(rows), key="hits")
 
 st.dataframe(
-    presenters.architecture_table(rows, context.timezone()),
+    architecture_table(rows, context.timezone()),
     hide_index=True,
     column_config={
         "Code": st.column_config.NumberColumn(format="%.1f KiB"),

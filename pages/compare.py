@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, presenters, widgets
+from app import context, widgets
+from app.presenters.compare import compared_figure, pair_table
 from cache_engine.comparison import compare, sass_difference
 from cache_engine.errors import GemmCacheError
 from cache_engine.mirror.queries import KernelFilter
@@ -55,9 +56,9 @@ else:
     for heading, pairs in found.sections().items():
         with left if pairs in (found.components, found.config) else right:
             st.subheader(heading)
-            st.dataframe(presenters.pair_table(pairs, *heads), hide_index=True, height="content", key=heading)
+            st.dataframe(pair_table(pairs, *heads), hide_index=True, height="content", key=heading)
     if found.instructions:
-        figure = presenters.compared_figure(found.instructions, *heads)
+        figure = compared_figure(found.instructions, *heads)
         left.caption("Instructions by class, those of no class left out.")
         left.plotly_chart(figure, key="compared-instructions", config={"displayModeBar": False})
     if st.toggle("Machine code, line by line", key="sass", bind="query-params"):

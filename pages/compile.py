@@ -7,7 +7,9 @@ from typing import Any
 
 import streamlit as st
 
-from app import context, presenters, widgets
+from app import context, widgets
+from app.presenters.compile import AS_INPUTS, asked_of, stage_lines
+from app.presenters.shared import Tile
 from cache_engine.device.probe import gpu, local_arch
 from cache_engine.errors import GemmCacheError
 from cache_engine.jobs import DONE, RUNNING, Job
@@ -36,7 +38,7 @@ if asked_in is not None:
         trouble = str(error)
 if job is not None and "m" not in st.session_state:
     # A link, or a reload: the form shows what the job was asked.
-    st.session_state.update(presenters.asked_of(job))
+    st.session_state.update(asked_of(job))
 
 st.caption("C (m × n) = A (m × k) · B (k × n). A kernel that is in the store is found; any other is compiled and kept.")
 
@@ -49,7 +51,7 @@ with st.form("shape"):
     batch = sizes[3].number_input("Batch", 1, MAX_BATCH, 1, key="batch", **kept)
     kinds = st.columns(4)
     dtype = kinds[0].selectbox("Dtype of A and B", list(INPUT_DTYPES), index=1, key="dtype", **kept)
-    out_dtype = kinds[1].selectbox("Dtype of C", [presenters.AS_INPUTS, *OUTPUT_DTYPES], key="out_dtype", **kept)
+    out_dtype = kinds[1].selectbox("Dtype of C", [AS_INPUTS, *OUTPUT_DTYPES], key="out_dtype", **kept)
     layout = kinds[2].selectbox("Layout", list(LAYOUTS), format_func=lambda value: LAYOUTS[value], key="layout", **kept)
     default_arch = local_arch() or cache.settings.default_arch
     targets = list(ARCHITECTURES)
@@ -102,10 +104,10 @@ def show_result(job: Job) -> None:
         widgets.problem("The kernel is not kept.", kernel["unpublished"])
     widgets.tiles(
         [
-            presenters.Tile("Registers", str(kernel["registers"]), "Per thread."),
-            presenters.Tile("Spilled", human_bytes(kernel["spill_bytes"]), "Register contents moved to local memory."),
-            presenters.Tile("Shared memory", human_bytes(kernel["shared_bytes"]), "Per block."),
-            presenters.Tile("Code", size, "Size of the compiled code."),
+            Tile("Registers", str(kernel["registers"]), "Per thread."),
+            Tile("Spilled", human_bytes(kernel["spill_bytes"]), "Register contents moved to local memory."),
+            Tile("Shared memory", human_bytes(kernel["shared_bytes"]), "Per block."),
+            Tile("Code", size, "Size of the compiled code."),
         ]
     )
     if "median_us" in document:
@@ -114,10 +116,10 @@ def show_result(job: Job) -> None:
         check = "checked against CuPy" if document["verified"] else "NOT VERIFIED: results differ from CuPy's"
         widgets.tiles(
             [
-                presenters.Tile("Median", human_ms(document["median_us"] / 1e3), check),
-                presenters.Tile("10th percentile", human_ms(document["p10_us"] / 1e3), check),
-                presenters.Tile("90th percentile", human_ms(document["p90_us"] / 1e3), check),
-                presenters.Tile("Speed", f"{document['tflops']:.1f} TFLOP/s", check),
+                Tile("Median", human_ms(document["median_us"] / 1e3), check),
+                Tile("10th percentile", human_ms(document["p10_us"] / 1e3), check),
+                Tile("90th percentile", human_ms(document["p90_us"] / 1e3), check),
+                Tile("Speed", f"{document['tflops']:.1f} TFLOP/s", check),
             ]
         )
         if not document["verified"]:
@@ -136,7 +138,7 @@ def follow(job_id: str) -> None:
     job = jobs.load(job_id)
     if job.state != RUNNING:
         st.rerun()
-    st.status("Working…", expanded=True).text(presenters.stage_lines(job))
+    st.status("Working…", expanded=True).text(stage_lines(job))
 
 
 if trouble:
@@ -151,4 +153,4 @@ elif job is not None:
             widgets.problem("The result of this job cannot be read.", job.result[:2000])
     else:
         widgets.problem("The kernel could not be made.", job.error or "The process ended without saying why.")
-    st.status("Stages", state="complete" if job.state == DONE else "error").text(presenters.stage_lines(job))
+    st.status("Stages", state="complete" if job.state == DONE else "error").text(stage_lines(job))

@@ -6,8 +6,19 @@ from typing import Any
 
 import streamlit as st
 
-from app import context, evaluation_presenters, widgets
-from app.evaluation_presenters import CHIPS
+from app import context, widgets
+from app.presenters.evaluations import (
+    CHIPS,
+    as_json,
+    evaluate_on,
+    evaluation_tiles,
+    heat_map,
+    heat_map_figure,
+    kept_table,
+    model_problems,
+    model_table,
+    roofline_figure,
+)
 from cache_engine.catalogue import model_shapes
 from cache_engine.errors import GemmCacheError
 from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem
@@ -20,9 +31,9 @@ kept_values: Any = {"persist_state": "session"}
 
 
 @st.cache_data(show_spinner="Evaluating…", max_entries=64)
-def heat_map(problem: EvaluationProblem, chip: str) -> list[list[float]]:
+def shares_of_peak(problem: EvaluationProblem, chip: str) -> list[list[float]]:
     """Shares of the peak over m and n; a hundred searches."""
-    return evaluation_presenters.heat_map(problem, CHIPS[chip])
+    return heat_map(problem, CHIPS[chip])
 
 
 def one_shape(names: list[str]) -> None:
@@ -35,14 +46,14 @@ def one_shape(names: list[str]) -> None:
     dtype = sizes[4].selectbox("Dtype of A and B", list(ITEMSIZE), index=5, key="e_dtype", **kept_values)
     out_dtype = sizes[5].selectbox("Dtype of C", list(ITEMSIZE), index=5, key="e_out_dtype", **kept_values)
     problem = EvaluationProblem(m, n, k, batch, dtype, out_dtype)
-    evaluated = [evaluation_presenters.evaluate_on(kept, f"{m} × {n} × {k}", problem, CHIPS[name]) for name in names]
+    evaluated = [evaluate_on(kept, f"{m} × {n} × {k}", problem, CHIPS[name]) for name in names]
     for one in evaluated:
         st.subheader(one.chip)
-        widgets.tiles(evaluation_presenters.evaluation_tiles(one))
+        widgets.tiles(evaluation_tiles(one))
     plots = st.columns(len(names) + 1)
-    plots[0].plotly_chart(evaluation_presenters.roofline_figure(evaluated), key="roofline")
+    plots[0].plotly_chart(roofline_figure(evaluated), key="roofline")
     for plot, name in zip(plots[1:], names, strict=True):
-        figure = evaluation_presenters.heat_map_figure(heat_map(problem, name), problem, name)
+        figure = heat_map_figure(shares_of_peak(problem, name), problem, name)
         plot.plotly_chart(figure, key=f"heat-{name}")
 
 
@@ -53,25 +64,23 @@ def model(names: list[str]) -> None:
     chosen = choices[0].selectbox("Model", models, key="e_model", **kept_values)
     m = choices[1].number_input("m (tokens)", 1, LARGEST, 4096, key="e_tokens", **kept_values)
     dtype = choices[2].selectbox("Dtype", list(ITEMSIZE), index=5, key="e_model_dtype", **kept_values)
-    problems = evaluation_presenters.model_problems(model_shapes(chosen), m, dtype)
+    problems = model_problems(model_shapes(chosen), m, dtype)
     rows = [
         (
             operation,
             layers,
-            [evaluation_presenters.evaluate_on(kept, operation, problem, CHIPS[name]) for name in names],
+            [evaluate_on(kept, operation, problem, CHIPS[name]) for name in names],
         )
         for operation, layers, problem in problems
     ]
-    table = evaluation_presenters.model_table(rows)
+    table = model_table(rows)
     formats = {f"{name}, of peak": st.column_config.NumberColumn(format="percent") for name in names}
     formats |= {f"{name}, µs": st.column_config.NumberColumn(format="%.2f") for name in names}
     formats |= {f"{name}, a pass, ms": st.column_config.NumberColumn(format="%.3f") for name in names}
     st.dataframe(table, hide_index=True, column_config=formats, key="e_table")
-    st.download_button(
-        "Download as JSON", evaluation_presenters.as_json(table), f"{chosen}-{m}.json", "application/json"
-    )
+    st.download_button("Download as JSON", as_json(table), f"{chosen}-{m}.json", "application/json")
     points = [evaluated for _, _, on in rows for evaluated in on]
-    st.plotly_chart(evaluation_presenters.roofline_figure(points), key="model-roofline")
+    st.plotly_chart(roofline_figure(points), key="model-roofline")
 
 
 def what_is_kept() -> None:
@@ -81,7 +90,7 @@ def what_is_kept() -> None:
     if not summaries:
         st.info("No results are kept yet. Those of accelerators are; predicting a GPU takes no search.")
         return
-    table = evaluation_presenters.kept_table(summaries, context.timezone())
+    table = kept_table(summaries, context.timezone())
     st.dataframe(
         table,
         hide_index=True,

@@ -6,7 +6,9 @@ import time
 
 import streamlit as st
 
-from app import context, presenters, widgets
+from app import context, widgets
+from app.presenters.architectures import entries_figure
+from app.presenters.overview import event_table, overview_tiles, overview_troubles
 
 st.title("Overview")
 cache = context.cache()
@@ -14,9 +16,9 @@ st.text(f"Store: {cache.layout.root}")
 
 row = context.ask("overview")
 settings = cache.settings
-widgets.tiles(presenters.overview_tiles(row, settings.max_entries, settings.max_bytes))
+widgets.tiles(overview_tiles(row, settings.max_entries, settings.max_bytes))
 events = context.ask("events", limit=500)
-for trouble in presenters.overview_troubles(row, events, time.time()):
+for trouble in overview_troubles(row, events, time.time()):
     st.warning(trouble, icon=":material/warning:")
 
 if not row["entries"]:
@@ -27,14 +29,14 @@ with left:
     st.subheader("Recent activity")
     if events:
         when = st.column_config.DatetimeColumn(format="distance")
-        table = presenters.event_table(events[:20], context.timezone())
+        table = event_table(events[:20], context.timezone())
         st.dataframe(table, hide_index=True, column_config={"When": when}, key="events")
     else:
         st.caption("Nothing has happened yet.")
 with right:
     families = context.ask("architecture_families")
     if families:
-        st.plotly_chart(presenters.entries_figure(families), key="entries")
+        st.plotly_chart(entries_figure(families), key="entries")
 
 busiest = context.ask("busiest", limit=10)
 if busiest:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app import evaluation_presenters as presenters
+from app.presenters import evaluations as presenters
 from cache_engine.catalogue import model_shapes
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.gpu import GPUS, predict
@@ -18,9 +18,7 @@ from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate
 from cache_engine.store.disk import open_store
-from tests.pages.test_pages import Open, open_page, sound
-
-__all__ = ["open_page"]
+from tests.pages.opening import Open, sound
 
 CHIPS = ("SG2262", "H100")
 PROBLEM = EvaluationProblem(4096, 7168, 2048)

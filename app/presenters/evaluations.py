@@ -10,7 +10,7 @@ from datetime import tzinfo
 
 import plotly.graph_objects as go
 
-from app.presenters import COLOURS, Row, Tile, moment
+from app.presenters.shared import COLOURS, Row, Tile, moment
 from cache_engine.catalogue import ModelShape
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.cost import Evaluation

@@ -1,0 +1,51 @@
+"""What several pages show: numbers with their names, times, colours. No Streamlit in this package.
+
+Text from the store never becomes markup: tables show it as it is, and Plotly, which reads some HTML, gets it escaped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Any
+
+Row = dict[str, Any]
+
+# Okabe and Ito's colours, which most colour-blind readers tell apart, the accent first.
+COLOURS = ("#4d8b00", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9")
+GREY = "#9a9a9a"
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A number with its name, what it is out of, and what it means."""
+
+    label: str
+    value: str
+    help: str
+    share: float | None = None
+    share_text: str = ""
+
+
+def moment(seconds: float, zone: tzinfo) -> datetime | None:
+    """A time as the reader's clock shows it; none for "never"."""
+    try:
+        return datetime.fromtimestamp(seconds, zone) if seconds > 0 else None
+    except (ValueError, OverflowError, OSError):
+        return None  # a clock that was far off, or a record made up
+
+
+def when(seconds: float, zone: tzinfo) -> str:
+    """The same in words, to the minute."""
+    at = moment(seconds, zone)
+    return "at an unknown time" if at is None else f"{at:%Y-%m-%d %H:%M}"
+
+
+def share(part: float, whole: float) -> float:
+    """A part of a whole, from 0 to 1; of nothing, all."""
+    return min(1.0, part / whole) if whole else 1.0
+
+
+def dtypes(row: Row) -> str:
+    """The dtype of A and B, and that of C where it is another."""
+    return row["dtype"] if row["dtype"] == row["out_dtype"] else f"{row['dtype']} → {row['out_dtype']}"

@@ -1,0 +1,38 @@
+"""Pages opened by Streamlit's own test runner."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from app import context
+from cache_engine.assets import dashboard_script
+from tests.pages.opening import Open
+
+
+@pytest.fixture
+def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Opens a page of the dashboard on a store, as a browser would, with these query parameters."""
+
+    def opened(store: Path, page: str, **parameters: str) -> AppTest:
+        monkeypatch.setenv("GEMM_CACHE_DIR", str(store))
+        app = AppTest.from_file(str(dashboard_script()), default_timeout=60)
+        app.run()
+        for name, value in parameters.items():
+            app.query_params[name] = value
+        app.switch_page(f"../pages/{page}.py").run()
+        return app
+
+    st.cache_resource.clear()
+    st.cache_data.clear()
+    yield opened
+    if "GEMM_CACHE_DIR" in os.environ and Path(os.environ["GEMM_CACHE_DIR"]).is_dir():
+        for child in context.jobs()._children.values():
+            child.wait(timeout=60)
+    st.cache_resource.clear()
+    st.cache_data.clear()

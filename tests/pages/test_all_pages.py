@@ -1,0 +1,97 @@
+"""Every page in every state, run for real by Streamlit's own test runner."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cache_engine.store.codec import encode_record
+from cache_engine.store.disk import DiskStore
+from tests.helpers import fill, make_store, publish, record_file
+from tests.pages.opening import Open, sound
+
+PAGES = ("overview", "kernels", "compare", "architectures", "compile", "evaluations", "admin")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_on_a_filled_store(open_page: Open, compiled_store: Path, page: str) -> None:
+    assert sound(open_page(compiled_store, page)).title[0].value == page.capitalize()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_on_an_empty_store(open_page: Open, tmp_path: Path, page: str) -> None:
+    app = sound(open_page(tmp_path / "empty", page))
+    assert app.title[0].value == page.capitalize()
+    if page in ("overview", "architectures"):
+        assert "The store is empty" in app.info[0].value
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_store_that_cannot_be_opened_is_told_plainly(open_page: Open, tmp_path: Path, page: str) -> None:
+    (tmp_path / "file").touch()
+    app = open_page(tmp_path / "file", page)
+    assert not app.exception
+    assert [error.value for error in app.error] == ["This page could not be made."]
+    assert "is a file; a store is a directory" in app.text[0].value
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "[click](javascript:alert(1))",
+    "**bold** $x^2$ :material/delete: :red[x]",
+    "=cmd|'/C calc'!A0",
+    "\u202egnp.exe\x00\x1b[31m",
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("page", PAGES)
+def test_hostile_text_is_only_ever_text(open_page: Open, store: DiskStore, page: str, text: str) -> None:
+    """A record made up by someone else, hostile in every field that is text."""
+    (key,) = fill(store, 1)
+    record = next(store.records())
+    forged = msgspec.structs.replace(
+        record,
+        name=text,
+        family=text,
+        compiler=text,
+        compiler_version=text,
+        arch=text,
+        created_by=text,
+        components=((text, text),),
+        problem=msgspec.structs.replace(record.problem, dtype=text, out_dtype=text, layout=text),
+        created_at=1e12,
+    )
+    record_file(store, key).write_bytes(encode_record(forged))
+    app = sound(
+        open_page(store.layout.root, page, key=key) if page == "kernels" else open_page(store.layout.root, page)
+    )
+    for markdown in (*app.markdown, *app.caption, *app.title, *app.subheader, *app.info, *app.warning, *app.success):
+        assert text not in markdown.value
+
+
+HOLD_MIRROR = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
+
+
+def test_while_the_mirror_cannot_be_read_the_last_answers_are_shown_with_their_age(
+    open_page: Open, compiled_store: Path
+) -> None:
+    app = sound(open_page(compiled_store, "overview"))
+    assert app.metric[0].value == "4"
+    publish(make_store(compiled_store), 50)
+    command = [sys.executable, "-c", HOLD_MIRROR, str(compiled_store / "mirror.duckdb")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        sound(app.run())
+        assert app.metric[0].value == "4"
+        assert "what was there" in app.warning[0].value
+        assert "another program" in app.text[0].value
+        holder.communicate()
+    sound(app.run())
+    assert app.metric[0].value == "5"
+    assert not [warning for warning in app.warning if "what was there" in warning.value]

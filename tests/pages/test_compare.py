@@ -1,0 +1,44 @@
+"""Two kernels compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import make_store
+from tests.pages.opening import Open, sound
+
+
+def test_two_kernels_are_compared(open_page: Open, compiled_store: Path) -> None:
+    by_arch = {record.arch: record for record in make_store(compiled_store).records() if record.problem.dtype == "bf16"}
+    first, second = by_arch["sm_90"], by_arch["sm_80"]
+    app = sound(open_page(compiled_store, "compare", a=first.key[:10], b=second.key))
+    assert [code.value for code in app.code] == [f"{each.name}\n{each.key}" for each in (first, second)]
+    tables = dict(zip([each.value for each in app.subheader], [each.value for each in app.dataframe], strict=True))
+    assert tables["Key components that differ"]["What"][0] == "arch"
+    resources = tables["Resources"].set_index("What")
+    assert list(resources.loc["registers per thread"])[:2] == [
+        str(each.resources.registers) for each in (first, second)
+    ]
+    assert "HMMA" in set(tables["Instructions in the code"]["What"])
+    app.toggle(key="sass").set_value(True).run()
+    assert sound(app).code[2].value.startswith(f"--- {first.key[:12]} ")
+
+
+def test_a_kernel_compared_with_itself_differs_in_nothing(open_page: Open, compiled_store: Path) -> None:
+    key = next(iter(make_store(compiled_store).keys()))
+    app = sound(open_page(compiled_store, "compare", a=key, b=key))
+    assert "The keys are equal" in app.info[0].value
+    assert [subheader.value for subheader in app.subheader] == [
+        "Resources", "Theoretical occupancy", "Instructions in the code"
+    ]  # fmt: skip
+    assert not any(table.value["Change"].any() for table in app.dataframe)
+
+
+@pytest.mark.parametrize("key", ["0" * 64, "nonsense", "<script>alert(1)</script>"])
+def test_comparing_with_no_kernel_is_told_plainly(open_page: Open, compiled_store: Path, key: str) -> None:
+    app = open_page(compiled_store, "compare", a=next(iter(make_store(compiled_store).keys())), b=key)
+    assert not app.exception
+    assert [error.value for error in app.error] == ["There is no such kernel."]
+    assert len(app.dataframe[0].value) == 4
