@@ -1,5 +1,8 @@
 """Results of an evaluator on disk, for one accelerator: a JSON snapshot that other tools read too, and logs.
 
+The snapshot may be compressed, under a name of its own. Both forms are read, and the one that is not written goes;
+where both are there, for a writer was killed in between or another tool wrote one, what either has counts.
+
 Adding a result appends a line to a log, whatever there is already. Folding puts a log's lines into the snapshot.
 Appending takes the lock shared, folding exclusively, so no line is written to a log that is being folded. The entries
 themselves are opaque here, and stay undecoded until they are asked for.
@@ -57,13 +60,18 @@ _FOLD_BYTES = 2**20
 class ResultFile:
     """The results of one accelerator. Used by one thread at a time, and by any number of processes."""
 
-    def __init__(self, layout: StoreLayout, new: Snapshot, *, durable: bool, lock_timeout_s: float) -> None:
+    def __init__(
+        self, layout: StoreLayout, new: Snapshot, *, durable: bool, lock_timeout_s: float, compressed: bool = False
+    ) -> None:
         """Opens nothing yet.
 
         Args:
             new: the snapshot to begin with where there is none; it names the accelerator.
+            compressed: whether snapshots are written compressed.
         """
         self._layout, self._fingerprint = layout, new.arch_fingerprint
+        self._forms = [layout.results_file(self._fingerprint), layout.compressed_results_file(self._fingerprint)]
+        self._target, self._other = reversed(self._forms) if compressed else self._forms
         self._logs = ResultLogs(layout, new.arch_fingerprint)
         self._new = new
         self._durable, self._lock_timeout_s = durable, lock_timeout_s
@@ -168,9 +176,18 @@ class ResultFile:
     # ---- Reading ----
 
     def _read_snapshot(self) -> Snapshot:
-        path = self._layout.results_file(self._fingerprint)
-        data = read_file(path, LARGEST_BYTES, _snapshot_size(path) + 1)
-        return self._empty() if data is None else decode_snapshot(data, self._fingerprint)
+        found = [snapshot for path in self._forms if (snapshot := self._read_form(path)) is not None]
+        if not found:
+            return self._empty()
+        newest, *older = sorted(found, key=lambda snapshot: snapshot.generation, reverse=True)
+        for other in older:
+            newest.cache_entries = other.cache_entries | newest.cache_entries
+            newest.usage = other.usage | newest.usage
+        return newest
+
+    def _read_form(self, path: Path) -> Snapshot | None:
+        data = read_file(path, LARGEST_BYTES, _size(path) + 1)
+        return None if data is None else decode_snapshot(decompress(data), self._fingerprint)
 
     def _empty(self) -> Snapshot:
         statistics = Statistics(created_at=time.time())
@@ -183,15 +200,10 @@ class ResultFile:
 
     def _disk_state(self) -> tuple[object, dict[int, int]]:
         """What identifies the snapshot, and the logs' sizes: equal states mean that nothing was written in between."""
-        try:
-            status = self._layout.results_file(self._fingerprint).stat()
-            snapshot = (status.st_ino, status.st_mtime_ns, status.st_size)
-        except FileNotFoundError:
-            snapshot = (0, 0, 0)
-        return snapshot, self._logs.sizes()
+        return tuple(_identity(path) for path in self._forms), self._logs.sizes()
 
     def _snapshot_bytes(self) -> int:
-        return _snapshot_size(self._layout.results_file(self._fingerprint))
+        return sum(_size(path) for path in self._forms)
 
     # ---- Writing ----
 
@@ -208,7 +220,7 @@ class ResultFile:
         self.load()  # sets a damaged snapshot aside, and refuses to add to an unknown one
         with self._lock(shared=False):
             snapshot = self._read_snapshot()
-            if not self._layout.results_file(self._fingerprint).exists():
+            if not any(path.exists() for path in self._forms):
                 self._write(snapshot)
             generations = self._logs.generations()
             newest = max([snapshot.generation, *generations])
@@ -221,26 +233,35 @@ class ResultFile:
         snapshot.version, snapshot.cache_format_version = self._new.version, FORMAT
         # Whoever wrote it before may have known the accelerator by its fingerprint alone.
         snapshot.architecture = snapshot.architecture or self._new.architecture
-        target = str(self._layout.results_file(self._fingerprint))
-        publish_file(self._layout.temp, target, msgspec.json.encode(snapshot), durable=self._durable)
+        data = msgspec.json.encode(snapshot)
+        is_plain = self._target.suffix == ".json"
+        publish_file(self._layout.temp, str(self._target), data if is_plain else compress(data), durable=self._durable)
+        self._other.unlink(missing_ok=True)
 
     def _set_aside(self, damage: CorruptEntry) -> None:
         """Moves a damaged snapshot to quarantine, unless another process did or replaced it."""
-        path = self._layout.results_file(self._fingerprint)
-        aside = self._layout.quarantine / f"{path.stem}-{time.time_ns():x}.json"
         with self._lock(shared=False):
-            try:
-                self._read_snapshot()
-            except CorruptEntry:
-                path.rename(aside)
-                _log.warning("%s; it is set aside as %s, and what was added since is kept", damage, aside)
+            for path in self._forms:
+                try:
+                    self._read_form(path)
+                except CorruptEntry:
+                    stem, _, suffix = path.name.partition(".")
+                    aside = self._layout.quarantine / f"{stem}-{time.time_ns():x}.{suffix}"
+                    path.rename(aside)
+                    _log.warning("%s; it is set aside as %s, and what was added since is kept", damage, aside)
 
 
-def _snapshot_size(path: Path) -> int:
+def _size(path: Path) -> int:
+    return _identity(path)[2]
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    """What tells a file from another that took its place."""
     try:
-        return path.stat().st_size
+        status = path.stat()
     except FileNotFoundError:
-        return 0
+        return 0, 0, 0
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def stored_fingerprints(layout: StoreLayout) -> list[str]:
