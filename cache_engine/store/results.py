@@ -40,6 +40,7 @@ from cache_engine.store.results_log import NewResult, ResultLogs, Usage, log_lin
 __all__ = [
     "FORMAT",
     "NewResult",
+    "ReadSoFar",
     "ResultFile",
     "Snapshot",
     "Statistics",
@@ -55,6 +56,14 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _FOLD_BYTES = 2**20
+
+
+class ReadSoFar(msgspec.Struct, frozen=True):
+    """How far results were read: which snapshot, whose logs from which number on, and each of those to where."""
+
+    forms: tuple[tuple[int, int, int], ...]
+    generation: int
+    logs: dict[int, int]
 
 
 class ResultFile:
@@ -76,7 +85,7 @@ class ResultFile:
         self._new = new
         self._durable, self._lock_timeout_s = durable, lock_timeout_s
         self._descriptor: int | None = None
-        self._snapshot_state: object = None
+        self._snapshot_state: tuple[tuple[int, int, int], ...] = ()
         self._read: dict[int, int] = {}
         self.snapshot = new
 
@@ -109,6 +118,21 @@ class ResultFile:
             except OSError as error:
                 _log.warning("%s; it could not be set aside: %s", damage, error.strerror)
         return self.snapshot
+
+    @property
+    def read_so_far(self) -> ReadSoFar:
+        """How far ``load`` has read."""
+        return ReadSoFar(self._snapshot_state, self.snapshot.generation, self._read)
+
+    def resume(self, read: ReadSoFar, statistics: Statistics) -> None:
+        """Has ``load`` go on from where another reader got to.
+
+        It then gives what was added since alone, with all statistics; or everything, if the snapshot is another by now.
+        """
+        self.snapshot = msgspec.structs.replace(
+            self._new, cache_entries={}, usage={}, statistics=statistics, generation=read.generation
+        )
+        self._snapshot_state, self._read = read.forms, dict(read.logs)
 
     def append(self, results: Iterable[NewResult], usage: Usage | None = None) -> None:
         """Adds results and counts usage, in one write that other processes see whole.
@@ -198,7 +222,7 @@ class ResultFile:
         if damaged:
             _log.warning("%d damaged lines of results for %s were skipped", damaged, self._fingerprint)
 
-    def _disk_state(self) -> tuple[object, dict[int, int]]:
+    def _disk_state(self) -> tuple[tuple[tuple[int, int, int], ...], dict[int, int]]:
         """What identifies the snapshot, and the logs' sizes: equal states mean that nothing was written in between."""
         return tuple(_identity(path) for path in self._forms), self._logs.sizes()
 
