@@ -27,7 +27,6 @@ from app.presenters.evaluations import (
     kept_table,
     model_problems,
     model_table,
-    pass_tiles,
     roofline_table,
 )
 from app.presenters.validation import Validation, validation_figure, validation_of, validation_table
@@ -79,19 +78,21 @@ def own_chip() -> Chip | None:
         right.download_button(
             "Download it", chip_text(CHIPS[known]), f"{known}.json", "application/json", on_click="ignore"
         )
+        chip, refused = None, ""
         try:
             text = st.query_params.get(OWN, "") if uploaded is None else uploaded.read(LARGEST_DESCRIPTION + 1)
             chip = described_chip(text) if text else None
         except InvalidHardware as error:
-            widgets.problem("This chip cannot be.", str(error))
-            chip = None
+            refused = str(error)
         if chip is not None:
             st.query_params[OWN] = chip_text(chip)
             st.text(f"{chip.name} can be chosen as a chip.")
-        if st.query_params.get(OWN) and st.button("Forget it", icon=":material/close:", key="e_forget"):
-            del st.query_params[OWN]
+        if (refused or chip is not None) and st.button("Forget it", icon=":material/close:", key="e_forget"):
+            st.query_params.pop(OWN, None)
             st.session_state[FILE] = number + 1
             st.rerun()
+    if refused:
+        widgets.problem("This chip cannot be.", refused)
     return chip
 
 
@@ -153,14 +154,14 @@ def model(chips: list[Chip]) -> None:
     chosen = choices[0].selectbox("Model", models, key="e_model", **bound)
     m = choices[1].number_input("m (tokens)", 1, LARGEST, 4096, key="e_tokens", **bound)
     dtype = choices[2].selectbox("Dtype", list(ITEMSIZE), index=5, key="e_model_dtype", **bound)
-    able = [one.on for one in evaluate_each("", EvaluationProblem(m, 1, 1, dtype=dtype), chips)]
+    problems = model_problems(model_shapes(chosen), m, dtype)
+    able = [one.on for operation, _, problem in problems[:1] for one in evaluate_each(operation, problem, chips)]
     if not able:
         return
     rows = [
         (operation, layers, [evaluate_on(kept, operation, problem, chip) for chip in able])
-        for operation, layers, problem in model_problems(model_shapes(chosen), m, dtype)
+        for operation, layers, problem in problems
     ]
-    widgets.tiles(pass_tiles(rows))
     table = model_table(rows)
     formats = {f"{chip.name}, of peak": SHARE for chip in able}
     formats |= {f"{chip.name}, µs": st.column_config.NumberColumn(format="%.2f") for chip in able}

@@ -178,18 +178,6 @@ def model_table(rows: Sequence[tuple[str, int, Sequence[Evaluated]]]) -> list[Ro
     ]
 
 
-def pass_tiles(rows: Sequence[tuple[str, int, Sequence[Evaluated]]]) -> list[Tile]:
-    """What a model's products add up to in one pass, on every chip."""
-    sums: dict[str, float] = {}
-    for _, layers, on in rows:
-        for one in on:
-            sums[one.chip] = sums.get(one.chip, 0.0) + one.result.latency_us * layers / 1e3
-    return [
-        Tile(f"A pass on {chip}", f"{total:,.3f} ms", "Of matrix products alone, one after the other; predicted.")
-        for chip, total in sums.items()
-    ]
-
-
 def heat_map(problem: EvaluationProblem, chip: Chip) -> list[list[float]]:
     """Share of the peak for each n (rows) and m (columns) of ``HEAT_SIZES``, all else as in the problem."""
 

@@ -73,6 +73,7 @@ def test_kept_out_pairs_alone() -> None:
         (gzip.compress(HEADER.encode())[:-3], "a.csv.gz", "cannot be decompressed"),
         (gzip.compress(bytes(2**27 + 1), 1), "a.csv.gz", r"larger than 128\.0 MiB"),
     ],
+    ids=["empty", "no lines", "no number", "no GPU", "no text", "no gzip", "cut short", "a bomb"],
 )
 def test_a_file_that_cannot_be_right_is_refused(data: bytes, name: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
