@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import tzinfo
 
 import msgspec
@@ -99,8 +99,7 @@ def described_chip(text: str | bytes) -> Chip:
 
 def chip_text(chip: Chip) -> str:
     """A chip's description, as ``described_chip`` takes it, in few characters."""
-    fields = {name: getattr(chip, name) for name in chip.__dataclass_fields__}
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(asdict(chip), separators=(",", ":"), ensure_ascii=False)
 
 
 def evaluate_on(kept: Evaluations, label: str, problem: EvaluationProblem, chip: Chip) -> Evaluated:

@@ -15,7 +15,14 @@ import plotly.graph_objects as go
 from app.presenters.evaluation_figures import LEGEND, MARGIN, SYMBOLS
 from app.presenters.shared import COLOURS, GREY, Row
 from cache_engine.errors import UsageError
-from cache_engine.evaluator.validation import Measurements, Validated, parse_measurements, predictions, validate
+from cache_engine.evaluator.validation import (
+    Measurements,
+    Validated,
+    parse_measurements,
+    predictions,
+    range_text,
+    validate,
+)
 from cache_engine.units import human_bytes
 
 MOST_POINTS = 2_000
@@ -88,7 +95,7 @@ def validation_table(lines: Sequence[Validated]) -> list[Row]:
     return [
         {
             "GPU": line.arch,
-            "m": _range(line.m_from, line.m_to),
+            "m": range_text(line.m_from, line.m_to),
             "Rows": line.count,
             "MAPE": line.model.mape,
             "Median": line.model.median,
@@ -100,12 +107,6 @@ def validation_table(lines: Sequence[Validated]) -> list[Row]:
         }
         for line in lines
     ]
-
-
-def _range(low: int, high: int) -> str:
-    if not high:
-        return "all"
-    return f"{low:,} on" if high >= 10**12 else f"{low:,}–{high:,}"
 
 
 def validation_figure(points: Sequence[Row]) -> go.Figure:

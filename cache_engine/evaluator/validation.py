@@ -133,6 +133,13 @@ def validate(measured: Measurements) -> Iterator[Validated]:
             yield Validated(measured.gpu.name, low, high, int(chosen.sum()), calibrated_on, model, plain)
 
 
+def range_text(m_from: int, m_to: int) -> str:
+    """A range of m in words, as of a ``Validated``."""
+    if not m_to:
+        return "all"
+    return f"{m_from:,} on" if m_to >= M_RANGES[-1][1] else f"{m_from:,}–{m_to:,}"
+
+
 def predictions(measured: Measurements) -> Floats:
     """What the model says each of them takes, in microseconds."""
     _, parameters = parameters_of(measured.gpu)
