@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from cache_engine.model.key import CacheKey
 from cache_engine.stats import EVICT, PUBLISH
-from cache_engine.store import journal as journal_module
-from cache_engine.store.journal import Journal, fold, read_journal, read_snapshot
+from cache_engine.store.journal import Journal, fold, read_journal, read_snapshot, writing
 from cache_engine.store.lock import try_lock
 
 KEY, OTHER = CacheKey("a" * 64), CacheKey("b" * 64)
@@ -233,7 +232,7 @@ def test_folding_forgets_usage_nobody_asks_for(folder: Path) -> None:
 
 
 def test_a_full_file_is_left_for_a_new_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "_ROTATE_BYTES", 500)
+    monkeypatch.setattr(writing, "_ROTATE_BYTES", 500)
     journal = Journal(folder, NEVER)
     for _ in range(20):
         journal.event(PUBLISH, key=KEY)
@@ -253,7 +252,7 @@ def test_a_new_file_that_is_taken_before_its_maker_has_locked_it_loses_no_count(
             waiting.pop()()
         return try_lock(descriptor)
 
-    monkeypatch.setattr(journal_module, "try_lock", late)
+    monkeypatch.setattr(writing, "try_lock", late)
     journal = Journal(folder, NEVER)
     journal.hit(KEY, "disk")
     journal.flush()
