@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -42,6 +43,9 @@ _log = logging.getLogger(__name__)
 
 COMPILED = "compiled"
 """The tier of a kernel that no tier had."""
+
+# Most compiles take less, so a wait for one is nothing to look at.
+_LONG_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ class Cache(StoreView):
                     found = self._get_again(key, no_lock)
                 if found is not None:
                     return self._hit(selection, found, stages)
-            self.journal.miss(key)
+            self.journal.miss(key, selection.problem.arch or "")
             if not self.settings.enable_jit:
                 raise NotCached(
                     f"no tier has {selection.name} ({key[:12]}), and compiling is switched off (enable_jit)"
@@ -281,12 +285,18 @@ class Cache(StoreView):
                 stack.enter_context(self._compiling.of(key))
                 yield "caching is switched off"
                 return
+            started = time.perf_counter()
             try:
                 stack.enter_context(file_lock(self.layout.key_lock(key), self.settings.lock_timeout_s))
             except LockTimeout as error:
                 reason = str(error)
+                self.journal.lock_wait(time.perf_counter() - started, in_vain=True)
             except OSError as error:
                 reason = f"the store cannot be locked: {error.strerror or error}"
+            else:
+                waited_s = time.perf_counter() - started
+                if waited_s > _LONG_WAIT_S:
+                    self.journal.lock_wait(waited_s, in_vain=False)
             yield reason
 
 

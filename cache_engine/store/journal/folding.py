@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from cache_engine.stats import EntryUsage, Event, Tally, Totals
+from cache_engine.stats import EntryUsage, Event, Period, Tally, Totals, coarsened
 from cache_engine.store.lock import try_lock
 from cache_engine.store.publish import publish_file
 
@@ -33,6 +33,11 @@ class Snapshot(msgspec.Struct):
     totals: Totals = msgspec.field(default_factory=Totals)
     usage: list[EntryUsage] = msgspec.field(default_factory=list)
     recent: list[Event] = msgspec.field(default_factory=list)
+    periods: list[Period] = msgspec.field(default_factory=list)
+
+    def tally(self) -> Tally:
+        """These sums, to go on from; they are the tally's from then on."""
+        return Tally(self.totals, self.usage, self.recent, self.periods)
 
 
 def read_journal(folder: Path) -> Tally:
@@ -40,7 +45,7 @@ def read_journal(folder: Path) -> Tally:
     while True:
         snapshot = read_snapshot(folder)
         generation = snapshot.generation
-        tally = Tally(snapshot.totals, snapshot.usage, snapshot.recent)
+        tally = snapshot.tally()
         for event in read_events(folder, snapshot, {}):
             tally.add(event)
         # Had files been folded meanwhile, their events might have been seen in neither place.
@@ -129,7 +134,7 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
     stems = [name.partition(".")[0] for name in names]
     fresh = [name for name, stem in zip(names, stems, strict=True) if stem not in snapshot.folded]
     if fresh:
-        tally = Tally(snapshot.totals, snapshot.usage, snapshot.recent)
+        tally = snapshot.tally()
         for name in fresh:
             for event in _decode_lines((folder / name).read_bytes()):
                 tally.add(event)
@@ -140,6 +145,7 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
             totals=tally.totals,
             usage=[used for used in tally.usage if keep(used.key)],
             recent=tally.recent,
+            periods=coarsened(tally.periods, time.time()),
         )
         publish_file(temp, str(folder / SNAPSHOT), _encode(snapshot), durable=True)
     for name in names:

@@ -48,8 +48,9 @@ class Journal:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._hits: dict[_Hit, int] = {}
-        self._misses: dict[CacheKey, int] = {}
+        self._misses: dict[CacheKey, tuple[str, int]] = {}
         self._failures: dict[str, int] = {}
+        self._lock_waits = Event(kind=USE, at=0.0)
         self._saved_us: dict[CacheKey, int] = {}
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
@@ -70,10 +71,10 @@ class Journal:
             if self._thread is None:
                 self._start_thread()
 
-    def miss(self, key: CacheKey) -> None:
-        """Counts a lookup that has to compile. Writes nothing now."""
+    def miss(self, key: CacheKey, arch: str = "") -> None:
+        """Counts a lookup that has to compile for this target. Writes nothing now."""
         with self._lock:
-            self._misses[key] = self._misses.get(key, 0) + 1
+            self._misses[key] = arch, self._misses.get(key, (arch, 0))[1] + 1
             if self._thread is None:
                 self._start_thread()
 
@@ -81,6 +82,15 @@ class Journal:
         """Counts a tier that failed and was passed over. Writes nothing now."""
         with self._lock:
             self._failures[tier] = self._failures.get(tier, 0) + 1
+            if self._thread is None:
+                self._start_thread()
+
+    def lock_wait(self, seconds: float, *, in_vain: bool) -> None:
+        """Counts a long wait for the lock of a key. Writes nothing now."""
+        with self._lock:
+            self._lock_waits.lock_waits += 1
+            self._lock_waits.lock_timeouts += in_vain
+            self._lock_waits.lock_wait_us += round(seconds * 1e6)
             if self._thread is None:
                 self._start_thread()
 
@@ -132,26 +142,26 @@ class Journal:
     def _take_counts(self) -> list[Event]:
         with self._lock:
             hits, misses, saved, failures = self._hits, self._misses, self._saved_us, self._failures
-            if not hits and not misses and not failures:
+            waits = self._lock_waits
+            if not hits and not misses and not failures and not waits.lock_waits:
                 return []
             self._hits, self._misses, self._saved_us, self._failures = {}, {}, {}, {}
+            self._lock_waits = Event(kind=USE, at=0.0)
         by_entry: dict[tuple[CacheKey, float], dict[str, int]] = {(key, 0.0): {} for key in misses}
         for (key, made_at, tier), count in hits.items():
             by_entry.setdefault((key, made_at), {})[tier] = count
         now = self._now()
-        failed = [Event(kind=USE, at=now, failures=failures)] if failures else []
-        return failed + [
-            Event(
-                kind=USE,
-                at=now,
-                key=key,
-                made_at=made_at,
-                hits=tiers,
-                misses=misses.pop(key, 0),
-                saved_us=saved.pop(key, 0),
+        waits.at, waits.failures = now, failures
+        counted = [waits] if failures or waits.lock_waits else []
+        for (key, made_at), tiers in by_entry.items():
+            arch, missed = misses.pop(key, ("", 0))
+            saved_us = saved.pop(key, 0)
+            counted.append(
+                Event(
+                    kind=USE, at=now, key=key, made_at=made_at, hits=tiers, misses=missed, arch=arch, saved_us=saved_us
+                )
             )
-            for (key, made_at), tiers in by_entry.items()
-        ]
+        return counted
 
     def _write(self, events: list[Event]) -> None:
         if not events:
@@ -209,10 +219,13 @@ class NoJournal(Journal):
     def hit(self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0) -> None:
         """Counts nothing."""
 
-    def miss(self, key: CacheKey) -> None:
+    def miss(self, key: CacheKey, arch: str = "") -> None:
         """Counts nothing."""
 
     def failure(self, tier: str) -> None:
+        """Counts nothing."""
+
+    def lock_wait(self, seconds: float, *, in_vain: bool) -> None:
         """Counts nothing."""
 
     def event(self, kind: str, **fields: object) -> None:
