@@ -24,7 +24,7 @@ from cache_engine.kernels.family import launch_of
 from cache_engine.model.artifact import Artifact, Blob, Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig, Launch
-from cache_engine.model.key import CacheKey
+from cache_engine.model.key import CacheKey, Components
 from cache_engine.selection import Selection, Selector, describe, make_artifact
 from cache_engine.stages import COMPILE, LOAD, PUBLISH, SELECT, VALIDATE, OnStage, StageClock
 from cache_engine.stats import CORRUPT, UNPUBLISHED
@@ -177,6 +177,10 @@ class Cache(StoreView):
     ) -> Selection:
         """What would serve a problem whose target is set; see ``Selector.select``."""
         return self._selector.select(problem, family, compiler, config)
+
+    def present_components(self, family: str, compiler: str, arch: str) -> Components | None:
+        """What the keys of a family, compiler and target start with here and now; see ``Selector.present``."""
+        return self._selector.present(family, compiler, arch)
 
     def targeted(self, problem: GemmProblem, arch: str | None = None) -> GemmProblem:
         """The problem with its target set: as given, else that of the local GPU, else the default."""

@@ -120,7 +120,8 @@ def kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | None:
 
 def names(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> dict[str, str]:
     """Kernels' names by key, of those there are."""
-    found = connection.execute("SELECT key, name FROM kernels WHERE list_contains(?, key)", [keys])
+    # Not list_contains, which goes through the list once a row.
+    found = connection.execute("SELECT key, name FROM kernels WHERE key IN (SELECT unnest(?::VARCHAR[]))", [keys])
     return dict(found.fetchall())
 
 
@@ -168,15 +169,61 @@ def busiest(connection: duckdb.DuckDBPyConnection, limit: int = 10) -> list[Row]
 
 
 def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Sums for each architecture."""
+    """Sums for each architecture, over its kernels; ``misses`` over all lookups, also of kernels that are no more."""
     return _rows(
         connection,
         f"""
-        SELECT arch, count(*) AS entries, sum(size_bytes) AS size_bytes, sum(stored_bytes) AS stored_bytes,
-               sum(compile_ms) AS compile_ms, median(compile_ms) AS median_compile_ms, sum(hits) AS hits,
-               sum((pack_hits + disk_hits) * compile_ms) AS saved_ms, max(last_used_at) AS last_used_at
-        FROM (SELECT {_COLUMNS} FROM {_USED_KERNELS}) GROUP BY arch ORDER BY {_CAPABILITY}
+        WITH used AS (
+            SELECT arch, sum({_HITS}) AS hits,
+                   sum((coalesce(pack_hits, 0) + coalesce(disk_hits, 0)) * compile_ms) AS saved_ms,
+                   max(last_used_at) AS last_used_at
+            FROM kernels JOIN {_ITS_USAGE} GROUP BY arch
+        ), made AS (
+            SELECT arch, count(*) AS entries, sum(size_bytes) AS size_bytes, sum(stored_bytes) AS stored_bytes,
+                   sum(compile_ms) AS compile_ms, median(compile_ms) AS median_compile_ms,
+                   list_sort(list(DISTINCT family)) AS families, list_sort(list(DISTINCT dtype)) AS dtypes,
+                   max(created_at) AS last_made_at
+            FROM kernels GROUP BY arch
+        )
+        SELECT made.* EXCLUDE last_made_at, coalesce(hits, 0) AS hits, coalesce(saved_ms, 0) AS saved_ms,
+               greatest(coalesce(last_used_at, 0), last_made_at) AS last_used_at, coalesce(misses, 0) AS misses
+        FROM made LEFT JOIN used USING (arch) LEFT JOIN misses USING (arch) ORDER BY {_CAPABILITY}
         """,
+    )
+
+
+def made_with(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """Sums for each way of making kernels: all that their keys start with, from the compiler's build to the target."""
+    # Usage is summed apart, so that only kernels that were used are joined.
+    ways = "key_schema, family, template, compiler, compiler_version, toolchain, flags, arch"
+    return _rows(
+        connection,
+        f"""
+        WITH used AS (SELECT {ways}, sum({_HITS}) AS hits FROM kernels JOIN {_ITS_USAGE} GROUP BY {ways}),
+        made AS (
+            SELECT {ways}, count(*) AS entries, sum(size_bytes) AS size_bytes, sum(stored_bytes) AS stored_bytes,
+                   sum(compile_ms) AS compile_ms, list_sort(list(DISTINCT dtype)) AS dtypes,
+                   min(created_at) AS first_made_at, max(created_at) AS last_made_at
+            FROM kernels GROUP BY {ways}
+        )
+        SELECT made.*, coalesce(hits, 0) AS hits FROM made LEFT JOIN used USING ({ways})
+        ORDER BY {_CAPABILITY}, {ways}
+        """,
+    )
+
+
+def history(connection: duckdb.DuckDBPyConnection, seconds: int, since: float = 0) -> list[Row]:
+    """What happened, summed over spans of this length, from ``since`` on, the earliest first.
+
+    Sums that are no longer known as closely as that are left out.
+    """
+    return _rows(
+        connection,
+        """
+        SELECT start // $seconds * $seconds AS start, sum(COLUMNS(* EXCLUDE (start, seconds)))::BIGINT
+        FROM periods WHERE seconds <= $seconds AND start >= $since GROUP BY ALL ORDER BY ALL
+        """,
+        {"seconds": seconds, "since": since},
     )
 
 
@@ -189,7 +236,9 @@ def architecture_families(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     )
 
 
-def _rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: list[Any] | None = None) -> list[Row]:
+def _rows(
+    connection: duckdb.DuckDBPyConnection, sql: str, parameters: list[Any] | dict[str, Any] | None = None
+) -> list[Row]:
     cursor = connection.execute(sql, parameters or [])
     names = [column[0] for column in cursor.description or []]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
