@@ -17,7 +17,8 @@ class Made:
     """Kernels made by one compiler, as far as the same is true of them.
 
     Attributes:
-        compiler, version, build: the compiler that made them; ``build`` identifies its binaries by content.
+        compiler, version: the compiler that made them, and
+        toolchain: the same with its build, which identifies its binaries by content.
         state: ``present`` when they can be hit here, ``stale`` when they never can, ``unknown`` when their compiler is
             not installed here, so that it cannot be told.
         changed: of stale ones, in words, what is another here.
@@ -27,7 +28,7 @@ class Made:
 
     compiler: str
     version: str
-    build: str
+    toolchain: str
     state: str
     changed: tuple[str, ...]
     entries: int = 0
@@ -41,6 +42,11 @@ class Made:
     families: list[str] = field(default_factory=list)
     dtypes: list[str] = field(default_factory=list)
 
+    @property
+    def build(self) -> str:
+        """What identifies the compiler's binaries."""
+        return self.toolchain.removeprefix(f"{self.compiler} {self.version} ")
+
 
 def made_by_toolchain(cache: Cache, ways: Iterable[dict[str, Any]]) -> list[Made]:
     """Sums for each compiler and for what makes its kernels stale, the latest in use first.
@@ -51,8 +57,7 @@ def made_by_toolchain(cache: Cache, ways: Iterable[dict[str, Any]]) -> list[Made
     found: dict[tuple[Any, ...], Made] = {}
     for way in ways:
         state, changed = _state(cache, way)
-        build = way["toolchain"].removeprefix(f"{way['compiler']} {way['compiler_version']} ")
-        identity = (way["compiler"], way["compiler_version"], build, state, changed)
+        identity = (way["compiler"], way["compiler_version"], way["toolchain"], state, changed)
         made = found.setdefault(identity, Made(*identity))
         for name in ("entries", "size_bytes", "stored_bytes", "compile_ms", "hits"):
             setattr(made, name, getattr(made, name) + way[name])
