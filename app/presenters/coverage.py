@@ -71,7 +71,7 @@ def _line(cell: Cell, kernel: WantedKernel | None, state: str, address: str) -> 
         "m": "" if kernel is None else ", ".join(f"{m:,}" for m in kernel.ms),
         "Config": "" if kernel is None else str(kernel.selection.config),
         "Kernel": "" if kernel is None else kernel.key[:12],
-        "Look into": address or None,
+        "Look into": address,
     }
 
 

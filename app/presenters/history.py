@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Row, moment
 from cache_engine.stats import DAY_S, HOUR_S, hit_rate
+from cache_engine.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,13 @@ class Span:
     @property
     def step(self) -> str:
         """The step in words."""
-        return {HOUR_S: "hour", DAY_S: "day"}.get(self.step_s, f"{self.step_s // DAY_S} days")
+        hours, days = self.step_s // HOUR_S, self.step_s // DAY_S
+        return counted(days, "day") if days else counted(hours, "hour")
 
 
 SPANS = {
     "24 hours": Span(DAY_S, HOUR_S),
-    "7 days": Span(7 * DAY_S, HOUR_S),
+    "7 days": Span(7 * DAY_S, 6 * HOUR_S),
     "90 days": Span(90 * DAY_S, DAY_S),
     "All time": Span(0, 28 * DAY_S),
 }
@@ -111,7 +113,7 @@ def _lookups(row: Row) -> int:
 
 def _zone(span: Span, zone: tzinfo) -> tzinfo:
     """Hours are those of the reader; days were counted in UTC and can be told in nothing else."""
-    return zone if span.step_s == HOUR_S else UTC
+    return zone if span.step_s < DAY_S else UTC
 
 
 def _start(row: Row, span: Span, zone: tzinfo) -> datetime | None:
@@ -129,9 +131,10 @@ def _over_time(figure: go.Figure, span: Span, zone: tzinfo, now: float, rows: Se
         bars.width = span.step_s * 900 / together
         bars.offset = span.step_s * 50 + (place % together) * bars.width
     figure.update_layout(
-        margin={"t": 72, "b": 40, "l": 56, "r": 16},
-        height=340,
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0},
+        margin={"t": 48, "b": 96, "l": 56, "r": 16},
+        height=380,
+        legend={"orientation": "h", "yref": "container", "yanchor": "bottom", "y": 0, "x": 0, "traceorder": "normal"},
+        showlegend=True,
     )
-    figure.update_xaxes(title=f"Time, each bar one {span.step} ({_zone(span, zone)})", type="date", range=limits)
+    figure.update_xaxes(title=f"Time, each bar {span.step} ({_zone(span, zone)})", type="date", range=limits)
     return figure

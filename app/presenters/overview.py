@@ -147,7 +147,7 @@ def event_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
             "When": moment(row["happened_at"], zone),
             "What": EVENTS.get(row["kind"], row["kind"]),
             "Kernel": row["name"] or row["key"][:12],
-            "Look into": kernel_address(row["key"]) if row["name"] else None,
+            "Look into": kernel_address(row["key"]) if row["name"] else "",
             "Details": row["detail"] or (f"in {human_ms(row['compile_ms'])}" if row["compile_ms"] else ""),
         }
         for row in rows
