@@ -63,14 +63,10 @@ def made_by_toolchain(cache: Cache, ways: Iterable[dict[str, Any]]) -> list[Made
             setattr(made, name, getattr(made, name) + way[name])
         made.first_made_at = min(made.first_made_at, way["first_made_at"])
         made.last_made_at = max(made.last_made_at, way["last_made_at"])
-        _note(made.archs, [way["arch"]])
-        _note(made.families, [way["family"]])
-        _note(made.dtypes, way["dtypes"])
+        for names, name in ((made.archs, "arch"), (made.families, "family"), (made.dtypes, "dtype")):
+            if way[name] not in names:
+                names.append(way[name])
     return sorted(found.values(), key=lambda made: (made.state != PRESENT, -made.last_made_at))
-
-
-def _note(names: list[str], more: Iterable[str]) -> None:
-    names += [name for name in more if name not in names]
 
 
 def _state(cache: Cache, way: dict[str, Any]) -> tuple[str, tuple[str, ...]]:

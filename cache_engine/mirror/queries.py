@@ -120,8 +120,7 @@ def kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | None:
 
 def names(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> dict[str, str]:
     """Kernels' names by key, of those there are."""
-    # Not list_contains, which goes through the list once a row.
-    found = connection.execute("SELECT key, name FROM kernels WHERE key IN (SELECT unnest(?::VARCHAR[]))", [keys])
+    found = connection.execute("SELECT key, name FROM kernels WHERE list_contains(?, key)", [keys])
     return dict(found.fetchall())
 
 
@@ -161,9 +160,17 @@ def events(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
 
 def busiest(connection: duckdb.DuckDBPyConnection, limit: int = 10) -> list[Row]:
     """The kernels with the most hits."""
+    # On narrow rows first, as in `kernels`.
     return _rows(
         connection,
-        f"SELECT {_COLUMNS} FROM kernels JOIN {_ITS_USAGE} WHERE {_HITS} > 0 ORDER BY hits DESC, kernels.key LIMIT ?",
+        f"""
+        WITH most AS (
+            SELECT kernels.rowid AS row, {_HITS} AS counted FROM kernels JOIN {_ITS_USAGE} WHERE counted > 0
+            ORDER BY counted DESC, kernels.key LIMIT ?
+        )
+        SELECT {_COLUMNS} FROM most JOIN kernels ON kernels.rowid = row JOIN {_ITS_USAGE}
+        ORDER BY hits DESC, kernels.key
+        """,
         [limit],
     )
 
@@ -193,17 +200,17 @@ def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def made_with(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Sums for each way of making kernels: all that their keys start with, from the compiler's build to the target."""
+    """Sums for each way of making kernels, which is all that their keys start with up to the target, and each dtype."""
     # Usage is summed apart, so that only kernels that were used are joined.
-    ways = "key_schema, family, template, compiler, compiler_version, toolchain, flags, arch"
+    ways = "key_schema, family, template, compiler, compiler_version, toolchain, flags, arch, dtype"
     return _rows(
         connection,
         f"""
         WITH used AS (SELECT {ways}, sum({_HITS}) AS hits FROM kernels JOIN {_ITS_USAGE} GROUP BY {ways}),
         made AS (
             SELECT {ways}, count(*) AS entries, sum(size_bytes) AS size_bytes, sum(stored_bytes) AS stored_bytes,
-                   sum(compile_ms) AS compile_ms, list_sort(list(DISTINCT dtype)) AS dtypes,
-                   min(created_at) AS first_made_at, max(created_at) AS last_made_at
+                   sum(compile_ms) AS compile_ms, min(created_at) AS first_made_at,
+                   max(created_at) AS last_made_at
             FROM kernels GROUP BY {ways}
         )
         SELECT made.*, coalesce(hits, 0) AS hits FROM made LEFT JOIN used USING ({ways})
