@@ -12,7 +12,8 @@ The rooms, each importing only from those below it:
 
 - ``cli`` — the ``gemm-cache`` command, a function per verb
 - ``operator`` — one kind of GEMM, with its switches
-- ``warm`` · ``explanation`` — getting many kernels at once, and why a lookup misses
+- ``warm`` · ``explanation`` · ``coverage`` · ``toolchains`` — getting many kernels at once, why a lookup misses, what a
+  model asks for, and what is stale
 - ``engine`` — ``Cache.get_or_compile``, on one page; where all rooms meet
 - ``view`` — looking into a store, and keeping it in order
 - ``selection`` — from a problem to its key, and from there to an artifact

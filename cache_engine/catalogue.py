@@ -12,6 +12,9 @@ from cache_engine.assets import shape_catalogue
 from cache_engine.errors import InvalidProblem, UsageError
 from cache_engine.model.gemm import DType, GemmProblem
 
+TOKENS = (1, 16, 64, 256, 1024, 4096)
+"""Numbers of tokens that stand for all there are: from one for each sequence to a long prompt."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:

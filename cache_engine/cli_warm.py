@@ -11,13 +11,14 @@ from typing import Any
 import click
 
 from cache_engine import terminal
+from cache_engine.catalogue import TOKENS
 from cache_engine.cli_support import FAILED, emit, json_option, open_cache
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem
 
-_TOKENS = "1,16,64,256,1024,4096"
+_TOKENS = ",".join(map(str, TOKENS))
 
 
 class _Sizes(click.ParamType[tuple[int, ...]]):

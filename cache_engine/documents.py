@@ -139,6 +139,9 @@ def statistics(stats: Statistics) -> Document:
         "corruptions": totals.corruptions,
         "publish_failures": totals.publish_failures,
         "tier_failures": totals.failures,
+        "lock_waits": totals.lock_waits,
+        "lock_timeouts": totals.lock_timeouts,
+        "lock_wait_ms": totals.lock_wait_us / 1e3,
         "last_publish_at": totals.last_publish_at or None,
     }
 

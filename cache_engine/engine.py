@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from cache_engine.kernels.family import launch_of
 from cache_engine.model.artifact import Artifact, Blob, Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig, Launch
-from cache_engine.model.key import CacheKey
+from cache_engine.model.key import CacheKey, Components
 from cache_engine.selection import Selection, Selector, describe, make_artifact
 from cache_engine.stages import COMPILE, LOAD, PUBLISH, SELECT, VALIDATE, OnStage, StageClock
 from cache_engine.stats import CORRUPT, UNPUBLISHED
@@ -42,6 +43,9 @@ _log = logging.getLogger(__name__)
 
 COMPILED = "compiled"
 """The tier of a kernel that no tier had."""
+
+# Most compiles take less, so a wait for one is nothing to look at.
+_LONG_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,7 @@ class Cache(StoreView):
                     found = self._get_again(key, no_lock)
                 if found is not None:
                     return self._hit(selection, found, stages)
-            self.journal.miss(key)
+            self.journal.miss(key, selection.problem.arch or "")
             if not self.settings.enable_jit:
                 raise NotCached(
                     f"no tier has {selection.name} ({key[:12]}), and compiling is switched off (enable_jit)"
@@ -173,6 +177,10 @@ class Cache(StoreView):
     ) -> Selection:
         """What would serve a problem whose target is set; see ``Selector.select``."""
         return self._selector.select(problem, family, compiler, config)
+
+    def present_components(self, family: str, compiler: str, arch: str) -> Components | None:
+        """What the keys of a family, compiler and target start with here and now; see ``Selector.present``."""
+        return self._selector.present(family, compiler, arch)
 
     def targeted(self, problem: GemmProblem, arch: str | None = None) -> GemmProblem:
         """The problem with its target set: as given, else that of the local GPU, else the default."""
@@ -281,12 +289,18 @@ class Cache(StoreView):
                 stack.enter_context(self._compiling.of(key))
                 yield "caching is switched off"
                 return
+            started = time.perf_counter()
             try:
                 stack.enter_context(file_lock(self.layout.key_lock(key), self.settings.lock_timeout_s))
             except LockTimeout as error:
                 reason = str(error)
+                self.journal.lock_wait(time.perf_counter() - started, in_vain=True)
             except OSError as error:
                 reason = f"the store cannot be locked: {error.strerror or error}"
+            else:
+                waited_s = time.perf_counter() - started
+                if waited_s > _LONG_WAIT_S:
+                    self.journal.lock_wait(waited_s, in_vain=False)
             yield reason
 
 

@@ -18,7 +18,7 @@ from cache_engine.kernels.source import render, template_digest
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem
 from cache_engine.model.gemm import NO_EPILOGUE, GemmProblem
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.model.key import CacheKey, KeyPrefix
+from cache_engine.model.key import CacheKey, Components, KeyPrefix
 from cache_engine.stages import COMPILE, GENERATE, START_COMPILER, StageClock
 
 # A serving process asks for a few thousand sizes; each takes about a kilobyte.
@@ -115,17 +115,27 @@ class Selector:
 
         Where the compiler that made it is not installed this cannot be told, and it is not.
         """
-        family = FAMILIES.get(record.family)
-        if family is None or record.compiler not in COMPILERS:
-            return True
-        if record.compiler in self._missing:
-            return False
         try:
-            components = self._prefix(family, self._flagged(record.compiler), record.arch).components
+            components = self.present(record.family, record.compiler, record.arch)
         except CompilerMissing:
-            self._missing.add(record.compiler)
             return False
-        return record.components[: len(components)] != components
+        return components is None or record.components[: len(components)] != components
+
+    def present(self, family: str, compiler: str, arch: str) -> Components | None:
+        """What the keys of a family, compiler and target start with here and now; ``None`` when there is no such.
+
+        Raises:
+            CompilerMissing: when the compiler is not installed.
+        """
+        if family not in FAMILIES or compiler not in COMPILERS:
+            return None
+        if compiler in self._missing:
+            raise CompilerMissing(f"{compiler} is not installed")
+        try:
+            return self._prefix(FAMILIES[family], self._flagged(compiler), arch).components
+        except CompilerMissing:
+            self._missing.add(compiler)  # looking for it takes time, and this is asked for every record
+            raise
 
     def _flagged(self, name: str) -> Compiler:
         """A compiler with the flags that the settings ask for."""

@@ -25,6 +25,13 @@ USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT = (
 )
 RECENT = 500  # how many events other than use are kept when a journal is folded
 
+HOUR_S, DAY_S = 3600, 86_400
+# How long periods keep their length when a journal is folded: in seconds, from the shortest on; each is a multiple of
+# the one before, so that periods never overlap in part. Beyond the last they are as long as it is.
+_KEPT_FOR_S = ((HOUR_S, 8 * DAY_S), (DAY_S, 400 * DAY_S))
+_LONGEST_S = 28 * DAY_S
+MOST_PERIODS = 2000
+
 
 class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One line of a journal.
@@ -38,8 +45,12 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
         key: the entry concerned.
         made_at: for ``use``, when the entry was made. An entry evicted and made again starts with no hits.
         hits: hits by tier.
-        misses: lookups that had to compile.
+        misses: lookups that had to compile, for
+        arch: that target; empty in journals written before this was counted.
         failures: by tier, how often it failed and was passed over.
+        lock_waits: how often the lock of a key was waited for long (``engine`` says how long that is), of these
+        lock_timeouts: in vain, and
+        lock_wait_us: microseconds of all of these.
         saved_us: microseconds of compiling that hits on disk and in packs saved. Hits in memory save nothing: a process
             that has a kernel in hand would not compile it again without a cache either.
         compile_us: microseconds compiling took. Whole numbers, so that sums are exact in any order.
@@ -53,7 +64,11 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
     made_at: Seconds = 0.0
     hits: dict[str, Count] = msgspec.field(default_factory=dict)
     misses: Count = 0
+    arch: str = ""
     failures: dict[str, Count] = msgspec.field(default_factory=dict)
+    lock_waits: Count = 0
+    lock_timeouts: Count = 0
+    lock_wait_us: Count = 0
     saved_us: Count = 0
     compile_us: Count = 0
     stored_bytes: Count = 0
@@ -94,6 +109,40 @@ class Totals(msgspec.Struct):
     evictions: Count = 0
     evicted_bytes: Count = 0
     last_publish_at: Seconds = 0.0
+    lock_waits: Count = 0
+    lock_timeouts: Count = 0
+    lock_wait_us: Count = 0
+    misses_by_arch: dict[str, Count] = msgspec.field(default_factory=dict)
+
+
+class Period(msgspec.Struct, omit_defaults=True):
+    """Sums over the events of a span of time.
+
+    Attributes:
+        start: seconds since 1970, UTC; a multiple of
+        seconds: how long it is.
+        hits, misses and so on: as in ``Totals``.
+    """
+
+    start: Count
+    seconds: Count
+    hits: dict[str, Count] = msgspec.field(default_factory=dict)
+    misses: Count = 0
+    failures: dict[str, Count] = msgspec.field(default_factory=dict)
+    saved_us: Count = 0
+    compiles: Count = 0
+    compile_us: Count = 0
+    publish_failures: Count = 0
+    corruptions: Count = 0
+    lock_waits: Count = 0
+    lock_timeouts: Count = 0
+    lock_wait_us: Count = 0
+
+    def add(self, more: Period) -> None:
+        """Adds the sums of another period."""
+        _add_up(self, more)
+        for name in ("compiles", "compile_us", "publish_failures", "corruptions"):
+            setattr(self, name, getattr(self, name) + getattr(more, name))
 
 
 class Tally:
@@ -104,38 +153,46 @@ class Tally:
         totals: Totals | None = None,
         usage: Iterable[EntryUsage] = (),
         recent: list[Event] | None = None,
+        periods: Iterable[Period] = (),
     ) -> None:
         """Starts from earlier sums, which it takes over, or from nothing."""
         self.totals = totals or Totals()
         self._usage = {(used.key, used.made_at): used for used in usage}
         self._recent = recent or []
+        self._periods: dict[tuple[int, int], Period] = {}
+        for period in periods:
+            _add_period(self._periods, period)
 
     def add(self, event: Event) -> None:
         """Counts one event."""
-        totals = self.totals
+        start = int(event.at) // HOUR_S * HOUR_S
+        period = self._periods.get((start, HOUR_S))
+        if period is None:
+            period = self._periods[start, HOUR_S] = Period(start, HOUR_S)
         if event.kind == USE:
             if event.hits:
                 entry = (event.key, event.made_at)
                 usage = self._usage.setdefault(entry, EntryUsage(*entry))
                 usage.used(event.at, sum(event.hits.values()))
                 _add(usage.hits, event.hits)
-                _add(totals.hits, event.hits)
-            _add(totals.failures, event.failures)
-            totals.misses += event.misses
-            totals.saved_us += event.saved_us
+            if event.misses and event.arch:
+                _add(self.totals.misses_by_arch, {event.arch: event.misses})
+            _add_up(self.totals, event)
+            _add_up(period, event)
             return
-        if event.kind in (PUBLISH, UNPUBLISHED):
-            totals.compiles += 1
-            totals.compile_us += event.compile_us
         if event.kind == PUBLISH:
-            totals.last_publish_at = max(totals.last_publish_at, event.at)
-        elif event.kind == UNPUBLISHED:
-            totals.publish_failures += 1
-        elif event.kind == CORRUPT:
-            totals.corruptions += 1
+            self.totals.last_publish_at = max(self.totals.last_publish_at, event.at)
         elif event.kind == EVICT:
-            totals.evictions += 1
-            totals.evicted_bytes += event.stored_bytes
+            self.totals.evictions += 1
+            self.totals.evicted_bytes += event.stored_bytes
+        for sums in (self.totals, period):
+            if event.kind in (PUBLISH, UNPUBLISHED):
+                sums.compiles += 1
+                sums.compile_us += event.compile_us
+            if event.kind == UNPUBLISHED:
+                sums.publish_failures += 1
+            elif event.kind == CORRUPT:
+                sums.corruptions += 1
         self._recent.append(event)
 
     @property
@@ -144,9 +201,52 @@ class Tally:
         return list(self._usage.values())
 
     @property
+    def periods(self) -> list[Period]:
+        """Sums by time, the earliest first."""
+        return [self._periods[place] for place in sorted(self._periods)]
+
+    @property
     def recent(self) -> list[Event]:
         """The last events other than use, the newest first."""
         return heapq.nlargest(RECENT, self._recent, key=lambda event: (event.at, event.kind, event.key, event.detail))
+
+
+def coarsened(periods: Iterable[Period], now: float) -> list[Period]:
+    """The same sums in fewer periods, the longer the farther from ``now``, and never more than ``MOST_PERIODS``.
+
+    Farther in either direction: an event of a clock that was ahead must not be kept by the hour for ever. Periods that
+    are long already stay so, as when the clock has been set back since.
+    """
+    merged: dict[tuple[int, int], Period] = {}
+    for period in periods:
+        age = abs(now - period.start)
+        seconds = next((length for length, kept_s in _KEPT_FOR_S if age < kept_s), _LONGEST_S)
+        seconds = max(seconds, period.seconds)
+        longer = msgspec.structs.replace(
+            period, start=period.start // seconds * seconds, seconds=seconds, hits={}, failures={}
+        )
+        _add(longer.hits, period.hits)
+        _add(longer.failures, period.failures)
+        _add_period(merged, longer)
+    kept = heapq.nsmallest(MOST_PERIODS, merged.values(), key=lambda period: abs(now - period.start))
+    return sorted(kept, key=lambda period: (period.start, period.seconds))
+
+
+def _add_period(periods: dict[tuple[int, int], Period], period: Period) -> None:
+    there = periods.setdefault((period.start, period.seconds), period)
+    if there is not period:
+        there.add(period)
+
+
+def _add_up(sums: Totals | Period, more: Event | Period) -> None:
+    """Adds what events of use and sums have in common."""
+    _add(sums.hits, more.hits)
+    _add(sums.failures, more.failures)
+    sums.misses += more.misses
+    sums.saved_us += more.saved_us
+    sums.lock_waits += more.lock_waits
+    sums.lock_timeouts += more.lock_timeouts
+    sums.lock_wait_us += more.lock_wait_us
 
 
 def _add(counts: dict[str, int], more: dict[str, int]) -> None:

@@ -140,6 +140,7 @@ def print_statistics(stats: Document) -> None:
             "evicted": f"{counted(stats['evictions'], 'entry', 'entries')}, {human_bytes(stats['evicted_bytes'])}",
             "found corrupt": f"{stats['corruptions']:,}",
             "tiers passed over": ", ".join(f"{n:,} × {tier}" for tier, n in stats["tier_failures"].items()) or "never",
+            "waits for a lock": f"{stats['lock_waits']:,} of more than a second, {stats['lock_timeouts']:,} in vain",
             "not kept": f"{counted(stats['publish_failures'], 'kernel')} that could not be published",
             "last published": human_age(time.time() - published) if published else "never",
         }

@@ -1,4 +1,4 @@
-"""Overview: how much is in the store, how well it serves, and what happened last."""
+"""Overview: how the store is, how well it serves over time, what is stale, and what happened last."""
 
 from __future__ import annotations
 
@@ -7,38 +7,134 @@ import time
 import streamlit as st
 
 from app import context, widgets
-from app.presenters.architectures import entries_figure
-from app.presenters.overview import event_table, overview_tiles, overview_troubles
+from app.presenters.history import SPANS, compile_figure, history_table, hit_figure
+from app.presenters.overview import (
+    FINE,
+    LATELY_S,
+    LOOK,
+    PLAIN,
+    TROUBLE,
+    Check,
+    event_table,
+    gpu_check,
+    health,
+    overview_tiles,
+)
+from app.presenters.toolchains import stale_words, toolchain_table
+from cache_engine.device.probe import gpu
+from cache_engine.stats import HOUR_S
+from cache_engine.toolchains import STALE, made_by_toolchain
+
+ICONS = {FINE: "check_circle", LOOK: "visibility", TROUBLE: "warning", PLAIN: "do_not_disturb_on"}
+CHECKS_A_ROW = 3
+LINK = st.column_config.LinkColumn(display_text="open", width="small")
+AGE = st.column_config.DatetimeColumn(format="distance")
+KIB = st.column_config.NumberColumn(format="%.1f KiB")
+SECONDS = st.column_config.NumberColumn(format="%.2f s")
 
 st.title("Overview")
-cache = context.cache()
+cache, now, zone = context.cache(), time.time(), context.timezone()
 st.text(f"Store: {cache.layout.root}")
-
 row = context.ask("overview")
-settings = cache.settings
-widgets.tiles(overview_tiles(row, settings.max_entries, settings.max_bytes))
 events = context.ask("events", limit=500)
-for trouble in overview_troubles(row, events, time.time()):
-    st.warning(trouble, icon=":material/warning:")
 
-if not row["entries"]:
-    st.info("The store is empty. Compile a kernel on the Compile page, or run `gemm-cache sample`.")
 
-left, right = st.columns([3, 2])
-with left:
+def checked() -> None:
+    """The store's health, a card for each side of it."""
+    lately = context.ask("history", HOUR_S, since=(int(now) - LATELY_S) // HOUR_S * HOUR_S)
+    checks = [*health(row, lately, events, now), gpu_check(gpu())]
+    for first in range(0, len(checks), CHECKS_A_ROW):
+        for column, check in zip(st.columns(CHECKS_A_ROW), checks[first : first + CHECKS_A_ROW], strict=False):
+            with column, st.container(border=True, height="stretch"):
+                card(check)
+
+
+def card(check: Check) -> None:
+    """One side of the health."""
+    st.markdown(f"**{check.about}**")
+    icon = f":material/{ICONS[check.state]}:"
+    if check.state in (LOOK, TROUBLE):
+        st.warning(check.words, icon=icon)
+    else:
+        st.markdown(f"{icon} {check.words}")
+    if check.cause:
+        st.text(check.cause)
+    if check.state == TROUBLE and check.about == "Integrity":
+        st.page_link("../pages/admin.py", label="Check and repair", icon=":material/healing:")
+
+
+def followed() -> None:
+    """Where the numbers above come from."""
+    with st.container(horizontal=True):
+        for label, sort in (("Largest", "size on disk"), ("Slowest to compile", "compile time"), ("Busiest", "hits")):
+            st.page_link(
+                "../pages/kernels.py", label=f"{label} kernels", icon=":material/memory:", query_params={"sort": sort}
+            )
+        st.page_link("../pages/admin.py", label="Limits and cleanup", icon=":material/build:")
+
+
+def over_time() -> None:
+    """Hit rate and compile time, step by step."""
+    st.subheader("Over time")
+    name = st.segmented_control(
+        "How far back", list(SPANS), default="7 days", required=True, key="span", bind="query-params"
+    )
+    span = SPANS[str(name)]
+    rows = context.ask("history", span.step_s, since=span.since(now))
+    if not rows:
+        st.info("Nothing was looked up or compiled in this time.", icon=":material/schedule:")
+        return
+    left, right = st.columns(2)
+    left.plotly_chart(hit_figure(rows, span, zone, now), key="hit-figure")
+    right.plotly_chart(compile_figure(rows, span, zone, now), key="compile-figure")
+    with st.expander("The numbers behind these figures"):
+        columns = {"Hit rate": st.column_config.NumberColumn(format="percent"), "Spent": SECONDS, "Saved": SECONDS}
+        st.dataframe(history_table(rows, span, zone), hide_index=True, column_config=columns, key="history")
+
+
+def toolchains() -> None:
+    """What the kernels were made with, and what of it is stale."""
+    st.subheader("Toolchains")
+    found = made_by_toolchain(cache, context.ask("made_with"))
+    st.text(stale_words(found, zone))
+    st.dataframe(
+        toolchain_table(found, zone),
+        hide_index=True,
+        column_order=("Toolchain", "Build", "State", "What has changed", "Kernels", "On disk", "Last made", "List"),
+        column_config={"On disk": KIB, "Last made": AGE, "List": LINK},
+        key="toolchains",
+    )
+    if any(made.state == STALE for made in found):
+        st.page_link(
+            "../pages/admin.py",
+            label="Preview the cleanup of what is stale",
+            icon=":material/delete_sweep:",
+            query_params={"rule": "stale"},
+        )
+
+
+def activity() -> None:
+    """The busiest kernels, and what happened last."""
+    busiest = context.ask("busiest", limit=10)
+    st.subheader("Busiest kernels")
+    if busiest:
+        widgets.kernel_list(busiest, key="busiest")
+    else:
+        st.caption("No kernel was asked for again yet.")
     st.subheader("Recent activity")
     if events:
-        when = st.column_config.DatetimeColumn(format="distance")
-        table = event_table(events[:20], context.timezone())
-        st.dataframe(table, hide_index=True, column_config={"When": when}, key="events")
+        table = event_table(events[:20], zone)
+        st.dataframe(table, hide_index=True, column_config={"When": AGE, "Look into": LINK}, key="events")
     else:
         st.caption("Nothing has happened yet.")
-with right:
-    families = context.ask("architecture_families")
-    if families:
-        st.plotly_chart(entries_figure(families), key="entries")
 
-busiest = context.ask("busiest", limit=10)
-if busiest:
-    st.subheader("Busiest kernels")
-    widgets.kernel_list(busiest, key="busiest")
+
+checked()
+widgets.tiles(overview_tiles(row, cache.settings.max_entries, cache.settings.max_bytes))
+followed()
+if not row["entries"]:
+    st.info("The store is empty. Compile a kernel on the Compile page, or run `gemm-cache sample`.")
+over_time()
+if row["entries"]:
+    toolchains()
+activity()

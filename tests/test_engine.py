@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cache_engine import engine as engine_module
 from cache_engine import selection as selection_module
 from cache_engine.compilers import COMPILERS
 from cache_engine.engine import Cache, open_cache
@@ -182,6 +183,25 @@ def test_a_lock_not_had_in_time_still_serves_the_kernel(tmp_path: Path) -> None:
         assert kernel.tier == "compiled"
         assert "held by another process" in kernel.unpublished
         assert list(cache.records()) == []
+        totals = cache.stats().totals
+        assert (totals.lock_waits, totals.lock_timeouts) == (1, 1)
+        assert totals.lock_wait_us >= 50_000
+
+
+@pytest.mark.parametrize(("long_s", "waits"), [(0.01, 1), (60.0, 0)])
+def test_only_long_waits_for_a_lock_are_counted(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, long_s: float, waits: int
+) -> None:
+    monkeypatch.setattr(engine_module, "_LONG_WAIT_S", long_s)
+    lock = cache.layout.key_lock(cache.select(PROBLEM).key)
+    held, asked = threading.Event(), threading.Thread(target=cache.get_or_compile, args=(PROBLEM,))
+    with file_lock(lock, 1):
+        asked.start()
+        held.wait(0.2)
+    asked.join()
+    totals = cache.stats().totals
+    assert (totals.lock_waits, totals.lock_timeouts) == (waits, 0)
+    assert totals.misses_by_arch == {"sm_90": 1}
 
 
 def test_a_read_only_store_serves_hits_and_compiles(tmp_path: Path) -> None:

@@ -7,7 +7,20 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.stats import RECENT, USE, Event, Statistics, Tally, Totals, hit_rate
+from cache_engine.stats import (
+    DAY_S,
+    HOUR_S,
+    MOST_PERIODS,
+    RECENT,
+    USE,
+    Event,
+    Period,
+    Statistics,
+    Tally,
+    Totals,
+    coarsened,
+    hit_rate,
+)
 
 EVENTS = st.lists(
     st.builds(
@@ -18,6 +31,11 @@ EVENTS = st.lists(
         made_at=st.sampled_from([0.0, 5.0]),
         hits=st.dictionaries(st.sampled_from(["memory", "disk"]), st.integers(0, 1000)),
         misses=st.integers(0, 100),
+        arch=st.sampled_from(["", "sm_80", "sm_90"]),
+        failures=st.dictionaries(st.sampled_from(["pack", "disk"]), st.integers(0, 1000)),
+        lock_waits=st.integers(0, 100),
+        lock_timeouts=st.integers(0, 100),
+        lock_wait_us=st.integers(0, 10**12),
         saved_us=st.integers(0, 10**12),
         compile_us=st.integers(0, 10**12),
         stored_bytes=st.integers(0, 10**12),
@@ -36,6 +54,7 @@ def test_the_order_of_events_does_not_matter(events: list[Event], shuffler: rand
         shuffled.add(event)
     assert tally.totals == shuffled.totals
     assert {(it.key, it.made_at): it for it in tally.usage} == {(it.key, it.made_at): it for it in shuffled.usage}
+    assert tally.periods == shuffled.periods
 
 
 @given(EVENTS)
@@ -45,6 +64,71 @@ def test_totals_are_the_sum_of_usage(events: list[Event]) -> None:
         tally.add(event)
     for tier, count in tally.totals.hits.items():
         assert count == sum(usage.hits.get(tier, 0) for usage in tally.usage)
+
+
+SUMS = [name for name in Period.__struct_fields__ if name not in ("start", "seconds")]
+
+
+def _sums(periods: list[Period]) -> Period:
+    summed = Period(0, 0)
+    for period in periods:
+        summed.add(period)
+    return summed
+
+
+@given(EVENTS, st.lists(st.floats(0, 1e10), max_size=3))
+def test_periods_add_up_to_the_totals_whatever_the_clock_says_when_they_are_coarsened(
+    events: list[Event], clocks: list[float]
+) -> None:
+    tally = Tally()
+    for event in events:
+        tally.add(event)
+    periods = tally.periods
+    for now in clocks:
+        periods = coarsened(periods, now)
+        assert coarsened(periods, now) == periods
+    summed = _sums(periods)
+    for name in SUMS:
+        assert getattr(summed, name) == getattr(tally.totals, name), name
+    assert len({(period.start, period.seconds) for period in periods}) == len(periods)
+    assert all(period.start % period.seconds == 0 for period in periods)
+
+
+def test_periods_are_the_longer_the_farther_away_they_are() -> None:
+    now = 1_800_000_000
+    tally = Tally()
+    for hours in range(24 * 500):
+        tally.add(Event(kind=USE, at=float(now - hours * HOUR_S), misses=1))
+    lengths = {(now - period.start) // DAY_S: period.seconds for period in coarsened(tally.periods, now)}
+    assert {seconds for days, seconds in lengths.items() if days < 7} == {HOUR_S}
+    assert {seconds for days, seconds in lengths.items() if 9 < days < 399} == {DAY_S}
+    assert {seconds for days, seconds in lengths.items() if days > 428} == {28 * DAY_S}
+
+
+def test_a_clock_that_is_never_right_leaves_a_bounded_number_of_periods() -> None:
+    generator = random.Random(1)
+    tally = Tally()
+    for _ in range(10_000):
+        tally.add(Event(kind=USE, at=generator.random() * 1e12, misses=1))
+    now = 1_800_000_000
+    tally.add(Event(kind=USE, at=float(now), misses=5))
+    kept = coarsened(tally.periods, now)
+    assert len(kept) == MOST_PERIODS
+    assert Period(now // HOUR_S * HOUR_S, HOUR_S, misses=5) in kept
+
+
+def test_periods_that_are_coarsened_are_left_as_they_were() -> None:
+    periods = [Period(0, HOUR_S, hits={"disk": 1}), Period(HOUR_S, HOUR_S, hits={"disk": 2})]
+    assert coarsened(periods, 1e9) == [Period(0, 28 * DAY_S, hits={"disk": 3})]
+    assert [period.hits for period in periods] == [{"disk": 1}, {"disk": 2}]
+
+
+def test_misses_are_counted_by_target_where_it_is_told() -> None:
+    tally = Tally()
+    for arch, misses in (("sm_90", 2), ("sm_80", 1), ("sm_90", 3), ("", 7)):
+        tally.add(Event(kind=USE, at=1.0, misses=misses, arch=arch))
+    assert tally.totals.misses_by_arch == {"sm_90": 5, "sm_80": 1}
+    assert tally.totals.misses == 13
 
 
 def test_only_the_newest_events_are_kept() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 from datetime import tzinfo
+from urllib.parse import urlencode
 
 import plotly.graph_objects as go
 
@@ -19,12 +20,16 @@ def architecture_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
     return [
         {
             "Target": row["arch"],
+            "List": f"kernels?{urlencode({'arch': row['arch']})}",
             "Kernels": row["entries"],
             "Code": row["size_bytes"] / 1024,
             "On disk": row["stored_bytes"] / 1024,
             "Compiling took": row["compile_ms"] / 1000,
             "Median": row["median_compile_ms"],
             "Hits": row["hits"],
+            "Misses": row["misses"],
+            "Families": ", ".join(row["families"]),
+            "Dtypes": ", ".join(row["dtypes"]),
             "Last used": moment(row["last_used_at"], zone),
         }
         for row in rows

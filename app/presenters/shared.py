@@ -5,6 +5,7 @@ Text from the store never becomes markup: tables show it as it is, and Plotly, w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
@@ -39,6 +40,16 @@ def when(seconds: float, zone: tzinfo) -> str:
     """The same in words, to the minute."""
     at = moment(seconds, zone)
     return "at an unknown time" if at is None else f"{at:%Y-%m-%d %H:%M}"
+
+
+def total(rows: Iterable[Row], column: str) -> int:
+    """A column's sum."""
+    return sum(row[column] for row in rows)
+
+
+def kernel_address(key: str) -> str:
+    """Where a kernel is looked into, from any page."""
+    return f"kernels?key={key}"
 
 
 def share(part: float, whole: float) -> float:

@@ -14,6 +14,7 @@ from cache_engine.bench.timing import compare
 from cache_engine.engine import Cache, open_cache
 from cache_engine.mirror import queries
 from cache_engine.mirror.queries import KernelFilter
+from cache_engine.stats import HOUR_S
 
 
 def syncing(report: Report, place: Path, entries: int) -> None:
@@ -94,3 +95,5 @@ def _questions(connection: Any) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "one kernel", partial(queries.kernel, connection, first)
     yield "architectures", partial(queries.architectures, connection)
     yield "families", partial(queries.architecture_families, connection)
+    yield "toolchains", partial(queries.made_with, connection)
+    yield "history by the hour", partial(queries.history, connection, HOUR_S)

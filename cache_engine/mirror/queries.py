@@ -161,23 +161,77 @@ def events(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
 
 def busiest(connection: duckdb.DuckDBPyConnection, limit: int = 10) -> list[Row]:
     """The kernels with the most hits."""
+    # On narrow rows first, as in `kernels`.
     return _rows(
         connection,
-        f"SELECT {_COLUMNS} FROM kernels JOIN {_ITS_USAGE} WHERE {_HITS} > 0 ORDER BY hits DESC, kernels.key LIMIT ?",
+        f"""
+        WITH most AS (
+            SELECT kernels.rowid AS row, {_HITS} AS counted FROM kernels JOIN {_ITS_USAGE} WHERE counted > 0
+            ORDER BY counted DESC, kernels.key LIMIT ?
+        )
+        SELECT {_COLUMNS} FROM most JOIN kernels ON kernels.rowid = row JOIN {_ITS_USAGE}
+        ORDER BY hits DESC, kernels.key
+        """,
         [limit],
     )
 
 
 def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Sums for each architecture."""
+    """Sums for each architecture, over its kernels; ``misses`` over all lookups, also of kernels that are no more."""
     return _rows(
         connection,
         f"""
-        SELECT arch, count(*) AS entries, sum(size_bytes) AS size_bytes, sum(stored_bytes) AS stored_bytes,
-               sum(compile_ms) AS compile_ms, median(compile_ms) AS median_compile_ms, sum(hits) AS hits,
-               sum((pack_hits + disk_hits) * compile_ms) AS saved_ms, max(last_used_at) AS last_used_at
-        FROM (SELECT {_COLUMNS} FROM {_USED_KERNELS}) GROUP BY arch ORDER BY {_CAPABILITY}
+        WITH used AS (
+            SELECT arch, sum({_HITS}) AS hits,
+                   sum((coalesce(pack_hits, 0) + coalesce(disk_hits, 0)) * compile_ms) AS saved_ms,
+                   max(last_used_at) AS last_used_at
+            FROM kernels JOIN {_ITS_USAGE} GROUP BY arch
+        ), made AS (
+            SELECT arch, count(*) AS entries, sum(size_bytes) AS size_bytes, sum(stored_bytes) AS stored_bytes,
+                   sum(compile_ms) AS compile_ms, median(compile_ms) AS median_compile_ms,
+                   list_sort(list(DISTINCT family)) AS families, list_sort(list(DISTINCT dtype)) AS dtypes,
+                   max(created_at) AS last_made_at
+            FROM kernels GROUP BY arch
+        )
+        SELECT made.* EXCLUDE last_made_at, coalesce(hits, 0) AS hits, coalesce(saved_ms, 0) AS saved_ms,
+               greatest(coalesce(last_used_at, 0), last_made_at) AS last_used_at, coalesce(misses, 0) AS misses
+        FROM made LEFT JOIN used USING (arch) LEFT JOIN misses USING (arch) ORDER BY {_CAPABILITY}
         """,
+    )
+
+
+def made_with(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """Sums for each way of making kernels, which is all that their keys start with up to the target, and each dtype."""
+    # Usage is summed apart, so that only kernels that were used are joined.
+    ways = "key_schema, family, template, compiler, compiler_version, toolchain, flags, arch, dtype"
+    return _rows(
+        connection,
+        f"""
+        WITH used AS (SELECT {ways}, sum({_HITS}) AS hits FROM kernels JOIN {_ITS_USAGE} GROUP BY {ways}),
+        made AS (
+            SELECT {ways}, count(*) AS entries, sum(size_bytes) AS size_bytes, sum(stored_bytes) AS stored_bytes,
+                   sum(compile_ms) AS compile_ms, min(created_at) AS first_made_at,
+                   max(created_at) AS last_made_at
+            FROM kernels GROUP BY {ways}
+        )
+        SELECT made.*, coalesce(hits, 0) AS hits FROM made LEFT JOIN used USING ({ways})
+        ORDER BY {_CAPABILITY}, {ways}
+        """,
+    )
+
+
+def history(connection: duckdb.DuckDBPyConnection, seconds: int, since: float = 0) -> list[Row]:
+    """What happened, summed over spans of this length, from ``since`` on, the earliest first.
+
+    Sums that are no longer known as closely as that are left out.
+    """
+    return _rows(
+        connection,
+        """
+        SELECT start // $seconds * $seconds AS start, sum(COLUMNS(* EXCLUDE (start, seconds)))::BIGINT
+        FROM periods WHERE seconds <= $seconds AND start >= $since GROUP BY ALL ORDER BY ALL
+        """,
+        {"seconds": seconds, "since": since},
     )
 
 

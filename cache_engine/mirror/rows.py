@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.model.artifact import Record
-from cache_engine.stats import RECENT, Tally
+from cache_engine.stats import RECENT, Period, Tally
 from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ def kernel_row(record: Record, stamp: str) -> Row:
         f"{p.m}x{p.n}x{p.k}", str(record.config),
     )  # fmt: skip
     return (
-        record.key, record.name, record.family, record.compiler, record.compiler_version, toolchain, record.arch,
+        record.key, record.name, record.family, record.compiler, record.compiler_version, toolchain,
+        components.get("schema", ""), components.get("template", ""), components.get("flags", ""), record.arch,
         p.dtype, p.out_dtype, p.layout, p.m, p.n, p.k, p.batch, str(record.config),
         r.registers, r.shared_bytes, r.stack_bytes, r.spill_bytes,
         record.size_bytes, stored_bytes(record), record.compile_ms, record.created_at, record.created_by,
@@ -36,7 +37,7 @@ def kernel_row(record: Record, stamp: str) -> Row:
 
 
 def fetch(
-    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[Any] | None = None
+    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[Any] | dict[str, Any] | None = None
 ) -> list[dict[str, Any]]:
     """The rows of an answer, by column."""
     cursor = connection.execute(sql, parameters or [])
@@ -69,7 +70,7 @@ def delete_keys(connection: duckdb.DuckDBPyConnection, table: str, keys: Sequenc
 
 def clear_journal(connection: duckdb.DuckDBPyConnection) -> None:
     """Forgets everything that came from the journal."""
-    for table in ("usage", "events", "totals"):
+    for table in ("usage", "events", "totals", "periods", "misses"):
         connection.execute(f"DELETE FROM {table}")
 
 
@@ -98,6 +99,7 @@ def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
     added = (
         *(t.hits.get(tier, 0) for tier in TIERS), t.misses, t.saved_us, t.compiles, t.compile_us, t.publish_failures,
         t.corruptions, sum(t.failures.values()), t.evictions, t.evicted_bytes, t.last_publish_at,
+        t.lock_waits, t.lock_timeouts, t.lock_wait_us,
     )  # fmt: skip
     insert(connection, "totals", [added])
     connection.execute(
@@ -105,4 +107,25 @@ def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
         "max(last_publish_at) AS last_publish_at FROM totals"
     )
     connection.execute("DELETE FROM totals")
-    connection.execute("INSERT INTO totals SELECT * FROM summed")
+    connection.execute("INSERT INTO totals BY NAME SELECT * FROM summed")
+    insert(connection, "periods", [_period_row(period) for period in tally.periods])
+    _sum_up(connection, "periods", "start, seconds")
+    insert(connection, "misses", list(t.misses_by_arch.items()))
+    _sum_up(connection, "misses", "arch")
+
+
+def _period_row(p: Period) -> Row:
+    return (
+        p.start, p.seconds, *(p.hits.get(tier, 0) for tier in TIERS), p.misses, p.saved_us, p.compiles, p.compile_us,
+        p.publish_failures, p.corruptions, sum(p.failures.values()), p.lock_waits, p.lock_timeouts, p.lock_wait_us,
+    )  # fmt: skip
+
+
+def _sum_up(connection: duckdb.DuckDBPyConnection, table: str, names: str) -> None:
+    """Makes one row of those that are named alike."""
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE summed AS SELECT {names}, sum(COLUMNS(* EXCLUDE ({names}))) FROM {table} "
+        f"GROUP BY {names}"
+    )
+    connection.execute(f"DELETE FROM {table}")
+    connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM summed")

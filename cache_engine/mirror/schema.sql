@@ -7,7 +7,10 @@ CREATE TABLE kernels (
     family           VARCHAR,
     compiler         VARCHAR,
     compiler_version VARCHAR,
-    toolchain        VARCHAR,    -- compiler, version and build, as they enter the key
+    toolchain        VARCHAR,    -- compiler, version and build, as they enter the key; and so do
+    key_schema       VARCHAR,
+    template         VARCHAR,    -- the digest of the family's template and
+    flags            VARCHAR,    -- the compiler's
     arch             VARCHAR,
     dtype            VARCHAR,
     out_dtype        VARCHAR,
@@ -61,7 +64,10 @@ CREATE TABLE totals (
     tier_failures    BIGINT,
     evictions        BIGINT,
     evicted_bytes    BIGINT,
-    last_publish_at  DOUBLE
+    last_publish_at  DOUBLE,
+    lock_waits       BIGINT,
+    lock_timeouts    BIGINT,
+    lock_wait_us     BIGINT
 );
 
 -- Results of the evaluator. One that cannot be read has a cause, and nothing after it.
@@ -111,6 +117,27 @@ CREATE TABLE accelerators (
     error        VARCHAR,
     read_so_far  VARCHAR     -- JSON; how far its files were read
 );
+-- The same sums by time. Periods of different length count different events, also where one lies within another.
+CREATE TABLE periods (
+    start            BIGINT,     -- seconds since 1970, UTC
+    seconds          BIGINT,     -- how long it is
+    memory_hits      BIGINT,
+    pack_hits        BIGINT,
+    disk_hits        BIGINT,
+    misses           BIGINT,
+    saved_us         BIGINT,
+    compiles         BIGINT,
+    compile_us       BIGINT,
+    publish_failures BIGINT,
+    corruptions      BIGINT,
+    tier_failures    BIGINT,
+    lock_waits       BIGINT,
+    lock_timeouts    BIGINT,
+    lock_wait_us     BIGINT
+);
+
+-- Lookups that had to compile, by the target asked for.
+CREATE TABLE misses (arch VARCHAR, misses BIGINT);
 
 -- Records that are there but cannot be mirrored, and why.
 CREATE TABLE unreadable (

@@ -313,7 +313,7 @@ def _sync_journal(connection: duckdb.DuckDBPyConnection, folder: Path) -> int:
             tally = Tally()
         else:
             positions = {}
-            tally = Tally(snapshot.totals, snapshot.usage, snapshot.recent)
+            tally = snapshot.tally()
         before = dict(positions)
         for event in read_events(folder, snapshot, positions):
             tally.add(event)

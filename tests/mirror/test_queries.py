@@ -14,12 +14,13 @@ from cache_engine.mirror.queries import SORTS, KernelFilter
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
-from cache_engine.stats import EVICT, PUBLISH
+from cache_engine.stats import DAY_S, EVICT, HOUR_S, PUBLISH
 from cache_engine.store.disk import DiskStore
-from cache_engine.store.journal import Journal
+from cache_engine.store.journal import Journal, fold
 from tests.helpers import files_of, fill
 
 COUNT = 60
+LONG_AGO = 1_600_000_000.0
 # By what each sort orders rows.
 ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "last used": lambda row: row["last_used_at"],
@@ -50,6 +51,13 @@ def connection(store: DiskStore, records: list[Record]) -> Iterator[Any]:
     journal.hit(CacheKey(records[9].key), "disk", made_at=1.0)  # on an entry evicted since, and made again
     journal.event(PUBLISH, key=records[7].key, compile_us=150_000)
     journal.event(EVICT, key="gone", stored_bytes=10, detail="expired")
+    journal.miss(CacheKey(records[0].key), "sm_80")
+    journal.miss(CacheKey("f" * 64), "sm_75")
+    journal.flush()
+    long_ago = Journal(store.layout.journal, 3600.0, now=lambda: LONG_AGO)
+    for key in (records[0].key, records[1].key):
+        long_ago.miss(CacheKey(key), "sm_90")
+    long_ago.flush()
     mirror = Mirror(store)
     mirror.sync()
     with mirror.read() as opened:
@@ -147,6 +155,8 @@ def test_an_empty_mirror_answers_everything(store: DiskStore) -> None:
         assert queries.architectures(connection) == queries.architecture_families(connection) == []
         assert queries.events(connection) == queries.busiest(connection) == []
         assert queries.facets(connection)["arch"] == []
+        assert queries.made_with(connection) == queries.history(connection, HOUR_S) == []
+        assert queries.names(connection, []) == {}
 
 
 def test_events_come_newest_first_with_names(connection: Any, records: list[Record]) -> None:
@@ -165,5 +175,42 @@ def test_architectures_add_up_to_the_whole(connection: Any, records: list[Record
     by_arch = Counter(record.arch for record in records)
     assert {row["arch"]: row["entries"] for row in rows} == by_arch
     assert sum(row["hits"] for row in rows) == 16
+    assert {row["arch"]: row["misses"] for row in rows} == {"sm_80": 1, "sm_90": 2, "sm_100": 0, "sm_120": 0}
+    assert all((row["families"], row["dtypes"]) == (["tensor_core"], ["bf16"]) for row in rows)
+    used = {record.arch: record.created_at for record in records}
+    assert all(row["last_used_at"] >= used[row["arch"]] for row in rows)
     families = queries.architecture_families(connection)
     assert {row["arch"]: row["entries"] for row in families} == by_arch
+
+
+def test_ways_of_making_add_up_to_the_whole(connection: Any, records: list[Record]) -> None:
+    rows = queries.made_with(connection)
+    by_arch = Counter(record.arch for record in records)
+    assert {row["arch"]: row["entries"] for row in rows} == by_arch
+    assert sum(row["hits"] for row in rows) == 16
+    assert {row["toolchain"] for row in rows} == {"nvrtc  "}
+    assert min(row["first_made_at"] for row in rows) == min(record.created_at for record in records)
+
+
+def test_history_is_summed_over_spans_from_a_time_on(connection: Any) -> None:
+    totals = queries.overview(connection)
+    for seconds in (HOUR_S, DAY_S, 28 * DAY_S):
+        rows = queries.history(connection, seconds)
+        assert len(rows) == 2
+        assert rows[0]["start"] == LONG_AGO // seconds * seconds
+        for name in ("memory_hits", "pack_hits", "disk_hits", "misses", "compiles", "compile_us", "saved_us"):
+            assert sum(row[name] for row in rows) == totals[name], name
+    assert [row["misses"] for row in queries.history(connection, DAY_S, since=LONG_AGO + DAY_S)] == [2]
+
+
+def test_history_leaves_out_what_is_known_less_closely(store: DiskStore) -> None:
+    """A day's sum is not put into its first hour."""
+    journal = Journal(store.layout.journal, 3600.0, now=lambda: LONG_AGO)
+    journal.miss(CacheKey("a" * 64), "sm_90")
+    journal.close()
+    fold(store.layout.journal, store.layout.temp, keep=lambda key: True)
+    mirror = Mirror(store)
+    mirror.sync()
+    with mirror.read() as connection:
+        assert queries.history(connection, DAY_S) == []
+        assert [row["misses"] for row in queries.history(connection, 28 * DAY_S)] == [1]

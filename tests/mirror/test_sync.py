@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold
 from tests.helpers import fill, make_store, publish, record_file
 
-TABLES = ("kernels", "usage", "events", "totals", "unreadable")
+TABLES = ("kernels", "usage", "events", "totals", "periods", "misses", "unreadable")
 
 
 def _content(mirror: Mirror) -> dict[str, list[Any]]:
@@ -91,7 +92,9 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 OPERATIONS = st.lists(
-    st.sampled_from(["publish", "delete", "damage", "hit", "miss", "event", "fold", "reopen", "sync", "settle"]),
+    st.sampled_from(
+        ["publish", "delete", "damage", "hit", "miss", "wait", "event", "clock", "fold", "reopen", "sync", "settle"]
+    ),
     max_size=25,
 )
 
@@ -103,7 +106,12 @@ def test_after_any_history_the_mirror_equals_one_built_anew(
 ) -> None:
     store = make_store(tmp_path_factory.mktemp("history") / "store")
     layout, generator = store.layout, random.Random(seed)
-    mirror, journal = Mirror(store), Journal(store.layout.journal, 3600.0)
+    clock = time.time()
+
+    def now() -> float:
+        return clock
+
+    mirror, journal = Mirror(store), Journal(store.layout.journal, 3600.0, now=now)
     keys = fill(store, 3)
     for operation in operations:
         key = generator.choice(keys)
@@ -118,14 +126,18 @@ def test_after_any_history_the_mirror_equals_one_built_anew(
             journal.hit(key, tier, made_at=made_at, saved_us=generator.randrange(1000))
             journal.flush()
         elif operation == "miss":
-            journal.miss(key)
+            journal.miss(key, generator.choice(["sm_80", "sm_90"]))
+        elif operation == "wait":
+            journal.lock_wait(generator.random(), in_vain=generator.random() < 0.5)
+        elif operation == "clock":
+            clock = generator.choice([time.time(), generator.random() * 1e11])
         elif operation == "event":
             journal.event(generator.choice([PUBLISH, CORRUPT]), key=key, compile_us=generator.randrange(1000))
         elif operation == "fold":
             fold(layout.journal, layout.temp, keep=lambda key: record_file(store, CacheKey(key)).exists())
         elif operation == "reopen":
             journal.close()
-            journal = Journal(layout.journal, 3600.0)
+            journal = Journal(layout.journal, 3600.0, now=now)
         elif operation == "settle":
             # Folders last changed long ago are not looked at again.
             for shard in layout.metadata.iterdir():

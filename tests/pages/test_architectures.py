@@ -4,11 +4,152 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from app import context
+from app.presenters.coverage import (
+    CACHED,
+    MISSING,
+    cell_colours,
+    cell_text,
+    covered_words,
+    kernel_rows,
+    matrix_table,
+    missing_archs,
+    warm_command,
+)
+from cache_engine.catalogue import ModelShape
+from cache_engine.coverage import Cell, coverage
+from cache_engine.engine import Cache, open_cache
+from cache_engine.jobs import Jobs
+from cache_engine.model.gemm import DType
 from tests.pages.opening import Open, sound
+
+SHAPES = [ModelShape("a model", "qkv", 1, 4096, 4096, 1), ModelShape("a model", "router", 8, 4096, 1024, 1)]
 
 
 def test_architectures_have_plots_and_a_table(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "architectures"))
-    assert list(app.dataframe[0].value["Target"]) == ["sm_75", "sm_80", "sm_90"]
-    assert list(app.dataframe[0].value["Kernels"]) == [1, 1, 2]
+    table = app.dataframe[0].value
+    assert list(table["Target"]) == ["sm_75", "sm_80", "sm_90"]
+    assert list(table["Kernels"]) == [1, 1, 2]
+    assert list(table["Hits"]) == [0, 0, 1]
+    assert list(table["Misses"]) == [1, 1, 2]
+    assert list(table["Dtypes"]) == ["fp32", "bf16", "bf16, fp16"]
+    assert list(table["List"]) == [f"kernels?arch={arch}" for arch in table["Target"]]
     assert len(app.get("plotly_chart")) == 4
+    toolchains = app.dataframe[1].value
+    assert (list(toolchains["Kernels"]), list(toolchains["State"])) == ([4], ["✓ present"])
+
+
+def test_the_matrix_is_that_of_the_address(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "architectures", model="Qwen3-0.6B", dtype="fp32", archs="sm_120"))
+    matrix = app.dataframe[2].value
+    assert list(matrix) == ["Operation", "n", "k", "Batch", "sm_120"]
+    assert list(matrix["Operation"]) == ["qkv", "o", "gate+up", "down", "lm_head"]
+    assert all(next(iter(cell)).startswith("✗ 0 of") for cell in matrix["sm_120"])
+    assert set(app.dataframe[3].value["State"]) == {MISSING}
+
+
+def test_targets_start_with_those_in_the_store_and_may_be_none(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "architectures"))
+    assert app.multiselect[0].value == ["sm_75", "sm_80", "sm_90"]
+    app.multiselect[0].set_value([]).run()
+    assert "Choose at least one target" in sound(app).info[0].value
+
+
+def test_an_empty_store_shows_what_a_model_would_ask_for(open_page: Open, tmp_path: Path) -> None:
+    app = sound(open_page(tmp_path / "empty", "architectures"))
+    assert "The store is empty" in app.info[0].value
+    assert app.multiselect[0].value == ["sm_90"]
+    assert any(text.value.startswith("0 of ") for text in app.text)
+
+
+def test_compiling_the_missing_starts_a_job_and_leads_to_it(
+    open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command is noted, not run: a whole model takes minutes. What it does is for the tests of ``warm``."""
+    started: list[list[str]] = []
+    really = Jobs.start
+
+    def noting(jobs: Jobs, command: list[str]) -> str:
+        started.append(command)
+        return really(jobs, ["stats"])
+
+    monkeypatch.setattr(Jobs, "start", noting)
+    app = sound(open_page(compiled_store, "architectures", model="Qwen3-0.6B", dtype="bf16", archs="sm_75"))
+    assert app.button(key="compile-missing").disabled, "bf16 needs sm_80, so there is nothing to compile"
+    app = sound(open_page(compiled_store, "architectures", model="Qwen3-0.6B", dtype="bf16", archs="sm_90"))
+    app.button(key="compile-missing").click().run()
+    assert started == [["warm", "Qwen3-0.6B", "--dtype", "bf16", "--m", "1,16,64,256,1024,4096", "--arch", "sm_90"]]
+    (link,) = (link.proto for link in sound(app).get("page_link") if "job" in link.proto.label)
+    (job,) = context.jobs()._children
+    assert (link.page, link.query_string) == ("compile", f"job={job}")
+
+
+def test_a_compiler_that_is_missing_is_told(
+    open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cache_engine.compilers import COMPILERS
+    from cache_engine.errors import CompilerMissing
+
+    def missing() -> object:
+        raise CompilerMissing("NVRTC is not installed; pip install it")
+
+    monkeypatch.setattr(COMPILERS["nvrtc"], "fingerprint", missing)
+    app = open_page(compiled_store, "architectures")
+    assert not app.exception
+    assert [error.value for error in app.error] == ["What this model asks for cannot be told."]
+    assert any("NVRTC is not installed" in text.value for text in app.text)
+    assert list(app.dataframe[1].value["State"]) == ["? not installed here"]
+
+
+@pytest.fixture
+def cells(cache: Cache) -> list[list[Cell]]:
+    return coverage(cache, SHAPES, DType.BF16, ["sm_75", "sm_90"])
+
+
+def test_a_cell_tells_by_a_mark_and_by_numbers_how_much_is_cached(cells: list[list[Cell]]) -> None:
+    old, new = cells[0]
+    keys = [kernel.key for kernel in new.kernels]
+    assert len(keys) > 1
+    assert cell_text(old, keys) == "– not possible"
+    assert [cell_text(new, cached) for cached in ((), keys[:1], keys)] == [
+        f"✗ 0 of {len(keys)}",
+        f"◐ 1 of {len(keys)}",
+        f"✓ {len(keys)} of {len(keys)}",
+    ]
+    colours = cell_colours(cells, keys[:1])
+    assert set(colours) == {cell_text(cell, keys[:1]) for row in cells for cell in row}
+    assert len({colours[text] for text in (cell_text(old, keys), cell_text(new, keys[:1]))}) == 2
+
+
+def test_the_rows_behind_the_matrix_are_what_it_counts(cells: list[list[Cell]]) -> None:
+    flat = [cell for row in cells for cell in row]
+    cached = {flat[1].kernels[0].key}
+    rows = kernel_rows(flat, cached)
+    assert [row["State"] for row in rows].count(CACHED) == 1
+    assert [row["State"] for row in rows].count(MISSING) == sum(cell.missing(cached) for cell in flat)
+    assert [row["Look into"] for row in rows if row["State"] == CACHED] == [f"kernels?key={flat[1].kernels[0].key}"]
+    assert not any(row["Look into"] for row in rows if row["State"] != CACHED)
+    assert "needs sm_80 or newer" in rows[0]["State"]
+    assert [row["Operation"] for row in matrix_table(cells, cached)] == ["qkv", "router"]
+
+
+def test_what_is_missing_is_counted_once_a_kernel(cache: Cache) -> None:
+    """Two operations of one shape share their kernels."""
+    twice = coverage(cache, [SHAPES[0], SHAPES[0]], DType.BF16, ["sm_90", "sm_75"])
+    kernels = len(twice[0][0].kernels)
+    assert missing_archs(twice, ()) == {"sm_90": kernels}
+    assert covered_words(twice, ()).startswith(f"0 of {kernels} kernels cached")
+    assert missing_archs(twice, [kernel.key for kernel in twice[0][0].kernels]) == {}
+
+
+def test_the_command_that_compiles_what_is_missing_is_one_of_ours(tmp_path: Path) -> None:
+    from cache_engine.cli import commands
+
+    command = warm_command("Qwen3-0.6B", "fp32", ["sm_90", "sm_80"])
+    verb = commands.commands[command[0]]
+    parsed = verb.make_context("warm", command[1:], obj=open_cache(tmp_path / "s").settings)
+    assert parsed.params["arch"] == ("sm_90", "sm_80")
+    assert parsed.params["ms"] == (1, 16, 64, 256, 1024, 4096)

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.presenters.overview import FINE, LOOK, PLAIN, TROUBLE, gpu_check, health
+from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.store.journal import Journal
-from tests.helpers import make_store, record_file
+from tests.helpers import fill, make_store, record_file
 from tests.pages.opening import Open, sound
+
+NOW = 1_800_000_000.0
+ROW = {"last_publish_at": NOW - 120, "unreadable": 0, "synced_at": NOW - 5}
+QUIET = {"publish_failures": 0, "corruptions": 0, "lock_waits": 0, "lock_timeouts": 0, "lock_wait_us": 0}
+WEEK = [{**QUIET, "tier_failures": 0}]
+
+
+def _table(app: AppTest, column: str) -> Any:
+    """The table that has this column."""
+    return next(table.value for table in app.dataframe if column in table.value)
 
 
 def test_the_overview_tells_size_hits_and_savings(open_page: Open, compiled_store: Path) -> None:
@@ -16,9 +32,45 @@ def test_the_overview_tells_size_hits_and_savings(open_page: Open, compiled_stor
     assert shown["Kernels"] == "4"
     assert shown["Hit rate"] == "20.0%"
     assert set(shown) == {"Kernels", "On disk", "Hit rate", "Compiling saved", "Compiling spent"}
-    events, busiest = (table.value for table in app.dataframe)
-    assert list(events["What"]) == ["compiled"] * 4
-    assert list(busiest["Hits"]) == [1]
+    assert list(_table(app, "What")["What"]) == ["compiled"] * 4
+    assert list(_table(app, "Spilled")["Hits"]) == [1]
+
+
+def test_the_figures_over_time_have_a_table_behind_them_that_adds_up(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "overview"))
+    for span in ("24 hours", "7 days", "90 days", "All time"):
+        app.segmented_control[0].set_value(span).run()
+        sound(app)
+        assert len(app.get("plotly_chart")) == 2
+        table = _table(app, "Hit rate")
+        assert (table["Memory"].sum(), table["Missed"].sum(), table["Compiles"].sum()) == (1, 4, 4)
+
+
+def test_a_store_that_nobody_used_in_that_time_says_so(open_page: Open, tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store")
+    fill(store, 2)
+    long_ago = Journal(store.layout.journal, 3600.0, now=lambda: time.time() - 30 * 86_400)
+    long_ago.event("publish", key="a")
+    long_ago.close()
+    app = sound(open_page(store.layout.root, "overview"))
+    assert "Nothing was looked up or compiled in this time" in app.info[0].value
+    assert not app.get("plotly_chart")
+    app.segmented_control[0].set_value("90 days").run()
+    assert len(sound(app).get("plotly_chart")) == 2
+
+
+def test_what_is_stale_is_told_and_leads_to_its_cleanup(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "overview"))
+    assert list(_table(app, "Build")["State"]) == ["✓ present"]
+    assert any("Nothing is stale" in text.value for text in app.text)
+    assert not any("stale" in link.proto.label for link in app.get("page_link"))
+    fill(make_store(compiled_store), 3)
+    app = sound(open_page(compiled_store, "overview"))
+    assert list(_table(app, "Build")["State"]) == ["✓ present", "✗ stale"]
+    assert list(_table(app, "Build")["Kernels"]) == [4, 3]
+    assert any("3 kernels" in text.value and "can never be hit again" in text.value for text in app.text)
+    (link,) = (link.proto for link in app.get("page_link") if "stale" in link.proto.label)
+    assert (link.page, link.query_string) == ("admin", "rule=stale")
 
 
 def test_the_overview_warns_of_troubles(open_page: Open, compiled_store: Path) -> None:
@@ -33,10 +85,12 @@ def test_troubles_of_long_ago_are_no_longer_shown(open_page: Open, compiled_stor
     Journal(store.layout.journal, 3600.0, now=lambda: time.time() - 8 * 86_400).event("corrupt", key="gone")
     assert not sound(open_page(compiled_store, "overview")).warning
     Journal(store.layout.journal, 3600.0).event("corrupt", key="gone")
-    Journal(store.layout.journal, 3600.0).event("unpublished", key="full", detail="No space left")
-    shown = [warning.value for warning in sound(open_page(compiled_store, "overview")).warning]
+    Journal(store.layout.journal, 3600.0).event("unpublished", key="full", detail="**No space left**")
+    app = sound(open_page(compiled_store, "overview"))
+    shown = [warning.value for warning in app.warning]
     assert "1 kernel could not be kept" in shown[0]
     assert "1 damaged entry" in shown[1]
+    assert "**No space left**" in [text.value for text in app.text]
 
 
 def test_deleting_the_mirror_loses_nothing(open_page: Open, compiled_store: Path) -> None:
@@ -44,3 +98,38 @@ def test_deleting_the_mirror_loses_nothing(open_page: Open, compiled_store: Path
     before = [metric.value for metric in app.metric]
     (compiled_store / "mirror.duckdb").unlink()
     assert [metric.value for metric in sound(app.run()).metric] == before
+
+
+def test_a_store_in_good_health_has_nothing_to_look_at() -> None:
+    checks = health(ROW, WEEK, [], NOW)
+    assert [check.about for check in checks] == ["Publishing", "Integrity", "Locks", "Tiers", "Mirror"]
+    assert {check.state for check in checks} == {FINE}
+    assert "2 min ago" in checks[0].words
+
+
+@pytest.mark.parametrize(
+    ("trouble", "about", "state", "words"),
+    [
+        ({"publish_failures": 2}, "Publishing", TROUBLE, "2 kernels could not be kept"),
+        ({"corruptions": 1}, "Integrity", TROUBLE, "1 damaged entry"),
+        ({"lock_waits": 3, "lock_wait_us": 4_500_000}, "Locks", LOOK, "3 long waits in the last week, 4.5 s"),
+        ({"lock_waits": 3, "lock_timeouts": 1}, "Locks", TROUBLE, "1 in vain"),
+        ({"tier_failures": 5}, "Tiers", TROUBLE, "passed over 5 times"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_each_trouble_is_told_where_it_belongs(trouble: dict[str, int], about: str, state: str, words: str) -> None:
+    week = [*WEEK, {**WEEK[0], **trouble}]
+    events = [{"kind": "publish", "detail": ""}, {"kind": "unpublished", "detail": "disk full"}]
+    (found,) = (check for check in health(ROW, week, events, NOW) if check.state != FINE)
+    assert (found.about, found.state) == (about, state)
+    assert words in found.words
+    assert found.cause == ("disk full" if about == "Publishing" else "")
+
+
+def test_a_machine_without_a_gpu_is_told_why_and_is_no_trouble() -> None:
+    check = gpu_check("no NVIDIA driver is installed")
+    assert (check.state, check.words) == (PLAIN, "None here: no NVIDIA driver is installed. Only timing needs one.")
+    here = gpu_check(DeviceFingerprint("<b>H100</b>", "sm_90", 132, 80 * 2**30, 50 * 2**20, 1_980_000, "13.0"))
+    assert (here.state, here.cause) == (FINE, "<b>H100</b>")
+    assert "<b>" not in here.words

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from cache_engine.model.key import CacheKey
 from cache_engine.stats import EVICT, PUBLISH
-from cache_engine.store import journal as journal_module
-from cache_engine.store.journal import Journal, fold, read_journal, read_snapshot
+from cache_engine.store.journal import Journal, fold, read_journal, read_snapshot, writing
 from cache_engine.store.lock import try_lock
 
 KEY, OTHER = CacheKey("a" * 64), CacheKey("b" * 64)
@@ -182,6 +181,49 @@ def test_folding_changes_no_sum(folder: Path) -> None:
     assert _fold(folder) == 0
 
 
+def test_sums_by_time_survive_folding_however_the_clock_jumps(folder: Path) -> None:
+    now = time.time()
+    for at in (now, now - 86_400 * 30, now + 86_400 * 30, 0.0, now):
+        journal = Journal(folder, NEVER, now=lambda at=at: at)  # type: ignore[misc]
+        journal.hit(KEY, "disk", saved_us=7)
+        journal.miss(OTHER, "sm_90")
+        journal.event(PUBLISH, key=KEY, compile_us=11)
+        journal.close()
+        _fold(folder)
+    tally = read_journal(folder)
+    assert [period.hits["disk"] for period in tally.periods] == [1, 1, 2, 1]
+    assert sum(period.misses for period in tally.periods) == tally.totals.misses == 5
+    assert sum(period.compile_us for period in tally.periods) == tally.totals.compile_us == 55
+    assert [period.seconds for period in tally.periods] == [28 * 86_400, 86_400, 3600, 86_400]
+    assert tally.totals.misses_by_arch == {"sm_90": 5}
+
+
+def test_a_snapshot_from_before_there_were_sums_by_time_is_read_and_folded(folder: Path) -> None:
+    old = '{"format":1,"generation":7,"folded":[],"totals":{"hits":{"disk":3},"misses":1},"usage":[],"recent":[]}'
+    (folder / "snapshot.json").write_text(old)
+    assert (_hits(folder), read_journal(folder).periods) == ({"disk": 3}, [])
+    journal = Journal(folder, NEVER)
+    journal.hit(KEY, "disk")
+    journal.close()
+    _fold(folder)
+    tally = read_journal(folder)
+    assert (tally.totals.hits, tally.totals.misses) == ({"disk": 4}, 1)
+    assert [period.hits for period in tally.periods] == [{"disk": 1}]
+
+
+def test_long_waits_for_a_lock_are_counted(folder: Path) -> None:
+    journal = Journal(folder, NEVER)
+    journal.lock_wait(2.0, in_vain=False)
+    journal.lock_wait(0.5, in_vain=True)
+    journal.failure("pack")
+    journal.flush()
+    journal.lock_wait(1.0, in_vain=False)
+    journal.close()
+    totals = read_journal(folder).totals
+    assert (totals.lock_waits, totals.lock_timeouts, totals.lock_wait_us) == (3, 1, 3_500_000)
+    assert totals.failures == {"pack": 1}
+
+
 def test_folding_leaves_a_file_that_is_being_written(folder: Path) -> None:
     writing, done = Journal(folder, NEVER), Journal(folder, NEVER)
     writing.event(PUBLISH, key=KEY)
@@ -233,7 +275,7 @@ def test_folding_forgets_usage_nobody_asks_for(folder: Path) -> None:
 
 
 def test_a_full_file_is_left_for_a_new_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "_ROTATE_BYTES", 500)
+    monkeypatch.setattr(writing, "_ROTATE_BYTES", 500)
     journal = Journal(folder, NEVER)
     for _ in range(20):
         journal.event(PUBLISH, key=KEY)
@@ -253,7 +295,7 @@ def test_a_new_file_that_is_taken_before_its_maker_has_locked_it_loses_no_count(
             waiting.pop()()
         return try_lock(descriptor)
 
-    monkeypatch.setattr(journal_module, "try_lock", late)
+    monkeypatch.setattr(writing, "try_lock", late)
     journal = Journal(folder, NEVER)
     journal.hit(KEY, "disk")
     journal.flush()

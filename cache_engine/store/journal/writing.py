@@ -1,13 +1,4 @@
-"""Usage and events, append-only.
-
-Each process writes to a file that it alone holds locked, and leaves it to the next one when it ends, so there are about
-as many files as processes at work. Hits are counted in memory and written in batches by a thread of its own; what is
-lost when a process is killed is at most its last batch. A line cut short by a kill ends at the next writer's newline
-and is passed over.
-
-``fold`` adds up the files nobody holds into ``snapshot.json``. It first renames them, so that no writer takes them
-over, and the snapshot names those it holds, so that a kill before they are deleted counts nothing twice.
-"""
+"""How a process writes to the journal."""
 
 from __future__ import annotations
 
@@ -18,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -27,33 +18,17 @@ import msgspec
 
 from cache_engine.model.key import CacheKey
 from cache_engine.process import renew_after_fork, run_at_end
-from cache_engine.stats import USE, EntryUsage, Event, Tally, Totals
+from cache_engine.stats import USE, Event
+from cache_engine.store.journal.folding import OPEN, file_names
 from cache_engine.store.lock import try_lock
-from cache_engine.store.publish import publish_file
 
 _log = logging.getLogger(__name__)
-_OPEN, _FOLDING = ".jsonl", ".folding"
 _ROTATE_BYTES = 1024**2
-SNAPSHOT = "snapshot.json"
-_FORMAT = 1
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Event).decode
-
 
 _Hit = tuple[CacheKey, float, str]
 """An entry's key, when it was made, and the tier that had it."""
-
-
-class Snapshot(msgspec.Struct):
-    """Sums of files that are no more, or about to be."""
-
-    format: int = _FORMAT
-    generation: int = 0
-    folded: list[str] = msgspec.field(default_factory=list)
-    totals: Totals = msgspec.field(default_factory=Totals)
-    usage: list[EntryUsage] = msgspec.field(default_factory=list)
-    recent: list[Event] = msgspec.field(default_factory=list)
 
 
 class Journal:
@@ -73,8 +48,9 @@ class Journal:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._hits: dict[_Hit, int] = {}
-        self._misses: dict[CacheKey, int] = {}
+        self._misses: dict[CacheKey, tuple[str, int]] = {}
         self._failures: dict[str, int] = {}
+        self._lock_waits = Event(kind=USE, at=0.0)
         self._saved_us: dict[CacheKey, int] = {}
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
@@ -95,10 +71,10 @@ class Journal:
             if self._thread is None:
                 self._start_thread()
 
-    def miss(self, key: CacheKey) -> None:
-        """Counts a lookup that has to compile. Writes nothing now."""
+    def miss(self, key: CacheKey, arch: str = "") -> None:
+        """Counts a lookup that has to compile for this target. Writes nothing now."""
         with self._lock:
-            self._misses[key] = self._misses.get(key, 0) + 1
+            self._misses[key] = arch, self._misses.get(key, (arch, 0))[1] + 1
             if self._thread is None:
                 self._start_thread()
 
@@ -106,6 +82,15 @@ class Journal:
         """Counts a tier that failed and was passed over. Writes nothing now."""
         with self._lock:
             self._failures[tier] = self._failures.get(tier, 0) + 1
+            if self._thread is None:
+                self._start_thread()
+
+    def lock_wait(self, seconds: float, *, in_vain: bool) -> None:
+        """Counts a long wait for the lock of a key. Writes nothing now."""
+        with self._lock:
+            self._lock_waits.lock_waits += 1
+            self._lock_waits.lock_timeouts += in_vain
+            self._lock_waits.lock_wait_us += round(seconds * 1e6)
             if self._thread is None:
                 self._start_thread()
 
@@ -157,26 +142,26 @@ class Journal:
     def _take_counts(self) -> list[Event]:
         with self._lock:
             hits, misses, saved, failures = self._hits, self._misses, self._saved_us, self._failures
-            if not hits and not misses and not failures:
+            waits = self._lock_waits
+            if not hits and not misses and not failures and not waits.lock_waits:
                 return []
             self._hits, self._misses, self._saved_us, self._failures = {}, {}, {}, {}
+            self._lock_waits = Event(kind=USE, at=0.0)
         by_entry: dict[tuple[CacheKey, float], dict[str, int]] = {(key, 0.0): {} for key in misses}
         for (key, made_at, tier), count in hits.items():
             by_entry.setdefault((key, made_at), {})[tier] = count
         now = self._now()
-        failed = [Event(kind=USE, at=now, failures=failures)] if failures else []
-        return failed + [
-            Event(
-                kind=USE,
-                at=now,
-                key=key,
-                made_at=made_at,
-                hits=tiers,
-                misses=misses.pop(key, 0),
-                saved_us=saved.pop(key, 0),
+        waits.at, waits.failures = now, failures
+        counted = [waits] if failures or waits.lock_waits else []
+        for (key, made_at), tiers in by_entry.items():
+            arch, missed = misses.pop(key, ("", 0))
+            saved_us = saved.pop(key, 0)
+            counted.append(
+                Event(
+                    kind=USE, at=now, key=key, made_at=made_at, hits=tiers, misses=missed, arch=arch, saved_us=saved_us
+                )
             )
-            for (key, made_at), tiers in by_entry.items()
-        ]
+        return counted
 
     def _write(self, events: list[Event]) -> None:
         if not events:
@@ -199,13 +184,13 @@ class Journal:
     def _acquire(self) -> int:
         """A file nobody else holds, at its end."""
         while True:
-            for name in _names(self._folder, _OPEN):
+            for name in file_names(self._folder, OPEN):
                 # One that cannot be opened is somebody else's, or gone.
                 with suppress(OSError):
                     taken = _take_over(self._folder / name)
                     if taken is not None:
                         return taken
-            path = self._folder / f"{time.time_ns():016x}-{os.getpid()}-{secrets.token_hex(4)}{_OPEN}"
+            path = self._folder / f"{time.time_ns():016x}-{os.getpid()}-{secrets.token_hex(4)}{OPEN}"
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             descriptor = os.open(path, flags, 0o600)
             try:
@@ -234,10 +219,13 @@ class NoJournal(Journal):
     def hit(self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0) -> None:
         """Counts nothing."""
 
-    def miss(self, key: CacheKey) -> None:
+    def miss(self, key: CacheKey, arch: str = "") -> None:
         """Counts nothing."""
 
     def failure(self, tier: str) -> None:
+        """Counts nothing."""
+
+    def lock_wait(self, seconds: float, *, in_vain: bool) -> None:
         """Counts nothing."""
 
     def event(self, kind: str, **fields: object) -> None:
@@ -251,130 +239,6 @@ class NoJournal(Journal):
 
     def __del__(self) -> None:
         pass
-
-
-def read_journal(folder: Path) -> Tally:
-    """Everything the journal says, added up."""
-    while True:
-        snapshot = read_snapshot(folder)
-        generation = snapshot.generation
-        tally = Tally(snapshot.totals, snapshot.usage, snapshot.recent)
-        for event in read_events(folder, snapshot, {}):
-            tally.add(event)
-        # Had files been folded meanwhile, their events might have been seen in neither place.
-        if read_snapshot(folder).generation == generation:
-            return tally
-
-
-def read_snapshot(folder: Path) -> Snapshot:
-    """The sums of folded files; empty when nothing was folded yet or the file cannot be read, which is said."""
-    try:
-        return load_snapshot(folder)
-    except (OSError, ValueError, RecursionError) as error:
-        _log.warning("%s cannot be read, so older usage is not counted: %s", folder / SNAPSHOT, error)
-        return Snapshot()
-
-
-class UnknownSnapshot(ValueError):
-    """A snapshot of a format version this program does not know. It is to be left alone."""
-
-
-def load_snapshot(folder: Path) -> Snapshot:
-    """The sums of folded files; empty when nothing was folded yet.
-
-    Raises:
-        UnknownSnapshot: when it is of another format version.
-        ValueError, RecursionError: when it is damaged.
-        OSError: when it cannot be read.
-    """
-    try:
-        snapshot = msgspec.json.decode((folder / SNAPSHOT).read_bytes(), type=Snapshot)
-    except FileNotFoundError:
-        return Snapshot()
-    if snapshot.format != _FORMAT:
-        raise UnknownSnapshot(f"it is of format {snapshot.format}, and this program knows {_FORMAT}")
-    return snapshot
-
-
-def read_events(folder: Path, snapshot: Snapshot, positions: dict[str, int]) -> Iterator[Event]:
-    """Events of all files not in the snapshot, from ``positions`` (bytes by file stem) on, which it moves forward."""
-    folded = set(snapshot.folded)
-    for name in _names(folder, _OPEN, _FOLDING):
-        stem = name.partition(".")[0]
-        if stem in folded:
-            continue
-        data = _read_from(folder, stem, positions.get(stem, 0))
-        whole = data.rfind(b"\n") + 1
-        positions[stem] = positions.get(stem, 0) + whole
-        yield from _decode_lines(data[:whole])
-
-
-def _read_from(folder: Path, stem: str, position: int) -> bytes:
-    """A file's bytes, also when it is renamed to be folded just now; nothing when it cannot be read."""
-    for suffix in (_OPEN, _FOLDING):
-        with suppress(OSError), open(folder / f"{stem}{suffix}", "rb") as file:
-            file.seek(position)
-            return file.read()
-    return b""
-
-
-def journal_state(folder: Path) -> tuple[tuple[str, int], ...]:
-    """Names and sizes of all files: equal states mean that nothing was written in between."""
-    with suppress(FileNotFoundError), os.scandir(folder) as files:
-        return tuple(sorted((file.name, file.stat().st_size) for file in files))
-    return ()
-
-
-def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
-    """Adds up the files nobody holds into the snapshot; returns how many. To be called under the maintenance lock.
-
-    A snapshot that cannot be read is left alone, and with it all files: it may be a newer version's.
-
-    Args:
-        keep: tells for a key whether its usage is still of interest.
-    """
-    try:
-        snapshot = load_snapshot(folder)
-    except (OSError, ValueError, RecursionError) as error:
-        _log.warning("the journal is not folded, since %s cannot be read: %s", folder / SNAPSHOT, error)
-        return 0
-    for name in _names(folder, _OPEN):
-        # One that cannot be opened is somebody else's.
-        with suppress(OSError), open(folder / name, "r+b") as file:
-            if try_lock(file.fileno()):
-                (folder / name).rename((folder / name).with_suffix(_FOLDING))
-    names = _names(folder, _FOLDING)
-    stems = [name.partition(".")[0] for name in names]
-    fresh = [name for name, stem in zip(names, stems, strict=True) if stem not in snapshot.folded]
-    if fresh:
-        tally = Tally(snapshot.totals, snapshot.usage, snapshot.recent)
-        for name in fresh:
-            for event in _decode_lines((folder / name).read_bytes()):
-                tally.add(event)
-        snapshot = Snapshot(
-            # Never one that was given before, also if an earlier snapshot was lost: the mirror goes by it.
-            generation=max(snapshot.generation + 1, time.time_ns() // 1000),
-            folded=stems,
-            totals=tally.totals,
-            usage=[used for used in tally.usage if keep(used.key)],
-            recent=tally.recent,
-        )
-        publish_file(temp, str(folder / SNAPSHOT), _encode(snapshot), durable=True)
-    for name in names:
-        (folder / name).unlink(missing_ok=True)
-    return len(fresh)
-
-
-def _names(folder: Path, *suffixes: str) -> list[str]:
-    with suppress(FileNotFoundError):
-        return sorted(name for name in os.listdir(folder) if name.endswith(suffixes))
-    return []
-
-
-def _decode_lines(data: bytes) -> Iterator[Event]:
-    for line in data.splitlines():
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            yield _decode(line)
 
 
 def _take_over(path: Path) -> int | None:

@@ -1,0 +1,166 @@
+"""How the journal is added up: what its files say, and folding those nobody holds into ``snapshot.json``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from cache_engine.stats import EntryUsage, Event, Period, Tally, Totals, coarsened
+from cache_engine.store.lock import try_lock
+from cache_engine.store.publish import publish_file
+
+_log = logging.getLogger(__name__)
+OPEN, _FOLDING = ".jsonl", ".folding"
+SNAPSHOT = "snapshot.json"
+_FORMAT = 1
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Event).decode
+
+
+class Snapshot(msgspec.Struct):
+    """Sums of files that are no more, or about to be."""
+
+    format: int = _FORMAT
+    generation: int = 0
+    folded: list[str] = msgspec.field(default_factory=list)
+    totals: Totals = msgspec.field(default_factory=Totals)
+    usage: list[EntryUsage] = msgspec.field(default_factory=list)
+    recent: list[Event] = msgspec.field(default_factory=list)
+    periods: list[Period] = msgspec.field(default_factory=list)
+
+    def tally(self) -> Tally:
+        """These sums, to go on from; they are the tally's from then on."""
+        return Tally(self.totals, self.usage, self.recent, self.periods)
+
+
+def read_journal(folder: Path) -> Tally:
+    """Everything the journal says, added up."""
+    while True:
+        snapshot = read_snapshot(folder)
+        generation = snapshot.generation
+        tally = snapshot.tally()
+        for event in read_events(folder, snapshot, {}):
+            tally.add(event)
+        # Had files been folded meanwhile, their events might have been seen in neither place.
+        if read_snapshot(folder).generation == generation:
+            return tally
+
+
+def read_snapshot(folder: Path) -> Snapshot:
+    """The sums of folded files; empty when nothing was folded yet or the file cannot be read, which is said."""
+    try:
+        return load_snapshot(folder)
+    except (OSError, ValueError, RecursionError) as error:
+        _log.warning("%s cannot be read, so older usage is not counted: %s", folder / SNAPSHOT, error)
+        return Snapshot()
+
+
+class UnknownSnapshot(ValueError):
+    """A snapshot of a format version this program does not know. It is to be left alone."""
+
+
+def load_snapshot(folder: Path) -> Snapshot:
+    """The sums of folded files; empty when nothing was folded yet.
+
+    Raises:
+        UnknownSnapshot: when it is of another format version.
+        ValueError, RecursionError: when it is damaged.
+        OSError: when it cannot be read.
+    """
+    try:
+        snapshot = msgspec.json.decode((folder / SNAPSHOT).read_bytes(), type=Snapshot)
+    except FileNotFoundError:
+        return Snapshot()
+    if snapshot.format != _FORMAT:
+        raise UnknownSnapshot(f"it is of format {snapshot.format}, and this program knows {_FORMAT}")
+    return snapshot
+
+
+def read_events(folder: Path, snapshot: Snapshot, positions: dict[str, int]) -> Iterator[Event]:
+    """Events of all files not in the snapshot, from ``positions`` (bytes by file stem) on, which it moves forward."""
+    folded = set(snapshot.folded)
+    for name in file_names(folder, OPEN, _FOLDING):
+        stem = name.partition(".")[0]
+        if stem in folded:
+            continue
+        data = _read_from(folder, stem, positions.get(stem, 0))
+        whole = data.rfind(b"\n") + 1
+        positions[stem] = positions.get(stem, 0) + whole
+        yield from _decode_lines(data[:whole])
+
+
+def _read_from(folder: Path, stem: str, position: int) -> bytes:
+    """A file's bytes, also when it is renamed to be folded just now; nothing when it cannot be read."""
+    for suffix in (OPEN, _FOLDING):
+        with suppress(OSError), open(folder / f"{stem}{suffix}", "rb") as file:
+            file.seek(position)
+            return file.read()
+    return b""
+
+
+def journal_state(folder: Path) -> tuple[tuple[str, int], ...]:
+    """Names and sizes of all files: equal states mean that nothing was written in between."""
+    with suppress(FileNotFoundError), os.scandir(folder) as files:
+        return tuple(sorted((file.name, file.stat().st_size) for file in files))
+    return ()
+
+
+def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
+    """Adds up the files nobody holds into the snapshot; returns how many. To be called under the maintenance lock.
+
+    A snapshot that cannot be read is left alone, and with it all files: it may be a newer version's.
+
+    Args:
+        keep: tells for a key whether its usage is still of interest.
+    """
+    try:
+        snapshot = load_snapshot(folder)
+    except (OSError, ValueError, RecursionError) as error:
+        _log.warning("the journal is not folded, since %s cannot be read: %s", folder / SNAPSHOT, error)
+        return 0
+    for name in file_names(folder, OPEN):
+        # One that cannot be opened is somebody else's.
+        with suppress(OSError), open(folder / name, "r+b") as file:
+            if try_lock(file.fileno()):
+                (folder / name).rename((folder / name).with_suffix(_FOLDING))
+    names = file_names(folder, _FOLDING)
+    stems = [name.partition(".")[0] for name in names]
+    fresh = [name for name, stem in zip(names, stems, strict=True) if stem not in snapshot.folded]
+    if fresh:
+        tally = snapshot.tally()
+        for name in fresh:
+            for event in _decode_lines((folder / name).read_bytes()):
+                tally.add(event)
+        snapshot = Snapshot(
+            # Never one that was given before, also if an earlier snapshot was lost: the mirror goes by it.
+            generation=max(snapshot.generation + 1, time.time_ns() // 1000),
+            folded=stems,
+            totals=tally.totals,
+            usage=[used for used in tally.usage if keep(used.key)],
+            recent=tally.recent,
+            periods=coarsened(tally.periods, time.time()),
+        )
+        publish_file(temp, str(folder / SNAPSHOT), _encode(snapshot), durable=True)
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    return len(fresh)
+
+
+def file_names(folder: Path, *suffixes: str) -> list[str]:
+    """Names of the files that end so, the oldest first."""
+    with suppress(FileNotFoundError):
+        return sorted(name for name in os.listdir(folder) if name.endswith(suffixes))
+    return []
+
+
+def _decode_lines(data: bytes) -> Iterator[Event]:
+    for line in data.splitlines():
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            yield _decode(line)

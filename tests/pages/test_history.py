@@ -1,0 +1,69 @@
+"""Figures over time."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from app.presenters.history import SPANS, Span, compile_figure, history_table, hit_figure
+from cache_engine.stats import DAY_S, HOUR_S
+
+NOW = 1_800_000_000.0
+ZONE = ZoneInfo("Asia/Kolkata")
+NOTHING = dict.fromkeys(
+    ("memory_hits", "pack_hits", "disk_hits", "misses", "saved_us", "compiles", "compile_us", "publish_failures"), 0
+)
+ROWS = [
+    {**NOTHING, "start": 1_799_971_200, "memory_hits": 6, "disk_hits": 2, "misses": 2, "saved_us": 3_000_000},
+    {**NOTHING, "start": 1_799_985_600, "compiles": 1, "compile_us": 500_000},
+]
+for row in ROWS:
+    row.update({"corruptions": 0, "lock_waits": 0})
+
+
+def test_shares_of_the_tiers_add_up_and_steps_without_a_lookup_are_empty() -> None:
+    figure = hit_figure(ROWS, SPANS["24 hours"], ZONE, NOW)
+    assert [bars.name for bars in figure.data] == ["Memory", "Disk", "Missed"]
+    assert [list(bars.y) for bars in figure.data] == [[0.6], [0.2], [0.2]]
+    assert len({bars.marker.pattern.shape for bars in figure.data}) == 3, "colour must not be the only signal"
+    assert figure.layout.yaxis.title.text == "Share of lookups"
+
+
+def test_compile_times_stand_beside_each_other_in_seconds() -> None:
+    figure = compile_figure(ROWS, SPANS["24 hours"], ZONE, NOW)
+    assert [list(bars.y) for bars in figure.data] == [[0.0, 0.5], [3.0, 0.0]]
+    spent, saved = figure.data
+    assert spent.offset + spent.width == saved.offset
+    assert spent.width + saved.width == 0.9 * HOUR_S * 1000
+    assert figure.layout.yaxis.title.text == "Seconds"
+
+
+def test_hours_are_the_readers_and_days_are_those_they_were_counted_in() -> None:
+    (hours, *_), (days, *_) = (hit_figure(ROWS, SPANS[name], ZONE, NOW).data for name in ("24 hours", "90 days"))
+    assert hours.x[0] == datetime(2027, 1, 15, 5, 30)  # noqa: DTZ001 (as Plotly gets it)
+    assert days.x[0] == datetime(2027, 1, 15)  # noqa: DTZ001
+    assert "Asia/Kolkata" in hit_figure(ROWS, SPANS["7 days"], ZONE, NOW).layout.xaxis.title.text
+    assert "UTC" in hit_figure(ROWS, SPANS["90 days"], ZONE, NOW).layout.xaxis.title.text
+
+
+def test_the_table_has_what_the_figures_show_the_latest_first() -> None:
+    late, early = history_table(ROWS, SPANS["24 hours"], ZONE)
+    assert (late["Hit rate"], late["Spent"], early["Hit rate"], early["Saved"]) == (None, 0.5, 0.8, 3.0)
+
+
+@pytest.mark.parametrize("span", SPANS.values(), ids=SPANS)
+def test_a_span_starts_with_a_whole_step_and_reaches_back_far_enough(span: Span) -> None:
+    since = span.since(NOW)
+    assert since % span.step_s == 0
+    assert since == 0 if not span.back_s else NOW - span.back_s - span.step_s < since <= NOW - span.back_s
+    assert span.step_s % HOUR_S == 0
+
+
+def test_nothing_at_all_and_clocks_far_off_make_a_figure() -> None:
+    far_off = {**ROWS[0], "start": 10**15}
+    for rows in ([], [far_off]):
+        for figure in (hit_figure, compile_figure):
+            figure(rows, SPANS["All time"], ZONE, NOW)
+    assert history_table([far_off], Span(0, DAY_S), ZONE)[0]["From"] is None
