@@ -8,9 +8,12 @@
         kernel = cache.get_or_compile(GemmProblem(4096, 7168, 2048), arch="sm_90a")
         kernel.tier, kernel.record.resources.registers, kernel.cubin
 
+On a GPU, ``matmul(a, b)`` multiplies arrays of CuPy, PyTorch and others with such kernels.
+
 The rooms, each importing only from those below it:
 
 - ``cli`` — the ``gemm-cache`` command, a function per verb
+- ``multiplication`` — ``matmul``, from arrays on a GPU to their product
 - ``operator`` — one kind of GEMM, with its switches
 - ``warm`` · ``explanation`` — getting many kernels at once, and why a lookup misses
 - ``engine`` — ``Cache.get_or_compile``, on one page; where all rooms meet
@@ -36,6 +39,7 @@ from cache_engine.model.kernel import KernelConfig
 
 if TYPE_CHECKING:
     from cache_engine.engine import Cache, CompiledKernel, open_cache
+    from cache_engine.multiplication import matmul
     from cache_engine.operator import GemmOperator, switches
 
 __all__ = [
@@ -48,6 +52,7 @@ __all__ = [
     "KernelConfig",
     "Layout",
     "__version__",
+    "matmul",
     "open_cache",
     "switches",
 ]
@@ -66,4 +71,8 @@ def __getattr__(name: str) -> Any:
         from cache_engine import operator
 
         return getattr(operator, name)
+    if name == "matmul":
+        from cache_engine.multiplication import matmul
+
+        return matmul
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

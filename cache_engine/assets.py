@@ -29,3 +29,8 @@ def dashboard_server() -> Path:
 def shape_catalogue() -> Path:
     """GEMM shapes of public models; see the script beside it for where they come from."""
     return assets_root() / "sample_data" / "model_gemm_shapes.csv"
+
+
+def measurements_folder() -> Path:
+    """What was measured on GPUs, by ``gemm-cache bench kernels``."""
+    return assets_root() / "sample_data" / "measurements"
