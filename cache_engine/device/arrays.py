@@ -132,7 +132,7 @@ def view(array: Any, name: str, stream: int = 0) -> ArrayView:
     except Exception as error:
         raise UsageError(f"{name} cannot be used: {error}") from error
     if interface is not None:
-        return replace(read_interface(interface, name, getattr(array, "dtype", None)), owner=array)
+        return read_interface(interface, name, array)
     if not hasattr(array, "__dlpack__"):
         raise UsageError(
             f"{name} is of type {type(array).__name__}; it must be an array on a GPU, with __cuda_array_interface__ or "
@@ -149,25 +149,25 @@ def view(array: Any, name: str, stream: int = 0) -> ArrayView:
     return replace(read_capsule(capsule, name), owner=(array, capsule))
 
 
-def read_interface(interface: Mapping[str, Any], name: str, own_dtype: object = None) -> ArrayView:
+def read_interface(interface: Mapping[str, Any], name: str, owner: object = None) -> ArrayView:
     """A ``__cuda_array_interface__``.
 
     Args:
-        own_dtype: the array's own type of elements, whose name tells those that the interface cannot.
+        owner: the array, the name of whose ``dtype`` tells elements that the interface cannot.
 
     Raises:
         UsageError: when it cannot be used.
     """
-    typestr = str(interface["typestr"])
+    typestr = interface["typestr"]
     element = _BY_TYPESTR.get(typestr[1:]) if typestr[:1] in ("<", "|", "=") else None
     if typestr[1:2] == "V":
-        own = str(getattr(own_dtype, "name", own_dtype)).removeprefix("torch.")
-        element = _BY_NAME.get(own, element)
+        own = getattr(owner, "dtype", None)
+        element = _BY_NAME.get(str(getattr(own, "name", own)).removeprefix("torch."), element)
     if element is None:
-        raise UsageError(f"{name} has elements of type {own_dtype or typestr}; {_known()}")
+        raise UsageError(f"{name} has elements of type {typestr}; {_known()}")
     if interface.get("mask") is not None:
         raise UsageError(f"{name} is masked; fill it first")
-    shape = tuple(int(extent) for extent in interface["shape"])
+    shape = tuple(interface["shape"])
     strides = interface.get("strides")
     itemsize = ITEMSIZE[element]
     if strides is None:
@@ -175,10 +175,9 @@ def read_interface(interface: Mapping[str, Any], name: str, own_dtype: object = 
     elif any(stride % itemsize for stride in strides):
         raise UsageError(f"{name} has strides of {tuple(strides)} bytes, not all whole elements; copy it first")
     else:
-        in_elements = tuple(int(stride) // itemsize for stride in strides)
+        in_elements = tuple(stride // itemsize for stride in strides)
     address, read_only = interface["data"]
-    stream = interface.get("stream")
-    return ArrayView(Form(element, shape, in_elements), int(address), bool(read_only), stream)
+    return ArrayView(Form(element, shape, in_elements), address, bool(read_only), interface.get("stream"), owner)
 
 
 class _Tensor(ctypes.Structure):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -52,12 +53,13 @@ def test_the_interface_tells_elements_shape_strides_and_address(dtype: str, elem
 def test_raw_bits_are_told_by_the_name_of_the_arrays_own_type(name: str, element: str) -> None:
     raw = "<V2" if element == "bf16" else "|V1"
     interface = {"typestr": raw, "shape": (2, 2), "data": (64, True), "strides": None}
-    seen = read_interface(interface, "A", name)
+    seen = read_interface(interface, "A", SimpleNamespace(dtype=name))
     assert (seen.form.element, seen.read_only, seen.form.strides) == (element, True, (2, 1))
 
 
 def test_a_name_does_not_overrule_what_the_interface_says() -> None:
-    seen = read_interface({"typestr": "<f4", "shape": (1,), "data": (64, False)}, "A", "bfloat16")
+    interface = {"typestr": "<f4", "shape": (1,), "data": (64, False)}
+    seen = read_interface(interface, "A", SimpleNamespace(dtype="bfloat16"))
     assert seen.form.element == "fp32"
 
 
@@ -75,7 +77,7 @@ def test_a_name_does_not_overrule_what_the_interface_says() -> None:
 def test_what_cannot_be_used_is_refused_by_name(changed: dict[str, Any], says: str) -> None:
     interface = {"typestr": "<f4", "shape": (2, 2), "data": (64, False), "strides": None, **changed}
     with pytest.raises(UsageError, match=f"B .*{says}"):
-        read_interface(interface, "B", changed.get("typestr"))
+        read_interface(interface, "B")
 
 
 @pytest.mark.parametrize("versioned", [False, True])
