@@ -235,7 +235,9 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
 
 
 @commands.command("bench")
-@click.argument("what", type=click.Choice(["all", "compile", "store", "pages", "evaluator", "kernels"]), default="all")
+@click.argument(
+    "what", type=click.Choice(["all", "compile", "store", "pages", "evaluator", "dashboard", "kernels"]), default="all"
+)
 @click.option(
     "--entries",
     type=click.IntRange(10),
@@ -251,8 +253,9 @@ def bench_verb(settings: Settings, /, what: str, entries: int, rows: int, as_jso
     """Measure speed, each thing beside something known.
 
     compile: NVRTC and NVCC. store: hits, keys, opening, publishing, other caches, bytes on disk. pages: syncing and
-    queries. evaluator: searching, keeping and loading results. all: these, and importing; takes a few minutes.
-    kernels: launched on the local GPU beside cuBLAS, for all shapes of three models; called again, it goes on.
+    queries. evaluator: searching, keeping and loading results. dashboard: pages in Chromium, with up to ten times the
+    rows mirrored. all: these, and importing; takes some minutes. kernels: launched on the local GPU beside cuBLAS, for
+    all shapes of three models; called again, it goes on.
     """
     from cache_engine.bench import cases
 

@@ -36,13 +36,13 @@ def bench_kernels(
     settings: Settings, as_json: bool, *, limit: int | None, seconds: float | None, output: Path | None
 ) -> None:
     """Measures kernels, printing each as it is known, then a summary."""
-    from cache_engine.bench.kernel_speed import Measurement, measure, summarise
+    from cache_engine.bench.kernel_speed import Measured, measure, summarise
     from cache_engine.device.probe import require_gpu
 
     require_gpu("bench kernels")
     wrong = False
 
-    def on_measured(one: Measurement) -> None:
+    def on_measured(one: Measured) -> None:
         nonlocal wrong
         wrong = wrong or (not one.error and not one.verified)
         if not as_json:

@@ -9,7 +9,7 @@ from cache_engine.terminal import LEFT, RIGHT, print_table
 from cache_engine.units import human_ms, printable
 
 if TYPE_CHECKING:
-    from cache_engine.bench.kernel_speed import Measurement, Report, Summary
+    from cache_engine.bench.kernel_speed import Measured, Report, Summary
 
 
 def print_heading() -> None:
@@ -20,7 +20,7 @@ def print_heading() -> None:
     )
 
 
-def print_measurement(one: Measurement) -> None:
+def print_measurement(one: Measured) -> None:
     """One line, as soon as it is known."""
     what = f"{one.model:<14} {one.operation:<16} {one.m:>5} {one.n:>7} {one.k:>6} {one.batch:>5}  {one.family:<12}"
     if one.error:

@@ -68,7 +68,7 @@ class Run(msgspec.Struct, frozen=True):
     versions: dict[str, str]
 
 
-class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one case; times in µs, ``None`` where ``error`` says why there are none.
 
     Attributes:
@@ -109,7 +109,7 @@ class Kept(msgspec.Struct):
 
     format: int
     runs: list[Run]
-    measurements: list[Measurement]
+    measurements: list[Measured]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Report:
     kept: int
     left: int
     left_out: list[LeftOut]
-    measurements: list[Measurement]
+    measurements: list[Measured]
 
 
 def cases(families: Iterable[str] = FAMILIES, dtype: DType = DType.BF16) -> list[Case]:
@@ -156,7 +156,7 @@ def measure(
     cache: Cache,
     folder: Path,
     command: str,
-    on_measured: Callable[[Measurement], None] = lambda _: None,
+    on_measured: Callable[[Measured], None] = lambda _: None,
     *,
     limit: int | None = None,
     seconds: float | None = None,
@@ -195,7 +195,7 @@ def measure(
             timing = str(refused)
         except RuntimeError as failed:  # base of what CuPy raises for CUDA; this process can use the GPU no more
             timing, error = f"the GPU failed: {failed}", failed
-        measurement = _measurement(len(kept.runs) - 1, case, _key(cache, case), kernel, timing)
+        measurement = _measured(len(kept.runs) - 1, case, _key(cache, case), kernel, timing)
         kept.measurements = [one for one in kept.measurements if _same(one) != _same(measurement)] + [measurement]
         save(file, kept)
         on_measured(measurement)
@@ -206,7 +206,7 @@ def measure(
     return Report(file, measured, found, len(todo) - measured, left_out, kept.measurements)
 
 
-def summarise(measurements: Sequence[Measurement]) -> list[Summary]:
+def summarise(measurements: Sequence[Measured]) -> list[Summary]:
     """By family and number of tokens."""
     groups = sorted({(one.family, one.m) for one in measurements})
     summaries = []
@@ -248,7 +248,7 @@ def save(file: Path, kept: Kept) -> None:
     """Writes the file and the same as CSV, each at once and whole."""
     file.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
-    columns = ("device", "driver_release", "date", *Measurement.__struct_fields__[1:])
+    columns = ("device", "driver_release", "date", *Measured.__struct_fields__[1:])
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     for one in kept.measurements:
@@ -325,12 +325,12 @@ def _name(case: Case) -> str:
     return f"{case.model} {case.operation} {p.m} × {p.n} × {p.k}, batch {p.batch}, {case.family}"
 
 
-def _same(one: Measurement) -> str:
+def _same(one: Measured) -> str:
     """What ``_name`` calls the case it is of."""
     return f"{one.model} {one.operation} {one.m} × {one.n} × {one.k}, batch {one.batch}, {one.family}"
 
 
-def _measurement(run: int, case: Case, key: str, kernel: CompiledKernel | str, timing: Timing | str) -> Measurement:
+def _measured(run: int, case: Case, key: str, kernel: CompiledKernel | str, timing: Timing | str) -> Measured:
     p = case.problem
     about = {
         "run": run, "model": case.model, "operation": case.operation, "m": p.m, "n": p.n, "k": p.k, "batch": p.batch,
@@ -339,8 +339,8 @@ def _measurement(run: int, case: Case, key: str, kernel: CompiledKernel | str, t
         "config": "" if isinstance(kernel, str) else str(kernel.record.config),
     }  # fmt: skip
     if isinstance(timing, str):
-        return Measurement(**about, error=timing)  # type: ignore[arg-type]
-    return Measurement(
+        return Measured(**about, error=timing)  # type: ignore[arg-type]
+    return Measured(
         **about,  # type: ignore[arg-type]
         median_us=timing.median_us,
         p10_us=timing.p10_us,

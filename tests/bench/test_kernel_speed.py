@@ -11,7 +11,7 @@ import pytest
 
 from cache_engine import documents, terminal_bench
 from cache_engine.bench import kernel_speed
-from cache_engine.bench.kernel_speed import Kept, Measurement, Report, Run, cases, file_name, load, save, summarise
+from cache_engine.bench.kernel_speed import Kept, Measured, Report, Run, cases, file_name, load, save, summarise
 from cache_engine.bench.results import LeftOut
 from cache_engine.device.probe import gpu
 from cache_engine.engine import Cache
@@ -25,7 +25,7 @@ DEVICE = DeviceFingerprint("A GPU-8 of 80GB", "sm_90", 4, 2**30, 2**20, 1_000_00
 RUN = Run("gemm-cache bench kernels", "2026-11-21T00:00:00+00:00", DEVICE, "580.1", {"CuPy": "14.2.0"})
 
 
-def measurement(operation: str = "o", *, ratio: float | None = 0.5, **changed: object) -> Measurement:
+def measurement(operation: str = "o", *, ratio: float | None = 0.5, **changed: object) -> Measured:
     values: dict[str, object] = {
         "run": 0, "model": "DeepSeek-V3", "operation": operation, "m": 16, "n": 7168, "k": 16384, "batch": 1,
         "dtype": "bf16", "family": "tensor_core", "key": "ab" * 32, "compiler": "nvrtc 13.5",
@@ -33,7 +33,7 @@ def measurement(operation: str = "o", *, ratio: float | None = 0.5, **changed: o
         "reference": "cuBLAS 13.1.0", "reference_median_us": None if ratio is None else 2.0 * ratio, "ratio": ratio,
         "max_rel_error": 0.001, "verified": True, **changed,
     }  # fmt: skip
-    return Measurement(**values)  # type: ignore[arg-type]
+    return Measured(**values)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not isinstance(gpu(), str), reason="a GPU is here")
@@ -102,7 +102,7 @@ def test_what_was_measured_on_another_gpu_or_driver_is_not_done(monkeypatch: pyt
 
 def test_a_case_and_its_measurement_have_the_same_name(cache: Cache) -> None:
     case = cases()[7]
-    made = kernel_speed._measurement(0, case, "key", "no compiler", "no compiler")
+    made = kernel_speed._measured(0, case, "key", "no compiler", "no compiler")
     assert kernel_speed._same(made) == kernel_speed._name(case)
     assert (made.error, made.median_us, made.verified, made.key) == ("no compiler", None, False, "key")
 
