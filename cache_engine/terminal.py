@@ -105,8 +105,8 @@ def print_timing(document: Document) -> None:
         {
             "key": document["key"],
             "device": document["device"],
-            "median": human_ms(document["median_us"] / 1e3),
-            "10th to 90th": f"{human_ms(document['p10_us'] / 1e3)} to {human_ms(document['p90_us'] / 1e3)}, "
+            "median": _short_time(document["median_us"] / 1e6),
+            "10th to 90th": f"{_short_time(document['p10_us'] / 1e6)} to {_short_time(document['p90_us'] / 1e6)}, "
             f"{document['repeats']} launches with a cold L2",
             "speed": f"{document['tflops']:.1f} TFLOP/s",
             "beside": _beside(document),
@@ -122,7 +122,7 @@ def _beside(timing: Document) -> str:
     if timing["reference"] is None:
         return f"nothing: {timing['no_reference']}"
     return (
-        f"{timing['reference']}: {human_ms(timing['reference_median_us'] / 1e3)}; "
+        f"{timing['reference']}: {_short_time(timing['reference_median_us'] / 1e6)}; "
         f"the kernel is {timing['speed_ratio']:.2f} times as fast"
     )
 

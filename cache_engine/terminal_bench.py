@@ -46,11 +46,12 @@ def print_report(report: Report, summaries: Sequence[Summary]) -> None:
         ((one.family, one.m, one.count, one.verified, _number(one.median_ratio, ".2f")) for one in summaries),
     )
     left = f"; {report.left:,} are left: call it again to go on" if report.left else ""
-    print(printable(f"\n{report.measured:,} measured now, {report.kept:,} before{left}. All are in {report.file}."))
+    print()
+    print(printable(f"{report.measured:,} measured now, {report.kept:,} before{left}. All are in {report.file}."))
 
 
 def _time(us: float | None) -> str:
-    return "–" if us is None else human_ms(us / 1e3)
+    return "–" if us is None else f"{us:.1f} µs" if us < 1000 else human_ms(us / 1e3)
 
 
 def _number(value: float | None, how: str) -> str:

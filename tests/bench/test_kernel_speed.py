@@ -151,7 +151,7 @@ def test_a_report_is_printed_for_people_and_programs(capsys: pytest.CaptureFixtu
     assert "1.0e-03 WRONG\n" in shown
     assert "no?memory" in shown, "an escape from a file never reaches the terminal"
     assert "triton is left out: it is not installed" in shown
-    assert "3 measured now, 4 before; 5 are left: call it again to go on." in shown
+    assert "\n\n3 measured now, 4 before; 5 are left: call it again to go on." in shown
     document = documents.kernel_speed(report, summarise(several))
     assert json.loads(json.dumps(document))["summary"][0]["median_ratio"] == 0.5
     assert (document["file"], document["left"], len(document["measurements"])) == (str(tmp_path / "f.json"), 5, 3)

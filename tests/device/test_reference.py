@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy
 import pytest
 
+from cache_engine.device import launch as launching
+from cache_engine.device import reference
+from cache_engine.device.launch import LoadedKernel, random_operands
 from cache_engine.device.nvml import driver_release, sm_clock_mhz
 from cache_engine.device.probe import gpu
-from cache_engine.device.reference import _column_major, _without, cublas, tolerance
+from cache_engine.device.reference import _column_major, _without, check, cublas, tolerance
 from cache_engine.device.timer import repeats_within, time_kernel
 from cache_engine.errors import GpuRequired
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import choose
 from cache_engine.model.gemm import INPUT_DTYPES, OUTPUT_DTYPES, DType, Epilogue, GemmProblem, Layout
+from tests.device import numpy_gpu
 
 no_gpu = pytest.mark.skipif(not isinstance(gpu(), str), reason="a GPU is here")
 
@@ -66,10 +71,10 @@ def _refusal(dtype: DType, out: DType) -> str | None:
     except InvalidProblem as error:
         return str(error)
     try:
-        reference = cublas(problem, None)  # type: ignore[arg-type]
+        asked = cublas(problem, None)  # type: ignore[arg-type]
     except Exception:
         return None
-    return reference if isinstance(reference, str) and reference.startswith("cublasGemmEx") else None
+    return asked if isinstance(asked, str) and asked.startswith("cublasGemmEx") else None
 
 
 def test_what_cublas_leaves_out_of_an_epilogue_is_said() -> None:
@@ -111,3 +116,71 @@ def test_timing_without_a_gpu_says_so() -> None:
     family, config = choose(problem)
     with pytest.raises(GpuRequired, match="timing a kernel needs an NVIDIA GPU"):
         time_kernel(b"", "kernel", launch_of(family, problem, config), problem)
+
+
+# ---- With NumPy in the place of CuPy, and a kernel in NumPy ----
+
+
+def _checked(monkeypatch: pytest.MonkeyPatch, problem: GemmProblem, changed: Any = None, seed: int | None = 7) -> float:
+    """The error of a kernel for the problem, or for a ``changed`` one in its place."""
+    numpy_gpu.install(monkeypatch)
+    family, config = choose(problem)
+    launch = launch_of(family, problem, config)
+    function = numpy_gpu.kernel(changed or problem, launch.parameters)
+    _, error = check(LoadedKernel(b"", "kernel", launch, changed or problem, function), problem, seed)
+    return error
+
+
+@pytest.mark.parametrize("chunk", [7, 2**26])
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize(
+    ("dtype", "epilogue"),
+    [
+        (dtype, epilogue)
+        for dtype in INPUT_DTYPES
+        for epilogue in ("", "alpha+beta+bias+relu", "bias+gelu")
+        if not epilogue or dtype is not DType.INT8  # which takes none
+    ],
+)
+def test_a_right_kernel_is_found_right(
+    monkeypatch: pytest.MonkeyPatch, dtype: DType, layout: Layout, epilogue: str, chunk: int
+) -> None:
+    """Whatever its types, layout and epilogue, and whether it is looked at whole or in parts of an odd size."""
+    for module in (reference, launching):
+        monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk)
+    parsed = Epilogue.parse(epilogue)
+    problem = GemmProblem(5, 6, 11, batch=2, dtype=dtype, layout=layout, arch="sm_90", epilogue=parsed)
+    assert _checked(monkeypatch, problem) <= tolerance(problem)
+
+
+@pytest.mark.parametrize("text", ["alpha", "beta", "bias", "relu", "gelu"])
+def test_a_kernel_that_forgets_a_part_of_the_epilogue_is_found_wrong(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    problem = GemmProblem(5, 6, 11, dtype=DType.FP32, arch="sm_90", epilogue=Epilogue.parse(text))
+    forgetful = replace(problem, epilogue=Epilogue())
+    if text == "alpha":
+        monkeypatch.setattr(LoadedKernel, "__call__", _with_alpha_of_one(LoadedKernel.__call__))
+        forgetful = problem
+    assert not _checked(monkeypatch, problem, forgetful) <= tolerance(problem)
+
+
+def _with_alpha_of_one(call: Any) -> Any:
+    return lambda kernel, operands: call(kernel, replace(operands, alpha=1.0))
+
+
+@pytest.mark.parametrize("changed", [{"layout": Layout.NN}, {"m": 4}, {"batch": 1}])
+def test_another_product_or_an_element_not_written_is_found_wrong(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
+) -> None:
+    problem = GemmProblem(5, 11, 11, batch=2, dtype=DType.FP16, arch="sm_90")
+    assert not _checked(monkeypatch, problem, replace(problem, **changed)) <= tolerance(problem)
+
+
+def test_operands_are_others_every_time_unless_a_seed_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy_gpu.install(monkeypatch)
+    problem = GemmProblem(8, 8, 8, arch="sm_90")
+    one, other = random_operands(problem), random_operands(problem)
+    assert not numpy.array_equal(one.a, other.a)
+    assert numpy.array_equal(random_operands(problem, 3).b, random_operands(problem, 3).b)
+    assert one.c.tobytes() == b"\xff" * one.c.nbytes, "C is poisoned"
