@@ -32,5 +32,6 @@ def shape_catalogue() -> Path:
 
 
 def measurements_folder() -> Path:
-    """What was measured on GPUs, by ``gemm-cache bench kernels``."""
-    return assets_root() / "sample_data" / "measurements"
+    """Where ``gemm-cache bench kernels`` keeps what it measured: in the checkout, else in the working directory."""
+    root = assets_root()
+    return root / "sample_data" / "measurements" if root == _PACKAGE.parent else Path("measurements")

@@ -257,11 +257,11 @@ def bench_verb(settings: Settings, /, what: str, entries: int, rows: int, as_jso
     rows mirrored. all: these, and importing; takes some minutes. kernels: launched on the local GPU beside cuBLAS, for
     all shapes of three models; called again, it goes on.
     """
-    from cache_engine.bench import cases
-
     if what == "kernels":
         bench_kernels(settings, as_json, **kernels)
         return
+    from cache_engine.bench import cases
+
     lines: list[Line] = []
     if not as_json:
         terminal.print_benchmark_heading()

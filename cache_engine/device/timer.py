@@ -131,12 +131,12 @@ def _launch_times_us(launches: Sequence[Callable[[], None]], l2_bytes: int) -> l
         events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in launches]
         for launch, (start, end) in zip(launches, events, strict=True):
             flush.fill(0)
-            start.record()
+            start.record(stream)
             launch()
-            end.record()
+            end.record(stream)
         return events
 
-    first = queued()  # what is loaded when first used is loaded now
+    queued()  # what is loaded when first used is loaded now
     first = queued()
     stream.synchronize()
     repeats = repeats_within(max(_elapsed_us(*pair) for pair in first))

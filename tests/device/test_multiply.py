@@ -10,10 +10,12 @@ from typing import Any
 import numpy
 import pytest
 
+import cache_engine
 from cache_engine import multiplication
 from cache_engine.device import launch as launching
 from cache_engine.device import multiply
-from cache_engine.errors import UsageError
+from cache_engine.device.probe import gpu
+from cache_engine.errors import GpuRequired, UsageError
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import choose
 from cache_engine.model.gemm import DType, GemmProblem, Layout
@@ -184,3 +186,9 @@ def test_out_must_not_share_memory_with_what_is_read(matmul: Matmul) -> None:
         matmul(a, b, b)
     with pytest.raises(UsageError, match="is no stream"):
         multiply.stream_of("a stream")
+
+
+@pytest.mark.skipif(not isinstance(gpu(), str), reason="a GPU is here")
+def test_without_a_gpu_it_says_that_it_needs_one() -> None:
+    with pytest.raises(GpuRequired, match="matmul needs an NVIDIA GPU"):
+        cache_engine.matmul(numpy.zeros((2, 2)), numpy.zeros((2, 2)))
