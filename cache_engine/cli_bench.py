@@ -23,7 +23,7 @@ def kernel_bench_options(verb: _F) -> _F:
         click.option(
             "--output",
             type=click.Path(path_type=Path, file_okay=False),
-            help="kernels: the folder to go on in. Default: sample_data/measurements, or in an installation measurements.",
+            help="kernels: the folder to go on in. Default: sample_data/measurements of the checkout.",
         ),
         click.option("--seconds", type=click.FloatRange(1), help="kernels: begin no other kernel after so long."),
         click.option("--limit", type=click.IntRange(1), help="kernels: measure so many at most."),
