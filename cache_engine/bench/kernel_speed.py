@@ -169,7 +169,7 @@ def measure(
         limit, seconds: after so many cases, or so long, no other is begun.
 
     Raises:
-        GpuRequired: when there is no GPU.
+        NotHereError: when there is no GPU, or no cuBLAS.
         GemmCacheError: when the GPU itself failed; what was measured before is kept.
     """
     device = require_gpu("bench kernels")
@@ -191,6 +191,8 @@ def measure(
                 if isinstance(kernel, str)
                 else time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem)
             )
+        except NotHereError:
+            raise  # nothing could be measured
         except GemmCacheError as refused:
             timing = str(refused)
         except RuntimeError as failed:  # base of what CuPy raises for CUDA; this process can use the GPU no more

@@ -8,6 +8,7 @@ from typing import Any
 
 from cache_engine.device.fp8 import FP8
 from cache_engine.device.launch import CHUNK_ELEMENTS, LoadedKernel, Operands, from_stored, random_operands
+from cache_engine.errors import NotHereError
 from cache_engine.model.gemm import NO_EPILOGUE, Activation, DType, Epilogue, GemmProblem
 
 # Largest error allowed, relative to the largest element of C: eight units in the last place of the coarser of the
@@ -77,10 +78,14 @@ def largest_error(problem: GemmProblem, operands: Operands, before: Any) -> floa
 
     Args:
         before: C as it was before the kernel, where the epilogue takes that; else not looked at.
+
+    Raises:
+        NotHereError: when cuBLAS is not installed, which CuPy multiplies with.
     """
     import cupy
     import numpy
 
+    _cublas_library()
     precision = "float64" if problem.dtype in (DType.FP32, DType.FP64, DType.INT8) else "float32"
     rows = max(1, CHUNK_ELEMENTS // max(problem.n, problem.k))
     errors, sizes = [], []
@@ -124,6 +129,9 @@ def cublas(problem: GemmProblem, operands: Operands) -> Reference | str:
     """The same operands given to cuBLAS, or in words why they cannot be. It writes C, and has done so once already.
 
     It multiplies, scales and adds C; a bias and an activation are left out, and the name says so.
+
+    Raises:
+        NotHereError: when it is not installed.
     """
     known = _CUBLAS.get((problem.dtype, problem.output))
     if known is None:
@@ -131,10 +139,7 @@ def cublas(problem: GemmProblem, operands: Operands) -> Reference | str:
     import cupy
     import numpy
 
-    try:
-        from cupy.cuda import cublas as library
-    except ImportError as error:
-        return f"cuBLAS is not installed: {error}"
+    library = _cublas_library()
     compute, factor = getattr(library, known[0]), numpy.dtype(known[1]).type
     handle = cupy.cuda.Device().cublas_handle
     alpha, beta = numpy.array([operands.alpha], dtype=factor), numpy.array([operands.beta], dtype=factor)
@@ -163,6 +168,21 @@ def cublas(problem: GemmProblem, operands: Operands) -> Reference | str:
     except library.CUBLASError as error:
         return f"cuBLAS refuses it: {error}"
     return Reference(f"cuBLAS {version // 10_000}.{version // 100 % 100}.{version % 100}{_without(problem)}", run)
+
+
+def _cublas_library() -> Any:
+    """CuPy's binding of cuBLAS, which CuPy itself multiplies with.
+
+    Raises:
+        NotHereError: when the library is not installed.
+    """
+    try:
+        from cupy.cuda import cublas as library
+    except ImportError as error:
+        raise NotHereError(
+            "checking a result needs cuBLAS, and CuPy does not find it; run: pip install nvidia-cublas"
+        ) from error
+    return library
 
 
 def _column_major(problem: GemmProblem) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int, int]]:

@@ -79,6 +79,7 @@ def time_kernel(
 
     Raises:
         GpuRequired: when there is no GPU.
+        NotHereError: when cuBLAS is not installed.
         OutOfDeviceMemory: when the operands do not fit.
     """
     device = require_gpu("timing a kernel")

@@ -10,7 +10,7 @@ import ctypes
 import math
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,10 +18,9 @@ import numpy
 import pytest
 
 from cache_engine.device import launch as launching
-from cache_engine.device import memory_pool, multiply
+from cache_engine.device import multiply
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem
-from tests.device.test_memory_pool import Books
 
 DEVICE = DeviceFingerprint("NumPy", "sm_90", 1, 2**30, 2**20, 1, "0.0")
 
@@ -85,36 +84,31 @@ class Event:
         self.stream = stream
 
 
-def _cupy(stream: Stream) -> ModuleType:
-    module = ModuleType("cupy")
-    for name in _SAME:
-        setattr(module, name, getattr(numpy, name))
-    allocators: list[Any] = []
+def _module(name: str, **content: Any) -> Any:
+    module = ModuleType(name)
+    module.__dict__.update(content)
+    return module
 
-    @contextmanager
-    def using_allocator(allocator: Any) -> Any:
-        allocators.append(allocator)
-        yield
-        allocators.pop()
 
+def _cupy(stream: Stream) -> Any:
+    module: Any = _module("cupy", **{name: getattr(numpy, name) for name in _SAME})
     external = SimpleNamespace(from_external=lambda given: Stream(given.__cuda_stream__()[1]), null=Stream(0))
     runtime = SimpleNamespace(
         getDevice=lambda: 0,
         pointerGetAttributes=lambda address: SimpleNamespace(device=0),
-        memGetInfo=lambda: (1, 2),
     )
     module.__dict__.update(
         ndarray=Array,
         empty=lambda shape, dtype=float: array(numpy.empty(shape, dtype)),
         random=SimpleNamespace(default_rng=numpy.random.default_rng),
-        cuda=SimpleNamespace(
+        cuda=_module(
+            "cupy.cuda",
+            cublas=None,
             runtime=runtime,
             get_current_stream=lambda: stream,
             Device=lambda gpu=0: SimpleNamespace(compute_capability="90", synchronize=lambda: None),
             UnownedMemory=lambda ptr, size, owner: (ptr, size),
             MemoryPointer=lambda memory, offset: (*memory, offset),
-            MemoryPool=lambda: Books(2**30),
-            using_allocator=using_allocator,
             Stream=external,
             Event=Event,
         ),
@@ -124,14 +118,11 @@ def _cupy(stream: Stream) -> ModuleType:
 
 def install(monkeypatch: pytest.MonkeyPatch, stream: Stream | None = None) -> None:
     """Has the device room find NumPy where it looks for CuPy, and a GPU where there is none."""
-    special = ModuleType("cupyx.scipy.special")
-    special.__dict__["erf"] = numpy.vectorize(math.erf, otypes=[float])
-    for name, module in (("cupy", _cupy(stream or Stream())), ("cupyx.scipy.special", special)):
-        monkeypatch.setitem(sys.modules, name, module)
-    for name in ("cupyx", "cupyx.scipy"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    for room in (launching, memory_pool):
-        monkeypatch.setattr(room, "require_gpu", lambda what: DEVICE)
+    cupy: Any = _cupy(stream or Stream())
+    special = _module("cupyx.scipy.special", erf=numpy.vectorize(math.erf, otypes=[float]))
+    for module in (cupy, cupy.cuda, _module("cupyx"), _module("cupyx.scipy"), special):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(launching, "require_gpu", lambda what: DEVICE)
     for user in (launching, multiply):
         monkeypatch.setattr(user, "shared_pool", lambda: SimpleNamespace(serving=nullcontext))
 

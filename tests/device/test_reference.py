@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,9 @@ from cache_engine.device import reference
 from cache_engine.device.launch import LoadedKernel, random_operands
 from cache_engine.device.nvml import driver_release, sm_clock_mhz
 from cache_engine.device.probe import gpu
-from cache_engine.device.reference import _column_major, _without, check, cublas, tolerance
+from cache_engine.device.reference import _column_major, _without, check, cublas, largest_error, tolerance
 from cache_engine.device.timer import repeats_within, time_kernel
-from cache_engine.errors import GpuRequired
+from cache_engine.errors import GpuRequired, NotHereError
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import choose
 from cache_engine.model.gemm import INPUT_DTYPES, OUTPUT_DTYPES, DType, Epilogue, GemmProblem, Layout
@@ -184,3 +185,11 @@ def test_operands_are_others_every_time_unless_a_seed_is_given(monkeypatch: pyte
     assert not numpy.array_equal(one.a, other.a)
     assert numpy.array_equal(random_operands(problem, 3).b, random_operands(problem, 3).b)
     assert one.c.tobytes() == b"\xff" * one.c.nbytes, "C is poisoned"
+
+
+def test_without_cublas_it_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy_gpu.install(monkeypatch)
+    monkeypatch.delattr(sys.modules["cupy.cuda"], "cublas")
+    problem = GemmProblem(8, 8, 8, arch="sm_90")
+    with pytest.raises(NotHereError, match="CuPy does not find it; run: pip install nvidia-cublas"):
+        largest_error(problem, random_operands(problem), None)
