@@ -29,6 +29,7 @@ def _toolkit() -> Iterator[tuple[str, str]]:
     """Packages with what of the CUDA toolkit is needed and not here, neither from PyPI nor the system's."""
     from cache_engine.compilers import COMPILERS
     from cache_engine.compilers.tools import find_tool
+    from cache_engine.device.probe import gpu
     from cache_engine.errors import NotHereError
 
     try:
@@ -39,6 +40,11 @@ def _toolkit() -> Iterator[tuple[str, str]]:
         find_tool("cuobjdump", CUOBJDUMP)
     except NotHereError as error:
         yield CUOBJDUMP, str(error)
+    if not isinstance(gpu(), str):
+        try:
+            from cupy.cuda import cublas  # noqa: F401 (whether it is found is the question)
+        except ImportError as error:
+            yield "nvidia-cublas", f"cuBLAS is not found: {error}"
 
 
 def main() -> int:
