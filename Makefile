@@ -12,7 +12,12 @@ BROWSER := .venv/browser
 STRACE := .venv/strace
 COUNTS := $(CURDIR)/.cache/faults.json
 
-.PHONY: run test lint bench soak gpu format clean
+# What make gpu runs under, if not .venv; and what to fetch small packages for.
+GPU_PYTHON ?=
+GPU_PYTHON_VERSION ?= 3.12
+CARRIED := portalocker msgspec xxhash zstandard platformdirs click pytest nvidia-cuda-cuobjdump
+
+.PHONY: run test lint bench soak gpu gpu-packages format clean
 
 # The dashboard on a demonstration store, which is compiled the first time.
 run: $(INSTALLED)
@@ -44,12 +49,19 @@ soak: $(DEV) $(BROWSER) $(STRACE)
 	FAULT_REPORT=$(COUNTS) $(BIN)/python -m pytest tests/faults/test_damage.py
 	@$(BIN)/python -m tests.faults.summary $(COUNTS)
 
-# On a machine with an NVIDIA GPU.
-gpu: $(DEV)
-	$(BIN)/python -m pytest -m gpu tests/gpu
+# On a machine with an NVIDIA GPU: the tests that need one, then kernels beside cuBLAS. With GPU_PYTHON=python3 under the
+# machine's own Python, nothing installed; what that lacks is told.
+gpu: $(if $(GPU_PYTHON),,$(DEV))
+	@sh .ci/gpu $(or $(GPU_PYTHON),$(BIN)/python)
+
+# The small packages of those that make gpu needs, to be carried to a machine that has no network.
+gpu-packages:
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt --target .gpu-packages --upgrade \
+		--python-version $(GPU_PYTHON_VERSION) --only-binary=:all: $(CARRIED)
+	@echo "copy .gpu-packages into the checkout there"
 
 clean:
-	rm -rf .venv demo-store dist .cache
+	rm -rf .venv demo-store dist .cache .gpu-packages
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -8,9 +8,12 @@
         kernel = cache.get_or_compile(GemmProblem(4096, 7168, 2048), arch="sm_90a")
         kernel.tier, kernel.record.resources.registers, kernel.cubin
 
+On a GPU, ``matmul(a, b)`` multiplies arrays of CuPy, PyTorch and others with such kernels.
+
 The rooms, each importing only from those below it:
 
 - ``cli`` — the ``gemm-cache`` command, a function per verb
+- ``multiplication`` — ``matmul``, from arrays on a GPU to their product
 - ``operator`` — one kind of GEMM, with its switches
 - ``warm`` · ``explanation`` · ``coverage`` · ``toolchains`` — getting many kernels at once, why a lookup misses, what a
   model asks for, and what is stale
@@ -37,6 +40,7 @@ from cache_engine.model.kernel import KernelConfig
 
 if TYPE_CHECKING:
     from cache_engine.engine import Cache, CompiledKernel, open_cache
+    from cache_engine.multiplication import matmul
     from cache_engine.operator import GemmOperator, switches
 
 __all__ = [
@@ -49,6 +53,7 @@ __all__ = [
     "KernelConfig",
     "Layout",
     "__version__",
+    "matmul",
     "open_cache",
     "switches",
 ]
@@ -67,4 +72,8 @@ def __getattr__(name: str) -> Any:
         from cache_engine import operator
 
         return getattr(operator, name)
+    if name == "matmul":
+        from cache_engine.multiplication import matmul
+
+        return matmul
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

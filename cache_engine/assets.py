@@ -29,3 +29,9 @@ def dashboard_server() -> Path:
 def shape_catalogue() -> Path:
     """GEMM shapes of public models; see the script beside it for where they come from."""
     return assets_root() / "sample_data" / "model_gemm_shapes.csv"
+
+
+def measurements_folder() -> Path:
+    """Where ``gemm-cache bench kernels`` keeps what it measured: in the checkout, else in the working directory."""
+    root = assets_root()
+    return root / "sample_data" / "measurements" if root == _PACKAGE.parent else Path("measurements")

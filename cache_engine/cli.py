@@ -15,6 +15,7 @@ import click
 
 from cache_engine import documents, terminal, terminal_inspect
 from cache_engine._version import __version__
+from cache_engine.cli_bench import bench_kernels, kernel_bench_options
 from cache_engine.cli_evaluator import evaluate_verb, evaluations_verb
 from cache_engine.cli_inspect import diff_verb, explain_verb
 from cache_engine.cli_support import (
@@ -97,10 +98,12 @@ def compile_verb(
 
 @commands.command("time", cls=SizedVerb)
 @problem_options
+@click.option("--profile", is_flag=True, help="Launch it once more in the end, between start and stop of a profiler.")
 @json_option
 @click.pass_obj
-def time_verb(settings: Settings, /, as_json: bool, job: Path | None, **asked: Any) -> None:
-    """Get a kernel, check its result and time it on the local GPU."""
+def time_verb(settings: Settings, /, profile: bool, as_json: bool, job: Path | None, **asked: Any) -> None:
+    """Get a kernel, check its result and time it on the local GPU, beside cuBLAS."""
+    from cache_engine.device.memory_pool import shared_pool
     from cache_engine.device.probe import require_gpu
     from cache_engine.device.timer import time_kernel
 
@@ -108,8 +111,8 @@ def time_verb(settings: Settings, /, as_json: bool, job: Path | None, **asked: A
         require_gpu("timing a kernel")
         with open_cache(settings) as cache:
             kernel = _get(cache, asked, on_stage=reporter.stage if reporter else None)
-        timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem)
-        document = documents.timed(kernel, timing)
+        timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem, profile=profile)
+        document = documents.timed(kernel, timing, shared_pool().statistics())
         if reporter:
             reporter.finish(to_json(document))
     emit(document, as_json, lambda: terminal.print_timing(document))
@@ -233,7 +236,7 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
 
 @commands.command("bench")
 @click.argument(
-    "what", type=click.Choice(["all", "compile", "store", "pages", "evaluator", "dashboard"]), default="all"
+    "what", type=click.Choice(["all", "compile", "store", "pages", "evaluator", "dashboard", "kernels"]), default="all"
 )
 @click.option(
     "--entries",
@@ -243,14 +246,20 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
     help="Entries of the large store; opening is measured up to ten times as many.",
 )
 @click.option("--rows", type=click.IntRange(10), default=100_000, show_default=True, help="Records that are mirrored.")
+@kernel_bench_options
 @json_option
-def bench_verb(what: str, entries: int, rows: int, as_json: bool) -> None:
+@click.pass_obj
+def bench_verb(settings: Settings, /, what: str, entries: int, rows: int, as_json: bool, **kernels: Any) -> None:
     """Measure speed, each thing beside something known.
 
     compile: NVRTC and NVCC. store: hits, keys, opening, publishing, other caches, bytes on disk. pages: syncing and
     queries. evaluator: searching, keeping and loading results. dashboard: pages in Chromium, with up to ten times the
-    rows mirrored. all: these, and importing; takes some minutes.
+    rows mirrored. all: these, and importing; takes some minutes. kernels: launched on the local GPU beside cuBLAS, for
+    all shapes of three models; called again, it goes on.
     """
+    if what == "kernels":
+        bench_kernels(settings, as_json, **kernels)
+        return
     from cache_engine.bench import cases
 
     lines: list[Line] = []

@@ -14,6 +14,7 @@ from pathlib import Path
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.tools import find_tool
 from cache_engine.config import Settings
+from cache_engine.device.memory_pool import free_and_total_bytes
 from cache_engine.device.probe import gpu
 from cache_engine.errors import GemmCacheError, NotHereError, PackUnusable
 from cache_engine.model.fingerprint import DeviceFingerprint
@@ -48,11 +49,20 @@ def examine(settings: Settings) -> list[Check]:
         checks.append(
             Check("gpu", OK, f"{device.name}, {device.arch}, {device.sms} SMs, driver for CUDA {device.driver}")
         )
+        checks.append(_device_memory())
     else:
         checks.append(Check("gpu", NOTE, f"none: {device}. Everything but launching and timing works without one"))
     checks += _store(settings)
     checks += _packs(settings)
     return checks
+
+
+def _device_memory() -> Check:
+    try:
+        free, total = free_and_total_bytes()
+    except Exception as error:  # CuPy says in many ways that it cannot use a GPU
+        return Check("device memory", PROBLEM, f"CuPy cannot use the GPU: {error}")
+    return Check("device memory", OK, f"{human_bytes(free)} free of {human_bytes(total)}")
 
 
 def _packages() -> Iterator[Check]:

@@ -15,8 +15,10 @@ from cache_engine.stages import LOAD
 from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:
+    from cache_engine.bench.kernel_speed import Report, Summary
     from cache_engine.bench.results import Line, Result, Size
     from cache_engine.comparison import Comparison
+    from cache_engine.device.memory_pool import PoolStatistics
     from cache_engine.device.timer import Timing
     from cache_engine.engine import CompiledKernel
     from cache_engine.explanation import Explanation
@@ -45,8 +47,8 @@ def compiled(kernel: CompiledKernel) -> Document:
     }
 
 
-def timed(kernel: CompiledKernel, timing: Timing) -> Document:
-    """What ``time`` prints."""
+def timed(kernel: CompiledKernel, timing: Timing, memory: PoolStatistics | None = None) -> Document:
+    """What ``time`` prints; ``memory`` is what the pool of device memory held in the end."""
     measured: Document = msgspec.to_builtins(timing)
     fingerprint = measured.pop("device")
     return {
@@ -55,6 +57,16 @@ def timed(kernel: CompiledKernel, timing: Timing) -> Document:
         **measured,
         "device_fingerprint": fingerprint,
         "kernel": compiled(kernel),
+        **({} if memory is None else {"device_memory": device_memory(memory)}),
+    }
+
+
+def device_memory(memory: PoolStatistics) -> Document:
+    """What a pool of device memory holds and has done."""
+    return {
+        **msgspec.to_builtins(memory),
+        "cached_bytes": memory.cached_bytes,
+        "fragmentation": memory.fragmentation,
     }
 
 
@@ -181,6 +193,19 @@ def benchmark(lines: Sequence[Line]) -> Document:
         "results": [_measured(line) for line in lines if isinstance(line, Result)],
         "sizes": [_measured(line) for line in lines if isinstance(line, Size)],
         "left_out": [msgspec.to_builtins(line) for line in lines if isinstance(line, LeftOut)],
+    }
+
+
+def kernel_speed(report: Report, summaries: Sequence[Summary]) -> Document:
+    """What ``bench kernels`` prints."""
+    return {
+        "file": str(report.file),
+        "measured": report.measured,
+        "kept": report.kept,
+        "left": report.left,
+        "left_out": msgspec.to_builtins(report.left_out),
+        "summary": msgspec.to_builtins(list(summaries)),
+        "measurements": msgspec.to_builtins(report.measurements),
     }
 
 

@@ -13,6 +13,7 @@
     │   ├── CompilerMissing        the compiler is not installed
     │   ├── ToolMissing            an inspection tool (disassembler) is not installed
     │   └── GpuRequired            launching and timing need a GPU
+    ├── OutOfDeviceMemory          the GPU has less memory free than was asked for
     ├── StoreError                 the store on disk
     │   ├── StoreUnusable          not a store, owned by someone else, not writable, or of an unknown version
     │   ├── PackUnusable           not a pack, damaged, owned by someone else, or of an unknown version
@@ -106,6 +107,10 @@ class ToolMissing(NotHereError):
 
 class GpuRequired(NotHereError):
     """Launching or timing was asked for where there is no usable GPU."""
+
+
+class OutOfDeviceMemory(GemmCacheError):
+    """The GPU, or the limit set for the pool, has less memory left than was asked for; the text says how much."""
 
 
 class StoreError(GemmCacheError):

@@ -40,6 +40,15 @@ switches = Switches()
 """Those of all operators in this process."""
 
 
+def default_cache() -> Cache:
+    """The cache of operators without switches of their own.
+
+    Raises:
+        StoreUnusable: when the directory cannot serve as a store.
+    """
+    return _opened(switches.in_force())
+
+
 class GemmOperator:
     """C = A · B for one set of element types, layout and target. Safe to use from several threads.
 

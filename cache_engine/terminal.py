@@ -105,12 +105,38 @@ def print_timing(document: Document) -> None:
         {
             "key": document["key"],
             "device": document["device"],
-            "median": human_ms(document["median_us"] / 1e3),
-            "10th to 90th": f"{human_ms(document['p10_us'] / 1e3)} to {human_ms(document['p90_us'] / 1e3)}, "
+            "median": _short_time(document["median_us"] / 1e6),
+            "10th to 90th": f"{_short_time(document['p10_us'] / 1e6)} to {_short_time(document['p90_us'] / 1e6)}, "
             f"{document['repeats']} launches with a cold L2",
             "speed": f"{document['tflops']:.1f} TFLOP/s",
+            "beside": _beside(document),
+            "SM clock": _clock(document),
+            **({"device memory": _pool(document)} if "device_memory" in document else {}),
             "result": f"{verdict}; largest relative error {document['max_rel_error']:.2g}",
         }
+    )
+
+
+def _beside(timing: Document) -> str:
+    """What was timed in turn with a kernel, or why nothing was."""
+    if timing["reference"] is None:
+        return f"nothing: {timing['no_reference']}"
+    return (
+        f"{timing['reference']}: {_short_time(timing['reference_median_us'] / 1e6)}; "
+        f"the kernel is {timing['speed_ratio']:.2f} times as fast"
+    )
+
+
+def _clock(timing: Document) -> str:
+    clocks = timing["sm_clock_before_mhz"], timing["sm_clock_mhz"]
+    return "cannot be read" if None in clocks else f"{clocks[0]} MHz before, {clocks[1]} MHz after"
+
+
+def _pool(timing: Document) -> str:
+    memory = timing["device_memory"]
+    return (
+        f"{human_bytes(memory['peak_bytes'])} at the most, in {counted(memory['allocations'], 'allocation')}; "
+        f"{human_bytes(memory['cached_bytes'])} cached, fragmentation {human_rate(memory['fragmentation'])}"
     )
 
 

@@ -6,19 +6,22 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from cache_engine.engine import Cache, open_cache
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.store.disk import DiskStore
 from tests.helpers import make_store
 
-# No deadline: this machine has two cores and many tests at a time. CI prints the blob that reproduces a failure.
-settings.register_profile("default", deadline=None, print_blob=True)
-settings.load_profile("default")
+if find_spec("hypothesis") is not None:  # tests/gpu does without
+    from hypothesis import settings
+
+    # No deadline: this machine has two cores and many tests at a time. CI prints the blob that reproduces a failure.
+    settings.register_profile("default", deadline=None, print_blob=True)
+    settings.load_profile("default")
 
 # A shell that starts the tests in the background has Ctrl-C ignored, and programs inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -32,7 +32,13 @@ def test_every_module_is_in_the_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    "statement", ["import cache_engine", "from cache_engine import open_cache", "import cache_engine.cli"]
+    "statement",
+    [
+        "import cache_engine",
+        "from cache_engine import open_cache",
+        "from cache_engine import matmul",
+        "import cache_engine.cli",
+    ],
 )
 def test_entering_brings_in_nothing_heavy(statement: str) -> None:
     heavy = "{'cupy', 'duckdb', 'streamlit', 'pyarrow', 'pandas', 'numpy', 'triton'}"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
 from cache_engine.device.fp8 import FP8, fp8_in_order, fp8_values
+from cache_engine.device.memory_pool import shared_pool
 from cache_engine.device.probe import require_gpu
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import Launch
 
-# What NumPy and CuPy know elements as; they have no bf16 and no fp8, whose bits travel as whole numbers.
-_ARRAY_TYPES = {
+# What NumPy and CuPy know elements as. They have bf16 and fp8 only with a package more, so their bits travel as whole
+# numbers.
+ARRAY_TYPES = {
     DType.FP16: "float16",
     DType.BF16: "uint16",
     DType.TF32: "float32",
@@ -23,14 +26,16 @@ _ARRAY_TYPES = {
     DType.INT8: "int8",
     DType.INT32: "int32",
 }
+# Elements made or compared at a time, so that what is needed for it in higher precision stays small.
+CHUNK_ELEMENTS = 2**26
 
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """Device arrays as the kernel takes them: A, B and C as stored, and what the problem's epilogue takes.
+    """What a kernel takes: A, B and C as stored, and what the problem's epilogue takes.
 
-    ``alpha`` and ``beta`` are factors, ``bias`` has n elements of C's type; what the epilogue does not name
-    may be left as it is.
+    Arrays are CuPy's, or addresses as ``numpy.uint64``. ``alpha`` and ``beta`` are factors, ``bias`` has n elements of
+    C's type; what the epilogue does not name may be left as it is.
     """
 
     a: Any
@@ -41,34 +46,58 @@ class Operands:
     bias: Any = None
 
 
-class LoadedKernel:
-    """A kernel in a GPU's memory."""
+def cupy_version() -> str:
+    """Of the CuPy that launches."""
+    import cupy
 
-    def __init__(self, cubin: bytes, name: str, launch: Launch, problem: GemmProblem) -> None:
-        """Loads compiled code, and sets the memory aside that its blocks exchange sums in.
+    return str(cupy.__version__)
+
+
+def load_function(cubin: bytes, name: str, shared_bytes: int) -> Any:
+    """Loads compiled code into the current device's memory; returns its kernel as CuPy's ``Function``.
+
+    Raises:
+        GpuRequired: when there is no GPU.
+        UsageError: when the code is for another target.
+    """
+    device = require_gpu("launching a kernel")
+    from cupy.cuda import driver, function
+
+    module = function.Module()
+    try:
+        module.load(cubin)
+    except driver.CUDADriverError as error:
+        raise UsageError(f"{name} does not run on {device.name} ({device.arch}): {error}") from error
+    loaded = module.get_function(name)
+    driver.funcSetAttribute(loaded.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes)
+    return loaded
+
+
+class LoadedKernel:
+    """A kernel in a GPU's memory, with the memory that its blocks exchange sums in."""
+
+    def __init__(
+        self, cubin: bytes, name: str, launch: Launch, problem: GemmProblem, function: Any | None = None
+    ) -> None:
+        """Loads compiled code, unless it is given as a ``function`` that was loaded before.
 
         Raises:
             GpuRequired: when there is no GPU.
             UsageError: when the code is for another target.
+            OutOfDeviceMemory: when there is no room for what blocks exchange.
         """
-        device = require_gpu("launching a kernel")
+        require_gpu("launching a kernel")
         import cupy
         import numpy
-        from cupy.cuda import driver, function
 
-        module = function.Module()
-        try:
-            module.load(cubin)
-        except driver.CUDADriverError as error:
-            raise UsageError(f"{name} does not run on {device.name} ({device.arch}): {error}") from error
-        self._function = module.get_function(name)
+        self._function = load_function(cubin, name, launch.shared_bytes) if function is None else function
         self._launch = launch
-        self._workspace = cupy.zeros(launch.workspace_bytes, dtype=cupy.uint8) if launch.workspace_bytes else None
+        self._workspace = None
+        if launch.workspace_bytes:
+            with shared_pool().serving():
+                self._workspace = cupy.zeros(launch.workspace_bytes, dtype=cupy.uint8)
         self._m = numpy.int32(problem.m)
-        self._factor = numpy.dtype(_ARRAY_TYPES[problem.accumulate]).type
-        driver.funcSetAttribute(
-            self._function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared_bytes
-        )
+        self._factor = numpy.dtype(ARRAY_TYPES[problem.accumulate]).type
 
     def __call__(self, operands: Operands) -> None:
         """Starts it on the current stream. Launches of one ``LoadedKernel`` must not overlap on the device."""
@@ -88,35 +117,50 @@ class LoadedKernel:
         self._function(self._launch.grid, block, arguments, shared_mem=self._launch.shared_bytes)
 
 
-def random_operands(problem: GemmProblem, seed: int = 0) -> Operands:
+def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:
     """Standard normal A and B (of int8, 32 times that), and a C whose every bit is set: NaN, where its type has it.
 
     With an epilogue, factors and a bias for it, and a C to be added to.
+
+    Args:
+        seed: for the same again; by default another every time.
+
+    Raises:
+        OutOfDeviceMemory: when they do not fit.
     """
     import cupy
 
-    generator = cupy.random.default_rng(seed)
+    generator = cupy.random.default_rng(secrets.randbits(32) if seed is None else seed)
 
-    def normal(*shape: int) -> Any:
-        values = generator.standard_normal(shape, dtype=cupy.float32)
-        return cupy.clip(cupy.rint(32 * values), -127, 127) if problem.dtype is DType.INT8 else values
+    def filled(dtype: DType, *shape: int) -> Any:
+        array = cupy.empty(shape, dtype=ARRAY_TYPES[dtype])
+        flat = array.reshape(-1)
+        for start in range(0, flat.size, CHUNK_ELEMENTS):
+            part = flat[start : start + CHUNK_ELEMENTS]
+            values = generator.standard_normal(part.size, dtype=cupy.float32)
+            whole = problem.dtype is DType.INT8
+            part[...] = to_stored(cupy.clip(cupy.rint(32 * values), -127, 127) if whole else values, dtype)
+        return array
 
-    def matrix(rows: int, columns: int) -> Any:
-        return to_stored(normal(problem.batch, rows, columns), problem.dtype)
-
-    a = matrix(problem.k, problem.m) if problem.layout.a_transposed else matrix(problem.m, problem.k)
-    b = matrix(problem.n, problem.k) if problem.layout.b_transposed else matrix(problem.k, problem.n)
-    c_bytes = cupy.full(problem.batch * problem.m * problem.n * problem.output.itemsize, 0xFF, dtype=cupy.uint8)
-    c = c_bytes.view(_ARRAY_TYPES[problem.output]).reshape(problem.batch, problem.m, problem.n)
+    batch, m, n, k = problem.batch, problem.m, problem.n, problem.k
     epilogue = problem.epilogue
     return Operands(
-        a,
-        b,
-        to_stored(normal(problem.batch, problem.m, problem.n), problem.output) if epilogue.beta else c,
+        a=filled(problem.dtype, batch, *((k, m) if problem.layout.a_transposed else (m, k))),
+        b=filled(problem.dtype, batch, *((n, k) if problem.layout.b_transposed else (k, n))),
+        c=filled(problem.output, batch, m, n) if epilogue.beta else poisoned(problem),
         alpha=0.75 if epilogue.alpha else 1.0,
         beta=-0.5 if epilogue.beta else 0.0,
-        bias=to_stored(normal(problem.n), problem.output) if epilogue.bias else None,
+        bias=filled(problem.output, n) if epilogue.bias else None,
     )
+
+
+def poisoned(problem: GemmProblem) -> Any:
+    """A C whose every bit is set: what a kernel does not write shows as NaN, or as -1 where C is of whole numbers."""
+    import cupy
+
+    size = problem.batch * problem.m * problem.n
+    c = cupy.full(size * problem.output.itemsize, 0xFF, dtype=cupy.uint8)
+    return c.view(ARRAY_TYPES[problem.output]).reshape(problem.batch, problem.m, problem.n)
 
 
 def to_stored(values: Any, dtype: DType) -> Any:
@@ -128,7 +172,7 @@ def to_stored(values: Any, dtype: DType) -> Any:
         between = (values_of[1:] + values_of[:-1]) / 2
         return codes[cupy.searchsorted(between, values)]
     if dtype is not DType.BF16:
-        return values.astype(_ARRAY_TYPES[dtype])
+        return values.astype(ARRAY_TYPES[dtype])
     bits = values.view(cupy.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(cupy.uint16)
 

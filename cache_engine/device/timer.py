@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cache_engine.device.fp8 import FP8
-from cache_engine.device.launch import LoadedKernel, Operands, from_stored, random_operands
+from cache_engine.device.launch import LoadedKernel
+from cache_engine.device.memory_pool import shared_pool
+from cache_engine.device.nvml import sm_clock_mhz
 from cache_engine.device.probe import require_gpu
+from cache_engine.device.reference import Reference, check, cublas, tolerance
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.model.gemm import Activation, DType, GemmProblem
+from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import Launch
 
 _WARM_UP = 10
-_REPEATS = 50
-# Largest error allowed, relative to the largest element of C: eight units in the last place of the coarser of the
-# output type and the accumulator.
-_TOLERANCE = {DType.BF16: 2**-5, DType.FP16: 2**-8, DType.FP32: 2**-16, DType.FP64: 2**-45, DType.INT32: 0.0}
-# Inputs of tf32 keep as many bits as those of fp16. Tensor cores may sum products of fp8 with fewer bits than fp32 has:
-# those of the H100 do with 14 (DeepSeek-V3 Technical Report, 2024, section 3.3.2).
-_COARSE = (DType.TF32, *FP8)
+_FEWEST, _REPEATS = 10, 50
+# What takes long is repeated less often: all launches of one thing are to take about this long.
+_BUDGET_US = 500_000
+# Written between launches so that no operand is left in the L2 cache. The GPU is to be at it for longer than Python
+# takes to ask for what comes next, or the time of a short kernel would be that of asking for it.
+_FLUSH_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,13 @@ class Timing:
         tflops: the problem's operations over the median, in 10¹² per second.
         max_rel_error: largest error against CuPy in higher precision, relative to the largest element of C.
         verified: whether that is within tolerance and every element was written.
+        seed: of the random operands.
+        reference: what computed the same, launched in turn with the kernel and measured likewise; ``None`` without one.
+        no_reference: why there is none.
+        reference_median_us: its median.
+        speed_ratio: that over the kernel's median: above 1 the kernel is the faster.
+        sm_clock_mhz: the clock of the SMs just after the last launch; ``None`` where it cannot be read.
+        sm_clock_before_mhz: the same before the first.
     """
 
     device: DeviceFingerprint
@@ -41,77 +51,120 @@ class Timing:
     tflops: float
     max_rel_error: float
     verified: bool
+    seed: int = 0
+    reference: str | None = None
+    no_reference: str = ""
+    reference_median_us: float | None = None
+    speed_ratio: float | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_before_mhz: int | None = None
 
 
-def time_kernel(cubin: bytes, name: str, launch: Launch, problem: GemmProblem) -> Timing:
+def time_kernel(
+    cubin: bytes,
+    name: str,
+    launch: Launch,
+    problem: GemmProblem,
+    *,
+    seed: int | None = None,
+    compare: bool = True,
+    profile: bool = False,
+) -> Timing:
     """Launches a kernel on random operands: checks its result, then times it.
+
+    Args:
+        seed: of the operands; by default others every time.
+        compare: whether to time cuBLAS beside it.
+        profile: whether to launch it once more at the end, as all that a profiler sees which waits to be started.
 
     Raises:
         GpuRequired: when there is no GPU.
+        NotHereError: when cuBLAS is not installed.
+        OutOfDeviceMemory: when the operands do not fit.
     """
     device = require_gpu("timing a kernel")
     import cupy
     import numpy
 
-    kernel = LoadedKernel(cubin, name, launch, problem)
-    operands = random_operands(problem)
-    before = operands.c.copy()
-    kernel(operands)
-    error = _largest_error(problem, operands, before)
-    # Writing twice the L2's size between launches leaves none of the operands in it.
-    flush = cupy.empty(max(2 * device.l2_bytes, 1), dtype=cupy.uint8)
-    for _ in range(_WARM_UP):
-        kernel(operands)
-    samples = []
-    for _ in range(_REPEATS):
-        flush.fill(0)
-        start, end = cupy.cuda.Event(), cupy.cuda.Event()
-        start.record()
-        kernel(operands)
-        end.record()
-        end.synchronize()
-        samples.append(cupy.cuda.get_elapsed_time(start, end) * 1e3)
-    p10, median, p90 = (float(value) for value in numpy.percentile(samples, [10, 50, 90]))
+    seed = secrets.randbits(32) if seed is None else seed
+    bus = cupy.cuda.Device().pci_bus_id
+    with shared_pool().serving():
+        kernel = LoadedKernel(cubin, name, launch, problem)
+        operands, error = check(kernel, problem, seed)
+        beside = cublas(problem, operands) if compare else "it was not asked for"
+        reference, reason = (beside, "") if isinstance(beside, Reference) else (None, beside)
+        clock_before = sm_clock_mhz(bus)
+        launches = [lambda: kernel(operands), *([reference.run] if reference else [])]
+        samples = _launch_times_us(launches, device.l2_bytes)
+        clock = sm_clock_mhz(bus)
+        if profile:
+            _profiled(launches[0])
+    p10, median, p90 = (float(value) for value in numpy.percentile(samples[0], [10, 50, 90]))
+    reference_median = float(numpy.median(samples[1])) if reference else None
     return Timing(
         device=device,
         median_us=median,
         p10_us=p10,
         p90_us=p90,
-        repeats=_REPEATS,
+        repeats=len(samples[0]),
         tflops=problem.flops / median / 1e6,
         max_rel_error=error,
         # NaN, from an element never written, compares false.
-        verified=error <= _tolerance(problem),
+        verified=error <= tolerance(problem),
+        seed=seed,
+        reference=reference.name if reference else None,
+        no_reference=reason,
+        reference_median_us=reference_median,
+        speed_ratio=None if reference_median is None else reference_median / median,
+        sm_clock_mhz=clock,
+        sm_clock_before_mhz=clock_before,
     )
 
 
-def _tolerance(problem: GemmProblem) -> float:
-    tolerance = _TOLERANCE[problem.output]
-    return max(tolerance, _TOLERANCE[DType.FP16]) if problem.dtype in _COARSE else tolerance
-
-
-def _largest_error(problem: GemmProblem, operands: Operands, before: Any) -> float:
-    """Beside the same in higher precision; ``before`` is C as it was."""
+def _launch_times_us(launches: Sequence[Callable[[], None]], l2_bytes: int) -> list[list[float]]:
+    """Times of each, launched in turn, each with a cold L2. The GPU is kept busy from the first to the last."""
     import cupy
 
-    precision = "float64" if problem.dtype in (DType.FP32, DType.FP64, DType.INT8) else "float32"
-    a = from_stored(operands.a, problem.dtype, precision)
-    b = from_stored(operands.b, problem.dtype, precision)
-    reference = cupy.matmul(
-        a.transpose(0, 2, 1) if problem.layout.a_transposed else a,
-        b.transpose(0, 2, 1) if problem.layout.b_transposed else b,
-    )
-    epilogue = problem.epilogue
-    reference *= operands.alpha
-    if epilogue.beta:
-        reference += operands.beta * from_stored(before, problem.output, precision)
-    if operands.bias is not None:
-        reference += from_stored(operands.bias, problem.output, precision)
-    if epilogue.activation is Activation.RELU:
-        reference = cupy.maximum(reference, 0)
-    elif epilogue.activation is Activation.GELU:
-        from cupyx.scipy.special import erf
+    stream = cupy.cuda.get_current_stream()
+    flush = cupy.empty(max(4 * l2_bytes, _FLUSH_BYTES), dtype=cupy.uint8)
 
-        reference *= (1 + erf(reference / 2**0.5)) / 2
-    computed = from_stored(operands.c, problem.output, precision)
-    return float(abs(computed - reference).max() / abs(reference).max())
+    def queued() -> list[tuple[Any, Any]]:
+        events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in launches]
+        for launch, (start, end) in zip(launches, events, strict=True):
+            flush.fill(0)
+            start.record(stream)
+            launch()
+            end.record(stream)
+        return events
+
+    queued()  # what is loaded when first used is loaded now
+    first = queued()
+    stream.synchronize()
+    repeats = repeats_within(max(_elapsed_us(*pair) for pair in first))
+    for _ in range(min(_WARM_UP, repeats)):
+        for launch in launches:
+            launch()
+    passes = [queued() for _ in range(repeats)]
+    stream.synchronize()
+    return [[_elapsed_us(*pairs[number]) for pairs in passes] for number in range(len(launches))]
+
+
+def _profiled(launch: Callable[[], None]) -> None:
+    """One launch between the start and the stop of a profiler."""
+    import cupy
+    from cupyx.profiler import profile
+
+    with profile():
+        launch()
+        cupy.cuda.get_current_stream().synchronize()
+
+
+def repeats_within(once_us: float, budget_us: float = _BUDGET_US) -> int:
+    """How often to launch what takes so long, within a budget and between a least and a most."""
+    return max(_FEWEST, min(_REPEATS, int(budget_us / max(once_us, 1.0))))
+
+
+def _elapsed_us(start: Any, end: Any) -> float:
+    import cupy
+
+    return float(cupy.cuda.get_elapsed_time(start, end)) * 1e3

@@ -1,0 +1,176 @@
+"""From the forms of arrays to a GemmProblem, and what must be copied for it. Pure: touches no GPU.
+
+A kernel takes operands that lie row by row or column by column without a gap, each at a multiple of 16 bytes. A and B
+that do not are copied; C cannot be.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from cache_engine.device.arrays import BITS8, BITS16, ITEMSIZE, ArrayView, Form
+from cache_engine.errors import UsageError
+from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, Layout
+
+ALIGNMENT = 16
+"""Operands start at multiples of so many bytes (``Launch``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulPlan:
+    """What ``matmul`` would do with arrays of certain forms.
+
+    Attributes:
+        problem: without its target.
+        copy_a, copy_b: whether the operand is copied, row by row, because no layout describes it.
+        shape: of C.
+    """
+
+    problem: GemmProblem
+    copy_a: bool
+    copy_b: bool
+    shape: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def plan_matmul(
+    a: Form,
+    b: Form,
+    out: Form | None = None,
+    bias: Form | None = None,
+    dtype: DType | None = None,
+    out_dtype: DType | None = None,
+    epilogue: Epilogue = NO_EPILOGUE,
+) -> MatmulPlan:
+    """The plan for C = A · B.
+
+    The last two axes are rows and columns, the others a batch. Both have the same batch, or B has none: then the rows
+    of all of A's matrices are those of one.
+
+    Args:
+        out, bias: of C and of the bias, where they are given.
+        dtype: what the elements of A and B mean, where the arrays cannot say: bf16 or fp8 in unsigned integers or raw
+            bits, tf32 in fp32.
+        out_dtype: the type of C; by default that of ``out``, else the first that the inputs can give.
+        epilogue: what is done to the product.
+
+    Raises:
+        UsageError: when the arrays do not go together; the text says why.
+    """
+    for name, form in (("A", a), ("B", b)):
+        if len(form.shape) < 2:
+            raise UsageError(f"{name} has the shape {form.shape}; it must have rows and columns: reshape it")
+        if 0 in form.shape:
+            raise UsageError(f"{name} has the shape {form.shape}, and so no element")
+    *batch, m, k = a.shape
+    *b_batch, b_rows, n = b.shape
+    if b_rows != k:
+        raise UsageError(f"A is {_shown(a)} and B {_shown(b)}; A must have as many columns as B has rows")
+    if b_batch and batch != b_batch:
+        raise UsageError(f"A is {_shown(a)} and B {_shown(b)}; their batches must be the same, or B have none")
+    folded = bool(batch) and not b_batch
+    a_layout, b_layout = (("n" if a.is_packed() else None) if folded else _layout(a)), _layout(b)
+    problem = GemmProblem(
+        m * math.prod(batch) if folded else m,
+        n,
+        k,
+        batch=1 if folded else math.prod(batch),
+        dtype=_element(a, b, dtype),
+        out_dtype=_out_dtype(out, out_dtype),
+        layout=Layout((a_layout or "n") + (b_layout or "n")),
+        epilogue=epilogue,
+    )
+    shape = (*batch, m, n)
+    if out is not None:
+        _check_out(out, shape, problem.output)
+    if bias is not None:
+        _check_bias(bias, n, problem.output)
+    return MatmulPlan(problem, a_layout is None, b_layout is None, shape)
+
+
+def check_places(a: ArrayView, b: ArrayView, out: ArrayView | None, bias: ArrayView | None) -> None:
+    """Checks where arrays lie that ``plan_matmul`` has found to go together.
+
+    Raises:
+        UsageError: when C cannot be written where it is to be, or an array cannot be read where it is.
+    """
+    if bias is not None and bias.address % bias.form.itemsize:
+        raise UsageError(f"the bias starts at an address that is no multiple of {bias.form.itemsize}; copy it first")
+    if out is None:
+        return
+    if out.read_only:
+        raise UsageError("out is read-only")
+    if out.address % ALIGNMENT:
+        raise UsageError(f"out starts at an address that is no multiple of {ALIGNMENT}; take one that is not cut off")
+    for name, other in (("A", a), ("B", b), ("the bias", bias)):
+        if other is not None and out.overlaps(other):
+            raise UsageError(f"out overlaps {name}; give it memory of its own, or leave it out")
+
+
+def _layout(form: Form) -> str | None:
+    """Row by row (n), column by column (t), or ``None``.
+
+    Where both are true, for a single row or column, it is the one with the longer rows in memory: those are read with
+    wider accesses.
+    """
+    rows, columns = form.shape[-2:]
+    as_is, transposed = form.is_packed(), form.transposed().is_packed()
+    if as_is and transposed:
+        return "n" if columns >= rows else "t"
+    return "n" if as_is else "t" if transposed else None
+
+
+def _element(a: Form, b: Form, asked: DType | None) -> DType:
+    """What the elements of A and B are."""
+    if a.element != b.element:
+        raise UsageError(f"A has elements of {a.element} and B of {b.element}; convert one of them")
+    return _meaning("A and B", a.element, asked)
+
+
+def _meaning(name: str, element: str, asked: DType | None) -> DType:
+    """What elements are, by themselves and by what is asked."""
+    raw = element in (BITS8, BITS16)
+    if asked is None:
+        if raw:
+            bits = ", ".join(dtype.value for dtype in DType if dtype.itemsize == ITEMSIZE[element])
+            raise UsageError(f"{name} hold {element} that may mean anything; say what, with dtype= one of: {bits}")
+        return DType(element)
+    fits = asked.value == element or (raw and asked.itemsize == ITEMSIZE[element])
+    if not fits and (asked, element) != (DType.TF32, DType.FP32.value):
+        raise UsageError(f"{name} hold {element}, which cannot be taken for {asked}; convert them")
+    return asked
+
+
+def _out_dtype(out: Form | None, asked: DType | None) -> DType | None:
+    """The type of C; ``None`` leaves it to the problem."""
+    if asked is not None or out is None or out.element in (BITS8, BITS16):
+        return asked
+    return DType(out.element)
+
+
+def _check_out(out: Form, shape: tuple[int, ...], dtype: DType) -> None:
+    if out.shape != shape:
+        raise UsageError(f"out is {_shown(out)}; C is {' × '.join(map(str, shape))}")
+    if out.element not in (dtype.value, _bits(dtype)):
+        raise UsageError(f"out has elements of {out.element}; C is of {dtype}")
+    if not out.is_packed():
+        raise UsageError(f"out has strides of {out.strides} elements; C is written row by row without a gap")
+
+
+def _check_bias(bias: Form, n: int, dtype: DType) -> None:
+    if bias.shape != (n,) or not bias.is_packed():
+        raise UsageError(f"the bias is {_shown(bias)}; it must be {n} elements one behind the other")
+    if bias.element not in (dtype.value, _bits(dtype)):
+        raise UsageError(f"the bias has elements of {bias.element}; it must have those of C, {dtype}")
+
+
+def _bits(dtype: DType) -> str | None:
+    """What elements of a type may be called by arrays that have no name for it."""
+    names = {DType.BF16: BITS16, DType.FP8_E4M3: BITS8, DType.FP8_E5M2: BITS8}
+    return names.get(dtype)
+
+
+def _shown(form: Form) -> str:
+    return " × ".join(map(str, form.shape)) or "a single number"

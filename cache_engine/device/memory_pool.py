@@ -1,0 +1,191 @@
+"""Device memory for operands and workspaces: CuPy's pool, with statistics, and an error that says what is free.
+
+Whoever launches or times takes memory from ``shared_pool``, inside ``with pool.serving():``, where all that CuPy
+allocates in this thread comes from it. What is freed stays with the pool, for the next to ask, until ``free_all``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+from cache_engine.device.probe import require_gpu
+from cache_engine.errors import OutOfDeviceMemory, UsageError
+
+
+class Allocator(Protocol):
+    """The part of ``cupy.cuda.MemoryPool`` that is used here; of each device, what concerns the current one."""
+
+    def malloc(self, size: int) -> Any:
+        """A pointer to so many bytes."""
+        ...
+
+    def used_bytes(self) -> int:
+        """Bytes in use."""
+        ...
+
+    def total_bytes(self) -> int:
+        """Bytes taken from the driver."""
+        ...
+
+    def n_free_blocks(self) -> int:
+        """Blocks that wait to be used again."""
+        ...
+
+    def free_all_blocks(self) -> None:
+        """Gives those back to the driver."""
+        ...
+
+    def set_limit(self, size: int) -> None:
+        """Bytes to take from the driver at most; 0 for no limit."""
+        ...
+
+    def get_limit(self) -> int:
+        """That limit; 0 for none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """What a pool holds on the current device, in bytes, blocks as the pool rounds them.
+
+    Attributes:
+        allocated_bytes: taken from the driver, in use or cached.
+        in_use_bytes: handed out and not freed.
+        cached_blocks: pieces that are freed, and kept for the next to ask.
+        peak_bytes: the most that was ever in use.
+        allocations: how often memory was asked for.
+        failures: how often there was not enough.
+        limit_bytes: what may be taken from the driver at most; ``None`` for all there is.
+    """
+
+    allocated_bytes: int
+    in_use_bytes: int
+    cached_blocks: int
+    peak_bytes: int
+    allocations: int
+    failures: int
+    limit_bytes: int | None
+
+    @property
+    def cached_bytes(self) -> int:
+        """Freed, and kept for the next to ask."""
+        return self.allocated_bytes - self.in_use_bytes
+
+    @property
+    def fragmentation(self) -> float:
+        """The share of all allocated that is cached in pieces: cached / allocated · (1 - 1 / pieces).
+
+        0 when nothing is cached, or all of it lies in one block; towards 1 when all is cached and in many.
+        """
+        if not self.cached_blocks or not self.allocated_bytes:
+            return 0.0
+        return self.cached_bytes / self.allocated_bytes * (1 - 1 / self.cached_blocks)
+
+
+class DeviceMemoryPool:
+    """Memory of the current device. Safe to use from several threads."""
+
+    def __init__(self, allocator: Allocator, free_bytes: Callable[[], int] | None = None) -> None:
+        """Takes nothing from the driver yet.
+
+        Args:
+            allocator: a ``cupy.cuda.MemoryPool``.
+            free_bytes: tells what the driver has left on the current device; by default it is asked.
+        """
+        self._allocator = allocator
+        self._free_bytes = free_bytes or (lambda: free_and_total_bytes()[0])
+        self._peak_bytes = self._allocations = self._failures = 0
+        self._lock = threading.Lock()
+
+    def limit(self, size_bytes: int | None) -> None:
+        """Sets what may be taken from the driver at most, on the current device; ``None`` for all there is.
+
+        Raises:
+            UsageError: when the limit is no size.
+        """
+        if size_bytes is not None and size_bytes <= 0:
+            raise UsageError(f"the pool's limit is {size_bytes}; it must be a number of bytes above 0, or None")
+        self._allocator.set_limit(size_bytes or 0)
+
+    def allocate(self, size_bytes: int) -> Any:
+        """A CuPy pointer to so many bytes, which are freed when nothing refers to it any more.
+
+        Raises:
+            OutOfDeviceMemory: naming what was asked for and what is free.
+        """
+        from cupy.cuda.memory import OutOfMemoryError
+
+        try:
+            pointer = self._allocator.malloc(size_bytes)
+        except OutOfMemoryError as error:
+            with self._lock:
+                self._failures += 1
+            raise OutOfDeviceMemory(_shortage(size_bytes, self.statistics(), self._free_bytes())) from error
+        in_use = self._allocator.used_bytes()
+        with self._lock:
+            self._allocations += 1
+            self._peak_bytes = max(self._peak_bytes, in_use)
+        return pointer
+
+    @contextmanager
+    def serving(self) -> Iterator[DeviceMemoryPool]:
+        """For the body, all that CuPy allocates in this thread comes from the pool."""
+        import cupy
+
+        with cupy.cuda.using_allocator(self.allocate):
+            yield self
+
+    def statistics(self) -> PoolStatistics:
+        """What it holds now, and what has happened so far."""
+        allocator = self._allocator
+        in_use = allocator.used_bytes()
+        return PoolStatistics(
+            allocated_bytes=max(allocator.total_bytes(), in_use),  # another thread may have taken some in between
+            in_use_bytes=in_use,
+            cached_blocks=allocator.n_free_blocks(),
+            peak_bytes=max(self._peak_bytes, in_use),
+            allocations=self._allocations,
+            failures=self._failures,
+            limit_bytes=allocator.get_limit() or None,
+        )
+
+    def free_all(self) -> int:
+        """Gives back to the driver what is cached; returns how many bytes. What is in use stays."""
+        before = self._allocator.total_bytes()
+        self._allocator.free_all_blocks()
+        return before - self._allocator.total_bytes()
+
+
+@cache
+def shared_pool() -> DeviceMemoryPool:
+    """That of this process.
+
+    Raises:
+        GpuRequired: when there is no GPU.
+    """
+    require_gpu("a pool of device memory")
+    import cupy
+
+    return DeviceMemoryPool(cupy.cuda.MemoryPool())
+
+
+def free_and_total_bytes() -> tuple[int, int]:
+    """What the driver has left on the current device, and all there is."""
+    import cupy
+
+    free, total = cupy.cuda.runtime.memGetInfo()
+    return int(free), int(total)
+
+
+def _shortage(asked_bytes: int, pool: PoolStatistics, free_bytes: int) -> str:
+    limit = "" if pool.limit_bytes is None else f" of the {pool.limit_bytes:,} it may take"
+    return (
+        f"{asked_bytes:,} bytes of device memory were asked for, and the GPU has {free_bytes:,} free; the pool has "
+        f"{pool.in_use_bytes:,} in use and {pool.cached_bytes:,} cached{limit}. Ask for a smaller problem, let go of "
+        "arrays, or raise the pool's limit"
+    )

@@ -1,0 +1,207 @@
+"""Multiplying arrays on a GPU as they are, with a kernel that the caller finds. Needs a GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from cache_engine.device.arrays import ArrayView, view
+from cache_engine.device.launch import ARRAY_TYPES, LoadedKernel, Operands, load_function
+from cache_engine.device.matmul_plan import ALIGNMENT, MatmulPlan, check_places, plan_matmul
+from cache_engine.device.memory_pool import shared_pool
+from cache_engine.device.resident import Resident
+from cache_engine.errors import UsageError
+from cache_engine.model.gemm import DType, Epilogue, GemmProblem
+from cache_engine.model.kernel import Launch
+from cache_engine.model.key import CacheKey
+
+# Kernels ready to launch; those of one CacheKey share their code, which is kept apart.
+_KERNELS_PER_GPU, _CODES_PER_GPU = 512, 256
+_LEGACY, _PER_THREAD = 1, 2  # handles with a meaning of their own: cudaStreamLegacy, cudaStreamPerThread
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Compiled code, and how to launch it for the problem it was found for."""
+
+    key: CacheKey
+    cubin: bytes
+    name: str
+    launch: Launch
+
+
+Find = Callable[[GemmProblem], Code]
+"""Finds the code for a problem whose target is set."""
+
+
+def multiply(
+    a: Any,
+    b: Any,
+    out: Any | None,
+    bias: Any | None,
+    *,
+    dtype: DType | None,
+    out_dtype: DType | None,
+    alpha: float,
+    beta: float,
+    epilogue: Epilogue,
+    find: Find,
+    found_by: Hashable,
+) -> Any:
+    """``activation(alpha · A · B + beta · out + bias)`` on the current stream; see ``cache_engine.matmul``.
+
+    Args:
+        find: asked when a kernel is needed for the first time.
+        found_by: what else than the problem ``find`` depends on.
+    """
+    import cupy
+
+    current = cupy.cuda.get_current_stream()
+    arrays = {"A": a, "B": b, "out": out, "the bias": bias}
+    views = {name: view(array, name, current.ptr) for name, array in arrays.items() if array is not None}
+    a_view, b_view, out_view, bias_view = views["A"], views["B"], views.get("out"), views.get("the bias")
+    plan = plan_matmul(
+        a_view.form,
+        b_view.form,
+        None if out_view is None else out_view.form,
+        None if bias_view is None else bias_view.form,
+        dtype,
+        out_dtype,
+        epilogue,
+    )
+    check_places(a_view, b_view, out_view, bias_view)
+    gpu = cupy.cuda.runtime.getDevice()
+    for name, one in views.items():
+        _check_device(name, one, gpu)
+        _wait_for(one, current)
+    kernel = _kernel(plan, find, found_by, gpu, current.ptr)
+    layout = plan.problem.layout
+    a_operand = _operand(a_view, layout.a_transposed, plan.copy_a)
+    b_operand = _operand(b_view, layout.b_transposed, plan.copy_b)
+    if out_view is None:
+        out = c = cupy.empty(plan.shape, dtype=_result_type(a, a_view, plan.problem.output))
+    else:
+        c = _address(out_view)
+    kernel(Operands(a_operand, b_operand, c, alpha, beta, None if bias_view is None else _address(bias_view)))
+    return out
+
+
+# ---- Kernels ----
+
+
+def _synchronize(gpu: int) -> None:
+    """Waits for all of a GPU, where code may still run that is to be unloaded."""
+    import cupy
+
+    cupy.cuda.Device(gpu).synchronize()
+
+
+_codes: Resident[Any] = Resident(_CODES_PER_GPU, _synchronize)
+_kernels: Resident[LoadedKernel] = Resident(_KERNELS_PER_GPU, _synchronize)
+
+
+def _kernel(plan: MatmulPlan, find: Find, found_by: Hashable, gpu: int, stream: int) -> LoadedKernel:
+    """The kernel for a plan, ready to launch: one for each stream, since launches of one must not overlap."""
+    queue = (stream, threading.get_ident()) if stream == _PER_THREAD else stream
+
+    def load() -> LoadedKernel:
+        import cupy
+
+        problem = plan.problem.on(f"sm_{cupy.cuda.Device(gpu).compute_capability}")
+        code = find(problem)
+        function = _codes.get(gpu, code.key, lambda: load_function(code.cubin, code.name, code.launch.shared_bytes))
+        return LoadedKernel(code.cubin, code.name, code.launch, problem, function)
+
+    return _kernels.get(gpu, (plan.problem, found_by, queue), load)
+
+
+# ---- Operands ----
+
+
+def _operand(one: ArrayView, transposed: bool, copy: bool) -> Any:
+    """A or B as the kernel takes it: where it lies, or a copy."""
+    if not copy and one.address % ALIGNMENT == 0:
+        return _address(one)
+    import cupy
+
+    form = one.form.transposed() if transposed else one.form
+    start, end = one.extent()
+    memory = cupy.cuda.UnownedMemory(start, end - start, one.owner)
+    array = cupy.ndarray(
+        form.shape,
+        dtype=f"uint{8 * form.itemsize}",
+        memptr=cupy.cuda.MemoryPointer(memory, one.address - start),
+        strides=tuple(stride * form.itemsize for stride in form.strides),
+    )
+    with shared_pool().serving():
+        return array.copy(order="C")
+
+
+def _address(one: ArrayView) -> Any:
+    import numpy
+
+    return numpy.uint64(one.address)
+
+
+def _result_type(a: Any, a_view: ArrayView, output: DType) -> Any:
+    """The type of a new C: that of A if it says the same, else what every CuPy knows."""
+    import cupy
+
+    same = isinstance(a, cupy.ndarray) and a_view.form.element == output.value
+    return a.dtype if same else ARRAY_TYPES[output]
+
+
+def _check_device(name: str, one: ArrayView, gpu: int) -> None:
+    import cupy
+
+    there = cupy.cuda.runtime.pointerGetAttributes(one.address).device
+    if there != gpu:
+        raise UsageError(f"{name} is on GPU {there}, and GPU {gpu} is the current one; use: with cupy.cuda.Device(…)")
+
+
+# ---- Streams ----
+
+
+class _Handle:
+    """A stream's handle, in the form of the CUDA stream protocol."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, self._handle)
+
+
+def stream_of(given: Any) -> Any:
+    """A CuPy stream from one of CuPy or PyTorch, from what speaks the CUDA stream protocol, or from a handle.
+
+    In a ``with`` it is the current one.
+
+    Raises:
+        UsageError: when it is none of these.
+    """
+    import cupy
+
+    handle = getattr(given, "cuda_stream", given)  # PyTorch's
+    if isinstance(handle, int) and not isinstance(handle, bool):
+        if handle in (0, _LEGACY):
+            return cupy.cuda.Stream.null
+        return cupy.cuda.Stream.ptds if handle == _PER_THREAD else cupy.cuda.Stream.from_external(_Handle(handle))
+    if hasattr(given, "__enter__") and hasattr(given, "ptr"):
+        return given
+    if hasattr(given, "__cuda_stream__"):
+        return cupy.cuda.Stream.from_external(given)
+    raise UsageError(f"{given!r} is no stream; give one of CuPy or PyTorch, or a handle")
+
+
+def _wait_for(one: ArrayView, current: Any) -> None:
+    """Has the current stream wait for what an array's own stream has been asked so far."""
+    if one.stream is None or one.stream == current.ptr or (one.stream == _LEGACY and not current.ptr):
+        return
+    import cupy
+
+    filled = cupy.cuda.Event(disable_timing=True)
+    filled.record(stream_of(one.stream))
+    current.wait_event(filled)

@@ -1,0 +1,56 @@
+"""What is kept in a GPU's memory between calls: of each GPU the latest so many, the least recently used out first."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Resident(Generic[T]):
+    """Things made when they are first asked for. Safe to use from several threads."""
+
+    def __init__(self, most: int, before_eviction: Callable[[int], object] = lambda _: None) -> None:
+        """Keeps nothing yet.
+
+        Args:
+            most: how many of each GPU.
+            before_eviction: called with the GPU's number before one is let go of.
+        """
+        self._most = most
+        self._before_eviction = before_eviction
+        self._kept: defaultdict[int, OrderedDict[Hashable, T]] = defaultdict(OrderedDict)
+        self._lock = threading.Lock()
+
+    def get(self, gpu: int, key: Hashable, make: Callable[[], T]) -> T:
+        """What is kept under the key; made, where nothing is.
+
+        Two threads that ask for the same at once may both make it; both get the one that is kept.
+        """
+        kept = self._kept[gpu]
+        with self._lock:
+            if key in kept:
+                kept.move_to_end(key)
+                return kept[key]
+        made = make()
+        with self._lock:
+            made = kept.setdefault(key, made)
+            while len(kept) > self._most:
+                self._before_eviction(gpu)
+                kept.popitem(last=False)
+        return made
+
+    def count(self, gpu: int) -> int:
+        """How many are kept of a GPU."""
+        return len(self._kept[gpu])
+
+    def clear(self) -> None:
+        """Lets go of all."""
+        with self._lock:
+            for gpu, kept in self._kept.items():
+                if kept:
+                    self._before_eviction(gpu)
+                kept.clear()

@@ -1,0 +1,103 @@
+"""``matmul``: from arrays on a GPU to their product in one call, with a kernel from the cache."""
+
+from __future__ import annotations
+
+from functools import cache as cached
+from typing import TYPE_CHECKING, Any
+
+from cache_engine.device.multiply import Code, multiply, stream_of
+from cache_engine.device.probe import require_gpu
+from cache_engine.errors import UsageError
+from cache_engine.model.gemm import Activation, DType, Epilogue, GemmProblem
+from cache_engine.operator import default_cache
+
+if TYPE_CHECKING:
+    from cache_engine.engine import Cache
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    out: Any | None = None,
+    *,
+    dtype: DType | str | None = None,
+    out_dtype: DType | str | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    bias: Any | None = None,
+    activation: Activation | str = Activation.NONE,
+    family: str | None = None,
+    cache: Cache | None = None,
+    stream: Any | None = None,
+) -> Any:
+    """``activation(alpha · A · B + beta · out + bias)``, started on the current stream, not waited for.
+
+    The kernel comes from the cache the first time, and from this process's memory from then on.
+
+    Args:
+        a, b: matrices, or batches of them, on the current GPU: anything with ``__cuda_array_interface__`` or DLPack.
+            The last two axes are rows and columns. Either is read as it lies if that is row by row or column by column
+            without a gap, at a multiple of 16 bytes; else a copy of it is. ``b`` without a batch multiplies all of
+            ``a``.
+        out: where the product goes; row by row without a gap, sharing no memory with the others. By default a new
+            CuPy array, of bf16 as uint16 unless ``a`` is a CuPy array of a bfloat16 type.
+        dtype: what the elements of ``a`` and ``b`` mean where the arrays cannot say it: ``"bf16"``, ``"fp8_e4m3"`` or
+            ``"fp8_e5m2"`` in unsigned integers, ``"tf32"`` for fp32 rounded to ten bits of mantissa.
+        out_dtype: element type of the product; by default that of ``out``, else that of the inputs where it can be.
+        alpha, beta, bias, activation: the epilogue; ``beta`` needs ``out``, ``bias`` has an element for each column.
+        family: of kernels to take; by default the best for the types.
+        cache: where kernels come from; by default the one that operators share.
+        stream: to use in place of CuPy's current one: a CuPy or PyTorch stream, or a handle.
+
+    Returns:
+        ``out``, or the new array.
+
+    Raises:
+        GpuRequired: when there is no GPU.
+        UsageError: when the arrays do not go together; the text says why.
+        OutOfDeviceMemory: when there is no room for a copy.
+        NotCached, CompilerMissing, CompileError: as ``Cache.get_or_compile``.
+    """
+    require_gpu("matmul")
+    if beta and out is None:
+        raise UsageError(f"beta is {beta}, and there is no out to be added; give one")
+    if stream is not None:
+        with stream_of(stream):
+            return matmul(
+                a, b, out, dtype=dtype, out_dtype=out_dtype, alpha=alpha, beta=beta, bias=bias, activation=activation,
+                family=family, cache=cache,
+            )  # fmt: skip
+
+    def find(problem: GemmProblem) -> Code:
+        kernel = (cache or default_cache()).get_or_compile(problem, family=family)
+        return Code(kernel.key, kernel.cubin, kernel.record.name, kernel.launch)
+
+    return multiply(
+        a,
+        b,
+        out,
+        bias,
+        dtype=_dtype("dtype", dtype),
+        out_dtype=_dtype("out_dtype", out_dtype),
+        alpha=alpha,
+        beta=beta,
+        epilogue=_epilogue(alpha != 1.0, beta != 0.0, bias is not None, str(activation)),
+        find=find,
+        found_by=(family, cache),
+    )
+
+
+@cached
+def _dtype(name: str, asked: DType | str | None) -> DType | None:
+    try:
+        return None if asked is None else DType(str(asked))
+    except ValueError:
+        raise UsageError(f"unknown {name} {str(asked)!r}; use one of: {', '.join(DType)}") from None
+
+
+@cached
+def _epilogue(alpha: bool, beta: bool, bias: bool, activation: str) -> Epilogue:
+    try:
+        return Epilogue(alpha, beta, bias, Activation(activation))
+    except ValueError:
+        raise UsageError(f"unknown activation {activation!r}; use one of: {', '.join(Activation)}") from None

@@ -1,0 +1,169 @@
+"""NumPy in the place of CuPy, so that what surrounds a launch can run where there is no GPU.
+
+Arrays are real, in the memory of this process; what computes is NumPy. Only that part of CuPy is here which the device
+room uses, with CuPy's own names and arguments. Whether CuPy does the same is for tests/gpu to show.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+
+from cache_engine.device import launch as launching
+from cache_engine.device import multiply
+from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.model.gemm import DType, GemmProblem
+
+DEVICE = DeviceFingerprint("NumPy", "sm_90", 1, 2**30, 2**20, 1, "0.0")
+
+Kernel = Callable[..., None]
+
+# What CuPy and NumPy have alike.
+_SAME = (
+    "abs", "ascontiguousarray", "asarray", "clip", "full", "matmul", "maximum", "rint", "searchsorted", "uint8",
+    "uint16", "uint32", "float32", "zeros",
+)  # fmt: skip
+
+
+class Array(numpy.ndarray[Any, Any]):
+    """A NumPy array that describes itself as CuPy's do."""
+
+    def __new__(cls, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None) -> Array:
+        """As ``cupy.ndarray``."""
+        if memptr is None:
+            return numpy.ndarray.__new__(cls, shape, dtype)
+        start, size, offset = memptr
+        memory: Any = (ctypes.c_uint8 * size).from_address(start)
+        return numpy.ndarray.__new__(cls, shape, dtype, buffer=memory, offset=offset, strides=strides)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {**self.__array_interface__, "version": 3, "stream": 1}
+
+
+def array(values: Any, dtype: Any = None) -> Any:
+    """Values as such an array, at a multiple of 16 bytes, lying as they lay."""
+    given = numpy.asarray(values, dtype=dtype)
+    memory = numpy.empty(given.nbytes + 16, dtype="uint8")
+    start = -memory.ctypes.data % 16
+    order: Any = "F" if given.flags.f_contiguous and not given.flags.c_contiguous else "C"
+    flat = memory[start : start + given.nbytes].view(given.dtype)
+    placed = flat.reshape(given.shape, order=order)
+    placed[...] = given
+    return placed.view(Array)
+
+
+class Stream:
+    """One that has always done what it was asked."""
+
+    def __init__(self, ptr: int = 0) -> None:
+        self.ptr = ptr
+        self.waited: list[Any] = []
+
+    def wait_event(self, event: Any) -> None:
+        """As CuPy's."""
+        self.waited.append(event)
+
+
+class Event:
+    """Remembers the stream it was recorded on."""
+
+    def __init__(self, disable_timing: bool = False) -> None:
+        self.stream: Any = None
+
+    def record(self, stream: Any = None) -> None:
+        """As CuPy's."""
+        self.stream = stream
+
+
+def _module(name: str, **content: Any) -> Any:
+    module = ModuleType(name)
+    module.__dict__.update(content)
+    return module
+
+
+def _cupy(stream: Stream) -> Any:
+    module: Any = _module("cupy", **{name: getattr(numpy, name) for name in _SAME})
+    external = SimpleNamespace(from_external=lambda given: Stream(given.__cuda_stream__()[1]), null=Stream(0))
+    runtime = SimpleNamespace(
+        getDevice=lambda: 0,
+        pointerGetAttributes=lambda address: SimpleNamespace(device=0),
+    )
+    module.__dict__.update(
+        ndarray=Array,
+        empty=lambda shape, dtype=float: array(numpy.empty(shape, dtype)),
+        random=SimpleNamespace(default_rng=numpy.random.default_rng),
+        cuda=_module(
+            "cupy.cuda",
+            cublas=None,
+            runtime=runtime,
+            get_current_stream=lambda: stream,
+            Device=lambda gpu=0: SimpleNamespace(compute_capability="90", synchronize=lambda: None),
+            UnownedMemory=lambda ptr, size, owner: (ptr, size),
+            MemoryPointer=lambda memory, offset: (*memory, offset),
+            Stream=external,
+            Event=Event,
+        ),
+    )
+    return module
+
+
+def install(monkeypatch: pytest.MonkeyPatch, stream: Stream | None = None) -> None:
+    """Has the device room find NumPy where it looks for CuPy, and a GPU where there is none."""
+    cupy: Any = _cupy(stream or Stream())
+    special = _module("cupyx.scipy.special", erf=numpy.vectorize(math.erf, otypes=[float]))
+    for module in (cupy, cupy.cuda, _module("cupyx"), _module("cupyx.scipy"), special):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(launching, "require_gpu", lambda what: DEVICE)
+    for user in (launching, multiply):
+        monkeypatch.setattr(user, "shared_pool", lambda: SimpleNamespace(serving=nullcontext))
+
+
+def kernel(problem: GemmProblem, parameters: tuple[str, ...]) -> Kernel:
+    """What a right kernel does with the arguments of its launch, in NumPy."""
+
+    def at(address: Any, dtype: DType, *shape: int) -> Any:
+        elements = numpy.dtype(launching.ARRAY_TYPES[dtype])
+        if isinstance(address, numpy.ndarray):
+            assert address.flags.c_contiguous
+            return address.view(elements).reshape(-1)[: math.prod(shape)].reshape(shape)
+        memory: Any = (ctypes.c_uint8 * (math.prod(shape) * elements.itemsize)).from_address(int(address))
+        return numpy.ndarray(shape, elements, buffer=memory)
+
+    def run(grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...], shared_mem: int) -> None:
+        a, b, c, m, *further = arguments
+        given = dict(zip(parameters, further, strict=True))
+        p, layout = problem, problem.layout
+        assert (type(m), int(m)) == (numpy.int32, p.m)
+        for address in (a, b, c):
+            place = address.ctypes.data if isinstance(address, numpy.ndarray) else int(address)
+            assert place % 16 == 0, "operands start at multiples of 16 bytes"
+        a_values = launching.from_stored(
+            at(a, p.dtype, p.batch, *((p.k, p.m) if layout.a_transposed else (p.m, p.k))), p.dtype, "float64"
+        )
+        b_values = launching.from_stored(
+            at(b, p.dtype, p.batch, *((p.n, p.k) if layout.b_transposed else (p.k, p.n))), p.dtype, "float64"
+        )
+        a_values = a_values.transpose(0, 2, 1) if layout.a_transposed else a_values
+        b_values = b_values.transpose(0, 2, 1) if layout.b_transposed else b_values
+        out = at(c, p.output, p.batch, p.m, p.n)
+        result = float(given["alpha"]) * (a_values @ b_values)
+        if p.epilogue.beta:
+            result += float(given["beta"]) * launching.from_stored(out, p.output, "float64")
+        if p.epilogue.bias:
+            result += launching.from_stored(at(given["bias"], p.output, p.n), p.output, "float64")
+        if p.epilogue.activation == "relu":
+            result = numpy.maximum(result, 0)
+        elif p.epilogue.activation == "gelu":
+            result *= (1 + numpy.vectorize(math.erf)(result / 2**0.5)) / 2
+        out[...] = launching.to_stored(result.astype("float32" if p.output is not DType.FP64 else "float64"), p.output)
+
+    return run

@@ -1,0 +1,158 @@
+"""The pool counts what it hands out, and says what there was when there is not enough.
+
+A GPU's memory is stood in for by an allocator that keeps the books of one; that CuPy's own pool is used rightly is for
+tests/gpu to show.
+"""
+
+from __future__ import annotations
+
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Any
+
+import pytest
+
+from cache_engine.device.memory_pool import DeviceMemoryPool, PoolStatistics, shared_pool
+from cache_engine.errors import GpuRequired, OutOfDeviceMemory, UsageError
+
+
+class Pointer:
+    """Memory that is in use for as long as this lives."""
+
+
+class Books:
+    """Keeps blocks of 512 bytes as CuPy's pool does: those freed are handed out again whole."""
+
+    def __init__(self, device_bytes: int = 2**20) -> None:
+        self._device_bytes = device_bytes
+        self._limit = 0
+        self._ids = count()
+        self._used: dict[int, int] = {}
+        self._free: list[int] = []
+
+    def malloc(self, size: int) -> Any:
+        """A pointer, or CuPy's own error."""
+        from cupy.cuda.memory import OutOfMemoryError
+
+        rounded = -(-size // 512) * 512
+        if rounded in self._free:
+            self._free.remove(rounded)
+        elif self.total_bytes() + rounded > (self._limit or self._device_bytes):
+            raise OutOfMemoryError(size, self.total_bytes(), self._limit)
+        pointer, number = Pointer(), next(self._ids)
+        self._used[number] = rounded
+        weakref.finalize(pointer, self._release, number)
+        return pointer
+
+    def _release(self, number: int) -> None:
+        self._free.append(self._used.pop(number))
+
+    def used_bytes(self) -> int:
+        """In use."""
+        return sum(list(self._used.values()))
+
+    def total_bytes(self) -> int:
+        """In use and freed."""
+        return self.used_bytes() + sum(self._free)
+
+    def n_free_blocks(self) -> int:
+        """Freed blocks."""
+        return len(self._free)
+
+    def free_all_blocks(self) -> None:
+        """Forgets those."""
+        self._free.clear()
+
+    def set_limit(self, size: int) -> None:
+        """0 for none."""
+        self._limit = size
+
+    def get_limit(self) -> int:
+        """0 for none."""
+        return self._limit
+
+
+@pytest.fixture
+def pool() -> DeviceMemoryPool:
+    return DeviceMemoryPool(Books(), free_bytes=lambda: 4096)
+
+
+def test_it_tells_what_is_in_use_what_is_cached_and_the_most_there_ever_was(pool: DeviceMemoryPool) -> None:
+    first, second = pool.allocate(1000), pool.allocate(2000)
+    assert pool.statistics() == PoolStatistics(3072, 3072, 0, 3072, 2, 0, None)
+    del first
+    after = pool.statistics()
+    assert (after.in_use_bytes, after.cached_bytes, after.cached_blocks, after.peak_bytes) == (2048, 1024, 1, 3072)
+    third = pool.allocate(1024)  # from what is cached
+    again = pool.statistics()
+    assert (again.allocated_bytes, again.cached_bytes, again.peak_bytes, again.allocations) == (3072, 0, 3072, 3)
+    del second, third
+
+
+def test_what_is_cached_can_be_given_back_and_what_is_in_use_stays(pool: DeviceMemoryPool) -> None:
+    kept = pool.allocate(512)
+    pool.allocate(4096)
+    assert pool.free_all() == 4096
+    assert (pool.statistics().allocated_bytes, pool.statistics().cached_bytes) == (512, 0)
+    assert pool.free_all() == 0
+    del kept
+
+
+def test_fragmentation_is_the_share_that_is_cached_in_pieces() -> None:
+    def of(allocated: int, in_use: int, blocks: int) -> float:
+        return PoolStatistics(allocated, in_use, blocks, 0, 0, 0, None).fragmentation
+
+    assert of(0, 0, 0) == of(1024, 1024, 0) == 0.0
+    assert of(1024, 512, 1) == 0.0, "one block serves whatever fits"
+    assert of(1024, 512, 2) == 0.25
+    assert of(1024, 0, 4) == 0.75
+
+
+@pytest.mark.parametrize(("limit", "says"), [(2048, r"0 cached of the 2,048 it may take"), (None, r"0 cached\. Ask")])
+def test_when_there_is_not_enough_it_says_what_was_asked_for_and_what_is_free(limit: int | None, says: str) -> None:
+    pool = DeviceMemoryPool(Books(device_bytes=2048), free_bytes=lambda: 4096)
+    pool.limit(limit)
+    kept = pool.allocate(1024)
+    asked = "1,048,576 bytes of device memory were asked for, and the GPU has 4,096 free; the pool has 1,024 in use"
+    with pytest.raises(OutOfDeviceMemory, match=f"{asked} and {says}"):
+        pool.allocate(2**20)
+    after = pool.statistics()
+    assert (after.failures, after.allocations, after.limit_bytes) == (1, 1, limit)
+    pool.allocate(512)  # and goes on
+    del kept
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_limit_must_be_a_size(pool: DeviceMemoryPool, size: int) -> None:
+    with pytest.raises(UsageError, match=f"limit is {size}; it must be a number of bytes above 0, or None"):
+        pool.limit(size)
+
+
+def test_in_its_body_cupy_allocates_from_it_and_afterwards_no_more(pool: DeviceMemoryPool) -> None:
+    import cupy
+
+    with pool.serving() as serving:
+        inside = cupy.cuda.get_allocator()
+        assert serving is pool
+        pointer = inside(700)
+        assert pool.statistics().in_use_bytes == 1024
+    assert cupy.cuda.get_allocator() != inside
+    del pointer
+
+
+def test_threads_are_counted_together(pool: DeviceMemoryPool) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        kept = list(threads.map(lambda _: pool.allocate(512), range(400)))
+    statistics = pool.statistics()
+    assert (statistics.allocations, statistics.in_use_bytes, statistics.peak_bytes) == (400, 204_800, 204_800)
+    del kept
+
+
+def test_without_a_gpu_there_is_no_shared_pool() -> None:
+    from cache_engine.device.probe import gpu
+
+    if not isinstance(gpu(), str):
+        pytest.skip("a GPU is here")
+    with pytest.raises(GpuRequired, match="a pool of device memory needs an NVIDIA GPU"):
+        shared_pool()

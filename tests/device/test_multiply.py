@@ -1,0 +1,194 @@
+"""``matmul`` from arrays to the arguments of the launch and back, with NumPy in the place of CuPy and of the kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+
+import cache_engine
+from cache_engine import multiplication
+from cache_engine.device import launch as launching
+from cache_engine.device import multiply
+from cache_engine.device.probe import gpu
+from cache_engine.errors import GpuRequired, UsageError
+from cache_engine.kernels.family import launch_of
+from cache_engine.kernels.select import choose
+from cache_engine.model.gemm import DType, GemmProblem, Layout
+from cache_engine.model.key import CacheKey
+from tests.device import numpy_gpu
+from tests.device.numpy_gpu import Array, array
+
+Matmul = Callable[..., Any]
+
+
+class Finder:
+    """Finds code as a cache does, and remembers what for."""
+
+    def __init__(self) -> None:
+        self.asked: list[GemmProblem] = []
+
+    def get_or_compile(self, problem: GemmProblem, family: str | None = None) -> Any:
+        """Not a kernel, but what is taken from one."""
+        self.asked.append(problem)
+        chosen, config = choose(problem, family)
+        return SimpleNamespace(
+            key=CacheKey(str(problem)),
+            cubin=b"",
+            record=SimpleNamespace(name=str(problem)),
+            launch=launch_of(chosen, problem, config),
+        )
+
+
+@pytest.fixture
+def stream() -> numpy_gpu.Stream:
+    return numpy_gpu.Stream()
+
+
+@pytest.fixture
+def finder(monkeypatch: pytest.MonkeyPatch, stream: numpy_gpu.Stream) -> Iterator[Finder]:
+    numpy_gpu.install(monkeypatch, stream)
+    monkeypatch.setattr(multiplication, "require_gpu", lambda what: numpy_gpu.DEVICE)
+    finder = Finder()
+
+    def load_function(cubin: bytes, name: str, shared_bytes: int) -> Any:
+        problem = next(problem for problem in finder.asked if str(problem) == name)
+        chosen, config = choose(problem)
+        return numpy_gpu.kernel(problem, launch_of(chosen, problem, config).parameters)
+
+    monkeypatch.setattr(multiply, "load_function", load_function)
+    multiply._kernels.clear()
+    multiply._codes.clear()
+    yield finder
+    multiply._kernels.clear()
+    multiply._codes.clear()
+
+
+@pytest.fixture
+def matmul(finder: Finder) -> Matmul:
+    cache: Any = finder
+    return lambda *given, **asked: multiplication.matmul(*given, cache=cache, **asked)
+
+
+def normal(*shape: int, seed: int = 0) -> Any:
+    return numpy.random.default_rng(seed).standard_normal(shape)
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_operands_are_read_where_they_lie(matmul: Matmul, finder: Finder, dtype: str, layout: Layout) -> None:
+    a, b = normal(6, 10), normal(10, 14, seed=1)
+    a = array(numpy.asfortranarray(a) if layout.a_transposed else a, dtype)
+    b = array(numpy.asfortranarray(b) if layout.b_transposed else b, dtype)
+    c = matmul(a, b)
+    assert (type(c), c.dtype, c.shape) == (Array, a.dtype, (6, 14))
+    assert numpy.allclose(c.astype("float64"), a.astype("float64") @ b.astype("float64"), rtol=2e-3, atol=1e-2)
+    assert finder.asked[0].layout is layout
+    assert finder.asked[0].arch == "sm_90"
+
+
+@pytest.mark.parametrize(
+    "how", ["padded", "reversed", "misaligned", "misaligned columns", "broadcast", "strided batch"]
+)
+def test_what_no_kernel_reads_as_it_lies_is_copied(matmul: Matmul, how: str) -> None:
+    wide, b = array(normal(8, 20), "float32"), array(normal(16, 4, seed=1), "float32")
+    flat = wide.ravel()
+    a = {
+        "padded": wide[:, :16],
+        "reversed": wide[:, 15::-1],
+        "misaligned": flat[1 : 1 + 8 * 16].reshape(8, 16),
+        "misaligned columns": flat[1 : 1 + 8 * 16].reshape(16, 8).T,
+        "broadcast": numpy.broadcast_to(wide[:1, :16], (8, 16), subok=True),
+        "strided batch": array(normal(4, 8, 16), "float32")[::2],
+    }[how]
+    before = a.copy()
+    c = matmul(a, b)
+    assert numpy.allclose(c, before @ b, rtol=1e-5, atol=1e-5)
+    assert numpy.array_equal(a, before)
+
+
+def test_batches_and_linear_layers(matmul: Matmul, finder: Finder) -> None:
+    x, weight, b = array(normal(2, 3, 5, 8)), array(normal(6, 8, seed=1)), array(normal(2, 3, 8, 4, seed=2))
+    assert numpy.allclose(matmul(x, weight.T), x @ weight.T)
+    assert numpy.allclose(matmul(x, b), x @ b)
+    assert [(problem.m, problem.batch) for problem in finder.asked] == [(30, 1), (5, 6)]
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu"])
+def test_out_and_the_epilogue(matmul: Matmul, activation: str) -> None:
+    a, b, bias, out = (array(values) for values in (normal(4, 8), normal(8, 6, seed=1), normal(6), normal(4, 6)))
+    expected = 0.5 * (a @ b) + 2.0 * out + bias
+    if activation == "relu":
+        expected = numpy.maximum(expected, 0)
+    elif activation == "gelu":
+        expected = numpy.vectorize(lambda x: x * (1 + math.erf(x / 2**0.5)) / 2)(expected)
+    assert matmul(a, b, out, alpha=0.5, beta=2.0, bias=bias, activation=activation) is out
+    assert numpy.allclose(out, expected)
+
+
+def test_bits_that_cupy_has_no_name_for(matmul: Matmul, finder: Finder) -> None:
+    values = normal(4, 8).astype("float32")
+    a = array(launching.to_stored(values, DType.BF16))
+    b = array(launching.to_stored(normal(8, 4, seed=1).astype("float32"), DType.BF16))
+    c = matmul(a, b, dtype="bf16")
+    expected = launching.from_stored(a, DType.BF16, "float64") @ launching.from_stored(b, DType.BF16, "float64")
+    assert c.dtype == numpy.uint16
+    assert numpy.allclose(launching.from_stored(c, DType.BF16, "float64"), expected, rtol=1e-2, atol=1e-2)
+    assert finder.asked[0].dtype is DType.BF16
+
+
+def test_a_kernel_is_found_once_for_each_problem_family_and_stream(
+    matmul: Matmul, finder: Finder, stream: numpy_gpu.Stream
+) -> None:
+    a, b = array(normal(4, 8), "float32"), array(normal(8, 4), "float32")
+    for _ in range(5):
+        matmul(a, b)
+    assert len(finder.asked) == 1
+    matmul(a, b, family="simt")
+    stream.ptr = 77
+    matmul(a, b)
+    assert len(finder.asked) == 3
+    assert multiply._kernels.count(0) == 3
+    assert multiply._codes.count(0) == 1, "they share their code"
+
+
+def test_the_stream_of_another_array_is_waited_for(matmul: Matmul, stream: numpy_gpu.Stream) -> None:
+    a, b = array(normal(4, 8)), array(normal(8, 4))
+    matmul(a, b)
+    assert stream.waited == [], "both are on the default stream"
+    stream.ptr = 77
+    matmul(a, b)
+    assert [event.stream.ptr for event in stream.waited] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"beta": 1.0}, "beta is 1.0, and there is no out"),
+        ({"dtype": "half"}, "unknown dtype 'half'; use one of: fp16"),
+        ({"out_dtype": "float"}, "unknown out_dtype 'float'"),
+        ({"activation": "swish"}, "unknown activation 'swish'; use one of: none, relu, gelu"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(matmul: Matmul, asked: dict[str, Any], says: str) -> None:
+    a = array(normal(4, 4))
+    with pytest.raises(UsageError, match=says):
+        matmul(a, a, **asked)
+
+
+def test_out_must_not_share_memory_with_what_is_read(matmul: Matmul) -> None:
+    a, b = array(normal(4, 4)), array(normal(4, 4))
+    with pytest.raises(UsageError, match="out overlaps B"):
+        matmul(a, b, b)
+    with pytest.raises(UsageError, match="is no stream"):
+        multiply.stream_of("a stream")
+
+
+@pytest.mark.skipif(not isinstance(gpu(), str), reason="a GPU is here")
+def test_without_a_gpu_it_says_that_it_needs_one() -> None:
+    with pytest.raises(GpuRequired, match="matmul needs an NVIDIA GPU"):
+        cache_engine.matmul(numpy.zeros((2, 2)), numpy.zeros((2, 2)))

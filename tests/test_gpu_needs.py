@@ -1,0 +1,53 @@
+"""A GPU machine's own Python is told what it lacks for make gpu, before anything fails for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cache_engine.device.probe import gpu
+from tests.gpu import needs
+
+ROOT = Path(__file__).parent.parent
+
+
+def _ask(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *options, "tests/gpu/needs.py"]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+
+
+def test_this_python_has_all_that_is_needed() -> None:
+    assert _ask().returncode == 0
+
+
+def test_a_bare_python_is_told_everything_and_what_to_do() -> None:
+    done = _ask("-S")  # without any installed package
+    assert done.returncode == 3
+    for name in needs.NEEDED:
+        assert f"  {name}: " in done.stderr
+    assert "-m pip install cupy-cuda13x numpy" in done.stderr
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f"make gpu-packages GPU_PYTHON_VERSION={version}" in done.stderr
+    assert "not here, and left out: triton, for the triton family" in done.stderr
+
+
+def test_what_is_carried_is_what_make_fetches() -> None:
+    (carried,) = re.findall(r"^CARRIED := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert carried.split() == [*needs.CARRIED, needs.CUOBJDUMP]
+
+
+@pytest.mark.skipif(not isinstance(gpu(), str), reason="a GPU is here")
+def test_without_a_gpu_its_tests_are_collected_and_passed_over_with_the_reason() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "tests/gpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "CI": ""})
+    assert done.returncode == 0, done.stdout
+    assert f"needs a GPU: {gpu()}" in done.stdout
+    assert re.search(r"\d{3} skipped in", done.stdout)
+    assert "passed" not in done.stdout
