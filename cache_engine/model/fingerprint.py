@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +45,11 @@ class DeviceFingerprint:
     l2_bytes: int
     clock_khz: int
     driver: str
+
+    def digest(self) -> str:
+        """32 hexadecimal digits that differ between any two devices that differ in a field."""
+        parts = []
+        for field in fields(self):
+            text = str(getattr(self, field.name))
+            parts.append(f"{len(field.name)}:{field.name}{len(text)}:{text}")
+        return hashlib.sha256("".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
