@@ -189,6 +189,19 @@ def architecture_families(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     )
 
 
+def timings(connection: duckdb.DuckDBPyConnection, key: str) -> list[Row]:
+    """A kernel's measurements, newest first."""
+    return _rows(
+        connection,
+        """
+        SELECT key, device, arch, driver, m, n, k, batch, median_us, p10_us, p90_us, tflops, reference_median_us,
+               speed_ratio, max_rel_error, verified, measured_at
+        FROM timings WHERE key = ? ORDER BY measured_at DESC, m, timing
+        """,
+        [key],
+    )
+
+
 def _rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: list[Any] | None = None) -> list[Row]:
     cursor = connection.execute(sql, parameters or [])
     names = [column[0] for column in cursor.description or []]

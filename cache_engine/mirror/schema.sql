@@ -64,6 +64,41 @@ CREATE TABLE totals (
     last_publish_at  DOUBLE
 );
 
+-- Measurements of kernels, also of those that were evicted since.
+CREATE TABLE timings (
+    key                 VARCHAR,
+    family              VARCHAR,
+    compiler            VARCHAR,
+    arch                VARCHAR,
+    config              VARCHAR,
+    config_from         VARCHAR,
+    m                   BIGINT,
+    n                   BIGINT,
+    k                   BIGINT,
+    batch               BIGINT,
+    dtype               VARCHAR,
+    out_dtype           VARCHAR,
+    layout              VARCHAR,
+    epilogue            VARCHAR,
+    device              VARCHAR,
+    device_fingerprint  VARCHAR,
+    driver              VARCHAR,
+    median_us           DOUBLE,
+    p10_us              DOUBLE,
+    p90_us              DOUBLE,
+    tflops              DOUBLE,
+    reference_median_us DOUBLE,
+    speed_ratio         DOUBLE,
+    max_rel_error       DOUBLE,
+    verified            BOOLEAN,
+    measured_at         DOUBLE,     -- seconds since 1970, UTC
+    measured_by         VARCHAR,
+    timing              VARCHAR     -- JSON: all that was measured
+);
+
+-- The state of the files they are from; no row while it must be looked at again.
+CREATE TABLE timings_read (state VARCHAR);
+
 -- Records that are there but cannot be mirrored, and why.
 CREATE TABLE unreadable (
     key   VARCHAR,

@@ -123,13 +123,24 @@ class Timings:
         return sorted(found, key=lambda device: -device.last_at)
 
     def of_device(self, fingerprint: str) -> list[Measurement]:
-        """A device's measurements, newest first; damaged ones are passed over, and said."""
+        """A device's measurements, newest first; what cannot be read is passed over, and said."""
         try:
-            with self._lock:
-                kept = list(self._file(fingerprint).load().cache_entries.values())
+            return self.read_device(fingerprint)
         except (OSError, StoreError) as error:
             _log.warning("timings of device %s cannot be read: %s", fingerprint[:12], error)
             return []
+
+    def read_device(self, fingerprint: str) -> list[Measurement]:
+        """The same; single measurements that are damaged are passed over, and said.
+
+        A file that is damaged as a whole is set aside.
+
+        Raises:
+            UnknownResults: when they are another version's.
+            LockTimeout, OSError: when they cannot be read now.
+        """
+        with self._lock:
+            kept = list(self._file(fingerprint).load().cache_entries.values())
         found = []
         for raw in kept:
             try:
