@@ -11,6 +11,7 @@ import msgspec
 
 from cache_engine.comparison import in_words
 from cache_engine.model.artifact import Record
+from cache_engine.model.measurement import Measurement
 from cache_engine.stages import LOAD
 from cache_engine.store.codec import stored_bytes
 
@@ -36,6 +37,7 @@ def compiled(kernel: CompiledKernel) -> Document:
         "tier": kernel.tier,
         "name": kernel.record.name,
         **_about(kernel.record),
+        "config_from": kernel.config_from,
         "compile_ms": kernel.record.compile_ms,
         "load_ms": kernel.stages_ms.get(LOAD, 0.0),
         "stages_ms": kernel.stages_ms,
@@ -45,8 +47,8 @@ def compiled(kernel: CompiledKernel) -> Document:
     }
 
 
-def timed(kernel: CompiledKernel, timing: Timing) -> Document:
-    """What ``time`` prints."""
+def timed(kernel: CompiledKernel, timing: Timing, unkept: str = "") -> Document:
+    """What ``time`` prints; ``unkept`` is why the timing could not be kept."""
     measured: Document = msgspec.to_builtins(timing)
     fingerprint = measured.pop("device")
     return {
@@ -54,11 +56,21 @@ def timed(kernel: CompiledKernel, timing: Timing) -> Document:
         "device": fingerprint["name"],
         **measured,
         "device_fingerprint": fingerprint,
+        "unkept": unkept,
         "kernel": compiled(kernel),
     }
 
 
-def record(kept: Record, inspection: Inspection | None = None) -> Document:
+def measurement(kept: Measurement) -> Document:
+    """A timing as ``timings`` and ``show`` print it: of what, on what, and all that was measured."""
+    about: Document = msgspec.to_builtins(kept)
+    fingerprint, timing = about.pop("device"), about.pop("timing")
+    return {**timing, **about, "device": fingerprint["name"], "device_fingerprint": fingerprint}
+
+
+def record(
+    kept: Record, inspection: Inspection | None = None, timings: Sequence[Measurement] | None = None
+) -> Document:
     """What ``show`` prints."""
     return {
         "key": kept.key,
@@ -73,7 +85,9 @@ def record(kept: Record, inspection: Inspection | None = None) -> Document:
         "created_by": kept.created_by,
         "components": dict(kept.components),
         "warnings": list(kept.warnings),
+        "config_from": kept.config_from,
         **({} if inspection is None else _inspected(inspection)),
+        **({} if timings is None else {"timings": [measurement(timing) for timing in timings]}),
     }
 
 
@@ -99,6 +113,7 @@ def explanation(found: Explanation) -> Document:
         "compiler": chosen.compiler.name,
         "family": chosen.family.name,
         "config": msgspec.to_builtins(chosen.config),
+        "config_from": chosen.config_from,
         "compared": found.compared,
         "nearest": None
         if closest is None

@@ -35,6 +35,7 @@ def print_kernel(kernel: CompiledKernel) -> None:
         {
             "result": tier if not kernel.unpublished else f"{tier}, but not kept: {kernel.unpublished}",
             **record_fields(record),
+            "config from": kernel.config_from,
             "this time": stages,
         }
     )
@@ -110,6 +111,7 @@ def print_timing(document: Document) -> None:
             f"{document['repeats']} launches with a cold L2",
             "speed": f"{document['tflops']:.1f} TFLOP/s",
             "result": f"{verdict}; largest relative error {document['max_rel_error']:.2g}",
+            **({"not kept": document["unkept"]} if document["unkept"] else {}),
         }
     )
 
@@ -118,7 +120,8 @@ def print_synced(document: Document) -> None:
     """What ``sync`` took over."""
     print(
         f"{counted(document['added'], 'kernel')} new or changed, {document['removed']:,} gone, "
-        f"{document['unreadable']:,} unreadable, {counted(document['events'], 'event')}; in {human_ms(document['ms'])}."
+        f"{document['unreadable']:,} unreadable, {counted(document['events'], 'event')}, "
+        f"{counted(document['timings'], 'timing')}; in {human_ms(document['ms'])}."
     )
 
 

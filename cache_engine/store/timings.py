@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import secrets
+import shutil
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -23,15 +25,18 @@ from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.measurement import Measurement
 from cache_engine.process import renew_after_fork
-from cache_engine.store.layout import StoreLayout
+from cache_engine.store.files import read_file
+from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
 
 if TYPE_CHECKING:
-    from cache_engine.store.results import ResultFile
+    from cache_engine.store.results import ResultFile, Snapshot
 
 _log = logging.getLogger(__name__)
 
 KIND = "timings"
 """What a snapshot of measurements says it holds."""
+
+_LARGEST_BYTES = 2**31
 
 
 class _Envelope(msgspec.Struct):
@@ -161,6 +166,40 @@ class Timings:
         """A kernel's measurements, newest first."""
         return [one for one in self if one.key == key]
 
+    def check(self, fingerprint: str) -> None:
+        """Reads all that there is of a device. Changes nothing.
+
+        Raises:
+            CorruptEntry: saying what is damaged.
+            UnknownResults, LockTimeout, OSError: as ``read_device``.
+        """
+        from cache_engine.store.results import decode_snapshot
+
+        path = self._layout.results_file(fingerprint)
+        data = read_file(path, _LARGEST_BYTES)
+        # Loading would set a damaged one aside.
+        told = 0 if data is None else decode_snapshot(data, fingerprint).statistics.corrupt_lines
+        with self._lock:
+            loaded = self._file(fingerprint).load()
+        damaged = loaded.statistics.corrupt_lines - told + sum(map(_is_damaged, loaded.cache_entries.values()))
+        if damaged:
+            raise CorruptEntry(f"{damaged:,} of {len(loaded.cache_entries) + damaged:,} timings are damaged")
+
+    def mend(self, fingerprint: str) -> None:
+        """Sets what is damaged aside, whole files at that, and goes on with what is sound.
+
+        Raises:
+            UnknownResults, LockTimeout, OSError: as ``read_device``.
+        """
+        with self._lock:
+            file = self._file(fingerprint)
+            file.load()  # sets a snapshot aside that cannot be read at all
+            for path in sorted(self._layout.timings.iterdir()):
+                named = fingerprint_of_results_name(path.name)
+                if named is not None and named[0] == fingerprint:
+                    shutil.copyfile(path, self._layout.quarantine / f"{time.time_ns()}-{path.name}")
+            file.fold(_drop_damaged)
+
     def _file(self, fingerprint: str, device: DeviceFingerprint | None = None) -> ResultFile:
         from cache_engine.store.results import ResultFile, empty_snapshot
 
@@ -173,6 +212,19 @@ class Timings:
             file = ResultFile(self._layout, new, durable=self._durable, lock_timeout_s=self._lock_timeout_s)
             self._files[fingerprint] = file
         return file
+
+
+def _is_damaged(raw: msgspec.Raw) -> bool:
+    try:
+        decode(raw)
+    except CorruptEntry:
+        return True
+    return False
+
+
+def _drop_damaged(snapshot: Snapshot) -> None:
+    for name in [name for name, raw in snapshot.cache_entries.items() if _is_damaged(raw)]:
+        del snapshot.cache_entries[name]
 
 
 def encode(measurement: Measurement) -> bytes:
