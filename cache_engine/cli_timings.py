@@ -175,7 +175,7 @@ def _found(cache: Cache, key: str | None, device: str | None) -> list[Measuremen
 
 def _candidate(one: Candidate, clock_khz: int) -> Document:
     return {
-        **_selected(one.selection),
+        **{name: value for name, value in _selected(one.selection).items() if name != "config_from"},
         "tier": one.tier,
         "predicted_cycles": one.predicted_cycles,
         "predicted_us": one.predicted_us(clock_khz),

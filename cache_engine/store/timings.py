@@ -181,9 +181,10 @@ class Timings:
         told = 0 if data is None else decode_snapshot(data, fingerprint).statistics.corrupt_lines
         with self._lock:
             loaded = self._file(fingerprint).load()
-        damaged = loaded.statistics.corrupt_lines - told + sum(map(_is_damaged, loaded.cache_entries.values()))
+        lines = loaded.statistics.corrupt_lines - told
+        damaged = lines + sum(map(_is_damaged, loaded.cache_entries.values()))
         if damaged:
-            raise CorruptEntry(f"{damaged:,} of {len(loaded.cache_entries) + damaged:,} timings are damaged")
+            raise CorruptEntry(f"{damaged:,} of {len(loaded.cache_entries) + lines:,} timings are damaged")
 
     def mend(self, fingerprint: str) -> None:
         """Sets what is damaged aside, whole files at that, and goes on with what is sound.

@@ -15,9 +15,10 @@ from cache_engine.policy.plan import Limits
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.layout import key_of_blob_name
+from cache_engine.store.timings import Timings
 from tests.faults.operations import Counts, Promise
 
-WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR = (
+WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR, TIMINGS = (
     "wrong bytes",
     "lost",
     "seen as corrupt",
@@ -26,8 +27,9 @@ WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR = (
     "leftovers after tidying",
     "damage after tidying",
     "mirror",
+    "timings",
 )
-_MIRRORED = ("kernels", "usage", "events", "totals", "unreadable")
+_MIRRORED = ("kernels", "usage", "events", "totals", "unreadable", "timings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def troubles(
     found += [Trouble(LEFTOVERS, path.name) for path in leftovers(store)]
     found += [Trouble(DAMAGE, f"{finding.kind} {finding.path}") for finding in integrity.check(store)]
     found += [*_served(store, promise, done), *_counted(store, promise, exact=done and not refused)]
-    return found
+    return [*found, *_timed(store, promise, done)]
 
 
 def _served(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]:
@@ -118,6 +120,14 @@ def _counted(store: DiskStore, promise: Promise, *, exact: bool) -> Iterator[Tro
         # What is evicted takes its usage with it.
         if promise.finished[key] is not None and not hits <= used.get(key, 0) <= hits + promise.more.hits:
             yield Trouble(JOURNAL, f"{used.get(key, 0)} hits on {key[:12]}, not {hits}")
+
+
+def _timed(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]:
+    """Every timing that was kept is there."""
+    there = {one.key for one in Timings(store.layout)}
+    promised = promise.timings | {promise.timed} if done and promise.timed else promise.timings
+    if missing := promised - there:
+        yield Trouble(TIMINGS, f"those of {', '.join(key[:12] for key in sorted(missing))} are lost")
 
 
 def _content(store: DiskStore, *, rebuild: bool) -> dict[str, list[Any]]:
