@@ -158,7 +158,9 @@ def statistics(stats: Statistics) -> Document:
     }
 
 
-def cleaning(plan: EvictionPlan, leftovers: Sequence[Leftover], cleaned: Cleaned | None) -> Document:
+def cleaning(
+    plan: EvictionPlan, leftovers: Sequence[Leftover], cleaned: Cleaned | None, kept_timings: int = 0
+) -> Document:
     """What ``clean`` prints; ``cleaned`` is missing after a dry run."""
     return {
         "dry_run": cleaned is None,
@@ -167,6 +169,7 @@ def cleaning(plan: EvictionPlan, leftovers: Sequence[Leftover], cleaned: Cleaned
         "leftovers": msgspec.to_builtins(list(leftovers)),
         "kept_entries": plan.kept_entries,
         "kept_bytes": plan.kept_bytes,
+        "kept_timings": kept_timings,
         "cleaned": None if cleaned is None else msgspec.to_builtins(cleaned),
     }
 

@@ -188,6 +188,8 @@ def print_cleaning(document: Document) -> None:
         evicted = f"{counted(cleaned['evicted'], 'entry', 'entries')}, {human_bytes(cleaned['freed_bytes'])}"
         removed = f"; removed {counted(cleaned['leftovers'], 'file')} left behind" if cleaned["leftovers"] else ""
         print(f"Evicted {evicted}{skipped}; kept {kept}{removed}.")
+    if document["kept_timings"]:
+        print(f"Timings are never evicted; {counted(document['kept_timings'], 'timing')} kept.")
 
 
 def print_verification(document: Document) -> None:
