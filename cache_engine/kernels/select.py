@@ -1,8 +1,9 @@
-"""Which family and config serve a problem.
+"""Which family and config serve a problem, as far as can be told without measuring.
 
-A first, simple selector: of the configs that are feasible on the target, the one with the fewest predicted cycles. The
+A simple cost model: of the configs that are feasible on the target, the one with the fewest predicted cycles. The
 prediction is a ranking, no promise: it knows tiles, waves, slices of k, and round rates (each family's own, and those
-below, of an A100: NVIDIA A100 white paper), which stand for every target. Measured history is to replace it.
+below, of an A100: NVIDIA A100 white paper), which stand for every target. Where there are measurements they come before
+it: see ``selection`` and ``history``.
 """
 
 from __future__ import annotations
