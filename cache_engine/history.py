@@ -19,6 +19,7 @@ from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.measurement import Measurement
+from cache_engine.process import renew_after_fork
 from cache_engine.store.timings import Timings
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,11 @@ class History:
         self._device = device
         self._lock = threading.Lock()
         self._read: _Rankings | None = None
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
 
     def rankings(self, problem: GemmProblem) -> Sequence[list[Measurement]]:
         """For each m that was measured near the problem's, the nearest first: its configs' timings, fastest first."""
@@ -67,11 +73,16 @@ class History:
         return f"measured on {measurement.device.name}: {measurement.median_us:.4g} µs at m = {measurement.problem.m}"
 
     def _measurements(self) -> list[Measurement]:
+        """Those of the device; none where they cannot be read, which keeps nobody from their kernel."""
         timings = self._timings()
-        if not timings.exist():
+        try:
+            if not timings.exist():
+                return []
+            if self._device is not None:
+                return self._of_named(timings, self._device)
+        except OSError as error:
+            _log.warning("timings cannot be read, and the cost model chooses: %s", error)
             return []
-        if self._device is not None:
-            return self._of_named(timings, self._device)
         from cache_engine.device.probe import gpu
 
         device = gpu()

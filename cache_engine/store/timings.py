@@ -116,7 +116,7 @@ class Timings:
         """Devices of which there are measurements."""
         from cache_engine.store.results import stored_fingerprints
 
-        return stored_fingerprints(self._layout)
+        return stored_fingerprints(self._layout) if self.exist() else []
 
     def devices(self) -> list[TimedDevice]:
         """Those devices, the last measured on first; one whose measurements cannot be read is passed over, and said."""
@@ -195,6 +195,7 @@ class Timings:
         with self._lock:
             file = self._file(fingerprint)
             file.load()  # sets a snapshot aside that cannot be read at all
+            self._layout.quarantine.mkdir(mode=0o700, exist_ok=True)
             for path in sorted(self._layout.timings.iterdir()):
                 named = fingerprint_of_results_name(path.name)
                 if named is not None and named[0] == fingerprint:

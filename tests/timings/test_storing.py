@@ -171,6 +171,24 @@ def test_a_store_without_timings_has_no_folder_for_them(store: DiskStore, timing
     assert list(integrity.check(store)) == []
 
 
+def test_a_file_in_the_folders_place_harms_nobody(cache: Cache) -> None:
+    cache.layout.timings.write_text("no folder")
+    kernel = cache.get_or_compile(PROBLEM)
+    assert kernel.config_from == "cost model"
+    timing = Timing(INVENTED_GPU, 1.0, 1.0, 1.0, 1, 1.0, 0.0, True)
+    assert cache.keep_timing(kernel, timing) == "the store refused it: File exists"
+    assert list(cache.timings) == []
+    assert cache.verify() == []
+    assert cache.search("sm_90")[0]["key"] == kernel.key
+
+
+def test_with_caching_switched_off_nothing_is_kept_and_that_is_said() -> None:
+    with open_cache(enable_caching=False) as cache:
+        kernel = cache.get_or_compile(PROBLEM)
+        timing = Timing(INVENTED_GPU, 1.0, 1.0, 1.0, 1, 1.0, 0.0, True)
+        assert cache.keep_timing(kernel, timing) == "caching is switched off"
+
+
 def _add_many(root: Path, first: int, count: int) -> None:
     results._FOLD_BYTES = 20_000  # folds now and then, while others write
     kept = Timings(open_store(root), durable=False)
