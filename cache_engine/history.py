@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 NEAREST = 2.0
 """How far m may be off: by this factor, either way."""
 
-_Kind = tuple[RecordedProblem, str]
+_Kind = tuple[object, ...]
 _Rankings = dict[_Kind, dict[int, list[Measurement]]]
 
 
@@ -90,9 +90,15 @@ class History:
 
     def _of_named(self, timings: Timings, name: str) -> list[Measurement]:
         """Those of the named device; where several have the name, of the one that was measured on last."""
-        for device in timings.devices():
-            if device.name.lower() == name.lower() or (len(name) >= 4 and device.fingerprint.startswith(name.lower())):
-                return timings.of_device(device.fingerprint)
+        wanted = name.lower()
+        named = []
+        for fingerprint in timings.fingerprints():
+            there = timings.of_device(fingerprint)
+            by_digits = len(wanted) >= 4 and fingerprint.startswith(wanted)
+            if there and (by_digits or there[0].device.name.lower() == wanted):
+                named.append(there)
+        if named:
+            return max(named, key=lambda there: there[0].measured_at)
         _log.warning(
             "there are no timings of %r, and the cost model chooses; gemm-cache timings ls lists what there is", name
         )
@@ -116,4 +122,5 @@ def _rank(measurements: list[Measurement]) -> _Rankings:
 
 def _kind(problem: RecordedProblem, arch: str) -> _Kind:
     """What measurements must have in common with a problem: everything but m."""
-    return msgspec.structs.replace(problem, m=0), arch
+    _m, *rest = msgspec.structs.astuple(problem)  # m is the first field
+    return (*rest, arch)

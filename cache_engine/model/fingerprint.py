@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,13 @@ class DeviceFingerprint:
 
     def digest(self) -> str:
         """32 hexadecimal digits that differ between any two devices that differ in a field."""
-        parts = []
-        for field in fields(self):
-            text = str(getattr(self, field.name))
-            parts.append(f"{len(field.name)}:{field.name}{len(text)}:{text}")
-        return hashlib.sha256("".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
+        return _digest(self)
+
+
+@lru_cache(maxsize=256)
+def _digest(device: DeviceFingerprint) -> str:
+    parts = []
+    for field in fields(device):
+        text = str(getattr(device, field.name))
+        parts.append(f"{len(field.name)}:{field.name}{len(text)}:{text}")
+    return hashlib.sha256("".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]
