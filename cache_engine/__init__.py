@@ -15,19 +15,21 @@ The rooms, each importing only from those below it:
 - ``cli`` — the ``gemm-cache`` command, a function per verb
 - ``multiplication`` — ``matmul``, from arrays on a GPU to their product
 - ``operator`` — one kind of GEMM, with its switches
+- ``tuning`` — timing configs against each other
 - ``warm`` · ``explanation`` · ``coverage`` · ``toolchains`` — getting many kernels at once, why a lookup misses, what a
   model asks for, and what is stale
 - ``engine`` — ``Cache.get_or_compile``, on one page; where all rooms meet
 - ``view`` — looking into a store, and keeping it in order
 - ``selection`` — from a problem to its key, and from there to an artifact
+- ``history`` — which configs were measured as fastest
 - ``comparison`` · ``inspection`` — two kernels side by side, and all that can be told of one without running it
 - ``tiers`` · ``housekeeping`` · ``integrity`` · ``transfer`` · ``mirror`` · ``jobs`` — lookups, cleaning, checking,
   packs, DuckDB, long work
-- ``store`` — entries on disk and in memory, their bytes, locks and journal
+- ``store`` — entries on disk and in memory, their bytes, locks, journal and timings
 - ``kernels`` · ``compilers`` · ``device`` — source and configs, compiling and disassembling, launching and timing
 - ``evaluator`` — how long a GEMM would take on an accelerator, by arithmetic alone
 - ``policy`` · ``stats`` · ``stages`` — what to evict, what has happened, how long it took; pure
-- ``model`` — values: problem, config, architecture, occupancy, key, artifact, record
+- ``model`` — values: problem, config, architecture, occupancy, key, artifact, record, measurement
 - ``config`` · ``errors`` — settings, and everything that is raised
 """
 

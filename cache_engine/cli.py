@@ -33,6 +33,7 @@ from cache_engine.cli_support import (
     run,
     to_json,
 )
+from cache_engine.cli_timings import timings_verb, tune_verb
 from cache_engine.cli_upkeep import clean_verb, export_verb, import_verb, sync_verb, verify_verb
 from cache_engine.cli_warm import warm_verb
 from cache_engine.config import Settings
@@ -102,7 +103,10 @@ def compile_verb(
 @json_option
 @click.pass_obj
 def time_verb(settings: Settings, /, profile: bool, as_json: bool, job: Path | None, **asked: Any) -> None:
-    """Get a kernel, check its result and time it on the local GPU, beside cuBLAS."""
+    """Get a kernel, check its result and time it on the local GPU, beside cuBLAS.
+
+    The timing is kept: see gemm-cache timings.
+    """
     from cache_engine.device.memory_pool import shared_pool
     from cache_engine.device.probe import require_gpu
     from cache_engine.device.timer import time_kernel
@@ -111,8 +115,9 @@ def time_verb(settings: Settings, /, profile: bool, as_json: bool, job: Path | N
         require_gpu("timing a kernel")
         with open_cache(settings) as cache:
             kernel = _get(cache, asked, on_stage=reporter.stage if reporter else None)
-        timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem, profile=profile)
-        document = documents.timed(kernel, timing, shared_pool().statistics())
+            timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem, profile=profile)
+            unkept = cache.keep_timing(kernel, timing)
+        document = documents.timed(kernel, timing, unkept, shared_pool().statistics())
         if reporter:
             reporter.finish(to_json(document))
     emit(document, as_json, lambda: terminal.print_timing(document))
@@ -195,9 +200,9 @@ def show_verb(settings: Settings, /, key: str, part: str | None, cubin: Path | N
             text = cache.text(record, part)
             emit({"key": record.key, part: text}, as_json, lambda: print(printable(text, keep="\n\t")))
         elif cubin is None or as_json:
-            inspection = cache.inspect(record)
-            document = documents.record(record, inspection)
-            emit(document, as_json, lambda: terminal_inspect.print_inspection(inspection))
+            inspection, timings = cache.inspect(record), cache.timings.of_key(record.key)
+            document = documents.record(record, inspection, timings)
+            emit(document, as_json, lambda: terminal_inspect.print_inspection(inspection, timings))
 
 
 @commands.command("stats")
@@ -293,8 +298,8 @@ def dashboard_verb(settings: Settings, /, port: int, headless: bool) -> None:
 
 
 for verb in (
-    warm_verb, diff_verb, explain_verb, clean_verb, verify_verb, sync_verb, export_verb, import_verb, evaluate_verb,
-    evaluations_verb,
+    warm_verb, tune_verb, timings_verb, diff_verb, explain_verb, clean_verb, verify_verb, sync_verb, export_verb,
+    import_verb, evaluate_verb, evaluations_verb,
 ):  # fmt: skip
     commands.add_command(verb)
 

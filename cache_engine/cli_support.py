@@ -170,7 +170,12 @@ def _last_first(*decorators: Callable[[Any], Any]) -> Iterator[Callable[[Any], A
 
 
 def problem_options(verb: _F) -> _F:
-    """Gives a verb the arguments and options that ask for a kernel."""
+    """Gives a verb the arguments and options that ask for a kernel: for which problem, and made how."""
+    return shape_options(_choice_options(verb))
+
+
+def shape_options(verb: _F) -> _F:
+    """Gives a verb the arguments and options of a problem."""
     for decorate in _last_first(
         click.argument("m", type=Size()),
         click.argument("n", type=Size()),
@@ -191,6 +196,13 @@ def problem_options(verb: _F) -> _F:
             help="What is done to the product before it is stored: alpha, beta, bias, and relu or gelu, joined with +.",
         ),
         click.option("--arch", metavar="ARCH", help="Target, such as sm_90a. Default: the local GPU, else sm_90."),
+    ):
+        verb = decorate(verb)
+    return verb
+
+
+def _choice_options(verb: _F) -> _F:
+    for decorate in _last_first(
         click.option(
             "--compiler", help="What compiles: nvrtc, nvcc or triton. Default: what the family needs, else nvrtc."
         ),
@@ -203,13 +215,13 @@ def problem_options(verb: _F) -> _F:
 
 
 def asked_problem(asked: dict[str, Any]) -> GemmProblem:
-    """The problem that the options of ``problem_options`` ask for."""
+    """The problem that the options of ``shape_options`` ask for."""
     sizes_and_types = ("m", "n", "k", "batch", "dtype", "out_dtype", "layout", "arch", "epilogue")
     return GemmProblem(**{name: asked[name] for name in sizes_and_types})
 
 
 def asked_choice(asked: dict[str, Any]) -> dict[str, Any]:
-    """What those options leave to the engine or not, by the names of its parameters."""
+    """What the further ones of ``problem_options`` leave to the engine or not, by the names of its parameters."""
     config = asked["config"]
     return {
         "family": asked["family"],

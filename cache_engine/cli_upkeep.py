@@ -43,7 +43,8 @@ def clean_verb(
 ) -> None:
     """Evict kernels, the least recently used first.
 
-    Without a rule, by the limits in the settings. Files that killed writers left behind go as well.
+    Without a rule, by the limits in the settings. Files that killed writers left behind go as well. Timings stay, as
+    history by which configs are chosen.
     """
     from cache_engine import housekeeping
     from cache_engine.policy.plan import Limits
@@ -65,7 +66,8 @@ def clean_verb(
                 cleaned = housekeeping.apply(
                     cache.store, cache.journal, plan, lambda number: bar.update(task, completed=number)
                 )
-        document = documents.cleaning(plan, leftovers, cleaned)
+        kept_timings = sum(device.count for device in cache.timings.devices())
+        document = documents.cleaning(plan, leftovers, cleaned, kept_timings)
     emit(document, as_json, lambda: terminal.print_cleaning(document))
 
 

@@ -65,6 +65,10 @@ class Settings:
     compiler_flags: tuple[str, ...] = _setting((), "More flags for the compiler, between spaces; they enter the key.")
     fast_math: bool = _setting(False, "Whether the compiler may trade exactness for speed (--use_fast_math).")
     default_arch: str = _setting("sm_90", "Target when none is given and no GPU is here.")
+    use_timings: bool = _setting(True, "Whether configs measured as fastest come before what the cost model chooses.")
+    timings_of: str | None = _setting(
+        None, "Whose timings those are: a GPU's name, or the first digits of its fingerprint. Default: the local GPU."
+    )
     trust_store: bool = _setting(False, "Use a store owned by someone else or writable by everyone.")
 
     @classmethod

@@ -11,6 +11,7 @@ import msgspec
 
 from cache_engine.comparison import in_words
 from cache_engine.model.artifact import Record
+from cache_engine.model.measurement import Measurement
 from cache_engine.stages import LOAD
 from cache_engine.store.codec import stored_bytes
 
@@ -38,6 +39,7 @@ def compiled(kernel: CompiledKernel) -> Document:
         "tier": kernel.tier,
         "name": kernel.record.name,
         **_about(kernel.record),
+        "config_from": kernel.config_from,
         "compile_ms": kernel.record.compile_ms,
         "load_ms": kernel.stages_ms.get(LOAD, 0.0),
         "stages_ms": kernel.stages_ms,
@@ -47,8 +49,8 @@ def compiled(kernel: CompiledKernel) -> Document:
     }
 
 
-def timed(kernel: CompiledKernel, timing: Timing, memory: PoolStatistics | None = None) -> Document:
-    """What ``time`` prints; ``memory`` is what the pool of device memory held in the end."""
+def timed(kernel: CompiledKernel, timing: Timing, unkept: str = "", memory: PoolStatistics | None = None) -> Document:
+    """What ``time`` prints; ``unkept`` is why the timing was not kept, ``memory`` what the pool held in the end."""
     measured: Document = msgspec.to_builtins(timing)
     fingerprint = measured.pop("device")
     return {
@@ -56,6 +58,7 @@ def timed(kernel: CompiledKernel, timing: Timing, memory: PoolStatistics | None 
         "device": fingerprint["name"],
         **measured,
         "device_fingerprint": fingerprint,
+        "unkept": unkept,
         "kernel": compiled(kernel),
         **({} if memory is None else {"device_memory": device_memory(memory)}),
     }
@@ -70,7 +73,16 @@ def device_memory(memory: PoolStatistics) -> Document:
     }
 
 
-def record(kept: Record, inspection: Inspection | None = None) -> Document:
+def measurement(kept: Measurement) -> Document:
+    """A timing as ``timings`` and ``show`` print it: of what, on what, and all that was measured."""
+    about: Document = msgspec.to_builtins(kept)
+    fingerprint, timing = about.pop("device"), about.pop("timing")
+    return {**timing, **about, "device": fingerprint["name"], "device_fingerprint": fingerprint}
+
+
+def record(
+    kept: Record, inspection: Inspection | None = None, timings: Sequence[Measurement] | None = None
+) -> Document:
     """What ``show`` prints."""
     return {
         "key": kept.key,
@@ -85,7 +97,9 @@ def record(kept: Record, inspection: Inspection | None = None) -> Document:
         "created_by": kept.created_by,
         "components": dict(kept.components),
         "warnings": list(kept.warnings),
+        "config_from": kept.config_from,
         **({} if inspection is None else _inspected(inspection)),
+        **({} if timings is None else {"timings": [measurement(timing) for timing in timings]}),
     }
 
 
@@ -111,6 +125,7 @@ def explanation(found: Explanation) -> Document:
         "compiler": chosen.compiler.name,
         "family": chosen.family.name,
         "config": msgspec.to_builtins(chosen.config),
+        "config_from": chosen.config_from,
         "compared": found.compared,
         "nearest": None
         if closest is None
@@ -158,7 +173,9 @@ def statistics(stats: Statistics) -> Document:
     }
 
 
-def cleaning(plan: EvictionPlan, leftovers: Sequence[Leftover], cleaned: Cleaned | None) -> Document:
+def cleaning(
+    plan: EvictionPlan, leftovers: Sequence[Leftover], cleaned: Cleaned | None, kept_timings: int = 0
+) -> Document:
     """What ``clean`` prints; ``cleaned`` is missing after a dry run."""
     return {
         "dry_run": cleaned is None,
@@ -167,6 +184,7 @@ def cleaning(plan: EvictionPlan, leftovers: Sequence[Leftover], cleaned: Cleaned
         "leftovers": msgspec.to_builtins(list(leftovers)),
         "kept_entries": plan.kept_entries,
         "kept_bytes": plan.kept_bytes,
+        "kept_timings": kept_timings,
         "cleaned": None if cleaned is None else msgspec.to_builtins(cleaned),
     }
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cache_engine.config import Settings
 from cache_engine.errors import (
@@ -19,13 +19,14 @@ from cache_engine.errors import (
     StoreError,
     UsageError,
 )
+from cache_engine.history import History
 from cache_engine.housekeeping import Housekeeper
 from cache_engine.kernels.family import launch_of
 from cache_engine.model.artifact import Artifact, Blob, Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig, Launch
 from cache_engine.model.key import CacheKey, Components
-from cache_engine.selection import Selection, Selector, describe, make_artifact
+from cache_engine.selection import Selection, Selector, describe, make_artifact, measurement
 from cache_engine.stages import COMPILE, LOAD, PUBLISH, SELECT, VALIDATE, OnStage, StageClock
 from cache_engine.stats import CORRUPT, UNPUBLISHED
 from cache_engine.stats import PUBLISH as PUBLISHED
@@ -38,6 +39,9 @@ from cache_engine.store.memory import MemoryTier
 from cache_engine.store.pack import Pack, find_packs
 from cache_engine.tiers import Found, Tiers
 from cache_engine.view import StoreView
+
+if TYPE_CHECKING:
+    from cache_engine.device.timer import Timing
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +63,7 @@ class CompiledKernel:
         cubin: the compiled code.
         tier: which tier had it, or ``"compiled"``.
         launch: how to launch it for the problem.
+        config_from: what chose its config for the problem; see ``model.measurement``.
         stages_ms: what each stage of getting it took.
         unpublished: why it could not be kept; empty when it was, or was found.
     """
@@ -69,6 +74,7 @@ class CompiledKernel:
     cubin: bytes
     tier: str
     launch: Launch
+    config_from: str
     stages_ms: dict[str, float]
     unpublished: str = ""
 
@@ -85,7 +91,10 @@ class Cache(StoreView):
 
     def __init__(self, store: DiskStore | None, settings: Settings) -> None:
         """Serves an opened store, or none."""
-        self._selector = Selector(fast_math=settings.fast_math, compiler_flags=settings.compiler_flags)
+        history = None
+        if store is not None and settings.use_timings:
+            history = History(lambda: self.timings, settings.timings_of)
+        self._selector = Selector(fast_math=settings.fast_math, compiler_flags=settings.compiler_flags, history=history)
         journal = NoJournal() if store is None else Journal(store.layout.journal, settings.journal_flush_s)
         super().__init__(store, settings, journal, self._selector.is_stale)
         self._housekeeper: Housekeeper | None = None
@@ -192,10 +201,28 @@ class Cache(StoreView):
 
         return problem.on(local_arch() or self.settings.default_arch)
 
+    def keep_timing(self, kernel: CompiledKernel, timing: Timing, config_from: str | None = None) -> str:
+        """Keeps a timing of a kernel, to choose configs by; returns why it could not be kept, else an empty text.
+
+        Args:
+            config_from: what chose the kernel's config, where that is not what the kernel says.
+        """
+        if self._store is None:
+            return "caching is switched off"
+        try:
+            origin = config_from or kernel.config_from
+            self.timings.add([measurement(kernel.record, kernel.problem, timing, origin)])
+        except (OSError, StoreError) as error:
+            return f"the store refused it: {(isinstance(error, OSError) and error.strerror) or error}"
+        self._selector.forget()
+        return ""
+
     def close(self) -> None:
         """Writes the last usage counts and ends cleaning that is under way."""
         if "evaluations" in self.__dict__:
             self.evaluations.close()
+        if "timings" in self.__dict__:
+            self.timings.close()
         if self._housekeeper is not None:
             self._housekeeper.close()
         self.journal.close()
@@ -347,5 +374,6 @@ def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> 
 
 def _kernel(selection: Selection, loaded: Loaded, tier: str, stages: StageClock) -> CompiledKernel:
     shared_bytes = loaded.record.resources.shared_bytes
-    launch = launch_of(selection.family, selection.problem, selection.config, shared_bytes)
-    return CompiledKernel(selection.key, selection.problem, loaded.record, loaded.cubin, tier, launch, stages.ms)
+    s = selection
+    launch = launch_of(s.family, s.problem, s.config, shared_bytes)
+    return CompiledKernel(s.key, s.problem, loaded.record, loaded.cubin, tier, launch, s.config_from, stages.ms)

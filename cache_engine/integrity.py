@@ -13,16 +13,24 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from cache_engine.errors import CorruptEntry, Misplaced, Truncated
+from cache_engine.errors import CorruptEntry, LockTimeout, Misplaced, Truncated
 from cache_engine.model.key import CacheKey
 from cache_engine.stats import CORRUPT, REPAIR
 from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, check_blob, check_key, decode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file
 from cache_engine.store.journal import SNAPSHOT, Journal, UnknownSnapshot, load_snapshot
-from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
+from cache_engine.store.layout import (
+    SHARDS,
+    StoreLayout,
+    fingerprint_of_results_name,
+    key_of_blob_name,
+    key_of_record_name,
+)
 from cache_engine.store.leftovers import is_abandoned, is_orphan, remove_temporary
 from cache_engine.store.lock import file_lock
+from cache_engine.store.results import UnknownResults
+from cache_engine.store.timings import Timings
 
 _LOCK_TIMEOUT_S = 30.0
 
@@ -42,6 +50,7 @@ class Kind(StrEnum):
     UNREADABLE = "unreadable"
     STALE_TEMPORARY = "stale temporary"
     CORRUPT_SNAPSHOT = "corrupt sums of the journal"
+    CORRUPT_TIMINGS = "corrupt timings"
     UNKNOWN_FORMAT = "unknown format version"
 
 
@@ -59,6 +68,7 @@ REMEDIES = {
     Kind.UNREADABLE: "nothing: look at the disk",
     Kind.STALE_TEMPORARY: "delete the file: its writer is gone",
     Kind.CORRUPT_SNAPSHOT: "quarantine the file; counts from before it was last written are lost",
+    Kind.CORRUPT_TIMINGS: "quarantine the device's files as they are, and go on with the timings that are sound",
     Kind.UNKNOWN_FORMAT: "nothing: it may be a newer version's",
 }
 _ENTRY_KINDS = frozenset(kind for kind, remedy in REMEDIES.items() if remedy == _AGAIN) | {Kind.MISSING_BLOB}
@@ -104,8 +114,8 @@ def check(
 
     Args:
         on_entry: called after each entry that was read.
-        share: the share of entries to read, chosen at random. Names, owners, leftovers and the journal are always
-            looked at.
+        share: the share of entries to read, chosen at random. Names, owners, leftovers, the journal and timings are
+            always looked at.
         trust: take no notice of whom files belong to.
     """
     layout = store.layout
@@ -135,6 +145,7 @@ def check(
     finding = _check_snapshot(layout)
     if finding is not None:
         yield finding
+    yield from _check_timings(layout)
 
 
 def repair(store: DiskStore, journal: Journal, findings: Iterable[Finding]) -> list[Finding]:
@@ -163,6 +174,8 @@ def repair(store: DiskStore, journal: Journal, findings: Iterable[Finding]) -> l
                     journal.event(CORRUPT, key=key, detail=f"{finding.kind}: {finding.cause}")
                 elif finding.kind is Kind.STALE_TEMPORARY:
                     remove_temporary(path)
+                elif finding.kind is Kind.CORRUPT_TIMINGS and (named := fingerprint_of_results_name(path.name)):
+                    Timings(layout).mend(named[0])
                 else:
                     store.set_aside(path)
             done.append(finding)
@@ -189,6 +202,8 @@ def _still_holds(store: DiskStore, finding: Finding) -> bool:
         return _check_temporary(layout, path.name) is not None
     if finding.kind is Kind.CORRUPT_SNAPSHOT:
         return _check_snapshot(layout) is not None
+    if finding.kind is Kind.CORRUPT_TIMINGS:
+        return any(again.path == finding.path for again in _check_timings(layout))
     return os.path.lexists(path)
 
 
@@ -292,6 +307,26 @@ def _check_snapshot(layout: StoreLayout) -> Finding | None:
     except OSError as error:
         return _finding(layout, Kind.UNREADABLE, path, "", str(error.strerror))
     return None
+
+
+def _check_timings(layout: StoreLayout) -> Iterator[Finding]:
+    """Checks the timings of every device."""
+    for name in sorted(_names(layout.timings)):
+        if fingerprint_of_results_name(name) is None:
+            why = "its name is not that of a device's timings"
+            yield _finding(layout, Kind.MISNAMED, layout.timings / name, "", why)
+    timings = Timings(layout)
+    for fingerprint in timings.fingerprints():
+        path = layout.for_timings().results_file(fingerprint)
+        try:
+            timings.check(fingerprint)
+        except UnknownResults as error:
+            yield _finding(layout, Kind.UNKNOWN_FORMAT, path, "", str(error))
+        except CorruptEntry as error:
+            yield _finding(layout, Kind.CORRUPT_TIMINGS, path, "", str(error))
+        except (OSError, LockTimeout) as error:
+            cause = error.strerror if isinstance(error, OSError) else error
+            yield _finding(layout, Kind.UNREADABLE, path, "", str(cause))
 
 
 def _finding(layout: StoreLayout, kind: Kind, path: Path, key: str, cause: str) -> Finding:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shlex
 import time
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 from cache_engine._version import __version__
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.base import Compiler
 from cache_engine.compilers.diagnostics import warnings
 from cache_engine.compilers.flags import FAST_MATH, extra_flags
-from cache_engine.errors import CompileError, CompilerMissing, UsageError
+from cache_engine.errors import CompileError, CompilerMissing, GemmCacheError, UsageError
+from cache_engine.history import History
 from cache_engine.kernels.family import Family, kernel_name
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import render, template_digest
@@ -19,7 +22,11 @@ from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem
 from cache_engine.model.gemm import NO_EPILOGUE, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components, KeyPrefix
+from cache_engine.model.measurement import COST_MODEL, GIVEN, Measurement
 from cache_engine.stages import COMPILE, GENERATE, START_COMPILER, StageClock
+
+if TYPE_CHECKING:
+    from cache_engine.device.timer import Timing
 
 # A serving process asks for a few thousand sizes; each takes about a kilobyte.
 _MOST_KEPT = 8192
@@ -36,6 +43,8 @@ class Selection:
     constants: dict[str, str | int]
     prefix: KeyPrefix
     key: CacheKey
+    config_from: str = COST_MODEL
+    """``"given"``, ``"cost model"`` or ``"measured on …"``."""
 
     @property
     def name(self) -> str:
@@ -68,13 +77,17 @@ class Selection:
 class Selector:
     """Makes selections. What is the same for many of them is hashed once, and the latest are kept."""
 
-    def __init__(self, *, fast_math: bool = False, compiler_flags: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, *, fast_math: bool = False, compiler_flags: tuple[str, ...] = (), history: History | None = None
+    ) -> None:
         """Hashes nothing yet.
 
         Args:
             fast_math, compiler_flags: settings of that name, for every kernel.
+            history: measurements that choose before the cost model does.
         """
         self._fast_math, self._compiler_flags = fast_math, compiler_flags
+        self._history = history
         self._compilers: dict[str, Compiler] = {}
         self._missing: set[str] = set()
         self._kept: dict[tuple[GemmProblem, str | None, str | None, KernelConfig | None], Selection] = {}
@@ -108,7 +121,41 @@ class Selector:
         constants = chosen.constants(problem, chosen_config)
         prefix = self._prefix(chosen, chosen_compiler, problem.arch or "")
         key = prefix.key(constants)
-        return Selection(problem, chosen, chosen_config, chosen_compiler, constants, prefix, key)
+        config_from = COST_MODEL if config is None else GIVEN
+        selection = Selection(problem, chosen, chosen_config, chosen_compiler, constants, prefix, key, config_from)
+        if config is not None or self._history is None:
+            return selection
+        return self._measured(selection, family, compiler, self._history) or selection
+
+    def _measured(
+        self, modelled: Selection, family: str | None, compiler: str | None, history: History
+    ) -> Selection | None:
+        """What measurements choose in place of the cost model, if they can.
+
+        A time says something only beside others: among those of a size must be one of the family that would serve
+        without them, with a config that nobody gave by hand. Else one bad config, timed alone, would serve for good.
+        A family's own compiler counts, unless another was asked for.
+        """
+        for ranked in history.rankings(modelled.problem):
+            if not any(
+                (one.family, one.compiler) == (modelled.family.name, modelled.compiler.name)
+                and one.config_from != GIVEN
+                for one in ranked
+            ):
+                continue
+            for one in ranked:
+                # What was measured may not be feasible, or its compiler not installed, any more.
+                with suppress(GemmCacheError):
+                    if family in (None, one.family) and _compiler_for(one.family, compiler).name == one.compiler:
+                        selection = self._select(modelled.problem, one.family, one.compiler, one.config)
+                        return replace(selection, config_from=history.in_words(one))
+        return None
+
+    def forget(self) -> None:
+        """Has measurements read again, as there are new ones."""
+        if self._history is not None:
+            self._history.forget()
+            self._kept.clear()
 
     def is_stale(self, record: Record) -> bool:
         """Whether no kernel asked for here can ever hit the entry: its compiler, template or flags are not these.
@@ -230,5 +277,26 @@ def describe(selection: Selection, artifact: Artifact, blob: Blob, stages_ms: di
         stages_ms=stages_ms,
         created_at=time.time(),
         created_by=f"gemm-cache {__version__}",
+        config_from=selection.config_from,
         warnings=warnings(artifact.log.decode("utf-8", "replace"), artifact.resources),
+    )
+
+
+def measurement(record: Record, problem: GemmProblem, timing: Timing, config_from: str) -> Measurement:
+    """What is kept of a timing made now of a kernel with this record, for this problem."""
+    import msgspec
+
+    return Measurement(
+        key=record.key,
+        family=record.family,
+        compiler=record.compiler,
+        compiler_version=record.compiler_version,
+        arch=record.arch,
+        problem=RecordedProblem.of(problem),
+        config=record.config,
+        config_from=config_from,
+        device=timing.device,
+        timing={name: value for name, value in msgspec.to_builtins(timing).items() if name != "device"},
+        measured_at=time.time(),
+        measured_by=f"gemm-cache {__version__}",
     )

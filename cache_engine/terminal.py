@@ -35,6 +35,7 @@ def print_kernel(kernel: CompiledKernel) -> None:
         {
             "result": tier if not kernel.unpublished else f"{tier}, but not kept: {kernel.unpublished}",
             **record_fields(record),
+            "config from": kernel.config_from,
             "this time": stages,
         }
     )
@@ -113,6 +114,7 @@ def print_timing(document: Document) -> None:
             "SM clock": _clock(document),
             **({"device memory": _pool(document)} if "device_memory" in document else {}),
             "result": f"{verdict}; largest relative error {document['max_rel_error']:.2g}",
+            **({"not kept": document["unkept"]} if document["unkept"] else {}),
         }
     )
 
@@ -145,7 +147,8 @@ def print_synced(document: Document) -> None:
     print(
         f"{counted(document['added'], 'kernel')} new or changed, {document['removed']:,} gone, "
         f"{document['unreadable']:,} unreadable, {counted(document['events'], 'event')}, "
-        f"{counted(document['results'], 'evaluation')}; in {human_ms(document['ms'])}."
+        f"{counted(document['results'], 'evaluation')}, {counted(document['timings'], 'timing')}; "
+        f"in {human_ms(document['ms'])}."
     )
 
 
@@ -213,6 +216,8 @@ def print_cleaning(document: Document) -> None:
         evicted = f"{counted(cleaned['evicted'], 'entry', 'entries')}, {human_bytes(cleaned['freed_bytes'])}"
         removed = f"; removed {counted(cleaned['leftovers'], 'file')} left behind" if cleaned["leftovers"] else ""
         print(f"Evicted {evicted}{skipped}; kept {kept}{removed}.")
+    if document["kept_timings"]:
+        print(f"Timings are never evicted; {counted(document['kept_timings'], 'timing')} kept.")
 
 
 def print_verification(document: Document) -> None:

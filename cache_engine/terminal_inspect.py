@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cache_engine.comparison import Comparison, Nearest, change, in_words, shown
 from cache_engine.terminal import LEFT, RIGHT, print_fields, print_table, print_warnings, record_fields
+from cache_engine.terminal_timings import print_timings
 from cache_engine.units import printable
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from cache_engine.explanation import Explanation
     from cache_engine.inspection import Inspection
     from cache_engine.model.artifact import Record
+    from cache_engine.model.measurement import Measurement
     from cache_engine.model.occupancy import Occupancy
 
 _BAR = 40
@@ -21,8 +23,8 @@ _MOST_OTHERS = 8
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-def print_inspection(inspection: Inspection) -> None:
-    """What ``show`` shows of a kernel: its facts, occupancy and instructions, and what its key was hashed from."""
+def print_inspection(inspection: Inspection, timings: Sequence[Measurement] = ()) -> None:
+    """What ``show`` shows of a kernel: facts, occupancy, instructions, timings, and what its key was hashed from."""
     record = inspection.record
     print_fields(record_fields(record))
     if inspection.occupancy is not None:
@@ -31,6 +33,9 @@ def print_inspection(inspection: Inspection) -> None:
         _print_instructions(inspection.instructions)
     for note in inspection.notes:
         print(f"\n{printable(note)}")
+    if timings:
+        print("\nTimings, the newest first:\n")
+        print_timings(timings)
     print("\nThe key is the SHA-256 of these components:\n")
     print_fields(dict(record.components))
     print_warnings(record.warnings)
@@ -65,6 +70,7 @@ def print_explanation(found: Explanation) -> None:
             "target": chosen.problem.arch,
             "compiler": chosen.compiler.name,
             "config": chosen.config,
+            "config from": chosen.config_from,
         }
     )
     if found.nearest is not None:

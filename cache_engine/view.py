@@ -22,6 +22,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack
+from cache_engine.store.timings import Timings
 
 if TYPE_CHECKING:
     from cache_engine.evaluations import Evaluations
@@ -82,6 +83,12 @@ class StoreView:
             lock_timeout_s=s.lock_timeout_s,
             compressed=s.compress_results,
         )
+
+    @cached_property
+    def timings(self) -> Timings:
+        """Measurements of this store's kernels."""
+        s = self.settings
+        return Timings(self.layout, durable=s.durability == "durable", lock_timeout_s=s.lock_timeout_s)
 
     def find(self, prefix: str) -> Record:
         """The record whose key starts with ``prefix``.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 
 from cache_engine.catalogue import ModelShape
 from cache_engine.engine import Cache, CompiledKernel
@@ -89,19 +90,37 @@ def compile_all(
         NotHereError: when something is not installed, so that none can be made.
     """
     done: list[Warmed] = []
+    gets = [partial(cache.get_or_compile, problem, compiler=compiler) for problem in problems]
+    for number, got in side_by_side(gets, jobs):
+        problem = problems[number]
+        warmed = Warmed(problem, None, str(got)) if isinstance(got, GemmCacheError) else Warmed(problem, got)
+        done.append(warmed)
+        on_done(warmed)
+    return done
+
+
+def side_by_side(
+    gets: Sequence[Callable[[], CompiledKernel]], jobs: int | None = None
+) -> Iterator[tuple[int, CompiledKernel | GemmCacheError]]:
+    """Runs calls that get kernels, several at a time; yields the number of each as it is finished, and what came of it.
+
+    Args:
+        jobs: how many at a time; by default one per processor.
+
+    Raises:
+        NotHereError: when something is not installed, so that none can succeed.
+    """
     pool = ThreadPoolExecutor(max_workers=jobs or len(os.sched_getaffinity(0)))
     try:
-        futures = {pool.submit(cache.get_or_compile, problem, compiler=compiler): problem for problem in problems}
+        futures = {pool.submit(get): number for number, get in enumerate(gets)}
         for future in as_completed(futures):
-            try:
-                warmed = Warmed(futures[future], future.result())
-            except NotHereError:
-                raise
-            except GemmCacheError as error:
-                warmed = Warmed(futures[future], None, str(error))
-            done.append(warmed)
-            on_done(warmed)
+            error = future.exception()
+            if error is None:
+                yield futures[future], future.result()
+            elif isinstance(error, GemmCacheError) and not isinstance(error, NotHereError):
+                yield futures[future], error
+            else:
+                raise error
     finally:
         # After Ctrl-C: what has started is finished, so no entry is left half made; the rest is dropped.
         pool.shutdown(cancel_futures=True)
-    return done

@@ -14,9 +14,11 @@ import pytest
 
 from cache_engine.compilers.inspect import sass
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem, Resources
+from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, KeyPrefix
+from cache_engine.model.measurement import COST_MODEL, Measurement
 from cache_engine.store.disk import DiskStore, open_store
 
 needs_host_compiler = pytest.mark.skipif(
@@ -116,6 +118,44 @@ def files_of(store: DiskStore) -> Iterator[Path]:
     """Every record, blob and temporary of a store."""
     for folder in (store.layout.metadata, store.layout.kernels, store.layout.temp):
         yield from (path for path in folder.rglob("*") if path.is_file())
+
+
+INVENTED_GPU = DeviceFingerprint("Invented GPU", "sm_90", 132, 80 * 2**30, 50 * 2**20, 1_980_000, "13.0")
+"""A device that does not exist, for timings that nobody measured."""
+
+
+def invented_timing(
+    problem: GemmProblem,
+    config: KernelConfig,
+    median_us: float,
+    *,
+    key: str = "ab" * 32,
+    family: str = "tensor_core",
+    compiler: str = "nvrtc",
+    config_from: str = COST_MODEL,
+    device: DeviceFingerprint = INVENTED_GPU,
+    measured_at: float = 1_790_000_000.0,
+    **timing: object,
+) -> Measurement:
+    """A timing that nobody measured: input for what keeps timings and what chooses by them, and no claim of any kind.
+
+    Args:
+        timing: further fields of what would have been measured.
+    """
+    return Measurement(
+        key=key,
+        family=family,
+        compiler=compiler,
+        compiler_version="13.5",
+        arch=problem.arch or "",
+        problem=RecordedProblem.of(problem),
+        config=config,
+        config_from=config_from,
+        device=device,
+        timing={"median_us": median_us, "p10_us": median_us, "p90_us": median_us, "verified": True, **timing},
+        measured_at=measured_at,
+        measured_by="a test",
+    )
 
 
 def require_triton() -> None:

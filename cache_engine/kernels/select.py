@@ -1,14 +1,16 @@
-"""Which family and config serve a problem.
+"""Which family and config serve a problem, as far as can be told without measuring.
 
-A first, simple selector: of the configs that are feasible on the target, the one with the fewest predicted cycles. The
+A simple cost model: of the configs that are feasible on the target, the one with the fewest predicted cycles. The
 prediction is a ranking, no promise: it knows tiles, waves, slices of k, and round rates (each family's own, and those
-below, of an A100: NVIDIA A100 white paper), which stand for every target. Measured history is to replace it.
+below, of an A100: NVIDIA A100 white paper), which stand for every target. Where there are measurements they come before
+it: see ``selection`` and ``history``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import itemgetter
 
 from cache_engine.errors import InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.kernels.family import Family, check_config
@@ -34,6 +36,8 @@ _STEPS_PER_SLICE = 4
 _MOST_SLICES = 16
 _HANDING_OVER = 4 * _LATENCY
 
+_CYCLES = itemgetter(0)
+
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
@@ -43,6 +47,7 @@ class _Candidate:
     blocks_per_sm: int
     busy_cycles: float  # of the SM, for one block and one step in k
     wait_cycles: float  # no step is shorter than this
+    step_cycles: float  # the longer of the two
     slice_cycles: float  # to write or to read one slice's sums
 
 
@@ -100,23 +105,37 @@ def _family_for(problem: GemmProblem, name: str | None, templates: str) -> Famil
 
 @lru_cache(maxsize=4096)
 def _best_config(family: str, problem: GemmProblem) -> KernelConfig:
+    _, config, split_k = min(_predicted(family, problem), key=_CYCLES)
+    return config if split_k == 1 else replace(config, split_k=split_k)
+
+
+def ranking(problem: GemmProblem, family: str) -> list[tuple[float, KernelConfig]]:
+    """Every feasible config of a family with its predicted cycles, the fewest first; raises as ``choose``."""
+    chosen = _family_for(problem, family, "")
+    return [
+        (cycles, config if split_k == 1 else replace(config, split_k=split_k))
+        for cycles, config, split_k in sorted(_predicted(chosen.name, problem), key=_CYCLES)
+    ]
+
+
+def _predicted(family: str, problem: GemmProblem) -> list[tuple[float, KernelConfig, int]]:
+    """Predicted cycles of every candidate: as it is, and with the split of k that it is to have then."""
     target = architecture(problem.arch or "")
     most_slices = _MOST_SLICES if FAMILIES[family].takes_epilogue else 1
     candidates = _candidates(family, problem.dtype, target.name)
     m, n, k, batch, sms = problem.m, problem.n, problem.k, problem.batch, target.example_sms
-    best, best_cycles = candidates[0].config, float("inf")
+    found = []
     for candidate in candidates:
         config = candidate.config
         tiles = -(-m // config.block_m) * -(-n // config.block_n) * batch
         steps = -(-k // config.block_k)
         if tiles <= sms:
-            cycles = (steps + config.stages) * max(candidate.busy_cycles, candidate.wait_cycles)
+            cycles = (steps + config.stages) * candidate.step_cycles
         else:
             resident = min(candidate.blocks_per_sm, -(-tiles // sms))
             waves = -(-tiles // (sms * resident))
             cycles = waves * (steps + config.stages) * max(resident * candidate.busy_cycles, candidate.wait_cycles)
-        if cycles < best_cycles:
-            best, best_cycles = config, cycles
+        found.append((cycles, config, 1))
         if 2 * tiles > sms:
             continue
         # Tiles that leave SMs idle: as many slices as fill them once, each of a few steps at least.
@@ -124,11 +143,10 @@ def _best_config(family: str, problem: GemmProblem) -> KernelConfig:
         if split > 1:
             steps_each = -(-steps // split)
             split = -(-steps // steps_each)  # none of them empty
-            cycles = (steps_each + config.stages) * max(candidate.busy_cycles, candidate.wait_cycles)
+            cycles = (steps_each + config.stages) * candidate.step_cycles
             cycles += _HANDING_OVER + (1 + split) * candidate.slice_cycles
-            if cycles < best_cycles:
-                best, best_cycles = replace(config, split_k=split), cycles
-    return best
+            found.append((cycles, config, split))
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -159,4 +177,5 @@ def _candidate(family: Family, problem: GemmProblem, config: KernelConfig, targe
     longest = max(compute, from_l2, from_shared)
     busy = longest + _NOT_HIDDEN * (compute + from_l2 + from_shared - longest)
     slice_cycles = config.block_m * config.block_n * problem.accumulate.itemsize / _L2_BYTES
-    return _Candidate(config, max(1, resident.blocks_per_sm), busy, _LATENCY / config.stages, slice_cycles)
+    wait = _LATENCY / config.stages
+    return _Candidate(config, max(1, resident.blocks_per_sm), busy, wait, max(busy, wait), slice_cycles)

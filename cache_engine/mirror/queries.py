@@ -242,3 +242,16 @@ def architecture_families(connection: duckdb.DuckDBPyConnection) -> list[Row]:
         "SELECT arch, family, dtype, count(*) AS entries FROM kernels GROUP BY arch, family, dtype "
         f"ORDER BY {_CAPABILITY}, family, dtype",
     )
+
+
+def timings(connection: duckdb.DuckDBPyConnection, key: str) -> list[Row]:
+    """A kernel's measurements, newest first."""
+    return _rows(
+        connection,
+        """
+        SELECT key, device, arch, driver, m, n, k, batch, median_us, p10_us, p90_us, tflops, reference_median_us,
+               speed_ratio, max_rel_error, verified, measured_at
+        FROM timings WHERE key = ? ORDER BY measured_at DESC, m, timing
+        """,
+        [key],
+    )

@@ -117,6 +117,7 @@ CREATE TABLE accelerators (
     error        VARCHAR,
     read_so_far  VARCHAR     -- JSON; how far its files were read
 );
+
 -- The same sums by time. Periods of different length count different events, also where one lies within another.
 CREATE TABLE periods (
     start            BIGINT,     -- seconds since 1970, UTC
@@ -138,6 +139,41 @@ CREATE TABLE periods (
 
 -- Lookups that had to compile, by the target asked for.
 CREATE TABLE misses (arch VARCHAR, misses BIGINT);
+
+-- Measurements of kernels, also of those that were evicted since.
+CREATE TABLE timings (
+    key                 VARCHAR,
+    family              VARCHAR,
+    compiler            VARCHAR,
+    arch                VARCHAR,
+    config              VARCHAR,
+    config_from         VARCHAR,
+    m                   BIGINT,
+    n                   BIGINT,
+    k                   BIGINT,
+    batch               BIGINT,
+    dtype               VARCHAR,
+    out_dtype           VARCHAR,
+    layout              VARCHAR,
+    epilogue            VARCHAR,
+    device              VARCHAR,
+    device_fingerprint  VARCHAR,
+    driver              VARCHAR,
+    median_us           DOUBLE,
+    p10_us              DOUBLE,
+    p90_us              DOUBLE,
+    tflops              DOUBLE,
+    reference_median_us DOUBLE,
+    speed_ratio         DOUBLE,
+    max_rel_error       DOUBLE,
+    verified            BOOLEAN,
+    measured_at         DOUBLE,     -- seconds since 1970, UTC
+    measured_by         VARCHAR,
+    timing              VARCHAR     -- JSON: all that was measured
+);
+
+-- The state of the files they are from; no row while it must be looked at again.
+CREATE TABLE timings_read (state VARCHAR);
 
 -- Records that are there but cannot be mirrored, and why.
 CREATE TABLE unreadable (

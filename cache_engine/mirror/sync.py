@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from cache_engine.errors import CorruptEntry, LockTimeout, MirrorError
 from cache_engine.mirror import rows
 from cache_engine.mirror.evaluations import results_state, sync_evaluations
+from cache_engine.mirror.timings import sync_timings, timings_state
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
 from cache_engine.process import renew_after_fork
@@ -61,7 +62,8 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 class Synced:
     """What a sync changed: entries by what became of them, events and results read, and the generation since.
 
-    ``settled`` tells whether everything could be read, so that nothing need be looked at again before it changes.
+    ``timings`` is how many measurements were read or went: all, when some are new. ``settled`` tells whether everything
+    could be read, so that nothing need be looked at again before it changes.
     """
 
     added: int
@@ -71,11 +73,12 @@ class Synced:
     generation: int
     settled: bool = True
     results: int = 0
+    timings: int = 0
 
     @property
     def changed(self) -> bool:
         """Whether anything did."""
-        return bool(self.added or self.removed or self.unreadable or self.events or self.results)
+        return bool(self.added or self.removed or self.unreadable or self.events or self.results or self.timings)
 
 
 class Mirror:
@@ -198,7 +201,8 @@ class Mirror:
         times = tuple(_mtime_ns(layout.metadata / shard) for shard in SHARDS)
         if any(mtime > horizon for mtime in times):
             return None
-        return (times, journal_state(layout.journal), results_state(layout)), self._file_identity()
+        sources = (times, journal_state(layout.journal), results_state(layout), timings_state(layout))
+        return sources, self._file_identity()
 
     def _file_identity(self) -> object:
         with suppress(FileNotFoundError):
@@ -236,13 +240,14 @@ def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
     added, removed, unreadable = _sync_records(connection, store)
     events = _sync_journal(connection, store.layout.journal)
     results, results_settled = sync_evaluations(connection, store.layout)
-    changed = int(bool(added or removed or unreadable or events or results))
+    timings, timings_settled = sync_timings(connection, store.layout)
+    changed = int(bool(added or removed or unreadable or events or results or timings))
     row = connection.execute(
         "UPDATE sync_state SET generation = generation + ?, synced_at = ? RETURNING generation", [changed, time.time()]
     ).fetchone()
     waiting = connection.execute("SELECT count(*) FROM unreadable WHERE stamp = ?", [_UNREAD]).fetchone()
-    settled = waiting == (0,) and results_settled
-    return Synced(added, removed, unreadable, events, int(row[0]) if row else 0, settled, results)
+    settled = waiting == (0,) and results_settled and timings_settled
+    return Synced(added, removed, unreadable, events, int(row[0]) if row else 0, settled, results, timings)
 
 
 def _sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tuple[int, int, int]:

@@ -122,6 +122,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         created_at: seconds since 1970, UTC.
         created_by: the program and its version.
         warnings: what is worth knowing about the code, such as register spills.
+        config_from: what chose the config when it was compiled; see ``model.measurement``. Empty in older records.
     """
 
     key: str
@@ -140,6 +141,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     created_at: Seconds
     created_by: str
     warnings: tuple[str, ...] = ()
+    config_from: str = ""
 
     @property
     def size_bytes(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, fields
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +46,16 @@ class DeviceFingerprint:
     l2_bytes: int
     clock_khz: int
     driver: str
+
+    def digest(self) -> str:
+        """32 hexadecimal digits that differ between any two devices that differ in a field."""
+        return _digest(self)
+
+
+@lru_cache(maxsize=256)
+def _digest(device: DeviceFingerprint) -> str:
+    parts = []
+    for field in fields(device):
+        text = str(getattr(device, field.name))
+        parts.append(f"{len(field.name)}:{field.name}{len(text)}:{text}")
+    return hashlib.sha256("".join(parts).encode(errors="surrogatepass")).hexdigest()[:32]

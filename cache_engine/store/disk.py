@@ -279,7 +279,8 @@ def _check_free(layout: StoreLayout) -> None:
         raise StoreUnusable(f"{layout.root} is a file; a store is a directory")
     # What a store may hold is no stranger: its making may have been cut short, its marker lost, or another process be
     # making it just now.
-    own = {path.name for path in (*layout.folders, layout.marker, layout.cleaned, layout.mirror, layout.mirror_log)}
+    single = (layout.marker, layout.cleaned, layout.mirror, layout.mirror_log)
+    own = {path.name for path in (*layout.folders, layout.timings, *single)}
     strangers = sorted({path.name for path in layout.root.iterdir()} - own)
     if strangers:
         raise StoreUnusable(f"{layout.root} holds {strangers[0]!r} and is not a store; give an empty or new directory")

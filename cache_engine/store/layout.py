@@ -11,6 +11,7 @@
     quarantine/                 what was found damaged, kept to be looked at
     jobs/                       work started from the dashboard
     evaluations/                results of the evaluator, a JSON file and logs for each accelerator
+    timings/                    measurements of kernels, kept likewise for each device; made with the first
     mirror.duckdb               the mirror; may be deleted at any moment
     cleaned                     empty; its time is when the store was last cleaned by itself
 
@@ -20,7 +21,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cache_engine.model.key import CacheKey, is_key
@@ -30,9 +31,13 @@ SHARDS = tuple(f"{number:02x}" for number in range(256))
 
 @dataclass(frozen=True, slots=True)
 class StoreLayout:
-    """Paths below ``root``, which is absolute."""
+    """Paths below ``root``, which is absolute.
+
+    ``results`` is the folder of what ``store.results`` keeps: those of the evaluator, or those of ``for_timings``.
+    """
 
     root: Path
+    results: str = "evaluations"
 
     @property
     def marker(self) -> Path:
@@ -76,8 +81,17 @@ class StoreLayout:
 
     @property
     def evaluations(self) -> Path:
-        """Results of the evaluator."""
-        return self.root / "evaluations"
+        """Results of the evaluator; in the layout for timings, these."""
+        return self.root / self.results
+
+    @property
+    def timings(self) -> Path:
+        """Measurements of kernels. There is no such folder before the first."""
+        return self.root / "timings"
+
+    def for_timings(self) -> StoreLayout:
+        """The same store, with the timings where the evaluator's results are otherwise."""
+        return replace(self, results=self.timings.name)
 
     @property
     def mirror(self) -> Path:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cache_engine import engine, housekeeping, integrity
 from cache_engine.config import Settings
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.artifact import Artifact
 from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey
+from cache_engine.model.measurement import Measurement
 from cache_engine.policy.plan import Limits
 from cache_engine.selection import Selection, Selector, describe
 from cache_engine.stages import COMPILE, StageClock
@@ -24,8 +26,9 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold
 from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack
+from cache_engine.store.timings import Timings
 from cache_engine.transfer import export_pack, import_pack
-from tests.helpers import blob_file, fill, make_entry, make_store, publish, record_file
+from tests.helpers import INVENTED_GPU, blob_file, fill, invented_timing, make_entry, make_store, publish, record_file
 
 ENTRIES = 6
 FRESH = 50
@@ -64,6 +67,8 @@ class Promise:
         more: what the operation adds to the journal.
         results: latencies that each key of an evaluation may have (``None``: it is not there), as ``served``.
         results_finished: the latency of each once the operation was acknowledged.
+        timings: keys that there were timings of before.
+        timed: the key whose timing the operation adds.
     """
 
     served: dict[CacheKey, set[bytes | None]]
@@ -74,6 +79,8 @@ class Promise:
     more: Counts = field(default_factory=Counts)
     results: dict[str, set[float | None]] = field(default_factory=dict)
     results_finished: dict[str, float | None] = field(default_factory=dict)
+    timings: frozenset[str] = frozenset()
+    timed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +270,32 @@ def _counting(store: DiskStore) -> Action:
     return act
 
 
+def _timing_of(seed: int) -> Measurement:
+    return invented_timing(PROBLEM, KernelConfig(64, 64, 32, 2, 2, 3), 10.0, key=make_entry(seed)[0])
+
+
+def _before_timing(store: DiskStore) -> Promise:
+    """Timings in a snapshot and in a log."""
+    promise, timings = _filled(store), Timings(store.layout, durable=False)
+    for seed in range(3):
+        timings.add([_timing_of(seed)])
+        if seed == 1:
+            timings._file(INVENTED_GPU.digest()).fold()
+    timings.close()
+    keys = frozenset(make_entry(seed)[0] for seed in range(3))
+    return replace(promise, timings=keys, timed=make_entry(3)[0])
+
+
+def _timing(store: DiskStore) -> Action:
+    def act() -> object:
+        timings = Timings(store.layout, durable=True, lock_timeout_s=_WAIT_S)
+        timings.add([_timing_of(3)])
+        timings.close()
+        return True
+
+    return act
+
+
 def _before_syncing(store: DiskStore) -> Promise:
     """A mirror that has seen some of it."""
     promise = _filled(store)
@@ -347,6 +380,7 @@ OPERATIONS = {
     "import": Operation(_before_importing, _importing, may_raise=("OSError", "StoreError")),
     "fold": Operation(_filled, _folding),
     "count": Operation(_before_counting, _counting, may_raise=(), sure=False),
+    "time": Operation(_before_timing, _timing),
     "sync": Operation(_before_syncing, _syncing, may_raise=("MirrorError",), mirrored=True),
     "get, missing": Operation(_before_a_miss, _getting, may_raise=(), sure=False),
     "get, there": Operation(_before_a_hit, _getting, may_raise=(), sure=False),

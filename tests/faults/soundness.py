@@ -16,9 +16,10 @@ from cache_engine.policy.plan import Limits
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.layout import fingerprint_of_results_name, key_of_blob_name
+from cache_engine.store.timings import Timings
 from tests.faults.operations import Counts, Promise
 
-WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR = (
+WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR, TIMINGS = (
     "wrong bytes",
     "lost",
     "seen as corrupt",
@@ -27,6 +28,7 @@ WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR = (
     "leftovers after tidying",
     "damage after tidying",
     "mirror",
+    "timings",
 )
 _MIRRORED = (
     "kernels",
@@ -37,6 +39,7 @@ _MIRRORED = (
     "evaluations",
     "evaluation_usage",
     "accelerators",
+    "timings",
 )
 
 
@@ -106,8 +109,7 @@ def troubles(
     found += [Trouble(LEFTOVERS, path.name) for path in leftovers(store)]
     found += [Trouble(DAMAGE, f"{finding.kind} {finding.path}") for finding in integrity.check(store)]
     found += [*_served(store, promise, done), *_counted(store, promise, exact=done and not refused)]
-    found += _kept(store, promise, done)
-    return found
+    return [*found, *_kept(store, promise, done), *_timed(store, promise, done)]
 
 
 def _served(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]:
@@ -165,6 +167,14 @@ def _kept(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]:
         yield Trouble(WRONG_BYTES, f"result {key}")
     if promise.results and any(row.get("corrupt_lines") or "error" in row for row in kept.summaries()):
         yield Trouble(CORRUPT, "results")
+
+
+def _timed(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]:
+    """Every timing that was kept is there."""
+    there = {one.key for one in Timings(store.layout)}
+    promised = promise.timings | {promise.timed} if done and promise.timed else promise.timings
+    if missing := promised - there:
+        yield Trouble(TIMINGS, f"those of {', '.join(key[:12] for key in sorted(missing))} are lost")
 
 
 def _content(store: DiskStore, *, rebuild: bool) -> dict[str, list[Any]]:

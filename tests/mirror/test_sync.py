@@ -19,13 +19,16 @@ from hypothesis import strategies as st
 from cache_engine.errors import MirrorError
 from cache_engine.mirror import sync as sync_module
 from cache_engine.mirror.sync import Mirror
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey
 from cache_engine.stats import CORRUPT, PUBLISH
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold
-from tests.helpers import fill, make_store, publish, record_file
+from cache_engine.store.timings import Timings
+from tests.helpers import fill, invented_timing, make_store, publish, record_file
 
-TABLES = ("kernels", "usage", "events", "totals", "periods", "misses", "unreadable")
+TABLES = ("kernels", "usage", "events", "totals", "periods", "misses", "unreadable", "timings")
 
 
 def _content(mirror: Mirror) -> dict[str, list[Any]]:
@@ -93,7 +96,21 @@ def _replace(path: Path, data: bytes) -> None:
 
 OPERATIONS = st.lists(
     st.sampled_from(
-        ["publish", "delete", "damage", "hit", "miss", "wait", "event", "clock", "fold", "reopen", "sync", "settle"]
+        [
+            "publish",
+            "delete",
+            "damage",
+            "hit",
+            "miss",
+            "wait",
+            "event",
+            "clock",
+            "fold",
+            "reopen",
+            "time",
+            "sync",
+            "settle",
+        ]
     ),
     max_size=25,
 )
@@ -135,6 +152,10 @@ def test_after_any_history_the_mirror_equals_one_built_anew(
             journal.event(generator.choice([PUBLISH, CORRUPT]), key=key, compile_us=generator.randrange(1000))
         elif operation == "fold":
             fold(layout.journal, layout.temp, keep=lambda key: record_file(store, CacheKey(key)).exists())
+        elif operation == "time":
+            timed = GemmProblem(generator.randrange(1, 9), 64, 64, arch="sm_90")
+            config, at = KernelConfig(64, 64, 32, 2, 2, 3), generator.random() * 1e9
+            Timings(layout, durable=False).add([invented_timing(timed, config, 5.0, key=key, measured_at=at)])
         elif operation == "reopen":
             journal.close()
             journal = Journal(layout.journal, 3600.0, now=now)

@@ -1,0 +1,126 @@
+"""Measured history: which configs were fastest for a problem, on the local GPU or on a named one.
+
+Only what was verified counts, and of each config only its latest timing. Measurements are those of the same problem in
+everything but m, which may be off by a factor of two, the nearest first: with twice the rows a tile divides them much
+as before, with more it does not. A process reads its store's measurements once, when it first chooses a config, so its
+keys do not change under it but by its own measuring.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from cache_engine.model.artifact import RecordedProblem
+from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.measurement import Measurement
+from cache_engine.process import renew_after_fork
+from cache_engine.store.timings import Timings
+
+_log = logging.getLogger(__name__)
+
+NEAREST = 2.0
+"""How far m may be off: by this factor, either way."""
+
+_Kind = tuple[object, ...]
+_Rankings = dict[_Kind, dict[int, list[Measurement]]]
+
+
+class History:
+    """Verified measurements by problem. Safe to use from several threads at once."""
+
+    def __init__(self, timings: Callable[[], Timings], device: str | None = None) -> None:
+        """Reads nothing yet.
+
+        Args:
+            timings: gives the measurements there are.
+            device: whose: a GPU's name, or the first digits of its fingerprint. By default the local GPU, so without
+                one there is no history.
+        """
+        self._timings = timings
+        self._device = device
+        self._lock = threading.Lock()
+        self._read: _Rankings | None = None
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
+    def rankings(self, problem: GemmProblem) -> Sequence[list[Measurement]]:
+        """For each m that was measured near the problem's, the nearest first: its configs' timings, fastest first."""
+        known = self._read
+        if known is None:
+            with self._lock:
+                known = self._read = _rank(self._measurements())
+        by_m = known.get(_kind(RecordedProblem.of(problem), problem.arch or "")) if known else None
+        if not by_m:
+            return ()
+        distance = {m: max(m / problem.m, problem.m / m) for m in by_m}
+        return [by_m[m] for m in sorted(by_m, key=lambda m: (distance[m], m)) if distance[m] <= NEAREST]
+
+    def forget(self) -> None:
+        """Has the measurements read again when they are next asked for."""
+        self._read = None
+
+    def in_words(self, measurement: Measurement) -> str:
+        """As what chose a config."""
+        return f"measured on {measurement.device.name}: {measurement.median_us:.4g} µs at m = {measurement.problem.m}"
+
+    def _measurements(self) -> list[Measurement]:
+        """Those of the device; none where they cannot be read, which keeps nobody from their kernel."""
+        timings = self._timings()
+        try:
+            if not timings.exist():
+                return []
+            if self._device is not None:
+                return self._of_named(timings, self._device)
+        except OSError as error:
+            _log.warning("timings cannot be read, and the cost model chooses: %s", error)
+            return []
+        from cache_engine.device.probe import gpu
+
+        device = gpu()
+        return timings.of_device(device.digest()) if isinstance(device, DeviceFingerprint) else []
+
+    def _of_named(self, timings: Timings, name: str) -> list[Measurement]:
+        """Those of the named device; where several have the name, of the one that was measured on last."""
+        wanted = name.lower()
+        named = []
+        for fingerprint in timings.fingerprints():
+            there = timings.of_device(fingerprint)
+            by_digits = len(wanted) >= 4 and fingerprint.startswith(wanted)
+            if there and (by_digits or there[0].device.name.lower() == wanted):
+                named.append(there)
+        if named:
+            return max(named, key=lambda there: there[0].measured_at)
+        _log.warning(
+            "there are no timings of %r, and the cost model chooses; gemm-cache timings ls lists what there is", name
+        )
+        return []
+
+
+def _rank(measurements: list[Measurement]) -> _Rankings:
+    """By problem without m, then by m: the configs that their latest timing verified, fastest first."""
+    latest: dict[tuple[_Kind, int, str, str, KernelConfig], Measurement] = {}
+    for one in measurements:  # newest first
+        latest.setdefault((_kind(one.problem, one.arch), one.problem.m, one.family, one.compiler, one.config), one)
+    found: _Rankings = {}
+    for (kind, m, *_), one in latest.items():
+        if one.verified and m > 0:
+            found.setdefault(kind, {}).setdefault(m, []).append(one)
+    for by_m in found.values():
+        for ranked in by_m.values():
+            ranked.sort(key=lambda one: one.median_us)
+    return found
+
+
+def _kind(problem: RecordedProblem, arch: str) -> _Kind:
+    """What measurements must have in common with a problem: everything but m."""
+    _m, *rest = msgspec.structs.astuple(problem)  # m is the first field
+    return (*rest, arch)

@@ -1,0 +1,78 @@
+"""Taking measurements of kernels over into the mirror. They are few: when any are new, all are read."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cache_engine.errors import StoreError
+from cache_engine.mirror import rows
+from cache_engine.model.measurement import Measurement
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.timings import Timings
+
+if TYPE_CHECKING:
+    import duckdb
+
+_LOCK_TIMEOUT_S = 10.0
+
+
+def timings_state(layout: StoreLayout) -> list[tuple[str, int, int, int]]:
+    """What identifies the content of all timing files: equal states mean that nothing was written in between."""
+    found = []
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(layout.timings) as files:
+        for file in files:
+            with suppress(FileNotFoundError):
+                status = file.stat(follow_symlinks=False)
+                found.append((file.name, status.st_ino, status.st_size, status.st_mtime_ns))
+    return sorted(found)
+
+
+def sync_timings(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> tuple[int, bool]:
+    """Takes over what changed; returns how many measurements were read or went, and whether all could be read."""
+    # Before reading: what is added meanwhile is seen as a change next time.
+    state = msgspec.json.encode(timings_state(layout)).decode()
+    known = connection.execute("SELECT state FROM timings_read").fetchone()
+    if known == (state,):
+        return 0, True
+    found, settled = _read(layout)
+    gone = connection.execute("DELETE FROM timings RETURNING key").fetchall()
+    rows.insert(connection, "timings", [_row(one) for one in found])
+    connection.execute("DELETE FROM timings_read")
+    if settled:
+        rows.insert(connection, "timings_read", [(state,)])
+    return len(found) + len(gone), settled
+
+
+def _read(layout: StoreLayout) -> tuple[list[Measurement], bool]:
+    from cache_engine.store.results import UnknownResults
+
+    timings, found, settled = Timings(layout, durable=False, lock_timeout_s=_LOCK_TIMEOUT_S), [], True
+    for fingerprint in timings.fingerprints():
+        try:
+            found += timings.read_device(fingerprint)
+        except UnknownResults:
+            pass  # and stays so
+        except (StoreError, OSError):
+            settled = False
+    return found, settled
+
+
+def _row(one: Measurement) -> rows.Row:
+    """The row of ``timings`` for a measurement, in the order of the columns."""
+    p = one.problem
+    numbers = ("p10_us", "p90_us", "tflops", "reference_median_us", "speed_ratio", "max_rel_error")
+    return (
+        one.key, one.family, one.compiler, one.arch, str(one.config), one.config_from, p.m, p.n, p.k, p.batch, p.dtype,
+        p.out_dtype, p.layout, p.epilogue, one.device.name, one.device.digest(), one.device.driver, one.median_us,
+        *(_number(one.timing.get(name)) for name in numbers), one.verified, one.measured_at, one.measured_by,
+        msgspec.json.encode(one.timing).decode(),
+    )  # fmt: skip
+
+
+def _number(value: Any) -> float | None:
+    """What another version measured may be something else, or a number that fits nowhere."""
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else None

@@ -1,0 +1,160 @@
+"""Timing the configs that the cost model thinks best, so that the one that is best serves from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cache_engine.compilers import COMPILERS
+from cache_engine.engine import Cache, CompiledKernel
+from cache_engine.errors import GemmCacheError, GpuRequired
+from cache_engine.kernels.select import choose, ranking
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.measurement import TUNED
+from cache_engine.selection import Selection
+from cache_engine.warm import side_by_side
+
+if TYPE_CHECKING:
+    from cache_engine.device.timer import Timing
+
+MODEL_CLOCK_KHZ = 1_410_000
+"""The clock that predicted cycles are told as time at, where no GPU is here: that of the A100, whose rates the cost
+model uses (NVIDIA A100 white paper)."""
+
+TOP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A config worth timing.
+
+    Attributes:
+        selection: the kernel it makes.
+        predicted_cycles: by the cost model, which ranks and promises nothing.
+        tier: which tier has that kernel; ``None`` when it must be compiled.
+    """
+
+    selection: Selection
+    predicted_cycles: float
+    tier: str | None
+
+    def predicted_us(self, clock_khz: int) -> float:
+        """The same as a time."""
+        return self.predicted_cycles / clock_khz * 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What became of a candidate: its timing, or in words why there is none; and why that could not be kept."""
+
+    candidate: Candidate
+    timing: Timing | None
+    error: str = ""
+    unkept: str = ""
+
+    @property
+    def trouble(self) -> str:
+        """Why it will not be chosen however fast it is; empty when it may be."""
+        if self.timing is not None and not self.timing.verified:
+            return f"its result is wrong: the largest relative error is {self.timing.max_rel_error:.2g}"
+        return self.error or (self.unkept and f"it was not kept: {self.unkept}")
+
+
+def candidates(
+    cache: Cache,
+    problem: GemmProblem,
+    families: Sequence[str] = (),
+    compiler: str | None = None,
+    top: int = TOP,
+) -> list[Candidate]:
+    """The configs to time, the best predicted first.
+
+    Args:
+        families: of these, so many each; by default of the one that serves without measurements.
+        compiler: which compiler makes them; by default the one of each family.
+
+    Raises:
+        UsageError: when the request cannot be right.
+        CompilerMissing: when the compiler is not installed.
+    """
+    problem = cache.targeted(problem)
+    if not families:
+        cache.select(problem, compiler=compiler)  # refuses a compiler that there is not
+        families = (choose(problem, templates=COMPILERS[compiler or "nvrtc"].takes)[0].name,)
+    found = []
+    for family in dict.fromkeys(families):
+        for cycles, config in ranking(problem, family)[:top]:
+            selection = cache.select(problem, family=family, compiler=compiler, config=config)
+            there = cache.look_up(selection.key)
+            found.append(Candidate(selection, cycles, None if there is None else there.tier))
+    return sorted(found, key=lambda candidate: candidate.predicted_cycles)
+
+
+def tune(
+    cache: Cache,
+    chosen: Sequence[Candidate],
+    jobs: int | None = None,
+    on_compiled: Callable[[], None] = lambda: None,
+    on_timed: Callable[[], None] = lambda: None,
+    timer: Callable[[CompiledKernel], Timing] | None = None,
+) -> list[Tuned]:
+    """Compiles candidates, several at a time, then times one after the other and keeps every timing.
+
+    One that fails does not keep the others from being timed.
+
+    Args:
+        timer: what times a kernel; by default the local GPU.
+
+    Returns:
+        One result per candidate, in their order.
+
+    Raises:
+        GpuRequired: when there is no GPU; before anything is compiled.
+        NotHereError: when something is not installed, so that none can be made.
+    """
+    if timer is None:
+        from cache_engine.device.probe import require_gpu
+
+        require_gpu("timing kernels")
+        timer = _on_the_gpu
+    gets = [
+        partial(
+            cache.get_or_compile,
+            one.selection.problem,
+            family=one.selection.family.name,
+            compiler=one.selection.compiler.name,
+            config=one.selection.config,
+        )
+        for one in chosen
+    ]
+    made: dict[int, CompiledKernel | GemmCacheError] = {}
+    for number, got in side_by_side(gets, jobs):
+        made[number] = got
+        on_compiled()
+    done = []
+    for number, one in enumerate(chosen):
+        done.append(_timed(cache, one, made[number], timer))
+        on_timed()
+    return done
+
+
+def _timed(
+    cache: Cache, one: Candidate, kernel: CompiledKernel | GemmCacheError, timer: Callable[[CompiledKernel], Timing]
+) -> Tuned:
+    if isinstance(kernel, GemmCacheError):
+        return Tuned(one, None, str(kernel))
+    try:
+        timing = timer(kernel)
+    except GpuRequired:
+        raise
+    except (GemmCacheError, RuntimeError, MemoryError) as error:  # the last two are what CuPy's are
+        return Tuned(one, None, str(error) or type(error).__name__)
+    return Tuned(one, timing, unkept=cache.keep_timing(kernel, timing, TUNED))
+
+
+def _on_the_gpu(kernel: CompiledKernel) -> Timing:
+    from cache_engine.device.timer import time_kernel
+
+    return time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem)

@@ -1,0 +1,382 @@
+"""Timings are kept: none is lost, what is damaged is set aside, and what other versions measured comes through.
+
+Every timing here is invented: input for the store, not a measurement.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from xxhash import xxh3_64_hexdigest
+
+from cache_engine import integrity
+from cache_engine.device.timer import Timing
+from cache_engine.engine import Cache, open_cache
+from cache_engine.errors import CorruptEntry
+from cache_engine.integrity import Kind
+from cache_engine.mirror import queries
+from cache_engine.mirror.sync import Mirror
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.policy.plan import Limits
+from cache_engine.store import results
+from cache_engine.store.disk import DiskStore, open_store
+from cache_engine.store.journal import Journal
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.results import UnknownResults
+from cache_engine.store.timings import Timings, decode, encode
+from tests.helpers import INVENTED_GPU, fill, invented_timing, make_entry
+
+PROBLEM = GemmProblem(16, 4096, 7168, arch="sm_90")
+CONFIG = KernelConfig(64, 64, 32, 2, 2, 3)
+OTHER_GPU = replace(INVENTED_GPU, driver="13.1")
+DIGEST = INVENTED_GPU.digest()
+
+
+@pytest.fixture
+def timings(store: DiskStore) -> Iterator[Timings]:
+    opened = Timings(store.layout, durable=False)
+    yield opened
+    opened.close()
+
+
+def fill_timings(layout: StoreLayout, count: int) -> None:
+    """Adds timings of the invented GPU: the first so many times in µs."""
+    kept = Timings(layout, durable=False)
+    kept.add(invented_timing(PROBLEM, CONFIG, float(number)) for number in range(1, count + 1))
+    kept.close()
+
+
+def medians(layout: StoreLayout) -> list[float]:
+    return sorted(one.median_us for one in Timings(layout))
+
+
+def snapshot_file(layout: StoreLayout) -> Path:
+    return layout.for_timings().results_file(DIGEST)
+
+
+def test_all_that_was_measured_comes_back_in_another_process(store: DiskStore, timings: Timings) -> None:
+    made = invented_timing(PROBLEM, CONFIG, 12.5, tflops=75.0, repeats=50, max_rel_error=1e-3)
+    timings.add([made])
+    timings.close()
+    assert list(Timings(store.layout)) == [made]
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom cache_engine.store.disk import open_store\n"
+        "from cache_engine.store.timings import Timings\n"
+        "(one,) = Timings(open_store(Path(sys.argv[1])))\nprint(one.median_us, one.device.name, one.problem.n)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(store.layout.root)], capture_output=True, text=True)
+    assert done.stdout == "12.5 Invented GPU 4096\n", done.stderr
+
+
+def test_every_field_of_a_timing_is_kept_whatever_a_later_version_adds(cache: Cache) -> None:
+    """Nobody names them on the way."""
+
+    @dataclass(frozen=True, slots=True)
+    class LaterTiming(Timing):
+        sm_temperature: int | None = 61
+        samples_us: tuple[float, ...] = (1.0, 2.0)
+
+    values = {field.name: 1.5 for field in fields(Timing) if field.name not in ("device", "verified")}
+    timing = LaterTiming(device=INVENTED_GPU, verified=True, **values)  # type: ignore[arg-type]
+    kernel = cache.get_or_compile(GemmProblem(8, 8, 8, dtype="fp32", arch="sm_90"))  # type: ignore[arg-type]
+    assert cache.keep_timing(kernel, timing) == ""
+    (kept,) = cache.timings
+    expected = {**msgspec.to_builtins(timing)}
+    del expected["device"]
+    assert kept.timing == msgspec.json.decode(msgspec.json.encode(expected))
+    assert {"sm_temperature", "samples_us", *values} <= set(kept.timing)
+    assert (kept.device, kept.key, kept.config) == (INVENTED_GPU, kernel.key, kernel.record.config)
+    assert (kept.family, kept.compiler, kept.arch, kept.config_from) == ("simt", "nvrtc", "sm_90", "cost model")
+    assert (kept.problem.m, kept.problem.n, kept.problem.k, kept.problem.dtype) == (8, 8, 8, "fp32")
+    assert kept.measured_by.startswith("gemm-cache ")
+
+
+def test_what_is_no_number_is_kept_as_nothing() -> None:
+    """JSON has no NaN; an element never written makes the error one."""
+    back = decode(encode(invented_timing(PROBLEM, CONFIG, 3.0, max_rel_error=float("nan"), verified=False)))
+    assert back.timing["max_rel_error"] is None
+    assert not back.verified
+
+
+def test_a_timing_with_fields_of_a_later_version_is_read_and_one_of_an_earlier_too() -> None:
+    """The checksum is that of the bytes, not of what this version makes of them."""
+
+    def changed(change: dict[str, object], drop: str = "") -> bytes:
+        inner = json.loads(encode(invented_timing(PROBLEM, CONFIG, 3.0)))["measurement"]
+        inner["problem"].pop(drop, None)
+        inner["problem"].update(change)
+        raw = json.dumps(inner).encode()
+        return b'{"checksum": "xxh3:%b", "measurement": %b}' % (xxh3_64_hexdigest(raw).encode(), raw)
+
+    assert decode(changed({"specialised": "exactly"})).median_us == 3.0
+    assert decode(changed({}, drop="epilogue")).problem.epilogue == ""
+
+
+@pytest.mark.parametrize(
+    ("timing", "named"),
+    [
+        ({"median_us": 0.0}, "median_us"),
+        ({"median_us": None}, "median_us"),
+        ({"median_us": "fast"}, "median_us"),
+        ({"median_us": 10**400}, "median_us"),
+        ({"verified": 1}, "verified"),
+        ({"verified": None}, "verified"),
+    ],
+)
+def test_a_timing_that_cannot_be_right_is_refused(timing: dict[str, object], named: str) -> None:
+    forged = msgspec.structs.replace(
+        invented_timing(PROBLEM, CONFIG, 3.0), timing={"median_us": 3.0, "verified": True, **timing}
+    )
+    with pytest.raises(CorruptEntry, match=named):
+        decode(encode(forged))
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"7", b'{"checksum": "xxh3:0", "measurement": {}}', b"\xff", b"[" * 10**5])
+def test_bytes_that_are_no_timing_are_refused(data: bytes) -> None:
+    with pytest.raises(CorruptEntry):
+        decode(data)
+
+
+def test_devices_are_kept_apart_by_everything_that_can_change_speed(store: DiskStore, timings: Timings) -> None:
+    others = [
+        replace(INVENTED_GPU, **{field.name: getattr(INVENTED_GPU, field.name) * 2})  # text twice, numbers doubled
+        for field in fields(INVENTED_GPU)
+    ]
+    devices = [INVENTED_GPU, *others]
+    assert len({device.digest() for device in devices}) == len(devices)
+    timings.add(invented_timing(PROBLEM, CONFIG, 1.0 + number, device=device) for number, device in enumerate(devices))
+    for number, device in enumerate(devices):
+        (one,) = timings.of_device(device.digest())
+        assert (one.device, one.median_us) == (device, 1.0 + number)
+    assert {device.fingerprint for device in timings.devices()} == {device.digest() for device in devices}
+
+
+def test_a_store_without_timings_has_no_folder_for_them(store: DiskStore, timings: Timings) -> None:
+    fill(store, 2)
+    assert not timings.exist()
+    assert not store.layout.timings.exists()
+    assert list(timings) == []
+    assert list(integrity.check(store)) == []
+
+
+def test_a_file_in_the_folders_place_harms_nobody(cache: Cache) -> None:
+    cache.layout.timings.write_text("no folder")
+    kernel = cache.get_or_compile(PROBLEM)
+    assert kernel.config_from == "cost model"
+    timing = Timing(INVENTED_GPU, 1.0, 1.0, 1.0, 1, 1.0, 0.0, True)
+    assert cache.keep_timing(kernel, timing) == "the store refused it: File exists"
+    assert list(cache.timings) == []
+    assert cache.verify() == []
+    assert cache.search("sm_90")[0]["key"] == kernel.key
+
+
+def test_with_caching_switched_off_nothing_is_kept_and_that_is_said() -> None:
+    with open_cache(enable_caching=False) as cache:
+        kernel = cache.get_or_compile(PROBLEM)
+        timing = Timing(INVENTED_GPU, 1.0, 1.0, 1.0, 1, 1.0, 0.0, True)
+        assert cache.keep_timing(kernel, timing) == "caching is switched off"
+
+
+def _add_many(root: Path, first: int, count: int) -> None:
+    results._FOLD_BYTES = 20_000  # folds now and then, while others write
+    kept = Timings(open_store(root), durable=False)
+    for number in range(first, first + count):
+        kept.add([invented_timing(PROBLEM, CONFIG, float(number))])
+    kept.close()
+
+
+def test_8_processes_with_60_timings_each_lose_nothing(store: DiskStore) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_add_many, args=(store.layout.root, 1 + 60 * number, 60)) for number in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * 8
+    assert medians(store.layout) == list(range(1, 481))
+
+
+def test_a_killed_writer_loses_nothing_that_was_kept(store: DiskStore) -> None:
+    code = (
+        "import sys\nfrom tests.timings.test_storing import *\nresults._FOLD_BYTES = 5000\n"
+        "kept = Timings(open_store(Path(sys.argv[1])), durable=False)\n"
+        "for number in range(1, 10**6):\n"
+        "    kept.add([invented_timing(PROBLEM, CONFIG, float(number))])\n    print(number, flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, store.layout.root], stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        acknowledged = [int(writer.stdout.readline()) for _ in range(40)]
+        writer.send_signal(signal.SIGKILL)
+        acknowledged += [int(line) for line in writer.stdout if line.endswith("\n")]
+    assert set(medians(store.layout)) >= set(acknowledged)
+
+
+def test_a_forked_child_adds_beside_its_parent(store: DiskStore, timings: Timings) -> None:
+    timings.add([invented_timing(PROBLEM, CONFIG, 1.0)])
+    child = os.fork()
+    if child == 0:
+        timings.add([invented_timing(PROBLEM, CONFIG, 2.0)])
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    timings.add([invented_timing(PROBLEM, CONFIG, 3.0)])
+    assert medians(store.layout) == [1.0, 2.0, 3.0]
+
+
+def test_a_damaged_file_is_set_aside_and_what_the_log_has_counts(
+    store: DiskStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill_timings(store.layout, 3)
+    Timings(store.layout)._file(DIGEST).fold()
+    fill_timings(store.layout, 1)
+    snapshot_file(store.layout).write_bytes(b'{"version": "0')
+    assert medians(store.layout) == [1.0]
+    assert [path.read_bytes() for path in store.layout.quarantine.iterdir()] == [b'{"version": "0']
+    assert "damaged" in caplog.text
+    fill_timings(store.layout, 2)
+    assert medians(store.layout) == [1.0, 1.0, 2.0]
+
+
+def test_one_damaged_timing_is_passed_over_and_said(store: DiskStore, caplog: pytest.LogCaptureFixture) -> None:
+    fill_timings(store.layout, 3)
+    Timings(store.layout)._file(DIGEST).fold()
+    path = snapshot_file(store.layout)
+    path.write_bytes(path.read_bytes().replace(b'"median_us":2.0', b'"median_us":0.5'))
+    assert medians(store.layout) == [1.0, 3.0]
+    assert "a timing does not match its checksum; it is passed over" in caplog.text
+
+
+def test_timings_of_another_device_in_a_devices_file_are_passed_over(store: DiskStore) -> None:
+    fill_timings(store.layout, 1)
+    Timings(store.layout).add([invented_timing(PROBLEM, CONFIG, 9.0, device=OTHER_GPU)])
+    layout = store.layout.for_timings()
+    layout.results_log(OTHER_GPU.digest(), 0).replace(layout.results_log(DIGEST, 1))
+    assert medians(store.layout) == [1.0]
+
+
+def test_an_unknown_format_is_left_alone(store: DiskStore, timings: Timings) -> None:
+    fill_timings(store.layout, 1)
+    Timings(store.layout)._file(DIGEST).fold()
+    path = snapshot_file(store.layout)
+    path.write_bytes(json.dumps({**json.loads(path.read_bytes()), "cache_format_version": "9.0"}).encode())
+    before = path.read_bytes()
+    with pytest.raises(UnknownResults, match=r"9\.0"):
+        timings.add([invented_timing(PROBLEM, CONFIG, 2.0)])
+    assert list(timings) == []
+    (finding,) = integrity.check(store)
+    assert (finding.kind, finding.is_damage) == (Kind.UNKNOWN_FORMAT, False)
+    assert path.read_bytes() == before
+
+
+# ---- verify, clean ----
+
+
+def _flipped_in_the_snapshot(layout: StoreLayout) -> None:
+    Timings(layout)._file(DIGEST).fold()
+    path = snapshot_file(layout)
+    path.write_bytes(path.read_bytes().replace(b'"median_us":2.0', b'"median_us":0.5'))
+
+
+def _flipped_in_the_log(layout: StoreLayout) -> None:
+    (path,) = layout.timings.glob("*.log")
+    path.write_bytes(path.read_bytes().replace(b'"median_us":2.0', b'"median_us":0.5'))
+
+
+def _half_written(layout: StoreLayout) -> None:
+    """What a killed writer leaves, once another has written after it."""
+    (path,) = layout.timings.glob("*.log")
+    data = path.read_bytes()
+    start = data.rindex(b"\n", 0, data.index(b'"median_us":2.0')) + 1
+    path.write_bytes(data[:start] + data[start : start + 100] + data[data.index(b"\n", start) :])
+
+
+@pytest.mark.parametrize("damage", [_flipped_in_the_snapshot, _flipped_in_the_log, _half_written])
+def test_damage_is_found_set_aside_and_the_rest_goes_on(store: DiskStore, damage: object) -> None:
+    fill_timings(store.layout, 3)
+    damage(store.layout)  # type: ignore[operator]
+    files = {path: path.read_bytes() for path in store.layout.timings.iterdir()}
+    (finding,) = findings = list(integrity.check(store))
+    assert (finding.kind, finding.cause) == (Kind.CORRUPT_TIMINGS, "1 of 3 timings are damaged")
+    assert {path: path.read_bytes() for path in store.layout.timings.iterdir()} == files, "checking changes nothing"
+    journal = Journal(store.layout.journal, 3600.0)
+    assert integrity.repair(store, journal, findings) == findings
+    assert list(integrity.check(store)) == []
+    assert medians(store.layout) == [1.0, 3.0]
+    assert set(files.values()) <= {path.read_bytes() for path in store.layout.quarantine.iterdir()}
+    fill_timings(store.layout, 1)
+    assert list(integrity.check(store)) == []
+
+
+def test_a_file_that_cannot_be_read_at_all_is_found_and_set_aside(store: DiskStore) -> None:
+    fill_timings(store.layout, 2)
+    snapshot_file(store.layout).write_bytes(b"\0" * 1000)
+    (store.layout.timings / "notes.txt").write_text("mine")
+    findings = list(integrity.check(store))
+    assert [finding.kind for finding in findings] == [Kind.MISNAMED, Kind.CORRUPT_TIMINGS]
+    assert snapshot_file(store.layout).read_bytes() == b"\0" * 1000, "checking changes nothing"
+    assert integrity.repair(store, Journal(store.layout.journal, 3600.0), findings) == findings
+    assert list(integrity.check(store)) == []
+    assert medians(store.layout) == [1.0, 2.0]
+    assert {b"\0" * 1000, b"mine"} <= {path.read_bytes() for path in store.layout.quarantine.iterdir()}
+
+
+def test_timings_outlive_the_kernels_they_are_of(tmp_path: Path) -> None:
+    with open_cache(tmp_path / "store", durability="fast") as cache:
+        keys = fill(DiskStore(cache.layout, durable=False), 3)
+        cache.timings.add(invented_timing(PROBLEM, CONFIG, 5.0, key=key) for key in keys)
+        cache.clean(Limits(everything=True))
+        assert list(cache.records()) == []
+        assert {one.key for one in cache.timings} == set(keys)
+
+
+# ---- The mirror ----
+
+
+def test_the_mirror_tells_a_kernels_timings_newest_first(store: DiskStore, timings: Timings) -> None:
+    key, mirror = make_entry()[0], Mirror(store)
+    mirror.sync()
+    more: dict[str, Any] = {"tflops": 70.5, "reference_median_us": 9.0, "speed_ratio": 0.9, "max_rel_error": 1e-3}
+    timings.add(
+        [
+            invented_timing(PROBLEM, CONFIG, 10.0, key=key, measured_at=100.0, **more),
+            invented_timing(PROBLEM, CONFIG, 11.0, key=key, measured_at=300.0, device=OTHER_GPU, verified=False),
+            invented_timing(PROBLEM, CONFIG, 12.0, measured_at=200.0),
+        ]
+    )
+    synced = mirror.sync()
+    assert (synced.timings, synced.changed) == (3, True)
+    with mirror.read() as connection:
+        newest, oldest = queries.timings(connection, key)
+    assert oldest == {
+        "key": key, "device": "Invented GPU", "arch": "sm_90", "driver": "13.0", "m": 16, "n": 4096, "k": 7168,
+        "batch": 1, "median_us": 10.0, "p10_us": 10.0, "p90_us": 10.0, **more, "verified": True, "measured_at": 100.0,
+    }  # fmt: skip
+    assert (newest["median_us"], newest["verified"], newest["driver"]) == (11.0, False, "13.1")
+    assert newest["speed_ratio"] is newest["reference_median_us"] is newest["max_rel_error"] is None
+    assert not mirror.sync().changed
+    for path in store.layout.timings.iterdir():
+        path.unlink()
+    assert mirror.sync().timings == 3
+    with mirror.read() as connection:
+        assert queries.timings(connection, key) == []
+
+
+def test_hostile_timings_do_not_stop_the_mirror(store: DiskStore, timings: Timings) -> None:
+    hostile = replace(INVENTED_GPU, name="<b>'; DROP TABLE kernels; --\x1b[31m", sms=2**62)
+    timings.add([invented_timing(PROBLEM, CONFIG, 5.0, device=hostile, tflops=10**400, p10_us=[1], speed_ratio={})])
+    mirror = Mirror(store)
+    assert mirror.sync().timings == 1
+    with mirror.read() as connection:
+        (row,) = queries.timings(connection, "ab" * 32)
+    assert (row["device"], row["tflops"], row["p10_us"], row["speed_ratio"]) == (hostile.name, None, None, None)
