@@ -49,7 +49,7 @@ class Made:
 
 
 def made_by_toolchain(cache: Cache, ways: Iterable[dict[str, Any]]) -> list[Made]:
-    """Sums for each compiler and for what makes its kernels stale, the latest in use first.
+    """Sums for each compiler and for what makes its kernels stale: first the present ones, then the latest made.
 
     Args:
         ways: the rows of ``mirror.queries.made_with``.

@@ -153,7 +153,7 @@ def compile_missing(model: str, dtype: str, missing: dict[str, int]) -> None:
     if st.button(label, icon=":material/play_circle:", disabled=not count, key="compile-missing"):
         try:
             st.session_state[STARTED] = context.jobs().start(warm_command(model, dtype, missing))
-        except OSError as error:
+        except (GemmCacheError, OSError) as error:
             widgets.problem("The job cannot be started.", str(error))
     started = st.session_state.get(STARTED)
     if started is None:
@@ -163,7 +163,7 @@ def compile_missing(model: str, dtype: str, missing: dict[str, int]) -> None:
     except StoreError:
         del st.session_state[STARTED]
         return
-    words = {RUNNING: "Compiling in the background", DONE: "Compiled"}.get(state, "Compiling did not end well")
+    words = {RUNNING: "Compiling in the background", DONE: "Compiled"}.get(state, f"Compiling ended ({state})")
     st.page_link(
         "../pages/compile.py",
         label=f"{words}: look at the job",

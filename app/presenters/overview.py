@@ -56,7 +56,7 @@ def health(row: Row, lately: Sequence[Row], events: Iterable[Row], now: float) -
         _integrity(row, total(lately, "corruptions")),
         _locks(lately),
         _tiers(total(lately, "tier_failures")),
-        Check("Mirror", FINE, f"Up to date. The last change was taken over {human_age(now - row['synced_at'])}."),
+        Check("Mirror", FINE, f"It last took over a change {human_age(now - row['synced_at'])}."),
     ]
 
 
