@@ -12,7 +12,7 @@ from cache_engine.compilers.base import Compiler
 from cache_engine.compilers.diagnostics import warnings
 from cache_engine.compilers.flags import FAST_MATH, extra_flags
 from cache_engine.errors import CompileError, CompilerMissing, UsageError
-from cache_engine.kernels.family import Family, kernel_name
+from cache_engine.kernels.family import Family
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import render, template_digest
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem
@@ -40,7 +40,7 @@ class Selection:
     @property
     def name(self) -> str:
         """What the kernel is called."""
-        return kernel_name(self.family, self.problem, self.config)
+        return str(self.constants["KERNEL_NAME"])
 
     @property
     def extra_flags(self) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ class LoadedKernel:
         self._function = module.get_function(name)
         self._launch = launch
         self._workspace = cupy.zeros(launch.workspace_bytes, dtype=cupy.uint8) if launch.workspace_bytes else None
-        self._m = numpy.int32(problem.m)
+        self._m, self._n, self._k = (numpy.int32(size) for size in (problem.m, problem.n, problem.k))
         self._factor = numpy.dtype(_ARRAY_TYPES[problem.accumulate]).type
         driver.funcSetAttribute(
             self._function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared_bytes
@@ -75,6 +75,8 @@ class LoadedKernel:
         import numpy
 
         given = {
+            "n": self._n,
+            "k": self._k,
             "alpha": self._factor(operands.alpha),
             "beta": self._factor(operands.beta),
             "bias": operands.bias,

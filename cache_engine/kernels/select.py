@@ -103,7 +103,7 @@ def _best_config(family: str, problem: GemmProblem) -> KernelConfig:
     target = architecture(problem.arch or "")
     most_slices = _MOST_SLICES if FAMILIES[family].takes_epilogue else 1
     candidates = _candidates(family, problem.dtype, target.name)
-    m, n, k, batch, sms = problem.m, problem.n, problem.k, problem.batch, target.example_sms
+    (m, n, k, batch), sms = problem.planned_sizes, target.example_sms
     best, best_cycles = candidates[0].config, float("inf")
     for candidate in candidates:
         config = candidate.config

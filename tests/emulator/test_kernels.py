@@ -138,14 +138,14 @@ MISTAKES = [
         "tensor_core", "lane % 16, k + lane / 16 * CHUNK", "lane % 16, k + lane / 8 * CHUNK", id="a wrong ldmatrix row"
     ),
     pytest.param("tensor_core", "first_row + row < rows", "first_row + row <= rows", id="an edge off by one"),
-    pytest.param("tensor_core", "if (row >= m || column >= N) return;", "", id="a store not masked"),
-    pytest.param("tensor_core", "batch * N * K", "batch * N * (K + 8)", id="a wrong batch stride"),
+    pytest.param("tensor_core", "(!WHOLE_N && column >= sizes.n)", "false", id="a store not masked"),
+    pytest.param("tensor_core", "batch * sizes.n * sizes.k", "batch * sizes.n * (sizes.k + 8)", id="a wrong batch stride"),
     pytest.param(
         "tensor_core", "row * COLUMNS + chunk * CHUNK", "row * (COLUMNS + 8) + chunk * CHUNK", id="beyond shared memory"
     ),
     pytest.param("simt", "            sync_block();\n", "", id="a barrier dropped in the loop"),
-    pytest.param("simt", "row < rows && column < columns", "row < rows", id="an edge not checked"),
-    pytest.param("simt", "if (row >= m) return;", "", id="a row too many stored"),
+    pytest.param("simt", "(WHOLE_COLUMNS || column < columns)", "true", id="an edge not checked"),
+    pytest.param("simt", "if (!WHOLE_M && row >= sizes.m) return;", "", id="a row too many stored"),
     *(
         pytest.param("split", right, wrong, id=f"split-k: {what}")
         for right, wrong, what in (
@@ -155,8 +155,8 @@ MISTAKES = [
             ("tile * SPLIT_K * COUNT", "tile * COUNT", "tiles in each other's sums"),
             ("        fence();\n        sync_block();\n", "", "counted in before all have written"),
             (
-                "(K_TILES + SPLIT_K - 1) / SPLIT_K",
-                "K_TILES / SPLIT_K",
+                "(k_tiles + SPLIT_K - 1) / SPLIT_K",
+                "k_tiles / SPLIT_K",
                 "tiles of k left over",
             ),
         )
