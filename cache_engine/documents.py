@@ -99,6 +99,8 @@ def explanation(found: Explanation) -> Document:
         "compiler": chosen.compiler.name,
         "family": chosen.family.name,
         "config": msgspec.to_builtins(chosen.config),
+        "specialisation": chosen.problem.specialisation,
+        "opt_level": chosen.problem.opt_level,
         "compared": found.compared,
         "nearest": None
         if closest is None
@@ -208,6 +210,8 @@ def _about(kept: Record) -> Document:
         "compiler": kept.compiler,
         "family": kept.family,
         "config": msgspec.to_builtins(kept.config),
+        "specialisation": kept.problem.specialisation,
+        "opt_level": kept.problem.opt_level,
     }
 
 

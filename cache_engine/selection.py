@@ -16,7 +16,7 @@ from cache_engine.kernels.family import Family
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import render, template_digest
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem
-from cache_engine.model.gemm import NO_EPILOGUE, GemmProblem
+from cache_engine.model.gemm import NO_EPILOGUE, OPT_LEVELS, GemmProblem, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, KeyPrefix
 from cache_engine.stages import COMPILE, GENERATE, START_COMPILER, StageClock
@@ -59,7 +59,9 @@ class Selection:
             (
                 *variables, "gemm-cache compile", str(p.m), str(p.n), str(p.k), f"--batch {p.batch}",
                 f"--dtype {p.dtype}", f"--out-dtype {p.output}", f"--layout {p.layout}",
-                *([f"--epilogue {p.epilogue}"] if p.epilogue != NO_EPILOGUE else []), f"--arch {p.arch}",
+                *([f"--epilogue {p.epilogue}"] if p.epilogue != NO_EPILOGUE else []),
+                *([f"--specialise {p.specialisation}"] if p.specialisation is not Specialisation.NK else []),
+                *([f"--opt-level {p.opt_level}"] if p.opt_level != OPT_LEVELS[-1] else []), f"--arch {p.arch}",
                 f"--compiler {self.compiler.name}", f"--family {self.family.name}", f"--config {config}", "--force",
             )
         )  # fmt: skip
@@ -75,10 +77,10 @@ class Selector:
             fast_math, compiler_flags: settings of that name, for every kernel.
         """
         self._fast_math, self._compiler_flags = fast_math, compiler_flags
-        self._compilers: dict[str, Compiler] = {}
+        self._compilers: dict[tuple[str, int], Compiler] = {}
         self._missing: set[str] = set()
         self._kept: dict[tuple[GemmProblem, str | None, str | None, KernelConfig | None], Selection] = {}
-        self._prefixes: dict[tuple[str, str, str], KeyPrefix] = {}
+        self._prefixes: dict[tuple[str, str, int, str], KeyPrefix] = {}
 
     def select(
         self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
@@ -103,10 +105,10 @@ class Selector:
     def _select(
         self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
     ) -> Selection:
-        chosen_compiler = self._flagged(_compiler_for(family, compiler).name)
+        chosen_compiler = self._flagged(_compiler_for(family, compiler).name, problem.opt_level)
         chosen, chosen_config = choose(problem, family, config, chosen_compiler.takes)
         constants = chosen.constants(problem, chosen_config)
-        prefix = self._prefix(chosen, chosen_compiler, problem.arch or "")
+        prefix = self._prefix(chosen, chosen_compiler, problem.opt_level, problem.arch or "")
         key = prefix.key(constants)
         return Selection(problem, chosen, chosen_config, chosen_compiler, constants, prefix, key)
 
@@ -116,29 +118,34 @@ class Selector:
         Where the compiler that made it is not installed this cannot be told, and it is not.
         """
         family = FAMILIES.get(record.family)
-        if family is None or record.compiler not in COMPILERS:
+        level = record.problem.opt_level
+        if family is None or record.compiler not in COMPILERS or level not in OPT_LEVELS:
             return True
         if record.compiler in self._missing:
             return False
         try:
-            components = self._prefix(family, self._flagged(record.compiler), record.arch).components
+            components = self._prefix(family, self._flagged(record.compiler, level), level, record.arch).components
         except CompilerMissing:
             self._missing.add(record.compiler)
             return False
         return record.components[: len(components)] != components
 
-    def _flagged(self, name: str) -> Compiler:
-        """A compiler with the flags that the settings ask for."""
-        compiler = self._compilers.get(name)
+    def _flagged(self, name: str, level: int) -> Compiler:
+        """A compiler at a level of optimisation, with the flags that the settings ask for."""
+        compiler = self._compilers.get((name, level))
         if compiler is None:
+            compiler = COMPILERS[name]
+            if level != OPT_LEVELS[-1]:
+                compiler = compiler.at_level(level)
             extra = extra_flags(self._fast_math, self._compiler_flags)
-            compiler = COMPILERS[name].with_flags(extra) if extra else COMPILERS[name]
-            self._compilers[name] = compiler
+            if extra:
+                compiler = compiler.with_flags(extra)
+            self._compilers[name, level] = compiler
         return compiler
 
-    def _prefix(self, family: Family, compiler: Compiler, arch: str) -> KeyPrefix:
-        """The components that all kernels of a family, compiler and target have in common."""
-        identity = (family.name, compiler.name, arch)
+    def _prefix(self, family: Family, compiler: Compiler, level: int, arch: str) -> KeyPrefix:
+        """The components that all kernels of a family, compiler at a level, and target have in common."""
+        identity = (family.name, compiler.name, level, arch)
         prefix = self._prefixes.get(identity)
         if prefix is None:
             prefix = self._prefixes[identity] = KeyPrefix(

@@ -65,6 +65,7 @@ def print_explanation(found: Explanation) -> None:
             "target": chosen.problem.arch,
             "compiler": chosen.compiler.name,
             "config": chosen.config,
+            "specialised": chosen.problem.specialisation,
         }
     )
     if found.nearest is not None:

@@ -24,7 +24,7 @@ def kernel_row(record: Record, stamp: str) -> Row:
     toolchain = " ".join(components.get(f"compiler{part}", "") for part in ("", "_version", "_build"))
     searched = (
         record.name, record.key, record.family, record.compiler, record.arch, p.dtype, p.out_dtype, p.layout,
-        f"{p.m}x{p.n}x{p.k}", str(record.config),
+        f"{p.m}x{p.n}x{p.k}", str(record.config), p.specialisation,
     )  # fmt: skip
     return (
         record.key, record.name, record.family, record.compiler, record.compiler_version, toolchain, record.arch,

@@ -112,9 +112,9 @@ class Activation(StrEnum):
 class Specialisation(StrEnum):
     """Which sizes are constants of a kernel, and so which problems share it. The batch is always an argument.
 
-    ``nk``: n and k are, m is an argument. ``exact``: m is one too. ``bucketed``: as ``nk``, and m is known to be at most
-    the next power of two, for which the config is chosen, so all m of a bucket share one. ``dynamic``: none is; one
-    config serves all sizes whose rows can be read and written as many elements at once.
+    ``nk``: n and k are, m is an argument. ``exact``: m is one too. ``bucketed``: as ``nk``, and m is known to be at
+    most the next power of two, for which the config is chosen, so all m of a bucket share a kernel. ``dynamic``: none
+    is; one kernel serves all sizes whose rows can be read and written as many elements at once.
     """
 
     NK = "nk"
@@ -217,9 +217,8 @@ class GemmProblem:
             raise InvalidProblem(f"int8 problems take no epilogue, and {epilogue} was asked for; leave it out")
         if self.arch is not None:
             architecture(self.arch)
-        if not isinstance(self.specialisation, Specialisation):
-            specialisation = _member(Specialisation, "specialisation", self.specialisation)
-            object.__setattr__(self, "specialisation", specialisation)
+        known = isinstance(self.specialisation, Specialisation)  # most often; asking by name takes a microsecond
+        specialised = self.specialisation if known else _member(Specialisation, "specialisation", self.specialisation)
         if isinstance(self.opt_level, bool) or self.opt_level not in OPT_LEVELS:
             levels = ", ".join(map(str, OPT_LEVELS))
             raise InvalidProblem(f"opt level is {self.opt_level!r}; it must be one of: {levels}")
@@ -233,6 +232,7 @@ class GemmProblem:
         object.__setattr__(self, "out_dtype", out_dtype)
         object.__setattr__(self, "layout", layout)
         object.__setattr__(self, "epilogue", epilogue)
+        object.__setattr__(self, "specialisation", specialised)
 
     @property
     def output(self) -> DType:
