@@ -11,7 +11,7 @@ from cache_engine.device.probe import gpu
 from cache_engine.engine import Cache
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout
+from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout, Specialisation
 from tests.helpers import require_triton
 
 pytestmark = [
@@ -34,6 +34,22 @@ def test_a_kernel_computes_what_cupy_computes(
     timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem)
     assert timing.verified, timing
     assert 0 < timing.p10_us <= timing.median_us <= timing.p90_us
+
+
+@pytest.mark.parametrize("specialisation", [each for each in Specialisation if each is not Specialisation.NK])
+@pytest.mark.parametrize("family", ["tensor_core", "simt", "triton"])
+@pytest.mark.parametrize(("m", "n", "k", "batch"), SHAPES)
+def test_a_specialised_kernel_computes_what_cupy_computes(
+    cache: Cache, m: int, n: int, k: int, batch: int, family: str, specialisation: Specialisation
+) -> None:
+    from cache_engine.device.timer import time_kernel
+
+    if family == "triton":
+        require_triton()
+    problem = GemmProblem(m, n, k, batch=batch, dtype=DType.FP16, specialisation=specialisation)
+    kernel = cache.get_or_compile(problem, family=family)
+    timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem)
+    assert timing.verified, timing
 
 
 @pytest.mark.parametrize("layout", Layout)
