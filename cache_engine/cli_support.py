@@ -25,7 +25,7 @@ from cache_engine.errors import (
     UsageError,
 )
 from cache_engine.mirror.queries import SORTS
-from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout
+from cache_engine.model.gemm import INPUT_DTYPES, OPT_LEVELS, DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.units import printable
 
@@ -169,6 +169,29 @@ def _last_first(*decorators: Callable[[Any], Any]) -> Iterator[Callable[[Any], A
     return iter(decorators[::-1])
 
 
+def specialise_option(verb: _F) -> _F:
+    """Gives a verb ``--specialise``."""
+    return click.option(
+        "--specialise",
+        "specialisation",
+        metavar="|".join(Specialisation),
+        default=Specialisation.NK.value,
+        show_default=True,
+        help="Sizes that are constants of the kernel: n and k; m too; n and k, with m bounded by a power of two; none.",
+    )(verb)
+
+
+def opt_level_option(verb: _F) -> _F:
+    """Gives a verb ``--opt-level``."""
+    return click.option(
+        "--opt-level",
+        type=Size(),
+        default=OPT_LEVELS[-1],
+        show_default=True,
+        help=f"How hard the compiler optimises, {OPT_LEVELS[0]} to {OPT_LEVELS[-1]}.",
+    )(verb)
+
+
 def problem_options(verb: _F) -> _F:
     """Gives a verb the arguments and options that ask for a kernel: for which problem, and made how."""
     return shape_options(_choice_options(verb))
@@ -195,6 +218,8 @@ def shape_options(verb: _F) -> _F:
             metavar="PART+…",
             help="What is done to the product before it is stored: alpha, beta, bias, and relu or gelu, joined with +.",
         ),
+        specialise_option,
+        opt_level_option,
         click.option("--arch", metavar="ARCH", help="Target, such as sm_90a. Default: the local GPU, else sm_90."),
     ):
         verb = decorate(verb)
@@ -216,8 +241,10 @@ def _choice_options(verb: _F) -> _F:
 
 def asked_problem(asked: dict[str, Any]) -> GemmProblem:
     """The problem that the options of ``shape_options`` ask for."""
-    sizes_and_types = ("m", "n", "k", "batch", "dtype", "out_dtype", "layout", "arch", "epilogue")
-    return GemmProblem(**{name: asked[name] for name in sizes_and_types})
+    names = (
+        "m", "n", "k", "batch", "dtype", "out_dtype", "layout", "arch", "epilogue", "specialisation", "opt_level",
+    )  # fmt: skip
+    return GemmProblem(**{name: asked[name] for name in names})
 
 
 def asked_choice(asked: dict[str, Any]) -> dict[str, Any]:

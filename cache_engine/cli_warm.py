@@ -12,7 +12,7 @@ import click
 
 from cache_engine import terminal
 from cache_engine.catalogue import TOKENS
-from cache_engine.cli_support import FAILED, emit, json_option, open_cache
+from cache_engine.cli_support import FAILED, emit, json_option, open_cache, opt_level_option, specialise_option
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
@@ -42,6 +42,8 @@ class _Sizes(click.ParamType[tuple[int, ...]]):
 @click.option("--arch", multiple=True, help="Target; may be given several times. Default: the local GPU, else sm_90.")
 @click.option("--m", "ms", type=_Sizes(), default=_TOKENS, show_default=True, help="Numbers of tokens.")
 @click.option("--dtype", default=DType.BF16.value, show_default=True, help=f"{', '.join(INPUT_DTYPES)}.")
+@specialise_option
+@opt_level_option
 @click.option("--compiler", default="nvrtc", show_default=True, help="What compiles.")
 @click.option("--jobs", type=click.IntRange(1), help="Compiles at a time. Default: one per processor.")
 @json_option
@@ -53,6 +55,8 @@ def warm_verb(
     arch: tuple[str, ...],
     ms: tuple[int, ...],
     dtype: str,
+    specialisation: str,
+    opt_level: int,
     compiler: str,
     jobs: int | None,
     as_json: bool,
@@ -74,7 +78,9 @@ def warm_verb(
         element_type = DType(dtype)
     except ValueError:
         raise UsageError(f"unknown dtype {dtype!r}; use one of: {', '.join(INPUT_DTYPES)}") from None
-    problems = problems_of(shapes, ms, element_type, arch or (None,))
+    problems = problems_of(
+        shapes, ms, element_type, arch or (None,), specialisation=specialisation, opt_level=opt_level
+    )
     started = time.perf_counter()
     with open_cache(settings) as cache:
         root = cache.layout.root  # where caching is switched off, this says so before anything is compiled

@@ -165,8 +165,10 @@ _FOLLOWS = {
     "compiler_version": {"compiler"},
     "compiler_build": {"compiler", "compiler_version"},
     "flags": {"compiler"},
-    "A_VECTOR": {"K", "A_TRANSPOSED", "IN_TYPE"},
+    "A_VECTOR": {"K", "M", "A_TRANSPOSED", "IN_TYPE"},
     "B_VECTOR": {"N", "K", "B_TRANSPOSED", "IN_TYPE"},
+    "C_VECTOR": {"N", "IN_TYPE"},
+    "M_DIVISOR": {"M", "A_TRANSPOSED", "IN_TYPE"},
     "SUM_TYPE": {"IN_TYPE"},
 }
 
@@ -191,6 +193,11 @@ _WORDS = {
     "B_TRANSPOSED": "whether B is stored transposed",
     "A_VECTOR": "how many elements of A are read at once",
     "B_VECTOR": "how many elements of B are read at once",
+    "C_VECTOR": "how many elements of C are written at once",
+    "M_MOST": "the bucket of m",
+    "M_DIVISOR": "what m is known to be a multiple of",
+    "N_DIVISOR": "what n is known to be a multiple of",
+    "K_DIVISOR": "what k is known to be a multiple of",
 }
 _DIGITS = 12
 
@@ -226,7 +233,7 @@ def _renamed(pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
 
 def _short(name: str, value: Value) -> str:
     if value is None:
-        return "nothing"
+        return "an argument" if name in ("M", "N", "K") else "nothing"
     if name.endswith("_TRANSPOSED"):
         return {"0": "no", "1": "yes"}.get(str(value), str(value))
     return f"{str(value)[:_DIGITS]}…" if name in ("template", "compiler_build") else str(value)

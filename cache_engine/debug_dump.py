@@ -47,7 +47,7 @@ from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.diagnostics import report
 from cache_engine.errors import CompileError
 
-compiler, extra_flags = COMPILERS[{compiler!r}], {extra!r}
+compiler, extra_flags = COMPILERS[{compiler!r}].at_level({level}), {extra!r}
 if extra_flags:
     compiler = compiler.with_flags(extra_flags)
 folder = Path(__file__).parent
@@ -114,6 +114,7 @@ def _write_inputs(folder: Path, selection: Selection) -> None:
         version=__version__,
         command=selection.command,
         compiler=compiler.name,
+        level=selection.problem.opt_level,
         extra=selection.extra_flags,
         arch=arch,
     )

@@ -126,6 +126,8 @@ def explanation(found: Explanation) -> Document:
         "family": chosen.family.name,
         "config": msgspec.to_builtins(chosen.config),
         "config_from": chosen.config_from,
+        "specialisation": chosen.problem.specialisation,
+        "opt_level": chosen.problem.opt_level,
         "compared": found.compared,
         "nearest": None
         if closest is None
@@ -254,6 +256,8 @@ def _about(kept: Record) -> Document:
         "compiler": kept.compiler,
         "family": kept.family,
         "config": msgspec.to_builtins(kept.config),
+        "specialisation": kept.problem.specialisation,
+        "opt_level": kept.problem.opt_level,
     }
 
 

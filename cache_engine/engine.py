@@ -187,9 +187,9 @@ class Cache(StoreView):
         """What would serve a problem whose target is set; see ``Selector.select``."""
         return self._selector.select(problem, family, compiler, config)
 
-    def present_components(self, family: str, compiler: str, arch: str) -> Components | None:
-        """What the keys of a family, compiler and target start with here and now; see ``Selector.present``."""
-        return self._selector.present(family, compiler, arch)
+    def present_components(self, family: str, compiler: str, level: int, arch: str) -> Components | None:
+        """What the keys of a family, compiler at a level, and target start with here; see ``Selector.present``."""
+        return self._selector.present(family, compiler, level, arch)
 
     def targeted(self, problem: GemmProblem, arch: str | None = None) -> GemmProblem:
         """The problem with its target set: as given, else that of the local GPU, else the default."""

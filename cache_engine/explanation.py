@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from cache_engine.comparison import Nearest, nearest
 from cache_engine.engine import Cache
@@ -85,13 +85,29 @@ def _fault_of_entry(cache: Cache, selection: Selection) -> str:
 
 
 def _ask_instead(cache: Cache, selection: Selection, there: Record, asked: KernelConfig | None) -> str:
-    """How to ask for the entry there, where its config is all that keeps it from being the one."""
+    """How to ask for the entry there, where it would serve the problem as well."""
+    wanted = selection.problem
     try:
-        same = cache.select(selection.problem, family=there.family, compiler=there.compiler, config=there.config)
+        problem = replace(
+            wanted,
+            specialisation=there.problem.specialisation,  # type: ignore[arg-type]  # text is checked and converted
+            opt_level=there.problem.opt_level,
+        )
+        same, chosen = (
+            cache.select(problem, family=there.family, compiler=there.compiler, config=config)
+            for config in (there.config, asked)
+        )
     except GemmCacheError:
         return ""
     if same.key != there.key:
         return ""
-    config = ",".join(f"{field.name}={getattr(there.config, field.name)}" for field in fields(KernelConfig))
-    chosen = "" if asked is not None else ", which is chosen by m and batch"
-    return f"nothing but the config differs{chosen}; --config {config} asks for the kernel that is there"
+    options = [f"--specialise {problem.specialisation}"] if problem.specialisation is not wanted.specialisation else []
+    options += [f"--opt-level {problem.opt_level}"] if problem.opt_level != wanted.opt_level else []
+    reason, it = "the kernel that is there would serve this problem too", "it"
+    if not options:
+        it = "the kernel that is there"
+        reason = f"nothing but the config differs{'' if asked is not None else ', which is chosen by m and batch'}"
+    if chosen.key != there.key:
+        config = ",".join(f"{field.name}={getattr(there.config, field.name)}" for field in fields(KernelConfig))
+        options.append(f"--config {config}")
+    return f"{reason}; {' '.join(options)} asks for {it}"

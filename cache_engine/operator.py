@@ -8,13 +8,13 @@ says.
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from cache_engine.config import Settings
 from cache_engine.engine import Cache, CompiledKernel, open_cache
-from cache_engine.model.gemm import DType, GemmProblem, Layout
+from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem, Layout, Specialisation
 
 
 @dataclass(slots=True)
@@ -63,6 +63,8 @@ class GemmOperator:
         out_dtype: DType | str | None = None,
         layout: Layout | str = Layout.NT,
         arch: str | None = None,
+        specialisation: Specialisation | str = Specialisation.NK,
+        opt_level: int = OPT_LEVELS[-1],
         family: str | None = None,
         compiler: str | None = None,
         enable_jit: bool | None = None,
@@ -72,7 +74,7 @@ class GemmOperator:
         """Compiles and opens nothing yet.
 
         Args:
-            dtype, out_dtype, layout, arch: as of ``GemmProblem``.
+            dtype, out_dtype, layout, arch, specialisation, opt_level: as of ``GemmProblem``.
             family, compiler: as of ``Cache.get_or_compile``.
             enable_jit, enable_caching, cache_dir: this operator's switches.
 
@@ -87,6 +89,8 @@ class GemmOperator:
             out_dtype=out_dtype,  # type: ignore[arg-type]
             layout=layout,  # type: ignore[arg-type]
             arch=arch,
+            specialisation=specialisation,  # type: ignore[arg-type]
+            opt_level=opt_level,
         )
         self._family = family
         self._compiler = compiler
@@ -98,10 +102,7 @@ class GemmOperator:
         Raises:
             UsageError, NotCached, CompilerMissing, CompileError: as ``Cache.get_or_compile``.
         """
-        kind = self._kind
-        problem = GemmProblem(
-            m, n, k, batch, dtype=kind.dtype, out_dtype=kind.out_dtype, layout=kind.layout, arch=kind.arch
-        )
+        problem = replace(self._kind, m=m, n=n, k=k, batch=batch)
         return self.cache.get_or_compile(problem, family=self._family, compiler=self._compiler)
 
     @property

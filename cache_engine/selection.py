@@ -15,11 +15,11 @@ from cache_engine.compilers.diagnostics import warnings
 from cache_engine.compilers.flags import FAST_MATH, extra_flags
 from cache_engine.errors import CompileError, CompilerMissing, GemmCacheError, UsageError
 from cache_engine.history import History
-from cache_engine.kernels.family import Family, kernel_name
+from cache_engine.kernels.family import Family
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import render, template_digest
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem
-from cache_engine.model.gemm import NO_EPILOGUE, GemmProblem
+from cache_engine.model.gemm import NO_EPILOGUE, OPT_LEVELS, GemmProblem, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components, KeyPrefix
 from cache_engine.model.measurement import COST_MODEL, GIVEN, Measurement
@@ -49,7 +49,7 @@ class Selection:
     @property
     def name(self) -> str:
         """What the kernel is called."""
-        return kernel_name(self.family, self.problem, self.config)
+        return str(self.constants["KERNEL_NAME"])
 
     @property
     def extra_flags(self) -> tuple[str, ...]:
@@ -68,7 +68,9 @@ class Selection:
             (
                 *variables, "gemm-cache compile", str(p.m), str(p.n), str(p.k), f"--batch {p.batch}",
                 f"--dtype {p.dtype}", f"--out-dtype {p.output}", f"--layout {p.layout}",
-                *([f"--epilogue {p.epilogue}"] if p.epilogue != NO_EPILOGUE else []), f"--arch {p.arch}",
+                *([f"--epilogue {p.epilogue}"] if p.epilogue != NO_EPILOGUE else []),
+                *([f"--specialise {p.specialisation}"] if p.specialisation is not Specialisation.NK else []),
+                *([f"--opt-level {p.opt_level}"] if p.opt_level != OPT_LEVELS[-1] else []), f"--arch {p.arch}",
                 f"--compiler {self.compiler.name}", f"--family {self.family.name}", f"--config {config}", "--force",
             )
         )  # fmt: skip
@@ -88,10 +90,10 @@ class Selector:
         """
         self._fast_math, self._compiler_flags = fast_math, compiler_flags
         self._history = history
-        self._compilers: dict[str, Compiler] = {}
+        self._compilers: dict[tuple[str, int], Compiler] = {}
         self._missing: set[str] = set()
         self._kept: dict[tuple[GemmProblem, str | None, str | None, KernelConfig | None], Selection] = {}
-        self._prefixes: dict[tuple[str, str, str], KeyPrefix] = {}
+        self._prefixes: dict[tuple[str, str, int, str], KeyPrefix] = {}
 
     def select(
         self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
@@ -116,10 +118,10 @@ class Selector:
     def _select(
         self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
     ) -> Selection:
-        chosen_compiler = self._flagged(_compiler_for(family, compiler).name)
+        chosen_compiler = self._flagged(_compiler_for(family, compiler).name, problem.opt_level)
         chosen, chosen_config = choose(problem, family, config, chosen_compiler.takes)
         constants = chosen.constants(problem, chosen_config)
-        prefix = self._prefix(chosen, chosen_compiler, problem.arch or "")
+        prefix = self._prefix(chosen, chosen_compiler, problem.opt_level, problem.arch or "")
         key = prefix.key(constants)
         config_from = COST_MODEL if config is None else GIVEN
         selection = Selection(problem, chosen, chosen_config, chosen_compiler, constants, prefix, key, config_from)
@@ -163,39 +165,43 @@ class Selector:
         Where the compiler that made it is not installed this cannot be told, and it is not.
         """
         try:
-            components = self.present(record.family, record.compiler, record.arch)
+            components = self.present(record.family, record.compiler, record.problem.opt_level, record.arch)
         except CompilerMissing:
             return False
         return components is None or record.components[: len(components)] != components
 
-    def present(self, family: str, compiler: str, arch: str) -> Components | None:
-        """What the keys of a family, compiler and target start with here and now; ``None`` when there is no such.
+    def present(self, family: str, compiler: str, level: int, arch: str) -> Components | None:
+        """What the keys of a family, compiler at a level, and target start with here; ``None`` when there is no such.
 
         Raises:
             CompilerMissing: when the compiler is not installed.
         """
-        if family not in FAMILIES or compiler not in COMPILERS:
+        if family not in FAMILIES or compiler not in COMPILERS or level not in OPT_LEVELS:
             return None
         if compiler in self._missing:
             raise CompilerMissing(f"{compiler} is not installed")
         try:
-            return self._prefix(FAMILIES[family], self._flagged(compiler), arch).components
+            return self._prefix(FAMILIES[family], self._flagged(compiler, level), level, arch).components
         except CompilerMissing:
             self._missing.add(compiler)  # looking for it takes time, and this is asked for every record
             raise
 
-    def _flagged(self, name: str) -> Compiler:
-        """A compiler with the flags that the settings ask for."""
-        compiler = self._compilers.get(name)
+    def _flagged(self, name: str, level: int) -> Compiler:
+        """A compiler at a level of optimisation, with the flags that the settings ask for."""
+        compiler = self._compilers.get((name, level))
         if compiler is None:
+            compiler = COMPILERS[name]
+            if level != OPT_LEVELS[-1]:
+                compiler = compiler.at_level(level)
             extra = extra_flags(self._fast_math, self._compiler_flags)
-            compiler = COMPILERS[name].with_flags(extra) if extra else COMPILERS[name]
-            self._compilers[name] = compiler
+            if extra:
+                compiler = compiler.with_flags(extra)
+            self._compilers[name, level] = compiler
         return compiler
 
-    def _prefix(self, family: Family, compiler: Compiler, arch: str) -> KeyPrefix:
-        """The components that all kernels of a family, compiler and target have in common."""
-        identity = (family.name, compiler.name, arch)
+    def _prefix(self, family: Family, compiler: Compiler, level: int, arch: str) -> KeyPrefix:
+        """The components that all kernels of a family, compiler at a level, and target have in common."""
+        identity = (family.name, compiler.name, level, arch)
         prefix = self._prefixes.get(identity)
         if prefix is None:
             prefix = self._prefixes[identity] = KeyPrefix(

@@ -54,12 +54,12 @@ def record_fields(record: Record) -> dict[str, str]:
         "key": record.key,
         "name": record.name,
         "target": record.arch,
-        "problem": f"{p.m} × {p.n} × {p.k}, batch {p.batch} when first asked for; every m and batch is served",
-        "types": f"{p.dtype} in, {p.out_dtype} out; layout {p.layout}"
-        + (f"; epilogue {p.epilogue}" if p.epilogue else ""),
+        "problem": f"{p.m} × {p.n} × {p.k}, batch {p.batch} when first asked for",
+        "specialised": f"{p.specialisation}: {p.served}",
+        "types": p.types,
         "family": record.family,
         "config": str(record.config),
-        "compiler": f"{record.compiler} {record.compiler_version}",
+        "compiler": f"{record.compiler} {record.compiler_version}, level {p.opt_level}",
         "compiled in": human_ms(record.compile_ms),
         "created": f"{human_age(time.time() - record.created_at)} by {record.created_by}",
         "size": f"{human_bytes(record.size_bytes)} of code; {human_bytes(stored_bytes(record))} on disk with PTX, "

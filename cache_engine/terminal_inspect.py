@@ -71,6 +71,7 @@ def print_explanation(found: Explanation) -> None:
             "compiler": chosen.compiler.name,
             "config": chosen.config,
             "config from": chosen.config_from,
+            "specialised": chosen.problem.specialisation,
         }
     )
     if found.nearest is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from cache_engine.catalogue import ModelShape
 from cache_engine.engine import Cache, CompiledKernel
@@ -32,15 +33,22 @@ class Warmed:
 
 
 def problems_of(
-    shapes: Sequence[ModelShape], ms: Sequence[int], dtype: DType, archs: Sequence[str | None]
+    shapes: Sequence[ModelShape],
+    ms: Sequence[int],
+    dtype: DType,
+    archs: Sequence[str | None],
+    **asked: Any,
 ) -> list[GemmProblem]:
     """Every shape with every m, or with its own where it has one, on every target.
+
+    Args:
+        asked: what else each problem has, by the names of ``GemmProblem``.
 
     Raises:
         InvalidProblem: when one of them is beyond what is supported.
     """
     return [
-        shape.problem(m, dtype) if arch is None else shape.problem(m, dtype).on(arch)
+        replace(shape.problem(m, dtype), arch=arch, **asked)
         for arch in archs
         for shape in shapes
         for m in ((shape.m,) if shape.m is not None else ms)
@@ -52,7 +60,7 @@ def one_per_key(
 ) -> tuple[list[GemmProblem], list[Warmed]]:
     """One problem for each kernel that would serve some of these, and those that no kernel can serve.
 
-    m is no part of the key, so many sizes share a kernel.
+    Sizes that are arguments are no part of the key, so many problems share a kernel.
 
     Raises:
         NotHereError: when the compiler is not installed.

@@ -164,6 +164,25 @@ def test_explain_says_how_to_ask_for_the_kernel_that_differs_in_its_config_alone
     assert (again["hit"], again["key"]) == (True, found["nearest"]["key"])
 
 
+def test_explain_says_how_to_ask_for_a_kernel_of_another_specialisation_that_would_serve(
+    compiled_store: Path,
+) -> None:
+    made = document("compile", *BF16, "sm_90", "--specialise", "dynamic", "--opt-level", "1", store=compiled_store)
+    assert (made["specialisation"], made["opt_level"], made["tier"]) == ("dynamic", 1, "compiled")
+    shown = run("show", made["key"], store=compiled_store).stdout
+    assert "dynamic: every m, n, k and batch is served" in shown
+    assert "level 1\n" in shown
+    asked = ("5", "1024", "64", "--arch", "sm_90", "--specialise", "dynamic")
+    found = document("explain", *asked, store=compiled_store)
+    assert (found["hit"], found["specialisation"], found["opt_level"]) == (False, "dynamic", 3)
+    assert found["nearest"]["key"] == made["key"]
+    assert found["notes"] == ["the kernel that is there would serve this problem too; --opt-level 1 asks for it"]
+    assert document("explain", *asked, "--opt-level", "1", store=compiled_store)["key"] == made["key"]
+    first, second = made["key"], _keys(compiled_store)["sm_80", "bf16"]
+    differing = {pair["name"] for pair in document("diff", first, second, store=compiled_store)["components"]}
+    assert {"N", "K", "flags", "arch"} <= differing
+
+
 def test_explain_of_another_compilers_kernel_names_its_version(compiled_store: Path) -> None:
     """Records as another NVRTC would have left them, published the way every entry is."""
     store = make_store(compiled_store)

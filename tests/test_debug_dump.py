@@ -62,7 +62,7 @@ def test_a_failed_compile_shows_log_source_flags_and_command(tmp_path: Path, com
 
 
 def test_the_command_says_everything_that_was_chosen(tmp_path: Path) -> None:
-    flags = ("--fmad=false", "--ptxas-options=-O2")
+    flags = ("--fmad=false", "--ptxas-options=-dlcm=ca")
     with open_cache(tmp_path / "store", fast_math=True, compiler_flags=flags) as cache:
         key = cache.get_or_compile(PROBLEM).key
         command = cache.select(PROBLEM).command

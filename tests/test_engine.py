@@ -19,12 +19,12 @@ from cache_engine.compilers import COMPILERS
 from cache_engine.engine import Cache, open_cache
 from cache_engine.errors import CompileError, CompilerMissing, InvalidProblem, KeyNotFound, UsageError
 from cache_engine.integrity import Kind
-from cache_engine.model.gemm import DType, GemmProblem, Layout
+from cache_engine.model.gemm import DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.policy.plan import STALE, Limits
 from cache_engine.store.journal import read_journal
 from cache_engine.store.lock import file_lock
-from tests.helpers import blob_file, code_of, files_of, needs_host_compiler, publish, record_file
+from tests.helpers import blob_file, code_of, files_of, needs_host_compiler, publish, record_file, require_triton
 
 PROBLEM = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")
 
@@ -85,6 +85,46 @@ def test_one_kernel_serves_every_m(cache: Cache, compiles: list[str]) -> None:
     assert len({kernel.key for kernel in kernels}) == 1
     assert [kernel.launch.grid[0] for kernel in kernels] == [2, 4, 64]
     assert len(compiles) == 1
+
+
+@pytest.mark.parametrize("compiler", ["nvrtc", "triton"])
+def test_a_dynamic_kernel_serves_other_shapes_and_none_that_it_would_misread(tmp_path: Path, compiler: str) -> None:
+    if compiler == "triton":
+        require_triton()
+    problem = GemmProblem(64, 96, 128, arch="sm_90", specialisation=Specialisation.DYNAMIC)
+    with open_cache(tmp_path / "store", durability="fast") as cache:
+        made = cache.get_or_compile(problem, compiler=compiler)
+        other = cache.get_or_compile(GemmProblem(1, 4096, 256, 3, **_kind_of(problem)), compiler=compiler)
+        assert (made.tier, other.tier) == ("compiled", "memory")
+        assert other.key == made.key
+        assert other.launch.parameters[:2] == made.launch.parameters[:2] == ("n", "k")
+        assert other.launch.grid[2] == 3
+        assert other.launch.grid != made.launch.grid
+        narrow = cache.get_or_compile(GemmProblem(64, 96, 129, **_kind_of(problem)), compiler=compiler)
+        assert narrow.tier == "compiled"
+        assert narrow.record.problem.specialisation == "dynamic"
+        assert cache.verify() == []
+    with open_cache(tmp_path / "store", durability="fast") as later:
+        assert later.get_or_compile(GemmProblem(7, 8, 8, **_kind_of(problem)), compiler=compiler).tier == "disk"
+
+
+def _kind_of(problem: GemmProblem) -> dict[str, Any]:
+    return {name: getattr(problem, name) for name in ("dtype", "layout", "arch", "specialisation")}
+
+
+def test_an_exact_kernel_is_for_its_m_and_a_bucketed_one_for_its_bucket(cache: Cache) -> None:
+    exact, bucketed = (
+        replace(PROBLEM, specialisation=each) for each in (Specialisation.EXACT, Specialisation.BUCKETED)
+    )
+    for problem, hits, misses in ((exact, (64,), (63, 1)), (bucketed, (33, 63, 64), (32, 65))):
+        assert cache.get_or_compile(problem).tier == "compiled"
+        assert [cache.get_or_compile(replace(problem, m=m)).tier for m in hits] == ["memory"] * len(hits)
+        assert [cache.get_or_compile(replace(problem, m=m)).tier for m in misses] == ["compiled"] * len(misses)
+        for m in (*hits, *misses):
+            record = cache.get_or_compile(replace(problem, m=m)).record
+            assert record.problem.specialisation == problem.specialisation
+            assert ("M" if problem is exact else "M_MOST") in dict(record.components)
+    assert cache.get_or_compile(PROBLEM).tier == "compiled"
 
 
 def test_force_compiles_again_and_replaces(cache: Cache, compiles: list[str]) -> None:

@@ -47,6 +47,13 @@ def test_it_gives_the_same_kernel_with_caching_on_or_off(tmp_path: Path) -> None
         off.cache.stats()
 
 
+def test_it_asks_for_the_specialisation_and_level_it_was_made_with(tmp_path: Path) -> None:
+    dynamic = _operator(cache_dir=tmp_path, specialisation="dynamic", opt_level=2)
+    one, other = dynamic.kernel(64, 48, 80), dynamic.kernel(7, 96, 160)
+    assert (one.tier, other.tier) == ("compiled", "memory")
+    assert (one.problem.specialisation, one.problem.opt_level) == ("dynamic", 2)
+
+
 def test_with_caching_off_threads_compile_a_kernel_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[object] = []
 

@@ -88,6 +88,8 @@ def test_columns_may_stand_in_any_order_with_others_between(tmp_path: Path) -> N
     assert (second.n, second.k, second.batch, second.m) == (72, 48, 1, None)
     problems = problems_of([first, second], (1, 16), DType.BF16, (None,))
     assert [(p.m, p.n, p.k, p.batch) for p in problems] == [(8, 64, 32, 2), (1, 72, 48, 1), (16, 72, 48, 1)]
+    (one,) = problems_of([first], (), DType.BF16, ("sm_80",), specialisation="exact", opt_level=1)
+    assert (one.arch, one.specialisation, one.opt_level) == ("sm_80", "exact", 1)
 
 
 def test_the_catalogue_that_ships_is_a_table_too() -> None:

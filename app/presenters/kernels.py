@@ -45,11 +45,12 @@ def record_facts(record: Record, row: Row | None, zone: tzinfo) -> list[Row]:
     p, r = record.problem, record.resources
     facts = {
         "Target": record.arch,
-        "Problem": f"{p.m} × {p.n} × {p.k}, batch {p.batch}; n and k are fixed, every m and batch is served",
-        "Types": f"{p.dtype} in, {p.out_dtype} out; layout {p.layout}",
+        "Problem": f"{p.m} × {p.n} × {p.k}, batch {p.batch}",
+        "Specialised": f"{p.specialisation}: {p.served}",
+        "Types": p.types,
         "Family": record.family,
         "Config": str(record.config),
-        "Compiler": f"{record.compiler} {record.compiler_version}",
+        "Compiler": f"{record.compiler} {record.compiler_version}, level {p.opt_level}",
         "Registers": f"{r.registers} per thread; {r.spill_bytes} bytes spilled; {r.stack_bytes} bytes of stack",
         "Shared memory": f"{human_bytes(r.shared_bytes)} per block",
         "Size": f"{human_bytes(record.size_bytes)} of code; {human_bytes(stored_bytes(record))} on disk with PTX, "

@@ -40,6 +40,14 @@ class Compiler(Protocol):
         """
         ...
 
+    def at_level(self, level: int) -> Compiler:
+        """The same compiler, told to optimise so hard, one of ``OPT_LEVELS``; the highest is its own.
+
+        Raises:
+            UsageError: when it has no levels.
+        """
+        ...
+
     def fingerprint(self) -> ToolchainFingerprint:
         """What can change its bytes, found without loading it.
 

@@ -19,6 +19,7 @@ from threading import Lock
 
 from cache_engine.compilers.base import Compiled
 from cache_engine.compilers.diagnostics import first_error
+from cache_engine.compilers.flags import flags_at_level
 from cache_engine.compilers.tools import identities, package_files
 from cache_engine.compilers.workplace import Workplace, sweep, workplace
 from cache_engine.errors import CompileError, CompilerMissing
@@ -55,7 +56,7 @@ class Nvcc:
 
     name = "nvcc"
     takes = ".cu"
-    flags: tuple[str, ...] = ("--std=c++17", "--ptxas-options=-v")
+    flags: tuple[str, ...] = ("--std=c++17", "--ptxas-options=-v", "--ptxas-options=-O3")
 
     def __init__(self) -> None:
         """Looks for nothing yet."""
@@ -72,6 +73,12 @@ class Nvcc:
         """The same compiler with more flags; see ``Compiler.with_flags``."""
         other = Nvcc()
         other.flags = (*self.flags, *extra)
+        return other
+
+    def at_level(self, level: int) -> Nvcc:
+        """The same compiler at another level of ptxas; see ``Compiler.at_level``."""
+        other = Nvcc()
+        other.flags = flags_at_level(self.flags, level)
         return other
 
     def fingerprint(self) -> ToolchainFingerprint:

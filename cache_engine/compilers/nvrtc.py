@@ -18,6 +18,7 @@ from threading import Lock
 from cache_engine.compilers.base import Compiled
 from cache_engine.compilers.diagnostics import first_error
 from cache_engine.compilers.elf import build_id
+from cache_engine.compilers.flags import flags_at_level
 from cache_engine.compilers.tools import identities, package_files
 from cache_engine.errors import CompileError, CompilerMissing
 from cache_engine.model.fingerprint import ToolchainFingerprint
@@ -91,7 +92,7 @@ class Nvrtc:
     name = "nvrtc"
     takes = ".cu"
     # --minimal leaves out what GEMM kernels do not use; ptxas -v reports spills.
-    flags: tuple[str, ...] = ("--std=c++17", "--minimal", "--ptxas-options=-v")
+    flags: tuple[str, ...] = ("--std=c++17", "--minimal", "--ptxas-options=-v", "--ptxas-options=-O3")
 
     def __init__(self) -> None:
         """Looks for nothing yet."""
@@ -108,6 +109,12 @@ class Nvrtc:
         """The same compiler with more flags; see ``Compiler.with_flags``."""
         other = Nvrtc()
         other.flags = (*self.flags, *extra)
+        return other
+
+    def at_level(self, level: int) -> Nvrtc:
+        """The same compiler at another level of ptxas; see ``Compiler.at_level``."""
+        other = Nvrtc()
+        other.flags = flags_at_level(self.flags, level)
         return other
 
     def fingerprint(self) -> ToolchainFingerprint:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.compilers.base import Compiled
+from cache_engine.compilers.flags import flags_at_level
 from cache_engine.errors import CompileError, CompilerMissing, InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.model.fingerprint import ToolchainFingerprint
@@ -83,7 +84,7 @@ class Triton:
     takes = ".py"
     # The worker's environment. No line numbers: they would put paths into the CUBIN. Multiply-adds are fused, as NVRTC
     # does it too. What else Triton is told is in the template.
-    flags: tuple[str, ...] = ("TRITON_DISABLE_LINE_INFO=1", "TRITON_DEFAULT_FP_FUSION=1")
+    flags: tuple[str, ...] = ("TRITON_DISABLE_LINE_INFO=1", "TRITON_DEFAULT_FP_FUSION=1", "PTXAS_OPTIONS=-O3")
 
     def __init__(self) -> None:
         """Looks for nothing yet."""
@@ -98,6 +99,12 @@ class Triton:
     def with_flags(self, extra: tuple[str, ...]) -> Triton:  # noqa: ARG002
         """Refuses them: they are flags of CUDA C++; see ``Compiler.with_flags``."""
         raise UsageError("Triton takes no compiler_flags and no fast_math; unset them to use it")
+
+    def at_level(self, level: int) -> Triton:
+        """The same compiler at another level of ptxas, with workers of its own; see ``Compiler.at_level``."""
+        other = Triton()
+        other.flags = flags_at_level(self.flags, level)
+        return other
 
     def preprocess(self, source: str, arch: str) -> None:
         """Nothing: Python is not preprocessed; see ``Compiler.preprocess``."""

@@ -96,7 +96,7 @@ class LoadedKernel:
         if launch.workspace_bytes:
             with shared_pool().serving():
                 self._workspace = cupy.zeros(launch.workspace_bytes, dtype=cupy.uint8)
-        self._m = numpy.int32(problem.m)
+        self._m, self._n, self._k = (numpy.int32(size) for size in (problem.m, problem.n, problem.k))
         self._factor = numpy.dtype(ARRAY_TYPES[problem.accumulate]).type
 
     def __call__(self, operands: Operands) -> None:
@@ -104,6 +104,8 @@ class LoadedKernel:
         import numpy
 
         given = {
+            "n": self._n,
+            "k": self._k,
             "alpha": self._factor(operands.alpha),
             "beta": self._factor(operands.beta),
             "bias": operands.bias,

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from cache_engine.errors import InfeasibleConfig
 from cache_engine.model.architecture import Architecture
-from cache_engine.model.gemm import NO_EPILOGUE, Activation, DType, GemmProblem
+from cache_engine.model.gemm import NO_EPILOGUE, Activation, DType, GemmProblem, Specialisation, bucket_of
 from cache_engine.model.kernel import KernelConfig, Launch, ceil_div
 
 # Rows of tiles that consecutive blocks walk down before moving one column on (templates/raster.cuh).
@@ -17,7 +17,7 @@ RASTER_ROWS = 8
 MAX_SPLIT_K = 64
 
 OPERANDS = ("alpha", "beta", "bias", "workspace")
-"""What the CUDA families' kernels take after m."""
+"""What the CUDA families' kernels take after the sizes."""
 
 Constants = dict[str, str | int]
 
@@ -49,7 +49,7 @@ class Family(Protocol):
     takes_epilogue: bool
     """Whether it can finish C as an ``Epilogue`` asks, and split k."""
     hidden_parameters: tuple[str, ...]
-    """Of the compiled kernel, after m: pointers that the compiler adds and the kernel does not use."""
+    """Of the compiled kernel, last: pointers that the compiler adds and the kernel does not use."""
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type."""
@@ -116,8 +116,9 @@ def launch_of(family: Family, problem: GemmProblem, config: KernelConfig, shared
     if shared_bytes is None:
         shared_bytes = family.shared_bytes(problem, config)
     grid = (tiles, config.split_k, problem.batch)
+    sizes = ("n", "k") if problem.specialisation is Specialisation.DYNAMIC else ()
     operands = OPERANDS if family.takes_epilogue else ()
-    return Launch(grid, config.threads, shared_bytes, (*operands, *family.hidden_parameters), workspace)
+    return Launch(grid, config.threads, shared_bytes, (*sizes, *operands, *family.hidden_parameters), workspace)
 
 
 def _split_fault(family: Family, problem: GemmProblem, config: KernelConfig) -> str | None:
@@ -127,15 +128,39 @@ def _split_fault(family: Family, problem: GemmProblem, config: KernelConfig) -> 
         return "it does not split k"
     if config.split_k > MAX_SPLIT_K:
         return f"split_k must be at most {MAX_SPLIT_K}"
+    if problem.specialisation is Specialisation.DYNAMIC:
+        return None  # a slice may be empty, and one kernel serves every k
     steps = ceil_div(problem.k, config.block_k)
     return None if config.split_k <= steps else f"k = {problem.k:,} has {steps} tiles of {config.block_k} to split"
 
 
-def kernel_name(family: Family, problem: GemmProblem, config: KernelConfig) -> str:
-    """The function's name in the compiled code, as profilers show it."""
+def kernel_name(family: Family, problem: GemmProblem, config: KernelConfig, assumed: str = "") -> str:
+    """The function's name in the compiled code, as profilers show it.
+
+    Args:
+        assumed: what a dynamic kernel takes for granted of its sizes, in short.
+    """
     types = problem.dtype if problem.dtype == problem.output else f"{problem.dtype}_{problem.output}"
     finish = f"{problem.epilogue}_".replace("+", "_") if problem.epilogue != NO_EPILOGUE else ""
-    return f"gemm_{family.name}_{types}_{problem.layout}_n{problem.n}_k{problem.k}_{finish}{config}"
+    sizes = {
+        Specialisation.NK: f"n{problem.n}_k{problem.k}",
+        Specialisation.EXACT: f"m{problem.m}_n{problem.n}_k{problem.k}",
+        Specialisation.BUCKETED: f"bucket{bucket_of(problem.m)}_n{problem.n}_k{problem.k}",
+        Specialisation.DYNAMIC: f"dynamic_{assumed}",
+    }[problem.specialisation]
+    return f"gemm_{family.name}_{types}_{problem.layout}_{sizes}_{finish}{config}"
+
+
+def size_constants(problem: GemmProblem) -> Constants:
+    """The sizes that are constants of the kernel, by name, and what bounds m. Those that are arguments are left out."""
+    if problem.specialisation is Specialisation.DYNAMIC:
+        return {}
+    fixed: Constants = {"N": problem.n, "K": problem.k}
+    if problem.specialisation is Specialisation.EXACT:
+        return {"M": problem.m, **fixed}
+    if problem.specialisation is Specialisation.BUCKETED:
+        return {"M_MOST": bucket_of(problem.m), **fixed}
+    return fixed
 
 
 def vector_elements(extent: int, most: int) -> int:
@@ -146,18 +171,24 @@ def vector_elements(extent: int, most: int) -> int:
     return elements
 
 
-def specialised_constants(family: Family, problem: GemmProblem, config: KernelConfig, widest: int) -> Constants:
+def specialised_constants(
+    family: Family, problem: GemmProblem, config: KernelConfig, *, widest: int, widest_store: int
+) -> Constants:
     """Everything a CUDA template needs, by name: the tiles, and what of the problem is fixed at compile time.
 
-    n and k are fixed. m is an argument, and enters only as the width of reads along it, where A is stored k × m. The
-    batch is an argument too (it is the grid's z).
+    Which sizes are fixed, the specialisation says. One that is an argument enters only as the width of reads and writes
+    along it. The batch is an argument too (it is the grid's z).
 
     Args:
         widest: how many elements of A or B the template reads at once, at most.
+        widest_store: how many of C it writes at once where rows allow; else it writes them one by one.
     """
     epilogue = problem.epilogue
+    a_vector = vector_elements(problem.m if problem.layout.a_transposed else problem.k, widest)
+    b_vector = vector_elements(problem.k if problem.layout.b_transposed else problem.n, widest)
+    c_vector = widest_store if problem.n % widest_store == 0 else 1
     return {
-        "KERNEL_NAME": kernel_name(family, problem, config),
+        "KERNEL_NAME": kernel_name(family, problem, config, f"a{a_vector}_b{b_vector}_c{c_vector}"),
         "IN_TYPE": _C_TYPES[problem.dtype],
         "SUM_TYPE": _C_TYPES[problem.accumulate],
         "OUT_TYPE": _C_TYPES[problem.output],
@@ -169,12 +200,12 @@ def specialised_constants(family: Family, problem: GemmProblem, config: KernelCo
         "STAGES": config.stages,
         "SPLIT_K": config.split_k,
         "RASTER_ROWS": RASTER_ROWS,
-        "N": problem.n,
-        "K": problem.k,
+        **size_constants(problem),
         "A_TRANSPOSED": int(problem.layout.a_transposed),
         "B_TRANSPOSED": int(problem.layout.b_transposed),
-        "A_VECTOR": vector_elements(problem.m if problem.layout.a_transposed else problem.k, widest),
-        "B_VECTOR": vector_elements(problem.k if problem.layout.b_transposed else problem.n, widest),
+        "A_VECTOR": a_vector,
+        "B_VECTOR": b_vector,
+        "C_VECTOR": c_vector,
         "WITH_ALPHA": int(epilogue.alpha),
         "WITH_BETA": int(epilogue.beta),
         "WITH_BIAS": int(epilogue.bias),

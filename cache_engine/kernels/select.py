@@ -123,7 +123,7 @@ def _predicted(family: str, problem: GemmProblem) -> list[tuple[float, KernelCon
     target = architecture(problem.arch or "")
     most_slices = _MOST_SLICES if FAMILIES[family].takes_epilogue else 1
     candidates = _candidates(family, problem.dtype, target.name)
-    m, n, k, batch, sms = problem.m, problem.n, problem.k, problem.batch, target.example_sms
+    (m, n, k, batch), sms = problem.planned_sizes, target.example_sms
     found = []
     for candidate in candidates:
         config = candidate.config

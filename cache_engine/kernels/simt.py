@@ -87,7 +87,8 @@ class Simt:
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """Everything the template needs, by name."""
-        return specialised_constants(self, problem, config, widest=16 // problem.accumulate.itemsize)
+        vector = 16 // problem.accumulate.itemsize
+        return specialised_constants(self, problem, config, widest=vector, widest_store=vector)
 
 
 def _thread_tile(config: KernelConfig) -> tuple[int, int]:

@@ -82,7 +82,7 @@ class TensorCore:
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """Everything the template needs, by name."""
-        return specialised_constants(self, problem, config, widest=16 // problem.dtype.itemsize)
+        return specialised_constants(self, problem, config, widest=16 // problem.dtype.itemsize, widest_store=2)
 
 
 # By the size of an element.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import RASTER_ROWS, Constants, kernel_name, vector_elements
+from cache_engine.kernels.family import RASTER_ROWS, Constants, kernel_name, size_constants, vector_elements
 from cache_engine.model.architecture import architecture
-from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.gemm import DType, GemmProblem, Specialisation
 from cache_engine.model.kernel import KernelConfig
 
 # (block_m, block_n, block_k of 16-bit elements, warps, stages); of 32-bit elements block_k is half of that.
@@ -82,8 +82,10 @@ class TritonMatmul:
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """Everything the template needs, by name."""
         layout = problem.layout
+        divisors = _divisors(problem)
+        assumed = "_".join(f"{name[0].lower()}x{divisor}" for name, divisor in divisors.items())
         return {
-            "KERNEL_NAME": kernel_name(self, problem, config),
+            "KERNEL_NAME": kernel_name(self, problem, config, assumed),
             "IN_TYPE": "fp32" if problem.dtype is DType.TF32 else problem.dtype.value,
             "OUT_TYPE": problem.output.value,
             "INPUT_PRECISION": "tf32" if problem.dtype is DType.TF32 else "ieee",
@@ -93,14 +95,23 @@ class TritonMatmul:
             "WARPS": config.warps_m,
             "STAGES": config.stages,
             "RASTER_ROWS": RASTER_ROWS,
-            "N": problem.n,
-            "K": problem.k,
+            **size_constants(problem),
             "A_TRANSPOSED": int(layout.a_transposed),
             "B_TRANSPOSED": int(layout.b_transposed),
-            # A number m is a multiple of, where rows of A are m long: Triton then reads as many elements at once.
-            "M_DIVISOR": vector_elements(problem.m, 16 // problem.dtype.itemsize) if layout.a_transposed else 1,
+            **divisors,
             "HIDDEN_PARAMETERS": " ".join(self.hidden_parameters),
         }
+
+
+def _divisors(problem: GemmProblem) -> Constants:
+    """Of each size that is an argument: a number it is a multiple of, where rows are that long, else 1."""
+    layout, widest = problem.layout, 16 // problem.dtype.itemsize
+    divisors: Constants = {"M_DIVISOR": vector_elements(problem.m, widest) if layout.a_transposed else 1}
+    if problem.specialisation is Specialisation.DYNAMIC:
+        along_k = layout.b_transposed or not layout.a_transposed
+        divisors["N_DIVISOR"] = vector_elements(problem.n, widest)  # rows of C are n long, always
+        divisors["K_DIVISOR"] = vector_elements(problem.k, widest) if along_k else 1
+    return divisors
 
 
 _CONFIGS = {

@@ -203,7 +203,7 @@ def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 def made_with(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     """Sums for each way of making kernels, which is all that their keys start with up to the target, and each dtype."""
     # Usage is summed apart, so that only kernels that were used are joined.
-    ways = "key_schema, family, template, compiler, compiler_version, toolchain, flags, arch, dtype"
+    ways = "key_schema, family, template, compiler, compiler_version, toolchain, opt_level, flags, arch, dtype"
     return _rows(
         connection,
         f"""

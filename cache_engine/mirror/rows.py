@@ -24,11 +24,12 @@ def kernel_row(record: Record, stamp: str) -> Row:
     toolchain = " ".join(components.get(f"compiler{part}", "") for part in ("", "_version", "_build"))
     searched = (
         record.name, record.key, record.family, record.compiler, record.arch, p.dtype, p.out_dtype, p.layout,
-        f"{p.m}x{p.n}x{p.k}", str(record.config),
+        f"{p.m}x{p.n}x{p.k}", str(record.config), p.specialisation,
     )  # fmt: skip
     return (
         record.key, record.name, record.family, record.compiler, record.compiler_version, toolchain,
-        components.get("schema", ""), components.get("template", ""), components.get("flags", ""), record.arch,
+        components.get("schema", ""), components.get("template", ""), components.get("flags", ""), p.opt_level,
+        p.specialisation, record.arch,
         p.dtype, p.out_dtype, p.layout, p.m, p.n, p.k, p.batch, str(record.config),
         r.registers, r.shared_bytes, r.stack_bytes, r.spill_bytes,
         record.size_bytes, stored_bytes(record), record.compile_ms, record.created_at, record.created_by,

@@ -11,6 +11,8 @@ CREATE TABLE kernels (
     key_schema       VARCHAR,
     template         VARCHAR,    -- the digest of the family's template and
     flags            VARCHAR,    -- the compiler's
+    opt_level        INTEGER,    -- 0 to 3
+    specialisation   VARCHAR,    -- which sizes are constants
     arch             VARCHAR,
     dtype            VARCHAR,
     out_dtype        VARCHAR,

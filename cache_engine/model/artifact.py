@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from cache_engine.model.gemm import Epilogue, GemmProblem
+from cache_engine.model.gemm import OPT_LEVELS, Epilogue, GemmProblem, Specialisation, bucket_of
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import Components
 
@@ -83,12 +83,36 @@ class RecordedProblem(msgspec.Struct, frozen=True):
     out_dtype: str
     layout: str
     epilogue: str = ""
+    specialisation: str = Specialisation.NK.value
+    opt_level: Small = OPT_LEVELS[-1]
 
     @classmethod
     def of(cls, problem: GemmProblem) -> RecordedProblem:
         """The values of ``problem``, without its target."""
         p = problem
-        return cls(p.m, p.n, p.k, p.batch, p.dtype.value, p.output.value, p.layout.value, str(p.epilogue))
+        return cls(
+            p.m, p.n, p.k, p.batch, p.dtype.value, p.output.value, p.layout.value, str(p.epilogue),
+            p.specialisation.value, p.opt_level,
+        )  # fmt: skip
+
+    @property
+    def types(self) -> str:
+        """Element types, layout and epilogue, for people."""
+        epilogue = f"; epilogue {self.epilogue}" if self.epilogue else ""
+        return f"{self.dtype} in, {self.out_dtype} out; layout {self.layout}{epilogue}"
+
+    @property
+    def served(self) -> str:
+        """What else its kernel serves, for people."""
+        bucket = bucket_of(max(self.m, 1))
+        words: dict[str, str] = {
+            Specialisation.NK: "n and k are fixed, every m and batch is served",
+            Specialisation.EXACT: "m, n and k are fixed, every batch is served",
+            Specialisation.BUCKETED: "n and k are fixed, every batch and every m "
+            f"of the bucket, {bucket // 2 + 1:,} to {bucket:,}, is served",
+            Specialisation.DYNAMIC: "every m, n, k and batch is served whose rows allow reads and writes as wide",
+        }
+        return words.get(self.specialisation, "what it serves is not known to this program")
 
     def on(self, arch: str) -> GemmProblem:
         """The problem on a target.
@@ -106,6 +130,8 @@ class RecordedProblem(msgspec.Struct, frozen=True):
             layout=self.layout,  # type: ignore[arg-type]
             arch=arch,
             epilogue=Epilogue.parse(self.epilogue),
+            specialisation=self.specialisation,  # type: ignore[arg-type]
+            opt_level=self.opt_level,
         )
 
 
@@ -116,7 +142,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         key: the entry's CacheKey.
         components: what the key was hashed from.
         name: the kernel's function name.
-        problem: the problem it was first compiled for. n and k are fixed in the kernel, m and the batch are not.
+        problem: the problem it was first compiled for. Which of its sizes are fixed in the kernel, its specialisation
+            says.
         compile_ms: time the compiler took.
         stages_ms: every stage of making it, by name.
         created_at: seconds since 1970, UTC.

@@ -17,6 +17,12 @@ MAX_DIMENSION = 2**24
 MAX_BATCH = 65_535  # gridDim.z, CUDA programming guide, "Technical Specifications per Compute Capability"
 MAX_ELEMENTS = 2**40  # of one operand over the whole batch: two TiB of bf16, beyond any GPU
 
+OPT_LEVELS = (0, 1, 2, 3)
+"""How hard a compiler may optimise. The highest is the default."""
+
+# What the config of a dynamic kernel is chosen for: m, n, k and batch, neither a decode nor a prefill.
+_ANY_SIZES = (1024, 1024, 1024, 1)
+
 
 class DType(StrEnum):
     """Element types, by the names the field uses.
@@ -103,6 +109,25 @@ class Activation(StrEnum):
     GELU = "gelu"
 
 
+class Specialisation(StrEnum):
+    """Which sizes are constants of a kernel, and so which problems share it. The batch is always an argument.
+
+    ``nk``: n and k are, m is an argument. ``exact``: m is one too. ``bucketed``: as ``nk``, and m is known to be at
+    most the next power of two, for which the config is chosen, so all m of a bucket share a kernel. ``dynamic``: none
+    is; one kernel serves all sizes whose rows can be read and written as many elements at once.
+    """
+
+    NK = "nk"
+    EXACT = "exact"
+    BUCKETED = "bucketed"
+    DYNAMIC = "dynamic"
+
+
+def bucket_of(m: int) -> int:
+    """The bucket of m: the power of two that is not less."""
+    return 1 << (m - 1).bit_length()
+
+
 @dataclass(frozen=True, slots=True)
 class Epilogue:
     """What is done to A · B before it is stored: activation(alpha · A · B + beta · C + bias).
@@ -158,6 +183,8 @@ class GemmProblem:
         layout: how A and B are stored.
         arch: the target, such as ``"sm_90"``; ``None`` leaves it to the engine (the local GPU, else sm_90).
         epilogue: what is done to the product before it is stored; by default nothing. int8 problems take none.
+        specialisation: which sizes are constants of the kernel; by default n and k.
+        opt_level: how hard the compiler may optimise, 0 to 3.
 
     Raises:
         InvalidProblem: naming the field and what it may be.
@@ -172,6 +199,8 @@ class GemmProblem:
     layout: Layout = Layout.NT
     arch: str | None = None
     epilogue: Epilogue = NO_EPILOGUE
+    specialisation: Specialisation = Specialisation.NK
+    opt_level: int = OPT_LEVELS[-1]
 
     def __post_init__(self) -> None:
         for name, limit in (("m", MAX_DIMENSION), ("n", MAX_DIMENSION), ("k", MAX_DIMENSION), ("batch", MAX_BATCH)):
@@ -188,6 +217,11 @@ class GemmProblem:
             raise InvalidProblem(f"int8 problems take no epilogue, and {epilogue} was asked for; leave it out")
         if self.arch is not None:
             architecture(self.arch)
+        known = isinstance(self.specialisation, Specialisation)  # most often; asking by name takes a microsecond
+        specialised = self.specialisation if known else _member(Specialisation, "specialisation", self.specialisation)
+        if isinstance(self.opt_level, bool) or self.opt_level not in OPT_LEVELS:
+            levels = ", ".join(map(str, OPT_LEVELS))
+            raise InvalidProblem(f"opt level is {self.opt_level!r}; it must be one of: {levels}")
         elements = self.batch * max(self.m * self.k, self.n * self.k, self.m * self.n)
         if elements > MAX_ELEMENTS:
             raise InvalidProblem(
@@ -198,6 +232,7 @@ class GemmProblem:
         object.__setattr__(self, "out_dtype", out_dtype)
         object.__setattr__(self, "layout", layout)
         object.__setattr__(self, "epilogue", epilogue)
+        object.__setattr__(self, "specialisation", specialised)
 
     @property
     def output(self) -> DType:
@@ -219,6 +254,15 @@ class GemmProblem:
         """Bytes of A, B and C, each counted once."""
         inputs = (self.m * self.k + self.n * self.k) * self.dtype.itemsize
         return self.batch * (inputs + self.m * self.n * self.output.itemsize)
+
+    @property
+    def planned_sizes(self) -> tuple[int, int, int, int]:
+        """m, n, k and batch that a config is chosen for: the same for all problems that are to share a kernel."""
+        if self.specialisation is Specialisation.BUCKETED:
+            return (bucket_of(self.m), self.n, self.k, self.batch)
+        if self.specialisation is Specialisation.DYNAMIC:
+            return _ANY_SIZES
+        return (self.m, self.n, self.k, self.batch)
 
     def on(self, arch: str) -> GemmProblem:
         """The same problem for another target."""

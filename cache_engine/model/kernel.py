@@ -72,16 +72,17 @@ class KernelConfig:
 class Launch:
     """Everything but the operands that a launch needs.
 
-    A kernel's parameters are pointers to A, B and C, each at a multiple of 16 bytes, m as a 32-bit integer, then
-    ``parameters``.
+    A kernel's parameters are pointers to A, B and C, each at a multiple of 16 bytes, m as a 32-bit integer (which a
+    kernel with a constant m does not look at), then ``parameters``.
 
     Attributes:
         grid: blocks along x (tiles of C), y (slices of k), z (the batch).
         threads: threads of one block, along x.
         shared_bytes: dynamic shared memory of one block.
-        parameters: what else the kernel takes, by name, in order. ``alpha`` and ``beta`` (of the type of the sums),
-            ``bias`` and ``workspace`` are operands, and may be null where the kernel does not use them. Any other is a
-            pointer that its compiler adds and the kernel does not use, to be given as null.
+        parameters: what else the kernel takes, by name, in order. ``n`` and ``k`` are 32-bit integers. ``alpha`` and
+            ``beta`` (of the type of the sums), ``bias`` and ``workspace`` are operands, and may be null where the
+            kernel does not use them. Any other is a pointer that its compiler adds and the kernel does not use, to be
+            given as null.
         workspace_bytes: device memory that blocks exchange sums in. All 0 before the first launch; kernels may share it
             one after the other, never at the same time.
     """

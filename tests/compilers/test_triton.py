@@ -26,7 +26,7 @@ from cache_engine.kernels.family import check_config
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import render
 from cache_engine.model.architecture import ARCHITECTURES, architecture
-from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout
+from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.policy.plan import Limits
 from tests.helpers import missing_bytes, require_triton
@@ -87,7 +87,10 @@ def test_a_kernel_is_a_loadable_cubin_that_multiplies_on_tensor_cores(cache: Cac
 
 @pytest.mark.parametrize(("dtype", "layout"), [*zip(FAMILIES["triton"].flops_per_clock, Layout, strict=False)])
 def test_every_dtype_compiles(dtype: DType, layout: Layout) -> None:
-    _compiled(dtype=dtype, layout=layout)
+    """To instructions for that type: sm_80 has one for each."""
+    instructions = {DType.FP16: "F32", DType.BF16: "F32.BF16", DType.TF32: "F32.TF32"}
+    found = set(re.findall(r"HMMA\.\d+\.(\S+)", sass(_compiled("sm_80", dtype=dtype, layout=layout).cubin)))
+    assert found == {instructions[dtype]}
 
 
 # Its LLVM does not know 8.8, of which no chip is public.
@@ -97,8 +100,10 @@ TARGETS = [name for name, at in ARCHITECTURES.items() if at.major >= 8 and not n
 @pytest.mark.soak
 @pytest.mark.parametrize("arch", TARGETS)
 def test_every_kind_of_kernel_compiles_for_every_target(arch: str) -> None:
+    multiplies = MULTIPLIES.get(re.sub("a$", "", arch), r"(HG|UTCH|H)MMA")
     for dtype, layout in itertools.product(FAMILIES["triton"].flops_per_clock, Layout):
-        _compiled(arch, dtype=dtype, layout=layout)
+        code = sass(_compiled(arch, dtype=dtype, layout=layout).cubin)
+        assert re.search(rf"\b{multiplies}\b", code), (dtype, layout)
 
 
 @pytest.mark.soak
@@ -122,11 +127,11 @@ def test_every_config_offered_stays_within_its_target(arch: str, dtype: DType) -
 
 
 def test_copies_are_16_bytes_wide_where_rows_allow() -> None:
-    """What the template tells Triton of pointers and of m is understood."""
+    """What the template tells Triton of pointers and of sizes that are arguments is understood."""
     widths = re.compile(rb"cp\.async\.c[ga]\S*\s*\[[^\]]*\],\s*\[[^\]]*\],\s*0x(\w+)")
-    for layout, m in ((Layout.NT, 61), (Layout.TN, 64), (Layout.TT, 64)):
-        ptx = _compiled("sm_80", layout=layout).ptx
-        assert set(widths.findall(ptx)) == {b"10"}, (layout, m)
+    for layout, specialisation in itertools.product(Layout, Specialisation):
+        ptx = _compiled("sm_80", layout=layout, specialisation=specialisation).ptx
+        assert set(widths.findall(ptx)) == {b"10"}, (layout, specialisation)
 
 
 def test_results_are_rounded_to_nearest() -> None:

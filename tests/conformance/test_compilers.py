@@ -11,7 +11,7 @@ import shutil
 import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -26,8 +26,9 @@ from cache_engine.engine import Cache, open_cache
 from cache_engine.errors import CompileError, CompilerMissing, InvalidProblem, Level, UsageError
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import render
-from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.policy.plan import Limits
 from tests.helpers import code_of, missing_bytes, needs_host_compiler, require_triton
 
 ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100", "sm_120")
@@ -198,17 +199,18 @@ def test_more_flags_are_another_key_and_other_code(subject: Subject, cache: Cach
         return
     problem = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")
     plain = cache.get_or_compile(problem, compiler=subject.compiler.name)
-    with open_cache(tmp_path / "store", durability="fast", compiler_flags=("--ptxas-options=-O1",)) as flagged:
+    flag = "--ptxas-options=-dlcm=cv"
+    with open_cache(tmp_path / "store", durability="fast", compiler_flags=(flag,)) as flagged:
         other = flagged.get_or_compile(problem, compiler=subject.compiler.name)
     assert (plain.tier, other.tier) == ("compiled", "compiled")
     assert plain.key != other.key
-    assert dict(other.record.components)["flags"] == " ".join((*subject.compiler.flags, "--ptxas-options=-O1"))
+    assert dict(other.record.components)["flags"] == " ".join((*subject.compiler.flags, flag))
     assert code_of(plain.cubin) != code_of(other.cubin)
 
 
 def test_every_flag_that_may_be_given_is_one_it_takes(subject: Subject) -> None:
     """So the list of allowed flags cannot hold one that only another compiler knows."""
-    values = {"--diag-suppress": "177", "--ptxas-options": "-O2"}
+    values = {"--diag-suppress": "177", "--ptxas-options": "-dlcm=cg"}
     given = [name if pattern is None else f"{name}={values.get(name, 'false')}" for name, pattern in ALLOWED.items()]
     more = ("-dlcm=ca", "--allow-expensive-optimizations=false", "--warn-on-spills")
     given += [f"--ptxas-options={option}" for option in more]
@@ -216,6 +218,27 @@ def test_every_flag_that_may_be_given_is_one_it_takes(subject: Subject) -> None:
         return
     flagged = subject.compiler.with_flags(extra_flags(True, given))
     assert flagged.compile(subject.source("sm_90"), "sm_90").cubin
+
+
+def test_every_level_of_optimisation_is_another_key_and_the_lowest_is_other_code(
+    subject: Subject, cache: Cache
+) -> None:
+    """The default is the highest. Levels may make the same code; the lowest and the highest do not."""
+    problem = GemmProblem(64, 64, 64, arch="sm_90")
+    kernels = {
+        level: cache.get_or_compile(replace(problem, opt_level=level), compiler=subject.compiler.name)
+        for level in OPT_LEVELS
+    }
+    assert len({kernel.key for kernel in kernels.values()}) == len(OPT_LEVELS)
+    assert {kernel.tier for kernel in kernels.values()} == {"compiled"}
+    for level, kernel in kernels.items():
+        assert kernel.record.problem.opt_level == level
+        assert f"-O{level}" in dict(kernel.record.components)["flags"]
+        assert missing_bytes(kernel.cubin) == 0
+    assert code_of(kernels[0].cubin) != code_of(kernels[3].cubin)
+    assert cache.get_or_compile(problem, compiler=subject.compiler.name).key == kernels[3].key
+    assert subject.compiler.at_level(3).flags == subject.compiler.flags
+    assert cache.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
 
 
 @needs_host_compiler
@@ -238,7 +261,7 @@ def test_a_missing_compiler_says_how_to_get_it(subject: Subject, monkeypatch: py
     [
         "-I/tmp", "--include-path=/tmp", "-include", "-arch=sm_80", "--gpu-architecture=sm_80", "-DN=3", "@file", "",
         "--maxrregcount=128", "--fmad", "--fmad=maybe", "--restrict=true", "--pre-include=x",
-        "--ptxas-options=-arch=sm_80",
+        "--ptxas-options=-arch=sm_80", "--ptxas-options=-O2",
         "--ptxas-options=-o,file", "--options-file=x", "--ptxas-options=@x", "--fmad=true\n-I/tmp", "; rm -rf /",
     ],
 )  # fmt: skip

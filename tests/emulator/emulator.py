@@ -34,6 +34,15 @@ _KINDS: dict[DType, Any] = {
     DType.INT32: np.int32,
 }
 ALIGNMENT = 256  # bytes; what device allocators give at least
+# What a launch's parameters are given as.
+_ARGUMENTS = {
+    "n": "given.n",
+    "k": "given.k",
+    "alpha": "static_cast<SUM_TYPE>(given.alpha)",
+    "beta": "static_cast<SUM_TYPE>(given.beta)",
+    "bias": "static_cast<const OUT_TYPE*>(given.bias)",
+    "workspace": "given.workspace",
+}
 
 
 class EmulatorFault(Exception):
@@ -84,13 +93,13 @@ def emulated_source(family: Family, problem: GemmProblem, config: KernelConfig) 
     # Ahead of the constants: the standard headers would trip over a macro called N.
     primitives = (HERE / "primitives.h").read_text()
     kernel = render(family.template, constants, {"primitives.cuh": ""})
+    further = ", ".join(_ARGUMENTS[name] for name in launch_of(family, problem, config).parameters)
     call = (
-        "struct Arguments {\n    const void *a, *b;\n    void* c;\n    int m;\n    double alpha, beta;\n"
+        "struct Arguments {\n    const void *a, *b;\n    void* c;\n    int m, n, k;\n    double alpha, beta;\n"
         "    const void* bias;\n    void* workspace;\n};\n"
         "static void call_kernel(const Arguments& given) {\n"
         "    KERNEL_NAME(static_cast<const IN_TYPE*>(given.a), static_cast<const IN_TYPE*>(given.b), "
-        "static_cast<OUT_TYPE*>(given.c), given.m, static_cast<SUM_TYPE>(given.alpha), "
-        "static_cast<SUM_TYPE>(given.beta), static_cast<const OUT_TYPE*>(given.bias), given.workspace);\n}\n"
+        f"static_cast<OUT_TYPE*>(given.c), given.m, {further});\n}}\n"
     )
     return f"{primitives}\n{kernel}\n{call}\n{(HERE / 'harness.h').read_text()}"
 
@@ -155,6 +164,8 @@ def run(
         ctypes.c_double(alpha),
         ctypes.c_double(beta),
         ctypes.c_int(problem.m),
+        ctypes.c_int(problem.n),
+        ctypes.c_int(problem.k),
         ctypes.c_uint(launch.grid[0]),
         ctypes.c_uint(launch.grid[1]),
         ctypes.c_uint(launch.grid[2]),

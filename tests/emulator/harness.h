@@ -4,11 +4,12 @@
 // workspace may be null, of 0 bytes.
 extern "C" int emulate(const void* a, size_t a_bytes, const void* b, size_t b_bytes, void* c, size_t c_bytes,
                        const void* bias, size_t bias_bytes, void* workspace, size_t workspace_bytes, double alpha,
-                       double beta, int m, unsigned blocks, unsigned slices, unsigned batch, unsigned threads,
-                       size_t shared_bytes, unsigned order, int late_copies, char* fault, size_t fault_bytes) {
+                       double beta, int m, int n, int k, unsigned blocks, unsigned slices, unsigned batch,
+                       unsigned threads, size_t shared_bytes, unsigned order, int late_copies, char* fault,
+                       size_t fault_bytes) {
     using emulator::machine;
     static Arguments arguments;
-    arguments = {a, b, c, m, alpha, beta, bias, workspace};
+    arguments = {a, b, c, m, n, k, alpha, beta, bias, workspace};
     machine.fault.clear();
     machine.late_copies = late_copies != 0;
     machine.global = {{static_cast<const unsigned char*>(a), a_bytes, false},

@@ -40,6 +40,8 @@ class Case:
 
     source: str
     m: int
+    n: int
+    k: int
     grid: tuple[int, int, int]
     in_type: str
     out_type: str
@@ -75,7 +77,8 @@ def run(
         to_bytes(stored_b, problem.dtype).tofile(folder / f"{number}.b")
         launch = launch_of(FAMILIES["triton"], problem, config)
         c_bytes = problem.batch * problem.m * problem.n * problem.output.itemsize
-        cases.append(Case(source, problem.m, launch.grid, problem.dtype, problem.output, c_bytes))
+        sizes = (problem.m, problem.n, problem.k)
+        cases.append(Case(source, *sizes, launch.grid, problem.dtype, problem.output, c_bytes))
     (folder / "cases.json").write_text(json.dumps([asdict(case) for case in cases]))
     command = [sys.executable, "-m", "tests.emulator.interpreter", str(folder)]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "TRITON_CACHE_DIR": str(folder / "cache")}
@@ -145,7 +148,7 @@ def _interpret(case: Case, path: Path) -> None:
     with ExitStack() as patches:
         for careful in _careful(InterpreterBuilder, readable=(a, b), writable=(c,)):
             patches.enter_context(patch.object(InterpreterBuilder, careful.__name__, careful))
-        module["kernel"][case.grid](a, b, c, case.m, **fixed)
+        module["kernel"][case.grid](a, b, c, case.m, **{"n": case.n, "k": case.k, **fixed})
     c.memory.tofile(path.with_suffix(".c"))
 
 

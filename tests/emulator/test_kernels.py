@@ -17,7 +17,7 @@ import pytest
 from cache_engine.kernels.family import Family, check_config
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.architecture import architecture
-from cache_engine.model.gemm import Activation, DType, Epilogue, GemmProblem, Layout
+from cache_engine.model.gemm import Activation, DType, Epilogue, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from tests.emulator import emulator
 
@@ -77,11 +77,29 @@ SIMT = [
     (GemmProblem(40, 72, 200, dtype=DType.FP32, batch=2), replace(NARROW, split_k=4)),
     (GemmProblem(33, 35, 137, dtype=DType.FP64), replace(LITTLE, split_k=5)),
 ]
+# Which sizes are constants: tiles all whole, some of them, and none; one row of tiles, and more than one band of them.
+SPECIALISED = [
+    *(
+        (name, replace(problem, specialisation=specialisation), config)
+        for specialisation in (Specialisation.EXACT, Specialisation.BUCKETED, Specialisation.DYNAMIC)
+        for name, problem, config in (
+            ("tensor_core", GemmProblem(128, 256, 64, batch=2), WIDE),
+            ("tensor_core", GemmProblem(64, 131, 37, dtype=DType.FP16, layout=Layout.TN), WIDE),
+            ("tensor_core", GemmProblem(148, 72, 96, layout=Layout.NN), replace(SMALL, split_k=2)),
+            ("tensor_core", GemmProblem(35, 70, 48, dtype=DType.TF32, layout=Layout.TT), THIN),
+            ("tensor_core", GemmProblem(16, 64, 96, dtype=DType.INT8, layout=Layout.TN), SMALL),
+            ("simt", GemmProblem(64, 128, 48, dtype=DType.FP32, layout=Layout.TN), NARROW),
+            ("simt", GemmProblem(33, 66, 37, dtype=DType.FP64, batch=2, layout=Layout.NN), LITTLE),
+            ("simt", GemmProblem(150, 32, 96, dtype=DType.FP32, layout=Layout.TT), replace(LITTLE, split_k=2)),
+        )
+    )
+]
 CASES = [
     pytest.param(FAMILIES[name], problem, config, id=f"{name}-{problem.m}x{problem.n}x{problem.k}x{problem.batch}-"
-                 f"{problem.dtype}-{problem.output}-{problem.layout}-{config}")
-    for name, cases in (("tensor_core", TENSOR_CORE), ("simt", SIMT))
-    for problem, config in cases
+                 f"{problem.dtype}-{problem.output}-{problem.layout}-{problem.specialisation}-{config}")
+    for name, problem, config in (
+        *(("tensor_core", *case) for case in TENSOR_CORE), *(("simt", *case) for case in SIMT), *SPECIALISED
+    )
 ]  # fmt: skip
 
 
@@ -138,14 +156,16 @@ MISTAKES = [
         "tensor_core", "lane % 16, k + lane / 16 * CHUNK", "lane % 16, k + lane / 8 * CHUNK", id="a wrong ldmatrix row"
     ),
     pytest.param("tensor_core", "first_row + row < rows", "first_row + row <= rows", id="an edge off by one"),
-    pytest.param("tensor_core", "if (row >= m || column >= N) return;", "", id="a store not masked"),
-    pytest.param("tensor_core", "batch * N * K", "batch * N * (K + 8)", id="a wrong batch stride"),
+    pytest.param("tensor_core", "(!WHOLE_N && column >= sizes.n)", "false", id="a store not masked"),
+    pytest.param(
+        "tensor_core", "batch * sizes.n * sizes.k", "batch * sizes.n * (sizes.k + 8)", id="a wrong batch stride"
+    ),
     pytest.param(
         "tensor_core", "row * COLUMNS + chunk * CHUNK", "row * (COLUMNS + 8) + chunk * CHUNK", id="beyond shared memory"
     ),
     pytest.param("simt", "            sync_block();\n", "", id="a barrier dropped in the loop"),
-    pytest.param("simt", "row < rows && column < columns", "row < rows", id="an edge not checked"),
-    pytest.param("simt", "if (row >= m) return;", "", id="a row too many stored"),
+    pytest.param("simt", "(WHOLE_COLUMNS || column < columns)", "true", id="an edge not checked"),
+    pytest.param("simt", "if (!WHOLE_M && row >= sizes.m) return;", "", id="a row too many stored"),
     *(
         pytest.param("split", right, wrong, id=f"split-k: {what}")
         for right, wrong, what in (
@@ -155,13 +175,23 @@ MISTAKES = [
             ("tile * SPLIT_K * COUNT", "tile * COUNT", "tiles in each other's sums"),
             ("        fence();\n        sync_block();\n", "", "counted in before all have written"),
             (
-                "(K_TILES + SPLIT_K - 1) / SPLIT_K",
-                "K_TILES / SPLIT_K",
+                "(k_tiles + SPLIT_K - 1) / SPLIT_K",
+                "k_tiles / SPLIT_K",
                 "tiles of k left over",
             ),
         )
     ),
     pytest.param("simt", "step % 2 * A_BUFFER", "0 * A_BUFFER", id="the wrong buffer"),
+    pytest.param("exact", "WHOLE_M = M % BLOCK_M == 0", "WHOLE_M = true", id="exact: an edge taken for whole"),
+    pytest.param("exact", "WHOLE_K = K % BLOCK_K == 0", "WHOLE_K = true", id="exact: an edge in k taken for whole"),
+    pytest.param("exact", "#define SIZE_M M", "#define SIZE_M (M + 1)", id="exact: another m"),
+    pytest.param(
+        "bucketed", "M_MOST <= RASTER_ROWS * BLOCK_M", "M_MOST <= 99 * BLOCK_M", id="bucketed: bands taken for one"
+    ),
+    pytest.param("bucketed", "M_MOST <= BLOCK_M)", "M_MOST <= 99 * BLOCK_M)", id="bucketed: rows taken for one"),
+    pytest.param("dynamic", "#define SIZES {m, n, k}", "#define SIZES {m, k, n}", id="dynamic: n for k"),
+    pytest.param("dynamic", "#define C_VECTOR 1", "#define C_VECTOR 2", id="dynamic: writes too wide"),
+    pytest.param("dynamic", "#define A_VECTOR 4", "#define A_VECTOR 8", id="dynamic: reads of A too wide"),
 ]
 
 
@@ -172,6 +202,9 @@ def test_the_emulator_sees_a_seeded_mistake(name: str, right: str, wrong: str, t
         "tensor_core": (GemmProblem(72, 136, 112, batch=2), KernelConfig(64, 128, 16, 2, 2, 3)),
         "simt": (GemmProblem(72, 72, 72, dtype=DType.FP32, batch=2), KernelConfig(32, 64, 16, 2, 2, 2)),
         "split": (GemmProblem(72, 136, 112, batch=2), KernelConfig(64, 64, 16, 2, 2, 3, split_k=3)),
+        "exact": (GemmProblem(72, 136, 104, batch=2, specialisation=Specialisation.EXACT), WIDE),
+        "bucketed": (GemmProblem(150, 72, 40, specialisation=Specialisation.BUCKETED), SMALL),
+        "dynamic": (GemmProblem(72, 137, 100, specialisation=Specialisation.DYNAMIC), WIDE),
     }[name]
     text = emulator.emulated_source(family, problem, config)
     assert text.count(right) == 1, "the template no longer holds the line to be spoilt"
@@ -252,13 +285,60 @@ def test_fp32_inputs_are_rounded_to_tf32_and_not_cut_off(tmp_path: Path) -> None
     assert abs(rounded) < 2**-14 < 2**-12 < -cut
 
 
-def test_a_problem_is_computed_with_any_m(tmp_path: Path) -> None:
-    """M is an argument: the kernel made for one m serves every other."""
-    family, config = FAMILIES["tensor_core"], SMALL
-    made_for = GemmProblem(64, 72, 40)
+# What a kernel was made for, and other problems that have its key.
+SHARED = [
+    pytest.param(GemmProblem(64, 72, 40), SMALL, [{"m": m} for m in (1, 15, 16, 17, 150)], id="any m"),
+    pytest.param(
+        GemmProblem(20, 72, 40, specialisation=Specialisation.EXACT), SMALL, [{"batch": 3}], id="exact: any batch"
+    ),
+    pytest.param(
+        GemmProblem(256, 72, 40, specialisation=Specialisation.BUCKETED),
+        SMALL,
+        [{"m": m} for m in (129, 144, 255)],
+        id="bucketed: any m of the bucket",
+    ),
+    pytest.param(
+        GemmProblem(12, 72, 40, specialisation=Specialisation.BUCKETED),
+        SMALL,
+        [{"m": 9}, {"m": 16, "batch": 2}],
+        id="bucketed: a bucket of one row of tiles",
+    ),
+    pytest.param(
+        GemmProblem(64, 72, 40, specialisation=Specialisation.DYNAMIC),
+        WIDE,
+        [
+            {"m": 1, "n": 2, "k": 8},
+            {"m": 130, "n": 14, "k": 72, "batch": 2},
+            {"m": 67, "n": 262, "k": 16},
+            {"m": 700, "n": 10, "k": 8},
+        ],
+        id="dynamic: any sizes as aligned",
+    ),
+    pytest.param(
+        GemmProblem(64, 72, 200, dtype=DType.FP16, layout=Layout.TN, specialisation=Specialisation.DYNAMIC),
+        replace(SMALL, split_k=3),
+        [{"m": 8, "n": 264, "k": 1}, {"m": 40, "n": 8, "k": 65}, {"m": 16, "n": 16, "k": 333, "batch": 2}],
+        id="dynamic: empty slices of k",
+    ),
+    pytest.param(
+        GemmProblem(64, 72, 40, dtype=DType.FP32, specialisation=Specialisation.DYNAMIC),
+        NARROW,
+        [{"m": 1, "n": 4, "k": 4}, {"m": 65, "n": 132, "k": 92, "batch": 2}],
+        id="dynamic: fp32",
+    ),
+]
+
+
+@pytest.mark.parametrize(("made_for", "config", "others"), SHARED)
+def test_a_kernel_computes_every_problem_that_has_its_key(
+    made_for: GemmProblem, config: KernelConfig, others: list[dict[str, int]], tmp_path: Path
+) -> None:
+    family = FAMILIES["simt" if made_for.dtype is DType.FP32 else "tensor_core"]
     library = emulator.build(family, made_for, config, tmp_path)
-    for m in (1, 15, 16, 17, 150):
-        problem = replace(made_for, m=m)
+    for sizes in others:
+        problem = replace(made_for, **sizes)  # type: ignore[arg-type]
+        check_config(family, problem, config, architecture("sm_90"))
+        assert family.constants(problem, config) == family.constants(made_for, config)
         a, b = _operands(problem)
-        c = emulator.run(library, family, problem, config, a, b)
-        assert np.allclose(c, a @ b, rtol=2**-7, atol=2**-5), m
+        c = emulator.run(library, family, problem, config, a, b, INTERLEAVINGS[1])
+        assert np.allclose(c, a @ b, rtol=2**-7, atol=2**-5), sizes

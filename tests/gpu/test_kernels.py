@@ -16,7 +16,7 @@ from cache_engine.kernels.family import check_config
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import ARCHITECTURES, architecture
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.model.gemm import OUTPUT_DTYPES, DType, Epilogue, GemmProblem, Layout
+from cache_engine.model.gemm import OUTPUT_DTYPES, DType, Epilogue, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from tests.helpers import require_triton
 
@@ -76,6 +76,15 @@ def test_odd_shapes_in_every_layout(
     kernels: Cache, family: str, dtype: DType, layout: Layout, m: int, n: int, k: int, batch: int
 ) -> None:
     right(kernels, GemmProblem(m, n, k, batch=batch, dtype=dtype, layout=layout), family)
+
+
+@pytest.mark.parametrize("specialisation", [each for each in Specialisation if each is not Specialisation.NK])
+@pytest.mark.parametrize(("m", "n", "k", "batch"), ODD)
+@pytest.mark.parametrize(("family", "dtype"), KINDS)
+def test_every_specialisation(
+    kernels: Cache, family: str, dtype: DType, m: int, n: int, k: int, batch: int, specialisation: Specialisation
+) -> None:
+    right(kernels, GemmProblem(m, n, k, batch=batch, dtype=dtype, specialisation=specialisation), family)
 
 
 @pytest.mark.parametrize(

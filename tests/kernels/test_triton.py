@@ -20,7 +20,7 @@ import pytest
 from cache_engine.compilers import COMPILERS
 from cache_engine.errors import InfeasibleConfig, UsageError
 from cache_engine.kernels.select import FAMILIES, choose
-from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout
+from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.selection import Selector
 from tests.emulator import emulator, interpreter
@@ -53,6 +53,12 @@ CASES = [
         (GemmProblem(m, n, k, batch=batch, dtype=dtype, layout=layout), config)
         for (m, n, k, batch, config), dtype, layout in itertools.product(
             SHAPES, FAMILIES["triton"].flops_per_clock, Layout
+        )
+    ),
+    *(
+        (GemmProblem(m, n, k, batch=batch, layout=layout, specialisation=specialisation), config)
+        for (m, n, k, batch, config), layout, specialisation in itertools.product(
+            SHAPES, Layout, (Specialisation.EXACT, Specialisation.BUCKETED, Specialisation.DYNAMIC)
         )
     ),
     *((GemmProblem(40, 72, 50, dtype=DType.FP16, out_dtype=out), WIDE) for out in (DType.FP32, DType.BF16)),
@@ -92,9 +98,36 @@ def test_a_kernel_computes_with_any_m(tmp_path: Path) -> None:
     _check([(replace(made_for, m=m), SMALL) for m in (1, 15, 16, 17, 150)], tmp_path, [source] * 5)
 
 
+def test_a_kernel_computes_every_problem_that_has_its_key(tmp_path: Path) -> None:
+    """Of a bucket of several bands of tiles, of one row of them, and any sizes as aligned."""
+    cases, sources = [], []
+    for made_for, others in (
+        (
+            GemmProblem(256, 72, 40, specialisation=Specialisation.BUCKETED),
+            [{"m": 129}, {"m": 150, "batch": 2}],
+        ),
+        (GemmProblem(12, 72, 40, specialisation=Specialisation.BUCKETED), [{"m": 9}, {"m": 16}]),
+        (
+            GemmProblem(64, 72, 40, specialisation=Specialisation.DYNAMIC),
+            [{"m": 1, "n": 8, "k": 8}, {"m": 150, "n": 40, "k": 104, "batch": 2}],
+        ),
+        (GemmProblem(24, 40, 33, layout=Layout.TN, specialisation=Specialisation.DYNAMIC), [{"m": 40, "k": 50}]),
+    ):
+        source = interpreter.source_of(made_for, SMALL)
+        for sizes in others:
+            problem = replace(made_for, **sizes)  # type: ignore[arg-type]
+            assert interpreter.source_of(problem, SMALL) == source
+            cases.append((problem, SMALL))
+            sources.append(source)
+    _check(cases, tmp_path, sources)
+
+
 def test_far_rows_are_addressed_in_64_bits(tmp_path: Path) -> None:
     """The same kernels with the bound from which on they do so moved to where these problems are."""
-    cases = [(GemmProblem(40, 72, 136, batch=2, layout=layout), SMALL) for layout in Layout]
+    cases = [
+        (GemmProblem(40, 72, 136, batch=2, layout=layout, specialisation=specialisation), SMALL)
+        for layout, specialisation in itertools.product(Layout, (Specialisation.NK, Specialisation.DYNAMIC))
+    ]
     sources = [interpreter.source_of(*case) for case in cases]
     assert all(source.count("2**31") == 3 for source in sources)
     _check(cases, tmp_path, [source.replace("2**31", "2**4") for source in sources])

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from cache_engine.errors import InvalidProblem
-from cache_engine.model.gemm import MAX_BATCH, MAX_DIMENSION, Activation, DType, Epilogue, GemmProblem, Layout
+from cache_engine.model.gemm import (
+    MAX_BATCH,
+    MAX_DIMENSION,
+    Activation,
+    DType,
+    Epilogue,
+    GemmProblem,
+    Layout,
+    Specialisation,
+    bucket_of,
+)
 
 
 @pytest.mark.parametrize("field", ["m", "n", "k", "batch"])
@@ -59,6 +69,7 @@ def test_int8_takes_no_epilogue() -> None:
     [
         ("dtype", "fp5", "fp16, bf16, tf32, fp32, fp64, fp8_e4m3, fp8_e5m2, int8$"),
         ("layout", "xn", "nn, nt, tn, tt"),
+        ("specialisation", "mn", "nk, exact, bucketed, dynamic"),
         ("out_dtype", "int3", "fp16"),
         ("arch", "sm_91", "sm_90a"),
     ],
@@ -86,6 +97,18 @@ def test_plain_strings_become_members() -> None:
 def test_layout_letters_are_those_of_a_then_b() -> None:
     assert (Layout.NT.a_transposed, Layout.NT.b_transposed) == (False, True)
     assert (Layout.TN.a_transposed, Layout.TN.b_transposed) == (True, False)
+
+
+@pytest.mark.parametrize("level", [-1, 4, True, "3", 2.5, None])
+def test_a_level_of_optimisation_that_is_none_is_refused(level: Any) -> None:
+    with pytest.raises(InvalidProblem, match=r"opt level is .* must be one of: 0, 1, 2, 3"):
+        GemmProblem(8, 8, 8, opt_level=level)
+
+
+@pytest.mark.parametrize(("m", "bucket"), [(1, 1), (2, 2), (3, 4), (64, 64), (65, 128), (MAX_DIMENSION, MAX_DIMENSION)])
+def test_a_bucket_ends_at_the_next_power_of_two(m: int, bucket: int) -> None:
+    assert bucket_of(m) == bucket
+    assert GemmProblem(m, 8, 16, batch=2, specialisation=Specialisation.BUCKETED).planned_sizes == (bucket, 8, 16, 2)
 
 
 def test_work_is_counted_over_the_whole_batch() -> None:

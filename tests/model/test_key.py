@@ -18,10 +18,11 @@ from cache_engine.errors import UsageError
 from cache_engine.kernels import source as source_module
 from cache_engine.model import key as key_module
 from cache_engine.model.fingerprint import ToolchainFingerprint
-from cache_engine.model.gemm import DType, GemmProblem, Layout
+from cache_engine.model.gemm import MAX_DIMENSION, DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import KeyPrefix, check_prefix, is_key, key_of
 from cache_engine.selection import Selector
+from tests.helpers import require_triton
 
 TEXT = st.text(min_size=1, max_size=6)
 COMPONENTS = st.lists(st.tuples(TEXT, TEXT), max_size=4).map(tuple)
@@ -71,6 +72,10 @@ def _key(cache: Cache, problem: GemmProblem = PROBLEM, config: KernelConfig = CO
         pytest.param({"layout": Layout.TT}, id="layout of A"),
         pytest.param({"arch": "sm_90a"}, id="target"),
         pytest.param({"arch": "sm_80"}, id="older target"),
+        pytest.param({"specialisation": Specialisation.EXACT}, id="exact"),
+        pytest.param({"specialisation": Specialisation.BUCKETED}, id="bucketed"),
+        pytest.param({"specialisation": Specialisation.DYNAMIC}, id="dynamic"),
+        pytest.param({"opt_level": 2}, id="level of optimisation"),
     ],
 )
 def test_a_problem_that_compiles_to_other_bytes_has_another_key(cache: Cache, change: dict[str, Any]) -> None:
@@ -98,6 +103,45 @@ def test_m_changes_the_key_where_it_sets_the_width_of_reads(cache: Cache) -> Non
     transposed = replace(PROBLEM, layout=Layout.TN)
     assert _key(cache, replace(transposed, m=4104)) == _key(cache, transposed)
     assert _key(cache, replace(transposed, m=4097)) != _key(cache, transposed)
+
+
+SPECIALISED = [
+    # specialisation, layout, what changes, whether that is another key
+    pytest.param(Specialisation.EXACT, Layout.NT, {"m": 4095}, True, id="exact: m"),
+    pytest.param(Specialisation.EXACT, Layout.NT, {"batch": 3}, False, id="exact: batch"),
+    pytest.param(Specialisation.BUCKETED, Layout.NT, {"m": 2049}, False, id="bucketed: m, the bucket's first"),
+    pytest.param(Specialisation.BUCKETED, Layout.NT, {"m": 2048}, True, id="bucketed: m, of the bucket before"),
+    pytest.param(Specialisation.BUCKETED, Layout.NT, {"m": 4097}, True, id="bucketed: m, of the next bucket"),
+    pytest.param(Specialisation.BUCKETED, Layout.NT, {"n": 7176}, True, id="bucketed: n"),
+    pytest.param(Specialisation.BUCKETED, Layout.TN, {"m": 4088}, False, id="bucketed: m, as aligned"),
+    pytest.param(Specialisation.BUCKETED, Layout.TN, {"m": 4095}, True, id="bucketed: m, less aligned"),
+    pytest.param(Specialisation.DYNAMIC, Layout.NT, {"m": 3, "n": 8, "k": 64, "batch": 9}, False, id="dynamic: sizes"),
+    pytest.param(Specialisation.DYNAMIC, Layout.NT, {"k": 2052}, True, id="dynamic: narrower reads along k"),
+    pytest.param(Specialisation.DYNAMIC, Layout.NT, {"n": 7167}, True, id="dynamic: narrower writes along n"),
+    pytest.param(Specialisation.DYNAMIC, Layout.NN, {"n": 7164}, True, id="dynamic: narrower reads along n"),
+    pytest.param(Specialisation.DYNAMIC, Layout.TN, {"m": 4098}, True, id="dynamic: narrower reads along m"),
+    pytest.param(Specialisation.DYNAMIC, Layout.TN, {"k": 3}, False, id="dynamic: k, along which nothing is read"),
+]
+
+
+@pytest.mark.parametrize(("specialisation", "layout", "change", "differs"), SPECIALISED)
+@pytest.mark.parametrize("compiler", ["nvrtc", "triton"])
+def test_a_kernel_is_shared_by_what_it_serves_and_by_nothing_else(
+    cache: Cache, compiler: str, specialisation: Specialisation, layout: Layout, change: dict[str, int], differs: bool
+) -> None:
+    """The config is chosen here too: it must not come apart where the kernel is to be shared."""
+    if compiler == "triton":
+        require_triton()
+    problem = replace(PROBLEM, layout=layout, specialisation=specialisation)
+    other = replace(problem, **change)  # type: ignore[arg-type]
+    assert (cache.select(problem, compiler=compiler).key != cache.select(other, compiler=compiler).key) == differs
+
+
+@pytest.mark.parametrize("specialisation", Specialisation)
+def test_the_largest_sizes_have_keys(cache: Cache, specialisation: Specialisation) -> None:
+    """Also where the sizes that a config is chosen for would be beyond what a problem may have."""
+    problem = GemmProblem(MAX_DIMENSION // 2 + 1, 100_000, 64, arch="sm_90", specialisation=specialisation)
+    assert is_key(cache.select(problem).key)
 
 
 def _other_version(monkeypatch: pytest.MonkeyPatch) -> None:

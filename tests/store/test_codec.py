@@ -51,6 +51,18 @@ def test_what_goes_into_a_record_comes_out(seed: int) -> None:
     check_key(record)
 
 
+def test_a_record_of_before_there_were_variants_is_one_of_the_default() -> None:
+    """Every kernel was then: n and k constants, compiled at the highest level."""
+    key, artifact, describe = make_entry()
+    record = describe(encode_blob(key, artifact, compress=True)[1])
+    inner = json.loads(encode_record(record))["record"]
+    for name in ("specialisation", "opt_level", "epilogue"):
+        del inner["problem"][name]
+    raw = json.dumps(inner).encode()
+    checksum = f"xxh3:{xxhash.xxh3_128_hexdigest(raw)}".encode()
+    assert decode_record(key, b'{"format":1,"checksum":"%b","record":%b}\n' % (checksum, raw)) == record
+
+
 def test_a_record_is_plain_json() -> None:
     """So that jq and other programs can read it."""
     key, artifact, describe = make_entry()

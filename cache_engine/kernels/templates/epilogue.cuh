@@ -1,7 +1,7 @@
 // What becomes of a sum before it is stored: activation(alpha * sum + beta * C + bias), rounded to C's type.
 //
 // Constants, each 0 or 1: WITH_ALPHA WITH_BETA WITH_BIAS; ACTIVATION: 0 none, 1 ReLU, 2 GELU. What a constant leaves out
-// costs nothing, and its argument is not looked at. bias has N elements, one for each column of C.
+// costs nothing, and its argument is not looked at. bias has n elements, one for each column of C.
 
 struct Epilogue {
     SUM_TYPE alpha, beta;

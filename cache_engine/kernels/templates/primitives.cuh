@@ -117,48 +117,20 @@ DEVICE void load_matrix_transposed(unsigned (&fragment)[4], const void* row) {
                  : "r"(shared_address(row)) : "memory");
 }
 
-// D(16x8) += A(16xk) * B(kx8), k of 32 bytes; the type tag chooses the instruction.
-DEVICE void multiply_accumulate(fp16, float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-DEVICE void multiply_accumulate(bf16, float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-DEVICE void multiply_accumulate(tf32, float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-DEVICE void multiply_accumulate(e4m3, float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-DEVICE void multiply_accumulate(e5m2, float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-DEVICE void multiply_accumulate(int8, int (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+// D(16x8) += A(16xk) * B(kx8), k of 32 bytes; the type tag chooses the instruction. REGISTER is the kind of D's.
+#define MULTIPLY_ACCUMULATE(TYPE, SUM, REGISTER, KIND)                                                              \
+    DEVICE void multiply_accumulate(TYPE, SUM (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {          \
+        asm volatile("mma.sync.aligned." KIND                                                                       \
+                     " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                             \
+                     : REGISTER(d[0]), REGISTER(d[1]), REGISTER(d[2]), REGISTER(d[3])                               \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                               \
+    }
+MULTIPLY_ACCUMULATE(fp16, float, "+f", "m16n8k16.row.col.f32.f16.f16.f32")
+MULTIPLY_ACCUMULATE(bf16, float, "+f", "m16n8k16.row.col.f32.bf16.bf16.f32")
+MULTIPLY_ACCUMULATE(tf32, float, "+f", "m16n8k8.row.col.f32.tf32.tf32.f32")
+MULTIPLY_ACCUMULATE(e4m3, float, "+f", "m16n8k32.row.col.f32.e4m3.e4m3.f32")
+MULTIPLY_ACCUMULATE(e5m2, float, "+f", "m16n8k32.row.col.f32.e5m2.e5m2.f32")
+MULTIPLY_ACCUMULATE(int8, int, "+r", "m16n8k32.row.col.s32.s8.s8.s32")
 
 // A register of fp32 as the tensor cores want it: rounded to tf32, the nearest, ties away from zero. They would cut off.
 DEVICE unsigned rounded_to_tf32(unsigned bits) {

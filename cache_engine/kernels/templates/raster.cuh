@@ -7,11 +7,13 @@ constexpr int THREADS = 32 * WARPS_M * WARPS_N;
 
 struct Tile { int row, column; };
 
-DEVICE Tile tile_of_block(int m) {
-    const unsigned rows = (m + BLOCK_M - 1) / BLOCK_M;
-    const unsigned columns = (N + BLOCK_N - 1) / BLOCK_N;
-    const unsigned band = block_index() / (RASTER_ROWS * columns);
-    const unsigned within = block_index() % (RASTER_ROWS * columns);
+DEVICE Tile tile_of_block(Sizes sizes) {
+    if constexpr (M_MOST <= BLOCK_M) return {0, static_cast<int>(block_index()) * BLOCK_N};
+    const unsigned rows = (sizes.m + BLOCK_M - 1) / BLOCK_M;
+    const unsigned columns = (sizes.n + BLOCK_N - 1) / BLOCK_N;
+    constexpr bool ONE_BAND = M_MOST <= RASTER_ROWS * BLOCK_M;
+    const unsigned band = ONE_BAND ? 0 : block_index() / (RASTER_ROWS * columns);
+    const unsigned within = block_index() - band * RASTER_ROWS * columns;
     const unsigned rows_left = rows - band * RASTER_ROWS;
     const unsigned band_rows = rows_left < RASTER_ROWS ? rows_left : RASTER_ROWS;
     const unsigned row = band * RASTER_ROWS + within % band_rows;

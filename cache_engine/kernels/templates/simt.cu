@@ -1,14 +1,16 @@
-// C(m x N) = A(m x K) * B(K x N) on the ordinary arithmetic units: sums of fp32, fp64 or int32, fused multiply-add.
+// C(m x n) = A(m x k) * B(k x n) on the ordinary arithmetic units: sums of fp32, fp64 or int32, fused multiply-add.
 //
 // A block computes BLOCK_M x BLOCK_N of C. Tiles of A and B are read from global memory into registers one step ahead,
-// then laid down in one of two shared buffers, widened to the type of the sums, with k as the slow direction. A warp's 32 lanes stand 4 x 8 over its part
-// of C; each lane takes vectors of 16 bytes, interleaved across the warp, so that shared reads are conflict free.
-// Edges are filled with zeroes on the way in and masked on the way out. m is an argument; N and K are constants.
+// then laid down in one of two shared buffers, widened to the type of the sums, with k as the slow direction. A warp's
+// 32 lanes stand 4 x 8 over its part of C; each lane takes vectors of 16 bytes, interleaved across the warp, so that
+// shared reads are conflict free. Edges are filled with zeroes on the way in and masked on the way out.
 //
-// Constants: BLOCK_M BLOCK_N BLOCK_K WARPS_M WARPS_N SPLIT_K RASTER_ROWS N K A_TRANSPOSED B_TRANSPOSED A_VECTOR B_VECTOR
-// (elements per read), IN_TYPE SUM_TYPE OUT_TYPE KERNEL_NAME, and those of epilogue.cuh.
+// Constants: BLOCK_M BLOCK_N BLOCK_K WARPS_M WARPS_N SPLIT_K RASTER_ROWS A_TRANSPOSED B_TRANSPOSED A_VECTOR B_VECTOR
+// (elements per read) C_VECTOR (elements per store, 1 or those of 16 bytes of sums), IN_TYPE SUM_TYPE OUT_TYPE
+// KERNEL_NAME, and those of sizes.cuh and epilogue.cuh.
 
 #include "primitives.cuh"
+#include "sizes.cuh"
 #include "raster.cuh"
 #include "split_k.cuh"
 #include "epilogue.cuh"
@@ -28,27 +30,29 @@ constexpr int A_BUFFER = BLOCK_K * A_STRIDE;
 constexpr int B_BUFFER = BLOCK_K * B_STRIDE;
 
 // One operand's tile: SPAN rows of C's m or n, BLOCK_K deep. K_CONTIGUOUS tells how it lies in global memory; in shared
-// memory k is always the slow direction, with rows of STRIDE elements.
-template <int SPAN, int STRIDE, bool K_CONTIGUOUS, int WIDTH>
+// memory k is always the slow direction, with rows of STRIDE elements. WHOLE tells that no tile reaches beyond m or n.
+template <int SPAN, int STRIDE, bool K_CONTIGUOUS, int WIDTH, bool WHOLE>
 struct TileReader {
     static constexpr int COLUMNS = K_CONTIGUOUS ? BLOCK_K : SPAN;
     static constexpr int PIECES_PER_ROW = COLUMNS / WIDTH;
     static constexpr int PIECES = SPAN * BLOCK_K / WIDTH;
     static constexpr int PIECES_PER_THREAD = (PIECES + THREADS - 1) / THREADS;
+    static constexpr bool WHOLE_ROWS = K_CONTIGUOUS ? WHOLE : WHOLE_K;
+    static constexpr bool WHOLE_COLUMNS = K_CONTIGUOUS ? WHOLE_K : WHOLE;
 
     Vector<IN_TYPE, WIDTH> held[PIECES_PER_THREAD];
 
-    // first and extent run along m or n.
-    DEVICE void read(const IN_TYPE* matrix, int first, int extent, int k) {
-        const int rows = K_CONTIGUOUS ? extent : K;
-        const int columns = K_CONTIGUOUS ? K : extent;
+    // first and extent run along m or n, depth along k.
+    DEVICE void read(const IN_TYPE* matrix, int first, int extent, int k, int depth) {
+        const int rows = K_CONTIGUOUS ? extent : depth;
+        const int columns = K_CONTIGUOUS ? depth : extent;
 #pragma unroll
         for (int piece = 0; piece < PIECES_PER_THREAD; ++piece) {
             const int index = piece * THREADS + thread_index();
             const int row = (K_CONTIGUOUS ? first : k) + index / PIECES_PER_ROW;
             const int column = (K_CONTIGUOUS ? k : first) + index % PIECES_PER_ROW * WIDTH;
             held[piece] = {};
-            if (index < PIECES && row < rows && column < columns) {
+            if (index < PIECES && (WHOLE_ROWS || row < rows) && (WHOLE_COLUMNS || column < columns)) {
                 held[piece] = load_global<IN_TYPE, WIDTH>(matrix + static_cast<long long>(row) * columns + column);
             }
         }
@@ -87,29 +91,30 @@ DEVICE void load_fragment(SUM_TYPE (&fragment)[COUNT], const SUM_TYPE* row, int 
     }
 }
 
-DEVICE void store_row(OUT_TYPE* c, int row, int column, int m, const SUM_TYPE* sums, const Epilogue& epilogue) {
-    if (row >= m) return;
-    OUT_TYPE* target = c + static_cast<long long>(row) * N + column;
-    if constexpr (N % VECTOR == 0) {
-        if (column < N) finish<VECTOR>(target, column, sums, epilogue);
+DEVICE void store_row(OUT_TYPE* c, int row, int column, Sizes sizes, const SUM_TYPE* sums, const Epilogue& epilogue) {
+    if (!WHOLE_M && row >= sizes.m) return;
+    OUT_TYPE* target = c + static_cast<long long>(row) * sizes.n + column;
+    if constexpr (C_VECTOR == VECTOR) {
+        if (WHOLE_N || column < sizes.n) finish<VECTOR>(target, column, sums, epilogue);
     } else {
 #pragma unroll
         for (int i = 0; i < VECTOR; ++i) {
-            if (column + i < N) finish<1>(target + i, column + i, sums + i, epilogue);
+            if (column + i < sizes.n) finish<1>(target + i, column + i, sums + i, epilogue);
         }
     }
 }
 
-KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, int m, SUM_TYPE alpha, SUM_TYPE beta,
-                            const OUT_TYPE* bias, void* workspace) {
+KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, SIZE_PARAMETERS, SUM_TYPE alpha,
+                            SUM_TYPE beta, const OUT_TYPE* bias, void* workspace) {
+    const Sizes sizes = SIZES;
     const long long batch = batch_index();
-    a += batch * m * K;
-    b += batch * N * K;
-    c += batch * m * N;
+    a += batch * sizes.m * sizes.k;
+    b += batch * sizes.n * sizes.k;
+    c += batch * sizes.m * sizes.n;
 
     SUM_TYPE* a_buffers = reinterpret_cast<SUM_TYPE*>(shared_memory());
     SUM_TYPE* b_buffers = a_buffers + 2 * A_BUFFER;
-    const Tile tile = tile_of_block(m);
+    const Tile tile = tile_of_block(sizes);
     const int lane = thread_index() % 32;
     const int warp = thread_index() / 32;
     const int lane_m = lane / LANES_N;
@@ -117,21 +122,22 @@ KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, int
     const int warp_row = warp / WARPS_N * WARP_M;
     const int warp_column = warp % WARPS_N * WARP_N;
 
-    TileReader<BLOCK_M, A_STRIDE, !A_TRANSPOSED, A_VECTOR> a_reader;
-    TileReader<BLOCK_N, B_STRIDE, B_TRANSPOSED, B_VECTOR> b_reader;
+    TileReader<BLOCK_M, A_STRIDE, !A_TRANSPOSED, A_VECTOR, WHOLE_M> a_reader;
+    TileReader<BLOCK_N, B_STRIDE, B_TRANSPOSED, B_VECTOR, WHOLE_N> b_reader;
     SUM_TYPE accumulator[THREAD_M][THREAD_N] = {};
-    const Slice slice = slice_of_block();
+    const Slice slice = slice_of_block(sizes.k);
 
-    a_reader.read(a, tile.row, m, slice.first);
-    b_reader.read(b, tile.column, N, slice.first);
+    a_reader.read(a, tile.row, sizes.m, slice.first, sizes.k);
+    b_reader.read(b, tile.column, sizes.n, slice.first, sizes.k);
     a_reader.lay_down(a_buffers);
     b_reader.lay_down(b_buffers);
     sync_block();
 
     for (int step = 0; step < slice.tiles(); ++step) {
         if (step + 1 < slice.tiles()) {
-            a_reader.read(a, tile.row, m, slice.first + (step + 1) * BLOCK_K);
-            b_reader.read(b, tile.column, N, slice.first + (step + 1) * BLOCK_K);
+            const int k = slice.first + (step + 1) * BLOCK_K;
+            a_reader.read(a, tile.row, sizes.m, k, sizes.k);
+            b_reader.read(b, tile.column, sizes.n, k, sizes.k);
         }
         const SUM_TYPE* a_tile = a_buffers + step % 2 * A_BUFFER + warp_row;
         const SUM_TYPE* b_tile = b_buffers + step % 2 * B_BUFFER + warp_column;
@@ -165,7 +171,7 @@ KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, int
 #pragma unroll
         for (int j = 0; j < THREAD_N; j += VECTOR) {
             const int column = tile.column + warp_column + j * LANES_N + lane_n * VECTOR;
-            store_row(c, row, column, m, &accumulator[i][j], epilogue);
+            store_row(c, row, column, sizes, &accumulator[i][j], epilogue);
         }
     }
 }

@@ -11,13 +11,13 @@ struct Slice {
     DEVICE int tiles() const { return (end - first + BLOCK_K - 1) / BLOCK_K; }
 };
 
-DEVICE Slice slice_of_block() {
-    if constexpr (SPLIT_K == 1) return {0, K};
-    constexpr int K_TILES = (K + BLOCK_K - 1) / BLOCK_K;
-    constexpr int TILES = (K_TILES + SPLIT_K - 1) / SPLIT_K;
-    const long long first = static_cast<long long>(slice_index()) * TILES * BLOCK_K;
-    const long long end = first + TILES * BLOCK_K;
-    return {static_cast<int>(first < K ? first : K), static_cast<int>(end < K ? end : K)};
+DEVICE Slice slice_of_block(int k) {
+    if constexpr (SPLIT_K == 1) return {0, k};
+    const int k_tiles = (k + BLOCK_K - 1) / BLOCK_K;
+    const int tiles = (k_tiles + SPLIT_K - 1) / SPLIT_K;
+    const long long first = static_cast<long long>(slice_index()) * tiles * BLOCK_K;
+    const long long end = first + tiles * BLOCK_K;
+    return {static_cast<int>(first < k ? first : k), static_cast<int>(end < k ? end : k)};
 }
 
 // Adds up the COUNT sums each thread of the tile's blocks holds; whether this block is to store the result.

@@ -1,14 +1,16 @@
-// C(m x N) = A(m x K) * B(K x N) on tensor cores: inputs of 8, 16 or 32 bits, sums of fp32 or int32.
+// C(m x n) = A(m x k) * B(k x n) on tensor cores: inputs of 8, 16 or 32 bits, sums of fp32 or int32.
 //
 // A block computes BLOCK_M x BLOCK_N of C. Tiles of A and B stream from global to shared memory through a ring of
 // STAGES buffers (cp.async); each warp holds a (BLOCK_M / WARPS_M) x (BLOCK_N / WARPS_N) part of C in registers and
 // feeds mma.sync from shared memory with ldmatrix. Edges are filled with zeroes on the way in and masked on the way
-// out, so every m, N and K is right. m is an argument; N and K are constants.
+// out, so every m, n and k is right.
 //
-// Constants: BLOCK_M BLOCK_N BLOCK_K WARPS_M WARPS_N STAGES SPLIT_K RASTER_ROWS N K A_TRANSPOSED B_TRANSPOSED A_VECTOR
-// B_VECTOR (elements per copy), IN_TYPE SUM_TYPE OUT_TYPE KERNEL_NAME, and those of epilogue.cuh.
+// Constants: BLOCK_M BLOCK_N BLOCK_K WARPS_M WARPS_N STAGES SPLIT_K RASTER_ROWS A_TRANSPOSED B_TRANSPOSED A_VECTOR
+// B_VECTOR (elements per copy) C_VECTOR (elements per store, 1 or 2), IN_TYPE SUM_TYPE OUT_TYPE KERNEL_NAME, and those of
+// sizes.cuh and epilogue.cuh.
 
 #include "primitives.cuh"
+#include "sizes.cuh"
 #include "raster.cuh"
 #include "split_k.cuh"
 #include "epilogue.cuh"
@@ -43,8 +45,9 @@ DEVICE int swizzled(int row, int column) {
 }
 
 // Starts the copy of one tile whose first element is (first_row, first_column) of a rows x columns matrix, as it lies.
-// With TURNED, rows of the matrix become columns of the tile, of which there are BLOCK_K.
-template <int ROWS, int COLUMNS, int VECTOR, bool TURNED>
+// With TURNED, rows of the matrix become columns of the tile, of which there are BLOCK_K. Rows or columns that are WHOLE
+// are multiples of the tile's.
+template <int ROWS, int COLUMNS, int VECTOR, bool TURNED, bool WHOLE_ROWS, bool WHOLE_COLUMNS>
 DEVICE void load_tile(IN_TYPE* tile, const IN_TYPE* matrix, int first_row, int first_column, int rows, int columns) {
     constexpr int VECTORS_PER_ROW = COLUMNS / VECTOR;
     constexpr int VECTORS = ROWS * VECTORS_PER_ROW;
@@ -56,7 +59,8 @@ DEVICE void load_tile(IN_TYPE* tile, const IN_TYPE* matrix, int first_row, int f
         if (VECTORS % THREADS != 0 && index >= VECTORS) break;
         const int row = index / VECTORS_PER_ROW;
         const int column = index % VECTORS_PER_ROW * VECTOR;
-        const bool valid = first_row + row < rows && first_column + column < columns;
+        const bool valid =
+            (WHOLE_ROWS || first_row + row < rows) && (WHOLE_COLUMNS || first_column + column < columns);
         const IN_TYPE* source =
             valid ? matrix + static_cast<long long>(first_row + row) * columns + first_column + column : matrix;
         // cp.async moves no less than four bytes, in one piece.
@@ -82,16 +86,17 @@ DEVICE void load_tile(IN_TYPE* tile, const IN_TYPE* matrix, int first_row, int f
     }
 }
 
-DEVICE void load_stage(IN_TYPE* a_tile, IN_TYPE* b_tile, const IN_TYPE* a, const IN_TYPE* b, Tile tile, int k, int m) {
+DEVICE void load_stage(IN_TYPE* a_tile, IN_TYPE* b_tile, const IN_TYPE* a, const IN_TYPE* b, Tile tile, int k,
+                       Sizes sizes) {
     if constexpr (A_TRANSPOSED) {
-        load_tile<BLOCK_K, BLOCK_M, A_VECTOR, A_ALONG_K>(a_tile, a, k, tile.row, K, m);
+        load_tile<BLOCK_K, BLOCK_M, A_VECTOR, A_ALONG_K, WHOLE_K, WHOLE_M>(a_tile, a, k, tile.row, sizes.k, sizes.m);
     } else {
-        load_tile<BLOCK_M, BLOCK_K, A_VECTOR, false>(a_tile, a, tile.row, k, m, K);
+        load_tile<BLOCK_M, BLOCK_K, A_VECTOR, false, WHOLE_M, WHOLE_K>(a_tile, a, tile.row, k, sizes.m, sizes.k);
     }
     if constexpr (B_TRANSPOSED) {
-        load_tile<BLOCK_N, BLOCK_K, B_VECTOR, false>(b_tile, b, tile.column, k, N, K);
+        load_tile<BLOCK_N, BLOCK_K, B_VECTOR, false, WHOLE_N, WHOLE_K>(b_tile, b, tile.column, k, sizes.n, sizes.k);
     } else {
-        load_tile<BLOCK_K, BLOCK_N, B_VECTOR, B_ALONG_K>(b_tile, b, k, tile.column, K, N);
+        load_tile<BLOCK_K, BLOCK_N, B_VECTOR, B_ALONG_K, WHOLE_K, WHOLE_N>(b_tile, b, k, tile.column, sizes.k, sizes.n);
     }
 }
 
@@ -126,34 +131,35 @@ DEVICE void load_b(unsigned (&fragment)[4], const IN_TYPE* tile, int column, int
     round_inputs(fragment);
 }
 
-DEVICE void store_pair(OUT_TYPE* c, int row, int column, int m, const SUM_TYPE* sums, const Epilogue& epilogue) {
-    if (row >= m || column >= N) return;
-    OUT_TYPE* target = c + static_cast<long long>(row) * N + column;
-    if constexpr (N % 2 == 0) {
+DEVICE void store_pair(OUT_TYPE* c, int row, int column, Sizes sizes, const SUM_TYPE* sums, const Epilogue& epilogue) {
+    if ((!WHOLE_M && row >= sizes.m) || (!WHOLE_N && column >= sizes.n)) return;
+    OUT_TYPE* target = c + static_cast<long long>(row) * sizes.n + column;
+    if constexpr (C_VECTOR == 2) {
         finish<2>(target, column, sums, epilogue);
     } else {
         finish<1>(target, column, sums, epilogue);
-        if (column + 1 < N) finish<1>(target + 1, column + 1, sums + 1, epilogue);
+        if (column + 1 < sizes.n) finish<1>(target + 1, column + 1, sums + 1, epilogue);
     }
 }
 
-KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, int m, SUM_TYPE alpha, SUM_TYPE beta,
-                            const OUT_TYPE* bias, void* workspace) {
+KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, SIZE_PARAMETERS, SUM_TYPE alpha,
+                            SUM_TYPE beta, const OUT_TYPE* bias, void* workspace) {
+    const Sizes sizes = SIZES;
     const long long batch = batch_index();
-    a += batch * m * K;
-    b += batch * N * K;
-    c += batch * m * N;
+    a += batch * sizes.m * sizes.k;
+    b += batch * sizes.n * sizes.k;
+    c += batch * sizes.m * sizes.n;
 
     IN_TYPE* a_ring = reinterpret_cast<IN_TYPE*>(shared_memory());
     IN_TYPE* b_ring = a_ring + STAGES * A_STAGE;
-    const Tile tile = tile_of_block(m);
+    const Tile tile = tile_of_block(sizes);
     const int lane = thread_index() % 32;
     const int warp = thread_index() / 32;
     const int warp_row = warp / WARPS_N * WARP_M;
     const int warp_column = warp % WARPS_N * WARP_N;
 
     SUM_TYPE accumulator[MMA_ROWS][MMA_COLUMNS][4] = {};
-    const Slice slice = slice_of_block();
+    const Slice slice = slice_of_block(sizes.k);
 
     // One group is committed per step whether or not it holds copies, so that the count given to wait_copies holds to
     // the end.
@@ -161,7 +167,7 @@ KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, int
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         if (stage < slice.tiles()) {
             const int k = slice.first + stage * BLOCK_K;
-            load_stage(a_ring + stage * A_STAGE, b_ring + stage * B_STAGE, a, b, tile, k, m);
+            load_stage(a_ring + stage * A_STAGE, b_ring + stage * B_STAGE, a, b, tile, k, sizes);
         }
         commit_copies();
     }
@@ -176,7 +182,7 @@ KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, int
         if (ahead < slice.tiles()) {
             const int buffer = ahead % STAGES;
             const int k = slice.first + ahead * BLOCK_K;
-            load_stage(a_ring + buffer * A_STAGE, b_ring + buffer * B_STAGE, a, b, tile, k, m);
+            load_stage(a_ring + buffer * A_STAGE, b_ring + buffer * B_STAGE, a, b, tile, k, sizes);
         }
         commit_copies();
 
@@ -211,8 +217,8 @@ KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, int
         for (int j = 0; j < MMA_COLUMNS; ++j) {
             const int row = tile.row + warp_row + i * 16 + lane / 4;
             const int column = tile.column + warp_column + j * 8 + lane % 4 * 2;
-            store_pair(c, row, column, m, &accumulator[i][j][0], epilogue);
-            store_pair(c, row + 8, column, m, &accumulator[i][j][2], epilogue);
+            store_pair(c, row, column, sizes, &accumulator[i][j][0], epilogue);
+            store_pair(c, row + 8, column, sizes, &accumulator[i][j][2], epilogue);
         }
     }
 }
