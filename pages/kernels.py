@@ -10,6 +10,9 @@ from cache_engine.mirror.queries import SORTS, KernelFilter
 PAGE_ROWS = 20
 
 st.title("Kernels")
+if "key" in st.query_params:
+    widgets.open_kernel(st.query_params["key"])  # a link from when both were one page
+picked = widgets.picked_kernels("kernels")
 facets = context.ask("facets")
 
 search, sort, order = st.columns([6, 2, 1], vertical_alignment="bottom")
@@ -48,26 +51,11 @@ number = turning.pagination(pages, key="page", bind="query-params") if pages > 1
 offset = (number - 1) * PAGE_ROWS
 rows = context.ask("kernels", wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=offset)
 
-# The kernel looked into is part of the address, so that it can be sent to someone.
-current = widgets.picked_kernel(st.query_params.get("key"))
-if current is None:
-    st.query_params.pop("key", None)
-else:
-    st.query_params["key"] = current
-
-left, right = st.columns([2, 3]) if current else (st.container(), st.container())
+widgets.remember_results()
 if rows:
-    caption.caption(f"{offset + 1:,}–{offset + len(rows):,} of {total:,}. Select a row to look into the kernel.")
-    with left:
-        widgets.kernel_picker(rows, current)
+    caption.caption(f"{offset + 1:,}–{offset + len(rows):,} of {total:,}. The digits of a key open its kernel.")
+    widgets.kernel_picker(rows, picked, key="kernels")
 elif total or wanted != KernelFilter():
-    left.info("No kernel matches. Take a word or a filter away.")
+    st.info("No kernel matches. Take a word or a filter away.")
 else:
-    left.info("The store is empty. Compile a kernel on the Compile page, or run `gemm-cache sample`.")
-
-if current:
-    with right:
-        if st.button("Close", icon=":material/close:", key="close"):
-            del st.query_params["key"]
-            st.rerun()
-        widgets.inspector(current)
+    st.info("The store is empty. Compile a kernel on the Compile page, or run `gemm-cache sample`.")

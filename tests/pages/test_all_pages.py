@@ -14,7 +14,7 @@ from cache_engine.store.disk import DiskStore
 from tests.helpers import fill, make_store, publish, record_file
 from tests.pages.opening import Open, sound
 
-PAGES = ("overview", "kernels", "compare", "architectures", "compile", "evaluations", "admin")
+PAGES = ("overview", "kernels", "kernel", "compare", "architectures", "compile", "evaluations", "admin")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -67,9 +67,8 @@ def test_hostile_text_is_only_ever_text(open_page: Open, store: DiskStore, page:
         created_at=1e12,
     )
     record_file(store, key).write_bytes(encode_record(forged))
-    app = sound(
-        open_page(store.layout.root, page, key=key) if page == "kernels" else open_page(store.layout.root, page)
-    )
+    asked = {"kernel": {"key": key}, "compare": {"a": key, "b": key}}.get(page, {})
+    app = sound(open_page(store.layout.root, page, **asked))
     for markdown in (*app.markdown, *app.caption, *app.title, *app.subheader, *app.info, *app.warning, *app.success):
         assert text not in markdown.value
 

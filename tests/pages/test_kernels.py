@@ -55,3 +55,12 @@ def test_pages_of_the_list(open_page: Open, store: DiskStore) -> None:
     app.text_input(key="q").set_value("sm_80").run()
     assert len(sound(app).dataframe[0].value) == 15
     assert "1–15 of 15" in app.caption[0].value
+
+
+def test_the_mirror_built_anew_shows_what_is_there_now(open_page: Open, compiled_store: Path) -> None:
+    """Not what an earlier mirror had answered."""
+    app = sound(open_page(compiled_store, "kernels"))
+    for count in (1, 2):
+        fill(make_store(compiled_store), count)
+        (compiled_store / "mirror.duckdb").unlink()
+        assert len(sound(app.run()).dataframe[0].value) == 4 + count
