@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import tzinfo
 
 from app.presenters.shared import Row, dtypes, moment
+from cache_engine.catalogue import named_shapes
+from cache_engine.mirror.queries import FACETS, KernelFilter
+
+FACET_LABELS = dict(zip(FACETS, ("Target", "Dtype", "Family", "Compiler", "Layout", "Toolchain"), strict=True))
+_LONG_WORD, _SHOWN_OF_IT = 16, 8
+
+
+def kernel_filter(text: str, chosen: Mapping[str, Sequence[str]]) -> KernelFilter:
+    """What is looked for: words, models among them, and the values chosen of each facet."""
+    words, shapes = named_shapes(text)
+    archs, dtypes, families, compilers, layouts, toolchains = (tuple(chosen.get(facet, ())) for facet in FACETS)
+    return KernelFilter(words, archs, dtypes, families, compilers, layouts, toolchains, shapes)
+
+
+def facet_choices(counts: Mapping[str, int], chosen: Iterable[str]) -> dict[str, str]:
+    """The values of a facet, each with what to call it: the value, and how many there are. What is chosen stays.
+
+    No two are called the same. Builds of a compiler are long, so words of such length are cut where that is so.
+    """
+    values = dict.fromkeys((*counts, *chosen))
+    short = {value: " ".join(map(_short, value.split(" "))) for value in values}
+    alike = Counter(short.values())
+    return {
+        value: f"{short[value] if alike[short[value]] == 1 else value} ({counts.get(value, 0):,})" for value in values
+    }
 
 
 def kernel_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
@@ -36,3 +62,7 @@ def picked_keys(before: Iterable[str], shown: Sequence[str], ticked: Collection[
     now = [key for index, key in enumerate(shown) if index in ticked]
     kept = [key for key in before if key in now or key not in shown]
     return tuple(dict.fromkeys([*kept, *now]))
+
+
+def _short(word: str) -> str:
+    return f"{word[:_SHOWN_OF_IT]}…" if len(word) > _LONG_WORD else word

@@ -1,0 +1,72 @@
+"""Lists and entries as files to take away."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cache_engine.model.key import CacheKey
+from cache_engine.store.disk import DiskStore
+from cache_engine.transfer import export_pack
+
+if TYPE_CHECKING:
+    import pyarrow
+
+MOST_ROWS = 100_000
+"""Of a list as a file, which is made in memory: some 40 MB as CSV."""
+
+# A spreadsheet takes a cell that begins with one of these for a formula, and runs it.
+_FORMULA = r"^[=+\-@\t\r]"
+
+
+def csv_file(batches: pyarrow.RecordBatchReader) -> bytes:
+    """Rows as CSV, with an apostrophe before texts that a spreadsheet would take for formulas."""
+    from pyarrow import csv
+
+    file = io.BytesIO()
+    with csv.CSVWriter(file, batches.schema) as writer:
+        for batch in batches:
+            writer.write_batch(_defused(batch))
+    return file.getvalue()
+
+
+def parquet_file(batches: pyarrow.RecordBatchReader) -> bytes:
+    """Rows as Parquet, as they are: nothing in it is run."""
+    from pyarrow import parquet
+
+    file = io.BytesIO()
+    with parquet.ParquetWriter(file, batches.schema, compression="zstd") as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return file.getvalue()
+
+
+LIST_FILES: dict[str, tuple[str, Callable[[pyarrow.RecordBatchReader], bytes]]] = {
+    "CSV": ("text/csv", csv_file),
+    "Parquet": ("application/vnd.apache.parquet", parquet_file),
+}
+"""What a list can be had as: MIME type, and what makes the file."""
+
+
+def pack_file(store: DiskStore, keys: Iterable[str]) -> bytes:
+    """Entries as a pack; what is gone or damaged is left out."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernels.gemmpack")
+        export_pack(store, path, keys=map(CacheKey, keys))
+        return path.read_bytes()
+
+
+def _defused(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
+    import pyarrow
+    import pyarrow.compute as pc
+
+    columns = [
+        pc.if_else(pc.match_substring_regex(column, _FORMULA), pc.binary_join_element_wise("'", column, ""), column)
+        if pyarrow.types.is_string(column.type)
+        else column
+        for column in batch.columns
+    ]
+    return pyarrow.RecordBatch.from_arrays(columns, schema=batch.schema)
