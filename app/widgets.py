@@ -12,9 +12,11 @@ from streamlit.delta_generator import DeltaGenerator
 from app import context
 from app.presenters.kernels import kernel_table, picked_keys
 from app.presenters.shared import Tile
+from cache_engine.mirror.queries import FACETS
 from cache_engine.units import human_age
 
 _KERNELS, _KERNEL, _COMPARE = "../pages/kernels.py", "../pages/kernel.py", "../pages/compare.py"
+LIST_PARAMETERS = ("q", "text", *FACETS, "sort", "asc", "page")
 _RESULTS, _LISTS = "results last seen", "lists of kernels shown"
 _KERNEL_COLUMNS = {
     "Code": st.column_config.NumberColumn(format="%.1f KiB", help="Size of the compiled code."),
@@ -57,8 +59,19 @@ def kernel_link(label: str, key: str) -> None:
 
 
 def open_kernel(key: str) -> NoReturn:
-    """Goes to a kernel's page at once."""
-    st.switch_page(_KERNEL, query_params={"key": key})
+    """Goes to a kernel's page at once, and has its address say what list it was picked from.
+
+    Streamlit notes the page that is left once more, with the new address's parameters: so whoever goes back finds the
+    list as it was.
+    """
+    st.switch_page(_KERNEL, query_params={"key": key, **_list_address()})
+
+
+def follow_old_link() -> None:
+    """Goes to the kernel that the list's address names, as it did when both were one page; not when coming back."""
+    if "key" in st.query_params and _RESULTS not in st.session_state:
+        remember_results()
+        open_kernel(st.query_params["key"])
 
 
 def compare_link(label: str, first: str, second: str | None = None) -> None:
@@ -69,14 +82,22 @@ def compare_link(label: str, first: str, second: str | None = None) -> None:
 
 def remember_results() -> None:
     """Keeps the address of a list of kernels, for ``results_link``."""
-    st.session_state[_RESULTS] = {name: st.query_params.get_all(name) for name in st.query_params}
+    st.session_state[_RESULTS] = _list_address()
 
 
 def results_link() -> None:
     """A link to the list of kernels as it was last seen."""
-    seen: dict[str, list[str]] | None = st.session_state.get(_RESULTS)
-    label = "All kernels" if seen is None else "Back to the results"
-    st.page_link(_KERNELS, label=label, icon=":material/arrow_back:", query_params=seen or {})
+    seen: dict[str, list[str]] = st.session_state.get(_RESULTS, _list_address())
+    label = "Back to the results" if seen else "All kernels"
+    st.page_link(_KERNELS, label=label, icon=":material/arrow_back:", query_params=seen)
+
+
+def _list_address() -> dict[str, list[str]]:
+    """What the address says of a list. The search may be bound to its field, and goes under another name."""
+    names = {name: "text" if name == "q" else name for name in st.query_params if name in LIST_PARAMETERS}
+    if "q" in names:
+        names.pop("text", None)
+    return {new: st.query_params.get_all(name) for name, new in names.items()}
 
 
 def kernel_list(rows: list[dict[str, Any]], *, key: str) -> None:

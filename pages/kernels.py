@@ -8,7 +8,7 @@ import streamlit as st
 
 from app import context, widgets
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
-from app.presenters.kernels import FACET_LABELS, facet_choices, kernel_filter
+from app.presenters.kernels import FACET_LABELS, facet_choices, kernel_filter, page_number
 from cache_engine.mirror import queries
 from cache_engine.mirror.queries import SORTS, KernelFilter
 from cache_engine.units import counted
@@ -17,9 +17,13 @@ PAGE_ROWS = 20
 MOST_IN_A_LINK = 100  # keys of 64 digits
 
 
-def choose(facet: str) -> None:
-    """Puts what was chosen of a facet into the address, from which it is read."""
-    st.query_params[facet] = st.session_state[facet]
+def chosen_now(name: str = "") -> None:
+    """Puts what was just chosen into the address, from which it is read. Another list starts at its first page."""
+    if name != "page":
+        st.query_params.pop("page", None)
+    if name:
+        value = st.session_state[name]
+        st.query_params[name] = value if isinstance(value, list) else str(value).lower()
 
 
 def list_file(kind: str, wanted: KernelFilter, sort: str, descending: bool) -> bytes:
@@ -57,48 +61,46 @@ def actions(picked: tuple[str, ...]) -> None:
 
 st.title("Kernels")
 cache = context.cache()
-if "key" in st.query_params:
-    widgets.open_kernel(st.query_params["key"])  # a link from when both were one page
-if "text" in st.query_params:
-    st.session_state["q"] = st.query_params.pop("text")
+widgets.follow_old_link()
 picked = widgets.picked_kernels("kernels")
+
+asked = st.query_params
+chosen = {facet: asked.get_all(facet) for facet in FACET_LABELS}
+sorted_by = asked["sort"] if asked.get("sort") in SORTS else next(iter(SORTS))
+ascending = asked.get("asc") == "true"
+st.session_state.update({**chosen, "sort": sorted_by, "asc": ascending})
 
 search, sort, order, again = st.columns([6, 2, 1.2, 1.2], vertical_alignment="bottom")
 text = search.text_input(
     "Search",
+    asked.get("text", ""),  # of a link from another page
     key="q",
     bind="query-params",
     type="search",
     live=True,
     placeholder="Words of a name, key, shape, target, dtype or family, or a model: sm_90 bf16 4096x7168",
     max_chars=200,
+    on_change=chosen_now,
 )
-sorted_by = sort.selectbox("Sort by", list(SORTS), key="sort", bind="query-params")
-ascending = order.toggle("Ascending", key="asc", bind="query-params")
+sort.selectbox("Sort by", list(SORTS), key="sort", on_change=chosen_now, args=("sort",))
+order.toggle("Ascending", key="asc", on_change=chosen_now, args=("asc",))
 again.button("Refresh", icon=":material/refresh:", shortcut="U", help="Looks at the store as it is now.")
 
-chosen = {facet: st.query_params.get_all(facet) for facet in FACET_LABELS}
 wanted = kernel_filter(text or "", chosen)
 counts = context.ask("facet_counts", wanted)
 for column, (facet, label) in zip(st.columns(len(chosen)), FACET_LABELS.items(), strict=True):
     called = facet_choices(counts.values[facet], chosen[facet])
-    st.session_state[facet] = chosen[facet]
     column.multiselect(
-        label, list(called), format_func=called.__getitem__, key=facet, on_change=choose, args=(facet,), wrap=True
+        label, list(called), format_func=called.__getitem__, key=facet, on_change=chosen_now, args=(facet,), wrap=True
     )
-
-# A page number of another list would show the wrong part of this one, or none.
-listed = (wanted, sorted_by, ascending)
-if st.session_state.get("listed", listed) != listed:
-    st.session_state["page"] = 1
-st.session_state["listed"] = listed
 
 total = counts.total
 pages = max(1, -(-total // PAGE_ROWS))
-if st.session_state.get("page", 1) > pages:
-    st.session_state["page"] = pages
+number = page_number(asked.get("page", ""), pages)
 caption, taking, turning = st.columns([3, 1, 2], vertical_alignment="center")
-number = turning.pagination(pages, key="page", bind="query-params") if pages > 1 else 1
+if pages > 1:
+    st.session_state["page"] = number
+    turning.pagination(pages, key="page", on_change=chosen_now, args=("page",))
 offset = (number - 1) * PAGE_ROWS
 rows = context.ask("kernels", wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=offset)
 

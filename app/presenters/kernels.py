@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import tzinfo
@@ -55,6 +56,11 @@ def kernel_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
         }
         for row in rows
     ]
+
+
+def page_number(asked: str, pages: int) -> int:
+    """Which of so many pages an address asks for: the first if it is none, the last if it is beyond."""
+    return min(int(asked), pages) if re.fullmatch("[1-9][0-9]{0,15}", asked) else 1
 
 
 def picked_keys(before: Iterable[str], shown: Sequence[str], ticked: Collection[int]) -> tuple[str, ...]:
