@@ -90,6 +90,11 @@ def inspection(record: Record) -> Inspection:
         return inspect(record, None, str(error))
 
 
+def timings(key: str) -> list[dict[str, Any]]:
+    """What was measured of a kernel, the last first; nothing while the mirror keeps no measurements."""
+    return list(ask("timings", key)) if hasattr(queries, "timings") else []
+
+
 def timezone() -> ZoneInfo:
     """The reader's time zone, as the browser tells it."""
     try:
