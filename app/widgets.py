@@ -100,9 +100,17 @@ def _list_address() -> dict[str, list[str]]:
     return {new: st.query_params.get_all(name) for name, new in names.items()}
 
 
-def kernel_list(rows: list[dict[str, Any]], *, key: str) -> None:
-    """A table of kernels; the digits of a key open its kernel."""
-    _open_clicked(key)
+def clicked_kernel(key: str) -> str | None:
+    """The kernel whose key's digits were just clicked in a list, as it was shown then."""
+    shown = _shown(key)
+    click = None if shown is None else st.session_state.get(f"{shown.name}-open")
+    return None if shown is None or click is None else shown.keys[click["row"]]
+
+
+def kernel_list(rows: list[dict[str, Any]], *, key: str, opens: bool = True) -> None:
+    """A table of kernels; the digits of a key open its kernel, unless the page asks ``clicked_kernel`` itself."""
+    if opens:
+        _open_clicked(key)
     shown = _show(key, [row["key"] for row in rows], ())
     table = kernel_table(rows, context.timezone())
     st.dataframe(table, hide_index=True, column_config=_columns(shown), key=shown.name)
@@ -170,12 +178,11 @@ def _show(key: str, keys: list[str], ticked: tuple[int, ...]) -> _Shown:
 
 
 def _open_clicked(key: str) -> None:
-    shown = _shown(key)
-    click = None if shown is None else st.session_state.get(f"{shown.name}-open")
-    if shown is not None and click is not None:
-        open_kernel(shown.keys[click["row"]])
+    clicked = clicked_kernel(key)
+    if clicked is not None:
+        open_kernel(clicked)
 
 
 def _columns(shown: _Shown) -> dict[str, Any]:
-    button = st.column_config.ButtonColumn(type="tertiary", key=f"{shown.name}-open", help="Opens the kernel.")
+    button = st.column_config.ButtonColumn(type="tertiary", key=f"{shown.name}-open")
     return {"Key": button, **_KERNEL_COLUMNS}

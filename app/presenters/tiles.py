@@ -73,15 +73,17 @@ def tile_figure(record: Record) -> go.Figure:
     """A block's tile of C with its warps, one warp's instructions, and the tiles of A and B beside it, to scale."""
     c = record.config
     figure = go.Figure()
-    gap = max(c.block_m, c.block_n, c.block_k) / 12
-    step = gap / 2 / _MOST_STAGES
-    for stage in reversed(range(min(c.stages, _MOST_STAGES))):
-        _rectangle(figure, -gap - c.block_k - stage * step, stage * -step, c.block_k, c.block_m, COLOURS[1], 0.25)
-        _rectangle(figure, stage * -step, -gap - c.block_k - stage * step, c.block_n, c.block_k, COLOURS[2], 0.25)
-    _rectangle(figure, 0, 0, c.block_n, c.block_m, COLOURS[0], 0.15)
+    gap = max(c.block_m, c.block_n, c.block_k) / 10
+    drawn = min(c.stages, _MOST_STAGES)
+    for stage in reversed(range(drawn)):
+        behind = -stage * gap / 4
+        opacity = 0.1 if stage else 0.35
+        _rectangle(figure, behind - gap - c.block_k, behind, c.block_k, c.block_m, COLOURS[1], opacity)
+        _rectangle(figure, behind, behind - gap - c.block_k, c.block_n, c.block_k, COLOURS[2], opacity)
+    _rectangle(figure, 0, 0, c.block_n, c.block_m, COLOURS[0], 0.2)
     _label(figure, -gap - c.block_k / 2, c.block_m / 2, f"A<br>{c.block_m} × {c.block_k}<br>{c.stages} stages")
     _label(figure, c.block_n / 2, -gap - c.block_k / 2, f"B {c.block_k} × {c.block_n}, {c.stages} stages")
-    below = [f"block {c.block_m} × {c.block_n}"]
+    below = [f"Block {c.block_m} × {c.block_n}"]
     for level, colour, width in zip(levels(record)[1:], (COLOURS[0], GREY), (2.0, 0.5), strict=False):
         _grid(figure, level, colour, width)
         below.append(f"{level.name} {_plain(level.m)} × {_plain(level.n)}")
@@ -90,8 +92,8 @@ def tile_figure(record: Record) -> go.Figure:
         _label(figure, c.block_n / 2, c.block_m + gap * 1.3, f"k is split among {c.split_k} blocks")
     # Shapes alone give a plot no range.
     figure.add_scatter(
-        x=[-2 * gap - c.block_k, c.block_n + gap],
-        y=[-2 * gap - c.block_k, c.block_m + 2 * gap],
+        x=[-3 * gap - c.block_k, c.block_n + gap],
+        y=[-3 * gap - c.block_k, c.block_m + 2 * gap],
         mode="markers",
         marker_opacity=0,
         hoverinfo="skip",
@@ -125,10 +127,17 @@ def _grid(figure: go.Figure, level: Level, colour: str, width: float) -> None:
 
 
 def _rectangle(figure: go.Figure, x: float, y: float, width: float, height: float, colour: str, opacity: float) -> None:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     figure.add_shape(
-        type="rect", x0=x, y0=y, x1=x + width, y1=y + height, line={"color": colour, "width": 1}, fillcolor=colour,
-        opacity=opacity, layer="below",
-    )  # fmt: skip
+        type="rect",
+        x0=x,
+        y0=y,
+        x1=x + width,
+        y1=y + height,
+        line={"color": colour, "width": 1},
+        fillcolor=f"rgba({red},{green},{blue},{opacity})",
+        layer="below",
+    )
 
 
 def _label(figure: go.Figure, x: float, y: float, text: str) -> None:
