@@ -23,6 +23,7 @@ page = st.navigation(
     [
         st.Page("../pages/overview.py", title="Overview", icon=":material/dashboard:", default=True),
         st.Page("../pages/kernels.py", title="Kernels", icon=":material/memory:"),
+        st.Page("../pages/kernel.py", title="Kernel", icon=":material/memory:", visibility="hidden"),
         st.Page("../pages/compare.py", title="Compare", icon=":material/compare_arrows:"),
         st.Page("../pages/architectures.py", title="Architectures", icon=":material/developer_board:"),
         st.Page("../pages/compile.py", title="Compile", icon=":material/play_circle:"),

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import context
-from app.presenters.kernels import component_table, instruction_figure, kernel_table, occupancy_table, record_facts
+from app.presenters.kernels import kernel_table, picked_keys
 from app.presenters.shared import Tile
-from cache_engine.errors import GemmCacheError
-from cache_engine.model.artifact import Record
+from cache_engine.mirror.queries import FACETS
 from cache_engine.units import human_age
 
-PARTS = ("Summary", "Key", "Source", "PTX", "SASS", "Log")
-_LANGUAGES = {"Source": "cpp", "PTX": "asm", "SASS": "asm", "Log": None}
-_SHOWN = "kernels shown"
-_SMALL = st.column_config.TextColumn(width="small")
-_NARROW = ("Target", "Dtype", "m × n × k", "Batch", "Config")
+_KERNELS, _KERNEL, _COMPARE = "../pages/kernels.py", "../pages/kernel.py", "../pages/compare.py"
+LIST_PARAMETERS = ("q", "text", *FACETS, "sort", "asc", "page")
+_RESULTS, _LISTS = "results last seen", "lists of kernels shown"
 _KERNEL_COLUMNS = {
     "Code": st.column_config.NumberColumn(format="%.1f KiB", help="Size of the compiled code."),
     "Compiled in": st.column_config.NumberColumn(format="%.0f ms"),
@@ -55,104 +53,136 @@ def tiles(shown: list[Tile]) -> None:
                 st.progress(tile.share, text=f"{tile.share:.1%} {tile.share_text}")
 
 
-def kernel_list(rows: list[dict[str, Any]], *, key: str) -> None:
-    """A table of kernels."""
-    table = kernel_table(rows, context.timezone())
-    st.dataframe(table, hide_index=True, column_config=_KERNEL_COLUMNS, key=key)
+def kernel_link(label: str, key: str) -> None:
+    """A link to a kernel's page. Every way to one kernel is here, or in ``open_kernel``."""
+    st.page_link(_KERNEL, label=label, icon=":material/memory:", query_params={"key": key})
 
 
-def picked_kernel(current: str | None) -> str | None:
-    """The kernel to look into, given the one looked into so far: another if the reader has just picked one, or none.
+def open_kernel(key: str) -> NoReturn:
+    """Goes to a kernel's page at once, and has its address say what list it was picked from.
 
-    What the reader picked is a row of the list as it was shown, which may have changed since; so this is to be asked
-    before a new list is drawn.
+    Streamlit notes the page that is left once more, with the new address's parameters: so whoever goes back finds the
+    list as it was.
     """
-    shown: tuple[str, list[str], str | None] | None = st.session_state.get(_SHOWN)
-    if shown is None or shown[0] not in st.session_state:
-        return current
-    name, keys, selected = shown
-    rows = st.session_state[name]["selection"]["rows"]
-    picked = keys[rows[0]] if rows else None
-    return current if picked == selected else picked
+    st.switch_page(_KERNEL, query_params={"key": key, **_list_address()})
 
 
-def kernel_picker(rows: list[dict[str, Any]], current: str | None) -> None:
-    """A table of kernels of which one can be picked; see ``picked_kernel``. Beside an inspector it is narrow."""
+def follow_old_link() -> None:
+    """Goes to the kernel that the list's address names, as it did when both were one page; not when coming back."""
+    if "key" in st.query_params and _RESULTS not in st.session_state:
+        remember_results()
+        open_kernel(st.query_params["key"])
+
+
+def compare_link(label: str, first: str, second: str | None = None) -> None:
+    """A link to one kernel beside another, or beside one to be chosen there."""
+    keys = {"a": first} if second is None else {"a": first, "b": second}
+    st.page_link(_COMPARE, label=label, icon=":material/compare_arrows:", query_params=keys)
+
+
+def remember_results() -> None:
+    """Keeps the address of a list of kernels, for ``results_link``."""
+    st.session_state[_RESULTS] = _list_address()
+
+
+def results_link() -> None:
+    """A link to the list of kernels as it was last seen."""
+    seen: dict[str, list[str]] = st.session_state.get(_RESULTS, _list_address())
+    label = "Back to the results" if seen else "All kernels"
+    st.page_link(_KERNELS, label=label, icon=":material/arrow_back:", query_params=seen)
+
+
+def _list_address() -> dict[str, list[str]]:
+    """What the address says of a list. The search may be bound to its field, and goes under another name."""
+    names = {name: "text" if name == "q" else name for name in st.query_params if name in LIST_PARAMETERS}
+    if "q" in names:
+        names.pop("text", None)
+    return {new: st.query_params.get_all(name) for name, new in names.items()}
+
+
+def clicked_kernel(key: str) -> str | None:
+    """The kernel whose key's digits were just clicked in a list, as it was shown then."""
+    shown = _shown(key)
+    click = None if shown is None else st.session_state.get(f"{shown.name}-open")
+    return None if shown is None or click is None else shown.keys[click["row"]]
+
+
+def kernel_list(rows: list[dict[str, Any]], *, key: str, opens: bool = True) -> None:
+    """A table of kernels; the digits of a key open its kernel, unless the page asks ``clicked_kernel`` itself."""
+    if opens:
+        _open_clicked(key)
+    shown = _show(key, [row["key"] for row in rows], ())
+    table = kernel_table(rows, context.timezone())
+    st.dataframe(table, hide_index=True, column_config=_columns(shown), key=shown.name)
+
+
+def picked_kernels(key: str) -> tuple[str, ...]:
+    """Keys of the kernels picked in a ``kernel_picker``, whatever it listed when they were.
+
+    What the reader ticks is a row of the list as it was shown, which may have changed since; so this is to be asked
+    before a new list is drawn. Nor does it return when the reader has just opened a kernel.
+    """
+    _open_clicked(key)
+    shown = _shown(key)
+    picked: tuple[str, ...] = st.session_state.get(f"{key} picked", ())
+    if shown is not None and shown.name in st.session_state:
+        picked = picked_keys(picked, shown.keys, st.session_state[shown.name]["selection"]["rows"])
+        st.session_state[f"{key} picked"] = picked
+    return picked
+
+
+def forget_picked(key: str) -> None:
+    """Unticks everything in a ``kernel_picker``."""
+    st.session_state.pop(f"{key} picked", None)
+    st.session_state.pop(f"{key} shown", None)
+
+
+def kernel_picker(rows: list[dict[str, Any]], picked: tuple[str, ...], *, key: str) -> None:
+    """A table of kernels of which several can be ticked, and any opened; see ``picked_kernels``."""
     keys = [row["key"] for row in rows]
-    selected = current if current in keys else None
-    name = f"kernels-{hash((tuple(keys), selected))}"
-    st.session_state[_SHOWN] = (name, keys, selected)
-    height: int | Literal["content"] = min(680, 36 * (len(rows) + 1)) if current else "content"
+    shown = _show(key, keys, tuple(index for index, shown in enumerate(keys) if shown in picked))
     st.dataframe(
         kernel_table(rows, context.timezone()),
         hide_index=True,
-        column_order=_NARROW if current else None,
-        column_config=_KERNEL_COLUMNS,
-        height=height,
-        key=name,
+        column_config=_columns(shown),
+        height="content",
+        key=shown.name,
         on_select="rerun",
-        selection_mode="single-row",
-        selection_default={"selection": {"rows": [] if selected is None else [keys.index(selected)]}},
+        selection_mode="multi-row",
+        selection_default={"selection": {"rows": list(shown.ticked)}},
     )
 
 
-def inspector(key: str) -> None:
-    """Everything about one kernel."""
-    opened = context.cache()
-    try:
-        record = opened.find(key)
-    except GemmCacheError as error:
-        problem("This kernel cannot be shown.", str(error))
-        return
-    st.code(f"{record.name}\n{record.key}", language=None)
-    st.page_link(
-        "../pages/compare.py", label="Compare with another", icon=":material/compare_arrows:", query_params={"a": key}
-    )
-    part = st.segmented_control(
-        "Show", PARTS, default="Summary", required=True, key="part", label_visibility="collapsed"
-    )
-    try:
-        _part(record, str(part))
-    except GemmCacheError as error:
-        problem(f"The {part} cannot be shown.", str(error))
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A list of kernels as the reader has it, under a name of its own: no answer to another is taken for one to it."""
+
+    name: str
+    keys: tuple[str, ...]
+    ticked: tuple[int, ...]
 
 
-def _part(record: Record, part: str) -> None:
-    if part == "Summary":
-        row = context.ask("kernel", record.key)
-        facts = record_facts(record, row, context.timezone())
-        st.dataframe(facts, hide_index=True, height="content", column_config={"Fact": _SMALL}, key="facts")
-        _inspection(record)
-    elif part == "Key":
-        st.caption("The key is the SHA-256 of these components. A kernel is found only if every one of them is equal.")
-        components = component_table(record)
-        st.dataframe(components, hide_index=True, height="content", key="components")
-    else:
-        text = context.sass(record.key, record.blob.digest) if part == "SASS" else _text(record, part)
-        language = "python" if part == "Source" and record.compiler == "triton" else _LANGUAGES[part]
-        st.code(text or "(empty)", language=language, line_numbers=True, height=600)
-        st.download_button("Download", text, file_name=f"{record.name}.{part.lower()}", icon=":material/download:")
+def _shown(key: str) -> _Shown | None:
+    shown: _Shown | None = st.session_state.get(f"{key} shown")
+    return shown
 
 
-def _inspection(record: Record) -> None:
-    """What the kernel's code and resources mean for running it."""
-    inspection = context.inspection(record)
-    left, right = st.columns(2)
-    if inspection.instructions is not None:
-        left.subheader("Instructions")
-        left.caption(
-            f"{inspection.instructions.total:,} in the code, however often each is run. Grey: in no class of its own."
-        )
-        left.plotly_chart(
-            instruction_figure(inspection.instructions), key="instructions", config={"displayModeBar": False}
-        )
-    if inspection.occupancy is not None:
-        right.subheader("Theoretical occupancy")
-        right.caption(f"{inspection.occupancy}.")
-        right.dataframe(occupancy_table(inspection.occupancy), hide_index=True, key="occupancy")
-    for note in inspection.notes:
-        st.text(note)
+def _show(key: str, keys: list[str], ticked: tuple[int, ...]) -> _Shown:
+    """The list as it stands, if it is the one that is shown; else a new one."""
+    shown = _shown(key)
+    if shown is None or shown.keys != tuple(keys) or shown.name not in st.session_state:
+        number = st.session_state[_LISTS] = st.session_state.get(_LISTS, 0) + 1
+        shown = _Shown(f"{key}-{number}", tuple(keys), ticked)
+        st.session_state[f"{key} shown"] = shown
+    return shown
 
 
-def _text(record: Record, part: str) -> str:
-    return context.cache().text(record, part.lower())
+def _open_clicked(key: str) -> None:
+    clicked = clicked_kernel(key)
+    if clicked is not None:
+        open_kernel(clicked)
+
+
+def _columns(shown: _Shown) -> dict[str, Any]:
+    button = st.column_config.ButtonColumn(type="tertiary", key=f"{shown.name}-open")
+    return {"Key": button, **_KERNEL_COLUMNS}

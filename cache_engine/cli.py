@@ -325,9 +325,11 @@ def _list(
     offset: int,
     as_json: bool,
 ) -> None:
+    from cache_engine.catalogue import named_shapes
     from cache_engine.mirror import queries
 
-    chosen = queries.KernelFilter(text, arch, dtype, family, compiler)
+    words, shapes = named_shapes(text)
+    chosen = queries.KernelFilter(words, arch, dtype, family, compiler, shapes=shapes)
     with open_cache(settings, create=False) as cache:
         cache.mirror.sync()
         with cache.mirror.read() as connection:

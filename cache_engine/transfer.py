@@ -54,6 +54,7 @@ def export_pack(
     path: Path,
     wanted: Callable[[Record], bool] = lambda _: True,
     *,
+    keys: Iterable[CacheKey] | None = None,
     replace: bool = False,
     on_entry: Callable[[], None] = lambda: None,
 ) -> Exported:
@@ -61,6 +62,7 @@ def export_pack(
 
     Args:
         wanted: tells which entries.
+        keys: look at these alone, not at the whole store.
         replace: take the place of a file that is there.
         on_entry: called after each entry of the store.
 
@@ -73,7 +75,7 @@ def export_pack(
     refused: list[Refused] = []
 
     def entries() -> Iterator[tuple[CacheKey, bytes, bytes]]:
-        for key in store.keys():  # noqa: SIM118 (a store is no mapping)
+        for key in store.keys() if keys is None else sorted(set(keys)):
             try:
                 stored = store.stored(key)
                 if stored is not None and wanted(decode_record(key, stored[0])):

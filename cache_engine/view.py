@@ -135,12 +135,17 @@ class StoreView:
             return inspect(record, None, str(error))
 
     def search(self, text: str, limit: int = 50) -> list[dict[str, Any]]:
-        """Rows of entries whose name, key, target or family holds every word of ``text``, the latest used first."""
+        """Rows of entries whose name, key, target or family holds every word of ``text``, the latest used first.
+
+        A word that is a model's name stands for the shapes of that model.
+        """
+        from cache_engine.catalogue import named_shapes
         from cache_engine.mirror import queries
 
+        words, shapes = named_shapes(text)
         self.mirror.sync()
         with self.mirror.read() as connection:
-            return queries.kernels(connection, queries.KernelFilter(text=text), limit=limit)
+            return queries.kernels(connection, queries.KernelFilter(words, shapes=shapes), limit=limit)
 
     def stats(self) -> Statistics:
         """The store's state and history; this process's own counts included."""

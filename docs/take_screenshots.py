@@ -28,15 +28,17 @@ def main(address: str = "http://127.0.0.1:8501") -> None:
             page.goto(f"{address}/{path}")
             take(page, name)
         page.goto(f"{address}/kernels?q=sm_90+tensor_core")
-        page.wait_for_timeout(SETTLE_MS)
-        page.get_by_test_id("stDataFrame").locator("canvas").first.click(position={"x": 15, "y": 50}, force=True)
-        page.wait_for_timeout(SETTLE_MS)
-        page.get_by_text("SASS", exact=True).click()
         take(page, "kernels")
+        click_first_key(page, x=90)
+        page.get_by_text("Theoretical occupancy").wait_for()
+        take(page, "kernel")
+        page.get_by_text("Code", exact=True).click()
+        take(page, "kernel-code")
         page.get_by_text("Compare with another").click()
-        page.get_by_label("Second kernel").wait_for()
-        page.get_by_label("Second kernel").fill(other_key(page))
-        page.get_by_label("Second kernel").press("Enter")
+        page.get_by_label("Pick it from the list").fill("sm_80 tensor_core")
+        page.wait_for_timeout(SETTLE_MS)
+        click_first_key(page, x=60)
+        page.get_by_text("Key components that differ").wait_for()
         take(page, "compare")
         page.goto(f"{address}/admin")
         page.get_by_text("Down to a number of kernels").click()
@@ -50,11 +52,9 @@ def main(address: str = "http://127.0.0.1:8501") -> None:
         browser.close()
 
 
-def other_key(page: Page) -> str:
-    """The first digits of a kernel in the list on the page, which is drawn on a canvas; a hidden table has its text."""
-    row = page.get_by_role("grid", include_hidden=True).first.locator('[aria-rowindex="2"]')
-    row.wait_for(state="attached")
-    return row.get_by_role("gridcell", include_hidden=True).first.inner_text()
+def click_first_key(page: Page, x: int) -> None:
+    """Opens, or picks, the first kernel of the list on the page, which is drawn on a canvas."""
+    page.get_by_test_id("stDataFrame").locator("canvas").first.click(position={"x": x, "y": 52}, force=True)
 
 
 def take(page: Page, name: str) -> None:

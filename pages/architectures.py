@@ -135,12 +135,7 @@ def behind(cells: list[Cell], picked: Cell | None, cached: dict[str, str]) -> No
         there = [kernel for kernel in picked.kernels if kernel.key in cached]
         with st.container(horizontal=True):
             for kernel in there[:MOST_LINKS]:
-                st.page_link(
-                    "../pages/kernels.py",
-                    label=f"{picked.shape.operation}, {picked.arch}: {kernel.key[:12]}",
-                    icon=":material/memory:",
-                    query_params={"key": kernel.key},
-                )
+                widgets.kernel_link(f"{picked.shape.operation}, {picked.arch}: {kernel.key[:12]}", kernel.key)
     with st.expander("The kernels behind this matrix", expanded=picked is not None):
         shown = kernel_rows(cells if picked is None else [picked], cached)
         st.dataframe(shown, hide_index=True, column_config={"Look into": LINK}, key="behind")

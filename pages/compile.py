@@ -124,12 +124,7 @@ def show_result(job: Job) -> None:
         )
         if not document["verified"]:
             st.error(f"The result is wrong: its largest relative error is {document['max_rel_error']:.2g}.")
-    st.page_link(
-        "../pages/kernels.py",
-        label="Look into this kernel",
-        icon=":material/memory:",
-        query_params={"key": kernel["key"]},
-    )
+    widgets.kernel_link("Look into this kernel", kernel["key"])
 
 
 @st.fragment(run_every=POLL_S)

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import io
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from cache_engine.model.key import CacheKey
+from cache_engine.store.disk import DiskStore
+from cache_engine.transfer import export_pack
 
 if TYPE_CHECKING:
     import pyarrow
@@ -24,6 +31,32 @@ def csv_file(batches: pyarrow.RecordBatchReader) -> bytes:
         for batch in batches:
             writer.write_batch(_defused(batch))
     return file.getvalue()
+
+
+def parquet_file(batches: pyarrow.RecordBatchReader) -> bytes:
+    """Rows as Parquet, as they are: nothing in it is run."""
+    from pyarrow import parquet
+
+    file = io.BytesIO()
+    with parquet.ParquetWriter(file, batches.schema, compression="zstd") as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return file.getvalue()
+
+
+LIST_FILES: dict[str, tuple[str, Callable[[pyarrow.RecordBatchReader], bytes]]] = {
+    "CSV": ("text/csv", csv_file),
+    "Parquet": ("application/vnd.apache.parquet", parquet_file),
+}
+"""What a list can be had as: MIME type, and what makes the file."""
+
+
+def pack_file(store: DiskStore, keys: Iterable[str]) -> bytes:
+    """Entries as a pack; what is gone or damaged is left out."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernels.gemmpack")
+        export_pack(store, path, keys=map(CacheKey, keys))
+        return path.read_bytes()
 
 
 def _defused(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:

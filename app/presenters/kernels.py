@@ -1,20 +1,38 @@
-"""Lists of kernels, and one kernel fact by fact."""
+"""Lists of kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import tzinfo
 
-import plotly.graph_objects as go
+from app.presenters.shared import Row, dtypes, moment
+from cache_engine.catalogue import named_shapes
+from cache_engine.mirror.queries import FACETS, KernelFilter
 
-from app.presenters.shared import COLOURS, GREY, Row, dtypes, moment, when
-from cache_engine.compilers.disassembly import OTHER, InstructionMix
-from cache_engine.model.artifact import Record
-from cache_engine.model.occupancy import Occupancy
-from cache_engine.store.codec import stored_bytes
-from cache_engine.units import human_bytes, human_ms
+FACET_LABELS = dict(zip(FACETS, ("Target", "Dtype", "Family", "Compiler", "Layout", "Toolchain"), strict=True))
+_LONG_WORD, _SHOWN_OF_IT = 16, 8
 
-_MOST_OTHERS = 6
+
+def kernel_filter(text: str, chosen: Mapping[str, Sequence[str]]) -> KernelFilter:
+    """What is looked for: words, models among them, and the values chosen of each facet."""
+    words, shapes = named_shapes(text)
+    archs, dtypes, families, compilers, layouts, toolchains = (tuple(chosen.get(facet, ())) for facet in FACETS)
+    return KernelFilter(words, archs, dtypes, families, compilers, layouts, toolchains, shapes)
+
+
+def facet_choices(counts: Mapping[str, int], chosen: Iterable[str]) -> dict[str, str]:
+    """The values of a facet, each with what to call it: the value, and how many there are. What is chosen stays.
+
+    No two are called the same. Builds of a compiler are long, so words of such length are cut where that is so.
+    """
+    values = dict.fromkeys((*counts, *chosen))
+    short = {value: " ".join(map(_short, value.split(" "))) for value in values}
+    alike = Counter(short.values())
+    return {
+        value: f"{short[value] if alike[short[value]] == 1 else value} ({counts.get(value, 0):,})" for value in values
+    }
 
 
 def kernel_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
@@ -40,61 +58,17 @@ def kernel_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
     ]
 
 
-def record_facts(record: Record, row: Row | None, zone: tzinfo) -> list[Row]:
-    """A kernel, fact by fact."""
-    p, r = record.problem, record.resources
-    facts = {
-        "Target": record.arch,
-        "Problem": f"{p.m} × {p.n} × {p.k}, batch {p.batch}",
-        "Specialised": f"{p.specialisation}: {p.served}",
-        "Types": p.types,
-        "Family": record.family,
-        "Config": str(record.config),
-        "Compiler": f"{record.compiler} {record.compiler_version}, level {p.opt_level}",
-        "Registers": f"{r.registers} per thread; {r.spill_bytes} bytes spilled; {r.stack_bytes} bytes of stack",
-        "Shared memory": f"{human_bytes(r.shared_bytes)} per block",
-        "Size": f"{human_bytes(record.size_bytes)} of code; {human_bytes(stored_bytes(record))} on disk with PTX, "
-        "source and log",
-        "Compiled": f"in {human_ms(record.compile_ms)}, {when(record.created_at, zone)}, by {record.created_by}",
-    }
-    if row is not None:
-        in_packs = f", {row['pack_hits']:,} in packs" if row["pack_hits"] else ""
-        facts["Hits"] = f"{row['disk_hits']:,} on disk{in_packs}, {row['memory_hits']:,} in memory"
-        facts["Last used"] = when(row["last_used_at"], zone)
-    return [{"Fact": name, "Value": value} for name, value in facts.items()]
+def page_number(asked: str, pages: int) -> int:
+    """Which of so many pages an address asks for: the first if it is none, the last if it is beyond."""
+    return min(int(asked), pages) if re.fullmatch("[1-9][0-9]{0,15}", asked) else 1
 
 
-def occupancy_table(resident: Occupancy) -> list[Row]:
-    """How many blocks each limit allows on one SM."""
-    return [
-        {"Limit": name, "Blocks per SM": blocks, "Binds": name in resident.bound_by}
-        for name, blocks in resident.block_limits.items()
-    ]
+def picked_keys(before: Iterable[str], shown: Sequence[str], ticked: Collection[int]) -> tuple[str, ...]:
+    """The kernels picked, now that these rows of a list are ticked: in it what is ticked, else what was before."""
+    now = [key for index, key in enumerate(shown) if index in ticked]
+    kept = [key for key in before if key in now or key not in shown]
+    return tuple(dict.fromkeys([*kept, *now]))
 
 
-def instruction_figure(mix: InstructionMix) -> go.Figure:
-    """Instructions by class, and the most frequent of those in none, in grey."""
-    named = {name: count for name, count in mix.classes.items() if name != OTHER}
-    most = dict(list(mix.others.items())[:_MOST_OTHERS])
-    rest = mix.total - sum(named.values()) - sum(most.values())
-    bars = {**named, **most, **({OTHER: rest} if rest else {})}
-    figure = go.Figure()
-    figure.add_bar(
-        x=list(bars.values()),
-        y=list(bars),
-        orientation="h",
-        marker_color=[COLOURS[0] if name in named else GREY for name in bars],
-        text=[f"{count:,}" for count in bars.values()],
-        textposition="outside",
-        cliponaxis=False,
-        hovertemplate="%{y}: %{x:,}<extra></extra>",
-    )
-    figure.update_layout(margin={"t": 8, "b": 8, "l": 8, "r": 40}, height=60 + 22 * len(bars), bargap=0.25)
-    figure.update_xaxes(visible=False)
-    figure.update_yaxes(type="category", autorange="reversed")
-    return figure
-
-
-def component_table(record: Record) -> list[Row]:
-    """What the key was hashed from."""
-    return [{"Component": label, "Value": value} for label, value in record.components]
+def _short(word: str) -> str:
+    return f"{word[:_SHOWN_OF_IT]}…" if len(word) > _LONG_WORD else word

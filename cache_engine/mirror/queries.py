@@ -10,14 +10,19 @@ from cache_engine.mirror.rows import fetch as _rows
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow
 
 Row = dict[str, Any]
+Shapes = tuple[tuple[int, int], ...]
 
 _HITS = "coalesce(memory_hits, 0) + coalesce(pack_hits, 0) + coalesce(disk_hits, 0)"
 _LAST_USED = "greatest(coalesce(last_used_at, 0), created_at)"
 
 # sm_90 before sm_100, and sm_90a after sm_90.
 _CAPABILITY = "lpad(regexp_extract(arch, '[0-9]+'), 6, '0') || arch"
+
+# What a list can be narrowed by: columns, in the order they are offered.
+FACETS = ("arch", "dtype", "family", "compiler", "layout", "toolchain")
 
 # What lists can be sorted by: the name people use → the expression.
 SORTS = {
@@ -32,6 +37,8 @@ SORTS = {
     "architecture": _CAPABILITY,
 }
 
+_BATCH_ROWS = 10_000
+
 _ITS_USAGE = "usage ON usage.key = kernels.key AND usage.made_at = kernels.created_at"
 _USED_KERNELS = f"kernels LEFT JOIN {_ITS_USAGE}"
 _COLUMNS = f"""
@@ -43,34 +50,53 @@ _COLUMNS = f"""
 
 @dataclass(frozen=True, slots=True)
 class KernelFilter:
-    """Which kernels: those that hold every word of ``text`` and, for each list that is not empty, one of its values."""
+    """Which kernels: those that hold every word of ``text`` and, for each list that is not empty, one of its values.
+
+    ``shapes`` are lists of (n, k), such as those of a model; a kernel's must be in each.
+    """
 
     text: str = ""
     archs: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     families: tuple[str, ...] = ()
     compilers: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = ()
+    toolchains: tuple[str, ...] = ()
+    shapes: tuple[Shapes, ...] = ()
 
     def where(self) -> tuple[str, list[Any]]:
         """As an SQL condition and its parameters."""
+        condition, parameters = self.searched()
+        for column, values in self.choices().items():
+            if values:
+                condition += f" AND list_contains(?, {column})"
+                parameters.append(list(values))
+        return condition, parameters
+
+    def searched(self) -> tuple[str, list[Any]]:
+        """The condition without that on facets, and its parameters."""
         conditions = ["true"]
         parameters: list[Any] = []
         for word in self.text.lower().replace("×", "x").split():
             conditions.append("contains(search_text, ?)")
             parameters.append(word)
-        for column, values in self._choices():
-            if values:
-                conditions.append(f"list_contains(?, {column})")
-                parameters.append(list(values))
+        for shapes in self.shapes:
+            conditions.append("(n, k) IN (SELECT unnest(?::BIGINT[]), unnest(?::BIGINT[]))")
+            parameters += [[n for n, _ in shapes], [k for _, k in shapes]]
         return " AND ".join(conditions), parameters
 
-    def _choices(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        return (
-            ("arch", self.archs),
-            ("dtype", self.dtypes),
-            ("family", self.families),
-            ("compiler", self.compilers),
-        )
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        """The values chosen of each facet."""
+        chosen = (self.archs, self.dtypes, self.families, self.compilers, self.layouts, self.toolchains)
+        return dict(zip(FACETS, chosen, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class FacetCounts:
+    """How many kernels there are in all, and of each value of each facet if it alone were chosen anew."""
+
+    total: int
+    values: dict[str, dict[str, int]]
 
 
 def count(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> int:
@@ -94,8 +120,7 @@ def kernels(
     Raises:
         UsageError: when ``sort`` is not one of ``SORTS``.
     """
-    if sort not in SORTS:
-        raise UsageError(f"cannot sort by {sort!r}; use one of: {', '.join(SORTS)}")
+    order = _order(sort)
     condition, parameters = chosen.where()
     direction = "DESC" if descending else "ASC"
     # The page is found on narrow rows first: sorting whole ones takes twice as long.
@@ -103,7 +128,7 @@ def kernels(
         connection,
         f"""
         WITH page AS (
-            SELECT kernels.rowid AS row, {SORTS[sort]} AS sorted FROM {_USED_KERNELS} WHERE {condition}
+            SELECT kernels.rowid AS row, {order} AS sorted FROM {_USED_KERNELS} WHERE {condition}
             ORDER BY sorted {direction}, kernels.key LIMIT ? OFFSET ?
         )
         SELECT {_COLUMNS} FROM page JOIN kernels ON kernels.rowid = row LEFT JOIN {_ITS_USAGE}
@@ -135,6 +160,59 @@ def facets(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
     return found
 
 
+def facet_counts(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> FacetCounts:
+    """How many kernels there are of each value of each facet, under the filter of all the others.
+
+    One scan groups what the search finds by all facets at once; what is chosen is applied to the few groups.
+    """
+    condition, parameters = chosen.searched()
+    fits = {facet: f"list_contains(?, {facet})" if values else "true" for facet, values in chosen.choices().items()}
+    judged = ", ".join(f"{fit} AS fits_{facet}" for facet, fit in fits.items())
+    counted = []
+    for counting in (None, *FACETS):
+        others = " AND ".join(f"fits_{facet}" for facet in FACETS if facet != counting)
+        order = _CAPABILITY if counting == "arch" else counting
+        grouped = f"'{counting}', {counting}, {order}" if counting else "'', '', ''"
+        counted.append(f"SELECT {grouped}, sum(entries) FROM judged WHERE {others} GROUP BY ALL")
+    rows = connection.execute(
+        f"""
+        WITH cube AS (SELECT {", ".join(FACETS)}, count(*) AS entries FROM kernels WHERE {condition} GROUP BY ALL),
+             judged AS (SELECT cube.*, {judged} FROM cube)
+        SELECT * FROM ({" UNION ALL ".join(counted)}) AS counted (facet, value, place, entries) ORDER BY facet, place
+        """,
+        [*parameters, *(list(values) for values in chosen.choices().values() if values)],
+    ).fetchall()
+    total = 0
+    values: dict[str, dict[str, int]] = {facet: {} for facet in FACETS}
+    for facet, value, _, entries in rows:
+        if facet:
+            values[facet][value] = int(entries)
+        else:
+            total = int(entries or 0)
+    return FacetCounts(total, values)
+
+
+def kernel_batches(
+    connection: duckdb.DuckDBPyConnection,
+    chosen: KernelFilter,
+    *,
+    sort: str = "last used",
+    descending: bool = True,
+    limit: int,
+) -> pyarrow.RecordBatchReader:
+    """The first so many kernels of a list, to be read a batch at a time.
+
+    Raises:
+        UsageError: when ``sort`` is not one of ``SORTS``.
+    """
+    condition, parameters = chosen.where()
+    return connection.sql(
+        f"SELECT {_COLUMNS} FROM {_USED_KERNELS} WHERE {condition} "
+        f"ORDER BY {_order(sort)} {'DESC' if descending else 'ASC'}, kernels.key LIMIT ?",
+        params=[*parameters, limit],
+    ).to_arrow_reader(_BATCH_ROWS)
+
+
 def overview(connection: duckdb.DuckDBPyConnection) -> Row:
     """Entries, their bytes, everything in ``totals``, when the mirror was synced, and how many records it lacks."""
     rows = _rows(
@@ -157,6 +235,11 @@ def events(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
         "SELECT events.*, kernels.name FROM events LEFT JOIN kernels USING (key) ORDER BY happened_at DESC LIMIT ?",
         [limit],
     )
+
+
+def events_of(connection: duckdb.DuckDBPyConnection, key: str) -> list[Row]:
+    """What happened to one key's entries, other than hits, the newest first, as far as it is still known."""
+    return _rows(connection, "SELECT * FROM events WHERE key = ? ORDER BY happened_at DESC", [key])
 
 
 def busiest(connection: duckdb.DuckDBPyConnection, limit: int = 10) -> list[Row]:
@@ -255,3 +338,9 @@ def timings(connection: duckdb.DuckDBPyConnection, key: str) -> list[Row]:
         """,
         [key],
     )
+
+
+def _order(sort: str) -> str:
+    if sort not in SORTS:
+        raise UsageError(f"cannot sort by {sort!r}; use one of: {', '.join(SORTS)}")
+    return SORTS[sort]

@@ -100,3 +100,27 @@ def architecture(name: str) -> Architecture:
     except (KeyError, TypeError):
         names = ", ".join(ARCHITECTURES)
         raise InvalidProblem(f"unknown architecture {name!r}; use one of: {names}") from None
+
+
+# NVIDIA keeps code of one major version running on its later chips, those of embedded systems apart.
+_EMBEDDED = {(8, 7)}
+
+
+def runs_on(target: str) -> tuple[Architecture, ...]:
+    """The chips that run code compiled for a target, by their plain names; none for a target that is not known.
+
+    Source: CUDA C++ Programming Guide, "Binary Compatibility" and "Feature Set Compiler Targets".
+    """
+    code = ARCHITECTURES.get(target)
+    if code is None:
+        return ()
+    chips = [chip for name, chip in ARCHITECTURES.items() if name[-1].isdigit()]
+    own = [chip for chip in chips if chip.compute_capability == code.compute_capability]
+    if target.endswith("a") or code.compute_capability in _EMBEDDED:
+        return tuple(own)
+    later = [
+        chip
+        for chip in chips
+        if chip.major == code.major and chip.minor > code.minor and chip.compute_capability not in _EMBEDDED
+    ]
+    return (*own, *later)

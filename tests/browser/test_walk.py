@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from cache_engine.model.artifact import Record
 from tests.helpers import make_store
 
 pytestmark = pytest.mark.browser
@@ -27,15 +26,17 @@ def _metric(page: Page, label: str) -> str:
     return tile.get_by_test_id("stMetricValue").inner_text().strip()
 
 
-def _pick_first(page: Page, *texts: str) -> None:
-    """Picks the first kernel of the list, as soon as that row holds these texts.
+def _first_row(page: Page, place: str, *texts: str) -> None:
+    """Clicks the tick box or the key of the list's first kernel, as soon as that row holds these texts.
 
-    The list is drawn on a canvas, where a row's box is found by its place; a hidden table says what is drawn.
+    The list is drawn on a canvas, where a cell is found by its place; a hidden table says what is drawn.
     """
     row = page.get_by_role("grid", include_hidden=True).first.locator('[aria-rowindex="2"]')
     for text in texts:
         expect(row).to_contain_text(text, timeout=WAIT_MS)
-    page.get_by_test_id("stDataFrame").locator("canvas").first.click(position={"x": 15, "y": 52}, force=True)
+    position = {"tick": {"x": 15, "y": 52}, "key": {"x": 90, "y": 52}}[place]
+    canvas = page.get_by_test_id("stDataFrame").locator("canvas").first
+    canvas.click(position=position, force=True)  # type: ignore[arg-type]
 
 
 def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Path) -> None:
@@ -48,13 +49,13 @@ def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Pa
     _go(page, "Kernels")
     page.get_by_placeholder(re.compile("Words of a name")).fill("fp16 sm_90")
     expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
-    _pick_first(page, "sm_90", "fp16", "16 × 512 × 96")
-    expect(page.get_by_text("gemm_tensor_core_fp16_nt_n512_k96")).to_be_visible(timeout=WAIT_MS)
+    _first_row(page, "key", "sm_90", "fp16", "16 × 512 × 96")
+    expect(page.get_by_test_id("stCode").first).to_contain_text("gemm_tensor_core_fp16_nt_n512_k96", timeout=WAIT_MS)
+    expect(page).to_have_url(re.compile(r"/kernel\?key=[0-9a-f]{64}"), timeout=WAIT_MS)
     expect(page.get_by_role("gridcell", name="Registers", include_hidden=True)).to_be_attached(timeout=WAIT_MS)
-    expect(page).to_have_url(re.compile(r"key=[0-9a-f]{64}"), timeout=WAIT_MS)
     expect(page.get_by_text("Theoretical occupancy")).to_be_visible(timeout=WAIT_MS)
     expect(page.locator(".js-plotly-plot").get_by_text("HMMA")).to_be_visible(timeout=WAIT_MS)
-    page.get_by_text("SASS", exact=True).click()
+    page.get_by_text("Code", exact=True).click()
     expect(page.get_by_test_id("stCode").filter(has_text="HMMA.16816.F32")).to_be_visible(timeout=WAIT_MS)
 
     page.get_by_role("link", name="Compare with another").click()
@@ -77,7 +78,8 @@ def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Pa
         page.get_by_role("button", name="Get kernel").click()
         expect(page.get_by_text(verdict)).to_be_visible(timeout=60_000)
     page.get_by_role("link", name="Look into this kernel").click()
-    expect(page.get_by_text(re.compile(r"gemm_tensor_core_bf16_nt_n96_k64"))).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_role("heading", name="Kernel", exact=True)).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_test_id("stCode").first).to_contain_text("gemm_tensor_core_bf16_nt_n96_k64", timeout=WAIT_MS)
 
     _go(page, "Admin")
     page.get_by_text("Down to a number of kernels").click()
@@ -99,9 +101,14 @@ def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Pa
 
 
 def test_a_link_to_a_kernel_opens_it_in_a_fresh_browser(page: Page, dashboard: str, compiled_store: Path) -> None:
+    """Also one from when the kernel was part of the list; and the list it was picked from is one click away."""
     record = next(record for record in make_store(compiled_store).records() if record.family == "simt")
     page.goto(f"{dashboard}/kernels?key={record.key}&q=sm_75")
-    expect(page.get_by_text(record.name).first).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_test_id("stCode").first).to_contain_text(record.key, timeout=WAIT_MS)
+    expect(page).to_have_url(re.compile(f"/kernel\\?key={record.key}"), timeout=WAIT_MS)
+    page.goto(page.url)
+    expect(page.get_by_test_id("stCode").first).to_contain_text(record.name, timeout=WAIT_MS)
+    page.get_by_role("link", name="Back to the results").click()
     expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
 
 
@@ -149,32 +156,3 @@ def test_only_this_machine_is_served(dashboard: str) -> None:
         listening = [line.split()[1] for line in sockets if line.split()[3] == "0A"]
     addresses = [local.split(":")[0] for local in listening if int(local.split(":")[1], 16) == port]
     assert addresses == ["0100007F"]
-
-
-def test_the_kernel_looked_into_stays_until_another_is_picked(page: Page, dashboard: str, compiled_store: Path) -> None:
-    """Whatever becomes of the list meanwhile."""
-
-    def shown(record: Record) -> None:
-        expect(page.get_by_test_id("stCode").first).to_contain_text(record.key, timeout=WAIT_MS)
-
-    def told(record: Record) -> tuple[str, str]:
-        return record.arch, f"{record.problem.m} × {record.problem.n} × {record.problem.k}"
-
-    sizes = sorted(make_store(compiled_store).records(), key=lambda record: record.size_bytes)
-    page.goto(f"{dashboard}/kernels?sort=size")
-    expect(page.get_by_text("1–4 of 4.")).to_be_visible(timeout=WAIT_MS)
-    _pick_first(page, *told(sizes[-1]))
-    shown(sizes[-1])
-    page.get_by_text("Ascending").click()
-    expect(page).to_have_url(re.compile("asc=true"), timeout=WAIT_MS)
-    shown(sizes[-1])
-    _pick_first(page, *told(sizes[0]))
-    shown(sizes[0])
-    page.get_by_placeholder(re.compile("Words of a name")).fill(sizes[2].key[:12])
-    expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
-    shown(sizes[0])
-    _pick_first(page, *told(sizes[2]))
-    shown(sizes[2])
-    _pick_first(page, *told(sizes[2]))
-    expect(page.get_by_test_id("stCode")).to_have_count(0, timeout=WAIT_MS)
-    expect(page).not_to_have_url(re.compile("key="), timeout=WAIT_MS)

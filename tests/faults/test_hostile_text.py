@@ -114,6 +114,8 @@ def test_each_is_found_by_searching_for_it(store: DiskStore, rows: dict[str, dic
             assert queries.kernel(connection, key) is not None
         assert len(queries.architectures(connection)) == len(HOSTILE)
         assert len(queries.facets(connection)["arch"]) == len(HOSTILE)
+        counts = queries.facet_counts(connection, queries.KernelFilter())
+        assert (len(counts.values["arch"]), len(counts.values["compiler"])) == (len(HOSTILE), len(HOSTILE))
 
 
 def test_no_terminal_gets_a_control_character(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -138,6 +139,55 @@ def test_facets_are_the_values_there_are(connection: Any) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        KernelFilter(),
+        KernelFilter(text="n128"),
+        KernelFilter(archs=("sm_90", "sm_80")),
+        KernelFilter(archs=("sm_90",), dtypes=("fp64",)),
+        KernelFilter(text="n256", archs=("sm_90",), layouts=("nt",), shapes=(((256, 256), (512, 256)),)),
+        KernelFilter(archs=("no such",)),
+    ],
+)
+def test_a_facet_counts_what_choosing_its_value_alone_would_find(connection: Any, chosen: KernelFilter) -> None:
+    counts = queries.facet_counts(connection, chosen)
+    assert counts.total == queries.count(connection, chosen)
+    everything = queries.facet_counts(connection, KernelFilter()).values
+    for facet, values in counts.values.items():
+
+        def alone(value: str, field: str = {"family": "families"}.get(facet, f"{facet}s")) -> int:
+            changed: dict[str, Any] = {field: (value,)}
+            return queries.count(connection, replace(chosen, **changed))
+
+        assert values == {value: alone(value) for value in everything[facet] if alone(value)}
+    assert list(everything["arch"]) == queries.facets(connection)["arch"]
+
+
+def test_shapes_are_found_by_n_and_k(connection: Any, records: list[Record]) -> None:
+    chosen = KernelFilter(shapes=(((128, 256), (384, 256), (128, 7)), ((384, 256),)))
+    found = {row["key"] for row in queries.kernels(connection, chosen, limit=COUNT)}
+    assert found == {record.key for record in records if record.problem.n == 384}
+    assert found
+    assert queries.kernels(connection, KernelFilter(shapes=((),))) == []
+
+
+def test_batches_are_the_list_in_its_order(connection: Any) -> None:
+    chosen = KernelFilter(archs=("sm_90",))
+    whole = queries.kernels(connection, chosen, sort="registers", descending=False, limit=COUNT)
+    batches = queries.kernel_batches(connection, chosen, sort="registers", descending=False, limit=COUNT)
+    assert batches.read_all().to_pylist() == whole
+    assert queries.kernel_batches(connection, KernelFilter(), limit=7).read_all().num_rows == 7
+    with pytest.raises(UsageError):
+        queries.kernel_batches(connection, chosen, sort="no such", limit=1)
+
+
+def test_events_of_one_key(connection: Any, records: list[Record]) -> None:
+    assert [row["kind"] for row in queries.events_of(connection, records[7].key)] == [PUBLISH]
+    assert [row["detail"] for row in queries.events_of(connection, "gone")] == ["expired"]
+    assert queries.events_of(connection, records[8].key) == []
+
+
 def test_overview_adds_up(connection: Any, store: DiskStore) -> None:
     row = queries.overview(connection)
     assert row["entries"] == COUNT
@@ -157,6 +207,8 @@ def test_an_empty_mirror_answers_everything(store: DiskStore) -> None:
         assert queries.facets(connection)["arch"] == []
         assert queries.made_with(connection) == queries.history(connection, HOUR_S) == []
         assert queries.names(connection, []) == {}
+        assert queries.facet_counts(connection, KernelFilter()).total == 0
+        assert queries.kernel_batches(connection, KernelFilter(), limit=5).read_all().num_rows == 0
 
 
 def test_events_come_newest_first_with_names(connection: Any, records: list[Record]) -> None:

@@ -19,7 +19,7 @@ from tests.pages.opening import Open
 def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Opens a page of the dashboard on a store, as a browser would, with these query parameters."""
 
-    def opened(store: Path, page: str, **parameters: str) -> AppTest:
+    def opened(store: Path, page: str, /, **parameters: str) -> AppTest:
         monkeypatch.setenv("GEMM_CACHE_DIR", str(store))
         app = AppTest.from_file(str(dashboard_script()), default_timeout=60)
         app.run()

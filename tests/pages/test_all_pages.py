@@ -14,7 +14,7 @@ from cache_engine.store.disk import DiskStore
 from tests.helpers import fill, make_store, publish, record_file
 from tests.pages.opening import Open, sound
 
-PAGES = ("overview", "kernels", "compare", "architectures", "compile", "evaluations", "admin")
+PAGES = ("overview", "kernels", "kernel", "compare", "architectures", "compile", "evaluations", "admin")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -48,9 +48,13 @@ HOSTILE = (
 )
 
 
+# Pages, and the parts of one that has several.
+VIEWS = (*((page, "") for page in PAGES), *(("kernel", part) for part in ("Code", "Speed", "Key", "History", "Log")))
+
+
 @pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("page", PAGES)
-def test_hostile_text_is_only_ever_text(open_page: Open, store: DiskStore, page: str, text: str) -> None:
+@pytest.mark.parametrize(("page", "part"), VIEWS)
+def test_hostile_text_is_only_ever_text(open_page: Open, store: DiskStore, page: str, part: str, text: str) -> None:
     """A record made up by someone else, hostile in every field that is text."""
     (key,) = fill(store, 1)
     record = next(store.records())
@@ -63,15 +67,24 @@ def test_hostile_text_is_only_ever_text(open_page: Open, store: DiskStore, page:
         arch=text,
         created_by=text,
         components=((text, text),),
-        problem=msgspec.structs.replace(record.problem, dtype=text, out_dtype=text, layout=text),
+        problem=msgspec.structs.replace(record.problem, dtype=text, out_dtype=text, layout=text, epilogue=text),
+        warnings=(text,),
         created_at=1e12,
     )
     record_file(store, key).write_bytes(encode_record(forged))
-    app = sound(
-        open_page(store.layout.root, page, key=key) if page == "kernels" else open_page(store.layout.root, page)
-    )
+    asked: dict[str, dict[str, str]] = {
+        "kernel": {"key": key, "part": part or "Summary", "find": text},
+        "kernels": {"family": text, "text": ""},
+        "compare": {"a": str(key), "b": str(key)},
+    }
+    app = open_page(store.layout.root, page, **asked.get(page, {}))
+    assert not app.exception, app.exception
+    # These are no real code, so it cannot be disassembled.
+    assert [error.value for error in app.error] == (["The SASS cannot be shown."] if part == "Code" else [])
     for markdown in (*app.markdown, *app.caption, *app.title, *app.subheader, *app.info, *app.warning, *app.success):
         assert text not in markdown.value
+    for button in app.get("download_button"):
+        assert text not in str(button.proto)
 
 
 HOLD_MIRROR = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"

@@ -31,7 +31,7 @@ def test_a_kernel_compared_with_itself_differs_in_nothing(open_page: Open, compi
     app = sound(open_page(compiled_store, "compare", a=key, b=key))
     assert "The keys are equal" in app.info[0].value
     assert [subheader.value for subheader in app.subheader] == [
-        "Resources", "Theoretical occupancy", "Instructions in the code"
+        "Speed", "Resources", "Theoretical occupancy", "Instructions in the code"
     ]  # fmt: skip
     assert not any(table.value["Change"].any() for table in app.dataframe)
 
@@ -42,3 +42,12 @@ def test_comparing_with_no_kernel_is_told_plainly(open_page: Open, compiled_stor
     assert not app.exception
     assert [error.value for error in app.error] == ["There is no such kernel."]
     assert len(app.dataframe[0].value) == 4
+
+
+def test_a_kernel_is_found_in_the_list_to_pick_from(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "compare"))
+    assert len(app.dataframe[0].value) == 4
+    app.text_input(key="pick").set_value("fp16").run()
+    assert list(sound(app).dataframe[0].value["Dtype"]) == ["fp16"]
+    app.text_input(key="pick").set_value("no such").run()
+    assert "No kernel matches" in sound(app).info[0].value

@@ -2,44 +2,99 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import subprocess
+import sys
+from datetime import UTC
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+from app.presenters.kernel import (
+    MOST_LINES,
+    first_lines,
+    found_lines,
+    history_table,
+    occupancy_by_chip,
+    record_document,
+    reproducing_command,
+)
+from cache_engine.engine import Cache
+from cache_engine.model.artifact import Record
+from cache_engine.model.gemm import DType, GemmProblem, Layout
 from cache_engine.model.key import CacheKey
-from tests.helpers import blob_file, fill, make_store
-from tests.pages.opening import Open, sound
+from cache_engine.stats import CORRUPT, PUBLISH
+from tests.helpers import blob_file, make_store
+from tests.pages.opening import Open, a_record, sound
 
 
-@pytest.mark.parametrize("part", ["Summary", "Key", "Source", "PTX", "SASS", "Log"])
-def test_the_inspector_shows_every_part(open_page: Open, compiled_store: Path, part: str) -> None:
-    store = make_store(compiled_store)
-    record = next(record for record in store.records() if record.family == "tensor_core")
-    app = sound(open_page(compiled_store, "kernels", key=record.key))
+@pytest.fixture
+def record(compiled_store: Path) -> Record:
+    """One of the compiled kernels, for tensor cores."""
+    return next(record for record in make_store(compiled_store).records() if record.family == "tensor_core")
+
+
+def test_the_summary_tells_what_the_kernel_is(open_page: Open, compiled_store: Path, record: Record) -> None:
+    app = sound(open_page(compiled_store, "kernel", key=record.key[:16]))
     assert app.code[0].value == f"{record.name}\n{record.key}"
-    app.segmented_control(key="part").set_value(part).run()
-    sound(app)
-    if part == "Summary":
-        listed, facts, occupancy = (table.value for table in app.dataframe)
-        assert len(listed) == 4
-        assert str(record.resources.registers) in dict(facts.itertuples(index=False))["Registers"]
-        assert list(occupancy["Limit"]) == ["registers", "shared memory", "warps", "blocks"]
-        assert occupancy["Binds"].any()
-        assert any("instructions" in caption.value or "in the code" in caption.value for caption in app.caption)
-    elif part == "Key":
-        assert dict(app.dataframe[-1].value.itertuples(index=False)) == dict(record.components)
-    else:
-        expected = {"Source": "KERNEL(THREADS)", "PTX": ".target", "SASS": "HMMA", "Log": "Used"}
-        assert expected[part] in app.code[1].value
+    assert {metric.label: metric.value for metric in app.metric}["Registers"] == str(record.resources.registers)
+    facts, levels, occupancy, chips = (table.value for table in app.dataframe)
+    assert dict(facts.itertuples(index=False))["Config"] == str(record.config)
+    assert list(levels["Level"]) == ["Grid", "Block", "Warp", "mma"]
+    assert list(occupancy["Limit"]) == ["registers", "shared memory", "warps", "blocks"]
+    assert occupancy["Binds"].any()
+    assert record.arch in list(chips["Chip"])
+    assert app.code[1].value == reproducing_command(record)
+    assert "Here and now this gives this very key." in [caption.value for caption in app.caption]
+    buttons: list[Any] = list(app.get("download_button"))
+    assert [button.proto.label for button in buttons] == ["CUBIN", "PTX", "SASS", "Source", "Record"]
 
 
-def test_the_mirror_built_anew_shows_what_is_there_now(open_page: Open, compiled_store: Path) -> None:
-    """Not what an earlier mirror had answered."""
-    app = sound(open_page(compiled_store, "kernels"))
-    for count in (1, 2):
-        fill(make_store(compiled_store), count)
-        (compiled_store / "mirror.duckdb").unlink()
-        assert len(sound(app.run()).dataframe[0].value) == 4 + count
+def test_source_ptx_and_sass_stand_side_by_side(open_page: Open, compiled_store: Path, record: Record) -> None:
+    app = sound(open_page(compiled_store, "kernel", key=record.key, part="Code"))
+    source, ptx, sass = (code.value for code in app.code[1:])
+    assert "KERNEL(THREADS)" in source
+    assert ".target" in ptx
+    assert "HMMA" in sass
+    app.text_input(key="find").set_value("hmma").run()
+    found = sound(app).code[3].value.splitlines()
+    assert len(found) == sum("HMMA" in line for line in sass.splitlines())
+    number, line = found[0].split(maxsplit=1)
+    assert sass.splitlines()[int(number) - 1].strip() == line.strip()
+
+
+def test_the_key_the_log_and_the_history(open_page: Open, compiled_store: Path, record: Record) -> None:
+    app = sound(open_page(compiled_store, "kernel", key=record.key, part="Key"))
+    assert dict(app.dataframe[0].value.itertuples(index=False)) == dict(record.components)
+    app.segmented_control(key="part").set_value("Log").run()
+    assert "Used" in sound(app).code[1].value
+    app.segmented_control(key="part").set_value("History").run()
+    history, hits = (table.value for table in sound(app).dataframe)
+    assert sorted(history["What"]) == ["compiled", "made"]
+    assert record.created_by in " ".join(history["Details"])
+    assert list(hits["Tier"]) == ["memory", "pack", "disk"]
+
+
+def test_a_prediction_is_called_one_and_follows_m(open_page: Open, compiled_store: Path) -> None:
+    record = next(record for record in make_store(compiled_store).records() if record.arch == "sm_80")
+    app = sound(open_page(compiled_store, "kernel", key=record.key, part="Speed"))
+    assert "No time is kept of this kernel" in app.info[0].value
+    assert any("knows nothing of this kernel's code" in caption.value for caption in app.caption)
+    small = app.dataframe[0].value
+    assert list(small["GPU"]) == ["A100", "L40S"]
+    app.number_input(key="at").set_value(65_536).run()
+    large = sound(app).dataframe[0].value
+    assert (large["Predicted, µs"] > small["Predicted, µs"]).all()
+
+
+def test_where_the_model_does_not_apply_nothing_is_predicted(open_page: Open, compiled_store: Path) -> None:
+    record = next(record for record in make_store(compiled_store).records() if record.family == "simt")
+    app = sound(open_page(compiled_store, "kernel", key=record.key, part="Speed"))
+    assert app.info[1].value == "There is no prediction for this kernel."
+    assert len(app.dataframe) == 0
 
 
 def test_a_kernel_that_cannot_be_disassembled_shows_the_rest(open_page: Open, compiled_store: Path) -> None:
@@ -47,23 +102,105 @@ def test_a_kernel_that_cannot_be_disassembled_shows_the_rest(open_page: Open, co
     record = next(store.records())
     blob = blob_file(store, CacheKey(record.key))
     blob.write_bytes(bytes(blob.stat().st_size))
-    app = sound(open_page(compiled_store, "kernels", key=record.key))
-    assert [subheader.value for subheader in app.subheader] == ["Theoretical occupancy"]
+    app = sound(open_page(compiled_store, "kernel", key=record.key))
+    assert "Theoretical occupancy" in [subheader.value for subheader in app.subheader]
+    assert "Instructions" not in [subheader.value for subheader in app.subheader]
     assert any(text.value.startswith("instructions were not counted: ") for text in app.text)
 
 
 @pytest.mark.parametrize("key", ["0" * 64, "nonsense", "<script>alert(1)</script>", "../../etc/passwd"])
 def test_a_link_to_no_kernel_is_told_plainly(open_page: Open, compiled_store: Path, key: str) -> None:
-    app = open_page(compiled_store, "kernels", key=key)
+    app = open_page(compiled_store, "kernel", key=key)
     assert not app.exception
     assert [error.value for error in app.error] == ["This kernel cannot be shown."]
 
 
-def test_a_damaged_part_is_told_plainly(open_page: Open, compiled_store: Path) -> None:
-    store = make_store(compiled_store)
-    key = next(iter(store.keys()))
-    blob_file(store, key).write_bytes(b"damaged")
-    app = open_page(compiled_store, "kernels", key=key)
-    app.segmented_control(key="part").set_value("PTX").run()
+def test_the_page_of_no_kernel_says_where_to_find_one(open_page: Open, compiled_store: Path) -> None:
+    assert "Pick one on the Kernels page" in sound(open_page(compiled_store, "kernel")).info[0].value
+
+
+def test_a_link_from_when_it_was_part_of_the_list_leads_here(
+    open_page: Open, compiled_store: Path, record: Record
+) -> None:
+    app = sound(open_page(compiled_store, "kernels", key=record.key))
+    assert app.title[0].value == "Kernel"
+    assert app.code[0].value == f"{record.name}\n{record.key}"
+
+
+@pytest.mark.parametrize(("part", "errors"), [("Code", ["Source", "PTX", "SASS"]), ("Log", ["Log"])])
+def test_a_damaged_part_is_told_plainly(
+    open_page: Open, compiled_store: Path, record: Record, part: str, errors: list[str]
+) -> None:
+    blob_file(make_store(compiled_store), CacheKey(record.key)).write_bytes(b"damaged")
+    app = open_page(compiled_store, "kernel", key=record.key, part=part)
     assert not app.exception
-    assert [error.value for error in app.error] == ["The PTX cannot be shown."]
+    assert [error.value for error in app.error] == [f"The {name} cannot be shown." for name in errors]
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem(64, 96, 64, batch=3, dtype=DType.FP16, out_dtype=DType.FP32, layout=Layout.TN, arch="sm_90"),
+        GemmProblem(8, 48, 4096, dtype=DType.FP32, arch="sm_80", epilogue="bias+relu"),  # type: ignore[arg-type]
+    ],
+)
+def test_the_command_gives_the_same_key(cache: Cache, problem: GemmProblem) -> None:
+    """Run as it stands, through a shell's eyes."""
+    kernel = cache.get_or_compile(problem)
+    program, *arguments = shlex.split(reproducing_command(kernel.record))
+    assert program == "gemm-cache"
+    command = [sys.executable, "-m", "cache_engine", "--store", str(cache.layout.root), *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    document = json.loads(done.stdout)
+    assert (document["key"], document["tier"]) == (kernel.key, "disk")
+
+
+def test_the_command_of_a_hostile_record_is_one_command() -> None:
+    record = msgspec.structs.replace(a_record(), arch="x; rm -rf ~ #", family="$(id)", compiler="`id`\n--force")
+    arguments = shlex.split(reproducing_command(record))
+    assert {"--arch=x; rm -rf ~ #", "--family=$(id)", "--compiler=`id`\n--force"} <= set(arguments)
+
+
+def test_the_record_goes_out_as_show_prints_it(record: Record) -> None:
+    document = json.loads(record_document(record))
+    assert (document["key"], document["components"]) == (record.key, dict(record.components))
+
+
+def test_lines_are_found_with_their_numbers_in_any_case() -> None:
+    assert found_lines("one\nTwo <b>\nthree", "T") == ("     2  Two <b>\n     3  three", "2 of 3 lines")
+    assert found_lines("one", "zero") == ("", "0 of 1 line")
+
+
+def test_a_page_holds_no_more_lines_than_a_browser_bears() -> None:
+    text = "x\n" * (MOST_LINES + 1)
+    for shown, how_many in (first_lines(text), found_lines(text, "x")):
+        assert len(shown.splitlines()) == MOST_LINES
+        assert f"the first {MOST_LINES:,} are shown" in how_many
+
+
+def test_code_runs_on_later_chips_of_its_generation() -> None:
+    def chips(arch: str) -> list[str]:
+        return [row["Chip"] for row in occupancy_by_chip(msgspec.structs.replace(a_record(), arch=arch))]
+
+    assert chips("sm_80") == ["sm_80", "sm_86", "sm_88", "sm_89"]
+    assert chips("sm_90a") == ["sm_90"]
+    assert chips("sm_100f") == ["sm_100", "sm_103"]
+    assert chips("<b>") == []
+
+
+def test_history_tells_what_happened_the_newest_first() -> None:
+    """Events and a measurement that are made up."""
+    record = a_record()
+    at = record.created_at
+    events = [
+        {"happened_at": at + 60, "kind": CORRUPT, "compile_ms": 0.0, "detail": "<b>checksum"},
+        {"happened_at": at - 5, "kind": PUBLISH, "compile_ms": 120.0, "detail": ""},
+    ]
+    timings = [{"measured_at": at + 30, "device": "an invented GPU", "verified": True}]
+    rows = history_table(record, events, timings, UTC)
+    assert [row["What"] for row in rows] == ["found damaged", "verified", "made", "compiled"]
+    assert [row["Details"] for row in rows][1:] == [
+        "and timed on an invented GPU",
+        "by a test, with nvrtc 13.5",
+        "in 120 ms",
+    ]

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from app.presenters.kernels import facet_choices, page_number, picked_keys
+from cache_engine.engine import open_cache
+from cache_engine.model.gemm import GemmProblem
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill, make_store
 from tests.pages.opening import Open, sound
@@ -23,6 +26,67 @@ def test_search_narrows_the_list(open_page: Open, compiled_store: Path, text: st
     app = sound(open_page(compiled_store, "kernels"))
     app.text_input(key="q").set_value(text).run()
     assert len(sound(app).dataframe[0].value) == count
+
+
+def test_a_models_name_finds_its_shapes(open_page: Open, tmp_path: Path) -> None:
+    with open_cache(tmp_path / "models", durability="fast") as opened:
+        opened.get_or_compile(GemmProblem(16, 576, 7168, arch="sm_90"))
+        opened.get_or_compile(GemmProblem(16, 576, 7000, arch="sm_90"))
+    app = sound(open_page(tmp_path / "models", "kernels", q="deepseek-v3 bf16"))
+    assert list(app.dataframe[0].value["m × n × k"]) == ["16 × 576 × 7168"]
+
+
+def test_facets_tell_how_many_there_would_be(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "kernels", arch="sm_90"))
+    assert app.multiselect(key="arch").options == ["sm_75 (1)", "sm_80 (1)", "sm_90 (2)"]
+    assert app.multiselect(key="dtype").options == ["bf16 (1)", "fp16 (1)"]
+    assert app.multiselect(key="arch").value == ["sm_90"]
+    app.multiselect(key="dtype").set_value(["fp16"]).run()
+    assert app.query_params["dtype"] == "fp16"
+    assert app.multiselect(key="arch").options == ["sm_90 (1)"]
+    assert len(sound(app).dataframe[0].value) == 1
+
+
+def test_an_address_holds_the_whole_list(open_page: Open, store: DiskStore) -> None:
+    fill(store, 60)
+    asked = {"arch": "sm_90", "family": "tensor_core", "text": "nt", "sort": "registers", "asc": "true"}
+    app = sound(open_page(store.layout.root, "kernels", **asked))
+    assert "1–15 of 15" in app.caption[0].value
+    registers = list(app.dataframe[0].value["Registers"])
+    assert registers == sorted(registers)
+    assert (app.text_input(key="q").value, app.selectbox(key="sort").value) == ("nt", "registers")
+    app = sound(open_page(store.layout.root, "kernels", page="3"))
+    assert "41–60 of 60" in app.caption[0].value
+
+
+@pytest.mark.parametrize("address", [{"page": "99999"}, {"page": "-1"}, {"sort": "no such"}, {"arch": "sm_0"}])
+def test_an_address_that_asks_for_nothing_there_breaks_nothing(
+    open_page: Open, compiled_store: Path, address: dict[str, str]
+) -> None:
+    app = sound(open_page(compiled_store, "kernels", **address))
+    assert len(app.dataframe) == (0 if "arch" in address else 1)
+
+
+def test_long_names_of_toolchains_are_cut_where_that_leaves_them_apart() -> None:
+    builds = {"nvrtc 13.5 " + "a" * 40: 3, "nvrtc 13.5 " + "b" * 40: 1, "nvcc " + "c" * 20: 1, "nvcc " + "c" * 21: 1}
+    called = facet_choices(builds, ["gone"])
+    assert list(called.values()) == [
+        "nvrtc 13.5 aaaaaaaa… (3)",
+        "nvrtc 13.5 bbbbbbbb… (1)",
+        f"nvcc {'c' * 20} (1)",
+        f"nvcc {'c' * 21} (1)",
+        "gone (0)",
+    ]
+
+
+def test_what_was_picked_stays_picked_in_other_lists() -> None:
+    assert picked_keys((), ["a", "b", "c"], [2, 0]) == ("a", "c")
+    assert picked_keys(("a", "c"), ["d", "c"], [0]) == ("a", "d")
+    assert picked_keys(("a", "c"), ["x"], []) == ("a", "c")
+
+
+def test_an_address_names_a_page_that_there_is() -> None:
+    assert [page_number(asked, 5) for asked in ("", "3", "9", "0", "-2", "x", "1e3", "٣")] == [1, 3, 5, 1, 1, 1, 1, 1]
 
 
 def test_a_search_that_finds_nothing_says_so(open_page: Open, compiled_store: Path) -> None:
@@ -55,3 +119,12 @@ def test_pages_of_the_list(open_page: Open, store: DiskStore) -> None:
     app.text_input(key="q").set_value("sm_80").run()
     assert len(sound(app).dataframe[0].value) == 15
     assert "1–15 of 15" in app.caption[0].value
+
+
+def test_the_mirror_built_anew_shows_what_is_there_now(open_page: Open, compiled_store: Path) -> None:
+    """Not what an earlier mirror had answered."""
+    app = sound(open_page(compiled_store, "kernels"))
+    for count in (1, 2):
+        fill(make_store(compiled_store), count)
+        (compiled_store / "mirror.duckdb").unlink()
+        assert len(sound(app.run()).dataframe[0].value) == 4 + count

@@ -1,0 +1,115 @@
+"""How fast a kernel is: measured, where it was; predicted, where the model of GPUs applies."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from datetime import tzinfo
+
+import plotly.graph_objects as go
+
+from app.presenters.evaluation_figures import roofline_figure
+from app.presenters.evaluations import Evaluated
+from app.presenters.shared import Row, moment
+from cache_engine.comparison import Pair
+from cache_engine.errors import InvalidProblem
+from cache_engine.evaluator.gpu import DTYPES, EVALUATOR, GPUS, MODEL_VERSION, Prediction, predict
+from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.model.architecture import runs_on
+from cache_engine.model.artifact import Record
+
+MODEL = f"{EVALUATOR} {MODEL_VERSION}"
+
+# The chips of the GPUs that the model knows. Source: NVIDIA, "CUDA GPU Compute Capability".
+_CHIPS = {"A100": "sm_80", "H100": "sm_90", "H200": "sm_90", "B200": "sm_100", "L40S": "sm_89"}
+
+
+def predictions(record: Record, m: int | None = None) -> tuple[list[Evaluated], str]:
+    """What the model says of a kernel's problem on each GPU that runs its code; or why there is nothing, in words.
+
+    Args:
+        m: in place of that which the kernel was first asked for.
+    """
+    p = record.problem
+    chips = {chip.name for chip in runs_on(record.arch)}
+    gpus = [gpu for name, gpu in GPUS.items() if _CHIPS.get(name) in chips]
+    if not gpus:
+        return [], f"none of the GPUs that the model knows ({', '.join(GPUS)}) runs code for this target"
+    if p.dtype not in DTYPES or p.out_dtype not in DTYPES:
+        return [], f"the model is calibrated for {' and '.join(DTYPES)} alone"
+    try:
+        problem = EvaluationProblem(p.m if m is None else m, p.n, p.k, p.batch, p.dtype, p.out_dtype)
+        return [Evaluated("predicted", gpu, problem, predict(problem, gpu)) for gpu in gpus], ""
+    except InvalidProblem as error:
+        return [], str(error)
+
+
+def prediction_table(points: Iterable[Evaluated]) -> list[Row]:
+    """Predictions, a GPU a line."""
+    return [
+        {
+            "GPU": point.chip,
+            "Predicted, µs": point.result.latency_us,
+            "TFLOP/s": point.flops_rate / 1e12,
+            "Of the peak": point.utilization,
+            "Roofline, µs": point.result.roofline_us,
+            "Tile in the model": f"{point.result.tile_m} × {point.result.tile_n}, k split by {point.result.split_k}",
+        }
+        for point in points
+        if isinstance(point.result, Prediction)
+    ]
+
+
+def timing_table(timings: Iterable[Row], zone: tzinfo) -> list[Row]:
+    """Measurements, one a line."""
+    return [
+        {
+            "Device": timing["device"],
+            "Median, µs": timing["median_us"],
+            "10th percentile, µs": timing["p10_us"],
+            "90th percentile, µs": timing["p90_us"],
+            "TFLOP/s": timing["tflops"],
+            "cuBLAS, µs": timing["reference_median_us"],
+            "Speed, of cuBLAS": timing["speed_ratio"],
+            "Result": "verified" if timing["verified"] else "NOT VERIFIED",
+            "Measured": moment(timing["measured_at"], zone),
+        }
+        for timing in timings
+    ]
+
+
+def speed_figure(points: Sequence[Evaluated], timings: Iterable[Row]) -> go.Figure:
+    """Predictions under the roofs of their GPUs, and what was measured of the same problem."""
+    figure = roofline_figure(points)
+    figure.for_each_trace(lambda trace: trace.update(name=f"{trace.name}, predicted"), selector={"mode": "markers"})
+    problem = points[0].problem
+    timings = list(timings)
+    if timings:
+        figure.add_scatter(
+            x=[problem.flops / problem.moved_bytes] * len(timings),
+            y=[timing["tflops"] for timing in timings],
+            mode="markers",
+            marker={"symbol": "x", "size": 11, "color": "#d55e00"},
+            name="measured",
+            text=[html.escape(timing["device"]) for timing in timings],
+            hovertemplate="%{text}, measured: %{y:.1f} TFLOP/s<extra></extra>",
+        )
+        figure.update_yaxes(title="TFLOP/s")
+    return figure
+
+
+def speed_pairs(first: Record, second: Record, timings: tuple[Sequence[Row], Sequence[Row]]) -> list[Pair]:
+    """Two kernels' times side by side: measured on each device that timed one, predicted for each GPU."""
+    measured = [{timing["device"]: _us(timing["median_us"]) for timing in reversed(rows)} for rows in timings]
+    predicted = [
+        {point.chip: _us(point.result.latency_us) for point in predictions(record)[0]} for record in (first, second)
+    ]
+    return [
+        Pair(f"{name}, {how}", values[0].get(name), values[1].get(name))
+        for how, values in (("measured", measured), ("predicted", predicted))
+        for name in dict.fromkeys((*values[0], *values[1]))
+    ]
+
+
+def _us(time: float) -> str:
+    return f"{time:,.2f} µs"

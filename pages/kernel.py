@@ -1,0 +1,217 @@
+"""Kernel: everything about one, from its key down to machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import streamlit as st
+
+from app import context, widgets
+from app.presenters.kernel import (
+    component_table,
+    first_lines,
+    found_lines,
+    history_table,
+    hit_table,
+    instruction_figure,
+    kernel_tiles,
+    narrowed,
+    occupancy_by_chip,
+    occupancy_table,
+    record_document,
+    record_facts,
+    reproducing_command,
+)
+from app.presenters.speed import MODEL, prediction_table, predictions, speed_figure, timing_table
+from app.presenters.tiles import level_table, tile_figure
+from cache_engine.errors import GemmCacheError
+from cache_engine.model.artifact import CUBIN, Record
+from cache_engine.model.gemm import MAX_DIMENSION
+
+PARTS = ("Summary", "Code", "Speed", "Key", "History", "Log")
+CODES = ("Source", "PTX", "SASS")
+SMALL = st.column_config.TextColumn(width="small")
+SHARE = st.column_config.NumberColumn(format="percent")
+TIME = st.column_config.NumberColumn(format="%.2f")
+PLAIN = {"displayModeBar": False}
+
+
+def summary(record: Record) -> None:
+    """The numbers, what the kernel was made for and how it works, and what code and resources mean for running it."""
+    inspection = context.inspection(record)
+    widgets.tiles(kernel_tiles(inspection, context.ask("kernel", record.key)))
+    for note in inspection.notes:
+        st.text(note)
+    left, right = st.columns(2)
+    with left:
+        st.subheader("Problem and config")
+        facts = record_facts(record, context.timezone())
+        st.dataframe(facts, hide_index=True, height="content", column_config={"Fact": SMALL}, key="facts")
+    with right:
+        st.subheader("How it divides the work")
+        st.plotly_chart(tile_figure(record), key="tiles", config=PLAIN)
+        st.dataframe(level_table(record), hide_index=True, height="content", key="levels")
+    left, right = st.columns(2)
+    if inspection.instructions is not None:
+        left.subheader("Instructions")
+        left.caption(
+            f"{inspection.instructions.total:,} in the code, however often each is run. Grey: in no class of its own."
+        )
+        left.plotly_chart(instruction_figure(inspection.instructions), key="instructions", config=PLAIN)
+    if inspection.occupancy is not None:
+        right.subheader("Theoretical occupancy")
+        right.caption(f"{inspection.occupancy}.")
+        right.dataframe(occupancy_table(inspection.occupancy), hide_index=True, height="content", key="occupancy")
+        right.caption("On every chip that runs this code:")
+        chips = occupancy_by_chip(record)
+        columns = {"Occupancy": SHARE}
+        right.dataframe(chips, hide_index=True, height="content", column_config=columns, key="chips")
+    reproduction(record)
+
+
+def reproduction(record: Record) -> None:
+    """The command that makes the kernel, whether it would make it here, and the kernel's parts as files."""
+    st.subheader("Make it again, or take it away")
+    st.code(reproducing_command(record), language="bash", wrap_lines=True)
+    problem, config = record.problem, record.config
+    try:
+        found = cache.select(problem.on(record.arch), family=record.family, compiler=record.compiler, config=config)
+        st.caption(
+            "Here and now this gives this very key."
+            if found.key == record.key
+            else "Here it would give another key: the toolchain, the templates or the settings are others than then."
+        )
+    except GemmCacheError as error:
+        st.caption("It cannot be made here:")
+        st.text(str(error))
+    name, language = record.key[:12], "py" if record.compiler == "triton" else "cu"
+    files: dict[str, tuple[str, Callable[[], str | bytes]]] = {
+        "CUBIN": (f"{name}.cubin", partial(cache.store.section, record, CUBIN)),
+        "PTX": (f"{name}.ptx", partial(cache.text, record, "ptx")),
+        "SASS": (f"{name}.sass", partial(cache.text, record, "sass")),
+        "Source": (f"{name}.{language}", partial(cache.text, record, "source")),
+        "Record": (f"{name}.json", partial(record_document, record)),
+    }
+    with st.container(horizontal=True):
+        for label, (file, data) in files.items():
+            st.download_button(
+                label, data, file, "application/octet-stream", icon=":material/download:", on_click="ignore"
+            )
+
+
+def text_of(record: Record, code: str) -> str:
+    """One of a kernel's texts."""
+    if code == "SASS":
+        return narrowed(context.sass(record.key, record.blob.digest))
+    return cache.text(record, code.lower())
+
+
+def codes(record: Record) -> None:
+    """Source, PTX and SASS side by side, whole or only the lines that hold a text."""
+    showing, searching = st.columns([1, 2], vertical_alignment="bottom")
+    shown = showing.segmented_control("Show", CODES, default=CODES, selection_mode="multi", key="codes")
+    wanted = searching.text_input("Find", key="find", bind="query-params", type="search", live=True, max_chars=100)
+    chosen = [code for code in CODES if code in shown]
+    if not chosen:
+        st.info("Choose what to show.")
+        return
+    for column, code in zip(st.columns(len(chosen)), chosen, strict=True):
+        with column:
+            st.subheader(code)
+            try:
+                text = text_of(record, code)
+            except GemmCacheError as error:
+                widgets.problem(f"The {code} cannot be shown.", str(error))
+                continue
+            lines, how_many = found_lines(text, wanted) if wanted else first_lines(text)
+            st.caption(how_many)
+            language = "asm" if code != "Source" else "python" if record.compiler == "triton" else "cpp"
+            st.code(lines or "(nothing)", language=language, line_numbers=not wanted, height=600)
+
+
+def speed(record: Record) -> None:
+    """What was measured, and what is predicted."""
+    timings = context.ask("timings", record.key)
+    st.subheader("Measured")
+    if timings:
+        columns = dict.fromkeys(("Median, µs", "10th percentile, µs", "90th percentile, µs", "cuBLAS, µs"), TIME)
+        shown = timing_table(timings, context.timezone())
+        st.dataframe(shown, hide_index=True, column_config=columns, height="content", key="timings")
+    else:
+        st.info("No time is kept of this kernel. Measuring one takes an NVIDIA GPU of its target: `gemm-cache time`.")
+    st.subheader("Predicted")
+    size = min(max(record.problem.m, 1), MAX_DIMENSION)
+    m = st.number_input("m", 1, MAX_DIMENSION, size, key="at", bind="query-params", width=200)
+    points, trouble = predictions(record, m)
+    if not points:
+        st.info("There is no prediction for this kernel.")
+        st.text(trouble)
+        return
+    st.caption(
+        f"By the model {MODEL}, calibrated on measured libraries. It is told the problem and the GPU, and chooses a "
+        "tile of its own: it knows nothing of this kernel's code."
+    )
+    measured = timings if m == record.problem.m else []
+    st.plotly_chart(speed_figure(points, measured), key="roofline")
+    columns = {"Predicted, µs": TIME, "TFLOP/s": TIME, "Roofline, µs": TIME, "Of the peak": SHARE}
+    st.dataframe(prediction_table(points), hide_index=True, column_config=columns, height="content", key="predictions")
+
+
+def history(record: Record) -> None:
+    """By whom it was made, what happened to it since, and how often it was hit."""
+    row = context.ask("kernel", record.key)
+    events, timings = context.ask("events_of", record.key), context.ask("timings", record.key)
+    left, right = st.columns([3, 1])
+    shown = history_table(record, events, timings, context.timezone())
+    left.dataframe(shown, hide_index=True, height="content", key="history")
+    if row is not None:
+        right.dataframe(hit_table(row), hide_index=True, height="content", key="hits")
+    left.caption("The store keeps the last 500 events of all its kernels; hits are counted for good.")
+
+
+def show(record: Record, part: str) -> None:
+    """One part of what there is to see."""
+    if part == "Summary":
+        summary(record)
+    elif part == "Code":
+        codes(record)
+    elif part == "Speed":
+        speed(record)
+    elif part == "History":
+        history(record)
+    elif part == "Key":
+        st.caption("The key is the SHA-256 of these components. A kernel is found only if every one of them is equal.")
+        st.dataframe(component_table(record), hide_index=True, height="content", key="components")
+    else:
+        lines, how_many = first_lines(cache.text(record, "log"))
+        st.caption(how_many)
+        st.code(lines or "(empty)", language=None, height=600)
+
+
+st.title("Kernel")
+cache = context.cache()
+links = st.container(horizontal=True)
+with links:
+    widgets.results_link()
+asked = st.query_params.get("key")
+if not asked:
+    st.info("No kernel was asked for. Pick one on the Kernels page.")
+    st.stop()
+try:
+    record = cache.find(asked)
+except GemmCacheError as error:
+    widgets.problem("This kernel cannot be shown.", str(error))
+    st.stop()
+st.code(f"{record.name}\n{record.key}", language=None, wrap_lines=True)
+with links:
+    widgets.compare_link("Compare with another", record.key)
+part = str(
+    st.segmented_control(
+        "Part", PARTS, default="Summary", required=True, label_visibility="collapsed", key="part", bind="query-params"
+    )
+)
+try:
+    show(record, part)
+except GemmCacheError as error:
+    widgets.problem(f"The {part} cannot be shown.", str(error))

@@ -1,0 +1,77 @@
+"""From a list of kernels to one, to two beside each other, and back to the same list."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.test_walk import WAIT_MS, _first_row
+
+pytestmark = pytest.mark.browser
+
+
+def _shows(page: Page, count: str, searched: str) -> None:
+    """The list holds so many kernels, and its field what was searched for."""
+    expect(page.get_by_text(f"of {count}.")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_role("searchbox", name="Search")).to_have_value(searched, timeout=WAIT_MS)
+
+
+def test_search_to_kernel_to_compare_and_back_to_the_same_results(
+    page: Page, dashboard: str, compiled_store: Path
+) -> None:
+    page.goto(f"{dashboard}/kernels")
+    page.get_by_role("searchbox", name="Search").fill("sm_90")
+    _shows(page, "2", "sm_90")
+    page.get_by_role("combobox", name="Dtype").click()
+    page.get_by_role("option", name="bf16 (1)").click()
+    _shows(page, "1", "sm_90")
+    page.keyboard.press("Escape")
+    _first_row(page, "key", "sm_90", "bf16")
+    expect(page.get_by_role("heading", name="Kernel", exact=True)).to_be_visible(timeout=WAIT_MS)
+    page.get_by_role("link", name="Compare with another").click()
+    page.get_by_label("Pick it from the list").fill("sm_80")
+    expect(page.get_by_role("grid", include_hidden=True).first).to_have_attribute("aria-rowcount", "2", timeout=WAIT_MS)
+    canvas = page.get_by_test_id("stDataFrame").locator("canvas").first
+    canvas.click(position={"x": 60, "y": 52}, force=True)
+    expect(page.get_by_role("heading", name="Key components that differ")).to_be_visible(timeout=WAIT_MS)
+    expect(page).to_have_url(re.compile("a=[0-9a-f]{64}&b=[0-9a-f]{64}"), timeout=WAIT_MS)
+    page.get_by_role("link", name="Back to the results").click()
+    _shows(page, "1", "sm_90")
+
+
+def test_the_back_button_walks_through_what_was_seen(page: Page, dashboard: str, compiled_store: Path) -> None:
+    page.goto(f"{dashboard}/kernels?q=sm_90&sort=size")
+    _shows(page, "2", "sm_90")
+    page.get_by_text("Ascending").click()
+    expect(page).to_have_url(re.compile("asc=true"), timeout=WAIT_MS)
+    _first_row(page, "key", "sm_90")
+    expect(page.get_by_role("heading", name="Kernel", exact=True)).to_be_visible(timeout=WAIT_MS)
+    page.go_back()
+    _shows(page, "2", "sm_90")
+    expect(page.get_by_role("switch", name="Ascending")).to_be_checked(timeout=WAIT_MS)
+
+
+def test_what_was_ticked_stays_so_in_other_lists(page: Page, dashboard: str, compiled_store: Path) -> None:
+    page.goto(f"{dashboard}/kernels?q=fp32")
+    _shows(page, "1", "fp32")
+    _first_row(page, "tick", "sm_75", "fp32")
+    expect(page.get_by_text("1 kernel selected")).to_be_visible(timeout=WAIT_MS)
+    page.get_by_role("searchbox", name="Search").fill("fp16")
+    _shows(page, "1", "fp16")
+    _first_row(page, "tick", "sm_90", "fp16")
+    expect(page.get_by_text("2 kernels selected")).to_be_visible(timeout=WAIT_MS)
+    deletion = page.get_by_role("link", name="Delete…").get_attribute("href") or ""
+    assert re.search(r"/admin\?keys=[0-9a-f]{64}(,|%2C)[0-9a-f]{64}$", deletion)
+    with page.expect_download(timeout=WAIT_MS) as pack:
+        page.get_by_role("button", name="Export pack").click()
+    assert Path(pack.value.path()).read_bytes().startswith(b"GEMMPACK")
+    page.get_by_role("button", name="Export the list").click()
+    with page.expect_download(timeout=WAIT_MS) as table:
+        page.get_by_role("button", name="CSV").click()
+    assert Path(table.value.path()).read_text().count("\n") == 2
+    page.keyboard.press("Escape")
+    page.get_by_role("link", name="Compare").last.click()
+    expect(page.get_by_role("heading", name="Key components that differ")).to_be_visible(timeout=WAIT_MS)

@@ -1,0 +1,75 @@
+"""How fast a kernel is: words and figures. The measurements here are made up, to be put into tables."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.presenters.speed import predictions, speed_figure, speed_pairs, timing_table
+from cache_engine.model.artifact import RecordedProblem
+from tests.pages.opening import a_record
+
+SM_80 = msgspec.structs.replace(a_record(), arch="sm_80")
+
+
+def invented(**changes: Any) -> dict[str, Any]:
+    """A measurement that nobody has made."""
+    return {
+        "device": "an invented <b>GPU</b>",
+        "median_us": 100.0,
+        "p10_us": 90.0,
+        "p90_us": 130.0,
+        "tflops": 12.5,
+        "reference_median_us": 80.0,
+        "speed_ratio": 0.8,
+        "verified": True,
+        "measured_at": 1_700_000_000.0,
+    } | changes
+
+
+def test_measurements_say_what_they_were_beside_and_whether_the_result_was_right() -> None:
+    first, second = timing_table([invented(), invented(verified=False, measured_at=0.0)], UTC)
+    assert first["Device"] == "an invented <b>GPU</b>"
+    assert (first["Median, µs"], first["cuBLAS, µs"], first["Speed, of cuBLAS"]) == (100.0, 80.0, 0.8)
+    assert (first["Result"], second["Result"]) == ("verified", "NOT VERIFIED")
+    assert (str(first["Measured"]), second["Measured"]) == ("2023-11-14 22:13:20+00:00", None)
+
+
+def test_measured_points_stand_beside_predicted_ones_and_are_called_so() -> None:
+    points, trouble = predictions(SM_80)
+    assert trouble == ""
+    figure = speed_figure(points, [invented()])
+    marks = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
+    assert set(marks) == {"A100, predicted", "L40S, predicted", "measured"}
+    assert list(marks["measured"].y) == [12.5]
+    assert marks["measured"].text == ("an invented &lt;b&gt;GPU&lt;/b&gt;",)
+    assert "measured" not in {trace.name for trace in speed_figure(points, []).data}
+
+
+def test_two_kernels_times_stand_beside_each_other() -> None:
+    timings = ([invented(median_us=50.0), invented(median_us=70.0)], [invented(device="another")])
+    pairs = {pair.name: (pair.first, pair.second) for pair in speed_pairs(SM_80, SM_80, timings)}
+    assert pairs["an invented <b>GPU</b>, measured"] == ("50.00 µs", None)
+    assert pairs["another, measured"] == (None, "100.00 µs")
+    first, second = pairs["A100, predicted"]
+    assert first == second
+    assert str(first).endswith(" µs")
+
+
+@pytest.mark.parametrize(
+    ("arch", "problem", "why"),
+    [
+        ("sm_75", {}, "none of the GPUs that the model knows"),
+        ("<script>", {}, "none of the GPUs that the model knows"),
+        ("sm_80", {"dtype": "fp32"}, "calibrated for bf16 and fp16 alone"),
+        ("sm_80", {"m": 0}, "m is "),
+    ],
+)
+def test_where_the_model_does_not_apply_it_says_why(arch: str, problem: dict[str, Any], why: str) -> None:
+    asked: RecordedProblem = msgspec.structs.replace(SM_80.problem, **problem)
+    points, trouble = predictions(msgspec.structs.replace(SM_80, arch=arch, problem=asked))
+    assert points == []
+    assert why in trouble

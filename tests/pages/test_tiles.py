@@ -1,0 +1,68 @@
+"""The drawing of a kernel's tiles, and its table."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from app.presenters.tiles import level_table, levels, tile_figure
+from cache_engine.model.artifact import Record
+from cache_engine.model.kernel import MAX_TILE, KernelConfig
+from tests.pages.opening import a_record
+
+
+def record_with(config: KernelConfig, family: str = "tensor_core", dtype: str = "bf16") -> Record:
+    record = a_record()
+    problem = msgspec.structs.replace(record.problem, m=1000, n=512, k=7168, dtype=dtype)
+    return msgspec.structs.replace(record, config=config, family=family, problem=problem)
+
+
+CONFIG = KernelConfig(128, 256, 64, 2, 4, 3, split_k=4)
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype", "innermost"),
+    [
+        ("tensor_core", "bf16", ("mma", 16, 8, 16)),
+        ("tensor_core", "fp8_e4m3", ("mma", 16, 8, 32)),
+        ("tensor_core", "tf32", ("mma", 16, 8, 8)),
+        ("simt", "fp32", ("Lane", 16, 8, 1)),
+        ("triton", "bf16", ("Block", 128, 256, 64)),
+        ("<b>", "bf16", ("Block", 128, 256, 64)),
+        ("tensor_core", "<b>", ("Warp", 64, 64, 64)),
+    ],
+)
+def test_levels_go_as_deep_as_the_template_fixes_them(
+    family: str, dtype: str, innermost: tuple[str, int, int, int]
+) -> None:
+    last = levels(record_with(CONFIG, family, dtype))[-1]
+    assert (last.name, int(last.m), int(last.n), last.k) == innermost
+
+
+def test_each_level_fills_the_one_above() -> None:
+    for family in ("tensor_core", "simt"):
+        chain = levels(record_with(CONFIG, family))
+        for outer, inner in pairwise(chain):
+            assert (inner.m * inner.along_m, inner.n * inner.along_n) == (outer.m, outer.n)
+
+
+def test_the_table_tells_the_grid_and_the_split() -> None:
+    grid, block, warp, _ = level_table(record_with(CONFIG))
+    assert grid["How many"] == "8 × 2 blocks × 4 parts of k × batch 1; 28 steps of 64 each"
+    assert (block["Part of C"], warp["How many"]) == ("128 × 256", "2 × 4 in the one above")
+
+
+def test_the_drawing_is_to_scale() -> None:
+    figure = tile_figure(record_with(CONFIG))
+    sizes = [(shape.x1 - shape.x0, shape.y1 - shape.y0) for shape in figure.layout.shapes]
+    assert sizes == [(64, 128), (256, 64)] * 3 + [(256, 128)]
+    assert figure.layout.yaxis.scaleanchor == "x"
+    assert "k is split among 4 blocks" in [note.text for note in figure.layout.annotations]
+
+
+def test_a_config_that_nobody_would_choose_is_drawn_in_no_time() -> None:
+    """A record made up by someone else, with the largest numbers that one may hold."""
+    figure = tile_figure(record_with(KernelConfig(*[MAX_TILE] * 7)))
+    assert len(figure.to_json()) < 100_000
