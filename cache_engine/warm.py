@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cache_engine.catalogue import ModelShape
 from cache_engine.engine import Cache, CompiledKernel
 from cache_engine.errors import GemmCacheError, NotHereError
-from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.gemm import DType, GemmProblem, Layout
 from cache_engine.model.key import CacheKey
 
 
@@ -31,7 +31,11 @@ class Warmed:
 
 
 def problems_of(
-    shapes: Sequence[ModelShape], ms: Sequence[int], dtype: DType, archs: Sequence[str | None]
+    shapes: Sequence[ModelShape],
+    ms: Sequence[int],
+    dtype: DType,
+    archs: Sequence[str | None],
+    layout: Layout = Layout.NT,
 ) -> list[GemmProblem]:
     """Every shape with every m, or with its own where it has one, on every target.
 
@@ -39,7 +43,7 @@ def problems_of(
         InvalidProblem: when one of them is beyond what is supported.
     """
     return [
-        shape.problem(m, dtype) if arch is None else shape.problem(m, dtype).on(arch)
+        replace(shape.problem(m, dtype), layout=layout, arch=arch)
         for arch in archs
         for shape in shapes
         for m in ((shape.m,) if shape.m is not None else ms)
@@ -67,6 +71,12 @@ def one_per_key(
         except GemmCacheError as error:
             refused.append(Warmed(problem, None, str(error)))
     return list(chosen.values()), refused
+
+
+def kept(cache: Cache, problems: Sequence[GemmProblem], compiler: str = "nvrtc") -> int:
+    """For how many of these problems, whose targets are set, the store has the kernel. Reads none of them."""
+    keys = (cache.select(problem, compiler=compiler).key for problem in problems)
+    return sum(os.path.exists(cache.layout.record_path(key)) for key in keys)
 
 
 def compile_all(
