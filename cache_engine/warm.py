@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from typing import Any
 
 from cache_engine.catalogue import ModelShape
 from cache_engine.engine import Cache, CompiledKernel
@@ -73,9 +74,13 @@ def one_per_key(
     return list(chosen.values()), refused
 
 
-def kept(cache: Cache, problems: Sequence[GemmProblem], compiler: str = "nvrtc") -> int:
-    """For how many of these problems, whose targets are set, the store has the kernel. Reads none of them."""
-    keys = (cache.select(problem, compiler=compiler).key for problem in problems)
+def kept(cache: Cache, problems: Sequence[GemmProblem], **choice: Any) -> int:
+    """For how many of these problems, whose targets are set, the store has the kernel. Reads none of them.
+
+    Args:
+        choice: of ``Cache.select``.
+    """
+    keys = (cache.select(problem, **choice).key for problem in problems)
     return sum(os.path.exists(cache.layout.record_path(key)) for key in keys)
 
 
