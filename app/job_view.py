@@ -24,7 +24,7 @@ from app.presenters.jobs import (
 )
 from app.presenters.shared import Row
 from cache_engine.errors import GemmCacheError
-from cache_engine.jobs import DONE, KEPT_DAYS, MOST_AT_ONCE, MOST_KEPT, RUNNING, Job
+from cache_engine.jobs import CANCELED, DONE, KEPT_DAYS, MOST_AT_ONCE, MOST_KEPT, RUNNING, Job
 
 POLL_S = 0.4
 LIST_POLL_S = 3.0
@@ -44,7 +44,8 @@ def follow(job_id: str) -> None:
         return
     if job.state != RUNNING:
         st.rerun()
-    st.status("Canceling: what has begun is being finished…" if job.cancel_asked else "Working…").text(what_of(job))
+    _asked(job)
+    st.status("Canceling: what has begun is being finished…" if job.cancel_asked else "Working…")
     if job.command[:1] == [TABLE]:
         st.progress(progress_share(job), text=progress_text(job, time.time()))
         tiles = progress_tiles(job)
@@ -64,14 +65,18 @@ def follow(job_id: str) -> None:
 
 def ended(job: Job) -> None:
     """What a job that has ended has found, made, or failed at."""
+    _asked(job)
     if job.state != DONE:
         _ended_badly(job)
     else:
         try:
             if job.command[:1] == [TABLE]:
                 _table(job)
-            else:
+            elif job.command[:1] and job.command[0] in ONE_KERNEL:
                 _one_kernel(job)
+            else:
+                st.success("Done.", icon=":material/check_circle:")
+                st.code(job.result[:_LONGEST] or "(it said nothing)", language="json", height="content")
         except compiled.NO_RESULT:
             widgets.problem("The result of this job cannot be read.", job.result[:2000])
     if job.stages:
@@ -102,6 +107,11 @@ def job_list() -> None:
         f"At most {MOST_AT_ONCE} jobs run at a time on a store, one of them over a table. The last {MOST_KEPT} are "
         f"kept, for {KEPT_DAYS} days."
     )
+
+
+def _asked(job: Job) -> None:
+    st.subheader("Job")
+    st.code(f"gemm-cache {what_of(job)}", language=None, wrap_lines=True)
 
 
 def _one_kernel(job: Job) -> None:
@@ -195,7 +205,7 @@ def _ended_badly(job: Job) -> None:
     what, cause = ended_badly(job)
     if job.command[:1] == [TABLE] and job.progress is not None:
         st.progress(progress_share(job), text=progress_text(job, time.time()))
-    if job.state == "canceled":
+    if job.state == CANCELED:
         st.warning(what, icon=":material/cancel:")
         st.text(cause)
         return

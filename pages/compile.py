@@ -40,7 +40,7 @@ IN_A_ROW = 4
 
 def draw(one: Field, place: DeltaGenerator, key: str) -> Any:
     """A field's widget; its value is part of the address."""
-    bound: Any = {"key": key, "help": one.help, "bind": "query-params"}
+    bound: Any = {"key": key, "help": one.help, "bind": "query-params", "persist_state": "session"}
     if one.kind is Kind.NUMBER:
         return place.number_input(one.label, 1, one.most, one.default, **bound)
     if one.kind is Kind.TEXT:

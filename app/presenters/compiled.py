@@ -18,7 +18,7 @@ from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.units import human_bytes, human_ms
 
-NO_RESULT = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
+NO_RESULT = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """What reading a job's result may raise."""
 
 

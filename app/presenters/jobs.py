@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import shlex
 from collections.abc import Sequence
 from datetime import tzinfo
 
@@ -34,8 +35,8 @@ _ESTIMATE_FROM = 3
 
 
 def what_of(job: Job) -> str:
-    """What a job does, as it would be typed, cut off where it is long."""
-    text = " ".join(job.command)
+    """What a job does, as it would be typed behind ``gemm-cache``, cut off where it is long."""
+    text = shlex.join(job.command)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
@@ -180,11 +181,13 @@ def failure_table(job: Job) -> list[Row]:
 def ended_badly(job: Job) -> tuple[str, str]:
     """Of a job that has not done what it was asked: what happened, and the cause."""
     if job.state == CANCELED:
-        return "This job was canceled.", "What it had finished is in the store. Started again it goes on from there."
+        kept = "What it had finished is in the store. Started again it goes on from there."
+        return "This job was canceled.", kept if job.command[:1] == ["warm"] else "Its kernel can be asked for again."
     if job.state == DIED:
         last = f" The last it printed:\n{job.error}" if job.error else ""
         return "The process of this job ended without saying why.", f"It may have been killed.{last}"
-    return "The job failed." if job.command[:1] == ["warm"] else "The kernel could not be made.", job.error
+    one_kernel = job.command[:1] in (["compile"], ["time"])
+    return "The kernel could not be made." if one_kernel else "The job failed.", job.error
 
 
 def level_words(job: Job) -> str:
