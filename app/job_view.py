@@ -160,6 +160,8 @@ def _time(document: Row) -> None:
     st.text(f"Measured on {document['device']}.")
     if document.get("reference"):
         st.text(f"Reference: {document['reference']}")
+    elif document.get("no_reference"):
+        st.text(f"Without a reference: {document['no_reference']}")
     widgets.tiles(compiled.timing_tiles(document))
     if document["verified"] is not True:
         widgets.problem("The result is wrong.", f"Its largest relative error is {document['max_rel_error']}.")

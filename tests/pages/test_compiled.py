@@ -28,7 +28,8 @@ from cache_engine.model.gemm import DType, GemmProblem, Layout
 
 INVENTED = {
     "device": "INVENTED FOR A TEST", "median_us": 250.0, "p10_us": 240.0, "p90_us": 300.0, "repeats": 50,
-    "tflops": 480.0, "max_rel_error": 0.001, "verified": True, "kernel": {"tier": "disk", "load_ms": 0.2, "compile_ms": 150.0},
+    "tflops": 480.0, "max_rel_error": 0.001, "verified": True,
+    "kernel": {"tier": "disk", "load_ms": 0.2, "compile_ms": 150.0},
 }  # fmt: skip
 BESIDE = {**INVENTED, "reference": "INVENTED LIBRARY", "reference_median_us": 200.0, "speed_ratio": 0.8}
 
