@@ -119,8 +119,8 @@ def beforehand(problem: GemmProblem) -> None:
         if tiles:
             widgets.tiles(tiles)
             st.caption(
-                "Predicted by the GPU model of the evaluator, for the kernels of a library; nothing here is measured. "
-                "Its errors are in docs/evaluator.md."
+                "Predicted, not measured, for the kernels of a library and without an epilogue (docs/evaluator.md). "
+                + " ".join(f"{tile.label}: {tile.help}" for tile in tiles)
             )
         else:
             st.caption("No time is predicted: the GPU model knows bf16 and fp16 on A100, H100, H200, B200 and L40S.")

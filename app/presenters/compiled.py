@@ -185,8 +185,8 @@ def prediction_tiles(problem: GemmProblem) -> list[Tile]:
         tiles.append(
             Tile(
                 f"{name}, predicted",
-                f"{human_ms(prediction.latency_us / 1e3)}",
-                f"{rate:,.1f} TFLOP/s. GPU model {MODEL_VERSION}, for the kernels of a library. {error}",
+                f"{prediction.latency_us:,.1f} µs",
+                f"{rate:,.1f} TFLOP/s, by GPU model {MODEL_VERSION}. {error}",
             )
         )
     return tiles

@@ -85,7 +85,7 @@ def stage_times(stages: Sequence[JobStage]) -> dict[str, float | None]:
 def stage_lines(job: Job) -> str:
     """A job's stages with their times, a line each."""
     times = stage_times(job.stages)
-    return "\n".join(f"{name} — {'…' if ms is None else human_ms(ms)}" for name, ms in times.items())
+    return "\n".join(f"{name} — {_spent(job, ms)}" for name, ms in times.items())
 
 
 def stage_figure(job: Job) -> go.Figure:
@@ -102,7 +102,7 @@ def stage_figure(job: Job) -> go.Figure:
         y=[html.escape(name) for name in times],
         orientation="h",
         marker_color=[GREY if ms is None else COLOURS[0] for ms in times.values()],
-        text=["…" if ms is None else human_ms(ms) for ms in times.values()],
+        text=[_spent(job, ms) for ms in times.values()],
         textposition="outside",
         cliponaxis=False,
         hovertemplate="%{y}: %{text}<extra></extra>",
@@ -196,6 +196,13 @@ def level_words(job: Job) -> str:
         "error": "Level: error. This request has failed; another may succeed.",
         "fatal": "Level: fatal. No such request can succeed until something outside of this program is mended.",
     }.get(job.level, "")
+
+
+def _spent(job: Job, ms: float | None) -> str:
+    """What a stage took; of one without a time, whether there is still hope."""
+    if ms is not None:
+        return human_ms(ms)
+    return "…" if job.state == RUNNING else "not finished"
 
 
 def _duration(ms: float | None) -> str:

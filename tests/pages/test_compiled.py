@@ -85,7 +85,7 @@ def test_a_prediction_is_that_of_the_model_and_says_so() -> None:
     problem = GemmProblem(4096, 7168, 2048, dtype=DType.FP16, arch="sm_90a", layout=Layout.NN)
     h100, h200 = prediction_tiles(problem)
     latency = predict(EvaluationProblem(4096, 7168, 2048, 1, "fp16", "fp16"), GPUS["H100"]).latency_us
-    assert (h100.label, h100.value) == ("H100, predicted", f"{latency:.0f} µs")
+    assert (h100.label, h100.value) == ("H100, predicted", f"{latency:.1f} µs")
     assert f"GPU model {MODEL_VERSION}" in h100.help
     assert "off by 6.0 % on average" in h100.help
     assert h200.label == "H200, predicted"

@@ -35,6 +35,7 @@ def test_each_stage_is_a_bar_that_begins_where_the_one_before_ended() -> None:
     assert list(bars.x) == [2.0, 4.0, 0.0]
     assert list(bars.base) == [0.0, 2.0, 6.0]
     assert stage_lines(_job(stages=stages)) == "select config — 2.0 ms\nlook up — 4.0 ms\n<b> — …"
+    assert stage_lines(_job(stages=stages, state=FAILED)).endswith("<b> — not finished")
 
 
 def test_stages_without_end_are_cut_off() -> None:
