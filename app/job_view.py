@@ -116,19 +116,17 @@ def _asked(job: Job) -> None:
 
 def _one_kernel(job: Job) -> None:
     document, kernel = compiled.kernel_of(job.result)
-    hit, text = compiled.verdict(kernel)
+    hit, text = compiled.verdict(kernel, again="--force" in job.command)
     tiles = compiled.resource_tiles(kernel)
     key, name, unpublished = str(kernel["key"]), str(kernel["name"]), str(kernel["unpublished"])
-    lines, table = [], []
-    if not hit and "why" in document:
-        lines = compiled.why_lines(document["why"])
-        table = compiled.why_table(document["why"]) if document["why"] else []
+    why = document.get("why")
+    lines, table = (compiled.why_lines(why), compiled.why_table(why)) if why else ([], [])
     st.success(text, icon=":material/bolt:" if hit else ":material/check_circle:")
     st.code(f"{name}\n{key}", language=None)
     if unpublished:
         widgets.problem("The kernel is not kept.", unpublished)
-    if lines:
-        _why(lines, table)
+    if why:
+        _why(lines, table, why)
     widgets.tiles(tiles)
     warnings = [str(warning) for warning in kernel.get("warnings", [])]
     if warnings:
@@ -138,19 +136,19 @@ def _one_kernel(job: Job) -> None:
         _time(document)
     if not unpublished:
         _texts(key)
-        st.page_link(
-            "../pages/kernels.py",
-            label="Look into this kernel",
-            icon=":material/memory:",
-            query_params={"key": key},
-        )
+        _link("Look into this kernel", key)
 
 
-def _why(lines: list[str], table: list[Row]) -> None:
+def _link(label: str, key: str) -> None:
+    st.page_link("../pages/kernels.py", label=label, icon=":material/memory:", query_params={"key": key})
+
+
+def _why(lines: list[str], table: list[Row], why: Row) -> None:
     with st.container(border=True):
         st.caption("Why it was a miss")
         st.text("\n".join(lines)[:_LONGEST])
         if table:
+            _link("Look into the nearest", str(why["nearest"]["key"]))
             with st.expander("Components of the key that differ"):
                 st.dataframe(table, hide_index=True, key="why")
 

@@ -37,6 +37,7 @@ MOST_AT_ONCE = 4
 
 _BUSY_VERBS = ("warm", "sample")
 _MOST_BYTES = 8 * 2**20
+_LONGEST_TEXT = 200_000
 _FIRST_REPORT_S = 60.0
 _PROGRESS_S = 0.2
 _START_LOCK_S = 10.0
@@ -269,7 +270,8 @@ class Reporter:
     def fail(self, error: str, level: str = "", told: dict[str, str] | None = None) -> None:
         """Notes what went wrong, and what else is known about it; the job has failed."""
         self._job.state, self._job.error, self._job.ended_at = FAILED, error, time.time()
-        self._job.level, self._job.told = level, told or {}
+        self._job.level = level
+        self._job.told = {name: text[:_LONGEST_TEXT] for name, text in (told or {}).items()}
         self._save()
 
     def cancel(self) -> None:

@@ -13,7 +13,7 @@ from cache_engine.compilers import COMPILERS
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import ARCHITECTURES
-from cache_engine.model.gemm import INPUT_DTYPES, MAX_BATCH, MAX_DIMENSION, OUTPUT_DTYPES, GemmProblem, Layout
+from cache_engine.model.gemm import INPUT_DTYPES, MAX_BATCH, MAX_DIMENSION, OUTPUT_DTYPES, Epilogue, GemmProblem, Layout
 from cache_engine.model.kernel import KernelConfig
 
 AS_INPUTS, CHOSEN = "default", "chosen"
@@ -39,7 +39,7 @@ class Field:
         name: also in the address, behind the form's prefix.
         option: of the command; empty for its arguments.
         default: which the command is not told, unless ``always``.
-        choices: what a reader can choose from; the default of a choice is the first where none is given.
+        choices: what a reader can choose from.
         most: the largest number.
         joined: by what several are joined; empty where the option is repeated for each.
         rare: whether it is asked under "More".
@@ -174,7 +174,7 @@ def problem_of(values: Row) -> GemmProblem:
     """The problem that the form of a shape asks for; raises ``InvalidProblem``."""
     sizes_and_types = {name: values[name] for name in ("m", "n", "k", "batch", "dtype", "layout", "arch")}
     out = None if values["out_dtype"] == AS_INPUTS else values["out_dtype"]
-    return GemmProblem(**sizes_and_types, out_dtype=out, epilogue="+".join(values["epilogue"]))  # type: ignore[arg-type]
+    return GemmProblem(**sizes_and_types, out_dtype=out, epilogue=Epilogue.parse("+".join(values["epilogue"])))
 
 
 def choice_of(values: Row) -> dict[str, Any]:

@@ -28,14 +28,14 @@ def kernel_of(result: str) -> tuple[Row, Row]:
     return document, document.get("kernel", document)
 
 
-def verdict(kernel: Row) -> tuple[bool, str]:
-    """Whether it was a hit, and the same in words."""
-    made = human_ms(_number(kernel, "compile_ms"))
-    if kernel["tier"] == "compiled":
-        return False, f"Miss: compiled in {made}."
-    tiers = {"disk": "disk", "memory": "memory", "pack": "pack"}
-    found = human_ms(_number(kernel, "load_ms"))
-    return True, f"Hit ({tiers[kernel['tier']]}): found in {found}; compiling it took {made}."
+def verdict(kernel: Row, again: bool = False) -> tuple[bool, str]:
+    """Whether it was a hit, and the same in words; ``again`` where it was to be compiled in any case."""
+    made, tier = human_ms(_number(kernel, "compile_ms")), kernel["tier"]
+    if tier == "compiled":
+        return False, f"Compiled again, in {made}." if again else f"Miss: compiled in {made}."
+    if tier not in ("memory", "pack", "disk"):
+        raise ValueError(f"there is no tier {tier!r}")
+    return True, f"Hit ({tier}): found in {human_ms(_number(kernel, 'load_ms'))}; compiling it took {made}."
 
 
 def why_table(why: Row) -> list[Row]:
@@ -53,10 +53,8 @@ def why_table(why: Row) -> list[Row]:
     ]
 
 
-def why_lines(why: Row | None) -> list[str]:
+def why_lines(why: Row) -> list[str]:
     """Why a kernel was missed, a sentence a line."""
-    if why is None:
-        return ["It was compiled again because that was asked for, or kernels are not kept (enable_caching)."]
     notes = [str(note) for note in why["notes"]]
     nearest, compared = why["nearest"], int(why["compared"])
     if nearest is None:

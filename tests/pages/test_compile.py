@@ -282,7 +282,7 @@ def _document(text: str) -> dict[str, object]:
     difference = {"component": text, "there": text, "here": text, "follows": False, "text": text}
     kernel = {"tier": "compiled", "name": text, "key": text, "unpublished": text, "warnings": [text], **numbers}
     times = dict.fromkeys(("median_us", "p10_us", "p90_us", "repeats", "tflops", "reference_median_us"), 1.0)
-    why = {"compared": 1, "notes": [text], "nearest": {"name": text, "differences": [difference]}}
+    why = {"compared": 1, "notes": [text], "nearest": {"key": text, "name": text, "differences": [difference]}}
     told = {"device": text, "reference": text, "verified": False, "max_rel_error": text}
     return {"kernel": kernel, "why": why, **times, **told}
 

@@ -38,6 +38,8 @@ def test_the_kernel_of_a_timing_is_found_in_it() -> None:
     document, kernel = kernel_of(json.dumps(INVENTED))
     assert document == INVENTED
     assert verdict(kernel) == (True, "Hit (disk): found in 200 µs; compiling it took 150 ms.")
+    assert verdict({"tier": "compiled", "compile_ms": 9}) == (False, "Miss: compiled in 9.0 ms.")
+    assert verdict({"tier": "compiled", "compile_ms": 9}, again=True) == (False, "Compiled again, in 9.0 ms.")
     assert kernel_of('{"tier": "compiled"}')[1] == {"tier": "compiled"}
 
 
