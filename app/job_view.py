@@ -216,9 +216,9 @@ def _ended_badly(job: Job) -> None:
         text = job.told.get(name)
         if text:
             with st.expander(label, expanded=name == "log"):
-                st.code(text[:_LONGEST], language="cpp" if name == "excerpt" else None, wrap_lines=name == "flags")
+                st.code(text[:_LONGEST], language="cpp" if name == "excerpt" else None, wrap_lines=True)
     if job.told.get("command"):
-        st.caption("What to type to see it again; `--debug-dump DIR` behind it keeps all that went in and came out.")
+        st.caption("What to type to see it again. With --debug-dump DIR it also keeps all that goes in and comes out.")
         st.code(job.told["command"][:_LONGEST], language=None, wrap_lines=True)
 
 

@@ -10,7 +10,12 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
 PAGES = ("", "kernels", "compare", "architectures", "compile", "evaluations", "admin")
-VIEWS = ("evaluations?e_kind=A+model's+shapes", "evaluations?e_kind=Kept+results", "evaluations?own=none")
+VIEWS = (
+    "compile?config=x",
+    "evaluations?e_kind=A+model's+shapes",
+    "evaluations?e_kind=Kept+results",
+    "evaluations?own=none",
+)
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 
 
