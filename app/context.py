@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
+from app.presenters.compile import missing_compilers as look_for_compilers
 from cache_engine.engine import Cache, open_cache
 from cache_engine.errors import GemmCacheError, MirrorError
 from cache_engine.inspection import Inspection, inspect
@@ -74,6 +75,12 @@ def _answer(store: str, generation: int, question: str, arguments: Any, options:
     with cache().mirror.read() as connection:
         asked = getattr(queries, question, None) or getattr(evaluation_queries, question)
         return asked(connection, *arguments, **options)
+
+
+@st.cache_data(show_spinner=False, ttl=60)
+def missing_compilers() -> dict[str, str]:
+    """Compilers that are not installed, with how to get them; somebody may install one meanwhile."""
+    return look_for_compilers()
 
 
 @st.cache_data(show_spinner="Disassembling…", max_entries=64)

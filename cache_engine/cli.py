@@ -44,6 +44,10 @@ from cache_engine.units import printable
 if TYPE_CHECKING:
     from cache_engine.bench.results import Line
     from cache_engine.engine import Cache, CompiledKernel
+    from cache_engine.jobs import Reporter
+
+# How long a job, which somebody waits for, may look for the nearest entry.
+_EXPLAIN_S = 2.0
 
 
 def main() -> NoReturn:
@@ -88,11 +92,11 @@ def compile_verb(
     C (M×N) = A (M×K) · B (K×N).
     """
     with reporting(job) as reporter, open_cache(settings) as cache:
-        on_stage = reporter.stage if reporter else None
-        kernel = _get(cache, asked, force=force, debug_dump=debug_dump, on_stage=on_stage)
+        again = {"force": force, "debug_dump": debug_dump} if force or debug_dump else {}
+        kernel, why = _get(cache, asked, reporter, **again)
         document = documents.compiled(kernel)
         if reporter:
-            reporter.finish(to_json(document))
+            reporter.finish(to_json({**document, "why": why}))
     emit(document, as_json, lambda: terminal.print_kernel(kernel))
     terminal.print_warnings(kernel.record.warnings)
 
@@ -114,12 +118,12 @@ def time_verb(settings: Settings, /, profile: bool, as_json: bool, job: Path | N
     with reporting(job) as reporter:
         require_gpu("timing a kernel")
         with open_cache(settings) as cache:
-            kernel = _get(cache, asked, on_stage=reporter.stage if reporter else None)
+            kernel, why = _get(cache, asked, reporter)
             timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem, profile=profile)
             unkept = cache.keep_timing(kernel, timing)
         document = documents.timed(kernel, timing, unkept, shared_pool().statistics())
         if reporter:
-            reporter.finish(to_json(document))
+            reporter.finish(to_json({**document, "why": why}))
     emit(document, as_json, lambda: terminal.print_timing(document))
     if not timing.verified:
         click.get_current_context().exit(FAILED)
@@ -307,8 +311,19 @@ for verb in (
 # ---- Shared by verbs ----
 
 
-def _get(cache: Cache, asked: dict[str, Any], **options: Any) -> CompiledKernel:
-    return cache.get_or_compile(asked_problem(asked), **asked_choice(asked), **options)
+def _get(
+    cache: Cache, asked: dict[str, Any], reporter: Reporter | None, **again: Any
+) -> tuple[CompiledKernel, documents.Document | None]:
+    """The kernel; for a job that was not told to compile again, also why it was missed, if it was."""
+    if reporter is None or again:
+        on_stage = reporter.stage if reporter else None
+        return cache.get_or_compile(asked_problem(asked), **asked_choice(asked), on_stage=on_stage, **again), None
+    from cache_engine.explanation import get_and_explain
+
+    kernel, why = get_and_explain(
+        cache, asked_problem(asked), **asked_choice(asked), on_stage=reporter.stage, within_s=_EXPLAIN_S
+    )
+    return kernel, None if why is None else documents.explanation(why)
 
 
 def _list(

@@ -6,6 +6,8 @@ import io
 import logging
 import os
 import re
+import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,11 +55,10 @@ def run(commands: click.Group) -> NoReturn:
     except click.ClickException as error:
         _fail("UsageError", error.format_message(), WRONG_USAGE)
     except CompileError as error:
-        from cache_engine.compilers.diagnostics import error_excerpt, report
+        from cache_engine.compilers.diagnostics import report
 
         print(printable(report(error), keep="\n\t"), file=sys.stderr)
-        told = {"log": error.log, "excerpt": error_excerpt(error), "flags": error.flags, "command": error.command}
-        _fail("CompileError", str(error), FAILED, level=error.level, **told)
+        _fail("CompileError", str(error), FAILED, level=error.level, **_told(error), flags=error.flags)
     except GemmCacheError as error:
         _fail(type(error).__name__, str(error), _code_of(error), level=error.level)
     except OSError as error:
@@ -80,17 +81,33 @@ def _prepare_output() -> None:
 
 @contextmanager
 def reporting(job: Path | None) -> Iterator[Reporter | None]:
-    """With a job file, yields what reports to it; an error that ends the body is reported as well."""
+    """With a job file, yields what reports to it; an error that ends the body is reported as well.
+
+    Whoever cancels a job does so with SIGTERM, which then does what Ctrl-C does.
+    """
     if job is None:
         yield None
         return
     from cache_engine.jobs import Reporter
 
+    # Also where whoever started the dashboard has Ctrl-C ignored, which programs inherit.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     reporter = Reporter(job)
     try:
+        if reporter.cancel_asked:
+            raise KeyboardInterrupt
         yield reporter
-    except (GemmCacheError, OSError) as error:
-        reporter.fail(str(error))
+    except CompileError as error:
+        reporter.fail(str(error), error.level, {**_told(error), "flags": shlex.join(error.flags)})
+        raise
+    except GemmCacheError as error:
+        reporter.fail(str(error), error.level)
+        raise
+    except OSError as error:
+        reporter.fail(str(error), Level.ERROR)
+        raise
+    except KeyboardInterrupt:
+        reporter.cancel()
         raise
 
 
@@ -164,6 +181,11 @@ def json_option(verb: _F) -> _F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(verb)
 
 
+def job_option(verb: _F) -> _F:
+    """Gives a verb what it needs to be run as a job."""
+    return click.option("--report-to", "job", type=click.Path(path_type=Path), hidden=True)(verb)
+
+
 def _last_first(*decorators: Callable[[Any], Any]) -> Iterator[Callable[[Any], Any]]:
     """Decorators in the order to apply them, so that help shows them in the order given."""
     return iter(decorators[::-1])
@@ -233,7 +255,7 @@ def _choice_options(verb: _F) -> _F:
         ),
         click.option("--family", help="Kernel family: tensor_core, simt or triton. Default: by compiler and dtype."),
         click.option("--config", metavar="NAME=VALUE,…", help="Use these tiles instead of choosing."),
-        click.option("--report-to", "job", type=click.Path(path_type=Path), hidden=True),
+        job_option,
     ):
         verb = decorate(verb)
     return verb
@@ -288,6 +310,13 @@ def _fail(kind: str, message: str, code: int, level: Level = Level.ERROR, **told
     if "--json" in sys.argv:
         print(to_json({"error": {"kind": kind, "level": level, "message": message, **told}}))
     sys.exit(code)
+
+
+def _told(error: CompileError) -> dict[str, str]:
+    """What a failed compile tells beside its message."""
+    from cache_engine.compilers.diagnostics import error_excerpt
+
+    return {"log": error.log, "excerpt": error_excerpt(error), "command": error.command}
 
 
 def _code_of(error: GemmCacheError) -> int:

@@ -9,6 +9,7 @@
     │   └── InfeasibleConfig       a kernel config that breaks a limit of its target
     ├── CompileError               the compiler refused the source; carries its log, the source and the flags
     ├── NotCached                  no tier has the kernel, and compiling is switched off
+    ├── TooManyJobs                as many jobs run as may
     ├── NotHereError               something this machine lacks
     │   ├── CompilerMissing        the compiler is not installed
     │   ├── ToolMissing            an inspection tool (disassembler) is not installed
@@ -89,6 +90,10 @@ class CompileError(GemmCacheError):
 
 class NotCached(GemmCacheError):
     """No tier has the kernel, and compiling is switched off (``enable_jit``)."""
+
+
+class TooManyJobs(GemmCacheError):
+    """As many jobs are running on the store as may; the text says what to do."""
 
 
 class NotHereError(GemmCacheError):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from cache_engine.comparison import Nearest, nearest
-from cache_engine.engine import Cache
+from cache_engine.engine import COMPILED, Cache, CompiledKernel
 from cache_engine.errors import CorruptEntry, GemmCacheError
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.selection import Selection
+from cache_engine.stages import LOAD, OnStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +58,63 @@ def explain(
     found = cache.look_up(selection.key)
     if found is not None:
         return Explanation(selection, found.tier)
-    fault = _fault_of_entry(cache, selection)
+    return _missed(cache, selection, _fault_of_entry(cache, selection), config)
+
+
+def get_and_explain(
+    cache: Cache,
+    problem: GemmProblem,
+    *,
+    family: str | None = None,
+    compiler: str | None = None,
+    config: KernelConfig | None = None,
+    on_stage: OnStage = lambda *_: None,
+    within_s: float = math.inf,
+) -> tuple[CompiledKernel, Explanation | None]:
+    """``Cache.get_or_compile``, and why that was a miss if it was.
+
+    Args:
+        within_s: compare for no longer than that; ``compared`` tells how many entries it was enough for.
+
+    Raises:
+        as ``Cache.get_or_compile``.
+    """
+    faults: list[str] = []
+
+    def watched(stage: str, ms: float | None) -> None:
+        if stage == LOAD and ms is None and not faults and cache.settings.enable_caching:
+            # Before it is looked up: a damaged entry is then set aside. By now selecting costs nothing.
+            selected = cache.select(cache.targeted(problem), family=family, compiler=compiler, config=config)
+            faults.append(_fault_of_entry(cache, selected))
+        on_stage(stage, ms)
+
+    kernel = cache.get_or_compile(problem, family=family, compiler=compiler, config=config, on_stage=watched)
+    if kernel.tier != COMPILED or not cache.settings.enable_caching:
+        return kernel, None
+    selection = cache.select(kernel.problem, family=family, compiler=compiler, config=config)
+    return kernel, _missed(cache, selection, faults[0], config, within_s)
+
+
+def _missed(
+    cache: Cache, selection: Selection, fault: str, asked: KernelConfig | None, within_s: float = math.inf
+) -> Explanation:
+    """Why no tier has, or had, the entry of a selection; ``fault`` is that of the one there is, or was."""
     if fault:
         return Explanation(selection, None, notes=(fault,))
     compared = 0
+    until = time.monotonic() + within_s
 
     def counted() -> Iterator[Record]:
         nonlocal compared
         for record in cache.records():
-            compared += 1
-            yield record
+            if time.monotonic() > until:
+                return
+            if record.key != selection.key:  # made since
+                compared += 1
+                yield record
 
     closest = nearest(selection.prefix.with_constants(selection.constants), counted())
-    hint = "" if closest is None else _ask_instead(cache, selection, closest.record, asked=config)
+    hint = "" if closest is None else _ask_instead(cache, selection, closest.record, asked)
     return Explanation(selection, None, compared, closest, (hint,) if hint else ())
 
 

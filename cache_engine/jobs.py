@@ -2,7 +2,11 @@
 
 The job file is a small JSON document, replaced whole at every step, so whoever polls it sees a consistent state, also
 after a reload and from another process. The command is one of ours, run with ``--report-to FILE``; it reports its
-stages there, and its JSON result at the end.
+stages there, how far it has come, and its JSON result at the end. A file beside it asks for the job to be canceled.
+
+No more than ``MOST_AT_ONCE`` jobs of a store run at a time, and one of those that keep every processor busy; another is
+refused. The last ``MOST_KEPT`` jobs are kept, for ``KEPT_DAYS`` days; older ones are deleted when a job is started,
+unless they still run.
 """
 
 from __future__ import annotations
@@ -10,28 +14,58 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
-from cache_engine.errors import StoreError
+from cache_engine.errors import StoreError, TooManyJobs
 from cache_engine.store.layout import StoreLayout
+from cache_engine.store.lock import file_lock
 from cache_engine.store.publish import publish_file
 
-RUNNING, DONE, FAILED, DIED = "running", "done", "failed", "died"
-_KEPT = 50
+RUNNING, DONE, FAILED, DIED, CANCELED = "running", "done", "failed", "died", "canceled"
+MOST_KEPT = 50
+KEPT_DAYS = 30
+MOST_AT_ONCE = 4
+
+_BUSY_VERBS = ("warm", "sample")
+_MOST_BYTES = 8 * 2**20
+_LONGEST_TEXT = 200_000
 _FIRST_REPORT_S = 60.0
+_PROGRESS_S = 0.2
+_START_LOCK_S = 10.0
+
+# A file may say anything. What would be no time, no count or no state makes it one that cannot be read.
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 
 
 class JobStage(msgspec.Struct):
     """A stage of a job; ``ms`` is ``None`` while it is under way."""
 
     name: str
-    ms: float | None = None
+    ms: Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None = None
+
+
+class JobProgress(msgspec.Struct):
+    """How many kernels of a table are done, and what became of them."""
+
+    total: _Count = 0
+    compiled: _Count = 0
+    found: _Count = 0
+    failed: _Count = 0
+
+    @property
+    def done(self) -> int:
+        """How many are done, one way or the other."""
+        return self.compiled + self.found + self.failed
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -39,24 +73,40 @@ class Job(msgspec.Struct, kw_only=True):
 
     Attributes:
         command: the arguments after ``gemm-cache``.
-        state: running, done, failed, or died (ended without saying so).
+        state: running, done, failed, canceled, or died (ended without saying so).
         pid: the process at work, and
         process_start: when it started, as the system counts; a number may be given to another process later.
         started_at, ended_at: seconds since 1970.
+        progress: of a job that gets many kernels.
         result: the command's JSON document, as text.
-        error: what went wrong, for people.
+        error: what went wrong, for people, and
+        level: how far it reaches (``errors.Level``).
+        told: what else is known about that, such as a compiler's log, by name.
+        cancel_asked: whether it has been asked to end. Not in the file.
     """
 
     id: str
     command: list[str]
-    state: str = RUNNING
-    pid: int = 0
+    state: Annotated[str, msgspec.Meta(pattern=f"^({RUNNING}|{DONE}|{FAILED}|{DIED}|{CANCELED})$")] = RUNNING
+    pid: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
     process_start: str = ""
-    started_at: float = 0.0
-    ended_at: float = 0.0
+    started_at: _Seconds = 0.0
+    ended_at: _Seconds = 0.0
     stages: list[JobStage] = msgspec.field(default_factory=list)
+    progress: JobProgress | None = None
     result: str = ""
     error: str = ""
+    level: str = ""
+    told: dict[str, str] = msgspec.field(default_factory=dict)
+    cancel_asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LostJob:
+    """A job whose file cannot be read: its id, and why."""
+
+    id: str
+    error: str
 
 
 class Jobs:
@@ -71,49 +121,109 @@ class Jobs:
         """Starts ``gemm-cache --store … COMMAND --json`` in the background; returns the job's id.
 
         Raises:
+            TooManyJobs: when as many run as may, whoever has started them.
             OSError: when the store cannot take the job file, or no process can be started.
         """
-        job = Job(id=f"{time.time_ns():x}-{secrets.token_hex(4)}", command=command, started_at=time.time())
-        path = self._path(job.id)
-        _save(self._layout.temp, path, job)
-        # Children that have ended are let go of here, so that no more than the last of them lingers.
-        self._children = {started: child for started, child in self._children.items() if child.poll() is None}
-        program = [sys.executable, "-m", "cache_engine", "--store", str(self._layout.root)]
-        with open(path.with_suffix(".log"), "wb") as log:
-            self._children[job.id] = subprocess.Popen(
-                [*program, *command, "--json", "--report-to", str(path)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        _forget_old(self._layout.jobs, keep=job.id)
+        with file_lock(self._layout.jobs_lock, _START_LOCK_S):
+            _check_room(command, [job for job in self.recent() if isinstance(job, Job) and job.state == RUNNING])
+            job = Job(id=f"{time.time_ns():x}-{secrets.token_hex(4)}", command=command, started_at=time.time())
+            path = self._path(job.id)
+            _save(self._layout.temp, path, job)
+            # Children that have ended are let go of here, so that no more than the last of them lingers.
+            self._children = {started: child for started, child in self._children.items() if child.poll() is None}
+            program = [sys.executable, "-m", "cache_engine", "--store", str(self._layout.root)]
+            with open(path.with_suffix(".log"), "wb") as log:
+                self._children[job.id] = subprocess.Popen(
+                    [*program, *command, "--json", "--report-to", str(path)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            self._forget_old(keep=job.id)
         return job.id
 
     def load(self, job_id: str) -> Job:
         """A job's state now.
 
         Raises:
-            StoreError: when there is no such job.
+            StoreError: when there is no such job, or its file cannot be read.
         """
         child = self._children.get(job_id)
         # Before the file is read: a job that has ended has said all it had to say. This also lets the child go.
         ended = child is not None and child.poll() is not None
         path = self._path(job_id)
         job = _read(path)
+        job.cancel_asked = _cancel_mark(path).exists()
         # A process reports as its first act; one that has not after so long never will.
         silent = not job.pid and not 0 <= time.time() - job.started_at < _FIRST_REPORT_S
         gone = job.pid and _process_start(job.pid) != job.process_start
         if job.state == RUNNING and (ended or (child is None and (silent or gone))):
-            job.state = DIED
+            job.state = CANCELED if job.cancel_asked else DIED
             with suppress(OSError):
-                job.error = path.with_suffix(".log").read_text(errors="replace").strip()[-2000:]
+                log = path.with_suffix(".log")
+                job.ended_at = log.stat().st_mtime
+                if job.state == DIED:
+                    job.error = _tail(log)
         return job
 
+    def recent(self) -> list[Job | LostJob]:
+        """All jobs that are kept, whoever has started them, the newest first."""
+        found: list[Job | LostJob] = []
+        for path in reversed(self._files()):
+            try:
+                found.append(self.load(path.stem))
+            except StoreError as error:
+                if path.exists():
+                    found.append(LostJob(path.stem, str(error)))
+        return found
+
+    def cancel(self, job_id: str) -> None:
+        """Asks a running job to end: what it has begun is finished. Asked again, it is ended at once.
+
+        Nothing but the job's own process, the second time with those it has started, is sent a signal.
+
+        Raises:
+            StoreError: when there is no such job.
+            OSError: when the store cannot take the request.
+        """
+        before = self.load(job_id)
+        if before.state != RUNNING:
+            return
+        path = self._path(job_id)
+        _cancel_mark(path).touch(mode=0o600)
+        # Read again: a job notes its process first and looks for the mark then, so one of the two sees the other.
+        child = self._children.get(job_id)
+        pid = _read(path).pid or (child.pid if child is not None else 0)
+        if not _works_for(pid, path):
+            return
+        with suppress(ProcessLookupError):
+            if before.cancel_asked:
+                os.killpg(pid, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGTERM)
+
     def _path(self, job_id: str) -> Path:
-        if not re.fullmatch(r"[0-9a-f]+-[0-9a-f]+", job_id):
+        if not _ID.fullmatch(job_id):
             raise StoreError(f"{job_id!r} is not the id of a job; take it from a link of the Compile page")
         return self._layout.jobs / f"{job_id}.json"
+
+    def _files(self) -> list[Path]:
+        """The jobs' files, the oldest first."""
+        files = [path for path in self._layout.jobs.glob("*.json") if _ID.fullmatch(path.stem)]
+        return sorted(files, key=lambda path: (_began(path), path.stem))
+
+    def _forget_old(self, keep: str) -> None:
+        """Deletes the files of jobs that are too many or too old, and have ended."""
+        files = [path for path in self._files() if path.stem != keep]  # its clock may be behind that of the others
+        oldest = time.time() - KEPT_DAYS * 86_400
+        for path in [*files[: 1 - MOST_KEPT], *(path for path in files[1 - MOST_KEPT :] if _began(path) < oldest)]:
+            with suppress(StoreError):
+                if self.load(path.stem).state == RUNNING:
+                    continue
+            for old in (path, path.with_suffix(".log"), _cancel_mark(path)):
+                with suppress(OSError):
+                    old.unlink()
 
 
 class Reporter:
@@ -127,10 +237,16 @@ class Reporter:
         """
         self._path = path
         self._temp = path.parent.parent / "temp"
+        self._saved_at = 0.0
         self._job = _read(path)
         self._job.pid = os.getpid()
         self._job.process_start = _process_start(self._job.pid)
         self._save()
+
+    @property
+    def cancel_asked(self) -> bool:
+        """Whether the job has been asked to end."""
+        return _cancel_mark(self._path).exists()
 
     def stage(self, name: str, ms: float | None) -> None:
         """Notes that a stage has started (``ms`` is ``None``) or ended."""
@@ -140,27 +256,69 @@ class Reporter:
             self._job.stages[-1].ms = ms
         self._save()
 
+    def progress(self, progress: JobProgress) -> None:
+        """Notes how far the job has come; written now and then, and with whatever is noted next."""
+        self._job.progress = progress
+        if time.monotonic() - self._saved_at >= _PROGRESS_S:
+            self._save()
+
     def finish(self, result: str) -> None:
         """Notes the result; the job is done."""
         self._job.state, self._job.result, self._job.ended_at = DONE, result, time.time()
         self._save()
 
-    def fail(self, error: str) -> None:
-        """Notes what went wrong; the job has failed."""
+    def fail(self, error: str, level: str = "", told: dict[str, str] | None = None) -> None:
+        """Notes what went wrong, and what else is known about it; the job has failed."""
         self._job.state, self._job.error, self._job.ended_at = FAILED, error, time.time()
+        self._job.level = level
+        self._job.told = {name: text[:_LONGEST_TEXT] for name, text in (told or {}).items()}
+        self._save()
+
+    def cancel(self) -> None:
+        """Notes that the job has ended because it was asked to, unless it has ended by itself."""
+        if self._job.state != RUNNING:
+            return
+        self._job.state, self._job.ended_at = CANCELED, time.time()
         self._save()
 
     def _save(self) -> None:
         _save(self._temp, self._path, self._job)
+        self._saved_at = time.monotonic()
+
+
+_ID = re.compile(r"[0-9a-f]{1,32}-[0-9a-f]{1,32}")
+
+
+def _check_room(command: list[str], running: list[Job]) -> None:
+    """Whether one more job may run beside these."""
+    busy = next((job for job in running if job.command[:1] and job.command[0] in _BUSY_VERBS), None)
+    if busy is not None and command[0] in _BUSY_VERBS:
+        raise TooManyJobs(
+            f"many kernels are being compiled already ({' '.join(busy.command[:2])}), which keeps every processor "
+            "busy; wait for that job to end, or cancel it"
+        )
+    if len(running) >= MOST_AT_ONCE:
+        raise TooManyJobs(
+            f"{len(running)} jobs are running on this store, and no more than {MOST_AT_ONCE} may; "
+            "wait for one to end, or cancel it"
+        )
 
 
 def _read(path: Path) -> Job:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Job)
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise StoreError(f"the file of job {path.stem} cannot be read: it is larger than any job's")
+        job = msgspec.json.decode(data, type=Job)
     except FileNotFoundError as error:
-        raise StoreError(f"there is no job {path.stem}; the store keeps the last {_KEPT}") from error
+        raise StoreError(
+            f"there is no job {path.stem}; the store keeps the last {MOST_KEPT}, for {KEPT_DAYS} days"
+        ) from error
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StoreError(f"the file of job {path.stem} cannot be read: {error}") from error
+    job.id = path.stem
+    return job
 
 
 def _save(temp: Path, path: Path, job: Job) -> None:
@@ -178,11 +336,27 @@ def _process_start(pid: int) -> str:
     return "" if state in "ZX" else started
 
 
-def _forget_old(folder: Path, keep: str) -> None:
-    """Deletes the files of all but the newest jobs. Ids sort by time."""
-    for path in sorted(folder.glob("*.json"))[:-_KEPT]:
-        if path.stem == keep:  # its clock may be behind that of the others
-            continue
-        for old in (path, path.with_suffix(".log")):
-            with suppress(OSError):
-                old.unlink()
+def _works_for(pid: int, path: Path) -> bool:
+    """Whether a process is the one that was started for the job of this file, and leads a group of its own."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            arguments = file.read().split(b"\0")
+        return any(argument.endswith(os.fsencode(path.name)) for argument in arguments) and os.getpgid(pid) == pid
+    except OSError:
+        return False
+
+
+def _began(path: Path) -> float:
+    """When a job was started, by the name of its file."""
+    return int(path.stem.partition("-")[0], 16) / 1e9
+
+
+def _cancel_mark(path: Path) -> Path:
+    return path.with_suffix(".cancel")
+
+
+def _tail(log: Path) -> str:
+    """The last of what a process printed."""
+    with open(log, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
+        return file.read().decode("utf-8", "replace").strip()

@@ -78,6 +78,16 @@ def one_per_key(
     return list(chosen.values()), refused
 
 
+def kept(cache: Cache, problems: Sequence[GemmProblem], **choice: Any) -> int:
+    """For how many of these problems, whose targets are set, the store has the kernel. Reads none of them.
+
+    Args:
+        choice: of ``Cache.select``.
+    """
+    keys = (cache.select(problem, **choice).key for problem in problems)
+    return sum(os.path.exists(cache.layout.record_path(key)) for key in keys)
+
+
 def compile_all(
     cache: Cache,
     problems: Sequence[GemmProblem],

@@ -1,151 +1,213 @@
-"""Compile: one shape, in a process of its own, stage by stage; and its time, where there is a GPU."""
+"""Compile: one shape, or a model's table, in a process of its own; and the jobs that do it."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
-from app import context, widgets
-from app.presenters.compile import AS_INPUTS, asked_of, stage_lines
-from app.presenters.shared import Tile
+from app import context, job_view, widgets
+from app.presenters.compile import (
+    LONGEST_TEXT,
+    Field,
+    Kind,
+    asked_of,
+    choice_of,
+    command_of,
+    made_of,
+    problem_of,
+    shape_form,
+    table_form,
+    tokens_of,
+)
+from app.presenters.compiled import prediction_tiles
+from app.presenters.shared import Row
+from cache_engine.catalogue import model_shapes
 from cache_engine.device.probe import gpu, local_arch
-from cache_engine.errors import GemmCacheError
-from cache_engine.jobs import DONE, RUNNING, Job
-from cache_engine.model.architecture import ARCHITECTURES
+from cache_engine.errors import GemmCacheError, NotHereError
+from cache_engine.jobs import RUNNING, Job
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.model.gemm import INPUT_DTYPES, MAX_BATCH, MAX_DIMENSION, OUTPUT_DTYPES, DType, GemmProblem, Layout
-from cache_engine.units import human_bytes, human_ms
+from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.units import counted
+from cache_engine.warm import kept, one_per_key, problems_of
 
-POLL_S = 0.3
-LAYOUTS = {
-    Layout.NT: "nt — A m×k, B n×k (linear layer)",
-    Layout.NN: "nn — A m×k, B k×n",
-    Layout.TN: "tn — A k×m, B k×n",
-    Layout.TT: "tt — A k×m, B n×k",
-}
+ONE, TABLE = "One shape", "A model's table"
+# In the address, where the table's fields must not be taken for the shape's.
+PREFIXES = {ONE: "", TABLE: "t_"}
+IN_A_ROW = 4
+
+
+def draw(one: Field, place: DeltaGenerator, key: str) -> Any:
+    """A field's widget; its value is part of the address."""
+    bound: Any = {"key": key, "help": one.help, "bind": "query-params", "persist_state": "session"}
+    if one.kind is Kind.NUMBER:
+        return place.number_input(one.label, 1, one.most, one.default, **bound)
+    if one.kind is Kind.TEXT:
+        return place.text_input(one.label, one.default, max_chars=LONGEST_TEXT, **bound)
+    if one.kind is Kind.SWITCH:
+        return place.toggle(one.label, one.default, **bound)
+    choices = [str(choice) for choice in one.choices]
+    if one.kind is Kind.SEVERAL:
+        return place.multiselect(one.label, choices, one.default, **bound)
+    return place.selectbox(one.label, choices, choices.index(one.default), **bound)
+
+
+def fill_in(form: Sequence[Field], prefix: str) -> Row:
+    """All fields of a form, the rare ones under "More"; returns their values."""
+    values: Row = {}
+    often = [one for one in form if not one.rare]
+    for start in range(0, len(often), IN_A_ROW):
+        columns = st.columns(IN_A_ROW)
+        for one, column in zip(often[start : start + IN_A_ROW], columns, strict=False):
+            values[one.name] = draw(one, column, prefix + one.name)
+    rare = [one for one in form if one.rare]
+    if rare:
+        told = any(st.session_state.get(prefix + one.name, one.default) != one.default for one in rare)
+        linked = any(prefix + one.name in st.query_params for one in rare)
+        with st.expander("More", expanded=told or linked):
+            columns = st.columns(IN_A_ROW)
+            for number, one in enumerate(rare):
+                values[one.name] = draw(one, columns[number % IN_A_ROW], prefix + one.name)
+    return values
+
+
+def start(command: list[str]) -> None:
+    """Starts a job and shows it, or says why it cannot be started."""
+    try:
+        job_id = context.jobs().start(command)
+    except (GemmCacheError, OSError) as error:
+        widgets.problem("This cannot be started just now.", str(error))
+        return
+    st.session_state["shown_job"] = job_id
+    st.query_params["job"] = job_id
+    st.rerun()
+
+
+def one_shape(form: Sequence[Field]) -> None:
+    """The form of one shape, and what can be told before it is compiled."""
+    st.caption(
+        "C (m × n) = A (m × k) · B (k × n). A kernel that is in the store is found; any other is compiled and kept."
+    )
+    values = fill_in(form, PREFIXES[ONE])
+    asked = st.button("Get kernel", type="primary", icon=":material/play_arrow:")
+    here = isinstance(device, DeviceFingerprint) and device.arch.rstrip("af") == str(values["arch"]).rstrip("af")
+    try:
+        problem = problem_of(values)
+        choice = choice_of(values)
+        selection = cache.select(problem, **choice)
+    except NotHereError as error:
+        widgets.problem("This compiler is not here.", str(error))
+        return
+    except GemmCacheError as error:
+        widgets.problem("This cannot be compiled.", str(error))
+        return
+    there = kept(cache, [problem], **choice)
+    st.text(f"{selection.name}, by {selection.compiler.name}: {'in the store' if there else 'not in the store yet'}")
+    if asked:
+        timed = here and not values["force"]
+        without = [one for one in form if one.name != "force"]
+        start(command_of("time" if timed else "compile", without if timed else form, values))
+    if not here:
+        beforehand(problem)
+
+
+def beforehand(problem: GemmProblem) -> None:
+    """What is predicted for a target whose GPU is not here, and what one would add."""
+    tiles = prediction_tiles(problem)
+    with st.expander("Time", expanded=job is None):
+        if tiles:
+            widgets.tiles(tiles)
+            st.caption(
+                "Predicted, not measured, for the kernels of a library and without an epilogue (docs/evaluator.md). "
+                + " ".join(f"{tile.label}: {tile.help}" for tile in tiles)
+            )
+        else:
+            st.caption("No time is predicted: the GPU model knows bf16 and fp16 on A100, H100, H200, B200 and L40S.")
+        if isinstance(device, DeviceFingerprint):
+            lack = f"a GPU of this target, and this one is {device.name} ({device.arch})"
+        else:
+            lack = f"an NVIDIA GPU, and {device}"
+        st.info(
+            f"Timing needs {lack}. With one the kernel's result is checked and its time measured, with its spread and "
+            "beside cuBLAS. Compiling needs none: any target can be compiled for here.",
+            icon=":material/timer_off:",
+        )
+
+
+def table(form: Sequence[Field]) -> None:
+    """The form of a model's table, and how much of it is there already."""
+    st.caption(
+        "All matrix products of a model, for each number of tokens and target. What is in the store is not made again."
+    )
+    values = fill_in(form, PREFIXES[TABLE])
+    asked = st.button("Compile the table", type="primary", icon=":material/play_arrow:")
+    if not values["arch"]:
+        st.info("Choose a target.")
+        return
+    try:
+        shapes = model_shapes(values["model"])
+        tokens = tokens_of(values["tokens"])
+        problems = problems_of(shapes, tokens, DType(values["dtype"]), values["arch"], **made_of(values))
+        with st.spinner("Choosing configs…", show_time=False):
+            chosen, refused = one_per_key(cache, problems, values["compiler"])
+        there = kept(cache, chosen, compiler=values["compiler"])
+    except NotHereError as error:
+        widgets.problem("This compiler is not here.", str(error))
+        return
+    except GemmCacheError as error:
+        widgets.problem("This table cannot be compiled.", str(error))
+        return
+    st.progress(
+        there / len(chosen) if chosen else 0.0,
+        text=f"{there:,} of {counted(len(chosen), 'kernel')} in the store already; {counted(len(problems), 'problem')}",
+    )
+    if refused:
+        st.warning(f"{counted(len(refused), 'problem')} can be served by no kernel.", icon=":material/warning:")
+        st.text(refused[0].trouble)
+    if asked:
+        start(command_of("warm", form, {**values, "tokens": ",".join(map(str, tokens))}))
+
+
+def shown_job() -> Job | None:
+    """The job that the address names; the form is filled in as it was asked, once."""
+    named = st.query_params.get("job")
+    if named is None:
+        return None
+    try:
+        job = context.jobs().load(named)
+    except GemmCacheError as error:
+        widgets.problem("This job cannot be shown.", str(error))
+        return None
+    if st.session_state.get("shown_job") != job.id:
+        st.session_state["shown_job"] = job.id
+        kind = TABLE if job.command[:1] == [job_view.TABLE] else ONE
+        for name, value in asked_of(job.command, forms[kind]).items():
+            if PREFIXES[kind] + name not in st.query_params:
+                st.session_state[PREFIXES[kind] + name] = value
+        if "what" not in st.query_params:
+            st.session_state["what"] = kind
+    return job
+
 
 st.title("Compile")
-cache, jobs, device = context.cache(), context.jobs(), gpu()
-asked_in = st.query_params.get("job")
-job: Job | None = None
-trouble = ""
-if asked_in is not None:
-    try:
-        job = jobs.load(asked_in)
-    except GemmCacheError as error:
-        trouble = str(error)
-if job is not None and "m" not in st.session_state:
-    # A link, or a reload: the form shows what the job was asked.
-    st.session_state.update(asked_of(job))
-
-st.caption("C (m × n) = A (m × k) · B (k × n). A kernel that is in the store is found; any other is compiled and kept.")
-
-with st.form("shape"):
-    sizes = st.columns(4)
-    kept: Any = {"persist_state": "session"}
-    m = sizes[0].number_input("m", 1, MAX_DIMENSION, 4096, key="m", **kept)
-    n = sizes[1].number_input("n", 1, MAX_DIMENSION, 7168, key="n", **kept)
-    k = sizes[2].number_input("k", 1, MAX_DIMENSION, 2048, key="k", **kept)
-    batch = sizes[3].number_input("Batch", 1, MAX_BATCH, 1, key="batch", **kept)
-    kinds = st.columns(4)
-    dtype = kinds[0].selectbox("Dtype of A and B", list(INPUT_DTYPES), index=1, key="dtype", **kept)
-    out_dtype = kinds[1].selectbox("Dtype of C", [AS_INPUTS, *OUTPUT_DTYPES], key="out_dtype", **kept)
-    layout = kinds[2].selectbox("Layout", list(LAYOUTS), format_func=lambda value: LAYOUTS[value], key="layout", **kept)
-    default_arch = local_arch() or cache.settings.default_arch
-    targets = list(ARCHITECTURES)
-    arch = kinds[3].selectbox("Target", targets, index=targets.index(default_arch), key="arch", **kept)
-    submitted = st.form_submit_button("Get kernel", type="primary", icon=":material/play_arrow:")
-
-here = isinstance(device, DeviceFingerprint) and device.arch.rstrip("af") == arch.rstrip("af")
-if isinstance(device, DeviceFingerprint):
-    st.caption(f"Local GPU: {device.name} ({device.arch}).")
-    if not here:
-        st.caption("Kernels for other targets are compiled, but only those for the local GPU can be timed.")
-else:
-    st.info(
-        f"Timing needs an NVIDIA GPU, and {device}. Compiling needs none: any target can be compiled for here.",
-        icon=":material/timer_off:",
-    )
-
-if submitted:
-    out = DType(out_dtype) if out_dtype in list(DType) else None
-    try:
-        problem = GemmProblem(
-            m, n, k, batch=batch, dtype=DType(str(dtype)), out_dtype=out, layout=Layout(layout), arch=arch
-        )
-        cache.select(problem)
-        command = ["time" if here else "compile", str(m), str(n), str(k), "--batch", str(batch)]
-        command += ["--dtype", problem.dtype, "--out-dtype", problem.output, "--layout", problem.layout]
-        command += ["--arch", str(arch)]
-        st.query_params["job"] = jobs.start(command)
-        st.rerun()
-    except (GemmCacheError, OSError) as error:
-        st.query_params.clear()
-        job, trouble = None, ""
-        widgets.problem("This cannot be compiled.", str(error))
-
-
-def show_result(job: Job) -> None:
-    """What a finished job has found or made."""
-    document = json.loads(job.result)
-    kernel = document.get("kernel", document)
-    tier, size = kernel["tier"], human_bytes(kernel["size_bytes"])
-    if tier == "compiled":
-        verdict = f"Miss: compiled in {human_ms(kernel['compile_ms'])}."
+cache, device = context.cache(), gpu()
+default_arch = local_arch() or cache.settings.default_arch
+forms = {ONE: shape_form(default_arch), TABLE: table_form(default_arch)}
+job = shown_job()
+what = st.segmented_control(
+    "Compile", [ONE, TABLE], default=ONE, required=True, key="what", bind="query-params", label_visibility="collapsed"
+)
+(table if what == TABLE else one_shape)(forms[str(what)])
+missing = context.missing_compilers()
+if missing:
+    with st.expander(f"Not installed here: {', '.join(missing)}"):
+        st.text("\n".join(missing.values()))
+if job is not None:
+    st.divider()
+    if job.state == RUNNING:
+        job_view.follow(job.id)
     else:
-        verdict = (
-            f"Hit ({tier}): found in {human_ms(kernel['load_ms'])}; compiling it took {human_ms(kernel['compile_ms'])}."
-        )
-    st.success(verdict, icon=":material/check_circle:" if tier == "compiled" else ":material/bolt:")
-    st.code(f"{kernel['name']}\n{kernel['key']}", language=None)
-    if kernel["unpublished"]:
-        widgets.problem("The kernel is not kept.", kernel["unpublished"])
-    widgets.tiles(
-        [
-            Tile("Registers", str(kernel["registers"]), "Per thread."),
-            Tile("Spilled", human_bytes(kernel["spill_bytes"]), "Register contents moved to local memory."),
-            Tile("Shared memory", human_bytes(kernel["shared_bytes"]), "Per block."),
-            Tile("Code", size, "Size of the compiled code."),
-        ]
-    )
-    if "median_us" in document:
-        st.subheader("Time")
-        st.text(f"{document['device']}: {document['repeats']} launches, each with a cold L2 cache")
-        check = "checked against CuPy" if document["verified"] else "NOT VERIFIED: results differ from CuPy's"
-        widgets.tiles(
-            [
-                Tile("Median", human_ms(document["median_us"] / 1e3), check),
-                Tile("10th percentile", human_ms(document["p10_us"] / 1e3), check),
-                Tile("90th percentile", human_ms(document["p90_us"] / 1e3), check),
-                Tile("Speed", f"{document['tflops']:.1f} TFLOP/s", check),
-            ]
-        )
-        if not document["verified"]:
-            st.error(f"The result is wrong: its largest relative error is {document['max_rel_error']:.2g}.")
-    widgets.kernel_link("Look into this kernel", kernel["key"])
-
-
-@st.fragment(run_every=POLL_S)
-def follow(job_id: str) -> None:
-    """Shows a running job, and reruns the page when it has ended."""
-    job = jobs.load(job_id)
-    if job.state != RUNNING:
-        st.rerun()
-    st.status("Working…", expanded=True).text(stage_lines(job))
-
-
-if trouble:
-    widgets.problem("This job cannot be shown.", trouble)
-if job is not None and job.state == RUNNING:
-    follow(job.id)
-elif job is not None:
-    if job.state == DONE:
-        try:
-            show_result(job)
-        except (ValueError, LookupError, TypeError, AttributeError):
-            widgets.problem("The result of this job cannot be read.", job.result[:2000])
-    else:
-        widgets.problem("The kernel could not be made.", job.error or "The process ended without saying why.")
-    st.status("Stages", state="complete" if job.state == DONE else "error").text(stage_lines(job))
+        job_view.ended(job)
+job_view.job_list()

@@ -34,7 +34,8 @@ BROKEN = (
 )
 
 
-def _broken(*arguments: object) -> subprocess.CompletedProcess[str]:
+def broken(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """A command line whose sources no compiler takes."""
     command = [sys.executable, "-c", BROKEN, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
@@ -42,7 +43,7 @@ def _broken(*arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_a_failed_compile_shows_log_source_flags_and_command(tmp_path: Path, compiler: str) -> None:
     place = ("--store", tmp_path / "store")
-    done = _broken(*place, *ASKED, "--compiler", compiler)
+    done = broken(*place, *ASKED, "--compiler", compiler)
     assert done.returncode == 1
     assert done.stdout == ""
     found = re.search(r"^kernel\.cu\((\d+)\): error: ", done.stderr, re.MULTILINE)
@@ -50,13 +51,13 @@ def test_a_failed_compile_shows_log_source_flags_and_command(tmp_path: Path, com
     assert f"\n> {found[1]} | broken;\n" in done.stderr
     assert "\nflags: -arch=sm_90 --std=c++17 " in done.stderr
     assert re.match(rf"error: \w+ refused the source for sm_90: kernel\.cu\({found[1]}\)", done.stderr.splitlines()[-1])
-    error = json.loads(_broken(*place, *ASKED, "--compiler", compiler, "--json").stdout)["error"]
+    error = json.loads(broken(*place, *ASKED, "--compiler", compiler, "--json").stdout)["error"]
     assert (error["kind"], error["level"]) == ("CompileError", "error")
     assert error["flags"][0] == "-arch=sm_90"
     assert error["excerpt"].endswith("| broken;")
     again = shlex.split(error["command"])
     assert again[0] == "gemm-cache"
-    second = json.loads(_broken(*place, *again[1:], "--json").stdout)["error"]
+    second = json.loads(broken(*place, *again[1:], "--json").stdout)["error"]
     assert {**second, "log": error["log"]} == error
     assert not list((tmp_path / "store").glob("metadata/*/*"))
 
@@ -112,7 +113,7 @@ def test_a_dump_of_a_failure_has_the_report_and_nothing_of_an_earlier_success(tm
     folder = tmp_path / "dump"
     with open_cache(tmp_path / "store") as cache:
         cache.get_or_compile(PROBLEM, compiler="nvcc", debug_dump=folder)
-    done = _broken("--store", tmp_path / "store", *ASKED, "--compiler", "nvcc", "--debug-dump", folder)
+    done = broken("--store", tmp_path / "store", *ASKED, "--compiler", "nvcc", "--debug-dump", folder)
     assert done.returncode == 1
     assert {path.name for path in folder.iterdir()} == {
         "kernel.cu", "kernel.ii", "compile.log", "config.json", "environment.json", "result.json", "reproduce.py",

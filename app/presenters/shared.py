@@ -49,7 +49,7 @@ def total(rows: Iterable[Row], column: str) -> int:
 
 def kernel_address(key: str) -> str:
     """Where a kernel is looked into, from any page."""
-    return f"kernels?key={key}"
+    return f"kernel?key={key}"
 
 
 def share(part: float, whole: float) -> float:

@@ -160,6 +160,11 @@ class StoreLayout:
         return self.locks / "maintenance.lock"
 
     @property
+    def jobs_lock(self) -> Path:
+        """The lock of starting a job."""
+        return self.locks / "jobs.lock"
+
+    @property
     def mirror_lock(self) -> Path:
         """The lock of the mirror: shared to read, exclusive to write."""
         return self.locks / "mirror.lock"

@@ -10,7 +10,12 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
 PAGES = ("", "kernels", "compare", "architectures", "compile", "evaluations", "admin")
-VIEWS = ("evaluations?e_kind=A+model's+shapes", "evaluations?e_kind=Kept+results", "evaluations?own=none")
+VIEWS = (
+    "compile?config=x",
+    "evaluations?e_kind=A+model's+shapes",
+    "evaluations?e_kind=Kept+results",
+    "evaluations?own=none",
+)
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 
 
@@ -23,7 +28,7 @@ def test_every_page_can_be_read_by_everyone(
     tab = context.new_page()
     key = next((compiled_store / "metadata").rglob("*.json")).stem
     broken = []
-    for page in (*PAGES, *VIEWS, f"kernels?key={key}"):
+    for page in (*PAGES, *VIEWS, f"kernel?key={key}"):
         tab.goto(f"{dashboard}/{page}")
         tab.wait_for_selector("h1")
         tab.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]")

@@ -130,7 +130,7 @@ def test_the_rows_behind_the_matrix_are_what_it_counts(cells: list[list[Cell]]) 
     rows = kernel_rows(flat, cached)
     assert [row["State"] for row in rows].count(CACHED) == 1
     assert [row["State"] for row in rows].count(MISSING) == sum(cell.missing(cached) for cell in flat)
-    assert [row["Look into"] for row in rows if row["State"] == CACHED] == [f"kernels?key={flat[1].kernels[0].key}"]
+    assert [row["Look into"] for row in rows if row["State"] == CACHED] == [f"kernel?key={flat[1].kernels[0].key}"]
     assert not any(row["Look into"] for row in rows if row["State"] != CACHED)
     assert "needs sm_80 or newer" in rows[0]["State"]
     assert [row["Operation"] for row in matrix_table(cells, cached)] == ["qkv", "router"]

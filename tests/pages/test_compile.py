@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -10,10 +14,14 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app import context
+from cache_engine.compilers import COMPILERS
 from cache_engine.device.probe import local_arch
-from cache_engine.jobs import DONE, RUNNING, Job
+from cache_engine.errors import CompilerMissing
+from cache_engine.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobProgress, JobStage, _process_start
 from tests.helpers import make_store
 from tests.pages.opening import Open, sound
+from tests.pages.test_all_pages import HOSTILE
+from tests.test_debug_dump import ASKED, broken
 
 
 def _job_of(app: AppTest) -> str:
@@ -33,16 +41,45 @@ def _submit(app: AppTest) -> AppTest:
     return app.run()
 
 
-def test_compile_misses_then_hits(open_page: Open, compiled_store: Path) -> None:
+def _put(store: Path, job: Job) -> str:
+    """A job's file as another process would have left it."""
+    (store / "jobs" / f"{job.id}.json").write_bytes(msgspec.json.encode(job))
+    return job.id
+
+
+@pytest.fixture
+def running(compiled_store: Path) -> Iterator[Job]:
+    """A job of another dashboard over a table, half done; its process sleeps."""
+    job = Job(id=f"{time.time_ns():x}-1", command=["warm", "Qwen3-8B", "--arch", "sm_80"], started_at=time.time() - 10)
+    command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)", f"{job.id}.json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        job.pid, job.process_start = process.pid, _process_start(process.pid)
+        job.progress = JobProgress(total=20, compiled=6, found=3, failed=1)
+        _put(compiled_store, job)
+        yield job
+        process.kill()
+
+
+def test_compile_misses_then_hits_and_tells_why(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "compile"))
     app.number_input(key="n").set_value(96)
     app.number_input(key="k").set_value(64)
     app.selectbox(key="arch").set_value("sm_80")
+    sound(app.run())
+    assert any(text.value.endswith("by nvrtc: not in the store yet") for text in app.text)
     _wait_for_job(sound(_submit(app)))
     assert app.success[0].value.startswith("Miss: compiled in")
-    assert {metric.label for metric in app.metric} == {"Registers", "Spilled", "Shared memory", "Code"}
+    assert {"Registers", "Spilled", "Shared memory", "Code"} <= {metric.label for metric in app.metric}
+    (why,) = [text.value for text in app.text if "The nearest of 4 kernels in the store: gemm_" in text.value]
+    assert "k differs: 192 there, 64 here" in why
+    labels = [expander.label for expander in app.expander]
+    assert {"Generated source", "Compiler's log", "Stages in words and numbers"} <= set(labels)
+    assert any("__global__" in code.value for code in app.code)
     _wait_for_job(_submit(sound(app)))
     assert app.success[0].value.startswith("Hit (disk): found in")
+    assert any(text.value.endswith("by nvrtc: in the store") for text in app.text)
 
 
 def test_a_link_to_a_job_shows_what_was_asked_and_found(open_page: Open, compiled_store: Path) -> None:
@@ -50,28 +87,215 @@ def test_a_link_to_a_job_shows_what_was_asked_and_found(open_page: Open, compile
     asked = {"m": 33, "n": 96, "k": 64, "batch": 3}
     for name, value in asked.items():
         app.number_input(key=name).set_value(value)
-    chosen = {"dtype": "fp16", "out_dtype": "fp32", "layout": "tn", "arch": "sm_80"}
+    chosen = {"dtype": "fp16", "out_dtype": "fp32", "layout": "tn", "arch": "sm_80", "family": "tensor_core"}
+    chosen |= {"specialisation": "bucketed", "opt_level": "2"}
     for name, text in chosen.items():
         app.selectbox(key=name).set_value(text)
+    app.multiselect(key="epilogue").set_value(["alpha", "relu"])
+    app.toggle(key="force").set_value(True)
     _wait_for_job(sound(_submit(app)))
     linked = sound(open_page(compiled_store, "compile", job=_job_of(app)))
     assert {name: linked.number_input(key=name).value for name in asked} == asked
     assert {name: linked.selectbox(key=name).value for name in chosen} == chosen
+    assert (linked.multiselect(key="epilogue").value, linked.toggle(key="force").value) == (["alpha", "relu"], True)
     (record,) = [record for record in make_store(compiled_store).records() if record.problem.m == 33]
+    assert record.problem.epilogue == "alpha+relu"
+    assert (record.problem.specialisation, record.problem.opt_level) == ("bucketed", 2)
     assert f"{record.name}\n{record.key}" in [code.value for code in linked.code]
 
 
-@pytest.mark.parametrize("size", [str(10**12), "-1", "0", "x"])
-@pytest.mark.parametrize("result", ["", "[]", '{"key": 1}', '{"tier": [], "size_bytes": "<b>"}'])
-def test_a_job_file_that_says_nonsense_breaks_no_page(
-    open_page: Open, compiled_store: Path, size: str, result: str
+def test_the_address_alone_fills_in_the_form(open_page: Open, compiled_store: Path) -> None:
+    """What makes no sense there is passed over."""
+    app = sound(open_page(compiled_store, "compile", m="33", k="many", layout="tn", arch="<b>", compiler="nvcc"))
+    assert [app.number_input(key=name).value for name in ("m", "n", "k")] == [33, 7168, 2048]
+    assert [app.selectbox(key=name).value for name in ("layout", "compiler")] == ["tn", "nvcc"]
+
+
+def test_a_config_given_by_hand_is_used_and_an_impossible_one_says_why(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "compile"))
+    config = "block_m=64,block_n=64,block_k=32,warps_m=2,warps_n=2,stages={}"
+    app.text_input(key="config").set_value(config.format(90))
+    app.run()
+    assert [error.value for error in app.error] == ["This cannot be compiled."]
+    assert "bytes of shared memory per block" in app.text[0].value
+    app.text_input(key="config").set_value(config.format(3))
+    assert "64x64x32_w2x2_s3, by nvrtc" in sound(app.run()).text[0].value
+
+
+def test_a_compiler_that_is_missing_is_told_with_how_to_get_it(
+    open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Job(id="1f-2e", command=["compile", size, "8", "8", "--arch", "../.."], state=DONE, result=result)
-    (compiled_store / "jobs" / "1f-2e.json").write_bytes(msgspec.json.encode(job))
-    app = open_page(compiled_store, "compile", job="1f-2e")
+    def missing() -> None:
+        raise CompilerMissing("nvcc is not installed; run: pip install 'gemm-cache[nvcc]'")
+
+    monkeypatch.setattr(COMPILERS["nvcc"], "fingerprint", missing)
+    app = sound(open_page(compiled_store, "compile"))
+    assert "Not installed here: nvcc" in [expander.label for expander in app.expander]
+    app.selectbox(key="compiler").set_value("nvcc")
+    app.run()
+    assert [error.value for error in app.error] == ["This compiler is not here."]
+    assert "pip install 'gemm-cache[nvcc]'" in app.text[0].value
+
+
+def test_a_failed_compile_shows_log_source_flags_and_command(open_page: Open, compiled_store: Path) -> None:
+    job = _put(compiled_store, Job(id=f"{time.time_ns():x}-2", command=list(ASKED), started_at=time.time()))
+    broken("--store", compiled_store, *ASKED, "--report-to", compiled_store / "jobs" / f"{job}.json")
+    app = open_page(compiled_store, "compile", job=job)
+    assert not app.exception
+    assert [error.value for error in app.error] == ["The kernel could not be made."]
+    shown = "\n".join(code.value for code in app.code)
+    assert "error: " in shown
+    assert "| broken;" in shown
+    assert "-arch=sm_90 --std=c++17" in shown
+    assert "gemm-cache compile 64 48 80 " in shown
+    assert any(caption.value.startswith("Level: error.") for caption in app.caption)
+
+
+def test_a_table_is_compiled_as_a_job(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "compile", what="A model's table"))
+    app.selectbox(key="t_model").set_value("Qwen3-0.6B")
+    app.selectbox(key="t_dtype").set_value("fp32")
+    app.selectbox(key="t_layout").set_value("nn")
+    app.multiselect(key="t_arch").set_value(["sm_75"])
+    app.text_input(key="t_tokens").set_value(" 1, 2")
+    sound(app.run())
+    next(button for button in app.button if button.label == "Compile the table").click()
+    _wait_for_job(sound(app.run()))
+    (done,) = [found.value for found in app.success]
+    assert "compiled, 0 found, 0 failed: " in done
+    made = [record for record in make_store(compiled_store).records() if record.problem.layout == "nn"]
+    assert {(record.arch, record.problem.dtype) for record in made} == {("sm_75", "fp32")}
+    linked = sound(open_page(compiled_store, "compile", job=_job_of(app)))
+    assert linked.selectbox(key="t_model").value == "Qwen3-0.6B"
+    assert linked.multiselect(key="t_arch").value == ["sm_75"]
+    assert linked.text_input(key="t_tokens").value == "1,2"
+
+
+def test_a_table_tells_what_no_kernel_serves_and_lists_it_at_the_end(open_page: Open, compiled_store: Path) -> None:
+    app = open_page(compiled_store, "compile", what="A model's table", t_model="Qwen3-0.6B", t_arch="sm_75")
+    assert "can be served by no kernel." in sound(app).warning[0].value
+    app.text_input(key="t_tokens").set_value("16")
+    app.run()
+    next(button for button in app.button if button.label == "Compile the table").click()
+    _wait_for_job(sound(app.run()))
+    assert "0 kernels compiled, 0 found, 5 failed" in app.warning[-1].value
+    causes = next(frame.value for frame in app.dataframe if "Cause" in frame.value.columns)
+    assert all("bf16 needs the tensor_core family" in cause for cause in causes["Cause"])
+
+
+@pytest.mark.parametrize("tokens", ["", "16,many", "0", "-1", "1_000", "9" * 50, "²"])
+def test_numbers_of_tokens_that_are_none_are_refused(open_page: Open, compiled_store: Path, tokens: str) -> None:
+    app = open_page(compiled_store, "compile", what="A model's table")
+    app.text_input(key="t_tokens").set_value(tokens)
+    app.run()
+    assert not app.exception
+    assert [error.value for error in app.error] == ["This table cannot be compiled."]
+
+
+def test_a_running_job_of_another_dashboard_is_followed_and_canceled(
+    open_page: Open, compiled_store: Path, running: Job
+) -> None:
+    app = sound(open_page(compiled_store, "compile", job=running.id))
+    assert [metric.value for metric in app.metric if metric.label in ("Compiled", "Found", "Failed")] == ["6", "3", "1"]
+    assert app.multiselect(key="t_arch").value == ["sm_80"]
+    next(button for button in app.button if button.label == "Cancel").click()
+    app.run()
+    deadline = time.monotonic() + 30
+    while context.jobs().load(running.id).state == RUNNING and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert sound(app.run()).warning[0].value == "This job was canceled."
+
+
+def test_a_job_too_many_is_refused_and_no_error_page(open_page: Open, compiled_store: Path, running: Job) -> None:
+    app = open_page(compiled_store, "compile", what="A model's table")
+    next(button for button in app.button if button.label == "Compile the table").click()
+    app.run()
+    assert not app.exception
+    assert [error.value for error in app.error] == ["This cannot be started just now."]
+    assert any("wait for that job to end, or cancel it" in text.value for text in app.text)
+
+
+def test_a_job_that_died_says_so(open_page: Open, compiled_store: Path) -> None:
+    job = _put(compiled_store, Job(id="1f-2e", command=["compile", "8", "8", "8"], pid=1, process_start="0"))
+    (compiled_store / "jobs" / "1f-2e.log").write_text("Killed <b>")
+    app = open_page(compiled_store, "compile", job=job)
+    assert [error.value for error in app.error] == ["The process of this job ended without saying why."]
+    assert any("Killed <b>" in text.value for text in app.text)
+
+
+def test_a_job_of_another_kind_shows_what_it_said(open_page: Open, compiled_store: Path) -> None:
+    job = _put(compiled_store, Job(id="1f-2e", command=["verify"], state=DONE, result='{"checked": 4}'))
+    app = sound(open_page(compiled_store, "compile", job=job))
+    assert '{"checked": 4}' in [code.value for code in app.code]
+
+
+def test_jobs_are_listed_whoever_started_them(open_page: Open, compiled_store: Path, running: Job) -> None:
+    _put(compiled_store, Job(id="1f-2e", command=["verify"], state=DONE, started_at=1e9, ended_at=1e9 + 2))
+    (compiled_store / "jobs" / "1f-3.json").write_text("{")
+    app = sound(open_page(compiled_store, "compile"))
+    jobs = next(frame.value for frame in app.dataframe if "Process" in frame.value.columns)
+    assert list(jobs["State"]) == ["▶ running", "? unreadable", "✓ done"]
+    assert jobs["Open"].iloc[0] == f"/compile?job={running.id}"
+    assert list(jobs["Took"])[1:] == ["–", "2.0 s"]
+
+
+@pytest.mark.parametrize("verb", ["compile", "warm"])
+@pytest.mark.parametrize("result", ["", "[]", '{"key": 1}', '{"tier": [], "size_bytes": "<b>"}', "[" * 5000, "1e999"])
+def test_a_result_that_says_nonsense_breaks_no_page(
+    open_page: Open, compiled_store: Path, verb: str, result: str
+) -> None:
+    job = Job(id="1f-2e", command=[verb, "8", "8", "8"], state=DONE, result=result)
+    app = open_page(compiled_store, "compile", job=_put(compiled_store, job))
     assert not app.exception
     assert [error.value for error in app.error] == ["The result of this job cannot be read."]
+
+
+@pytest.mark.parametrize("size", [str(10**12), "-1", "0", "x"])
+def test_a_command_that_the_form_would_not_give_fills_in_nothing(
+    open_page: Open, compiled_store: Path, size: str
+) -> None:
+    job = Job(id="1f-2e", command=["compile", size, "8", "8", "--arch", "../.."], state=DONE)
+    app = open_page(compiled_store, "compile", job=_put(compiled_store, job))
+    assert not app.exception
     assert app.number_input(key="m").value == 4096
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [*((DONE, text) for text in HOSTILE), *((state, HOSTILE[0]) for state in (FAILED, DIED, CANCELED))],
+)
+def test_hostile_text_in_a_job_is_only_ever_text(open_page: Open, compiled_store: Path, state: str, text: str) -> None:
+    job = Job(
+        id="1f-2e", command=["compile", text], state=state, error=text, level=text, result=json.dumps(_document(text)),
+        stages=[JobStage(text, 1.0)], told={"log": text, "excerpt": text, "flags": text, "command": text, text: text},
+    )  # fmt: skip
+    app = open_page(compiled_store, "compile", job=_put(compiled_store, job))
+    assert not app.exception
+    shown = (app.markdown, app.caption, app.title, app.subheader, app.info, app.warning, app.success, app.error)
+    for markdown in (one for kind in shown for one in kind):
+        assert text not in markdown.value
+    for metric in app.metric:
+        assert text not in (metric.label, metric.value)
+
+
+def _document(text: str) -> dict[str, object]:
+    """What a ``time`` job would tell, invented: hostile in every field that is text."""
+    numbers = dict.fromkeys(("compile_ms", "load_ms", "registers", "spill_bytes", "shared_bytes", "size_bytes"), 1)
+    difference = {"component": text, "there": text, "here": text, "follows": False, "text": text}
+    kernel = {"tier": "compiled", "name": text, "key": text, "unpublished": text, "warnings": [text], **numbers}
+    times = dict.fromkeys(("median_us", "p10_us", "p90_us", "repeats", "tflops", "reference_median_us"), 1.0)
+    why = {"compared": 1, "notes": [text], "nearest": {"key": text, "name": text, "differences": [difference]}}
+    told = {"device": text, "reference": text, "verified": False, "max_rel_error": text}
+    return {"kernel": kernel, "why": why, **times, **told}
+
+
+@pytest.mark.parametrize("data", [b"[" * 100_000, b"{" + b" " * (9 << 20) + b"}", b"\xff", b"null"])
+def test_a_job_file_that_is_no_jobs_is_told_and_listed(open_page: Open, compiled_store: Path, data: bytes) -> None:
+    (compiled_store / "jobs" / "1f-2e.json").write_bytes(data)
+    app = open_page(compiled_store, "compile", job="1f-2e")
+    assert not app.exception
+    assert [error.value for error in app.error] == ["This job cannot be shown."]
+    assert "? unreadable" in [state for frame in app.dataframe for state in frame.value.get("State", [])]
 
 
 def test_compile_says_that_timing_needs_a_gpu(open_page: Open, compiled_store: Path) -> None:

@@ -1,0 +1,225 @@
+"""What a job shows: while it runs, when it has ended, and in a list. What its file says is only ever text."""
+
+from __future__ import annotations
+
+import time
+
+import streamlit as st
+
+from app import context, widgets
+from app.presenters import compiled
+from app.presenters.jobs import (
+    ended_badly,
+    failure_table,
+    job_table,
+    level_words,
+    progress_share,
+    progress_text,
+    progress_tiles,
+    stage_figure,
+    stage_lines,
+    stage_table,
+    table_verdict,
+    what_of,
+)
+from app.presenters.shared import Row
+from cache_engine.errors import GemmCacheError
+from cache_engine.jobs import CANCELED, DONE, KEPT_DAYS, MOST_AT_ONCE, MOST_KEPT, RUNNING, Job
+
+POLL_S = 0.4
+LIST_POLL_S = 3.0
+ONE_KERNEL = ("compile", "time")
+TABLE = "warm"
+_TOLD = {"log": "What the compiler said", "excerpt": "Source around each error", "flags": "Flags"}
+_LONGEST = 100_000
+
+
+@st.fragment(run_every=POLL_S)
+def follow(job_id: str) -> None:
+    """A job as long as it runs; the page is drawn again when it has ended."""
+    try:
+        job = context.jobs().load(job_id)
+    except GemmCacheError as error:
+        widgets.problem("This job cannot be shown.", str(error))
+        return
+    if job.state != RUNNING:
+        st.rerun()
+    _asked(job)
+    st.status("Canceling: what has begun is being finished…" if job.cancel_asked else "Working…")
+    if job.command[:1] == [TABLE]:
+        st.progress(progress_share(job), text=progress_text(job, time.time()))
+        tiles = progress_tiles(job)
+        if tiles:
+            widgets.tiles(tiles)
+    elif job.stages:
+        _stages(job)
+    label = "End it at once" if job.cancel_asked else "Cancel"
+    if st.button(label, icon=":material/cancel:", key=f"cancel-{job.cancel_asked}"):
+        try:
+            context.jobs().cancel(job_id)
+        except (GemmCacheError, OSError) as error:
+            widgets.problem("This job cannot be canceled.", str(error))
+        else:
+            st.rerun(scope="fragment")
+
+
+def ended(job: Job) -> None:
+    """What a job that has ended has found, made, or failed at."""
+    _asked(job)
+    if job.state != DONE:
+        _ended_badly(job)
+    else:
+        try:
+            if job.command[:1] == [TABLE]:
+                _table(job)
+            elif job.command[:1] and job.command[0] in ONE_KERNEL:
+                _one_kernel(job)
+            else:
+                st.success("Done.", icon=":material/check_circle:")
+                st.code(job.result[:_LONGEST] or "(it said nothing)", language="json", height="content")
+        except compiled.NO_RESULT:
+            widgets.problem("The result of this job cannot be read.", job.result[:2000])
+    if job.stages:
+        _stages(job)
+
+
+@st.fragment(run_every=LIST_POLL_S)
+def job_list() -> None:
+    """All jobs of the store, whoever has started them."""
+    st.subheader("Jobs")
+    jobs = context.jobs().recent()
+    if not jobs:
+        st.info("No job has been started yet. Each is listed here, whichever dashboard starts it.")
+        return
+    st.dataframe(
+        job_table(jobs, time.time(), context.timezone()),
+        hide_index=True,
+        height=min(400, 36 * (len(jobs) + 1)),
+        column_config={
+            "Open": st.column_config.LinkColumn(display_text="Open", width="small"),
+            "What": st.column_config.TextColumn(width="large"),
+            "Started": st.column_config.DatetimeColumn(format="distance"),
+            "Process": st.column_config.NumberColumn(format="%d", help="Number of the process at work."),
+        },
+        key="jobs",
+    )
+    st.caption(
+        f"At most {MOST_AT_ONCE} jobs run at a time on a store, one of them over a table. The last {MOST_KEPT} are "
+        f"kept, for {KEPT_DAYS} days."
+    )
+
+
+def _asked(job: Job) -> None:
+    st.subheader("Job")
+    st.code(f"gemm-cache {what_of(job)}", language=None, wrap_lines=True)
+
+
+def _one_kernel(job: Job) -> None:
+    document, kernel = compiled.kernel_of(job.result)
+    hit, text = compiled.verdict(kernel, again="--force" in job.command)
+    tiles = compiled.resource_tiles(kernel)
+    key, name, unpublished = str(kernel["key"]), str(kernel["name"]), str(kernel["unpublished"])
+    why = document.get("why")
+    lines, table = (compiled.why_lines(why), compiled.why_table(why)) if why else ([], [])
+    st.success(text, icon=":material/bolt:" if hit else ":material/check_circle:")
+    st.code(f"{name}\n{key}", language=None)
+    if unpublished:
+        widgets.problem("The kernel is not kept.", unpublished)
+    if why:
+        _why(lines, table, why)
+    widgets.tiles(tiles)
+    warnings = [str(warning) for warning in kernel.get("warnings", [])]
+    if warnings:
+        st.warning("The compiler warned. The kernel is good; this is worth knowing.", icon=":material/warning:")
+        st.code("\n".join(warnings)[:_LONGEST], language=None, wrap_lines=True)
+    if "median_us" in document:
+        _time(document)
+    if not unpublished:
+        _texts(key)
+        widgets.kernel_link("Look into this kernel", key)
+
+
+def _why(lines: list[str], table: list[Row], why: Row) -> None:
+    with st.container(border=True):
+        st.caption("Why it was a miss")
+        st.text("\n".join(lines)[:_LONGEST])
+        if table:
+            widgets.kernel_link("Look into the nearest", str(why["nearest"]["key"]))
+            with st.expander("Components of the key that differ"):
+                st.dataframe(table, hide_index=True, key="why")
+
+
+def _time(document: Row) -> None:
+    st.subheader("Time")
+    st.text(f"Measured on {document['device']}.")
+    if document.get("reference"):
+        st.text(f"Reference: {document['reference']}")
+    elif document.get("no_reference"):
+        st.text(f"Without a reference: {document['no_reference']}")
+    widgets.tiles(compiled.timing_tiles(document))
+    if document["verified"] is not True:
+        widgets.problem("The result is wrong.", f"Its largest relative error is {document['max_rel_error']}.")
+    st.plotly_chart(compiled.timing_figure(document), key="timing", config={"displayModeBar": False})
+    with st.expander("As a table"):
+        st.dataframe(compiled.timing_table(document), hide_index=True, key="timing-table")
+
+
+def _texts(key: str) -> None:
+    """Source and log of the kernel as it is in the store now."""
+    opened = context.cache()
+    try:
+        record = opened.find(key)
+        texts = {"Generated source": opened.text(record, "source"), "Compiler's log": opened.text(record, "log")}
+    except GemmCacheError as error:
+        st.text(f"Its source cannot be shown: {error}")
+        return
+    for label, text in texts.items():
+        with st.expander(label):
+            language = "python" if record.compiler == "triton" else "cpp"
+            st.code(
+                text[:_LONGEST] or "(empty)",
+                language=language if label == "Generated source" else None,
+                line_numbers=True,
+                height=480,
+            )
+
+
+def _table(job: Job) -> None:
+    text, failures = table_verdict(job), failure_table(job)
+    (st.warning if failures else st.success)(text, icon=":material/rule:" if failures else ":material/check_circle:")
+    if failures:
+        st.caption("These are not in the store. Started again, the job tries them again and finds the others.")
+        st.dataframe(
+            failures,
+            hide_index=True,
+            column_config={"Cause": st.column_config.TextColumn(width="large")},
+            key="failures",
+        )
+
+
+def _ended_badly(job: Job) -> None:
+    what, cause = ended_badly(job)
+    if job.command[:1] == [TABLE] and job.progress is not None:
+        st.progress(progress_share(job), text=progress_text(job, time.time()))
+    if job.state == CANCELED:
+        st.warning(what, icon=":material/cancel:")
+        st.text(cause)
+        return
+    widgets.problem(what, cause[:_LONGEST] or "It did not say why.")
+    if level_words(job):
+        st.caption(level_words(job))
+    for name, label in _TOLD.items():
+        text = job.told.get(name)
+        if text:
+            with st.expander(label, expanded=name == "log"):
+                st.code(text[:_LONGEST], language="cpp" if name == "excerpt" else None, wrap_lines=True)
+    if job.told.get("command"):
+        st.caption("What to type to see it again. With --debug-dump DIR it also keeps all that goes in and comes out.")
+        st.code(job.told["command"][:_LONGEST], language=None, wrap_lines=True)
+
+
+def _stages(job: Job) -> None:
+    st.plotly_chart(stage_figure(job), key="stages", config={"displayModeBar": False})
+    with st.expander("Stages in words and numbers"):
+        st.text(stage_lines(job))
+        st.dataframe(stage_table(job), hide_index=True, key="stage-table")

@@ -1,0 +1,58 @@
+"""Compiling in a real browser: one shape and its link, a table and its end."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.test_walk import WAIT_MS
+from tests.helpers import make_store
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_miss_then_a_hit_then_its_link_in_a_fresh_browser(page: Page, browser: Browser, dashboard: str) -> None:
+    page.goto(f"{dashboard}/compile?m=64&n=96&arch=sm_80")
+    expect(page.get_by_label("n", exact=True)).to_have_value("96", timeout=WAIT_MS)
+    page.get_by_label("k", exact=True).fill("64")
+    page.get_by_label("k", exact=True).press("Tab")
+    expect(page.get_by_text("not in the store yet")).to_be_visible(timeout=WAIT_MS)
+    expect(page).to_have_url(re.compile("k=64"), timeout=WAIT_MS)
+    page.get_by_role("button", name="Get kernel").click()
+    expect(page.get_by_text("Miss: compiled in")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("The nearest of 4 kernels in the store")).to_be_visible(timeout=WAIT_MS)
+    expect(page.locator(".js-plotly-plot").get_by_text("generate source")).to_be_visible(timeout=WAIT_MS)
+    missed = page.url
+    page.get_by_role("button", name="Get kernel").click()
+    expect(page.get_by_text("Hit (disk): found in")).to_be_visible(timeout=60_000)
+
+    stranger = browser.new_context(viewport={"width": 400, "height": 900})
+    fresh = stranger.new_page()
+    fresh.goto(missed)
+    expect(fresh.get_by_text("Miss: compiled in")).to_be_visible(timeout=WAIT_MS)
+    for label, value in (("m", "64"), ("n", "96"), ("k", "64")):
+        expect(fresh.get_by_label(label, exact=True)).to_have_value(value, timeout=WAIT_MS)
+    # By the job alone, as the list of jobs links to it.
+    fresh.goto(f"{dashboard}/compile?job={missed.partition('job=')[2]}")
+    expect(fresh.get_by_text("Miss: compiled in")).to_be_visible(timeout=WAIT_MS)
+    for label, value in (("m", "64"), ("n", "96"), ("k", "64")):
+        expect(fresh.get_by_label(label, exact=True)).to_have_value(value, timeout=WAIT_MS)
+    stranger.close()
+
+
+def test_a_table_is_compiled_with_progress_then_canceled(page: Page, dashboard: str, compiled_store: Path) -> None:
+    page.goto(f"{dashboard}/compile?what=A+model%27s+table&t_arch=sm_80&t_arch=sm_90&t_arch=sm_120")
+    expect(page.get_by_text(re.compile("0 of [0-9]+ kernels in the store already"))).to_be_visible(timeout=WAIT_MS)
+    page.get_by_role("button", name="Compile the table").click()
+    expect(page.get_by_text(re.compile("[0-9]+ of [0-9]+ kernels; about .* left"))).to_be_visible(timeout=60_000)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_text("This job was canceled.")).to_be_visible(timeout=60_000)
+    row = page.get_by_role("grid", include_hidden=True).last.locator('[aria-rowindex="2"]')
+    expect(row).to_contain_text("canceled", timeout=WAIT_MS)
+    page.reload()
+    expect(page.get_by_text("This job was canceled.")).to_be_visible(timeout=WAIT_MS)
+    assert len(list(make_store(compiled_store).keys())) > 4
+    assert list((compiled_store / "temp").iterdir()) == []

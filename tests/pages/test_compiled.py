@@ -1,0 +1,120 @@
+"""What is told of a kernel that was asked for. The measurements here are invented, and marked so by their device."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.presenters.compiled import (
+    NO_RESULT,
+    PUBLISHED_ERROR,
+    PUBLISHED_ERROR_UNMEASURED,
+    kernel_of,
+    prediction_tiles,
+    timing_figure,
+    timing_table,
+    timing_tiles,
+    verdict,
+    why_lines,
+    why_table,
+)
+from cache_engine.evaluator.gpu import GPUS, MODEL_VERSION, predict
+from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.model.gemm import DType, GemmProblem, Layout
+
+INVENTED = {
+    "device": "INVENTED FOR A TEST", "median_us": 250.0, "p10_us": 240.0, "p90_us": 300.0, "repeats": 50,
+    "tflops": 480.0, "max_rel_error": 0.001, "verified": True,
+    "kernel": {"tier": "disk", "load_ms": 0.2, "compile_ms": 150.0},
+}  # fmt: skip
+BESIDE = {**INVENTED, "reference": "INVENTED LIBRARY", "reference_median_us": 200.0, "speed_ratio": 0.8}
+
+
+def test_the_kernel_of_a_timing_is_found_in_it() -> None:
+    document, kernel = kernel_of(json.dumps(INVENTED))
+    assert document == INVENTED
+    assert verdict(kernel) == (True, "Hit (disk): found in 200 µs; compiling it took 150 ms.")
+    assert verdict({"tier": "compiled", "compile_ms": 9}) == (False, "Miss: compiled in 9.0 ms.")
+    assert verdict({"tier": "compiled", "compile_ms": 9}, again=True) == (False, "Compiled again, in 9.0 ms.")
+    assert kernel_of('{"tier": "compiled"}')[1] == {"tier": "compiled"}
+
+
+def test_a_timing_is_shown_with_its_reference_where_one_was_timed() -> None:
+    assert [tile.value for tile in timing_tiles(INVENTED)] == ["250 µs", "480.0 TFLOP/s"]
+    assert [tile.value for tile in timing_tiles(BESIDE)] == ["250 µs", "480.0 TFLOP/s", "200 µs", "0.80×"]
+    assert [row["µs"] for row in timing_table(BESIDE)] == [240.0, 250.0, 300.0, 200.0]
+    assert all("INVENTED LIBRARY" not in f"{tile.label}{tile.value}{tile.help}" for tile in timing_tiles(BESIDE))
+
+
+def test_the_spread_of_a_timing_is_drawn_from_the_10th_to_the_90th_percentile() -> None:
+    figure = timing_figure(BESIDE)
+    kernel, reference = figure.data
+    assert (kernel.x[0], kernel.error_x.array[0], kernel.error_x.arrayminus[0]) == (250.0, 50.0, 10.0)
+    assert reference.x[0] == 200.0
+    assert figure.layout.xaxis.title.text == "µs"
+    assert len(timing_figure(INVENTED).data) == 1
+
+
+def test_a_result_that_is_not_verified_says_so_beside_each_number() -> None:
+    for tile in timing_tiles({**INVENTED, "verified": False}):
+        assert "NOT VERIFIED" in tile.help
+
+
+@pytest.mark.parametrize("wrong", ["1", None, [], True, float("nan"), float("inf"), -1, 1e300])
+def test_what_is_no_measurement_is_refused(wrong: Any) -> None:
+    for present in (timing_tiles, timing_table, timing_figure):
+        with pytest.raises(NO_RESULT):
+            present({**INVENTED, "median_us": wrong})
+
+
+def test_why_a_kernel_was_missed_is_told_in_sentences_and_as_a_table() -> None:
+    cause = {"component": "arch", "there": "sm_90", "here": "sm_90a", "follows": False, "text": "the target differs"}
+    follower = {**cause, "component": "KERNEL_NAME", "follows": True, "text": "the name differs"}
+    why = {"compared": 1200, "nearest": {"name": "gemm_x", "differences": [cause, follower]}, "notes": ["a hint"]}
+    assert why_lines(why) == ["The nearest of 1,200 kernels in the store: gemm_x", "the target differs", "a hint"]
+    assert [row["Follows from another"] for row in why_table(why)] == [False, True]
+    assert why_lines({"compared": 0, "nearest": None, "notes": []}) == [
+        "The store had no other kernel to compare with."
+    ]
+    assert why_lines({"compared": 0, "nearest": None, "notes": ["damaged"]}) == ["damaged"]
+
+
+def test_a_prediction_is_that_of_the_model_and_says_so() -> None:
+    problem = GemmProblem(4096, 7168, 2048, dtype=DType.FP16, arch="sm_90a", layout=Layout.NN)
+    h100, h200 = prediction_tiles(problem)
+    latency = predict(EvaluationProblem(4096, 7168, 2048, 1, "fp16", "fp16"), GPUS["H100"]).latency_us
+    assert (h100.label, h100.value) == ("H100, predicted", f"{latency:.1f} µs")
+    assert f"GPU model {MODEL_VERSION}" in h100.help
+    assert "off by 6.0 % on average" in h100.help
+    assert h200.label == "H200, predicted"
+    (unmeasured,) = prediction_tiles(problem.on("sm_89"))
+    assert "No L40S was measured" in unmeasured.help
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtype", "out"),
+    [
+        ("sm_75", DType.FP16, None),
+        ("sm_120", DType.BF16, None),
+        ("sm_90", DType.FP32, None),
+        ("sm_90", DType.BF16, DType.FP32),
+    ],
+)
+def test_nothing_is_predicted_beyond_the_model(arch: str, dtype: DType, out: DType | None) -> None:
+    assert prediction_tiles(GemmProblem(64, 64, 64, dtype=dtype, out_dtype=out, arch=arch)) == []
+
+
+def test_the_errors_told_are_those_published() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "evaluator.md").read_text(encoding="utf-8")
+    published = {
+        name: float(mape) for name, mape in re.findall(r"^\| (\w+) \| [\d,]+ \| ([\d.]+)% ", text, re.MULTILINE)
+    }
+    assert published == PUBLISHED_ERROR
+    left_out = re.search(r"predicting it by the other three: (.+?)\.\n", text, re.DOTALL)
+    assert left_out
+    errors = [float(error) for error in re.findall(r"([\d.]+) %", left_out[1])]
+    assert (min(errors), max(errors)) == PUBLISHED_ERROR_UNMEASURED

@@ -1,0 +1,151 @@
+"""Jobs in words, as bars, and as a list."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import Any
+
+import pytest
+
+from app.presenters.compile import Kind, asked_of, choice_of, command_of, problem_of, shape_form, table_form
+from app.presenters.jobs import (
+    ended_badly,
+    job_table,
+    progress_share,
+    progress_text,
+    stage_figure,
+    stage_lines,
+    took_ms,
+)
+from cache_engine.cli import commands
+from cache_engine.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobProgress, JobStage, LostJob
+
+FORM, TABLE = shape_form("sm_90"), table_form("sm_90")
+
+
+def _job(**fields: Any) -> Job:
+    return Job(**{"id": "1f-2e", "command": ["warm", "Qwen3-8B"], "started_at": 1000.0, **fields})
+
+
+def test_each_stage_is_a_bar_that_begins_where_the_one_before_ended() -> None:
+    """One entered twice adds up; the one under way has no length yet."""
+    stages = [JobStage("load", 1.0), JobStage("select", 2.0), JobStage("load", 3.0), JobStage("<b>")]
+    (bars,) = stage_figure(_job(stages=stages)).data
+    assert list(bars.y) == ["select config", "look up", "&lt;b&gt;"]
+    assert list(bars.x) == [2.0, 4.0, 0.0]
+    assert list(bars.base) == [0.0, 2.0, 6.0]
+    assert stage_lines(_job(stages=stages)) == "select config — 2.0 ms\nlook up — 4.0 ms\n<b> — …"
+    assert stage_lines(_job(stages=stages, state=FAILED)).endswith("<b> — not finished")
+
+
+def test_stages_without_end_are_cut_off() -> None:
+    stages = [JobStage(f"{number}" * 500, 1.0) for number in range(5000)]
+    (bars,) = stage_figure(_job(stages=stages)).data
+    assert len(bars.y) < 50
+    assert max(map(len, bars.y)) < 200
+
+
+def test_the_time_left_is_estimated_only_once_there_is_something_to_go_by() -> None:
+    def told(**progress: int) -> str:
+        return progress_text(_job(progress=JobProgress(**progress)), 1030.0)
+
+    assert progress_text(_job(), 1030.0) == "Choosing configs…"
+    assert told(total=20, compiled=2) == "2 of 20 kernels"
+    assert told(total=20, compiled=5, found=4, failed=1) == "10 of 20 kernels; about 30.0 s left at this rate"
+    assert told(total=20, compiled=20) == "20 of 20 kernels"
+    assert progress_text(_job(progress=JobProgress(total=9, found=3), state=CANCELED), 2e9) == "3 of 9 kernels"
+
+
+@pytest.mark.parametrize(
+    ("progress", "share"),
+    [(None, 0.0), (JobProgress(), 0.0), (JobProgress(4, 1, 1), 0.5), (JobProgress(1, 9), 1.0)],
+)
+def test_a_share_is_never_beyond_the_whole(progress: JobProgress | None, share: float) -> None:
+    assert progress_share(_job(progress=progress)) == share
+
+
+def test_a_job_list_tells_state_command_and_duration() -> None:
+    jobs: list[Job | LostJob] = [
+        _job(pid=7),
+        _job(cancel_asked=True),
+        *(_job(state=state, ended_at=1002.0) for state in (DONE, FAILED, DIED, CANCELED)),
+        _job(state=DIED),
+        LostJob("2-a", "the file of job 2-a cannot be read: " + "x" * 1000),
+    ]
+    table = job_table(jobs, 1005.0, UTC)
+    assert [row["State"] for row in table] == [
+        "▶ running", "▶ canceling", "✓ done", "✗ failed", "✗ died", "■ canceled", "✗ died", "? unreadable",
+    ]  # fmt: skip
+    assert [row["Took"] for row in table] == ["5.0 s", "5.0 s", *["2.0 s"] * 4, "–", "–"]
+    assert (table[0]["Open"], table[0]["What"], table[0]["Process"]) == ("/compile?job=1f-2e", "warm Qwen3-8B", 7)
+    assert max(len(row["What"]) for row in table) < 200
+
+
+def test_a_clock_that_was_set_back_makes_no_negative_duration() -> None:
+    assert took_ms(_job(state=DONE, ended_at=900.0), 0.0) == 0.0
+    assert took_ms(_job(state=RUNNING), 1.0) == 0.0
+
+
+def test_each_bad_end_is_told_with_its_cause() -> None:
+    assert ended_badly(_job(state=FAILED, error="why")) == ("The job failed.", "why")
+    assert ended_badly(_job(state=FAILED, error="why", command=["time"]))[0] == "The kernel could not be made."
+    assert "goes on from there" in ended_badly(_job(state=CANCELED))[1]
+    assert "asked for again" in ended_badly(_job(state=CANCELED, command=["compile"]))[1]
+    assert "Killed" in ended_badly(_job(state=DIED, error="Killed"))[1]
+
+
+# ---- Forms ----
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"m": 33, "batch": 3, "dtype": "fp16", "out_dtype": "fp32", "layout": "tn", "arch": "sm_80"},
+        {"epilogue": ["alpha", "beta", "bias", "gelu"], "compiler": "nvcc", "family": "tensor_core", "force": True},
+        {"config": "block_m=128,block_n=128,block_k=32,warps_m=2,warps_n=2,stages=4"},
+    ],
+)
+def test_a_form_is_filled_in_again_from_the_command_it_made(changed: dict[str, Any]) -> None:
+    values = {one.name: one.default for one in FORM} | changed
+    command = command_of("compile", FORM, values)
+    assert asked_of(command, FORM) == values
+    problem, choice = problem_of(values), choice_of(values)
+    assert (problem.m, problem.batch, str(problem.epilogue)) == (
+        values["m"], values["batch"], "+".join(values["epilogue"])
+    )  # fmt: skip
+    assert (choice["config"] is None) == (not values["config"])
+
+
+def test_the_form_of_a_table_is_filled_in_again_too() -> None:
+    values = {one.name: one.default for one in TABLE} | {"arch": ["sm_80", "sm_90"], "tokens": "1,2", "layout": "nn"}
+    command = command_of("warm", TABLE, values)
+    assert command[2:] == ["--layout", "nn", "--arch", "sm_80", "--arch", "sm_90", "--m", "1,2"]
+    assert asked_of(command, TABLE) == values
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [], ["compile"], ["compile", "1", "2"], ["compile", "1", "2", "3", "4"], ["compile", "1", "2", "0"],
+        ["compile", "1", "2", "3", "--batch"], ["compile", "1", "2", "3", "--arch", "../.."],
+        ["compile", "1", "2", "3", "--batch", "9" * 5000], ["compile", "1", "2", "3", "--epilogue", "alpha+<b>"],
+        ["compile", "1", "2", "3", "--debug-dump", "/x"],
+    ],
+)  # fmt: skip
+def test_a_command_that_the_form_would_not_give_is_no_command_of_it(command: list[str]) -> None:
+    assert asked_of(command, FORM) == {}
+
+
+@pytest.mark.parametrize(("verb", "form"), [("compile", FORM), ("warm", TABLE)])
+def test_a_form_asks_all_that_the_command_takes(verb: str, form: Any) -> None:
+    """But for what is no business of a dashboard."""
+    taken = {name for parameter in commands.commands[verb].params for name in parameter.opts if name.startswith("--")}
+    asked = {one.option for one in form if one.option}
+    assert asked <= taken
+    assert taken - asked == {"--json", "--report-to", "--debug-dump" if verb == "compile" else "--jobs"}
+
+
+def test_what_is_rare_is_never_a_size_or_a_type() -> None:
+    assert [one.name for one in FORM if one.rare] == ["epilogue", "compiler", "family", "config", "force"]
+    assert all(one.kind is not Kind.NUMBER for one in FORM if one.rare)
