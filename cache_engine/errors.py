@@ -9,6 +9,7 @@
     │   └── InfeasibleConfig       a kernel config that breaks a limit of its target
     ├── CompileError               the compiler refused the source; carries its log, the source and the flags
     ├── NotCached                  no tier has the kernel, and compiling is switched off
+    ├── NotPermitted               the dashboard does this only for whoever has the admin token or has logged in
     ├── NotHereError               something this machine lacks
     │   ├── CompilerMissing        the compiler is not installed
     │   ├── ToolMissing            an inspection tool (disassembler) is not installed
@@ -88,6 +89,10 @@ class CompileError(GemmCacheError):
 
 class NotCached(GemmCacheError):
     """No tier has the kernel, and compiling is switched off (``enable_jit``)."""
+
+
+class NotPermitted(GemmCacheError):
+    """Whoever asked may not do this; the text says what is missing."""
 
 
 class NotHereError(GemmCacheError):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.errors import UsageError
+from cache_engine.stats import ACTS
 
 if TYPE_CHECKING:
     import duckdb
@@ -156,6 +158,44 @@ def events(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
         "SELECT events.*, kernels.name FROM events LEFT JOIN kernels USING (key) ORDER BY happened_at DESC LIMIT ?",
         [limit],
     )
+
+
+def acts(
+    connection: duckdb.DuckDBPyConnection, kinds: Sequence[str] = ACTS, *, limit: int = 50, offset: int = 0
+) -> list[Row]:
+    """One page of what somebody did to the whole store, of these kinds, the last first."""
+    return _rows(
+        connection,
+        "SELECT happened_at, kind, key, stored_bytes, detail, done_by FROM events WHERE list_contains(?, kind) "
+        "ORDER BY happened_at DESC, kind, detail, key LIMIT ? OFFSET ?",
+        [list(kinds), limit, offset],
+    )
+
+
+def acts_by_kind(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """How many of each kind there are."""
+    found = connection.execute(
+        "SELECT kind, count(*) FROM events WHERE list_contains(?, kind) GROUP BY kind ORDER BY kind", [list(ACTS)]
+    )
+    return dict(found.fetchall())
+
+
+def sums_by_arch(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> list[Row]:
+    """Entries and their bytes for each architecture, of the kernels of these keys that there are."""
+    return _rows(
+        connection,
+        "SELECT arch, count(*) AS entries, sum(stored_bytes) AS stored_bytes FROM kernels "
+        f"WHERE key IN (SELECT unnest(?)) GROUP BY arch ORDER BY {_CAPABILITY}",
+        [list(keys)],
+    )
+
+
+def state(connection: duckdb.DuckDBPyConnection) -> Row:
+    """What the mirror is: its schema's version, its generation, when it was synced, and rows by table."""
+    (row,) = _rows(connection, "SELECT schema_version, generation, synced_at FROM sync_state")
+    tables = ("kernels", "usage", "events", "unreadable")
+    counted = " UNION ALL ".join(f"SELECT '{table}', count(*) FROM {table}" for table in tables)
+    return {**row, "rows": dict(connection.execute(counted).fetchall())}
 
 
 def busiest(connection: duckdb.DuckDBPyConnection, limit: int = 10) -> list[Row]:
