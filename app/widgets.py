@@ -55,6 +55,15 @@ def tiles(shown: list[Tile]) -> None:
                 st.progress(tile.share, text=f"{tile.share:.1%} {tile.share_text}")
 
 
+def paging(total: int, page_rows: int, *, key: str) -> int:
+    """A choice of page where there are several; the number of rows before the chosen one."""
+    pages = max(1, -(-total // page_rows))
+    if st.session_state.get(key, 1) > pages:
+        st.session_state[key] = pages
+    number = st.pagination(pages, key=key) if pages > 1 else 1
+    return (number - 1) * page_rows
+
+
 def kernel_list(rows: list[dict[str, Any]], *, key: str) -> None:
     """A table of kernels."""
     table = kernel_table(rows, context.timezone())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_names_of_this_machine_are_local(host: str) -> None:
         ({"peer": "::ffff:10.0.0.9"}, "another machine"),
     ],
 )
-def test_anything_but_loopback_is_not_local(change: dict[str, str], said: str) -> None:
+def test_anything_but_loopback_is_not_local(change: dict[str, Any], said: str) -> None:
     assert said in why_not_local(replace(HERE, **change))
     assert not _may(replace(HERE, **change))
 

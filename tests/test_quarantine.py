@@ -9,7 +9,9 @@ import pytest
 
 from cache_engine import integrity, quarantine
 from cache_engine.errors import StoreError
+from cache_engine.model.artifact import Blob
 from cache_engine.stats import DISCARD, RESTORE
+from cache_engine.store.codec import decode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
@@ -57,9 +59,7 @@ def test_what_verifies_is_put_back_byte_for_byte(store: DiskStore, journal: Jour
     assert (event.by, event.key, event.stored_bytes) == ("somebody", keys[1], item.stored_bytes)
 
 
-def _blob(files: dict[Path, bytes]) -> object:
-    from cache_engine.store.codec import decode_record
-
+def _blob(files: dict[Path, bytes]) -> Blob:
     key = make_entry(1)[0]
     return decode_record(key, next(data for path, data in files.items() if path.name == f"{key}.json")).blob
 

@@ -7,7 +7,19 @@ from collections.abc import Iterable
 from datetime import tzinfo
 
 from app.presenters.shared import Row, Tile, moment, share
-from cache_engine.stats import CLEAN, CORRUPT, EVICT, IMPORT, PUBLISH, REPAIR, UNPUBLISHED, hit_rate
+from cache_engine.stats import (
+    CLEAN,
+    CORRUPT,
+    DISCARD,
+    EVICT,
+    IMPORT,
+    PUBLISH,
+    REPAIR,
+    RESTORE,
+    SET_ASIDE,
+    UNPUBLISHED,
+    hit_rate,
+)
 from cache_engine.units import counted, human_bytes, human_ms, human_rate
 
 _LATELY_S = 7 * 86_400.0
@@ -21,6 +33,9 @@ EVENTS = {
     CLEAN: "cleaned",
     REPAIR: "repaired",
     IMPORT: "imported",
+    SET_ASIDE: "set aside",
+    RESTORE: "put back from quarantine",
+    DISCARD: "deleted from quarantine",
 }
 
 

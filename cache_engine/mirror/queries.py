@@ -163,7 +163,7 @@ def events(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
 def acts(
     connection: duckdb.DuckDBPyConnection, kinds: Sequence[str] = ACTS, *, limit: int = 50, offset: int = 0
 ) -> list[Row]:
-    """One page of what somebody did to the whole store, of these kinds, the last first."""
+    """One page of what somebody did to the whole store, or of events of these kinds, the last first."""
     return _rows(
         connection,
         "SELECT happened_at, kind, key, stored_bytes, detail, done_by FROM events WHERE list_contains(?, kind) "
@@ -172,12 +172,9 @@ def acts(
     )
 
 
-def acts_by_kind(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """How many of each kind there are."""
-    found = connection.execute(
-        "SELECT kind, count(*) FROM events WHERE list_contains(?, kind) GROUP BY kind ORDER BY kind", [list(ACTS)]
-    )
-    return dict(found.fetchall())
+def events_by_kind(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """How many events of each kind are kept."""
+    return dict(connection.execute("SELECT kind, count(*) FROM events GROUP BY kind ORDER BY kind").fetchall())
 
 
 def sums_by_arch(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> list[Row]:
@@ -187,6 +184,17 @@ def sums_by_arch(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> 
         "SELECT arch, count(*) AS entries, sum(stored_bytes) AS stored_bytes FROM kernels "
         f"WHERE key IN (SELECT unnest(?)) GROUP BY arch ORDER BY {_CAPABILITY}",
         [list(keys)],
+    )
+
+
+def sizes_of(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> list[Row]:
+    """Entries and their bytes for each architecture, of the kernels chosen."""
+    condition, parameters = chosen.where()
+    return _rows(
+        connection,
+        "SELECT arch, count(*) AS entries, sum(stored_bytes) AS stored_bytes FROM kernels "
+        f"WHERE {condition} GROUP BY arch ORDER BY {_CAPABILITY}",
+        parameters,
     )
 
 
