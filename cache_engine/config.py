@@ -43,7 +43,7 @@ class Origin(StrEnum):
 
     DEFAULT = "default"
     ENVIRONMENT = "environment"
-    GIVEN = "given by the program that opened the store"
+    GIVEN = "given at opening"
 
 
 def _setting(default: Any, text: str, *, secret: bool = False) -> Any:

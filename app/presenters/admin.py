@@ -73,7 +73,7 @@ def victim_table(victims: Iterable[Victim], names: dict[str, str], zone: tzinfo)
 def reason_line(victims: Iterable[Victim]) -> str:
     """How many go for which reason, in words."""
     reasons = Counter(victim.reason for victim in victims)
-    return ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+    return ", ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common())
 
 
 def leftover_table(leftovers: Iterable[Leftover]) -> list[Row]:
@@ -247,13 +247,20 @@ def settings_table(settings: Settings, root: Path) -> list[Row]:
     return [
         {
             "Setting": setting.name,
-            "Value": str(root) if setting.name == "dir" else settings.shown(setting.name),
+            "Value": _setting_value(settings, setting.name, root),
             "From": settings.origin(setting.name),
             "Environment": variable(setting.name),
             "What it does": setting.metadata["help"],
         }
         for setting in SETTINGS
     ]
+
+
+def _setting_value(settings: Settings, name: str, root: Path) -> str:
+    if name == "dir":
+        return str(root)
+    shown = settings.shown(name)
+    return f"{human_bytes(getattr(settings, name))} ({shown})" if name.endswith("_bytes") else shown
 
 
 def audit_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:

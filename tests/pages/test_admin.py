@@ -383,8 +383,8 @@ def test_settings_tell_value_origin_variable_and_meaning(
     app = sound(open_page(compiled_store, "admin", tab="Settings"))
     table = _table(app, "Setting").set_index("Setting")
     assert tuple(table.loc["max_entries", ["Value", "From"]]) == ("5000", "default")
-    assert tuple(table.loc["max_bytes", ["Value", "From"]]) == (str(2 * 1024**3), "environment")
-    assert table.loc["enable_caching", "From"].startswith("given by the program")
+    assert tuple(table.loc["max_bytes", ["Value", "From"]]) == ("2.0 GiB (2147483648)", "environment")
+    assert table.loc["enable_caching", "From"] == "given at opening"
     assert tuple(table.loc["dir", ["Value", "Environment"]]) == (str(compiled_store), "GEMM_CACHE_DIR")
     assert table.loc["admin_token", "Value"] == "set"
     assert TOKEN not in str(app)
