@@ -81,6 +81,8 @@ def door() -> bool:
             _draw_token_form()
         if LOGIN in given.asks_for:
             _draw_login()
+        if who.user and st.button("Log out", icon=":material/logout:"):
+            st.logout()
         if not given.asks_for and not who.user:
             st.caption(
                 "Set `GEMM_CACHE_ADMIN_TOKEN` or set up a login before starting the dashboard, or serve it to its own "

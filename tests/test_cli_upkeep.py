@@ -144,6 +144,12 @@ def test_doctor_tells_settings_and_their_origin_but_no_secret(
     assert (settings["admin_token"]["value"], settings["max_bytes"]["origin"]) == ("set", "default")
 
 
+def test_an_address_that_is_not_ours_cannot_be_served(tmp_path: Path) -> None:
+    done = run("dashboard", "--host", "203.0.113.1", store=tmp_path / "store")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "port 8501 of 203.0.113.1 cannot be had" in done.stderr
+
+
 def test_a_sample_is_verified_and_another_version_is_no_damage(compiled_store: Path) -> None:
     assert document("verify", "--sample", "1", store=compiled_store)["checked"] == 4
     assert document("verify", "--sample", "0.0001", store=compiled_store)["checked"] < 4

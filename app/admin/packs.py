@@ -11,6 +11,7 @@ from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from app import context, guard, widgets
 from app.presenters.admin import arch_figure, arch_table, asked_keys, incoming_sums, incoming_table, safe_name
+from app.presenters.shared import Row
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.mirror.queries import KernelFilter
 from cache_engine.model.artifact import Record
@@ -60,8 +61,13 @@ def _draw_export() -> None:
     made: Made | None = st.session_state.get(_MADE)
     if made is None or made.wanted != wanted:
         return
-    for refused in made.exported.refused:
-        st.text(f"Left out: {refused.key[:12]}: {refused.cause}")
+    left_out = made.exported.refused
+    if left_out:
+        st.warning(
+            f"{counted(len(left_out), 'damaged kernel')} left out. Integrity tells more.", icon=":material/warning:"
+        )
+        for refused in left_out[:5]:
+            st.text(f"{refused.key[:12]}: {refused.cause}")
     label = f"Download {counted(made.exported.entries, 'kernel')} ({human_bytes(len(made.data))})"
     st.download_button(
         label, made.data, file_name=f"kernels{SUFFIX}", mime="application/octet-stream", icon=":material/download:"
@@ -92,8 +98,9 @@ def _make(keys: frozenset[str], archs: list[str]) -> Made:
         return Made((keys, tuple(archs)), path.read_bytes(), exported)
 
 
-def _expected(keys: frozenset[str], archs: list[str]) -> list[dict[str, int]]:
-    rows: list[dict[str, int]] = (
+def _expected(keys: frozenset[str], archs: list[str]) -> list[Row]:
+    """What would go into the pack, by target."""
+    rows: list[Row] = (
         context.ask("sums_by_arch", sorted(keys)) if keys else context.ask("sizes_of", KernelFilter(archs=tuple(archs)))
     )
     return rows
