@@ -12,7 +12,7 @@ from cache_engine.engine import Cache, open_cache
 from cache_engine.errors import GemmCacheError, MirrorError
 from cache_engine.inspection import Inspection, inspect
 from cache_engine.jobs import Jobs
-from cache_engine.mirror import queries
+from cache_engine.mirror import evaluation_queries, queries
 from cache_engine.model.artifact import Record
 
 _OLD_ANSWERS = "old answers"
@@ -72,7 +72,8 @@ def _last_answers() -> dict[tuple[str, str, str], tuple[Any, float]]:
 @st.cache_data(show_spinner=False, max_entries=256)
 def _answer(store: str, generation: int, question: str, arguments: Any, options: Any) -> Any:  # noqa: ARG001
     with cache().mirror.read() as connection:
-        return getattr(queries, question)(connection, *arguments, **options)
+        asked = getattr(queries, question, None) or getattr(evaluation_queries, question)
+        return asked(connection, *arguments, **options)
 
 
 @st.cache_data(show_spinner="Disassembling…", max_entries=64)

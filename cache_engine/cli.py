@@ -234,7 +234,9 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
 
 
 @commands.command("bench")
-@click.argument("what", type=click.Choice(["all", "compile", "store", "pages", "evaluator"]), default="all")
+@click.argument(
+    "what", type=click.Choice(["all", "compile", "store", "pages", "evaluator", "dashboard"]), default="all"
+)
 @click.option(
     "--entries",
     type=click.IntRange(10),
@@ -248,7 +250,8 @@ def bench_verb(what: str, entries: int, rows: int, as_json: bool) -> None:
     """Measure speed, each thing beside something known.
 
     compile: NVRTC and NVCC. store: hits, keys, opening, publishing, other caches, bytes on disk. pages: syncing and
-    queries. evaluator: searching, keeping and loading results. all: these, and importing; takes a few minutes.
+    queries. evaluator: searching, keeping and loading results. dashboard: pages in Chromium, with up to ten times the
+    rows mirrored. all: these, and importing; takes some minutes.
     """
     from cache_engine.bench import cases
 

@@ -311,6 +311,8 @@ def _print_predicted(document: Document) -> None:
 
 
 def _print_validated(lines: list[Document]) -> None:
+    from cache_engine.evaluator.validation import range_text
+
     columns = {"GPU": "left", "m": "left"}
     for name in ("rows", "MAPE", "median", "bias", "within 20 %", "roofline MAPE", "its bias", "its within 20 %"):
         columns[name] = "right"
@@ -318,19 +320,13 @@ def _print_validated(lines: list[Document]) -> None:
         columns,
         [
             (
-                line["arch"], _range_text(line["m_from"], line["m_to"]), f"{line['count']:,}",
+                line["arch"], range_text(line["m_from"], line["m_to"]), f"{line['count']:,}",
                 *(f"{line['model'][name]:.1%}" for name in ("mape", "median", "bias", "within_20")),
                 *(f"{line['roofline'][name]:.1%}" for name in ("mape", "bias", "within_20")),
             )
             for line in lines
         ],
     )  # fmt: skip
-
-
-def _range_text(low: int, high: int) -> str:
-    if not high:
-        return "all"
-    return f"{low:,} on" if high >= 10**12 else f"{low:,}–{high:,}"
 
 
 def _problem_text(p: Document) -> str:

@@ -72,6 +72,7 @@ class Settings:
     )
     memory_bytes: int = _setting(GIB // 4, "Size of the in-process memory tier.")
     compression: bool = _setting(True, "Whether compiled code is compressed on disk.")
+    compress_results: bool = _setting(False, "Whether the evaluator's results are compressed on disk.")
     durability: str = _setting("durable", "durable: synced to disk before it counts; fast: left to the kernel.")
     lock_timeout_s: float = _setting(60.0, "Seconds to wait for another process that compiles the same kernel.")
     journal_flush_s: float = _setting(5.0, "Seconds between writes of usage counts to the journal.")

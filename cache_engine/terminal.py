@@ -119,7 +119,8 @@ def print_synced(document: Document) -> None:
     """What ``sync`` took over."""
     print(
         f"{counted(document['added'], 'kernel')} new or changed, {document['removed']:,} gone, "
-        f"{document['unreadable']:,} unreadable, {counted(document['events'], 'event')}; in {human_ms(document['ms'])}."
+        f"{document['unreadable']:,} unreadable, {counted(document['events'], 'event')}, "
+        f"{counted(document['results'], 'evaluation')}; in {human_ms(document['ms'])}."
     )
 
 

@@ -77,7 +77,12 @@ class StoreView:
         from cache_engine.evaluations import Evaluations
 
         s = self.settings
-        return Evaluations(self.layout, durable=s.durability == "durable", lock_timeout_s=s.lock_timeout_s)
+        return Evaluations(
+            self.layout,
+            durable=s.durability == "durable",
+            lock_timeout_s=s.lock_timeout_s,
+            compressed=s.compress_results,
+        )
 
     def find(self, prefix: str) -> Record:
         """The record whose key starts with ``prefix``.

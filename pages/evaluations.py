@@ -1,4 +1,4 @@
-"""Evaluations: how long a shape, or a model's shapes, would take on a chip; two chips side by side; what is kept."""
+"""Evaluations: a shape, or a model's, on one chip or two; measured latencies beside predicted ones; what is kept."""
 
 from __future__ import annotations
 
@@ -7,121 +7,299 @@ from typing import Any
 import streamlit as st
 
 from app import context, widgets
+from app.presenters.evaluation_figures import heat_map_figure, roofline_figure
 from app.presenters.evaluations import (
     CHIPS,
+    LARGEST_DESCRIPTION,
+    Chip,
+    Evaluated,
+    as_csv,
     as_json,
+    chip_table,
+    chip_text,
+    comparison_table,
+    described_chip,
     evaluate_on,
     evaluation_tiles,
     heat_map,
-    heat_map_figure,
+    heat_table,
+    kept_csv,
     kept_table,
     model_problems,
     model_table,
-    roofline_figure,
+    roofline_table,
 )
+from app.presenters.validation import Validation, validation_figure, validation_of, validation_table
 from cache_engine.catalogue import model_shapes
-from cache_engine.errors import GemmCacheError
+from cache_engine.errors import GemmCacheError, InvalidHardware, MirrorError
 from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem
+from cache_engine.mirror.evaluation_queries import EVALUATION_SORTS, EvaluationFilter
 
-ONE, MODEL = "One shape", "A model's shapes"
+ONE, MODEL, MEASURED, KEPT = "One shape", "A model's shapes", "Measured latencies", "Kept results"
 ALONE = "no other"
 LARGEST = min(MAX_DIMENSION, 2**53 - 1)  # what a browser counts exactly
+PAGE_ROWS = 20
+OWN, FILE = "own", "own chip's file"
+COLUMNS = {
+    "Of peak": st.column_config.NumberColumn(format="percent"),
+    "Latency, µs": st.column_config.NumberColumn(format="%.2f"),
+    "Search, ms": st.column_config.NumberColumn(format="%.2f"),
+    "Searched for, s": st.column_config.NumberColumn(format="%.2f"),
+    "Last one": st.column_config.DatetimeColumn(format="distance"),
+    "Last used": st.column_config.DatetimeColumn(format="distance"),
+    "Made": st.column_config.DatetimeColumn(format="distance"),
+}
+NUMBER = st.column_config.NumberColumn(format="%.4g")
+SHARE = st.column_config.NumberColumn(format="percent")
 
-kept_values: Any = {"persist_state": "session"}
+bound: Any = {"bind": "query-params"}
 
 
 @st.cache_data(show_spinner="Evaluating…", max_entries=64)
-def shares_of_peak(problem: EvaluationProblem, chip: str) -> list[list[float]]:
+def shares_of_peak(problem: EvaluationProblem, chip: Chip) -> list[list[float]]:
     """Shares of the peak over m and n; a hundred searches."""
-    return heat_map(problem, CHIPS[chip])
+    return heat_map(problem, chip)
 
 
-def one_shape(names: list[str]) -> None:
+@st.cache_data(show_spinner="Comparing with predictions…", max_entries=4)
+def validated(data: bytes, name: str, kept_out: bool) -> Validation:
+    """Errors of predictions; some seconds for a hundred thousand measurements."""
+    return validation_of(data, name, kept_out=kept_out)
+
+
+def own_chip() -> Chip | None:
+    """A chip by the reader's own description, which travels in the address."""
+    number = st.session_state.setdefault(FILE, 0)
+    with st.expander("A chip of your own", expanded=False, icon=":material/memory_alt:"):
+        st.caption("A JSON file with its fields: of an accelerator, or of a GPU. It becomes a part of the address.")
+        left, right = st.columns(2, vertical_alignment="bottom")
+        uploaded = left.file_uploader("Description, JSON", type="json", key=f"{FILE} {number}", max_upload_size=1)
+        known = right.selectbox("Start from the description of", list(CHIPS), key="e_template")
+        right.download_button(
+            "Download it", chip_text(CHIPS[known]), f"{known}.json", "application/json", on_click="ignore"
+        )
+        chip, refused = None, ""
+        try:
+            text = st.query_params.get(OWN, "") if uploaded is None else uploaded.read(LARGEST_DESCRIPTION + 1)
+            chip = described_chip(text) if text else None
+        except InvalidHardware as error:
+            refused = str(error)
+        if chip is not None:
+            st.query_params[OWN] = chip_text(chip)
+            st.text(f"{chip.name} can be chosen as a chip.")
+        if (refused or chip is not None) and st.button("Forget it", icon=":material/close:", key="e_forget"):
+            st.query_params.pop(OWN, None)
+            st.session_state[FILE] = number + 1
+            st.rerun()
+    if refused:
+        widgets.problem("This chip cannot be.", refused)
+    return chip
+
+
+def evaluate_each(label: str, problem: EvaluationProblem, chips: list[Chip]) -> list[Evaluated]:
+    """A problem on each chip that can take it; of the others it is said why they cannot."""
+    found = []
+    for chip in chips:
+        try:
+            found.append(evaluate_on(kept, label, problem, chip))
+        except GemmCacheError as error:
+            widgets.problem("This cannot be evaluated.", f"{chip.name}: {error}")
+    return found
+
+
+def behind(table: list[dict[str, Any]], name: str) -> None:
+    """The numbers of a plot."""
+    with st.expander("The numbers of this plot", icon=":material/table:"):
+        formats = {column: NUMBER for column in table[0] if column != "n \\ m"} if table else {}
+        st.dataframe(table, hide_index=True, column_config=formats, key=f"numbers-{name}")
+        st.download_button("Download as CSV", as_csv(table), f"{name}.csv", "text/csv", key=f"csv-{name}")
+
+
+def one_shape(chips: list[Chip]) -> None:
     """A shape on each chip: its numbers, the roofline plot, the heat-map."""
     sizes = st.columns(6)
-    m = sizes[0].number_input("m", 1, LARGEST, 4096, key="e_m", **kept_values)
-    n = sizes[1].number_input("n", 1, LARGEST, 7168, key="e_n", **kept_values)
-    k = sizes[2].number_input("k", 1, LARGEST, 2048, key="e_k", **kept_values)
-    batch = sizes[3].number_input("Batch", 1, LARGEST, 1, key="e_batch", **kept_values)
-    dtype = sizes[4].selectbox("Dtype of A and B", list(ITEMSIZE), index=5, key="e_dtype", **kept_values)
-    out_dtype = sizes[5].selectbox("Dtype of C", list(ITEMSIZE), index=5, key="e_out_dtype", **kept_values)
+    m = sizes[0].number_input("m", 1, LARGEST, 4096, key="e_m", **bound)
+    n = sizes[1].number_input("n", 1, LARGEST, 7168, key="e_n", **bound)
+    k = sizes[2].number_input("k", 1, LARGEST, 2048, key="e_k", **bound)
+    batch = sizes[3].number_input("Batch", 1, LARGEST, 1, key="e_batch", **bound)
+    dtype = sizes[4].selectbox("Dtype of A and B", list(ITEMSIZE), index=5, key="e_dtype", **bound)
+    out_dtype = sizes[5].selectbox("Dtype of C", list(ITEMSIZE), index=5, key="e_out_dtype", **bound)
     problem = EvaluationProblem(m, n, k, batch, dtype, out_dtype)
-    evaluated = [evaluate_on(kept, f"{m} × {n} × {k}", problem, CHIPS[name]) for name in names]
+    evaluated = evaluate_each(f"{m} × {n} × {k}", problem, chips)
     for one in evaluated:
         st.subheader(one.chip)
         widgets.tiles(evaluation_tiles(one))
-    plots = st.columns(len(names) + 1)
-    plots[0].plotly_chart(roofline_figure(evaluated), key="roofline")
-    for plot, name in zip(plots[1:], names, strict=True):
-        figure = heat_map_figure(shares_of_peak(problem, name), problem, name)
-        plot.plotly_chart(figure, key=f"heat-{name}")
+    if not evaluated:
+        return
+    if len(evaluated) == 2:
+        st.subheader("Side by side")
+        table = comparison_table(evaluated)
+        formats = {column: NUMBER for column in table[0] if column != "Number"}
+        st.dataframe(table, hide_index=True, column_config=formats, key="e_compared")
+    plots = st.columns(len(evaluated) + 1)
+    with plots[0]:
+        st.plotly_chart(roofline_figure(evaluated), key="roofline")
+        behind(roofline_table(evaluated), "roofline")
+    for plot, one in zip(plots[1:], evaluated, strict=True):
+        with plot:
+            shares = shares_of_peak(problem, one.on)
+            st.plotly_chart(heat_map_figure(shares, k, one.chip), key=f"heat-{one.chip}")
+            behind(heat_table(shares), f"heat-map-{one.chip}")
 
 
-def model(names: list[str]) -> None:
+def model(chips: list[Chip]) -> None:
     """A model's shapes on each chip: a table to take away, and the roofline plot."""
     choices = st.columns(3)
     models = list(dict.fromkeys(shape.model for shape in model_shapes()))
-    chosen = choices[0].selectbox("Model", models, key="e_model", **kept_values)
-    m = choices[1].number_input("m (tokens)", 1, LARGEST, 4096, key="e_tokens", **kept_values)
-    dtype = choices[2].selectbox("Dtype", list(ITEMSIZE), index=5, key="e_model_dtype", **kept_values)
+    chosen = choices[0].selectbox("Model", models, key="e_model", **bound)
+    m = choices[1].number_input("m (tokens)", 1, LARGEST, 4096, key="e_tokens", **bound)
+    dtype = choices[2].selectbox("Dtype", list(ITEMSIZE), index=5, key="e_model_dtype", **bound)
     problems = model_problems(model_shapes(chosen), m, dtype)
+    able = [one.on for operation, _, problem in problems[:1] for one in evaluate_each(operation, problem, chips)]
+    if not able:
+        return
     rows = [
-        (
-            operation,
-            layers,
-            [evaluate_on(kept, operation, problem, CHIPS[name]) for name in names],
-        )
+        (operation, layers, [evaluate_on(kept, operation, problem, chip) for chip in able])
         for operation, layers, problem in problems
     ]
     table = model_table(rows)
-    formats = {f"{name}, of peak": st.column_config.NumberColumn(format="percent") for name in names}
-    formats |= {f"{name}, µs": st.column_config.NumberColumn(format="%.2f") for name in names}
-    formats |= {f"{name}, a pass, ms": st.column_config.NumberColumn(format="%.3f") for name in names}
+    formats = {f"{chip.name}, of peak": SHARE for chip in able}
+    formats |= {f"{chip.name}, µs": st.column_config.NumberColumn(format="%.2f") for chip in able}
+    formats |= {f"{chip.name}, a pass, ms": st.column_config.NumberColumn(format="%.3f") for chip in able}
     st.dataframe(table, hide_index=True, column_config=formats, key="e_table")
-    st.download_button("Download as JSON", as_json(table), f"{chosen}-{m}.json", "application/json")
+    with st.container(horizontal=True):
+        st.download_button("Download as CSV", as_csv(table), f"{chosen}-{m}.csv", "text/csv")
+        st.download_button("Download as JSON", as_json(table), f"{chosen}-{m}.json", "application/json")
     points = [evaluated for _, _, on in rows for evaluated in on]
     st.plotly_chart(roofline_figure(points), key="model-roofline")
+    behind(roofline_table(points), "model-roofline")
+
+
+def measured_latencies() -> None:
+    """Latencies that the reader measured on GPUs, beside what the GPU model and roofline say."""
+    st.caption("A CSV with the columns arch (such as H100), M, N, K and latency_us; others are passed over.")
+    left, right = st.columns([3, 1], vertical_alignment="bottom")
+    uploaded = left.file_uploader("Measurements", type=["csv", "gz"], key="e_measured", max_upload_size=50)
+    kept_out = right.toggle("Only (N, K) that no fit has seen", key="e_kept_out", **bound)
+    if uploaded is None:
+        st.info("Choose a file. It is compared here and kept nowhere.")
+        return
+    try:
+        found = validated(uploaded.getvalue(), uploaded.name, kept_out)
+    except GemmCacheError as error:
+        widgets.problem("This file cannot be compared.", str(error))
+        return
+    if not found.points:
+        st.info("Every (N, K) in this file is one that the model was fitted on.")
+        return
+    st.text(f"{found.count:,} measurements of {uploaded.name}")
+    table = validation_table(found.lines)
+    formats = {column: SHARE for column in table[0] if column not in ("GPU", "m", "Rows")}
+    st.dataframe(table, hide_index=True, column_config=formats, height="content", key="e_errors")
+    st.download_button("Download as CSV", as_csv(table), "errors.csv", "text/csv", key="csv-errors")
+    st.plotly_chart(validation_figure(found.points), key="scatter")
+    if len(found.points) < found.count:
+        st.caption(f"{len(found.points):,} of them are drawn, evenly chosen.")
+    behind(found.points, "predictions")
 
 
 def what_is_kept() -> None:
-    """Accelerators with results, and their interchange files."""
-    st.subheader("Kept results")
-    summaries = kept.summaries()
-    if not summaries:
+    """Accelerators with results, their interchange files, and the results page by page."""
+    kept.flush()
+    try:
+        chips = context.ask("accelerators")
+    except MirrorError as error:
+        widgets.problem("The list of kept results cannot be read just now.", str(error))
+        chips = [{"fingerprint": fingerprint, "chip": "", "error": ""} for fingerprint in kept.fingerprints()]
+        export_results(chips)
+        return
+    if not chips:
         st.info("No results are kept yet. Those of accelerators are; predicting a GPU takes no search.")
         return
-    table = kept_table(summaries, context.timezone())
-    st.dataframe(
-        table,
-        hide_index=True,
-        column_config={"Last one": st.column_config.DatetimeColumn(format="distance")},
-        key="e_kept",
-    )
-    there = [row["arch_fingerprint"] for row in summaries if "error" not in row]
+    st.dataframe(chip_table(chips, context.timezone()), hide_index=True, column_config=COLUMNS, key="e_chips")
+    export_results(chips)
+    list_results({f"{chip['chip']} {chip['fingerprint'][:8]}": chip["fingerprint"] for chip in chips})
+
+
+def export_results(chips: list[dict[str, Any]]) -> None:
+    """The interchange file of an accelerator."""
+    there = {
+        f"{chip['chip']} {chip['fingerprint'][:12]}".strip(): chip["fingerprint"] for chip in chips if not chip["error"]
+    }
     if there:
-        labels = {
-            row["arch_fingerprint"]: f"{row['chip']} ({row['arch_fingerprint'][:8]})"
-            for row in summaries
-            if "error" not in row
-        }
-        chosen = st.selectbox("Export the results of", there, format_func=lambda found: labels[found], key="e_export")
-        st.download_button(
-            "Export", lambda: kept.export(chosen), f"gemm_cache_{chosen}.json", "application/json", on_click="ignore"
-        )
+        with st.container(horizontal=True, vertical_alignment="bottom"):
+            chosen = there[st.selectbox("Interchange file of", list(there), key="e_export", width=300)]
+            name = f"gemm_cache_{chosen}.json"
+            st.download_button("Export", lambda: kept.export(chosen), name, "application/json", on_click="ignore")
+
+
+def list_results(chips: dict[str, str]) -> None:
+    """Kept results, searched, filtered, sorted and paged."""
+    st.subheader("Results")
+    search, sort, order = st.columns([6, 2, 1], vertical_alignment="bottom")
+    text = search.text_input(
+        "Sizes",
+        key="e_q",
+        type="search",
+        live=True,
+        placeholder="7168, or m×n×k with * for any: 64x*x7168",
+        max_chars=100,
+        **bound,
+    )
+    sorted_by = sort.selectbox("Sort by", list(EVALUATION_SORTS), key="e_sort", **bound)
+    ascending = order.toggle("Ascending", key="e_asc", **bound)
+    left, right = st.columns(2)
+    of = left.multiselect("Chips", list(chips), key="e_of", **bound)
+    dtypes = right.multiselect("Dtypes", context.ask("evaluation_dtypes"), key="e_dtypes", **bound)
+    wanted = EvaluationFilter(text or "", tuple(chips[name] for name in of), tuple(dtypes))
+
+    # A page number of another list would show the wrong part of this one, or none.
+    listed = (wanted, sorted_by, ascending)
+    if st.session_state.get("e_listed", listed) != listed:
+        st.session_state["e_page"] = 1
+    st.session_state["e_listed"] = listed
+    total = context.ask("count_evaluations", wanted)
+    pages = max(1, -(-total // PAGE_ROWS))
+    if st.session_state.get("e_page", 1) > pages:
+        st.session_state["e_page"] = pages
+    caption, turning = st.columns([3, 2], vertical_alignment="center")
+    number = turning.pagination(pages, key="e_page", **bound) if pages > 1 else 1
+    offset = (number - 1) * PAGE_ROWS
+    rows = context.ask("evaluations", wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=offset)
+    if not rows:
+        st.info("No result matches. Take a word or a filter away.")
+        return
+    caption.caption(f"{offset + 1:,}–{offset + len(rows):,} of {total:,}.")
+    table = kept_table(rows, context.timezone())
+    st.dataframe(table, hide_index=True, column_config=COLUMNS, height="content", key="e_results")
+    mirror = context.cache().mirror
+    st.download_button(
+        "Download all as CSV",
+        lambda: kept_csv(mirror, wanted, sorted_by, descending=not ascending),
+        "evaluations.csv",
+        "text/csv",
+        on_click="ignore",
+    )
 
 
 st.title("Evaluations")
 kept = context.cache().evaluations
 st.caption("Predicted, not measured: accelerators by the core-grid model, GPUs by a model calibrated on measurements.")
 
-first, second, what = st.columns(3)
-chip = first.selectbox("Chip", list(CHIPS), index=list(CHIPS).index("SG2262"), key="e_chip", **kept_values)
-other = second.selectbox("Beside", [ALONE, *CHIPS], key="e_other", **kept_values)
-kind = what.segmented_control("Evaluate", [ONE, MODEL], default=ONE, required=True, key="e_kind")
-chosen_chips = list(dict.fromkeys(name for name in (chip, other) if name in CHIPS))
-try:
-    (one_shape if kind == ONE else model)(chosen_chips)
-except GemmCacheError as error:
-    widgets.problem("This cannot be evaluated.", str(error))
-kept.flush()
-what_is_kept()
+kind = st.segmented_control("Show", [ONE, MODEL, MEASURED, KEPT], default=ONE, required=True, key="e_kind", **bound)
+if kind == MEASURED:
+    measured_latencies()
+elif kind == KEPT:
+    what_is_kept()
+else:
+    choice = st.container()
+    own = own_chip()
+    names = {**CHIPS, **({} if own is None else {own.name: own})}
+    first, second = choice.columns(2)
+    chip = first.selectbox("Chip", list(names), index=list(CHIPS).index("SG2262"), key="e_chip", **bound)
+    other = second.selectbox("Beside", [ALONE, *names], key="e_other", **bound)
+    chosen_chips = [names[name] for name in dict.fromkeys((chip, other)) if name in names]
+    try:
+        (one_shape if kind == ONE else model)(chosen_chips)
+    except GemmCacheError as error:
+        widgets.problem("This cannot be evaluated.", str(error))

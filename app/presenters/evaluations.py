@@ -1,23 +1,28 @@
-"""Evaluations as tables and figures. No Streamlit here, so all of it can be tested plainly."""
+"""Evaluations as numbers, tables and files. No Streamlit here, so all of it can be tested plainly."""
 
 from __future__ import annotations
 
-import html
 import json
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import tzinfo
 
-import plotly.graph_objects as go
+import msgspec
 
-from app.presenters.shared import COLOURS, Row, Tile, moment
+from app.presenters.downloads import MOST_ROWS, csv_file
+from app.presenters.shared import Row, Tile, dtypes, moment
 from cache_engine.catalogue import ModelShape
+from cache_engine.errors import InvalidHardware
 from cache_engine.evaluations import Evaluations
+from cache_engine.evaluator.chips import chip_of
 from cache_engine.evaluator.cost import Evaluation
 from cache_engine.evaluator.gpu import GPUS, Gpu, Prediction, predict
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate
+from cache_engine.mirror.evaluation_queries import EvaluationFilter, evaluations
+from cache_engine.mirror.sync import Mirror
 from cache_engine.units import human_bytes
 
 Chip = Hardware | Gpu
@@ -27,15 +32,26 @@ CHIPS: dict[str, Chip] = {**PRESETS, **GPUS}
 HEAT_SIZES = tuple(2**power for power in range(4, 15))
 """m and n of the heat-map: 16 to 16384."""
 
+LARGEST_DESCRIPTION = 4096
+"""Bytes of a chip's description, which travels in the address."""
+
+# Names stand in headings too, and none of these makes markup there.
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 .+-]|(?<=[A-Za-z0-9])_(?=[A-Za-z0-9]))*", re.ASCII)
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
     """A problem on a chip, as far as both evaluators can tell."""
 
     label: str
-    chip: str
+    on: Chip
     problem: EvaluationProblem
     result: Evaluation | Prediction
+
+    @property
+    def chip(self) -> str:
+        """The chip's name."""
+        return self.on.name
 
     @property
     def flops_rate(self) -> float:
@@ -43,16 +59,54 @@ class Evaluated:
         return self.problem.flops / (self.result.latency_us * 1e-6)
 
     @property
+    def intensity(self) -> float:
+        """Floating-point operations per byte, each operand moved once."""
+        return self.problem.flops / self.problem.moved_bytes
+
+    @property
     def utilization(self) -> float:
         """Share of the chip's peak."""
-        return self.flops_rate / CHIPS[self.chip].peak_flops
+        return self.flops_rate / self.on.peak_flops
+
+    @property
+    def bound_by(self) -> str:
+        """What roofline says it is limited by."""
+        return "computing" if self.intensity >= self.on.peak_flops / self.on.dram_bandwidth else "moving data"
+
+
+def described_chip(text: str | bytes) -> Chip:
+    """The chip that a JSON text describes, an accelerator or, with a field ``sms``, a GPU.
+
+    Raises:
+        InvalidHardware: naming the field that is missing, unknown, contradictory or out of range, or a name taken.
+    """
+    if len(text) > LARGEST_DESCRIPTION:
+        raise InvalidHardware(f"the description is longer than {LARGEST_DESCRIPTION:,} bytes")
+    try:
+        description = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise InvalidHardware(f"the description is no JSON: {error}") from error
+    chip = chip_of(description, "the description")
+    if _NAME.fullmatch(chip.name) is None:
+        raise InvalidHardware(
+            f"name is {chip.name!r}; here it may have letters, digits, spaces, . + - and, between letters or digits, _"
+        )
+    known = CHIPS.get(chip.name)
+    if known is not None and known != chip:
+        raise InvalidHardware(f"name is {chip.name!r}, which is another chip's; give yours a name of its own")
+    return chip
+
+
+def chip_text(chip: Chip) -> str:
+    """A chip's description, as ``described_chip`` takes it, in few characters."""
+    return json.dumps(asdict(chip), separators=(",", ":"), ensure_ascii=False)
 
 
 def evaluate_on(kept: Evaluations, label: str, problem: EvaluationProblem, chip: Chip) -> Evaluated:
     """A problem on a chip; what takes a search is kept."""
     if isinstance(chip, Gpu):
-        return Evaluated(label, chip.name, problem, predict(problem, chip))
-    return Evaluated(label, chip.name, problem, kept.evaluate(problem, chip).evaluation)
+        return Evaluated(label, chip, problem, predict(problem, chip))
+    return Evaluated(label, chip, problem, kept.evaluate(problem, chip).evaluation)
 
 
 def model_problems(shapes: Iterable[ModelShape], m: int, dtype: str) -> list[tuple[str, int, EvaluationProblem]]:
@@ -90,6 +144,22 @@ def evaluation_tiles(evaluated: Evaluated) -> list[Tile]:
     ]
 
 
+def comparison_table(evaluated: Sequence[Evaluated]) -> list[Row]:
+    """One problem on two chips, number by number, and how many times the first's the second's is."""
+    first, second = evaluated
+    numbers = (
+        ("Latency, µs", [one.result.latency_us for one in evaluated]),
+        ("Rate, TFLOP/s", [one.flops_rate / 1e12 for one in evaluated]),
+        ("Of the peak, %", [100 * one.utilization for one in evaluated]),
+        ("Peak, TFLOP/s", [one.on.peak_flops / 1e12 for one in evaluated]),
+        ("DRAM, TB/s", [one.on.dram_bandwidth / 1e12 for one in evaluated]),
+    )
+    return [
+        {"Number": name, first.chip: values[0], second.chip: values[1], "Second / first": values[1] / values[0]}
+        for name, values in numbers
+    ]
+
+
 def model_table(rows: Sequence[tuple[str, int, Sequence[Evaluated]]]) -> list[Row]:
     """A model's products, a line each, with the latency on every chip and in one pass."""
     return [
@@ -107,82 +177,103 @@ def model_table(rows: Sequence[tuple[str, int, Sequence[Evaluated]]]) -> list[Ro
     ]
 
 
-def roofline_figure(points: Sequence[Evaluated]) -> go.Figure:
-    """Each problem's predicted rate over its flops per byte, under the roof of its chip."""
-    figure = go.Figure()
-    intensities = [point.problem.flops / point.problem.moved_bytes for point in points]
-    ridges = [CHIPS[point.chip].peak_flops / CHIPS[point.chip].dram_bandwidth for point in points]
-    low, high = min(*intensities, *ridges) / 8, max(*intensities, *ridges) * 4
-    for index, name in enumerate(dict.fromkeys(point.chip for point in points)):
-        chip, colour = CHIPS[name], COLOURS[index % len(COLOURS)]
-        ridge = chip.peak_flops / chip.dram_bandwidth
-        roof_x = [low, ridge, high]
-        roof_y = [min(chip.peak_flops, chip.dram_bandwidth * x) / 1e12 for x in roof_x]
-        figure.add_scatter(x=roof_x, y=roof_y, mode="lines", line={"color": colour}, name=f"roof of {name}")
-        on = [(x, point) for x, point in zip(intensities, points, strict=True) if point.chip == name]
-        figure.add_scatter(
-            x=[x for x, _ in on],
-            y=[point.flops_rate / 1e12 for _, point in on],
-            mode="markers",
-            marker={"color": colour, "size": 9},
-            name=name,
-            text=[html.escape(point.label) for _, point in on],
-            hovertemplate="%{text}<br>%{y:.1f} TFLOP/s at %{x:.1f} flops per byte<extra></extra>",
-        )
-    figure.update_layout(title="Roofline", margin={"l": 10, "r": 10, "t": 40, "b": 10}, height=420)
-    figure.update_xaxes(type="log", title="flops per byte moved once")
-    figure.update_yaxes(type="log", title="TFLOP/s, predicted")
-    return figure
-
-
 def heat_map(problem: EvaluationProblem, chip: Chip) -> list[list[float]]:
     """Share of the peak for each n (rows) and m (columns) of ``HEAT_SIZES``, all else as in the problem."""
 
     def share(m: int, n: int) -> float:
         one = EvaluationProblem(m, n, problem.k, problem.batch, problem.dtype, problem.out_dtype)
         result = predict(one, chip) if isinstance(chip, Gpu) else evaluate(one, chip)
-        return Evaluated("", chip.name, one, result).utilization
+        return Evaluated("", chip, one, result).utilization
 
     return [[share(m, n) for m in HEAT_SIZES] for n in HEAT_SIZES]
 
 
-def heat_map_figure(shares: Sequence[Sequence[float]], problem: EvaluationProblem, chip: str) -> go.Figure:
-    """The heat-map, sizes evenly spaced."""
-    sizes = [f"{size}" for size in HEAT_SIZES]
-    figure = go.Figure(
-        go.Heatmap(
-            x=sizes,
-            y=sizes,
-            z=[[100 * share for share in row] for row in shares],
-            zmin=0,
-            zmax=100,
-            colorscale="Viridis",
-            colorbar={"title": "% of peak"},
-            hovertemplate="m %{x}, n %{y}: %{z:.1f} %<extra></extra>",
-        )
-    )
-    title = f"Share of {chip}'s peak, k = {problem.k:,}"
-    figure.update_layout(title=title, margin={"l": 10, "r": 10, "t": 40, "b": 10}, height=420)
-    figure.update_xaxes(title="m", type="category")
-    figure.update_yaxes(title="n", type="category")
-    return figure
+def heat_table(shares: Sequence[Sequence[float]]) -> list[Row]:
+    """The numbers behind a heat-map, in percent: a line for each n, a column for each m."""
+    return [
+        {"n \\ m": n, **{f"{m}": 100 * share for m, share in zip(HEAT_SIZES, row, strict=True)}}
+        for n, row in zip(HEAT_SIZES, shares, strict=True)
+    ]
 
 
-def kept_table(summaries: Iterable[Row], zone: tzinfo) -> list[Row]:
+def roofline_table(points: Sequence[Evaluated]) -> list[Row]:
+    """The numbers behind a roofline plot."""
+    return [
+        {
+            "Shape": point.label,
+            "Chip": point.chip,
+            "Flops per byte": point.intensity,
+            "TFLOP/s": point.flops_rate / 1e12,
+            "Roof, TFLOP/s": min(point.on.peak_flops, point.on.dram_bandwidth * point.intensity) / 1e12,
+            "Limited by": point.bound_by,
+        }
+        for point in points
+    ]
+
+
+def chip_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
     """Accelerators with kept results, a line each."""
     return [
         {
-            "Fingerprint": row["arch_fingerprint"][:12],
-            "Chip": row.get("error") or row["chip"],
-            "Results": row.get("total_entries"),
-            "Hits": row.get("cache_hits"),
-            "Misses": row.get("cache_misses"),
-            "Last one": moment(row.get("last_updated", 0.0), zone),
+            "Fingerprint": row["fingerprint"][:12],
+            "Chip": row["error"] or row["chip"],
+            "Results": row["results"],
+            "Damaged": row["damaged"] + row["damaged_lines"],
+            "Hits": row["hits"],
+            "Misses": row["misses"],
+            "Searched for, s": row["search_hours"] * 3600,
+            "Last one": moment(row["last_updated"], zone),
         }
-        for row in summaries
+        for row in rows
     ]
+
+
+def kept_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
+    """Kept results as the list shows them."""
+    return [
+        {
+            "Chip": row["chip"] or row["fingerprint"][:12],
+            "m × n × k": f"{row['m']} × {row['n']} × {row['k']}",
+            "Batch": row["batch"],
+            "Dtype": dtypes(row),
+            "Searched": _searched(row),
+            "Latency, µs": row["latency_us"],
+            "Of peak": row["utilization"],
+            "Tile": row["tile"],
+            "Order": row["loop_order"],
+            "Partition": row["partition"],
+            "Search, ms": row["search_ms"],
+            "Made": moment(row["made_at"], zone),
+            "Last used": moment(row["last_used_at"], zone),
+        }
+        for row in rows
+    ]
+
+
+def _searched(row: Row) -> str:
+    searched = [name for name in ("tile", "partition") if row[f"{name}_search"]]
+    costs = ["partial sums"] if row["reduce_partial_sums"] else []
+    rate = [f"rate × {row['compute_rate']:g}"] if row["compute_rate"] != 1 else []
+    return ", ".join([" and ".join(searched) or "nothing", *costs, *rate])
 
 
 def as_json(rows: Sequence[Row]) -> str:
     """A table as a JSON document, to be downloaded."""
     return json.dumps(rows, indent=1, ensure_ascii=False)
+
+
+def as_csv(rows: Sequence[Row]) -> bytes:
+    """A table as CSV, without formulas, to be downloaded."""
+    import pyarrow
+
+    return csv_file(pyarrow.Table.from_pylist(list(rows)).to_reader())
+
+
+def kept_csv(mirror: Mirror, chosen: EvaluationFilter, sort: str, *, descending: bool) -> bytes:
+    """Kept results as CSV, every column, at most ``MOST_ROWS``.
+
+    Raises:
+        MirrorError: when the mirror cannot be read.
+    """
+    with mirror.read() as connection:
+        return as_csv(evaluations(connection, chosen, sort=sort, descending=descending, limit=MOST_ROWS))

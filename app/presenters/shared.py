@@ -12,7 +12,7 @@ from typing import Any
 Row = dict[str, Any]
 
 # Okabe and Ito's colours, which most colour-blind readers tell apart, the accent first.
-COLOURS = ("#4d8b00", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9")
+COLOURS = ("#437a00", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9")
 GREY = "#9a9a9a"
 
 

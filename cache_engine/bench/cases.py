@@ -8,14 +8,26 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from cache_engine.bench import compiling, evaluating, footprint, hits, opening, pages, peers, publishing, warming
+from cache_engine.bench import (
+    compiling,
+    dashboard,
+    evaluating,
+    footprint,
+    hits,
+    opening,
+    pages,
+    peers,
+    publishing,
+    warming,
+)
 from cache_engine.bench.results import Report, Result
 from cache_engine.bench.timing import medians
 from cache_engine.engine import open_cache
 
-ALL, COMPILE, STORE, PAGES, EVALUATOR = "all", "compile", "store", "pages", "evaluator"
-SETS = (ALL, COMPILE, STORE, PAGES, EVALUATOR)
-"""Everything, the compilers, the store beside its peers, what the pages wait for, or the evaluator."""
+ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD = "all", "compile", "store", "pages", "evaluator", "dashboard"
+SETS = (ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD)
+"""Everything, the compilers, the store beside its peers, what the pages wait for, the evaluator, or the
+dashboard in a browser."""
 
 
 def run(report: Report, chosen: str, entries: int, rows: int) -> None:
@@ -40,6 +52,9 @@ def run(report: Report, chosen: str, entries: int, rows: int) -> None:
             pages.asking(report, place, rows)
         if chosen in (ALL, EVALUATOR):
             evaluating.evaluating(report, place / "evaluator", entries)
+        if chosen in (ALL, DASHBOARD):
+            for mirrored in (entries, rows, 10 * rows):
+                dashboard.dashboard(report, place / f"dashboard-{mirrored}", mirrored)
 
 
 def _store(report: Report, place: Path, entries: int) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cache_engine.bench.population import FIRST_MADE_AT, add_entries, add_records
+from cache_engine.bench.population import FIRST_MADE_AT, add_entries, add_records, settle
 from cache_engine.bench.results import Report
 from cache_engine.bench.timing import compare
 from cache_engine.engine import Cache, open_cache
@@ -27,7 +27,7 @@ def syncing(report: Report, place: Path, entries: int) -> None:
         read = partial(_read_all, paths)
         name = f"sync of {entries:,} new records"
         report(compare(name, sync, "reading their files", read, goal_seconds=goal, samples=3))
-        _settle(cache)
+        settle(cache)
         cache.mirror.sync()
         report(compare("sync with nothing new", cache.mirror.sync, "listing a folder", _lister(cache), samples=50))
 
@@ -39,13 +39,6 @@ def _read_all(paths: list[Path]) -> None:
 
 def _lister(cache: Cache) -> Callable[[], object]:
     return partial(os.listdir, cache.layout.metadata)
-
-
-def _settle(cache: Cache) -> None:
-    """Lets the folders look as if they had last changed a minute ago, as in a store that is at rest."""
-    for shard in cache.layout.metadata.iterdir():
-        status = shard.stat()
-        os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns - 60 * 10**9))
 
 
 def asking(report: Report, place: Path, rows: int) -> None:

@@ -106,6 +106,7 @@ class Evaluations:
         durable: bool = True,
         lock_timeout_s: float = 60.0,
         save_later: bool = False,
+        compressed: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Opens nothing yet.
@@ -113,9 +114,11 @@ class Evaluations:
         Args:
             durable: whether results are on disk before they count as kept.
             save_later: whether results are written in batches, by a thread, rather than before they are handed out.
+            compressed: whether files are written compressed; read they are in both forms.
         """
         self._layout = layout
-        self._durable, self._lock_timeout_s, self._later, self._now = durable, lock_timeout_s, save_later, now
+        self._later, self._now = save_later, now
+        self._file = partial(ResultFile, layout, durable=durable, lock_timeout_s=lock_timeout_s, compressed=compressed)
         self._forget_end: Callable[[], None] = lambda: None
         self._start()
         renew_after_fork(self)
@@ -351,9 +354,6 @@ class Evaluations:
         if found is None:
             found = ResultSet(self._file(empty_snapshot(MODEL_VERSION, EVALUATOR, fingerprint, {})), self._now)
         return found
-
-    def _file(self, new: Snapshot) -> ResultFile:
-        return ResultFile(self._layout, new, durable=self._durable, lock_timeout_s=self._lock_timeout_s)
 
     def _start_saver(self) -> None:
         if self._saver is None:

@@ -25,19 +25,30 @@ def load_chip(name_or_file: str | Path) -> Hardware | Gpu:
     name = str(name_or_file).upper()
     if name in PRESETS:
         return PRESETS[name]
-    from cache_engine.evaluator.gpu import GPUS, Gpu  # brings in NumPy
+    from cache_engine.evaluator.gpu import GPUS  # brings in NumPy
 
     if name in GPUS:
         return GPUS[name]
     path = Path(name_or_file)
     description = _read(path)
     try:
-        if isinstance(description, dict) and "sms" in description:
-            return Gpu.from_dict(description, str(path))
-        return Hardware.from_dict(description, str(path))
+        return chip_of(description, str(path))
     except InvalidHardware as error:
         text = str(error)
         raise InvalidHardware(text if text.startswith(str(path)) else f"{path}: {text}") from error
+
+
+def chip_of(description: Any, source: str) -> Hardware | Gpu:
+    """The chip that a JSON object describes; one with a field ``sms`` is a GPU.
+
+    Raises:
+        InvalidHardware: naming the field that cannot be right.
+    """
+    if isinstance(description, dict) and "sms" in description:
+        from cache_engine.evaluator.gpu import Gpu
+
+        return Gpu.from_dict(description, source)
+    return Hardware.from_dict(description, source)
 
 
 def load_hardware(name_or_file: str | Path) -> Hardware:

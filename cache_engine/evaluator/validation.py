@@ -6,6 +6,7 @@ import csv
 import gzip
 import hashlib
 import math
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ M_RANGES = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 4096), (4097, 10**
 
 _COLUMNS = ("arch", "M", "N", "K", "latency_us")
 _BATCH = 20_000
+_MOST_LINES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,37 +92,60 @@ def read_measurements(path: Path) -> list[Measurements]:
     Raises:
         UsageError: naming the line that cannot be right, or what is missing.
     """
+    with _open(path) as file:
+        return parse_measurements(file, str(path))
+
+
+def parse_measurements(file: IO[str], source: str) -> list[Measurements]:
+    """The same, of a file that is open; raises as ``read_measurements``, or when it has more than a million lines."""
     rows: dict[str, list[tuple[float, ...]]] = {}
     try:
-        with _open(path) as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise UsageError(f"{path} lacks the column {missing[0]}; it needs: {', '.join(_COLUMNS)}")
-            for number, row in enumerate(reader, start=2):
-                name = str(row["arch"]).upper().removesuffix("_SXM")
-                if name not in GPUS:
-                    known = ", ".join(GPUS)
-                    raise InvalidHardware(f"{path}, line {number}: unknown arch {row['arch']!r}; use one of: {known}")
-                rows.setdefault(name, []).append(_numbers(row, f"{path}, line {number}"))
-    except (csv.Error, UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
-        raise UsageError(f"{path} cannot be read as CSV: {error}") from error
+        reader = csv.DictReader(file)
+        missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise UsageError(f"{source} lacks the column {missing[0]}; it needs: {', '.join(_COLUMNS)}")
+        for number, row in enumerate(reader, start=2):
+            if number > _MOST_LINES:
+                raise UsageError(f"{source} has more than {_MOST_LINES:,} lines; validate it in parts")
+            name = str(row["arch"]).upper().removesuffix("_SXM")
+            if name not in GPUS:
+                known = ", ".join(GPUS)
+                raise InvalidHardware(
+                    f"{source}, line {number}: unknown arch {str(row['arch'])[:40]!r}; use one of: {known}"
+                )
+            rows.setdefault(name, []).append(_numbers(row, f"{source}, line {number}"))
+    except (csv.Error, UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UsageError(f"{source} cannot be read as CSV: {error}") from error
     if not rows:
-        raise UsageError(f"{path} has no measurements")
+        raise UsageError(f"{source} has no measurements")
     return [Measurements(GPUS[name], *np.array(values).T) for name, values in rows.items()]
 
 
 def validate(measured: Measurements) -> Iterator[Validated]:
     """Errors on a GPU in all, then by range of m."""
-    calibrated_on, parameters = parameters_of(measured.gpu)
-    parts = [measured.only(slice(at, at + _BATCH)) for at in range(0, len(measured.m), _BATCH)]
-    predicted = np.concatenate([latencies_us(parameters, part.gpu, part.m, part.n, part.k) for part in parts])
+    calibrated_on, _ = parameters_of(measured.gpu)
+    predicted = predictions(measured)
     roofline = roofline_us(measured.gpu, measured.m, measured.n, measured.k)
     for low, high in ((0, 0), *M_RANGES):
         chosen = (measured.m >= low) & (measured.m <= high) if high else np.ones_like(measured.m, dtype=bool)
         if chosen.any():
             model, plain = (_errors(times[chosen] / measured.latency_us[chosen] - 1) for times in (predicted, roofline))
             yield Validated(measured.gpu.name, low, high, int(chosen.sum()), calibrated_on, model, plain)
+
+
+def range_text(m_from: int, m_to: int) -> str:
+    """A range of m in words, as of a ``Validated``."""
+    if not m_to:
+        return "all"
+    return f"{m_from:,} on" if m_to >= M_RANGES[-1][1] else f"{m_from:,}–{m_to:,}"
+
+
+def predictions(measured: Measurements) -> Floats:
+    """What the model says each of them takes, in microseconds."""
+    _, parameters = parameters_of(measured.gpu)
+    parts = [measured.only(slice(at, at + _BATCH)) for at in range(0, len(measured.m), _BATCH)]
+    predicted = [latencies_us(parameters, part.gpu, part.m, part.n, part.k) for part in parts]
+    return np.concatenate(predicted) if predicted else np.zeros(0)
 
 
 def _errors(errors: Floats) -> Errors:

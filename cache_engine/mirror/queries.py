@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.errors import UsageError
+from cache_engine.mirror.rows import fetch as _rows
 from cache_engine.stats import ACTS
 
 if TYPE_CHECKING:
@@ -235,9 +236,3 @@ def architecture_families(connection: duckdb.DuckDBPyConnection) -> list[Row]:
         "SELECT arch, family, dtype, count(*) AS entries FROM kernels GROUP BY arch, family, dtype "
         f"ORDER BY {_CAPABILITY}, family, dtype",
     )
-
-
-def _rows(connection: duckdb.DuckDBPyConnection, sql: str, parameters: list[Any] | None = None) -> list[Row]:
-    cursor = connection.execute(sql, parameters or [])
-    names = [column[0] for column in cursor.description or []]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

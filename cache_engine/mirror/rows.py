@@ -35,6 +35,15 @@ def kernel_row(record: Record, stamp: str) -> Row:
     )  # fmt: skip
 
 
+def fetch(
+    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[Any] | None = None
+) -> list[dict[str, Any]]:
+    """The rows of an answer, by column."""
+    cursor = connection.execute(sql, parameters or [])
+    names = [column[0] for column in cursor.description or []]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
 def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row]) -> None:
     """Adds rows, as one set: row by row it would take a hundred times as long."""
     if not rows:

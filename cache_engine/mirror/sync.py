@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from cache_engine.errors import CorruptEntry, LockTimeout, MirrorError
 from cache_engine.mirror import rows
+from cache_engine.mirror.evaluations import results_state, sync_evaluations
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
 from cache_engine.process import renew_after_fork
@@ -58,7 +59,7 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What a sync changed: entries by what became of them, events read, and the mirror's generation since.
+    """What a sync changed: entries by what became of them, events and results read, and the generation since.
 
     ``settled`` tells whether everything could be read, so that nothing need be looked at again before it changes.
     """
@@ -69,11 +70,12 @@ class Synced:
     events: int
     generation: int
     settled: bool = True
+    results: int = 0
 
     @property
     def changed(self) -> bool:
         """Whether anything did."""
-        return bool(self.added or self.removed or self.unreadable or self.events)
+        return bool(self.added or self.removed or self.unreadable or self.events or self.results)
 
 
 class Mirror:
@@ -196,7 +198,7 @@ class Mirror:
         times = tuple(_mtime_ns(layout.metadata / shard) for shard in SHARDS)
         if any(mtime > horizon for mtime in times):
             return None
-        return (times, journal_state(layout.journal)), self._file_identity()
+        return (times, journal_state(layout.journal), results_state(layout)), self._file_identity()
 
     def _file_identity(self) -> object:
         with suppress(FileNotFoundError):
@@ -233,12 +235,14 @@ def _schema_version(connection: duckdb.DuckDBPyConnection) -> str | None:
 def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
     added, removed, unreadable = _sync_records(connection, store)
     events = _sync_journal(connection, store.layout.journal)
-    changed = int(bool(added or removed or unreadable or events))
+    results, results_settled = sync_evaluations(connection, store.layout)
+    changed = int(bool(added or removed or unreadable or events or results))
     row = connection.execute(
         "UPDATE sync_state SET generation = generation + ?, synced_at = ? RETURNING generation", [changed, time.time()]
     ).fetchone()
     waiting = connection.execute("SELECT count(*) FROM unreadable WHERE stamp = ?", [_UNREAD]).fetchone()
-    return Synced(added, removed, unreadable, events, int(row[0]) if row else 0, settled=waiting == (0,))
+    settled = waiting == (0,) and results_settled
+    return Synced(added, removed, unreadable, events, int(row[0]) if row else 0, settled, results)
 
 
 def _sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tuple[int, int, int]:

@@ -128,6 +128,10 @@ class StoreLayout:
         """The results of an accelerator, as other tools read them too."""
         return self.evaluations / f"gemm_cache_{fingerprint}.json"
 
+    def compressed_results_file(self, fingerprint: str) -> Path:
+        """The same, compressed: there is one or the other."""
+        return self.evaluations / f"gemm_cache_{fingerprint}.json.zst"
+
     def results_log(self, fingerprint: str, generation: int) -> Path:
         """What was added since a snapshot of the generation before."""
         return self.evaluations / f"gemm_cache_{fingerprint}.{generation}.log"
@@ -165,4 +169,4 @@ def fingerprint_of_results_name(name: str) -> tuple[str, int | None] | None:
     return None if match is None else (match[1], None if match[2] is None else int(match[2]))
 
 
-_RESULTS = re.compile(r"gemm_cache_([0-9a-f]{32})(?:\.json|\.([0-9]{1,18})\.log)")
+_RESULTS = re.compile(r"gemm_cache_([0-9a-f]{32})(?:\.json(?:\.zst)?|\.([0-9]{1,18})\.log)")

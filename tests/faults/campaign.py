@@ -14,7 +14,8 @@ from pathlib import Path
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.lock import file_lock
 from tests.faults.inject import Fault, Outcome, Zygote, points
-from tests.faults.operations import GETTING, OPERATIONS, Operation, Promise, code_of, selection
+from tests.faults.operations import GETTING, Operation, Promise, code_of, selection
+from tests.faults.result_operations import EVERY_OPERATION
 from tests.faults.soundness import Trouble, troubles
 from tests.helpers import make_store
 
@@ -56,7 +57,7 @@ class Campaign:
     def __init__(self, name: str, zygote: Zygote, folder: Path) -> None:
         """Lays out the store that every trial begins with a copy of, and lists the system calls."""
         self.name = name
-        self.operation: Operation = OPERATIONS[name]
+        self.operation: Operation = EVERY_OPERATION[name]
         self._zygote = zygote
         self._original = make_store(folder / "original")
         self._copy = folder / "copy"

@@ -62,6 +62,8 @@ class Promise:
         counts: what the journal held before.
         usage: hits by key that the journal held before.
         more: what the operation adds to the journal.
+        results: latencies that each key of an evaluation may have (``None``: it is not there), as ``served``.
+        results_finished: the latency of each once the operation was acknowledged.
     """
 
     served: dict[CacheKey, set[bytes | None]]
@@ -70,6 +72,8 @@ class Promise:
     counts: Counts = field(default_factory=Counts)
     usage: dict[CacheKey, int] = field(default_factory=dict)
     more: Counts = field(default_factory=Counts)
+    results: dict[str, set[float | None]] = field(default_factory=dict)
+    results_finished: dict[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

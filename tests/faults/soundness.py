@@ -9,12 +9,13 @@ from typing import Any
 
 from cache_engine import housekeeping, integrity
 from cache_engine.errors import CorruptEntry
+from cache_engine.evaluations import Evaluations
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.key import CacheKey
 from cache_engine.policy.plan import Limits
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
-from cache_engine.store.layout import key_of_blob_name
+from cache_engine.store.layout import fingerprint_of_results_name, key_of_blob_name
 from tests.faults.operations import Counts, Promise
 
 WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR = (
@@ -27,7 +28,16 @@ WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR = (
     "damage after tidying",
     "mirror",
 )
-_MIRRORED = ("kernels", "usage", "events", "totals", "unreadable")
+_MIRRORED = (
+    "kernels",
+    "usage",
+    "events",
+    "totals",
+    "unreadable",
+    "evaluations",
+    "evaluation_usage",
+    "accelerators",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +49,10 @@ class Trouble:
 
 
 def leftovers(store: DiskStore) -> list[Path]:
-    """What only a writer that died leaves: temporaries, blobs that no record names, journal files half folded."""
+    """What only a writer that died leaves.
+
+    Temporaries, blobs that no record names, journal files half folded; a second snapshot or log of results.
+    """
     layout = store.layout
     named = {layout.blob_path(CacheKey(record.key), record.blob.digest) for record in store.records()}
     blobs = [path for path in layout.kernels.glob("*/*") if key_of_blob_name(path.name, path.parent.name)]
@@ -47,15 +60,29 @@ def leftovers(store: DiskStore) -> list[Path]:
         *layout.temp.iterdir(),
         *(path for path in blobs if str(path) not in named),
         *layout.journal.glob("*.folding"),
+        *_second_files(sorted(layout.evaluations.iterdir())),
     ]
 
 
+def _second_files(paths: list[Path]) -> Iterator[Path]:
+    seen = set()
+    for path in paths:
+        fingerprint, generation = fingerprint_of_results_name(path.name) or ("", None)
+        what = (fingerprint, generation is None)
+        if what in seen:
+            yield path
+        seen.add(what)
+
+
 def tidy(store: DiskStore) -> None:
-    """One cleaning, right after; and one repair, for entries that were damaged from the start."""
+    """One cleaning, right after; one repair, for entries damaged from the start; and one folding of results."""
     journal = Journal(store.layout.journal, 3600.0)
     housekeeping.apply(store, journal, housekeeping.plan_cleaning(store, Limits()))
     integrity.repair(store, journal, list(integrity.check(store)))
     journal.close()
+    with Evaluations(store.layout) as kept:
+        for fingerprint in kept.fingerprints():
+            kept._known(fingerprint).file.fold()
 
 
 def troubles(
@@ -68,13 +95,18 @@ def troubles(
         refused: whether a system call failed, so that usage may not have been counted although it was acknowledged.
         mirrored: whether to compare the mirror with one built anew.
     """
-    found = [*_served(store, promise, done), *_counted(store, promise, exact=done and not refused)]
+    found = [
+        *_served(store, promise, done),
+        *_counted(store, promise, exact=done and not refused),
+        *_kept(store, promise, done),
+    ]
     if mirrored:
         found += _mirrored(store)
     tidy(store)
     found += [Trouble(LEFTOVERS, path.name) for path in leftovers(store)]
     found += [Trouble(DAMAGE, f"{finding.kind} {finding.path}") for finding in integrity.check(store)]
     found += [*_served(store, promise, done), *_counted(store, promise, exact=done and not refused)]
+    found += _kept(store, promise, done)
     return found
 
 
@@ -118,6 +150,21 @@ def _counted(store: DiskStore, promise: Promise, *, exact: bool) -> Iterator[Tro
         # What is evicted takes its usage with it.
         if promise.finished[key] is not None and not hits <= used.get(key, 0) <= hits + promise.more.hits:
             yield Trouble(JOURNAL, f"{used.get(key, 0)} hits on {key[:12]}, not {hits}")
+
+
+def _kept(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]:
+    """Results of the evaluator."""
+    kept = Evaluations(store.layout)
+    found = {key: entry for fingerprint in kept.fingerprints() for key, entry in kept.entries(fingerprint)}
+    for key, meanwhile in promise.results.items():
+        latency_us = found[key].result.latency_us if key in found else None
+        allowed = {promise.results_finished[key]} if done else meanwhile
+        if latency_us not in allowed:
+            yield Trouble(LOST if latency_us is None else UNDONE, f"result {key}: {latency_us} µs")
+    for key in found.keys() - promise.results.keys():
+        yield Trouble(WRONG_BYTES, f"result {key}")
+    if promise.results and any(row.get("corrupt_lines") or "error" in row for row in kept.summaries()):
+        yield Trouble(CORRUPT, "results")
 
 
 def _content(store: DiskStore, *, rebuild: bool) -> dict[str, list[Any]]:

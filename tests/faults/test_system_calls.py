@@ -8,21 +8,22 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.campaign import Campaign
-from tests.faults.operations import GETTING, OPERATIONS
+from tests.faults.operations import GETTING
+from tests.faults.result_operations import EVERY_OPERATION
 
 Start = Callable[[str], Campaign]
 # What changes nothing on disk is killed at now and then; all of it in the long run.
 SAMPLE = {"publish": 100, "replace": 100, "sync": 0}
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", EVERY_OPERATION)
 def test_killed_at_a_system_call_it_loses_nothing_and_serves_nothing_wrong(name: str, campaign: Start) -> None:
     trials = campaign(name)
     troubles = trials.run(trials.kills(SAMPLE.get(name, 2)))
     assert not troubles, "\n".join(troubles)
 
 
-@pytest.mark.parametrize("name", [name for name in OPERATIONS if name != "sync"])
+@pytest.mark.parametrize("name", [name for name in EVERY_OPERATION if name != "sync"])
 def test_a_refused_system_call_does_no_harm(name: str, campaign: Start) -> None:
     trials = campaign(name)
     everywhere = name in ("publish", "replace", *GETTING)
@@ -32,7 +33,7 @@ def test_a_refused_system_call_does_no_harm(name: str, campaign: Start) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", EVERY_OPERATION)
 def test_killed_at_any_system_call_it_loses_nothing_and_serves_nothing_wrong(name: str, campaign: Start) -> None:
     trials = campaign(name)
     troubles = trials.run(trials.kills(), progress=True)
@@ -40,7 +41,7 @@ def test_killed_at_any_system_call_it_loses_nothing_and_serves_nothing_wrong(nam
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", EVERY_OPERATION)
 def test_any_refusal_of_any_system_call_does_no_harm(name: str, campaign: Start) -> None:
     trials = campaign(name)
     troubles = trials.run(trials.refusals(), progress=True)

@@ -20,7 +20,8 @@ from typing import NoReturn
 
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import StoreLayout
-from tests.faults.operations import OPERATIONS, selection
+from tests.faults.operations import selection
+from tests.faults.result_operations import EVERY_OPERATION
 from tests.helpers import make_store
 
 GO = signal.SIGUSR1
@@ -47,7 +48,7 @@ def _warm() -> None:
     for name in ("portalocker", "duckdb", "pyarrow.dataset", "pandas"):  # the last is looked at by DuckDB
         importlib.import_module(name)
     selection()
-    for operation in OPERATIONS.values():
+    for operation in EVERY_OPERATION.values():
         if operation.mirrored:
             continue  # DuckDB starts threads, and a process with threads cannot be forked safely
         with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +76,7 @@ def _trial(command: dict[str, str]) -> None:
 
 def _child(command: dict[str, str], writing: int) -> NoReturn:
     signal.alarm(TOO_LONG_S)
-    act = OPERATIONS[command["operation"]].begin(DiskStore(StoreLayout(Path(command["store"]))))
+    act = EVERY_OPERATION[command["operation"]].begin(DiskStore(StoreLayout(Path(command["store"]))))
     os.write(writing, READY)
     signal.sigwait({GO})
     os.getsid(0)

@@ -1,27 +1,39 @@
-"""The Evaluations page: one shape, a model's shapes, two chips, what is kept; and its tables and figures."""
+"""The Evaluations page: one shape, a model's shapes, two chips, a chip of one's own, what is kept; and its tables."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
+from app.presenters import evaluation_figures as figures
 from app.presenters import evaluations as presenters
 from cache_engine.catalogue import model_shapes
+from cache_engine.errors import InvalidHardware
 from cache_engine.evaluations import Evaluations
+from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.gpu import GPUS, predict
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate
 from cache_engine.store.disk import open_store
 from tests.pages.opening import Open, sound
+from tests.pages.test_all_pages import HOLD_MIRROR, HOSTILE
 
 CHIPS = ("SG2262", "H100")
 PROBLEM = EvaluationProblem(4096, 7168, 2048)
+MINE = replace(PRESETS["SG2262"], name="Mine 2.0", num_cores=128)
+KEPT = "Kept results"
 
 
 @pytest.fixture
@@ -30,35 +42,153 @@ def kept(tmp_path: Path) -> Iterator[Evaluations]:
         yield opened
 
 
+def metrics(app: AppTest) -> dict[str, str]:
+    return {metric.label: metric.value for metric in app.metric}
+
+
+def table_with(app: AppTest, column: str) -> Any:
+    (table,) = (table.value for table in app.dataframe if column in table.value)
+    return table
+
+
+def fill(store: Path, count: int) -> None:
+    found = evaluate(PROBLEM, PRESETS["SG2262"])
+    with Evaluations(open_store(store), durable=False) as kept:
+        for m in range(1, count + 1):
+            assert kept.put(replace(PROBLEM, m=m), PRESETS["SG2262"], SearchMode(), found) == ""
+
+
 def test_one_shape_is_evaluated_and_kept(open_page: Open, tmp_path: Path) -> None:
     app = sound(open_page(tmp_path / "store", "evaluations"))
     expected = evaluate(PROBLEM, PRESETS["SG2262"])
-    shown = {metric.label: metric.value for metric in app.metric}
-    assert shown["Latency"] == f"{expected.latency_us:,.2f} µs"
-    assert shown["Partition"] == "×".join(map(str, expected.partition))
-    (table,) = (table.value for table in app.dataframe)
-    assert list(table["Chip"]) == ["SG2262"]
-    assert list(table["Results"]) == [1]
+    assert metrics(app)["Latency"] == f"{expected.latency_us:,.2f} µs"
+    assert metrics(app)["Partition"] == "×".join(map(str, expected.partition))
     app.number_input(key="e_m").set_value(16).run()
-    assert list(sound(app).dataframe[0].value["Results"]) == [2]
+    app.segmented_control(key="e_kind").set_value(KEPT).run()
+    assert list(table_with(sound(app), "Misses")["Results"]) == [2]
+    assert sorted(table_with(app, "Tile")["m × n × k"]) == ["16 × 7168 × 2048", "4096 × 7168 × 2048"]
+
+
+def test_a_link_shows_the_same(open_page: Open, tmp_path: Path) -> None:
+    parameters = {"e_m": "16", "e_chip": "Mine 2.0", "e_other": "A100", "own": presenters.chip_text(MINE)}
+    app = sound(open_page(tmp_path / "store", "evaluations", **parameters))
+    expected = evaluate(replace(PROBLEM, m=16), MINE)
+    assert [header.value for header in app.subheader] == ["Mine 2.0", "A100", "Side by side"]
+    assert app.metric[0].value == f"{expected.latency_us:,.2f} µs"
+    assert table_with(app, "Second / first")["Mine 2.0"][0] == expected.latency_us
 
 
 def test_two_chips_stand_side_by_side(open_page: Open, tmp_path: Path) -> None:
     app = open_page(tmp_path / "store", "evaluations")
     app.selectbox(key="e_other").set_value("H100").run()
-    assert [header.value for header in sound(app).subheader] == ["SG2262", "H100", "Kept results"]
-    assert "Roofline" in {metric.label for metric in app.metric}
+    assert [header.value for header in sound(app).subheader] == ["SG2262", "H100", "Side by side"]
+    assert "Roofline" in metrics(app)
     app.selectbox(key="e_dtype").set_value("fp8").run()
     assert [error.value for error in app.error] == ["This cannot be evaluated."]
-    assert "not calibrated" in app.text[0].value
+    assert any("H100: dtype fp8 is not calibrated" in text.value for text in app.text)
+    assert [header.value for header in app.subheader] == ["SG2262"], "the other is evaluated all the same"
 
 
 def test_a_models_shapes_make_a_table(open_page: Open, tmp_path: Path) -> None:
-    app = open_page(tmp_path / "store", "evaluations")
-    app.segmented_control(key="e_kind").set_value("A model's shapes").run()
-    table = sound(app).dataframe[0].value
+    app = open_page(tmp_path / "store", "evaluations", e_kind="A model's shapes")
+    table = table_with(sound(app), "Operation")
     assert len(table) == len(model_shapes("DeepSeek-V3"))
     assert (table["SG2262, µs"] > 0).all()
+    with Evaluations(open_store(tmp_path / "store")) as kept:
+        results = {entry.problem() for _, entry in kept.entries(PRESETS["SG2262"].fingerprint())}
+    assert results == {problem for *_, problem in presenters.model_problems(model_shapes("DeepSeek-V3"), 4096, "bf16")}
+
+
+def test_a_chip_of_ones_own_can_be_chosen_and_forgotten(open_page: Open, tmp_path: Path) -> None:
+    app = open_page(tmp_path / "store", "evaluations")
+    file = ("mine.json", presenters.chip_text(MINE).encode(), "application/json")
+    app.file_uploader[0].set_value(file).run()
+    assert "Mine 2.0 can be chosen" in app.text[0].value
+    app.selectbox(key="e_chip").set_value("Mine 2.0").run()
+    assert metrics(sound(app))["Latency"] == f"{evaluate(PROBLEM, MINE).latency_us:,.2f} µs"
+    app.button(key="e_forget").click().run()
+    assert "Mine 2.0" not in sound(app).selectbox(key="e_chip").options
+    assert "own" not in app.query_params
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sram_bytes": -5}, "sram_bytes is -5"),
+        ({"cube": 3}, "unknown field 'cube'"),
+        ({"peak_flops": 1.0}, "contradict"),
+        ({"name": "H100"}, "another chip's"),
+        *(({"name": text}, "name is") for text in HOSTILE),
+    ],
+)
+def test_a_chip_that_cannot_be_is_refused_by_its_field(
+    open_page: Open, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    description = json.dumps({**MINE.to_dict(), **change})
+    with pytest.raises(InvalidHardware, match=said):
+        presenters.described_chip(description)
+    if change == {"sram_bytes": -5}:
+        app = open_page(tmp_path / "store", "evaluations", own=description)
+        assert [error.value for error in app.error] == ["This chip cannot be."]
+        assert said in app.text[0].value
+        assert "Latency" in metrics(app), "the rest of the page is there"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 4000, '{"name": "x"}', "x" * 5000, "\ud800"])
+def test_what_describes_no_chip_is_refused(text: str) -> None:
+    with pytest.raises(InvalidHardware, match="description"):
+        presenters.described_chip(text)
+
+
+@pytest.mark.parametrize("chip", [MINE, replace(GPUS["H100"], name="Mine 3")], ids=lambda chip: chip.name)
+def test_a_description_comes_back_as_it_was(chip: presenters.Chip) -> None:
+    assert presenters.described_chip(presenters.chip_text(chip)) == chip
+
+
+def test_kept_results_are_searched_sorted_and_paged(open_page: Open, tmp_path: Path) -> None:
+    fill(tmp_path / "store", 50)
+    app = open_page(tmp_path / "store", "evaluations", e_kind=KEPT, e_sort="m", e_asc="true", e_page="2")
+    table = table_with(sound(app), "Tile")
+    assert [int(size.split()[0]) for size in table["m × n × k"]] == list(range(21, 41))
+    app.text_input(key="e_q").set_value("7x7168").run()
+    assert list(table_with(sound(app), "Tile")["m × n × k"]) == ["7 × 7168 × 2048"]
+    app.text_input(key="e_q").set_value("999").run()
+    assert "No result matches" in sound(app).info[0].value
+
+
+def test_without_results_the_list_says_where_they_come_from(open_page: Open, tmp_path: Path) -> None:
+    app = sound(open_page(tmp_path / "store", "evaluations", e_kind=KEPT))
+    assert "No results are kept yet" in app.info[0].value
+
+
+def test_while_the_mirror_is_busy_results_can_be_exported(open_page: Open, tmp_path: Path) -> None:
+    fill(tmp_path / "store", 3)
+    sound(open_page(tmp_path / "store", "evaluations"))
+    mirror = tmp_path / "store" / "mirror.duckdb"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD_MIRROR, str(mirror)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        app = open_page(tmp_path / "store", "evaluations", e_kind=KEPT)
+        assert [error.value for error in app.error] == ["The list of kept results cannot be read just now."]
+        assert PRESETS["SG2262"].fingerprint()[:12] in str(app.selectbox(key="e_export").value)
+        app.segmented_control(key="e_kind").set_value("One shape").run()
+        assert "Latency" in metrics(sound(app))
+        holder.communicate()
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_names_of_accelerators_are_only_ever_text(open_page: Open, tmp_path: Path, text: str) -> None:
+    fill(tmp_path / "store", 2)
+    (path,) = (tmp_path / "store" / "evaluations").glob("*.json")
+    described = json.loads(path.read_bytes())
+    described["architecture"]["name"] = text
+    path.write_text(json.dumps(described))
+    app = sound(open_page(tmp_path / "store", "evaluations", e_kind=KEPT))
+    assert table_with(app, "Misses")["Chip"][0] == text
+    for markdown in (*app.markdown, *app.caption, *app.title, *app.subheader, *app.info):
+        assert text not in markdown.value
 
 
 def test_the_model_table_adds_up_a_pass(kept: Evaluations) -> None:
@@ -80,12 +210,14 @@ def test_the_roofline_figure_has_every_point_below_its_roof(kept: Evaluations) -
         for m in (256, 2048, 8192)
         for chip in ("SG2262", "H100")
     ]
-    figure = presenters.roofline_figure(points)
+    figure = figures.roofline_figure(points)
     assert [trace.name for trace in figure.data] == ["roof of SG2262", "SG2262", "roof of H100", "H100"]
+    assert len({trace.marker.symbol for trace in figure.data[1::2]}) == 2, "colour is not the only signal"
+    table = presenters.roofline_table(points)
     for trace, chip in ((figure.data[1], "SG2262"), (figure.data[3], "H100")):
-        hardware = presenters.CHIPS[chip]
-        for x, y in zip(trace.x, trace.y, strict=True):
-            assert y <= min(hardware.peak_flops, hardware.dram_bandwidth * x) / 1e12 * (1 + 1e-9)
+        behind = [row for row in table if row["Chip"] == chip]
+        assert [row["TFLOP/s"] for row in behind] == list(trace.y)
+        assert all(row["TFLOP/s"] <= row["Roof, TFLOP/s"] * (1 + 1e-9) for row in behind)
         assert trace.text[0] == "&lt;b&gt;256"
 
 
@@ -98,16 +230,25 @@ def test_the_heat_map_is_what_evaluating_each_size_gives() -> None:
         shares = presenters.heat_map(PROBLEM, chip)
         expected = one.flops / (latency_us * 1e-6 * chip.peak_flops)
         assert shares[row][column] == pytest.approx(expected)
-        figure = presenters.heat_map_figure(shares, PROBLEM, name)
+        figure = figures.heat_map_figure(shares, PROBLEM.k, name)
         assert figure.data[0].z[row][column] == pytest.approx(100 * expected)
+        assert presenters.heat_table(shares)[row][f"{one.m}"] == pytest.approx(100 * expected)
 
 
 def test_what_cannot_be_read_is_a_line_of_its_own() -> None:
-    summaries: list[dict[str, Any]] = [
-        {"arch_fingerprint": "a" * 32, "error": "of another format"},
-        {"arch_fingerprint": "b" * 32, "chip": "X", "total_entries": 1, "cache_hits": 2, "cache_misses": 3,
-         "last_updated": 1e9},
-    ]  # fmt: skip
-    table = presenters.kept_table(summaries, UTC)
+    sums = {"results": 1, "damaged": 0, "damaged_lines": 2, "hits": 2, "misses": 3, "search_hours": 1.0}
+    rows = [
+        {"fingerprint": "a" * 32, "chip": "", "error": "of another format", "last_updated": 0.0, **sums},
+        {"fingerprint": "b" * 32, "chip": "X", "error": "", "last_updated": 1e9, **sums},
+    ]
+    table = presenters.chip_table(rows, UTC)
     assert [row["Chip"] for row in table] == ["of another format", "X"]
     assert table[0]["Last one"] is None
+    assert (table[1]["Damaged"], table[1]["Searched for, s"]) == (2, 3600)
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1"])
+def test_csv_has_no_formulas(text: str) -> None:
+    data = presenters.as_csv([{"Operation": text, "Latency": -1.5}, {"Operation": "x", "Latency": 2.0}])
+    rows = list(csv.reader(io.StringIO(data.decode())))
+    assert rows == [["Operation", "Latency"], ["'" + text, "-1.5"], ["x", "2"]]

@@ -1,0 +1,137 @@
+"""Measured latencies beside predicted ones: errors as a table, and a scatter plot."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO
+
+import numpy as np
+import plotly.graph_objects as go
+
+from app.presenters.evaluation_figures import LEGEND, MARGIN, SYMBOLS
+from app.presenters.shared import COLOURS, GREY, Row
+from cache_engine.errors import UsageError
+from cache_engine.evaluator.validation import (
+    Measurements,
+    Validated,
+    parse_measurements,
+    predictions,
+    range_text,
+    validate,
+)
+from cache_engine.units import human_bytes
+
+MOST_POINTS = 2_000
+"""Of a scatter plot, for each GPU; of more, every so many are drawn."""
+
+LARGEST_BYTES = 2**27
+"""Of a file of measurements, decompressed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Measured latencies beside predicted ones.
+
+    Attributes:
+        lines: errors by GPU and range of m.
+        points: measurements with predictions, at most ``MOST_POINTS`` for each GPU.
+        count: how many were measured.
+    """
+
+    lines: list[Validated]
+    points: list[Row]
+    count: int
+
+
+def validation_of(data: bytes, name: str, *, kept_out: bool = False) -> Validation:
+    """What the GPU model makes of measured latencies, a CSV, gzipped if its name ends in .gz.
+
+    Args:
+        kept_out: only (N, K) pairs that no fit has seen.
+
+    Raises:
+        UsageError: naming the line that cannot be right, or what is missing.
+    """
+    with _opened(data, name) as file:
+        measured = [one.only(one.kept_out()) if kept_out else one for one in parse_measurements(file, name)]
+    lines = [line for one in measured for line in validate(one)]
+    points = [row for one in measured for row in _points(one)]
+    return Validation(lines, points, sum(len(one.m) for one in measured))
+
+
+def _opened(data: bytes, name: str) -> IO[str]:
+    if name.endswith(".gz"):
+        try:
+            with gzip.open(io.BytesIO(data)) as packed:
+                data = packed.read(LARGEST_BYTES + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise UsageError(f"{name} cannot be decompressed: {error}") from error
+    if len(data) > LARGEST_BYTES:
+        raise UsageError(f"{name} is larger than {human_bytes(LARGEST_BYTES)}; validate it in parts")
+    return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="")
+
+
+def _points(measured: Measurements) -> list[Row]:
+    shown = measured.every(max(1, -(-len(measured.m) // MOST_POINTS)))
+    columns = (shown.m, shown.n, shown.k, shown.latency_us, predictions(shown))
+    return [
+        {
+            "GPU": shown.gpu.name,
+            "m × n × k": f"{m:.0f} × {n:.0f} × {k:.0f}",
+            "Measured, µs": us,
+            "Predicted, µs": predicted,
+            "Error": predicted / us - 1,
+        }
+        for m, n, k, us, predicted in zip(*(np.asarray(column).tolist() for column in columns), strict=True)
+    ]
+
+
+def validation_table(lines: Sequence[Validated]) -> list[Row]:
+    """Errors by GPU and range of m, beside roofline's."""
+    return [
+        {
+            "GPU": line.arch,
+            "m": range_text(line.m_from, line.m_to),
+            "Rows": line.count,
+            "MAPE": line.model.mape,
+            "Median": line.model.median,
+            "Bias": line.model.bias,
+            "Within 20 %": line.model.within_20,
+            "Roofline: MAPE": line.roofline.mape,
+            "Roofline: bias": line.roofline.bias,
+            "Roofline: within 20 %": line.roofline.within_20,
+        }
+        for line in lines
+    ]
+
+
+def validation_figure(points: Sequence[Row]) -> go.Figure:
+    """Predicted over measured latencies; on the line both are equal."""
+    figure = go.Figure()
+    both = [point[name] for point in points for name in ("Measured, µs", "Predicted, µs")]
+    ends = [min(both) / 1.5, max(both) * 1.5]
+    figure.add_scatter(x=ends, y=ends, mode="lines", line={"color": GREY, "dash": "dash"}, name="equal")
+    for index, gpu in enumerate(dict.fromkeys(point["GPU"] for point in points)):
+        own = [point for point in points if point["GPU"] == gpu]
+        figure.add_scattergl(
+            x=[point["Measured, µs"] for point in own],
+            y=[point["Predicted, µs"] for point in own],
+            mode="markers",
+            marker={
+                "color": COLOURS[index % len(COLOURS)],
+                "symbol": SYMBOLS[index % len(SYMBOLS)],
+                "size": 5,
+                "opacity": 0.6,
+            },
+            name=gpu,
+            text=[f"{point['m × n × k']}<br>error {point['Error']:+.1%}" for point in own],
+            hovertemplate="%{text}<br>measured %{x:.2f} µs, predicted %{y:.2f} µs<extra></extra>",
+        )
+    figure.update_layout(title="Predicted over measured latency", margin=MARGIN, height=480, legend=LEGEND)
+    figure.update_xaxes(type="log", title="measured, µs")
+    figure.update_yaxes(type="log", title="predicted, µs")
+    return figure

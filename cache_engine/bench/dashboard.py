@@ -1,0 +1,169 @@
+"""What a reader of the dashboard waits for: pages in a real Chromium, on a large mirror beside a small one."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cache_engine.bench.population import add_records, settle
+from cache_engine.bench.results import LeftOut, Report, Result, Size
+from cache_engine.engine import open_cache
+from cache_engine.errors import UsageError
+from cache_engine.mirror.multiply import multiply_rows
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+PAGES = ("Kernels", "Architectures", "Compare", "Compile", "Evaluations", "Admin", "Overview")
+
+_FEW = 100
+_RECORDS = 10_000
+_SAMPLES = 5
+# What pages are to take at so many entries, and what one more letter in the search box is.
+_PAGE_GOALS_S = {10_000: 0.300, 1_000_000: 0.600}
+_LETTER_GOALS_S = {100_000: 0.250}
+_MEMORY_GOAL_BYTES = 400e6
+_CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+# Notes when something is clicked or typed, whether Streamlit has begun to answer, and when the page last changed.
+_WATCH = """
+() => {
+  const now = () => performance.now();
+  const start = () => { window.watched = {started: now(), changed: now(), answered: false}; };
+  start();
+  for (const kind of ['click', 'keydown']) document.addEventListener(kind, start, {capture: true});
+  new MutationObserver(changes => {
+    window.watched.changed = now();
+    window.watched.answered ||= changes.some(change => change.attributeName === 'data-test-script-state');
+  }).observe(document.body, {subtree: true, childList: true, characterData: true, attributes: true});
+}
+"""
+# Milliseconds from there to the last change, once Streamlit has answered and a quarter of a second brings no other.
+_AT_REST = """
+title => {
+  const app = document.querySelector('[data-testid=stApp]');
+  const idle = app.dataset.testScriptState === 'notRunning' && !document.querySelector('[data-stale=true]');
+  const there = document.querySelector('h1')?.innerText === title;
+  const {started, changed, answered} = window.watched;
+  return idle && there && answered && performance.now() - changed > 250 ? changed - started + 0.001 : 0;
+}
+"""
+
+
+def dashboard(report: Report, place: Path, rows: int) -> None:
+    """Every page, and a letter more in the search box, with ``rows`` kernels mirrored, beside a hundred."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        report(LeftOut("the dashboard in a browser", "pip install 'gemm-cache[dev]' brings Playwright"))
+        return
+    executable = next(filter(None, map(shutil.which, _CHROMIUM)), None)
+    with ExitStack() as stack:
+        chromium = stack.enter_context(sync_playwright()).chromium
+        browser = chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
+        stack.callback(browser.close)
+        small = stack.enter_context(_opened(browser, place / "few", _FEW))
+        large = stack.enter_context(_opened(browser, place / "many", rows))
+        for title in PAGES:
+            seconds = _medians(small, large, partial(_visit, title=title))
+            _report(report, f"{title}, {rows:,} kernels", seconds, _PAGE_GOALS_S.get(rows))
+        for tab, _ in (small, large):
+            _visit(tab, "Kernels")
+        seconds = _medians(small, large, _type_letter)
+        _report(report, f"a letter typed in the search, {rows:,} kernels", seconds, _LETTER_GOALS_S.get(rows))
+        few_bytes, many_bytes = (_memory_bytes(server) for _, server in (small, large))
+        name = f"memory of the dashboard, {rows:,} kernels"
+        goal = _MEMORY_GOAL_BYTES / few_bytes if rows >= 1_000_000 else None
+        report(Size(name, many_bytes, f"{_FEW} kernels", few_bytes, goal))
+
+
+def _report(report: Report, name: str, seconds: tuple[float, float], goal: float | None) -> None:
+    report(Result(name, seconds[1], f"{_FEW} kernels", seconds[0], goal_seconds=goal))
+
+
+def _medians(small: tuple[Page, int], large: tuple[Page, int], act: Callable[[Page], float]) -> tuple[float, float]:
+    times = [(act(small[0]), act(large[0])) for _ in range(_SAMPLES + 1)][1:]
+    few, many = zip(*times, strict=True)
+    return statistics.median(few), statistics.median(many)
+
+
+def _visit(tab: Page, title: str) -> float:
+    """Seconds that a click in the navigation takes, coming from another page."""
+    elsewhere = "Compare" if title != "Compare" else "Compile"
+    _go(tab, elsewhere)
+    return _go(tab, title)
+
+
+def _go(tab: Page, title: str) -> float:
+    tab.get_by_role("link", name=title, exact=True).click()
+    return _rest(tab, title)
+
+
+def _type_letter(tab: Page) -> float:
+    box = tab.get_by_test_id("stTextInput").locator("input").first
+    if len(box.input_value()) > 3:
+        box.fill("")
+        _rest(tab, "Kernels")
+    box.press("7168"[len(box.input_value())])
+    return _rest(tab, "Kernels")
+
+
+def _rest(tab: Page, title: str) -> float:
+    milliseconds: float = tab.wait_for_function(_AT_REST, arg=title, polling=20).json_value()
+    return milliseconds / 1e3
+
+
+@contextmanager
+def _opened(browser: Browser, store: Path, rows: int) -> Iterator[tuple[Page, int]]:
+    """A tab on the dashboard of a store with so many kernels mirrored, and the server's process."""
+    with open_cache(store, durability="fast") as cache:
+        add_records(cache, min(rows, _RECORDS))
+        settle(cache)
+        cache.mirror.sync()
+        multiply_rows(cache.layout, rows)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "cache_engine", "--store", str(store), "dashboard", "--port", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        tab = browser.new_page(viewport={"width": 1280, "height": 900})
+        tab.add_init_script(f"document.addEventListener('DOMContentLoaded', {_WATCH})")
+        _open(tab, f"http://127.0.0.1:{port}", server)
+        for title in PAGES:  # the first time, a page's modules are loaded
+            _go(tab, title)
+        yield tab, server.pid
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+def _open(tab: Page, address: str, server: subprocess.Popen[bytes]) -> None:
+    while server.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{address}/_stcore/health", timeout=1):  # noqa: S310 (our own server)
+                tab.goto(address)
+                tab.get_by_role("link", name=PAGES[0], exact=True).wait_for()
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise UsageError("the dashboard ended before it served a page; gemm-cache dashboard says why")
+
+
+def _memory_bytes(pid: int) -> int:
+    """Resident memory of a process."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise UsageError(f"process {pid} has ended")

@@ -1,0 +1,36 @@
+"""A mirror of more rows than there are records, for benchmarks: a million files would take longer to write."""
+
+from __future__ import annotations
+
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.lock import file_lock
+
+_WRITE_TIMEOUT_S = 30.0
+
+
+def multiply_rows(layout: StoreLayout, rows: int) -> None:
+    """Copies the kernels of a mirror that is in sync until there are ``rows``, each with a key and an n of its own.
+
+    One in five is marked as used. A sync keeps the copies as long as no folder of records changes.
+
+    Raises:
+        LockTimeout: when another process keeps the mirror busy.
+    """
+    import duckdb
+
+    with file_lock(layout.mirror_lock, _WRITE_TIMEOUT_S), duckdb.connect(str(layout.mirror)) as connection:
+        (there,) = connection.execute("SELECT count(*) FROM kernels").fetchone() or (0,)
+        connection.execute(
+            """
+            INSERT INTO kernels
+            SELECT kernels.* REPLACE (
+                sha256(key || '/' || copy) AS key, n + 8 * copy AS n, created_at - copy AS created_at,
+                search_text || ' ' || sha256(key || '/' || copy) AS search_text
+            )
+            FROM kernels, range(1, 1 + ?) AS copies(copy) LIMIT ?
+            """,
+            [-(-rows // max(1, there)), max(0, rows - there)],
+        )
+        connection.execute(
+            "INSERT INTO usage SELECT key, created_at, 2, 0, 3, created_at + 60 FROM kernels WHERE hash(key) % 5 = 0"
+        )

@@ -1,0 +1,126 @@
+"""The interchange file of results, which other tools read and write too: its form, its versions, its compression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from cache_engine.errors import CorruptEntry, StoreError
+
+FORMAT = "1.0"
+"""Of the snapshot. Another first number is another format, which is left alone."""
+
+LARGEST_BYTES = 2**31
+"""Of such a file; whatever claims more is damaged."""
+
+
+class Statistics(msgspec.Struct):
+    """What has become of an accelerator's results; times in seconds since 1970.
+
+    ``corrupt_lines`` are lines of logs that were damaged and skipped.
+    """
+
+    total_entries: int = 0
+    created_at: float = 0.0
+    last_updated: float = 0.0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    total_search_time_hours: float = 0.0
+    corrupt_lines: int = 0
+
+
+class Snapshot(msgspec.Struct):
+    """The interchange file.
+
+    Attributes:
+        version: of the model that wrote it last.
+        cache_format_version: of this form.
+        arch_fingerprint: whose results these are.
+        architecture: every field of that accelerator.
+        cache_entries: results by key.
+        statistics: of these results.
+        evaluator: which evaluator's results these are.
+        usage: when results were last used; those never used are not in it.
+        generation: logs with lower numbers are in it. Tools that know of no logs leave it out, and then none is.
+    """
+
+    version: str
+    cache_format_version: str
+    arch_fingerprint: str
+    architecture: dict[str, Any]
+    cache_entries: dict[str, msgspec.Raw]
+    statistics: Statistics
+    evaluator: str = "core-grid"
+    usage: dict[str, float] = {}
+    generation: int = 0
+
+
+class UnknownResults(StoreError):
+    """Results of a format version this program does not know. They are to be left alone."""
+
+
+_decode_snapshot = msgspec.json.Decoder(Snapshot).decode
+
+
+def empty_snapshot(version: str, evaluator: str, fingerprint: str, architecture: Mapping[str, Any]) -> Snapshot:
+    """The snapshot of an accelerator that has no results yet."""
+    return Snapshot(version, FORMAT, fingerprint, dict(architecture), {}, Statistics(), evaluator)
+
+
+def decode_snapshot(data: bytes, fingerprint: str = "") -> Snapshot:
+    """The snapshot in an interchange file.
+
+    Raises:
+        CorruptEntry: when it is damaged, or another accelerator's.
+        UnknownResults: when it is of another format version.
+    """
+    try:
+        snapshot = _decode_snapshot(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+            version = fields.get("cache_format_version")
+            if version is not None:
+                _check_format(msgspec.json.decode(version, type=str))
+        raise CorruptEntry(f"the results file of {fingerprint or 'an accelerator'} is damaged: {error}") from error
+    _check_format(snapshot.cache_format_version)
+    if fingerprint and snapshot.arch_fingerprint != fingerprint:
+        raise CorruptEntry(f"the results file of {fingerprint} holds those of {snapshot.arch_fingerprint[:40]!r}")
+    return snapshot
+
+
+def compress(data: bytes) -> bytes:
+    """An interchange file as a zstd frame with a checksum."""
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=3, write_checksum=True, write_content_size=True).compress(data)
+
+
+def decompress(data: bytes) -> bytes:
+    """An interchange file that may be compressed.
+
+    Raises:
+        CorruptEntry: when it is compressed, and damaged or larger than any such file.
+    """
+    if not data.startswith(b"\x28\xb5\x2f\xfd"):
+        return data
+    import zstandard
+
+    try:
+        # max_output_size is ignored for frames that declare their size, so the declaration is checked first.
+        declared = zstandard.frame_content_size(data)
+        if not 0 <= declared <= LARGEST_BYTES:
+            raise CorruptEntry(f"the compressed results declare {declared:,} bytes")
+        return bytes(zstandard.ZstdDecompressor().decompress(data))
+    except zstandard.ZstdError as error:
+        raise CorruptEntry(f"the compressed results cannot be decompressed: {error}") from error
+
+
+def _check_format(version: str) -> None:
+    if version.partition(".")[0] != FORMAT.partition(".")[0]:
+        raise UnknownResults(
+            f"the results are of format {version[:20]!r}, and this program knows {FORMAT}; they are left alone"
+        )

@@ -1,0 +1,38 @@
+"""Every page, light and dark, by the rules of WCAG 2.1 at level AA, as axe-core checks them in a real Chromium."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser
+
+PAGES = ("", "kernels", "compare", "architectures", "compile", "evaluations", "admin")
+VIEWS = ("evaluations?e_kind=A+model's+shapes", "evaluations?e_kind=Kept+results", "evaluations?own=none")
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_can_be_read_by_everyone(
+    browser: Browser, dashboard: str, compiled_store: Path, scheme: Literal["light", "dark"]
+) -> None:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+    tab = context.new_page()
+    key = next((compiled_store / "metadata").rglob("*.json")).stem
+    broken = []
+    for page in (*PAGES, *VIEWS, f"kernels?key={key}"):
+        tab.goto(f"{dashboard}/{page}")
+        tab.wait_for_selector("h1")
+        tab.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]")
+        found = Axe().run(tab, options={"runOnly": RULES})
+        assert found.response["passes"], page
+        broken += [
+            (page, rule["id"], place["html"], place["failureSummary"])
+            for rule in found.response["violations"]
+            for place in rule["nodes"]
+        ]
+    context.close()
+    assert broken == []

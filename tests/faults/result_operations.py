@@ -1,0 +1,148 @@
+"""Operations on kept results of the evaluator that the fault suite interrupts; and all there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import cache_engine.evaluator.search
+from cache_engine.evaluations import Evaluations
+from cache_engine.evaluations.entry import key_of
+from cache_engine.evaluator.cost import Evaluation, SearchMode
+from cache_engine.evaluator.hardware import PRESETS
+from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.store.disk import DiskStore
+from tests.faults import operations
+from tests.faults.operations import OPERATIONS, Action, Operation, Promise
+from tests.helpers import make_store
+
+CHIP = PRESETS["SG2262"]
+RESULTS = 6
+_EXCHANGED = "results.json"
+
+
+def _problem(m: int) -> EvaluationProblem:
+    return EvaluationProblem(m, 128, 64)
+
+
+def _found(m: int) -> Evaluation:
+    return cache_engine.evaluator.search.evaluate(_problem(m), CHIP)
+
+
+def _key(m: int) -> str:
+    return key_of(_problem(m), SearchMode())
+
+
+def _keep(kept: Evaluations, m: int) -> None:
+    unkept = kept.put(_problem(m), CHIP, SearchMode(), _found(m))
+    if unkept:
+        raise OSError(unkept)
+
+
+def _filled(store: DiskStore) -> Promise:
+    """Results in a snapshot and in a log; nothing is to change."""
+    promise = operations._filled(store)
+    with Evaluations(store.layout) as kept:
+        for m in range(1, RESULTS // 2 + 1):
+            _keep(kept, m)
+        kept._set(CHIP).file.fold()
+        for m in range(RESULTS // 2 + 1, RESULTS + 1):
+            _keep(kept, m)
+    return _promised(promise, range(1, RESULTS + 1))
+
+
+def _promised(promise: Promise, there: range, new: tuple[int, ...] = (), going: tuple[int, ...] = ()) -> Promise:
+    """Also the results of these m; those that are new, or going, may be there or not until it is done."""
+    latencies = {m: _found(m).latency_us for m in {*there, *new}}
+    return replace(
+        promise,
+        results={_key(m): {us, None} if m in (*new, *going) else {us} for m, us in latencies.items()},
+        results_finished={_key(m): None if m in going else us for m, us in latencies.items()},
+    )
+
+
+def _before_keeping(store: DiskStore) -> Promise:
+    return _promised(_filled(store), range(1, RESULTS + 1), new=(100,))
+
+
+def _before_keeping_the_first(store: DiskStore) -> Promise:
+    return _promised(operations._filled(store), range(0), new=(100,))
+
+
+def _keeping(store: DiskStore) -> Action:
+    def act() -> object:
+        kept = Evaluations(store.layout, lock_timeout_s=10.0)
+        _keep(kept, 100)
+        return True
+
+    return act
+
+
+def _folding(compressed: bool) -> Callable[[DiskStore], Action]:
+    def begin(store: DiskStore) -> Action:
+        kept = Evaluations(store.layout, lock_timeout_s=10.0, compressed=compressed)
+
+        def act() -> object:
+            kept._set(CHIP).file.fold()
+            return True
+
+        return act
+
+    return begin
+
+
+def _before_pruning(store: DiskStore) -> Promise:
+    return _promised(_filled(store), range(1, RESULTS + 1), going=tuple(range(1, RESULTS + 1)))
+
+
+def _pruning(store: DiskStore) -> Action:
+    kept = Evaluations(store.layout, lock_timeout_s=10.0)
+    plan = kept.plan_pruning(max_entries=0)
+    return lambda: kept.prune(plan)
+
+
+def _before_taking_in(store: DiskStore) -> Promise:
+    """A file of results that are there, and of some that are not; it lies where it is copied along."""
+    other = make_store(store.layout.root.parent / "other")
+    with Evaluations(other.layout, durable=False) as kept:
+        for m in (1, 100, 101, 102):
+            _keep(kept, m)
+        exported = kept.export(CHIP.fingerprint())
+    promise = _promised(_filled(store), range(1, RESULTS + 1), new=(100, 101, 102))
+    (store.layout.jobs / _EXCHANGED).write_bytes(exported)
+    return promise
+
+
+def _taking_in(store: DiskStore) -> Action:
+    data = (store.layout.jobs / _EXCHANGED).read_bytes()
+
+    def act() -> object:
+        return Evaluations(store.layout, lock_timeout_s=10.0).import_file(data).taken
+
+    return act
+
+
+def _exporting(store: DiskStore) -> Action:
+    def act() -> object:
+        kept = Evaluations(store.layout, lock_timeout_s=10.0)
+        kept.evaluate(_problem(1), CHIP)  # to be counted
+        exported = json.loads(kept.export(CHIP.fingerprint()))["cache_entries"]
+        assert set(exported) == {_key(m) for m in range(1, RESULTS + 1)}
+        return True
+
+    return act
+
+
+_MAY_RAISE = ("OSError", "StoreError")
+
+EVERY_OPERATION = OPERATIONS | {
+    "keep a result": Operation(_before_keeping, _keeping, _MAY_RAISE),
+    "keep the first result": Operation(_before_keeping_the_first, _keeping, _MAY_RAISE),
+    "fold results": Operation(_filled, _folding(compressed=False), _MAY_RAISE),
+    "compress results": Operation(_filled, _folding(compressed=True), _MAY_RAISE),
+    "prune results": Operation(_before_pruning, _pruning, _MAY_RAISE),
+    "import results": Operation(_before_taking_in, _taking_in, _MAY_RAISE),
+    "export results": Operation(_filled, _exporting, _MAY_RAISE),
+}
+"""All that is interrupted, by name."""
