@@ -85,7 +85,7 @@ def door() -> bool:
             st.logout()
         if not given.asks_for and not who.user:
             st.caption(
-                "Set `GEMM_CACHE_ADMIN_TOKEN` or set up a login before starting the dashboard, or serve it to its own "
+                "Set GEMM_CACHE_ADMIN_TOKEN or set up a login before starting the dashboard, or serve it to its own "
                 "machine alone. The documentation tells how: Dashboard, “Who may do what”."
             )
     return False

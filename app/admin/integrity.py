@@ -52,7 +52,7 @@ def _draw_repair(acts: list[RepairAct], permitted: bool) -> None:
         files = repair_files(acts)
         st.dataframe(files[:1000], hide_index=True, column_config={"Size": _SIZE}, key="repair-files")
         if len(files) > 1000:
-            st.caption(f"The first 1,000 of {len(files):,}; `gemm-cache verify --json` tells all.")
+            st.caption(f"The first 1,000 of {len(files):,}; gemm-cache verify --json tells all.")
     agreed = st.checkbox("Do what the column “Repair would” says", key="agreed", disabled=not permitted)
     label = f"Repair {counted(repairable, 'finding')}"
     if st.button(label, icon=":material/healing:", disabled=not (permitted and agreed)):

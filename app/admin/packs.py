@@ -44,7 +44,7 @@ def draw(permitted: bool) -> None:
 
 
 def _draw_export() -> None:
-    st.caption("A pack is one file of kernels, to be imported elsewhere, or looked up in as it is (setting `packs`).")
+    st.caption("A pack is one file of kernels, to be imported elsewhere, or looked up in as it is (setting packs).")
     keys, _ = asked_keys(st.query_params.get("keys", ""))
     archs: list[str] = []
     if keys:
@@ -110,7 +110,7 @@ def _draw_import(permitted: bool) -> None:
     if _TAKEN in st.session_state:
         st.success(st.session_state.pop(_TAKEN), icon=":material/check_circle:")
     st.caption(
-        f"Up to {human_bytes(MOST_BYTES)}; larger ones with `gemm-cache import FILE`. "
+        f"Up to {human_bytes(MOST_BYTES)}; larger ones with gemm-cache import. "
         "A kernel is a program for your GPU: import packs only from people whose programs you would run."
     )
     uploaded = st.file_uploader(

@@ -13,7 +13,7 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (looking is free)
     cache = context.cache()
     st.caption(
         "In force in this process. Each can be set in the environment before the dashboard is started; "
-        "`gemm-cache dashboard` hands its `--store` on that way."
+        "gemm-cache dashboard hands its --store on that way."
     )
     table = settings_table(cache.settings, cache.layout.root)
     changed = sum(row["From"] != "default" for row in table)

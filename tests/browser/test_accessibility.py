@@ -10,7 +10,14 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
 PAGES = ("", "kernels", "compare", "architectures", "compile", "evaluations", "admin")
-VIEWS = ("evaluations?e_kind=A+model's+shapes", "evaluations?e_kind=Kept+results", "evaluations?own=none")
+VIEWS = (
+    "evaluations?e_kind=A+model's+shapes",
+    "evaluations?e_kind=Kept+results",
+    "evaluations?own=none",
+    "admin?rule=all",
+    "admin?tab=Packs",
+    "admin?tab=Settings",
+)
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 
 
