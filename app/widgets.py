@@ -58,6 +58,15 @@ def kernel_link(label: str, key: str) -> None:
     st.page_link(_KERNEL, label=label, icon=":material/memory:", query_params={"key": key})
 
 
+def paging(total: int, page_rows: int, *, key: str) -> int:
+    """A choice of page where there are several; the number of rows before the chosen one."""
+    pages = max(1, -(-total // page_rows))
+    if st.session_state.get(key, 1) > pages:
+        st.session_state[key] = pages
+    number = st.pagination(pages, key=key) if pages > 1 else 1
+    return (number - 1) * page_rows
+
+
 def open_kernel(key: str) -> NoReturn:
     """Goes to a kernel's page at once, and has its address say what list it was picked from.
 

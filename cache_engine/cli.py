@@ -18,6 +18,7 @@ from cache_engine._version import __version__
 from cache_engine.cli_bench import bench_kernels, kernel_bench_options
 from cache_engine.cli_evaluator import evaluate_verb, evaluations_verb
 from cache_engine.cli_inspect import diff_verb, explain_verb
+from cache_engine.cli_quarantine import quarantine_verb
 from cache_engine.cli_support import (
     FAILED,
     SizedVerb,
@@ -234,8 +235,9 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
     from cache_engine.doctor import PROBLEM, examine
 
     checks = examine(settings)
-    document = {"checks": checks, "ok": all(check.status != PROBLEM for check in checks)}
-    emit(document, as_json, lambda: terminal.print_checks(checks))
+    in_force = documents.settings_in_force(settings)
+    document = {"checks": checks, "ok": all(check.status != PROBLEM for check in checks), "settings": in_force}
+    emit(document, as_json, lambda: terminal.print_checks(checks, in_force))
     if not document["ok"]:
         click.get_current_context().exit(FAILED)
 
@@ -287,23 +289,33 @@ def bench_verb(settings: Settings, /, what: str, entries: int, rows: int, as_jso
 
 @commands.command("dashboard")
 @click.option("--port", type=click.IntRange(1, 65_535), default=8501, show_default=True, help="Port to answer at.")
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen at; 0.0.0.0 is every one of this machine.",
+)
+@click.option("--name", multiple=True, help="A name by which others ask for it. May be given several times.")
 @click.option("--headless/--browser", default=True, help="Whether to open a browser.")
 @click.pass_obj
-def dashboard_verb(settings: Settings, /, port: int, headless: bool) -> None:
+def dashboard_verb(settings: Settings, /, port: int, host: str, name: tuple[str, ...], headless: bool) -> None:
     """Serve the dashboard on this store, until Ctrl-C.
 
-    It answers at http://127.0.0.1:PORT, on this machine alone.
+    It answers at http://127.0.0.1:PORT, on this machine alone, unless --host says otherwise. Deleting and importing
+    there then ask for the admin token (GEMM_CACHE_ADMIN_TOKEN) or a login, and are off without either.
     """
     from cache_engine.dashboard import serve
 
     with open_cache(settings) as cache:
         root = cache.layout.root
-    serve(root, port, headless=headless)
+    guarded = settings.admin_token is not None
+    serve(root, port, headless=headless, address=host, names=name, guarded=guarded)
 
 
 for verb in (
-    warm_verb, tune_verb, timings_verb, diff_verb, explain_verb, clean_verb, verify_verb, sync_verb, export_verb,
-    import_verb, evaluate_verb, evaluations_verb,
+    warm_verb, tune_verb, timings_verb, diff_verb, explain_verb, clean_verb, verify_verb, quarantine_verb, sync_verb,
+    export_verb, import_verb, evaluate_verb, evaluations_verb,
 ):  # fmt: skip
     commands.add_command(verb)
 

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from cache_engine import documents, terminal
+from cache_engine.admission import local_user
 from cache_engine.cli_support import FAILED, emit, json_option, open_cache
 from cache_engine.config import Settings, parse_bytes
 from cache_engine.model.architecture import architecture
@@ -25,6 +26,8 @@ from cache_engine.model.artifact import Record
     help="Evict down to this share of what is free on the disk, store included.",
 )
 @click.option("--stale-toolchain", is_flag=True, help="Evict what this compiler and these templates can never hit.")
+@click.option("--arch", multiple=True, help="Evict what is for this target. May be given several times, as may --key.")
+@click.option("--key", multiple=True, help="Evict the kernel of this key, which may be shortened to its first digits.")
 @click.option("--all", "everything", is_flag=True, help="Evict everything.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @json_option
@@ -37,6 +40,8 @@ def clean_verb(
     max_entries: int | None,
     max_disk_share: float | None,
     stale_toolchain: bool,
+    arch: tuple[str, ...],
+    key: tuple[str, ...],
     everything: bool,
     dry_run: bool,
     as_json: bool,
@@ -49,22 +54,29 @@ def clean_verb(
     from cache_engine import housekeeping
     from cache_engine.policy.plan import Limits
 
-    rules = Limits(
-        expire_days=settings.expire_days if expired else None,
-        stale_toolchain=stale_toolchain,
-        max_bytes=None if max_bytes is None else parse_bytes(max_bytes),
-        max_entries=max_entries,
-        max_disk_share=max_disk_share,
-        everything=everything,
-    )
+    targets = frozenset(architecture(name).name for name in arch)
     with open_cache(settings, create=False) as cache:
+        rules = Limits(
+            expire_days=settings.expire_days if expired else None,
+            stale_toolchain=stale_toolchain,
+            keys=frozenset(cache.find(prefix).key for prefix in key),
+            archs=targets,
+            max_bytes=None if max_bytes is None else parse_bytes(max_bytes),
+            max_entries=max_entries,
+            max_disk_share=max_disk_share,
+            everything=everything,
+        )
         plan = cache.plan_cleaning(None if rules == Limits() else rules)
         leftovers = cache.find_leftovers()
         cleaned = None
         if not dry_run:
             with terminal.progress("Evicting", len(plan.victims)) as (bar, task):
                 cleaned = housekeeping.apply(
-                    cache.store, cache.journal, plan, lambda number: bar.update(task, completed=number)
+                    cache.store,
+                    cache.journal,
+                    plan,
+                    lambda number: bar.update(task, completed=number),
+                    by=local_user(),
                 )
         kept_timings = sum(device.count for device in cache.timings.devices())
         document = documents.cleaning(plan, leftovers, cleaned, kept_timings)
@@ -100,8 +112,9 @@ def verify_verb(settings: Settings, /, repair: bool, sample: float, as_json: boo
 
             trust = settings.trust_store
             findings = list(integrity.check(cache.store, one_more, share=sample, trust=trust))
-        repaired = integrity.repair(cache.store, cache.journal, findings) if repair else []
-    document = documents.verification(checked, findings, repaired)
+        acts = integrity.plan_repair(cache.store, findings)
+        repaired = integrity.repair(cache.store, cache.journal, findings, by=local_user()) if repair else []
+    document = documents.verification(checked, acts, repaired)
     emit(document, as_json, lambda: terminal.print_verification(document))
     if {finding for finding in findings if finding.is_damage} - set(repaired):
         click.get_current_context().exit(FAILED)
@@ -166,7 +179,9 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool)
     pack = Pack(file, trust=settings.trust_store)
     settings = settings.with_overrides({"enable_caching": True})
     with open_cache(settings) as cache, terminal.progress("Importing", len(pack)) as (bar, task):
-        imported = import_pack(cache.store, cache.journal, pack, dry_run=dry_run, on_entry=lambda: bar.advance(task))
+        imported = import_pack(
+            cache.store, cache.journal, pack, dry_run=dry_run, on_entry=lambda: bar.advance(task), by=local_user()
+        )
     document = {"file": str(file.absolute()), "dry_run": dry_run, **msgspec.to_builtins(imported)}
     emit(document, as_json, lambda: terminal.print_imported(document))
     if imported.refused:

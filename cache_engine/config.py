@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +33,29 @@ _NUMBERS = (
     "lock_timeout_s",
     "journal_flush_s",
 )
+_TEXTS = ("compiler_flags", "admin_users")
 MIN_FLUSH_S = 0.01  # below, writing would keep a processor busy
+MIN_TOKEN_LENGTH = 16  # of letters and digits: beyond guessing, also for whoever may try at any speed
 
 
-def _setting(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+class Origin(StrEnum):
+    """Where the value of a setting is from; the value is how people read it."""
+
+    DEFAULT = "default"
+    ENVIRONMENT = "environment"
+    GIVEN = "given at opening"
+
+
+def _setting(default: Any, text: str, *, secret: bool = False) -> Any:
+    return field(default=default, metadata={"help": text, "secret": secret}, repr=not secret)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that can be set. Each field can be given as ``GEMM_CACHE_<NAME>`` in the environment."""
+    """Everything that can be set. Each of ``SETTINGS`` can be given as ``GEMM_CACHE_<NAME>`` in the environment.
+
+    ``origins`` tells where those values are from that are not the default: an ``Origin``, or the policy that sets one.
+    """
 
     dir: Path | None = _setting(None, "The store's directory. Default: the user cache directory.")
     max_bytes: int = _setting(5 * GIB, "Size above which cleaning evicts, such as 5GiB.")
@@ -70,6 +84,15 @@ class Settings:
         None, "Whose timings those are: a GPU's name, or the first digits of its fingerprint. Default: the local GPU."
     )
     trust_store: bool = _setting(False, "Use a store owned by someone else or writable by everyone.")
+    admin_token: str | None = _setting(
+        None,
+        f"What the dashboard asks for before it deletes or takes in anything; {MIN_TOKEN_LENGTH} characters or more.",
+        secret=True,
+    )
+    admin_users: tuple[str, ...] = _setting(
+        (), "Who may do so, once logged in: e-mail addresses, between spaces; * is everybody who can log in."
+    )
+    origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def load(
@@ -90,26 +113,37 @@ class Settings:
         """
         environment = os.environ if environment is None else environment
         values: dict[str, Any] = {}
-        for setting in fields(cls):
-            variable = f"GEMM_CACHE_{setting.name.upper()}"
-            if environment.get(variable):
-                values[setting.name] = _parse(setting.name, setting.default, environment[variable], variable)
-        return cls().with_overrides({**(defaults or {}), **values, **overrides})
+        for setting in SETTINGS:
+            name = variable(setting.name)
+            if environment.get(name):
+                values[setting.name] = _parse(setting.name, setting.default, environment[name], name)
+        given = {**(defaults or {}), **values, **overrides}
+        origins = {name: Origin.ENVIRONMENT for name in values if name not in overrides}
+        return cls().with_overrides(given, origins)
 
-    def with_overrides(self, overrides: Mapping[str, Any]) -> Settings:
+    def with_overrides(self, overrides: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> Settings:
         """The same with some settings changed.
+
+        Args:
+            origins: where the new values are from, if not from the program.
 
         Raises:
             UsageError: when there is no such setting, or it cannot have that value.
         """
-        names = [setting.name for setting in fields(self)]
+        names = [setting.name for setting in SETTINGS]
         for name in overrides:
             if name not in names:
                 raise UsageError(f"there is no setting {name!r}; there are: {', '.join(names)}")
         policy = overrides.get("policy", "standard")
         if policy not in POLICIES:
             raise UsageError(f"setting policy is {policy!r}; use one of: {', '.join(POLICIES)}")
-        return replace(self, **{**POLICIES[policy], **overrides}).checked()
+        told = {
+            **self.origins,
+            **dict.fromkeys(POLICIES[policy], f"policy {policy}"),
+            **dict.fromkeys(overrides, Origin.GIVEN),
+            **(origins or {}),
+        }
+        return replace(self, **{**POLICIES[policy], **overrides}, origins=told).checked()
 
     def checked(self) -> Settings:
         """The same, once its values are known to make sense.
@@ -128,8 +162,13 @@ class Settings:
                 raise UsageError(f"setting {name} is {getattr(self, name)}; it must be above 0, at most 1")
         if self.durability not in ("durable", "fast"):
             raise UsageError(f"setting durability is {self.durability!r}; use durable or fast")
-        if not isinstance(self.compiler_flags, tuple) or not all(isinstance(flag, str) for flag in self.compiler_flags):
-            raise UsageError(f"setting compiler_flags is {self.compiler_flags!r}; it must be a tuple of texts")
+        for name in _TEXTS:
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(text, str) for text in value):
+                raise UsageError(f"setting {name} is {value!r}; it must be a tuple of texts")
+        if self.admin_token is not None and len(self.admin_token.strip()) < MIN_TOKEN_LENGTH:
+            # Without the value: what is nearly right is nearly a secret.
+            raise UsageError(f"setting admin_token is too short; it must have {MIN_TOKEN_LENGTH} characters or more")
         return self
 
     def directory(self) -> Path:
@@ -139,6 +178,26 @@ class Settings:
         from platformdirs import user_cache_path  # 20 ms, and rarely needed
 
         return user_cache_path("gemm-cache")
+
+    def shown(self, name: str) -> str:
+        """The value of a setting as people read it; of a secret, only whether it is set."""
+        value = self.directory() if name == "dir" else getattr(self, name)
+        if next(setting for setting in SETTINGS if setting.name == name).metadata["secret"]:
+            return "not set" if value is None else "set"
+        return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+    def origin(self, name: str) -> str:
+        """Where the value of a setting is from."""
+        return self.origins.get(name, Origin.DEFAULT)
+
+
+SETTINGS = tuple(setting for setting in fields(Settings) if "help" in setting.metadata)
+"""Everything that can be set, in the order it is told in: name, default, and in ``metadata`` its help."""
+
+
+def variable(name: str) -> str:
+    """The environment variable that sets a setting."""
+    return f"GEMM_CACHE_{name.upper()}"
 
 
 def parse_bytes(text: str) -> int:
@@ -169,6 +228,6 @@ def _parse(name: str, default: object, text: str, variable: str) -> object:
         raise UsageError(f"{variable} is {text!r}; it must be {kind}") from error
     if name == "packs":
         return tuple(Path(place).expanduser() for place in text.split(os.pathsep) if place)
-    if name == "compiler_flags":
+    if name in _TEXTS:
         return tuple(text.split())
     return Path(text) if name == "dir" else text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import msgspec
 from cache_engine._version import __version__
 from cache_engine.compilers.diagnostics import report, warnings
 from cache_engine.compilers.inspect import sass
-from cache_engine.config import Settings
+from cache_engine.config import SETTINGS, variable
 from cache_engine.device.probe import gpu
 from cache_engine.errors import CompileError, GemmCacheError, UsageError
 from cache_engine.kernels.family import launch_of
@@ -30,7 +29,8 @@ CONFIG, ENVIRONMENT, RESULT, REPRODUCE = "config.json", "environment.json", "res
 FILES = (f"{SOURCE}.cu", f"{SOURCE}.py", PREPROCESSED, LOG, PTX, CUBIN, SASS, CONFIG, ENVIRONMENT, RESULT, REPRODUCE)
 
 # No others are written down: a variable or a package may have a secret in its value, or in its name.
-_VARIABLES = ("CUDA_HOME", "NVCC_CCBIN", *(f"GEMM_CACHE_{setting.name.upper()}" for setting in fields(Settings)))
+_TOLD = tuple(variable(setting.name) for setting in SETTINGS if not setting.metadata["secret"])
+_VARIABLES = ("CUDA_HOME", "NVCC_CCBIN", *_TOLD)
 _PACKAGES = ("cupy-cuda13x", "nvidia-cuda-nvrtc", "nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "triton")
 
 _REPRODUCE = '''"""Compiles {source} of this folder again, as it was compiled, and writes reproduced.cubin.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cache_engine.comparison import in_words
+from cache_engine.config import SETTINGS, Settings
 from cache_engine.model.artifact import Record
 from cache_engine.model.measurement import Measurement
 from cache_engine.stages import LOAD
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from cache_engine.explanation import Explanation
     from cache_engine.housekeeping import Cleaned, Leftover
     from cache_engine.inspection import Inspection
-    from cache_engine.integrity import Finding
+    from cache_engine.integrity import Finding, RepairAct
     from cache_engine.policy.plan import EvictionPlan
+    from cache_engine.quarantine import Examined, Item
     from cache_engine.stats import Statistics
 
 Document = dict[str, Any]
@@ -191,16 +193,44 @@ def cleaning(
     }
 
 
-def verification(checked: int, findings: Sequence[Finding], repaired: Sequence[Finding]) -> Document:
-    """What ``verify`` prints."""
+def verification(checked: int, acts: Sequence[RepairAct], repaired: Sequence[Finding]) -> Document:
+    """What ``verify`` prints. Each finding names the files that repair would touch, or has touched."""
     done = set(repaired)
     return {
         "checked": checked,
         "findings": [
-            {**msgspec.to_builtins(finding), "remedy": finding.remedy, "repaired": finding in done}
-            for finding in findings
+            {
+                **msgspec.to_builtins(act.finding),
+                "remedy": act.finding.remedy,
+                "files": [{"path": path, "stored_bytes": size} for path, size in act.files],
+                "repaired": act.finding in done,
+            }
+            for act in acts
         ],
     }
+
+
+def quarantined(item: Item, examined: Examined) -> Document:
+    """One item of what ``quarantine`` prints."""
+    return {
+        "name": item.name,
+        "key": item.key,
+        "set_aside_at": item.set_aside_at,
+        "why": item.why,
+        "stored_bytes": item.stored_bytes,
+        "files": msgspec.to_builtins(item.files),
+        "kernel": None if examined.record is None else examined.record.name,
+        "restorable": not examined.cause,
+        "cause": examined.cause,
+    }
+
+
+def settings_in_force(settings: Settings) -> list[Document]:
+    """Each setting's name, value and where that is from. Of a secret only whether it is set."""
+    return [
+        {"name": setting.name, "value": settings.shown(setting.name), "origin": settings.origin(setting.name)}
+        for setting in SETTINGS
+    ]
 
 
 def benchmark(lines: Sequence[Line]) -> Document:

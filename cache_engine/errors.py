@@ -10,6 +10,7 @@
     ├── CompileError               the compiler refused the source; carries its log, the source and the flags
     ├── NotCached                  no tier has the kernel, and compiling is switched off
     ├── TooManyJobs                as many jobs run as may
+    ├── NotPermitted               the dashboard does this only for whoever has the admin token or has logged in
     ├── NotHereError               something this machine lacks
     │   ├── CompilerMissing        the compiler is not installed
     │   ├── ToolMissing            an inspection tool (disassembler) is not installed
@@ -94,6 +95,10 @@ class NotCached(GemmCacheError):
 
 class TooManyJobs(GemmCacheError):
     """As many jobs are running on the store as may; the text says what to do."""
+
+
+class NotPermitted(GemmCacheError):
+    """Whoever asked may not do this; the text says what is missing."""
 
 
 class NotHereError(GemmCacheError):

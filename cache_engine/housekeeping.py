@@ -15,7 +15,7 @@ from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, Stor
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
 from cache_engine.policy.plan import DAY_S, EVERYTHING, EntryFacts, EvictionPlan, Limits, plan
-from cache_engine.stats import CLEAN, EVICT
+from cache_engine.stats import AUTOMATIC, CLEAN, EVICT
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold, read_journal
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
@@ -72,8 +72,9 @@ def plan_cleaning(
     """
     layout = store.layout
     entries = survey(layout)
-    if limits.stale_toolchain:
-        entries = [replace(entry, stale=_is_stale(store, entry, is_stale)) for entry in entries]
+    if limits.stale_toolchain or limits.archs:
+        asked = is_stale if limits.stale_toolchain else NOBODY_STALE
+        entries = [_looked_into(store, entry, asked) for entry in entries]
     if limits.max_disk_share is not None:
         limits = replace(limits, free_bytes=shutil.disk_usage(layout.root).free)
     return plan(entries, limits, time.time() if now is None else now)
@@ -103,6 +104,7 @@ def apply(
     chosen: EvictionPlan,
     on_progress: Callable[[int], None] = lambda _: None,
     *,
+    by: str = "",
     wait_s: float = _MAINTENANCE_TIMEOUT_S,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Cleaned:
@@ -113,6 +115,7 @@ def apply(
 
     Args:
         on_progress: called with the number of victims looked at so far.
+        by: who cleans, for the audit.
         wait_s: how long to wait for other maintenance to end.
         stopped: asked between victims; once it says yes, the rest stays.
 
@@ -120,25 +123,29 @@ def apply(
         LockTimeout: when other maintenance is under way.
     """
     layout = store.layout
-    evicted = freed = 0
+    evicted = freed = removed = removed_bytes = 0
     with file_lock(layout.maintenance_lock, wait_s):
         used = _last_uses(layout)
-        for number, victim in enumerate(chosen.victims, start=1):
-            if stopped():
-                break
-            key = CacheKey(victim.key)
-            with suppress(LockTimeout), file_lock(layout.key_lock(key), _ENTRY_TIMEOUT_S):
-                last_used_at = max(_published_at(layout, key), used.get(key, 0.0))
-                unused = victim.reason == EVERYTHING or last_used_at <= victim.last_used_at
-                if unused and not store.is_foreign(key):
-                    bytes_freed = store.delete(key)
-                    journal.event(EVICT, key=key, stored_bytes=bytes_freed, detail=victim.reason)
-                    evicted += 1
-                    freed += bytes_freed
-            on_progress(number)
-        removed, removed_bytes = _remove(store, find_leftovers(store))
-        if chosen.victims or removed:
-            journal.event(CLEAN, stored_bytes=freed + removed_bytes, detail=_summary(evicted, chosen, removed))
+        try:
+            for number, victim in enumerate(chosen.victims, start=1):
+                if stopped():
+                    break
+                key = CacheKey(victim.key)
+                with suppress(LockTimeout), file_lock(layout.key_lock(key), _ENTRY_TIMEOUT_S):
+                    last_used_at = max(_published_at(layout, key), used.get(key, 0.0))
+                    unused = victim.reason == EVERYTHING or last_used_at <= victim.last_used_at
+                    if unused and not store.is_foreign(key):
+                        bytes_freed = store.delete(key)
+                        journal.event(EVICT, key=key, stored_bytes=bytes_freed, detail=victim.reason)
+                        evicted += 1
+                        freed += bytes_freed
+                on_progress(number)
+            removed, removed_bytes = _remove(store, find_leftovers(store))
+        finally:
+            # Also of a run that was cut short: what has gone has gone.
+            if chosen.victims or removed:
+                summary = _summary(evicted, chosen, removed)
+                journal.event(CLEAN, stored_bytes=freed + removed_bytes, detail=summary, by=by)
         fold(layout.journal, layout.temp, keep=lambda key: _may_exist(layout, CacheKey(key)))
     return Cleaned(evicted, freed, len(chosen.victims) - evicted, removed)
 
@@ -171,15 +178,20 @@ def _summary(evicted: int, chosen: EvictionPlan, removed: int) -> str:
     return " and ".join(done)
 
 
-def _is_stale(store: DiskStore, entry: EntryFacts, is_stale: Callable[[Record], bool]) -> bool:
-    """An entry whose record cannot be read is not stale but damaged, or another version's.
-
-    Nor is one whose compiler is not installed here, as extras may not be: who has it may hit it.
-    """
+def _looked_into(store: DiskStore, entry: EntryFacts, is_stale: Callable[[Record], bool]) -> EntryFacts:
+    """The facts with what only the record tells. One that cannot be read is damaged, or another version's."""
     try:
         record = store.record(CacheKey(entry.key))
-        return record is not None and is_stale(record)
-    except (CorruptEntry, CompilerMissing, OSError):
+    except (CorruptEntry, OSError):
+        return entry
+    return entry if record is None else replace(entry, arch=record.arch, stale=_is_stale(record, is_stale))
+
+
+def _is_stale(record: Record, is_stale: Callable[[Record], bool]) -> bool:
+    """An entry whose compiler is not installed here, as extras may not be, is not stale: who has it may hit it."""
+    try:
+        return is_stale(record)
+    except CompilerMissing:
         return False
 
 
@@ -234,7 +246,7 @@ class Housekeeper:
             # First, so that no other process starts as well.
             os.utime(self._store.layout.cleaned)
             chosen = plan_cleaning(self._store, self._limits)
-            apply(self._store, self._journal, chosen, wait_s=0, stopped=self._closing.is_set)
+            apply(self._store, self._journal, chosen, by=AUTOMATIC, wait_s=0, stopped=self._closing.is_set)
         except LockTimeout:
             pass  # others are at it
         except (OSError, StoreError) as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, LockTimeout, Misplaced, Truncated
 from cache_engine.model.key import CacheKey
-from cache_engine.stats import CORRUPT, REPAIR
+from cache_engine.stats import CORRUPT, REPAIR, SET_ASIDE
 from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, check_blob, check_key, decode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file
@@ -107,6 +107,23 @@ class Finding:
         return self.kind not in _UNREPAIRED
 
 
+@dataclass(frozen=True, slots=True)
+class RepairAct:
+    """What repair would do about one finding: ``quarantine``, ``delete`` or ``leave``, and to which files.
+
+    ``files`` are paths in the store, each with its bytes.
+    """
+
+    finding: Finding
+    act: str
+    files: tuple[tuple[str, int], ...]
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all its files."""
+        return sum(size for _, size in self.files)
+
+
 def check(
     store: DiskStore, on_entry: Callable[[], None] = lambda: None, *, share: float = 1.0, trust: bool = False
 ) -> Iterator[Finding]:
@@ -148,10 +165,32 @@ def check(
     yield from _check_timings(layout)
 
 
-def repair(store: DiskStore, journal: Journal, findings: Iterable[Finding]) -> list[Finding]:
+def plan_repair(store: DiskStore, findings: Iterable[Finding]) -> list[RepairAct]:
+    """What ``repair`` would do about each finding, as things are now. Changes nothing."""
+    layout = store.layout
+    acts = []
+    for finding in findings:
+        paths = [layout.root / finding.path]
+        if finding.kind in _ENTRY_KINDS:
+            key = CacheKey(finding.key)
+            record = Path(layout.record_path(key))
+            paths = [record, *(layout.kernels / key[:2] / blob for blob in _blobs_of(layout, key[:2], record.name))]
+        act = "leave" if not finding.repairable else "delete" if finding.kind is Kind.STALE_TEMPORARY else "quarantine"
+        files = []
+        for path in paths if finding.repairable else ():
+            with suppress(OSError):
+                files.append((str(path.relative_to(layout.root)), path.lstat().st_size))
+        acts.append(RepairAct(finding, act, tuple(files)))
+    return acts
+
+
+def repair(store: DiskStore, journal: Journal, findings: Iterable[Finding], *, by: str = "") -> list[Finding]:
     """Does what each finding's remedy says; returns the findings dealt with.
 
     Findings may be old: each is looked at once more, under its key's lock, and left alone if it holds no longer.
+
+    Args:
+        by: who repairs, for the audit.
 
     Raises:
         LockTimeout: when other maintenance is under way.
@@ -161,26 +200,31 @@ def repair(store: DiskStore, journal: Journal, findings: Iterable[Finding]) -> l
     findings = list(findings)
     done: list[Finding] = []
     with file_lock(layout.maintenance_lock, _LOCK_TIMEOUT_S):
-        for finding in findings:
-            path = layout.root / finding.path
-            if not finding.repairable:
-                continue
-            key = CacheKey(finding.key)
-            with file_lock(layout.key_lock(key), _LOCK_TIMEOUT_S) if key else nullcontext():
-                if not _still_holds(store, finding):
+        try:
+            for finding in findings:
+                path = layout.root / finding.path
+                if not finding.repairable:
                     continue
-                if finding.kind in _ENTRY_KINDS:
-                    store.quarantine(key)
-                    journal.event(CORRUPT, key=key, detail=f"{finding.kind}: {finding.cause}")
-                elif finding.kind is Kind.STALE_TEMPORARY:
-                    remove_temporary(path)
-                elif finding.kind is Kind.CORRUPT_TIMINGS and (named := fingerprint_of_results_name(path.name)):
-                    Timings(layout).mend(named[0])
-                else:
-                    store.set_aside(path)
-            done.append(finding)
-        if done:
-            journal.event(REPAIR, detail=f"{len(done)} of {len(findings)} findings")
+                key = CacheKey(finding.key)
+                with file_lock(layout.key_lock(key), _LOCK_TIMEOUT_S) if key else nullcontext():
+                    if not _still_holds(store, finding):
+                        continue
+                    if finding.kind in _ENTRY_KINDS:
+                        store.quarantine(key)
+                        journal.event(CORRUPT, key=key, detail=f"{finding.kind}: {finding.cause}")
+                    elif finding.kind is Kind.STALE_TEMPORARY:
+                        remove_temporary(path)
+                    else:
+                        if finding.kind is Kind.CORRUPT_TIMINGS and (named := fingerprint_of_results_name(path.name)):
+                            Timings(layout).mend(named[0])
+                        else:
+                            store.set_aside(path)
+                        detail = f"{finding.path}: {finding.kind}: {finding.cause}"
+                        journal.event(SET_ASIDE, key=finding.key, detail=detail)
+                done.append(finding)
+        finally:
+            if done:
+                journal.event(REPAIR, detail=f"{len(done)} of {len(findings)} findings", by=by)
     return done
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from cache_engine.model.artifact import Count, Seconds
 
-USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT = (
+USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT, SET_ASIDE, RESTORE, DISCARD = (
     "use",
     "publish",
     "unpublished",
@@ -22,8 +22,16 @@ USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT = (
     "clean",
     "repair",
     "import",
+    "set aside",
+    "restore",
+    "discard",
 )
 RECENT = 500  # how many events other than use are kept when a journal is folded
+ACTS = (CLEAN, REPAIR, IMPORT, RESTORE, DISCARD)
+"""What somebody did to a whole store, each run one event. Of these many more are kept: they are the audit log."""
+RECENT_ACTS = 5000
+AUTOMATIC = "automatic"
+"""Who cleans when nobody asked for it."""
 
 HOUR_S, DAY_S = 3600, 86_400
 # How long periods keep their length when a journal is folded: in seconds, from the shortest on; each is a multiple of
@@ -39,8 +47,9 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
     Attributes:
         kind: ``use`` (hits and misses of one key since the last such line), ``publish`` (compiled and kept),
             ``unpublished`` (compiled and served, but not kept; ``detail`` says why), ``corrupt`` (set aside),
-            ``evict`` (deleted by cleaning; ``detail`` gives the reason), ``clean``, ``repair`` and ``import`` (a whole
-            run, ``detail`` sums it up).
+            ``evict`` (deleted by cleaning; ``detail`` gives the reason), ``set aside`` (a file of no entry put into
+            quarantine), or one of ``ACTS``: ``clean``, ``repair``, ``import``, ``restore`` (out of quarantine) and
+            ``discard`` (deleted from quarantine), of which ``detail`` sums up the run.
         at: seconds since 1970, UTC; of the last use for ``use``.
         key: the entry concerned.
         made_at: for ``use``, when the entry was made. An entry evicted and made again starts with no hits.
@@ -54,8 +63,9 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
         saved_us: microseconds of compiling that hits on disk and in packs saved. Hits in memory save nothing: a process
             that has a kernel in hand would not compile it again without a cache either.
         compile_us: microseconds compiling took. Whole numbers, so that sums are exact in any order.
-        stored_bytes: bytes published or evicted.
+        stored_bytes: bytes published, evicted, taken in or deleted.
         detail: a reason or summary, for people.
+        by: of an act, who did it: a user of this machine, whoever has logged in, or ``AUTOMATIC``.
     """
 
     kind: str
@@ -73,6 +83,7 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
     compile_us: Count = 0
     stored_bytes: Count = 0
     detail: str = ""
+    by: str = ""
 
 
 class EntryUsage(msgspec.Struct):
@@ -207,8 +218,14 @@ class Tally:
 
     @property
     def recent(self) -> list[Event]:
-        """The last events other than use, the newest first."""
-        return heapq.nlargest(RECENT, self._recent, key=lambda event: (event.at, event.kind, event.key, event.detail))
+        """The last acts, and the last events other than these and use, the newest first."""
+        acts = heapq.nlargest(RECENT_ACTS, (event for event in self._recent if event.kind in ACTS), key=_order)
+        rest = heapq.nlargest(RECENT, (event for event in self._recent if event.kind not in ACTS), key=_order)
+        return sorted((*acts, *rest), key=_order, reverse=True)
+
+
+def _order(event: Event) -> tuple[float, str, str, str]:
+    return event.at, event.kind, event.key, event.detail
 
 
 def coarsened(periods: Iterable[Period], now: float) -> list[Period]:

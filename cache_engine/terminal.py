@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from cache_engine.config import Origin
 from cache_engine.model.artifact import Record
 from cache_engine.store.codec import stored_bytes
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
@@ -231,6 +232,20 @@ def print_verification(document: Document) -> None:
     print(f"{counted(document['checked'], 'entry', 'entries')} checked, {verdict}.")
 
 
+def print_quarantine(items: Sequence[Document]) -> None:
+    """What is in quarantine."""
+    now = time.time()
+    for item in items:
+        about = f"{human_bytes(item['stored_bytes'])}, set aside {human_age(now - item['set_aside_at'])}"
+        print(printable(f"{item['kernel'] or item['files'][0]['original']}: {about}"))
+        print(printable(f"    {item['name']}"))
+        for said, text in (("why", item["why"]), ("now", item["cause"] or "sound: it can be put back")):
+            if text:
+                print(printable(f"    {said}: {text}"))
+    size = sum(item["stored_bytes"] for item in items)
+    print(f"{counted(len(items), 'item')} in quarantine, {human_bytes(size)}.")
+
+
 def print_exported(document: Document) -> None:
     """What ``export`` has written."""
     _print_refused(document["refused"], "left out")
@@ -325,12 +340,17 @@ def _short_time(seconds: float) -> str:
     )
 
 
-def print_checks(checks: Sequence[Check]) -> None:
-    """What ``doctor`` saw."""
+def print_checks(checks: Sequence[Check], settings: Sequence[Document]) -> None:
+    """What ``doctor`` saw, and the settings that are not at their default."""
     signs = {"ok": "✓", "note": "·", "problem": "✗"}
     print_table(
         {"": LEFT, "what": LEFT, "seen": LEFT}, ((signs[check.status], check.name, check.detail) for check in checks)
     )
+    changed = [setting for setting in settings if setting["origin"] != Origin.DEFAULT]
+    if changed:
+        print()
+        rows = ((setting["name"], setting["value"], setting["origin"]) for setting in changed)
+        print_table({"setting": LEFT, "value": LEFT, "from": LEFT}, rows)
 
 
 def print_table(columns: Mapping[str, str], rows: Iterable[Sequence[object]], dispensable: Sequence[str] = ()) -> None:

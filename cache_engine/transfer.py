@@ -49,6 +49,23 @@ class Imported:
     refused: tuple[Refused, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """An entry of a pack, before it is taken in.
+
+    Attributes:
+        record: what is told about it; none when that cannot be read.
+        present: whether the store has it already, so that it stays as it is.
+        refused: why it would not be taken; empty when nothing is wrong.
+    """
+
+    key: str
+    stored_bytes: int
+    record: Record | None
+    present: bool = False
+    refused: str = ""
+
+
 def export_pack(
     store: DiskStore,
     path: Path,
@@ -94,12 +111,14 @@ def import_pack(
     *,
     dry_run: bool = False,
     on_entry: Callable[[], None] = lambda: None,
+    by: str = "",
 ) -> Imported:
     """Takes the entries of a pack into a store. One that is there already stays as it is.
 
     Args:
         dry_run: check everything and say what would be taken in, and change nothing.
         on_entry: called after each entry of the pack.
+        by: who takes them in, for the audit.
 
     Raises:
         PackUnusable: when its index is damaged.
@@ -121,8 +140,20 @@ def import_pack(
     finally:
         if taken and not dry_run:
             detail = f"{taken} entries of {pack.path.name}"
-            journal.event(IMPORT, stored_bytes=taken_bytes, detail=detail)
+            journal.event(IMPORT, stored_bytes=taken_bytes, detail=detail, by=by)
     return Imported(taken, taken_bytes, present, tuple(refused))
+
+
+def look_into(store: DiskStore, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:
+    """What importing a pack would do with each of its entries. Changes nothing; raises as ``import_pack``."""
+    for row in _sound_rows(pack):
+        record, size = None, row.record_bytes + row.blob_bytes
+        try:
+            record = _checked(pack, row)[0]
+            yield Incoming(row.key, size, record, present=_is_present(store, row.key))
+        except (StoreError, UnknownFormat) as error:
+            yield Incoming(row.key, size, record, refused=str(error))
+        on_entry()
 
 
 def _sound_rows(pack: Pack) -> Iterable[Row]:
@@ -134,10 +165,8 @@ def _sound_rows(pack: Pack) -> Iterable[Row]:
 
 def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool) -> bool:
     """Checks an entry and makes it part of the store; returns whether it was new to it."""
-    key, record_data, blob_data = row.key, pack.record_data(row), pack.blob_data(row)
-    record = decode_record(key, record_data)
-    check_key(record)
-    check_blob(key, record.blob, blob_data)
+    record, record_data, blob_data = _checked(pack, row)
+    key = row.key
     if dry_run:
         return not _is_present(store, key)
     with file_lock(store.layout.key_lock(key), _LOCK_TIMEOUT_S):
@@ -145,6 +174,15 @@ def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool) -> bool:
             return False
         store.place(record, record_data, blob_data)
     return True
+
+
+def _checked(pack: Pack, row: Row) -> tuple[Record, bytes, bytes]:
+    """A record of a pack, and the bytes of it and its blob, all of them checked."""
+    record_data, blob_data = pack.record_data(row), pack.blob_data(row)
+    record = decode_record(row.key, record_data)
+    check_key(record)
+    check_blob(row.key, record.blob, blob_data)
+    return record, record_data, blob_data
 
 
 def _is_present(store: DiskStore, key: CacheKey) -> bool:

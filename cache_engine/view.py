@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cache_engine import housekeeping
+from cache_engine.admission import local_user
 from cache_engine.config import Settings
 from cache_engine.errors import GemmCacheError, KeyNotFound, StoreUnusable
 from cache_engine.housekeeping import Leftover
@@ -168,7 +169,7 @@ class StoreView:
         """Evicts what ``plan_cleaning`` names, unless ``dry_run``; returns that plan."""
         chosen = self.plan_cleaning(limits)
         if not dry_run:
-            housekeeping.apply(self.store, self.journal, chosen)
+            housekeeping.apply(self.store, self.journal, chosen, by=local_user())
         return chosen
 
     def policy(self) -> Limits:
@@ -192,7 +193,7 @@ class StoreView:
 
         findings = list(integrity.check(self.store, share=share, trust=self.settings.trust_store))
         if repair:
-            integrity.repair(self.store, self.journal, findings)
+            integrity.repair(self.store, self.journal, findings, by=local_user())
         return findings
 
     def export(self, path: str | Path, *, replace: bool = False) -> Exported:
@@ -206,4 +207,4 @@ class StoreView:
         from cache_engine.transfer import import_pack
 
         pack = Pack(Path(path), trust=self.settings.trust_store)
-        return import_pack(self.store, self.journal, pack, dry_run=dry_run)
+        return import_pack(self.store, self.journal, pack, dry_run=dry_run, by=local_user())

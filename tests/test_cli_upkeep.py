@@ -100,6 +100,56 @@ def test_clean_by_share_of_the_disk_and_what_killed_writers_left(compiled_store:
     assert document("clean", "--max-disk-share", "0", store=compiled_store)["cleaned"]["evicted"] == 4
 
 
+def test_clean_takes_the_targets_and_the_keys_that_are_named(compiled_store: Path) -> None:
+    records = list(make_store(compiled_store).records())
+    one = next(record for record in records if record.arch == "sm_75")
+    plan = document("clean", "--arch", "sm_80", "--key", one.key[:10], "--dry-run", store=compiled_store)
+    reasons = {victim["key"]: victim["reason"] for victim in plan["victims"]}
+    assert reasons == {one.key: "named"} | {r.key: "its target is named" for r in records if r.arch == "sm_80"}
+    assert document("clean", "--arch", "sm_80", "--key", one.key, store=compiled_store)["cleaned"]["evicted"] == 2
+    assert run("clean", "--arch", "sm_1", store=compiled_store).returncode == 2
+    assert run("clean", "--key", one.key, store=compiled_store).returncode == 1, "it has gone"
+
+
+def test_what_is_in_quarantine_is_listed_put_back_and_deleted(compiled_store: Path) -> None:
+    store = make_store(compiled_store)
+    keys = sorted(store.keys())
+    blob_file(store, keys[0]).write_bytes(b"damaged")
+    (finding,) = document("verify", store=compiled_store, code=1)["findings"]
+    assert [file["path"].partition("/")[0] for file in finding["files"]] == ["metadata", "kernels"]
+    document("verify", "--repair", store=compiled_store)
+    store.quarantine(keys[1])  # sound
+    items = {item["key"]: item for item in document("quarantine", "ls", store=compiled_store)["items"]}
+    assert {key: item["restorable"] for key, item in items.items()} == {keys[0]: False, keys[1]: True}
+    assert items[keys[0]]["why"].startswith("truncated: ")
+    assert "can be put back" in run("quarantine", "ls", store=compiled_store).stdout
+    assert run("quarantine", "restore", keys[0], store=compiled_store).returncode == 1
+    assert document("quarantine", "restore", keys[1][:8], store=compiled_store) == {"restored": keys[1]}
+    assert document("quarantine", "delete", "--all", "--dry-run", store=compiled_store)["deleted"] == 1
+    assert document("quarantine", "delete", keys[0], store=compiled_store)["deleted"] == 1
+    assert document("quarantine", "ls", store=compiled_store) == {"items": []}
+    assert run("quarantine", "delete", store=compiled_store).returncode == 2
+    assert document("verify", store=compiled_store)["checked"] == 3
+
+
+def test_doctor_tells_settings_and_their_origin_but_no_secret(
+    compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMM_CACHE_ADMIN_TOKEN", "correct-horse-battery")
+    monkeypatch.setenv("GEMM_CACHE_MAX_ENTRIES", "77")
+    told = run("doctor", "--json", store=compiled_store).stdout + run("doctor", store=compiled_store).stdout
+    assert "correct-horse-battery" not in told
+    settings = {item["name"]: item for item in document("doctor", store=compiled_store)["settings"]}
+    assert settings["max_entries"] == {"name": "max_entries", "value": "77", "origin": "environment"}
+    assert (settings["admin_token"]["value"], settings["max_bytes"]["origin"]) == ("set", "default")
+
+
+def test_an_address_that_is_not_ours_cannot_be_served(tmp_path: Path) -> None:
+    done = run("dashboard", "--host", "203.0.113.1", store=tmp_path / "store")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "port 8501 of 203.0.113.1 cannot be had" in done.stderr
+
+
 def test_a_sample_is_verified_and_another_version_is_no_damage(compiled_store: Path) -> None:
     assert document("verify", "--sample", "1", store=compiled_store)["checked"] == 4
     assert document("verify", "--sample", "0.0001", store=compiled_store)["checked"] < 4

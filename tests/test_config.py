@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from cache_engine.config import GIB, Settings, parse_bytes
+from cache_engine.config import GIB, SETTINGS, Origin, Settings, parse_bytes
 from cache_engine.errors import UsageError
 
 
@@ -50,6 +49,38 @@ def test_a_policy_sets_when_entries_expire_unless_that_is_given(policy: str, day
     assert Settings.load({}).with_overrides({"policy": policy}).expire_days == days
 
 
+def test_a_setting_knows_where_its_value_is_from() -> None:
+    environment = {"GEMM_CACHE_MAX_ENTRIES": "7", "GEMM_CACHE_COMPRESSION": "no", "GEMM_CACHE_POLICY": "production"}
+    settings = Settings.load(environment, max_entries=9)
+    assert settings.origin("max_entries") == Origin.GIVEN
+    assert settings.origin("compression") == settings.origin("policy") == Origin.ENVIRONMENT
+    assert settings.origin("expire_days") == "policy production"
+    assert settings.origin("max_bytes") == Origin.DEFAULT
+    later = settings.with_overrides({"max_bytes": 5})
+    assert (later.origin("max_bytes"), later.origin("compression")) == (Origin.GIVEN, Origin.ENVIRONMENT)
+    assert later == Settings.load({**environment, "GEMM_CACHE_MAX_BYTES": "5"}, max_entries=9), "only values count"
+
+
+def test_the_admin_token_is_long_and_never_shown() -> None:
+    secret = "correct-horse-battery"
+    settings = Settings.load({"GEMM_CACHE_ADMIN_TOKEN": secret})
+    assert settings.admin_token == secret
+    assert secret not in repr(settings)
+    assert (settings.shown("admin_token"), Settings.load({}).shown("admin_token")) == ("set", "not set")
+    with pytest.raises(UsageError, match="16 characters") as refused:
+        Settings.load({"GEMM_CACHE_ADMIN_TOKEN": "nearly-secret"})
+    assert "nearly-secret" not in str(refused.value)
+
+
+def test_values_are_shown_as_people_read_them() -> None:
+    settings = Settings.load({"GEMM_CACHE_COMPILER_FLAGS": "-a -b", "GEMM_CACHE_DIR": "/somewhere"})
+    assert [settings.shown(name) for name in ("compiler_flags", "dir", "max_entries")] == [
+        "-a -b",
+        "/somewhere",
+        "5000",
+    ]
+
+
 def test_packs_are_named_between_colons() -> None:
     assert Settings.load({"GEMM_CACHE_PACKS": "/a/b.gemmpack:/c::"}).packs == (Path("/a/b.gemmpack"), Path("/c"))
 
@@ -70,7 +101,7 @@ def test_the_store_is_the_users_own_by_default() -> None:
 
 
 def test_every_setting_has_help() -> None:
-    assert all(field.metadata["help"].endswith(".") for field in fields(Settings))
+    assert all(field.metadata["help"].endswith(".") for field in SETTINGS)
 
 
 @pytest.mark.parametrize(

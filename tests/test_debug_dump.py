@@ -62,6 +62,15 @@ def test_a_failed_compile_shows_log_source_flags_and_command(tmp_path: Path, com
     assert not list((tmp_path / "store").glob("metadata/*/*"))
 
 
+def test_a_dump_has_no_secret_of_the_environment(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_CACHE_ADMIN_TOKEN", "correct-horse-battery")
+    monkeypatch.setenv("GEMM_CACHE_MAX_ENTRIES", "77")
+    cache.get_or_compile(PROBLEM, debug_dump=tmp_path / "dump")
+    written = b"".join(path.read_bytes() for path in (tmp_path / "dump").iterdir())
+    assert b"GEMM_CACHE_MAX_ENTRIES" in written
+    assert b"correct-horse-battery" not in written
+
+
 def test_the_command_says_everything_that_was_chosen(tmp_path: Path) -> None:
     flags = ("--fmad=false", "--ptxas-options=-dlcm=ca")
     with open_cache(tmp_path / "store", fast_math=True, compiler_flags=flags) as cache:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import click
 import pytest
 
 from cache_engine.cli import commands
-from cache_engine.config import Settings
+from cache_engine.config import SETTINGS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -25,7 +24,7 @@ def test_every_verb_and_option_is_documented(verb: str) -> None:
             assert any(name in COMMAND_LINE for name in parameter.opts), parameter.opts
 
 
-@pytest.mark.parametrize("setting", fields(Settings), ids=lambda setting: setting.name)
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_every_setting_is_documented_with_its_default_and_help(setting: object) -> None:
     name, default, text = setting.name, setting.default, setting.metadata["help"]  # type: ignore[attr-defined]
     shown = "" if default is None else f"`{default}`"

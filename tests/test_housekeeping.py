@@ -52,6 +52,29 @@ def test_a_dry_run_changes_nothing(store: DiskStore) -> None:
     assert sorted(files_of(store)) == before
 
 
+def test_a_plan_for_a_target_reads_the_records_and_leaves_what_it_cannot_read(store: DiskStore) -> None:
+    keys = fill(store, 6)  # of four targets in turn
+    record_file(store, keys[4]).write_bytes(b"{")
+    plan = housekeeping.plan_cleaning(store, Limits(archs=frozenset({"sm_80"})))
+    assert [victim.key for victim in plan.victims] == [keys[0]]
+
+
+def test_a_run_cut_short_is_in_the_audit_with_what_it_came_to(store: DiskStore, journal: Journal) -> None:
+    fill(store, 3)
+    plan = housekeeping.plan_cleaning(store, Limits(everything=True))
+
+    def interrupted(number: int) -> None:
+        if number == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        housekeeping.apply(store, journal, plan, interrupted, by="somebody")
+    (event,) = [event for event in read_journal(store.layout.journal).recent if event.kind == CLEAN]
+    assert (event.by, event.detail) == ("somebody", "2 of 3 planned entries")
+    assert event.stored_bytes == sum(victim.stored_bytes for victim in plan.victims[:2])
+    assert len(list(store.keys())) == 1
+
+
 def test_applying_a_plan_does_what_it_says_and_notes_why(store: DiskStore, journal: Journal) -> None:
     keys = fill(store, 6)
     for age, key in enumerate(keys):

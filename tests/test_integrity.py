@@ -13,7 +13,7 @@ import pytest
 
 from cache_engine import integrity
 from cache_engine.integrity import Finding, Kind
-from cache_engine.stats import CORRUPT, REPAIR
+from cache_engine.stats import CORRUPT, REPAIR, SET_ASIDE
 from cache_engine.store import leftovers, lock
 from cache_engine.store.codec import decode_record, encode_record
 from cache_engine.store.disk import DiskStore
@@ -181,10 +181,30 @@ def test_damage_is_named_repaired_and_then_gone(
 
 def test_repair_is_noted_for_the_audit(store: DiskStore, journal: Journal) -> None:
     flipped_code(store)
-    integrity.repair(store, journal, _check(store))
+    stray_file(store)
+    integrity.repair(store, journal, _check(store), by="somebody")
     tally = read_journal(store.layout.journal)
-    assert sorted(event.kind for event in tally.recent) == [CORRUPT, REPAIR]
+    assert sorted(event.kind for event in tally.recent) == [CORRUPT, REPAIR, SET_ASIDE]
     assert tally.totals.corruptions == 1
+    assert {event.by for event in tally.recent if event.kind == REPAIR} == {"somebody"}
+
+
+@pytest.mark.parametrize("damage", [damage for damage, _ in DAMAGE], ids=lambda damage: damage.__name__)
+def test_a_repair_plan_names_the_files_that_repair_takes_away(
+    store: DiskStore, journal: Journal, damage: Callable[[DiskStore], None]
+) -> None:
+    fill(store, 3)
+    damage(store)
+    before = {str(path.relative_to(store.layout.root)): path.stat().st_size for path in files_of(store)}
+    acts = integrity.plan_repair(store, _check(store))
+    assert {str(path.relative_to(store.layout.root)) for path in files_of(store)} == set(before), (
+        "planning did something"
+    )
+    integrity.repair(store, journal, [act.finding for act in acts])
+    after = {str(path.relative_to(store.layout.root)) for path in files_of(store)}
+    planned = dict(file for act in acts for file in act.files)
+    assert planned == {path: size for path, size in before.items() if path not in after}
+    assert {act.act for act in acts} == ({"delete"} if damage is stale_temporary else {"quarantine"})
 
 
 def test_an_unknown_format_is_told_and_left_alone(store: DiskStore, journal: Journal) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_engine.stats import (
+    CLEAN,
     DAY_S,
     HOUR_S,
     MOST_PERIODS,
@@ -138,6 +139,15 @@ def test_only_the_newest_events_are_kept() -> None:
     assert len(tally.recent) == RECENT
     assert tally.recent[0].at == RECENT + 49
     assert tally.totals.evictions == RECENT + 50
+
+
+def test_acts_outlast_the_events_that_drown_them() -> None:
+    tally = Tally()
+    tally.add(Event(kind=CLEAN, at=0.5, by="somebody"))
+    for number in range(RECENT + 50):
+        tally.add(Event(kind="evict", at=float(number)))
+    assert len(tally.recent) == RECENT + 1
+    assert [event.by for event in tally.recent if event.kind == CLEAN] == ["somebody"]
 
 
 def test_uses_are_no_events_to_show() -> None:

@@ -8,7 +8,19 @@ from datetime import tzinfo
 
 from app.presenters.shared import Row, Tile, kernel_address, moment, share, total
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.stats import CLEAN, CORRUPT, EVICT, IMPORT, PUBLISH, REPAIR, UNPUBLISHED, hit_rate
+from cache_engine.stats import (
+    CLEAN,
+    CORRUPT,
+    DISCARD,
+    EVICT,
+    IMPORT,
+    PUBLISH,
+    REPAIR,
+    RESTORE,
+    SET_ASIDE,
+    UNPUBLISHED,
+    hit_rate,
+)
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate
 
 LATELY_S = 7 * 86_400
@@ -23,6 +35,9 @@ EVENTS = {
     CLEAN: "cleaned",
     REPAIR: "repaired",
     IMPORT: "imported",
+    SET_ASIDE: "set aside",
+    RESTORE: "put back from quarantine",
+    DISCARD: "deleted from quarantine",
 }
 
 

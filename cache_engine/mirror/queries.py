@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.errors import UsageError
 from cache_engine.mirror.rows import fetch as _rows
+from cache_engine.stats import ACTS
 
 if TYPE_CHECKING:
     import duckdb
@@ -240,6 +242,52 @@ def events(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
 def events_of(connection: duckdb.DuckDBPyConnection, key: str) -> list[Row]:
     """What happened to one key's entries, other than hits, the newest first, as far as it is still known."""
     return _rows(connection, "SELECT * FROM events WHERE key = ? ORDER BY happened_at DESC", [key])
+
+
+def acts(
+    connection: duckdb.DuckDBPyConnection, kinds: Sequence[str] = ACTS, *, limit: int = 50, offset: int = 0
+) -> list[Row]:
+    """One page of what somebody did to the whole store, or of events of these kinds, the last first."""
+    return _rows(
+        connection,
+        "SELECT happened_at, kind, key, stored_bytes, detail, done_by FROM events WHERE list_contains(?, kind) "
+        "ORDER BY happened_at DESC, kind, detail, key LIMIT ? OFFSET ?",
+        [list(kinds), limit, offset],
+    )
+
+
+def events_by_kind(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """How many events of each kind are kept."""
+    return dict(connection.execute("SELECT kind, count(*) FROM events GROUP BY kind ORDER BY kind").fetchall())
+
+
+def sums_by_arch(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> list[Row]:
+    """Entries and their bytes for each architecture, of the kernels of these keys that there are."""
+    return _rows(
+        connection,
+        "SELECT arch, count(*) AS entries, sum(stored_bytes) AS stored_bytes FROM kernels "
+        f"WHERE key IN (SELECT unnest(?)) GROUP BY arch ORDER BY {_CAPABILITY}",
+        [list(keys)],
+    )
+
+
+def sizes_of(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> list[Row]:
+    """Entries and their bytes for each architecture, of the kernels chosen."""
+    condition, parameters = chosen.where()
+    return _rows(
+        connection,
+        "SELECT arch, count(*) AS entries, sum(stored_bytes) AS stored_bytes FROM kernels "
+        f"WHERE {condition} GROUP BY arch ORDER BY {_CAPABILITY}",
+        parameters,
+    )
+
+
+def state(connection: duckdb.DuckDBPyConnection) -> Row:
+    """What the mirror is: its schema's version, its generation, when it was synced, and rows by table."""
+    (row,) = _rows(connection, "SELECT schema_version, generation, synced_at FROM sync_state")
+    tables = ("kernels", "usage", "events", "unreadable")
+    counted = " UNION ALL ".join(f"SELECT '{table}', count(*) FROM {table}" for table in tables)
+    return {**row, "rows": dict(connection.execute(counted).fetchall())}
 
 
 def busiest(connection: duckdb.DuckDBPyConnection, limit: int = 10) -> list[Row]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.model.artifact import Record
-from cache_engine.stats import RECENT, Period, Tally
+from cache_engine.stats import ACTS, RECENT, RECENT_ACTS, Period, Tally
 from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:
@@ -90,11 +90,13 @@ def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
         )
         connection.execute("DELETE FROM usage")
         connection.execute("INSERT INTO usage BY NAME SELECT * FROM merged")
-    events = [(e.at, e.kind, e.key, e.compile_us / 1000, e.stored_bytes, e.detail) for e in tally.recent]
+    events = [(e.at, e.kind, e.key, e.compile_us / 1000, e.stored_bytes, e.detail, e.by) for e in tally.recent]
     insert(connection, "events", events)
+    is_act = f"kind IN {ACTS}"
     connection.execute(
-        "DELETE FROM events WHERE rowid NOT IN "
-        f"(SELECT rowid FROM events ORDER BY happened_at DESC, kind DESC, key DESC, detail DESC LIMIT {RECENT})"
+        "DELETE FROM events WHERE rowid NOT IN (SELECT rowid FROM events QUALIFY row_number() OVER "
+        f"(PARTITION BY {is_act} ORDER BY happened_at DESC, kind DESC, key DESC, detail DESC) "
+        f"<= CASE WHEN {is_act} THEN {RECENT_ACTS} ELSE {RECENT} END)"
     )
     t = tally.totals
     added = (

@@ -50,7 +50,8 @@ CREATE TABLE events (
     key          VARCHAR,
     compile_ms   DOUBLE,
     stored_bytes BIGINT,
-    detail       VARCHAR
+    detail       VARCHAR,
+    done_by      VARCHAR     -- of what somebody did to the whole store: who
 );
 
 CREATE TABLE totals (

@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-EXPIRED, STALE, TOO_MANY, TOO_LARGE, LITTLE_SPACE, EVERYTHING = (
+EXPIRED, STALE, NAMED, NAMED_ARCH, TOO_MANY, TOO_LARGE, LITTLE_SPACE, EVERYTHING = (
     "expired",
     "made by another toolchain",
+    "named",
+    "its target is named",
     "too many entries",
     "store too large",
     "too large for the free disk",
@@ -22,13 +24,15 @@ DAY_S = 86_400.0
 class EntryFacts:
     """What eviction looks at. Times are seconds since 1970; an entry never used counts as used when published.
 
-    ``stale`` tells that no kernel asked for here can ever hit the entry: the compiler or the template has changed.
+    ``stale`` tells that no kernel asked for here can ever hit the entry: the compiler or the template has changed;
+    ``arch`` is its target, where the limits want to know.
     """
 
     key: str
     stored_bytes: int
     last_used_at: float
     stale: bool = False
+    arch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,8 @@ class Limits:
     Attributes:
         expire_days: evict what was not used for so long.
         stale_toolchain: evict what can never be hit.
+        keys: evict these.
+        archs: evict what is for these targets.
         max_entries, max_bytes: when exceeded, evict the least recently used
         max_disk_share: as ``max_bytes``, of this share of what is free on the disk and what the store holds together
         down_to: to this share of the limit.
@@ -48,6 +54,8 @@ class Limits:
 
     expire_days: float | None = None
     stale_toolchain: bool = False
+    keys: frozenset[str] = frozenset()
+    archs: frozenset[str] = frozenset()
     max_entries: int | None = None
     max_bytes: int | None = None
     max_disk_share: float | None = None
@@ -127,6 +135,10 @@ def _doom(entry: EntryFacts, limits: Limits, age_s: float) -> str:
         return ""
     if limits.stale_toolchain and entry.stale:
         return STALE
+    if entry.key in limits.keys:
+        return NAMED
+    if entry.arch in limits.archs:
+        return NAMED_ARCH
     if limits.expire_days is not None and age_s > limits.expire_days * DAY_S:
         return EXPIRED
     return ""

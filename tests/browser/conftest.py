@@ -74,16 +74,18 @@ def dashboard(compiled_store: Path) -> Iterator[str]:
 
 
 @contextmanager
-def served(program: list[str], store: Path) -> Iterator[str]:
+def served(program: list[str], store: Path, *options: str, **environment: str) -> Iterator[str]:
     """Runs a program's ``dashboard`` on a store; yields its address. After: it asked no other host for anything."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [*program, "--store", str(store), "dashboard", "--port", str(port)]
+    command = [*program, "--store", str(store), "dashboard", "--port", str(port), *options]
     log, connections = store.with_suffix(".log"), store.with_suffix(".connections")
     watched = {"PYTHONPATH": str(Path(__file__).with_name("watched")), "CONNECTIONS_LOG": str(connections)}
     with log.open("wb") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output, cwd="/", env={**os.environ, **watched})
+        server = subprocess.Popen(
+            command, stdout=output, stderr=output, cwd="/", env={**os.environ, **watched, **environment}
+        )
     address = f"http://127.0.0.1:{port}"
     try:
         _wait_until_served(address, server, log)

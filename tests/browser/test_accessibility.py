@@ -15,6 +15,9 @@ VIEWS = (
     "evaluations?e_kind=A+model's+shapes",
     "evaluations?e_kind=Kept+results",
     "evaluations?own=none",
+    "admin?rule=all",
+    "admin?tab=Packs",
+    "admin?tab=Settings",
 )
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 

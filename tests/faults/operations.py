@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from cache_engine import engine, housekeeping, integrity
+from cache_engine import engine, housekeeping, integrity, quarantine
 from cache_engine.config import Settings
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.artifact import Artifact
@@ -211,6 +211,40 @@ def _repairing(store: DiskStore) -> Action:
     return lambda: len(integrity.repair(store, journal, list(integrity.check(store))))
 
 
+def _before_restoring(store: DiskStore) -> Promise:
+    """A sound entry in quarantine."""
+    promise = _filled(store)
+    key = publish(store, FRESH)
+    store.quarantine(key)
+    promise.served[key], promise.finished[key] = {None, code_of(FRESH)}, code_of(FRESH)
+    return promise
+
+
+def _restoring(store: DiskStore) -> Action:
+    journal = Journal(store.layout.journal, 3600.0)
+    (item,) = quarantine.items(store)
+
+    def act() -> object:
+        quarantine.restore(store, journal, item)
+        return item.key
+
+    return act
+
+
+def _discarding(store: DiskStore) -> Action:
+    journal = Journal(store.layout.journal, 3600.0)
+    items = quarantine.items(store)
+    return lambda: quarantine.discard(store, journal, items).items
+
+
+def _before_discarding(store: DiskStore) -> Promise:
+    promise = _filled(store)
+    key = publish(store, FRESH)
+    store.quarantine(key)
+    promise.served[key], promise.finished[key] = {None}, None
+    return promise
+
+
 def _before_importing(store: DiskStore) -> Promise:
     """A pack of entries that are there, damaged and missing; it lies where it is copied along."""
     promise = _filled(store)
@@ -377,6 +411,8 @@ OPERATIONS = {
     "evict": Operation(_before_evicting, _evicting(Limits(everything=True))),
     "clean": Operation(_before_cleaning, _evicting(Limits(max_entries=ENTRIES // 2)), sure=False),
     "repair": Operation(_before_repairing, _repairing, sure=False),
+    "restore": Operation(_before_restoring, _restoring, may_raise=("OSError", "StoreError")),
+    "discard": Operation(_before_discarding, _discarding),
     "import": Operation(_before_importing, _importing, may_raise=("OSError", "StoreError")),
     "fold": Operation(_filled, _folding),
     "count": Operation(_before_counting, _counting, may_raise=(), sure=False),

@@ -12,10 +12,11 @@ import pytest
 from cache_engine.errors import UsageError
 from cache_engine.mirror import queries
 from cache_engine.mirror.queries import SORTS, KernelFilter
-from cache_engine.mirror.sync import Mirror
+from cache_engine.mirror.sync import SCHEMA_VERSION, Mirror
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
-from cache_engine.stats import DAY_S, EVICT, HOUR_S, PUBLISH
+from cache_engine.stats import CLEAN, DAY_S, DISCARD, EVICT, HOUR_S, PUBLISH, RECENT
+from cache_engine.store.codec import stored_bytes
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold
 from tests.helpers import files_of, fill
@@ -63,6 +64,54 @@ def connection(store: DiskStore, records: list[Record]) -> Iterator[Any]:
     mirror.sync()
     with mirror.read() as opened:
         yield opened
+
+
+def test_acts_are_paged_by_kind_and_tell_who(store: DiskStore) -> None:
+    journal = Journal(store.layout.journal, 3600.0, now=iter(range(1, 100)).__next__)
+    for number in range(5):
+        journal.event(CLEAN, detail=f"{number}", by="somebody", stored_bytes=number)
+        journal.event(DISCARD, detail=f"{number}", by="another")
+    mirror = Mirror(store)
+    mirror.sync()
+    with mirror.read() as opened:
+        assert queries.events_by_kind(opened) == {CLEAN: 5, DISCARD: 5}
+        pages = [queries.acts(opened, limit=4, offset=offset) for offset in (0, 4, 8)]
+        assert [len(page) for page in pages] == [4, 4, 2]
+        times = [row["happened_at"] for page in pages for row in page]
+        assert times == sorted(times, reverse=True)
+        cleaned = queries.acts(opened, [CLEAN])
+    assert [(row["detail"], row["done_by"], row["stored_bytes"]) for row in cleaned] == [
+        (str(number), "somebody", number) for number in (4, 3, 2, 1, 0)
+    ]
+
+
+def test_acts_stay_in_the_mirror_when_other_events_are_many(store: DiskStore) -> None:
+    journal = Journal(store.layout.journal, 3600.0, now=iter(range(1, 10_000)).__next__)
+    journal.event(CLEAN, by="somebody")
+    mirror = Mirror(store)
+    mirror.sync()
+    for _ in range(RECENT + 20):
+        journal.event(EVICT, key="gone")
+    mirror.sync()
+    with mirror.read() as opened:
+        assert opened.execute("SELECT count(*) FROM events").fetchone() == (RECENT + 1,)
+        assert [row["done_by"] for row in queries.acts(opened)] == ["somebody"]
+
+
+def test_sums_of_some_kernels_by_architecture(connection: Any, records: list[Record]) -> None:
+    chosen = records[:20]
+    rows = queries.sums_by_arch(connection, [*(record.key for record in chosen), "gone"])
+    assert {row["arch"]: row["entries"] for row in rows} == Counter(record.arch for record in chosen)
+    assert sum(row["stored_bytes"] for row in rows) == sum(stored_bytes(record) for record in chosen)
+    assert [row["arch"] for row in rows] == ["sm_80", "sm_90", "sm_100", "sm_120"]
+
+
+def test_the_mirror_tells_what_it_is(connection: Any) -> None:
+    state = queries.state(connection)
+    assert state["schema_version"] == SCHEMA_VERSION
+    assert state["rows"]["kernels"] == COUNT
+    assert state["generation"] > 0
+    assert state["synced_at"] > 0
 
 
 def test_pages_together_are_the_whole_list_once(connection: Any, records: list[Record]) -> None:

@@ -10,17 +10,25 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from app import context
+from app import context, guard
 from cache_engine.assets import dashboard_script
-from tests.pages.opening import Open
+from tests.pages.opening import Open, Reader
 
 
 @pytest.fixture
-def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+def reader() -> Reader:
+    """Who opens the pages of a test; at the machine itself until it is changed."""
+    return Reader()
+
+
+@pytest.fixture
+def open_page(monkeypatch: pytest.MonkeyPatch, reader: Reader) -> Iterator[Open]:
     """Opens a page of the dashboard on a store, as a browser would, with these query parameters."""
 
     def opened(store: Path, page: str, /, **parameters: str) -> AppTest:
         monkeypatch.setenv("GEMM_CACHE_DIR", str(store))
+        # The test runner has no server. Its reader sits at the machine, unless a test says otherwise.
+        monkeypatch.setattr(guard, "request", lambda: reader.request)
         app = AppTest.from_file(str(dashboard_script()), default_timeout=60)
         app.run()
         for name, value in parameters.items():

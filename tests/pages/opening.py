@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from streamlit.testing.v1 import AppTest
 
+from cache_engine.admission import Request
 from cache_engine.model.artifact import Record
 from cache_engine.store.codec import encode_blob
 from tests.helpers import make_entry
 
 Open = Callable[..., AppTest]
+HERE = Request("127.0.0.1", "", {"host": "127.0.0.1:8501", "origin": "http://127.0.0.1:8501"})
+
+
+@dataclass
+class Reader:
+    """Whoever opens the pages: how they come."""
+
+    request: Request = HERE
 
 
 def sound(app: AppTest) -> AppTest:

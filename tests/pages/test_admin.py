@@ -1,36 +1,146 @@
-"""Admin."""
+"""Admin: every tab in its states, and nothing done that was not shown and confirmed."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
 from streamlit.testing.v1 import AppTest
 
+from app import guard
+from app.admin import packs
+from cache_engine.stats import CLEAN, DISCARD, IMPORT, REPAIR, RESTORE, Event
+from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.leftovers import GRACE_S
-from tests.helpers import blob_file, fill, make_store, record_file
-from tests.pages.opening import Open, sound
+from cache_engine.transfer import export_pack
+from tests.helpers import blob_file, fill, make_entry, make_store, record_file
+from tests.pages.opening import HERE, Open, Reader, sound
+from tests.pages.test_all_pages import HOLD_MIRROR
+
+TABS = ("Cleanup", "Integrity", "Quarantine", "Packs", "Mirror", "Settings", "Audit log")
+TOKEN = "correct-horse-battery"
+ADA = "ada@example.com"
+
+
+def _button(app: AppTest, label: str) -> Any:
+    return next(button for button in app.button if button.label == label)
+
+
+def _press(app: AppTest, label: str) -> AppTest:
+    _button(app, label).click()
+    return app.run()
+
+
+def _table(app: AppTest, *columns: str) -> Any:
+    return next(table.value for table in app.dataframe if set(columns) <= set(table.value.columns))
+
+
+def _said(app: AppTest) -> str:
+    return "\n".join(element.value for element in (*app.caption, *app.text, *app.info, *app.success, *app.warning))
+
+
+def _acts(folder: Path, kind: str) -> list[Event]:
+    return [event for event in read_journal(folder / "journal").recent if event.kind == kind]
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_every_tab_on_an_empty_store(open_page: Open, tmp_path: Path, tab: str) -> None:
+    sound(open_page(tmp_path / "empty", "admin", tab=tab))
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_a_store_that_cannot_be_written_is_looked_at_and_nothing_can_be_done(
+    open_page: Open, compiled_store: Path, tab: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(compiled_store).quarantine(next(make_store(compiled_store).keys()))
+    access = os.access
+    root = str(compiled_store)
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != root and access(path, mode))  # root may do all
+    app = sound(open_page(compiled_store, "admin", tab=tab, rule="all"))
+    assert "cannot be written" in app.info[0].value
+    acting = ("Evict", "Repair", "Delete", "Put it", "Import")
+    assert all(button.disabled for button in app.button if button.label.startswith(acting))
+    assert all(box.disabled for box in app.text_input if str(box.key).startswith("confirm"))
+
+
+# ---- Cleanup ----
 
 
 def test_cleanup_shows_what_would_go_and_asks_before_it_does(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "admin"))
-    assert "Would evict 0 kernels" in app.caption[0].value
+    assert "Would evict 0 kernels" in _said(app)
+    assert "nothing to evict" in _said(app)
     app.radio(key="rule").set_value("entries").run()
     app.number_input(key="keep").set_value(1).run()
-    assert "Would evict 3 kernels" in sound(app).caption[0].value
-    victims = app.dataframe[0].value
+    assert "Would evict 3 kernels" in _said(sound(app))
+    victims = _table(app, "Why")
     assert list(victims["Why"]) == ["too many entries"] * 3
     assert all(name.startswith("gemm_") for name in victims["Kernel"])
-    evict = next(button for button in app.button if button.label == "Evict 3 kernels")
-    assert evict.disabled
+    assert _table(app, "Target", "Kernels")["Kernels"].sum() == 3
+    assert _button(app, "Evict 3 kernels").disabled
     app.text_input(key="confirm").set_value("2").run()
-    assert next(button for button in app.button if button.label == "Evict 3 kernels").disabled
+    assert _button(app, "Evict 3 kernels").disabled
     assert len(list(make_store(compiled_store).keys())) == 4
     app.text_input(key="confirm").set_value("3").run()
-    next(button for button in app.button if button.label == "Evict 3 kernels").click().run()
+    _press(app, "Evict 3 kernels")
     assert sound(app).success[0].value.startswith("Evicted 3 kernels")
     assert len(list(make_store(compiled_store).keys())) == 1
+    (event,) = _acts(compiled_store, CLEAN)
+    assert event.by.endswith("in the dashboard")
+
+
+def test_the_rule_and_what_it_asks_for_are_in_the_address(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "admin", rule="entries", keep="1"))
+    assert "Would evict 3 kernels" in _said(app)
+    app.radio(key="rule").set_value("all").run()
+    assert app.query_params["rule"] == "all"
+    assert "Would evict 4 kernels" in _said(sound(app))
+    app.query_params["rule"] = "stale"
+    assert "can never hit" in _said(sound(app.run()))
+    assert app.radio(key="rule").value == "stale"
+    app.radio(key="rule").set_value("settings").run()
+    assert "rule" not in sound(app).query_params
+    app = sound(open_page(compiled_store, "admin", rule="no such rule"))
+    assert app.radio(key="rule").value == "settings"
+
+
+def test_targets_are_chosen_from_those_there_are(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "admin", rule="archs"))
+    assert "Would evict 0 kernels" in _said(app)
+    assert app.multiselect(key="archs").options == ["sm_75", "sm_80", "sm_90"]
+    app.multiselect(key="archs").set_value(["sm_90"]).run()
+    assert "Would evict 2 kernels" in _said(sound(app))
+    assert list(_table(app, "Why")["Why"]) == ["its target is named"] * 2
+
+
+def test_kernels_named_in_the_address_are_what_goes(open_page: Open, compiled_store: Path) -> None:
+    keys = sorted(make_store(compiled_store).keys())
+    address = f"{keys[0]},{keys[2].upper()},<b>nonsense</b>,{'0' * 64}"
+    app = sound(open_page(compiled_store, "admin", keys=address))
+    assert app.radio(key="rule").value == "keys"
+    assert "3 kernels named in the address" in _said(app)
+    assert "1 part of the address is no key" in _said(app)
+    assert "Would evict 2 kernels" in _said(app)
+    app.text_input(key="confirm").set_value("2").run()
+    _press(app, "Evict 2 kernels")
+    assert sorted(make_store(compiled_store).keys()) == [keys[1], keys[3]]
+    sound(app)
+
+
+def test_a_long_plan_is_paged(open_page: Open, tmp_path: Path) -> None:
+    fill(make_store(tmp_path / "store"), 60)
+    app = sound(open_page(tmp_path / "store", "admin", rule="all"))
+    assert len(_table(app, "Why")) == 50
+    assert "1–50 of 60" in _said(app)
+    app.session_state["victims-page"] = 2
+    assert len(_table(sound(app.run()), "Why")) == 10
+    assert not _button(app, "Preview again").disabled
 
 
 def test_a_size_that_cannot_be_read_is_told_plainly(open_page: Open, compiled_store: Path) -> None:
@@ -41,23 +151,15 @@ def test_a_size_that_cannot_be_read_is_told_plainly(open_page: Open, compiled_st
     assert "is not a size" in app.text[0].value
 
 
-def test_a_bad_size_leaves_the_other_tabs_alone(open_page: Open, compiled_store: Path) -> None:
-    app = open_page(compiled_store, "admin")
-    app.radio(key="rule").set_value("bytes").run()
-    app.text_input(key="size").set_value("lots").run()
-    labels = {button.label for button in app.button}
-    assert {"Check the store", "Rebuild the mirror"} <= labels
-
-
 def test_what_is_confirmed_is_what_was_previewed(open_page: Open, compiled_store: Path) -> None:
     """Another process compiles between the preview and the click."""
     app = sound(open_page(compiled_store, "admin"))
     app.radio(key="rule").set_value("entries").run()
     app.number_input(key="keep").set_value(1).run()
-    planned = list(app.dataframe[0].value["Key"])
+    planned = list(_table(app, "Why")["Key"])
     new = fill(make_store(compiled_store), 2)
     app.text_input(key="confirm").set_value("3").run()
-    assert list(app.dataframe[0].value["Key"]) == planned
+    assert list(_table(app, "Why")["Key"]) == planned
     _press(app, "Evict 3 kernels")
     assert sound(app).success[0].value.startswith("Evicted 3 kernels")
     kept = set(make_store(compiled_store).keys())
@@ -65,39 +167,323 @@ def test_what_is_confirmed_is_what_was_previewed(open_page: Open, compiled_store
     assert not kept & {key for key in kept if key[:12] in planned}
 
 
-def _press(app: AppTest, label: str) -> AppTest:
-    next(button for button in app.button if button.label == label).click()
-    return app.run()
+def test_two_people_cleaning_at_once_see_no_error(open_page: Open, compiled_store: Path) -> None:
+    one, other = (sound(open_page(compiled_store, "admin", rule="all")) for _ in range(2))
+    for app in (one, other):
+        app.text_input(key="confirm").set_value("4").run()
+    _press(one, "Evict 4 kernels")
+    _press(other, "Evict 4 kernels")
+    assert sound(one).success[0].value.startswith("Evicted 4 kernels")
+    assert "Evicted" in sound(other).success[0].value
+    assert "nothing to evict" in _said(other)
 
 
-def test_damage_is_found_and_repaired(open_page: Open, compiled_store: Path) -> None:
-    app = _press(sound(open_page(compiled_store, "admin")), "Check the store")
-    assert "Nothing is wrong." in [success.value for success in sound(app).success]
-    store = make_store(compiled_store)
+def test_while_the_mirror_cannot_be_read_the_plan_is_made_all_the_same(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "admin", rule="all"))
+    command = [sys.executable, "-c", HOLD_MIRROR, str(compiled_store / "mirror.duckdb")]
+    fill(make_store(compiled_store), 1)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        _press(app, "Preview again")
+        assert not app.exception
+        assert "Would evict 5 kernels" in _said(app)
+        holder.communicate()
+    assert len(_table(sound(app.run()), "Why")) == 5
+
+
+# ---- Integrity and quarantine ----
+
+
+def _damage(folder: Path) -> None:
+    store = make_store(folder)
     keys = list(store.keys())
     record_file(store, keys[0]).write_text("{")
     blob_file(store, keys[1]).write_bytes(b"")
     stale = store.layout.temp / "stale"
     stale.touch()
     os.utime(stale, (time.time() - GRACE_S - 1,) * 2)
+
+
+def test_damage_is_found_and_repaired(open_page: Open, compiled_store: Path) -> None:
+    app = _press(sound(open_page(compiled_store, "admin", tab="Integrity")), "Check the store")
+    assert "Nothing is wrong. 4 kernels read." in _said(sound(app))
+    _damage(compiled_store)
     _press(app, "Check the store")
     assert "3 findings" in sound(app).warning[0].value
-    assert next(button for button in app.button if button.label == "Repair 3 findings").disabled
+    assert "4 files" in _said(app)
+    assert "1 file (0 B) deleted" in _said(app)
+    files = set(_table(app, "Finding", "File", "Size")["File"])
+    assert files >= {"temp/stale"}
+    assert _button(app, "Repair 3 findings").disabled
     app.checkbox(key="agreed").set_value(True).run()
     _press(app, "Repair 3 findings")
     shown = [success.value for success in sound(app).success]
     assert any(text.startswith("Repaired 3 findings.") for text in shown)
-    assert "Nothing is wrong." in shown
-    assert len(list(store.keys())) == 2
+    assert any(text.startswith("Nothing is wrong.") for text in shown)
+    assert len(list(make_store(compiled_store).keys())) == 2
+    (event,) = _acts(compiled_store, REPAIR)
+    assert event.by.endswith("in the dashboard")
 
 
-def test_the_mirror_is_rebuilt(open_page: Open, compiled_store: Path) -> None:
-    app = _press(sound(open_page(compiled_store, "admin")), "Rebuild the mirror")
-    assert "Built anew: 4 kernels" in sound(app).success[0].value
+def test_a_sample_says_that_it_is_one(open_page: Open, tmp_path: Path) -> None:
+    fill(make_store(tmp_path / "store"), 100)
+    app = sound(open_page(tmp_path / "store", "admin", tab="Integrity"))
+    app.slider(key="check-share").set_value(20).run()
+    _press(app, "Check the store")
+    assert "a sample of about 20%" in _said(sound(app))
+    assert "100 kernels read" not in _said(app)
 
 
-def test_settings_tell_value_variable_and_meaning(open_page: Open, compiled_store: Path) -> None:
-    table = sound(open_page(compiled_store, "admin")).dataframe[-1].value.set_index("Setting")
-    assert table.loc["max_entries", "Value"] == "5000"
-    assert table.loc["dir", "Environment"] == "GEMM_CACHE_DIR"
-    assert table.loc["dir", "Value"] == str(compiled_store)
+def test_what_is_in_quarantine_is_looked_into_put_back_and_deleted(open_page: Open, compiled_store: Path) -> None:
+    store = make_store(compiled_store)
+    keys = sorted(store.keys())
+    _damage(compiled_store)
+    app = _press(sound(open_page(compiled_store, "admin", tab="Integrity")), "Check the store")
+    app.checkbox(key="agreed").set_value(True).run()
+    _press(app, "Repair 3 findings")
+    sound_key = keys[2]
+    store.quarantine(sound_key)
+    app = sound(open_page(compiled_store, "admin", tab="Quarantine"))
+    assert len(_table(app, "Set aside")) == 3
+    assert _table(app, "Set aside").loc[0, "Why"] == "no longer in the journal"
+    app.selectbox(key="item").set_value(keys[1]).run()
+    facts = dict(_table(sound(app), "Fact").to_numpy().tolist())
+    assert facts["Why"].startswith("truncated")
+    assert _button(app, "Put it back").disabled
+    app.selectbox(key="item").set_value(sound_key).run()
+    facts = dict(_table(sound(app), "Fact").to_numpy().tolist())
+    assert facts["Now"] == "sound: it can be put back"
+    _press(app, "Put it back")
+    assert sound(app).success[0].value == f"Put back {sound_key[:12]}."
+    assert store.get(sound_key) is not None
+    assert _button(app, "Delete 2 items for good").disabled
+    app.text_input(key="confirm-delete").set_value("2").run()
+    _press(app, "Delete 2 items for good")
+    assert sound(app).success[0].value.startswith("Deleted 2 items")
+    assert "Nothing is in quarantine" in _said(app)
+    assert [len(_acts(compiled_store, kind)) for kind in (RESTORE, DISCARD)] == [1, 1]
+
+
+def test_a_quarantine_that_has_changed_is_confirmed_anew(open_page: Open, compiled_store: Path) -> None:
+    store = make_store(compiled_store)
+    keys = sorted(store.keys())
+    store.quarantine(keys[0])
+    app = sound(open_page(compiled_store, "admin", tab="Quarantine"))
+    app.text_input(key="confirm-delete").set_value("1").run()
+    assert not _button(app, "Delete 1 item for good").disabled
+    for path in store.layout.quarantine.iterdir():
+        path.unlink()
+    store.quarantine(keys[1])
+    _press(app, "Delete 1 item for good")
+    assert _button(sound(app), "Delete 1 item for good").disabled
+    assert len(list(store.layout.quarantine.iterdir())) == 2
+
+
+# ---- Packs ----
+
+
+def test_a_pack_goes_out_as_it_was_asked_for(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "admin", tab="Packs"))
+    app.multiselect(key="export-archs").set_value(["sm_90"]).run()
+    _press(app, "Prepare the pack")
+    assert sound(app).download_button[0].label.startswith("Download 2 kernels")
+    app.multiselect(key="export-archs").set_value([]).run()
+    assert not sound(app).download_button, "another choice wants another pack"
+    keys = sorted(make_store(compiled_store).keys())
+    app = open_page(compiled_store, "admin", tab="Packs", keys=f"{keys[0]},{'0' * 64}")
+    _press(app, "Prepare the pack")
+    assert sound(app).download_button[0].label.startswith("Download 1 kernel ")
+
+
+def test_what_comes_in_is_shown_first(open_page: Open, compiled_store: Path, tmp_path: Path) -> None:
+    other = make_store(tmp_path / "other")
+    pack = tmp_path / "some.gemmpack"
+    export_pack(make_store(compiled_store), pack)
+    app = sound(open_page(other.layout.root, "admin", tab="Packs"))
+    app.file_uploader[0].set_value(("some.gemmpack", pack.read_bytes(), "application/octet-stream")).run()
+    assert "Would take in 4 kernels" in _said(sound(app))
+    assert list(_table(app, "Import would")["Import would"]) == ["take it in"] * 4
+    assert list(other.keys()) == []
+    assert _button(app, "Import 4 kernels").disabled
+    app.checkbox(key="trusted").set_value(True).run()
+    _press(app, "Import 4 kernels")
+    assert "Took in 4 kernels" in _said(sound(app))
+    assert len(list(other.keys())) == 4
+    (event,) = _acts(other.layout.root, IMPORT)
+    assert event.detail == "4 entries of some.gemmpack"
+    assert event.by.endswith("in the dashboard")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is not a pack"),
+        (b"GEMMPACK" + b"\xff" * 56, "is a pack of format"),
+        (b"PK\x03\x04" * 40, "is not a pack"),
+    ],
+)
+def test_a_file_that_is_no_pack_is_refused_without_naming_our_folders(
+    open_page: Open, compiled_store: Path, content: bytes, said: str
+) -> None:
+    app = open_page(compiled_store, "admin", tab="Packs")
+    app.file_uploader[0].set_value(("../../**evil**.gemmpack", content, "application/octet-stream")).run()
+    assert not app.exception
+    assert [error.value for error in app.error] == ["This pack cannot be imported."]
+    told = app.text[-1].value
+    assert said in told
+    assert "evil.gemmpack" in told
+    assert "/tmp" not in told
+
+
+def test_a_pack_of_damaged_kernels_is_told_entry_by_entry(
+    open_page: Open, compiled_store: Path, tmp_path: Path
+) -> None:
+    pack = tmp_path / "some.gemmpack"
+    export_pack(make_store(compiled_store), pack)
+    data = bytearray(pack.read_bytes())
+    data[len(data) // 2] ^= 1
+    app = open_page(tmp_path / "other", "admin", tab="Packs")
+    app.file_uploader[0].set_value(("some.gemmpack", bytes(data), "application/octet-stream")).run()
+    assert "1 are refused" in _said(sound(app))
+    assert sum(text.startswith("refuse it") for text in _table(app, "Import would")["Import would"]) == 1
+
+
+def test_a_pack_too_large_to_download_is_left_to_the_command_line(
+    open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packs, "MOST_BYTES", 1024**2)
+    key, artifact, describe = make_entry(cubin_bytes=4 * 1024**2)
+    make_store(compiled_store).publish(key, artifact, describe)
+    app = _press(open_page(compiled_store, "admin", tab="Packs"), "Prepare the pack")
+    assert not app.exception
+    assert "gemm-cache export" in app.text[-1].value
+    assert not app.download_button
+
+
+# ---- Mirror, settings, audit ----
+
+
+def test_the_mirror_is_synced_and_rebuilt(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "admin", tab="Mirror"))
+    assert next(tile.value for tile in app.metric if tile.label == "Kernels") == "4"
+    fill(make_store(compiled_store), 2)
+    _press(app, "Sync now")
+    assert "2 kernels taken over" in sound(app).success[0].value
+    _press(app, "Rebuild the mirror")
+    assert "Built anew: 6 kernels" in sound(app).success[0].value
+    assert next(tile.value for tile in app.metric if tile.label == "Kernels") == "6"
+
+
+def test_settings_tell_value_origin_variable_and_meaning(
+    open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMM_CACHE_MAX_BYTES", "2GiB")
+    monkeypatch.setenv("GEMM_CACHE_ADMIN_TOKEN", TOKEN)
+    app = sound(open_page(compiled_store, "admin", tab="Settings"))
+    table = _table(app, "Setting").set_index("Setting")
+    assert tuple(table.loc["max_entries", ["Value", "From"]]) == ("5000", "default")
+    assert tuple(table.loc["max_bytes", ["Value", "From"]]) == ("2.0 GiB (2147483648)", "environment")
+    assert table.loc["enable_caching", "From"] == "given at opening"
+    assert tuple(table.loc["dir", ["Value", "Environment"]]) == (str(compiled_store), "GEMM_CACHE_DIR")
+    assert table.loc["admin_token", "Value"] == "set"
+    assert TOKEN not in str(app)
+
+
+def test_the_audit_log_is_paged_and_tells_who(open_page: Open, compiled_store: Path) -> None:
+    journal = Journal(compiled_store / "journal", 3600.0)
+    for number in range(60):
+        journal.event(CLEAN, detail=f"run {number}", by="<b>ada</b>", stored_bytes=2048)
+    journal.event(REPAIR, detail="3 of 3 findings")
+    journal.close()
+    app = sound(open_page(compiled_store, "admin", tab="Audit log"))
+    table = _table(app, "Who")
+    assert len(table) == 50
+    assert list(table.loc[0, ["What", "Who", "Details"]]) == ["repaired", "not recorded", "3 of 3 findings"]
+    assert list(table.loc[1, ["What", "Who", "How much"]]) == ["cleaned", "<b>ada</b>", "2.0 KiB"]
+    assert "1–50 of 61" in _said(app)
+    app.session_state["audit-page"] = 2
+    assert len(_table(sound(app.run()), "Who")) == 11
+    app.multiselect(key="kinds").set_value(["repair"]).run()
+    assert len(_table(sound(app), "Who")) == 1
+    app.multiselect(key="kinds").set_value(["discard"]).run()
+    assert "Nothing of this kind" in _said(sound(app))
+
+
+# ---- Who may ----
+
+
+@pytest.mark.parametrize("tab", ["Cleanup", "Integrity", "Quarantine", "Packs"])
+def test_whoever_comes_from_elsewhere_can_look_and_nothing_else(
+    open_page: Open, reader: Reader, compiled_store: Path, tab: str
+) -> None:
+    make_store(compiled_store).quarantine(next(make_store(compiled_store).keys()))
+    reader.request = replace(HERE, bound_to="0.0.0.0")
+    app = sound(open_page(compiled_store, "admin", tab=tab, rule="all"))
+    assert "listens at 0.0.0.0" in _said(app)
+    assert "GEMM_CACHE_ADMIN_TOKEN" in _said(app)
+    acting = ("Evict", "Repair", "Delete", "Put it", "Import")
+    assert all(button.disabled for button in app.button if button.label.startswith(acting))
+    if tab == "Cleanup":
+        assert "Would evict 3 kernels" in _said(app)
+
+
+def test_the_act_itself_asks_again(
+    open_page: Open, reader: Reader, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is drawn is no protection. Here everything is drawn as for somebody who may."""
+    monkeypatch.setattr(guard, "door", lambda: True)
+    reader.request = replace(HERE, headers={**HERE.headers, "x-forwarded-for": "203.0.113.7"})
+    app = sound(open_page(compiled_store, "admin", rule="all"))
+    app.text_input(key="confirm").set_value("4").run()
+    assert not _button(app, "Evict 4 kernels").disabled
+    _press(app, "Evict 4 kernels")
+    assert [error.value for error in app.error] == ["Cleaning stopped."]
+    assert "came through a proxy" in app.text[-1].value
+    assert len(list(make_store(compiled_store).keys())) == 4
+    assert _acts(compiled_store, CLEAN) == []
+
+
+def test_the_token_unlocks_until_it_is_locked_again(
+    open_page: Open, reader: Reader, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMM_CACHE_ADMIN_TOKEN", TOKEN)
+    reader.request = replace(HERE, bound_to="0.0.0.0", peer="203.0.113.7")
+    app = sound(open_page(compiled_store, "admin", rule="all"))
+    assert "it asks for the admin token" in _said(app)
+    assert app.text_input(key="confirm").disabled
+    given = next(box for box in app.text_input if box.label == "Admin token")
+    given.set_value("wrong-horse-battery")
+    _press(app, "Unlock")
+    assert [error.value for error in app.error] == ["This is not the admin token."]
+    next(box for box in app.text_input if box.label == "Admin token").set_value(TOKEN)
+    _press(app, "Unlock")
+    assert "Too many attempts" in app.error[0].value, "guessing is slowed, also for the right one"
+    reader.request = replace(reader.request, peer="203.0.113.8")
+    next(box for box in app.text_input if box.label == "Admin token").set_value(TOKEN)
+    _press(app, "Unlock")
+    assert "Unlocked: admin token, from 203.0.113.8." in _said(sound(app))
+    app.text_input(key="confirm").set_value("4").run()
+    _press(app, "Evict 4 kernels")
+    assert sound(app).success[0].value.startswith("Evicted 4 kernels")
+    assert [event.by for event in _acts(compiled_store, CLEAN)] == ["admin token, from 203.0.113.8"]
+    _press(app, "Lock")
+    assert "it asks for the admin token" in _said(sound(app))
+
+
+@pytest.mark.parametrize(
+    ("user", "users", "said"),
+    [
+        ({"is_logged_in": False}, "*", "it asks for a login"),
+        ({"is_logged_in": True, "email": "eve@example.com"}, ADA, "eve@example.com is not among"),
+        ({"is_logged_in": True, "email": "ada@example.com", "email_verified": False, "sub": "17"}, ADA, "17 is not"),
+        ({"is_logged_in": True, "email": "Ada@Example.com"}, ADA, "Unlocked: Ada@Example.com."),
+    ],
+)  # fmt: skip
+def test_a_login_unlocks_for_those_who_are_named(
+    open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch, user: dict[str, Any], users: str, said: str
+) -> None:
+    monkeypatch.setenv("GEMM_CACHE_ADMIN_USERS", users)
+    app = open_page(compiled_store, "admin")
+    app.user = user
+    assert said in _said(sound(app.run()))

@@ -13,6 +13,8 @@ from cache_engine.policy.plan import (
     EVERYTHING,
     EXPIRED,
     LITTLE_SPACE,
+    NAMED,
+    NAMED_ARCH,
     STALE,
     TOO_LARGE,
     TOO_MANY,
@@ -76,8 +78,11 @@ def test_within_all_limits_nothing_goes(entries: list[EntryFacts]) -> None:
 
 @given(ENTRIES, LIMITS)
 def test_a_second_plan_on_what_was_kept_evicts_nothing(entries: list[EntryFacts], limits: Limits) -> None:
-    evicted = {victim.key for victim in plan(entries, limits, NOW).victims}
+    made = plan(entries, limits, NOW)
+    evicted = {victim.key for victim in made.victims}
     kept = [entry for entry in entries if entry.key not in evicted]
+    if limits.free_bytes is not None:  # what was evicted is free by then
+        limits = replace(limits, free_bytes=limits.free_bytes + made.freed_bytes)
     assert plan(kept, limits, NOW).victims == ()
 
 
@@ -133,6 +138,19 @@ def test_what_can_never_be_hit_goes_when_asked_for_and_only_then() -> None:
     assert plan(entries, Limits(expire_days=7), NOW).victims == ()
     made = plan(entries, Limits(stale_toolchain=True), NOW)
     assert [(victim.key, victim.reason) for victim in made.victims] == [("old", STALE)]
+
+
+def test_what_is_named_goes_whatever_its_age_and_nothing_else() -> None:
+    entries = [
+        EntryFacts("a", 100, NOW, arch="sm_80"),
+        EntryFacts("b", 200, NOW),
+        EntryFacts("c", 300, 0, arch="sm_90"),
+    ]
+    by_key = plan(entries, Limits(keys=frozenset({"a", "gone"})), NOW)
+    assert [(victim.key, victim.reason) for victim in by_key.victims] == [("a", NAMED)]
+    by_arch = plan(entries, Limits(archs=frozenset({"sm_90"})), NOW)
+    assert [(victim.key, victim.reason) for victim in by_arch.victims] == [("c", NAMED_ARCH)]
+    assert (by_arch.kept_entries, by_arch.kept_bytes) == (2, 300)
 
 
 def test_a_last_use_in_the_future_counts_as_now() -> None:

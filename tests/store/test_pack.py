@@ -18,7 +18,7 @@ from cache_engine.stats import IMPORT
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.pack import Pack, find_packs, write_pack
-from cache_engine.transfer import export_pack, import_pack
+from cache_engine.transfer import export_pack, import_pack, look_into
 from tests.helpers import blob_file, files_of, fill, make_entry, make_store, publish, record_file
 
 HEADER, ROW = 64, 48
@@ -98,6 +98,31 @@ def test_a_dry_run_says_what_an_import_would_do_and_changes_nothing(other: DiskS
     assert {path: path.read_bytes() for path in files_of(other)} == before
     did = import_pack(other, journal, Pack(pack_path))
     assert did == would
+
+
+def test_looking_into_a_pack_tells_of_each_entry_what_would_become_of_it(
+    store: DiskStore, other: DiskStore, tmp_path: Path
+) -> None:
+    new, present, foreign = fill(store, 3)
+    publish(other, 1)
+    publish(other, 2)
+    record_file(other, foreign).write_bytes(b'{"format": 99}')
+    export_pack(store, tmp_path / "three.gemmpack")
+    before = {path: path.read_bytes() for path in files_of(other)}
+    seen = {incoming.key: incoming for incoming in look_into(other, Pack(tmp_path / "three.gemmpack"))}
+    assert {path: path.read_bytes() for path in files_of(other)} == before
+    assert [seen[key].present for key in (new, present, foreign)] == [False, True, False]
+    assert [bool(seen[key].refused) for key in (new, present, foreign)] == [False, False, True]
+    assert seen[new].record == store.record(new)
+    assert seen[new].stored_bytes == record_file(store, new).stat().st_size + blob_file(store, new).stat().st_size
+
+
+def test_only_the_keys_asked_for_are_exported(store: DiskStore, tmp_path: Path) -> None:
+    keys = fill(store, 4)
+    gone = CacheKey("0" * 64)
+    exported = export_pack(store, tmp_path / "two.gemmpack", keys=[keys[3], keys[0], keys[3], gone])
+    assert (exported.entries, exported.refused) == (2, ())
+    assert {row.key for row in Pack(tmp_path / "two.gemmpack").rows()} == {keys[0], keys[3]}
 
 
 def test_damaged_entries_are_left_out_of_a_pack_and_named(store: DiskStore, tmp_path: Path) -> None:

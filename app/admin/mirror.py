@@ -1,0 +1,60 @@
+"""Mirror: its state, bringing it up to date, building it anew."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import streamlit as st
+
+from app import context, widgets
+from app.presenters.admin import mirror_table, mirror_tiles
+from cache_engine.errors import GemmCacheError
+from cache_engine.mirror import queries
+from cache_engine.units import counted, human_ms
+
+_SMALL = st.column_config.TextColumn(width="small")
+
+
+def draw(permitted: bool) -> None:  # noqa: ARG001 (whatever is done here, nothing is lost)
+    """State and buttons."""
+    mirror = context.cache().mirror
+    st.caption(
+        "The pages read a DuckDB copy of the store's records and journal. It can be built anew at any time: "
+        "nothing is lost."
+    )
+    left, right = st.columns(2)
+    if left.button("Sync now", icon=":material/sync:", width="stretch"):
+        _sync(rebuild=False)
+    if right.button("Rebuild the mirror", icon=":material/refresh:", width="stretch"):
+        _sync(rebuild=True)
+    try:
+        mirror.sync()
+        with mirror.read() as connection:
+            state = queries.state(connection)
+        size = os.stat(mirror.path).st_size
+    except (GemmCacheError, OSError) as error:
+        widgets.problem("The mirror cannot be read just now.", str(error))
+        return
+    widgets.tiles(mirror_tiles(state, size, time.time()))
+    columns = {"Fact": _SMALL}
+    st.dataframe(mirror_table(state), hide_index=True, height="content", column_config=columns, key="mirror-table")
+    st.text(f"File: {mirror.path}")
+
+
+def _sync(*, rebuild: bool) -> None:
+    started = time.perf_counter()
+    try:
+        with st.spinner("Building anew…" if rebuild else "Syncing…"):
+            synced = context.cache().mirror.sync(rebuild=rebuild)
+    except GemmCacheError as error:
+        trouble = "The mirror could not be rebuilt." if rebuild else "The mirror could not be synced."
+        widgets.problem(trouble, str(error))
+        return
+    took = human_ms((time.perf_counter() - started) * 1e3)
+    unreadable = counted(synced.unreadable, "unreadable record")
+    if rebuild:
+        st.success(f"Built anew: {counted(synced.added, 'kernel')}, {unreadable}, in {took}.")
+    else:
+        changed = f"{counted(synced.added, 'kernel')} taken over, {synced.removed:,} dropped"
+        st.success(f"Up to date: {changed}, {counted(synced.events, 'event')}, {unreadable}, in {took}.")

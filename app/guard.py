@@ -1,0 +1,149 @@
+"""Who may delete and take in. Streamlit is asked for the facts here, and nowhere else; ``admission`` decides.
+
+Pages draw ``door`` once, and do every such act through ``act``, which asks again at that moment: what was drawn may be
+old, or be sent by a program that draws nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import streamlit as st
+
+from app import context, widgets
+from cache_engine.admission import LOGIN, TOKEN, Attempts, Permission, Request, Visitor, fits, permission
+from cache_engine.errors import GemmCacheError, NotPermitted
+
+_PROVED = "gave the admin token"
+_REFUSED = "why a token was refused"
+_Result = TypeVar("_Result")
+
+
+def request() -> Request:
+    """How the reader came here."""
+    headers = {str(name).lower(): str(value) for name, value in st.context.headers.items()}
+    return Request(str(st.get_option("server.address") or ""), st.context.ip_address or "", headers)
+
+
+def visitor() -> Visitor:
+    """What is known of the reader. An e-mail address that the login does not vouch for is no name."""
+    user = st.user
+    name = ""
+    if user.get("is_logged_in"):
+        vouched = user.get("email") if user.get("email_verified") is not False else ""
+        name = str(vouched or user.get("sub") or "somebody without a name")
+    return Visitor("is_logged_in" in user, name, st.session_state.get(_PROVED, False))
+
+
+def may() -> Permission:
+    """Whether the reader may delete and take in, just now."""
+    settings = context.cache().settings
+    return permission(request(), visitor(), token=settings.admin_token is not None, users=settings.admin_users)
+
+
+def require() -> str:
+    """Who acts, for the audit. To be asked at the moment of every act.
+
+    Raises:
+        NotPermitted: when the reader may not.
+    """
+    given = may()
+    if not given.granted:
+        raise NotPermitted(f"this may not be done here: {given.why_not}")
+    return given.by
+
+
+def act(trouble: str, do: Callable[[str], _Result]) -> _Result | None:
+    """Does something if the reader may, told who that is; ``None`` when it could not be done, which is said."""
+    try:
+        return do(require())
+    except (GemmCacheError, OSError) as error:
+        widgets.problem(trouble, str(error))
+        return None
+
+
+def door() -> bool:
+    """Says whether the reader may delete and take in, and lets them in; returns whether."""
+    given = may()
+    who = visitor()
+    if given.granted:
+        if who.proved or who.user:
+            _draw_way_out(given, who)
+        return True
+    with st.container(border=True):
+        st.info(
+            "You can look at everything. Deleting, repairing and importing are off for you.", icon=":material/lock:"
+        )
+        st.text(f"Why: {given.why_not}.")
+        if TOKEN in given.asks_for:
+            _draw_token_form()
+        if LOGIN in given.asks_for:
+            _draw_login()
+        if who.user and st.button("Log out", icon=":material/logout:"):
+            st.logout()
+        if not given.asks_for and not who.user:
+            st.caption(
+                "Set GEMM_CACHE_ADMIN_TOKEN or set up a login before starting the dashboard, or serve it to its own "
+                "machine alone. The documentation tells how: Dashboard, “Who may do what”."
+            )
+    return False
+
+
+def _draw_token_form() -> None:
+    with st.form("admin-token", clear_on_submit=True, border=False):
+        left, right = st.columns([3, 1], vertical_alignment="bottom")
+        given = left.text_input("Admin token", type="password", max_chars=500, autocomplete="off")
+        if right.form_submit_button("Unlock", icon=":material/lock_open:"):
+            _try(given or "")
+    if _REFUSED in st.session_state:
+        st.error(st.session_state.pop(_REFUSED), icon=":material/block:")
+
+
+def _try(given: str) -> None:
+    token, peer = context.cache().settings.admin_token, request().peer
+    wait_s = _attempts().begin(peer, time.monotonic())
+    if wait_s:
+        st.session_state[_REFUSED] = f"Too many attempts. Try again in {wait_s:.0f} s."
+    elif token is not None and fits(token, given):
+        _attempts().succeeded(peer)
+        st.session_state[_PROVED] = True
+    else:
+        st.session_state[_REFUSED] = "This is not the admin token."
+    st.rerun()
+
+
+def _draw_login() -> None:
+    providers: list[str | None] = [*_providers()]
+    for provider in providers or [None]:
+        label = "Log in" if provider is None else f"Log in with {provider}"
+        if st.button(label, icon=":material/login:", key=f"login-{provider}"):
+            try:
+                st.login(provider)
+            except Exception as error:  # whatever is wrong with what was set up is to be read here
+                widgets.problem("Logging in does not work.", str(error))
+
+
+def _providers() -> list[str]:
+    """The names of the login's providers, where they have any."""
+    try:
+        return [str(name) for name, value in st.secrets["auth"].items() if isinstance(value, Mapping)]
+    except (FileNotFoundError, KeyError):  # the login is not from secrets
+        return []
+
+
+def _draw_way_out(given: Permission, who: Visitor) -> None:
+    left, right = st.columns([4, 1], vertical_alignment="center")
+    left.text(f"Unlocked: {given.by}.")
+    if right.button("Lock", icon=":material/lock:", help="Take the permission to delete and import back."):
+        st.session_state.pop(_PROVED, None)
+        if who.user and not who.proved:
+            st.logout()
+        st.rerun()
+
+
+@st.cache_resource(show_spinner=False)
+def _attempts() -> Attempts:
+    """Of all readers, whichever tab they open."""
+    return Attempts()

@@ -1,0 +1,187 @@
+"""Who may delete from a store, or take something in, through a server. Pure: ``app.guard`` gathers the facts.
+
+Where a token or a login is set up, it is asked of everybody. Where none is, whoever sits at this machine may, and
+nobody else: the server must be bound to loopback, and the request must look in every way as a browser here would make
+it. A proxy may hide all that it is: who puts one in front has to set up one of the two, and so should whoever shares
+the machine with others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+# What proxies and tunnels add to a request; with it comes whatever starts with x-forwarded.
+_FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"})
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 64.0
+_FORGOTTEN_AFTER_S = 900.0
+_MOST_PEERS = 1000
+ANYONE = "*"
+
+TOKEN, LOGIN = "token", "login"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """How somebody came to the server.
+
+    Attributes:
+        bound_to: the address that the server listens at; empty is every one.
+        peer: the address that the connection is from; empty is this machine's own.
+        headers: of the request that opened the connection, by their names in lower case.
+    """
+
+    bound_to: str
+    peer: str
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """What is known of whoever asks.
+
+    Attributes:
+        login: whether the server has a login set up at all.
+        user: the name that was logged in with; empty before.
+        proved: whether the admin token was given.
+    """
+
+    login: bool = False
+    user: str = ""
+    proved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """Whether somebody may act.
+
+    Attributes:
+        granted: whether.
+        by: who, for the audit.
+        why_not: what is missing, for people.
+        asks_for: what would do: any of ``TOKEN`` and ``LOGIN``.
+    """
+
+    granted: bool
+    by: str = ""
+    why_not: str = ""
+    asks_for: tuple[str, ...] = ()
+
+
+def permission(request: Request, visitor: Visitor, *, token: bool, users: tuple[str, ...]) -> Permission:
+    """Whether a visitor may act.
+
+    Args:
+        token: whether an admin token is set.
+        users: who may once logged in; ``ANYONE`` stands for all who can log in.
+    """
+    asks_for = tuple(way for way, there in ((TOKEN, token), (LOGIN, visitor.login)) if there)
+    if not asks_for:
+        stranger = why_not_local(request)
+        if stranger:
+            return Permission(False, why_not=f"{stranger}, and neither a login nor an admin token is set up")
+        return Permission(True, by=f"{local_user()}, in the dashboard")
+    if visitor.proved:
+        return Permission(True, by=f"admin token, from {request.peer or 'this machine'}")
+    if visitor.user and (ANYONE in users or visitor.user.casefold() in {user.casefold() for user in users}):
+        return Permission(True, by=visitor.user)
+    if visitor.user:
+        # Logging in once more would not help.
+        rest = (TOKEN,) if token else ()
+        return Permission(False, why_not=f"{visitor.user} is not among those who may (admin_users)", asks_for=rest)
+    wanted = " or for ".join(_IN_WORDS[way] for way in asks_for)
+    return Permission(False, why_not=f"it asks for {wanted}", asks_for=asks_for)
+
+
+_IN_WORDS = {TOKEN: "the admin token", LOGIN: "a login"}
+
+
+def why_not_local(request: Request) -> str:
+    """Why a request may be from somewhere else than a browser on this machine; empty when nothing speaks for it."""
+    if not is_loopback(request.bound_to):
+        return f"the dashboard listens at {request.bound_to or 'every address of this machine'}, not only at its own"
+    if request.peer and not is_loopback(request.peer):
+        return "the request is from another machine"
+    for name in request.headers:
+        if name in _FORWARDED or name.startswith("x-forwarded"):
+            return f"the request came through a proxy (it has the header {name})"
+    if not is_loopback(_host(f"//{request.headers.get('host', '')}")):
+        return "the request was not made under a name of this machine's own"
+    origin = request.headers.get("origin")
+    if origin is not None and not is_loopback(_host(origin)):
+        return "the request was made by a page from somewhere else"
+    return ""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address or host name can only be this machine's own."""
+    if address.lower() == "localhost":
+        return True
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def fits(token: str, given: str) -> bool:
+    """Whether what was given is the token; takes as long whatever is given, of whatever length."""
+    return hmac.compare_digest(*(hashlib.sha256(text.strip().encode()).digest() for text in (token, given)))
+
+
+class Attempts:
+    """Slows whoever gives wrong tokens: after each the next is not looked at for a while, twice as long each time.
+
+    Counted by address, so that who guesses keeps out nobody else. Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failed: dict[str, tuple[int, float]] = {}
+
+    def begin(self, peer: str, now: float) -> float:
+        """Starts an attempt from an address, or says how many seconds are left until one is looked at.
+
+        It counts as failed until ``succeeded`` is told, so that many at once are no way around.
+        """
+        with self._lock:
+            count, last = self._failed.get(peer, (0, now))
+            left = last + _wait_s(count) - now if count else 0.0
+            if left > 0:
+                return left
+            self._failed.pop(peer, None)  # to the end of the line
+            self._failed[peer] = (1 if now - last > _FORGOTTEN_AFTER_S else count + 1), now
+            if len(self._failed) > _MOST_PEERS:
+                del self._failed[next(iter(self._failed))]
+        return 0.0
+
+    def succeeded(self, peer: str) -> None:
+        """Forgets what went wrong before."""
+        with self._lock:
+            self._failed.pop(peer, None)
+
+
+def local_user() -> str:
+    """The user of this machine that the process runs as, for the audit."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # as in many containers
+        return f"user {os.geteuid()}"
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _wait_s(count: int) -> float:
+    return min(_FIRST_WAIT_S * 2.0 ** (min(count, 10) - 1), _LONGEST_WAIT_S)

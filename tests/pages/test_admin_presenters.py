@@ -1,0 +1,80 @@
+"""The Admin page's words and figures, on what anybody may have made up."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.presenters import admin
+from cache_engine.integrity import Finding, Kind, RepairAct
+from cache_engine.policy.plan import EXPIRED, TOO_MANY, Victim
+from cache_engine.store.codec import encode_blob
+from cache_engine.transfer import Incoming
+from tests.helpers import make_entry
+from tests.pages.test_all_pages import HOSTILE
+
+KEY = "a" * 64
+
+
+def test_only_whole_keys_of_an_address_are_taken() -> None:
+    assert admin.asked_keys(f"{KEY},{KEY.upper()}, ,") == (frozenset({KEY}), 0)
+    assert admin.asked_keys(f"{KEY[:-1]},../../etc,{KEY}") == (frozenset({KEY}), 2)
+    assert admin.asked_keys("") == (frozenset(), 0)
+
+
+def test_single_kernels_are_a_rule_only_where_some_are_named() -> None:
+    assert "keys" not in admin.rules_offered([])
+    assert admin.rules_offered([KEY]) == list(admin.RULES)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("some.gemmpack", "some.gemmpack"),
+        ("../../etc/passwd", "passwd.gemmpack"),
+        ("..\\..\\evil.gemmpack", "evil.gemmpack"),
+        ("\x1b[31m\n**x**.gemmpack", "31m-x.gemmpack"),
+        ("", "uploaded.gemmpack"),
+        (".gemmpack", "gemmpack.gemmpack"),
+        ("ü" * 300, "uploaded.gemmpack"),
+        ("a" * 300, "a" * 80 + ".gemmpack"),
+    ],
+)
+def test_a_name_that_was_sent_becomes_one_of_ours(name: str, ours: str) -> None:
+    assert admin.safe_name(name) == ours
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_targets_are_no_markup_in_a_figure(text: str) -> None:
+    rows = [{"arch": text, "entries": 1, "stored_bytes": 2048}]
+    figure = admin.arch_figure(rows, "Would go, by target")
+    assert "<" not in str(figure.data[0].y)
+    assert admin.arch_table(rows) == [{"Target": text, "Kernels": 1, "On disk": 2.0}]
+
+
+def test_reasons_and_repairs_are_told_in_a_sentence() -> None:
+    victims = [Victim("a", 1, 0, EXPIRED), Victim("b", 1, 0, TOO_MANY), Victim("c", 1, 0, TOO_MANY)]
+    assert admin.reason_line(victims) == "too many entries (2), expired (1)"
+    acts = [
+        RepairAct(Finding(Kind.TRUNCATED, "metadata/aa/x", KEY, "?"), "quarantine", (("r", 1024), ("b", 1024))),
+        RepairAct(Finding(Kind.STALE_TEMPORARY, "temp/x", "", "?"), "delete", (("temp/x", 3),)),
+        RepairAct(Finding(Kind.UNREADABLE, "metadata/aa/y", "", "?"), "leave", ()),
+    ]
+    expected = "2 files (2.0 KiB) moved to quarantine, 1 file (3 B) deleted, 1 finding left alone"
+    assert admin.repair_line(acts) == expected
+    assert [row["File"] for row in admin.repair_files(acts)] == ["r", "b", "temp/x"]
+
+
+def test_only_what_would_be_taken_in_is_summed() -> None:
+    key, artifact, describe = make_entry()
+    record = describe(encode_blob(key, artifact, compress=True)[1])
+    incoming = [
+        Incoming(key, 100, record),
+        Incoming(KEY, 10, record, present=True),
+        Incoming(KEY, 1, None, refused="damaged"),
+    ]
+    assert admin.incoming_sums(incoming) == [{"arch": "sm_80", "entries": 1, "stored_bytes": 100}]
+    assert [row["Import would"] for row in admin.incoming_table(incoming)] == [
+        "take it in",
+        "leave what is there",
+        "refuse it: damaged",
+    ]

@@ -1,0 +1,144 @@
+"""Who may: nobody who could be from elsewhere, unless a token or a login says so; and guessing is slow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cache_engine.admission import (
+    ANYONE,
+    LOGIN,
+    TOKEN,
+    Attempts,
+    Request,
+    Visitor,
+    fits,
+    is_loopback,
+    local_user,
+    permission,
+    why_not_local,
+)
+
+HERE = Request(
+    "127.0.0.1", "", {"host": "127.0.0.1:8501", "origin": "http://127.0.0.1:8501", "user-agent": "a browser"}
+)
+NOBODY = Visitor()
+FAR = replace(HERE, bound_to="0.0.0.0", peer="203.0.113.7")
+
+
+def _may(request: Request, visitor: Visitor = NOBODY, *, token: bool = False, users: tuple[str, ...] = ()) -> bool:
+    return permission(request, visitor, token=token, users=users).granted
+
+
+def test_whoever_sits_at_the_machine_may_where_nothing_is_set_up() -> None:
+    given = permission(HERE, Visitor(), token=False, users=())
+    assert given.granted
+    assert given.by == f"{local_user()}, in the dashboard"
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.1:8501", "localhost:8501", "LOCALHOST", "[::1]:8501", "127.9.9.9"]
+)
+def test_names_of_this_machine_are_local(host: str) -> None:
+    assert why_not_local(replace(HERE, headers={"host": host})) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"bound_to": "0.0.0.0"}, "listens at 0.0.0.0"),
+        ({"bound_to": "::"}, "listens at ::"),
+        ({"bound_to": ""}, "every address"),
+        ({"bound_to": "10.0.0.5"}, "listens at 10.0.0.5"),
+        ({"peer": "10.0.0.9"}, "another machine"),
+        ({"peer": "::ffff:10.0.0.9"}, "another machine"),
+    ],
+)
+def test_anything_but_loopback_is_not_local(change: dict[str, Any], said: str) -> None:
+    assert said in why_not_local(replace(HERE, **change))
+    assert not _may(replace(HERE, **change))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"host": ""},
+        {"host": "cache.example.com"},
+        {"host": "127.0.0.1.evil.example"},
+        {"host": "localhost@evil.example"},
+        {"host": "[::1"},
+        {"host": "localhost", "x-forwarded-for": "127.0.0.1"},
+        {"host": "localhost", "x-forwarded-proto": "https"},
+        {"host": "localhost", "forwarded": "for=127.0.0.1"},
+        {"host": "localhost", "via": "1.1 proxy"},
+        {"host": "localhost", "x-real-ip": "127.0.0.1"},
+        {"host": "localhost", "origin": "https://cache.example.com"},
+        {"host": "localhost", "origin": "null"},
+    ],
+    ids=str,
+)
+def test_a_proxy_in_front_does_not_make_a_request_local(headers: dict[str, str]) -> None:
+    assert why_not_local(replace(HERE, headers=headers))
+
+
+def test_a_token_that_is_set_is_asked_for_here_too_and_opens_from_anywhere() -> None:
+    for request in (HERE, FAR):
+        refused = permission(request, Visitor(), token=True, users=())
+        assert (refused.granted, refused.asks_for) == (False, (TOKEN,))
+    granted = permission(FAR, Visitor(proved=True), token=True, users=())
+    assert (granted.granted, granted.by) == (True, "admin token, from 203.0.113.7")
+
+
+def test_a_login_opens_only_for_those_who_are_named() -> None:
+    assert permission(FAR, Visitor(login=True), token=False, users=(ANYONE,)).asks_for == (LOGIN,)
+    ada = Visitor(login=True, user="Ada@example.com")
+    assert not _may(FAR, ada)
+    assert not _may(HERE, ada), "a login that is set up is asked for here too"
+    assert not _may(FAR, ada, users=("grace@example.com",))
+    assert _may(FAR, ada, users=("ada@example.com",))
+    assert permission(FAR, ada, token=False, users=(ANYONE,)).by == "Ada@example.com"
+    assert permission(FAR, ada, token=True, users=()).asks_for == (TOKEN,), "logging in again would not help"
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("", False), ("0", False),
+     ("127.1", False), ("host.local", False)],
+)  # fmt: skip
+def test_what_counts_as_this_machine(address: str, loopback: bool) -> None:
+    assert is_loopback(address) is loopback
+
+
+def test_only_the_token_fits() -> None:
+    token = "correct-horse-battery"
+    assert fits(token, f" {token}\n")
+    assert not any(fits(token, wrong) for wrong in ("", token[:-1], token + "x", token.upper(), "ü" * 50))
+
+
+def test_each_wrong_token_doubles_the_wait_of_its_address_alone() -> None:
+    attempts, now = Attempts(), 1000.0
+    waits = []
+    for _ in range(9):
+        assert attempts.begin("a", now) == 0
+        left = attempts.begin("a", now)
+        waits.append(left)
+        assert attempts.begin("a", now + left - 0.001) > 0
+        now += left
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 64, 64]
+    assert attempts.begin("b", now) == 0
+    attempts.succeeded("a")
+    assert attempts.begin("a", now) == 0
+
+
+def test_waits_are_forgotten_and_guessers_take_no_memory() -> None:
+    attempts = Attempts()
+    for _ in range(2):
+        attempts.begin("a", 0.0)
+    assert attempts.begin("a", 5000.0) == 0
+    assert attempts.begin("a", 5000.0) == 1
+    for number in range(5000):
+        attempts.begin(str(number), 6000.0)
+    assert len(attempts._failed) <= 1000

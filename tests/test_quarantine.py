@@ -1,0 +1,148 @@
+"""Quarantine: what is there is told, what is sound is put back and nothing else, and deleting is for good and noted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cache_engine import integrity, quarantine
+from cache_engine.errors import StoreError
+from cache_engine.model.artifact import Blob
+from cache_engine.stats import DISCARD, RESTORE
+from cache_engine.store.codec import decode_record
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal, read_journal
+from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
+
+
+@pytest.fixture
+def journal(store: DiskStore) -> Journal:
+    return Journal(store.layout.journal, 3600.0)
+
+
+def _repair(store: DiskStore, journal: Journal) -> None:
+    integrity.repair(store, journal, list(integrity.check(store)))
+
+
+def test_the_files_of_an_entry_are_one_item_with_when_why_and_bytes(store: DiskStore, journal: Journal) -> None:
+    key = publish(store)
+    blob_file(store, key).write_bytes(b"damaged")
+    size = record_file(store, key).stat().st_size + 7
+    stray = store.layout.metadata / "00" / "core.1234"
+    stray.parent.mkdir(exist_ok=True)
+    stray.write_bytes(b"stray")
+    _repair(store, journal)
+    entry, other = sorted(quarantine.items(store), key=lambda item: item.key, reverse=True)
+    assert (entry.key, len(entry.files), entry.stored_bytes) == (key, 2, size)
+    assert entry.why.startswith("truncated: blob of")
+    assert (other.key, other.files[0].original, other.stored_bytes) == ("", "core.1234", 5)
+    assert other.why == "metadata/00/core.1234: misnamed file: its name is not a record's in this place"
+    assert all(abs(item.set_aside_at - journal._now()) < 60 for item in (entry, other))
+    examined = quarantine.examine(store, entry)
+    assert examined.record is not None
+    assert "ends within its header" in examined.cause
+    assert quarantine.examine(store, other) == quarantine.Examined(None, "it is no part of an entry")
+
+
+def test_what_verifies_is_put_back_byte_for_byte(store: DiskStore, journal: Journal) -> None:
+    keys = fill(store, 3)
+    before = {path: path.read_bytes() for path in files_of(store)}
+    store.quarantine(keys[1])
+    (item,) = quarantine.items(store)
+    assert quarantine.examine(store, item) == quarantine.Examined(make_entry(1)[2](_blob(before)), "")
+    quarantine.restore(store, journal, item, by="somebody")
+    assert {path: path.read_bytes() for path in files_of(store)} == before
+    assert quarantine.items(store) == []
+    (event,) = [event for event in read_journal(store.layout.journal).recent if event.kind == RESTORE]
+    assert (event.by, event.key, event.stored_bytes) == ("somebody", keys[1], item.stored_bytes)
+
+
+def _blob(files: dict[Path, bytes]) -> Blob:
+    key = make_entry(1)[0]
+    return decode_record(key, next(data for path, data in files.items() if path.name == f"{key}.json")).blob
+
+
+def test_two_swapped_blobs_are_not_put_back_and_a_record_finds_its_blob_set_aside_earlier(
+    store: DiskStore, journal: Journal
+) -> None:
+    one, other = fill(store, 2)
+    first, second = blob_file(store, one), blob_file(store, other)
+    data = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(data)
+    third = publish(store, 7)
+    store.set_aside(blob_file(store, third))
+    store.set_aside(record_file(store, third))
+    _repair(store, journal)
+    causes = {item.key: quarantine.examine(store, item).cause for item in quarantine.items(store)}
+    assert causes[third] == ""
+    assert "is that of" in causes[one]
+    with pytest.raises(StoreError, match="cannot be put back"):
+        quarantine.restore(store, journal, quarantine.find(store, [one])[0])
+    quarantine.restore(store, journal, quarantine.find(store, [third])[0])
+    assert store.get(third) is not None
+
+
+def test_what_was_compiled_again_stays_and_is_said(store: DiskStore, journal: Journal) -> None:
+    key = publish(store)
+    store.quarantine(key)
+    publish(store)
+    (item,) = quarantine.items(store)
+    assert "compiled again" in quarantine.examine(store, item).cause
+    with pytest.raises(StoreError, match="compiled again"):
+        quarantine.restore(store, journal, item)
+    assert quarantine.items(store) == [item]
+
+
+def test_deleting_takes_what_was_named_and_nothing_that_came_later(
+    store: DiskStore, journal: Journal, tmp_path: Path
+) -> None:
+    keys = fill(store, 3)
+    for key in keys[:2]:
+        store.quarantine(key)
+    chosen = quarantine.find(store, [keys[0]])
+    publish(store, 0)
+    store.quarantine(keys[0])  # the same entry once more, after the choice
+    folder = store.layout.temp / "folder"
+    folder.mkdir()
+    (folder / "file").touch()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    (folder / "link").symlink_to(outside)
+    store.set_aside(folder)
+    chosen += [item for item in quarantine.items(store) if not item.key]
+    done = quarantine.discard(store, journal, chosen, by="somebody")
+    assert (done.items, done.stored_bytes) == (2, sum(item.stored_bytes for item in chosen))
+    assert sorted(item.key for item in quarantine.items(store)) == sorted(keys[:2])
+    assert (outside / "precious").exists()
+    (event,) = [event for event in read_journal(store.layout.journal).recent if event.kind == DISCARD]
+    assert (event.by, event.detail, event.stored_bytes) == ("somebody", "2 items of the quarantine", done.stored_bytes)
+    assert quarantine.discard(store, journal, chosen).items == 0, "it has gone"
+
+
+def test_a_name_that_fits_nothing_or_several_is_refused(store: DiskStore) -> None:
+    for key in fill(store, 2):
+        store.quarantine(key)
+    for name in ("", "../../store.json", "abc", "f" * 64):
+        with pytest.raises(StoreError, match="in quarantine goes by"):
+            quarantine.find(store, [name])
+
+
+def test_files_that_anybody_may_have_put_there_are_told_and_harm_nothing(store: DiskStore) -> None:
+    folder = store.layout.quarantine
+    for name in ("1-a", "x" * 200, "9" * 40 + "-b", "1700000000000000000-\x1b[31m\n**", "gemm_cache_0.json"):
+        (folder / name).write_bytes(b"?")
+    key = publish(store)
+    os.mkfifo(folder / f"1700000000000000001-{key}.json")
+    (folder / f"1700000000000000002-{key}.json").symlink_to("/dev/zero")
+    items = quarantine.items(store)
+    assert len(items) == 6
+    assert all(quarantine.examine(store, item).cause for item in items)
+
+
+def test_no_quarantine_is_an_empty_one(store: DiskStore) -> None:
+    store.layout.quarantine.rmdir()
+    assert quarantine.items(store) == []
