@@ -70,7 +70,7 @@ def test_what_was_ticked_stays_so_in_other_lists(page: Page, dashboard: str, com
     assert Path(pack.value.path()).read_bytes().startswith(b"GEMMPACK")
     page.get_by_role("button", name="Export the list").click()
     with page.expect_download(timeout=WAIT_MS) as table:
-        page.get_by_role("button", name="CSV").click()
+        page.get_by_test_id("stPopoverBody").get_by_role("button", name="CSV").click()
     assert Path(table.value.path()).read_text().count("\n") == 2
     page.keyboard.press("Escape")
     page.get_by_role("link", name="Compare").last.click()
