@@ -152,8 +152,7 @@ def speed(record: Record) -> None:
         f"By the model {MODEL}, calibrated on measured libraries. It is told the problem and the GPU, and chooses a "
         "tile of its own: it knows nothing of this kernel's code."
     )
-    measured = timings if m == record.problem.m else []
-    st.plotly_chart(speed_figure(points, measured), key="roofline")
+    st.plotly_chart(speed_figure(points, timings), key="roofline")
     columns = {"Predicted, µs": TIME, "TFLOP/s": TIME, "Roofline, µs": TIME, "Of the peak": SHARE}
     st.dataframe(prediction_table(points), hide_index=True, column_config=columns, height="content", key="predictions")
 

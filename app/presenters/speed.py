@@ -65,6 +65,8 @@ def timing_table(timings: Iterable[Row], zone: tzinfo) -> list[Row]:
     return [
         {
             "Device": timing["device"],
+            "m": timing["m"],
+            "Batch": timing["batch"],
             "Median, µs": timing["median_us"],
             "10th percentile, µs": timing["p10_us"],
             "90th percentile, µs": timing["p90_us"],
@@ -79,11 +81,11 @@ def timing_table(timings: Iterable[Row], zone: tzinfo) -> list[Row]:
 
 
 def speed_figure(points: Sequence[Evaluated], timings: Iterable[Row]) -> go.Figure:
-    """Predictions under the roofs of their GPUs, and what was measured of the same problem."""
+    """Predictions of one problem under the roofs of their GPUs, and what was measured of that problem."""
     figure = roofline_figure(points)
     figure.for_each_trace(lambda trace: trace.update(name=f"{trace.name}, predicted"), selector={"mode": "markers"})
     problem = points[0].problem
-    timings = list(timings)
+    timings = [timing for timing in timings if (timing["m"], timing["batch"]) == (problem.m, problem.batch)]
     if timings:
         figure.add_scatter(
             x=[problem.flops / problem.moved_bytes] * len(timings),
@@ -100,7 +102,10 @@ def speed_figure(points: Sequence[Evaluated], timings: Iterable[Row]) -> go.Figu
 
 def speed_pairs(first: Record, second: Record, timings: tuple[Sequence[Row], Sequence[Row]]) -> list[Pair]:
     """Two kernels' times side by side: measured on each device that timed one, predicted for each GPU."""
-    measured = [{timing["device"]: _us(timing["median_us"]) for timing in reversed(rows)} for rows in timings]
+    measured = [
+        {f"m = {timing['m']:,} on {timing['device']}": _us(timing["median_us"]) for timing in reversed(rows)}
+        for rows in timings
+    ]
     predicted = [
         {point.chip: _us(point.result.latency_us) for point in predictions(record)[0]} for record in (first, second)
     ]

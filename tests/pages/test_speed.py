@@ -19,6 +19,8 @@ def invented(**changes: Any) -> dict[str, Any]:
     """A measurement that nobody has made."""
     return {
         "device": "an invented <b>GPU</b>",
+        "m": SM_80.problem.m,
+        "batch": 1,
         "median_us": 100.0,
         "p10_us": 90.0,
         "p90_us": 130.0,
@@ -41,7 +43,7 @@ def test_measurements_say_what_they_were_beside_and_whether_the_result_was_right
 def test_measured_points_stand_beside_predicted_ones_and_are_called_so() -> None:
     points, trouble = predictions(SM_80)
     assert trouble == ""
-    figure = speed_figure(points, [invented()])
+    figure = speed_figure(points, [invented(), invented(m=7, tflops=3.0)])
     marks = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
     assert set(marks) == {"A100, predicted", "L40S, predicted", "measured"}
     assert list(marks["measured"].y) == [12.5]
@@ -52,8 +54,8 @@ def test_measured_points_stand_beside_predicted_ones_and_are_called_so() -> None
 def test_two_kernels_times_stand_beside_each_other() -> None:
     timings = ([invented(median_us=50.0), invented(median_us=70.0)], [invented(device="another")])
     pairs = {pair.name: (pair.first, pair.second) for pair in speed_pairs(SM_80, SM_80, timings)}
-    assert pairs["an invented <b>GPU</b>, measured"] == ("50.00 µs", None)
-    assert pairs["another, measured"] == (None, "100.00 µs")
+    assert pairs[f"m = {SM_80.problem.m} on an invented <b>GPU</b>, measured"] == ("50.00 µs", None)
+    assert pairs[f"m = {SM_80.problem.m} on another, measured"] == (None, "100.00 µs")
     first, second = pairs["A100, predicted"]
     assert first == second
     assert str(first).endswith(" µs")
