@@ -107,8 +107,7 @@ def one_shape(form: Sequence[Field]) -> None:
     st.text(f"{selection.name}, by {selection.compiler.name}: {'in the store' if there else 'not in the store yet'}")
     if asked:
         timed = here and not values["force"]
-        without = [one for one in form if one.name != "force"]
-        start(command_of("time" if timed else "compile", without if timed else form, values))
+        start(command_of("time" if timed else "compile", form, values))
     if not here:
         beforehand(problem)
 
