@@ -113,9 +113,10 @@ def _draw_import(permitted: bool) -> None:
         f"Up to {human_bytes(MOST_BYTES)}; larger ones with gemm-cache import. "
         "A kernel is a program for your GPU: import packs only from people whose programs you would run."
     )
-    uploaded = st.file_uploader(
-        "Pack", type=[SUFFIX], key="pack", max_upload_size=MOST_BYTES // 1024**2, disabled=not permitted
-    )
+    if not permitted:
+        st.caption("Importing is off for you, as it says above.")
+        return
+    uploaded = st.file_uploader("Pack", type=[SUFFIX], key="pack", max_upload_size=MOST_BYTES // 1024**2)
     if uploaded is None:
         return
     try:
@@ -133,9 +134,9 @@ def _draw_import(permitted: bool) -> None:
     if not new:
         st.info("There is nothing to take in.", icon=":material/check:")
         return
-    agreed = st.checkbox("I would run programs of whoever made this pack", key="trusted", disabled=not permitted)
+    agreed = st.checkbox("I would run programs of whoever made this pack", key="trusted")
     label = f"Import {counted(len(new), 'kernel')}"
-    if st.button(label, type="primary", icon=":material/upload:", disabled=not (permitted and agreed)):
+    if st.button(label, type="primary", icon=":material/upload:", disabled=not agreed):
         _take_in(uploaded, len(incoming))
 
 
