@@ -142,12 +142,13 @@ def kernel_name(family: Family, problem: GemmProblem, config: KernelConfig, assu
     """
     types = problem.dtype if problem.dtype == problem.output else f"{problem.dtype}_{problem.output}"
     finish = f"{problem.epilogue}_".replace("+", "_") if problem.epilogue != NO_EPILOGUE else ""
-    sizes = {
-        Specialisation.NK: f"n{problem.n}_k{problem.k}",
-        Specialisation.EXACT: f"m{problem.m}_n{problem.n}_k{problem.k}",
-        Specialisation.BUCKETED: f"bucket{bucket_of(problem.m)}_n{problem.n}_k{problem.k}",
-        Specialisation.DYNAMIC: f"dynamic_{assumed}",
-    }[problem.specialisation]
+    sizes = f"n{problem.n}_k{problem.k}"
+    if problem.specialisation is Specialisation.EXACT:
+        sizes = f"m{problem.m}_{sizes}"
+    elif problem.specialisation is Specialisation.BUCKETED:
+        sizes = f"bucket{bucket_of(problem.m)}_{sizes}"
+    elif problem.specialisation is Specialisation.DYNAMIC:
+        sizes = f"dynamic_{assumed}"
     return f"gemm_{family.name}_{types}_{problem.layout}_{sizes}_{finish}{config}"
 
 
