@@ -6,7 +6,7 @@ import time
 
 import streamlit as st
 
-from app import context, widgets
+from app import context, guard, widgets
 from app.presenters import compiled
 from app.presenters.jobs import (
     ended_badly,
@@ -56,6 +56,7 @@ def follow(job_id: str) -> None:
     label = "End it at once" if job.cancel_asked else "Cancel"
     if st.button(label, icon=":material/cancel:", key=f"cancel-{job.cancel_asked}"):
         try:
+            guard.require()
             context.jobs().cancel(job_id)
         except (GemmCacheError, OSError) as error:
             widgets.problem("This job cannot be canceled.", str(error))

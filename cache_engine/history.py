@@ -61,7 +61,11 @@ class History:
         by_m = known.get(_kind(RecordedProblem.of(problem), problem.arch or "")) if known else None
         if not by_m:
             return ()
-        distance = {m: max(m / problem.m, problem.m / m) for m in by_m}
+        # Problems that are to share a kernel must be told the same, so what one size was measured with says nothing.
+        m, *sizes = problem.planned_sizes
+        if sizes != [problem.n, problem.k, problem.batch]:
+            return ()
+        distance = {measured: max(measured / m, m / measured) for measured in by_m}
         return [by_m[m] for m in sorted(by_m, key=lambda m: (distance[m], m)) if distance[m] <= NEAREST]
 
     def forget(self) -> None:

@@ -22,7 +22,7 @@ from cache_engine.errors import CompilerMissing
 from cache_engine.explanation import explain
 from cache_engine.kernels.select import choose, ranking
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout
+from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.measurement import GIVEN, TUNED
 from tests.helpers import INVENTED_GPU, invented_timing
@@ -76,6 +76,19 @@ def test_a_config_that_is_given_stands(cache: Cache) -> None:
     add(cache, MODELLED, 10.0)
     add(cache, OTHER, 8.0)
     assert chosen(cache, config=THIRD) == (THIRD, "given")
+
+
+def test_problems_that_share_a_kernel_are_told_the_same(cache: Cache) -> None:
+    """Each m of a bucket is as near to what was measured; a dynamic kernel is chosen without."""
+    for kind in (Specialisation.BUCKETED, Specialisation.DYNAMIC):
+        measured = replace(PROBLEM, m=60, specialisation=kind)
+        modelled = cache.select(measured).config
+        other = next(config for _, config in ranking(measured, "tensor_core") if config != modelled)
+        add(cache, modelled, 10.0, measured)
+        add(cache, other, 5.0, measured)
+        chosen_for = {cache.select(replace(measured, m=m)).config for m in (33, 48, 60, 64)}
+        assert chosen_for == {other if kind is Specialisation.BUCKETED else modelled}
+        assert len({cache.select(replace(measured, m=m)).key for m in (33, 48, 60, 64)}) == 1
 
 
 def test_what_was_not_verified_is_never_used(cache: Cache) -> None:
