@@ -38,9 +38,10 @@ format: $(DEV)
 	$(BIN)/ruff format .
 
 # Speed, as ratios measured side by side in one run.
-bench: $(DEV)
+bench: $(DEV) $(BROWSER)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
 	$(BIN)/gemm-cache bench
+	$(BIN)/gemm-cache bench dashboard
 
 # The long tests.
 soak: $(DEV) $(BROWSER) $(STRACE)

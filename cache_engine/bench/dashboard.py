@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,6 @@ PAGES = ("Kernels", "Architectures", "Compare", "Compile", "Evaluations", "Admin
 
 _FEW = 100
 _RECORDS = 10_000
-_SAMPLES = 5
 # What pages are to take at so many entries, and what one more letter in the search box is.
 _PAGE_GOALS_S = {10_000: 0.300, 1_000_000: 0.600}
 _LETTER_GOALS_S = {100_000: 0.250}
@@ -61,8 +60,13 @@ title => {
 """
 
 
-def dashboard(report: Report, place: Path, rows: int) -> None:
-    """Every page, and a letter more in the search box, with ``rows`` kernels mirrored, beside a hundred."""
+def dashboard(report: Report, place: Path, rows: int, titles: Sequence[str] = PAGES, samples: int = 5) -> None:
+    """Pages, and a letter more in the search box, with ``rows`` kernels mirrored, beside a hundred.
+
+    Args:
+        titles: of the pages.
+        samples: how often each is looked at.
+    """
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -75,12 +79,12 @@ def dashboard(report: Report, place: Path, rows: int) -> None:
         stack.callback(browser.close)
         small = stack.enter_context(_opened(browser, place / "few", _FEW))
         large = stack.enter_context(_opened(browser, place / "many", rows))
-        for title in PAGES:
-            seconds = _medians(small, large, partial(_visit, title=title))
+        for title in titles:
+            seconds = _medians(small, large, partial(_visit, title=title), samples)
             _report(report, f"{title}, {rows:,} kernels", seconds, _PAGE_GOALS_S.get(rows))
         for tab, _ in (small, large):
             _visit(tab, "Kernels")
-        seconds = _medians(small, large, _type_letter)
+        seconds = _medians(small, large, _type_letter, samples)
         _report(report, f"a letter typed in the search, {rows:,} kernels", seconds, _LETTER_GOALS_S.get(rows))
         few_bytes, many_bytes = (_memory_bytes(server) for _, server in (small, large))
         name = f"memory of the dashboard, {rows:,} kernels"
@@ -92,8 +96,10 @@ def _report(report: Report, name: str, seconds: tuple[float, float], goal: float
     report(Result(name, seconds[1], f"{_FEW} kernels", seconds[0], goal_seconds=goal))
 
 
-def _medians(small: tuple[Page, int], large: tuple[Page, int], act: Callable[[Page], float]) -> tuple[float, float]:
-    times = [(act(small[0]), act(large[0])) for _ in range(_SAMPLES + 1)][1:]
+def _medians(
+    small: tuple[Page, int], large: tuple[Page, int], act: Callable[[Page], float], samples: int
+) -> tuple[float, float]:
+    times = [(act(small[0]), act(large[0])) for _ in range(samples + 1)][1:]
     few, many = zip(*times, strict=True)
     return statistics.median(few), statistics.median(many)
 

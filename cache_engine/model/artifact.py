@@ -106,11 +106,10 @@ class RecordedProblem(msgspec.Struct, frozen=True):
         """What else its kernel serves, for people."""
         bucket = bucket_of(max(self.m, 1))
         words: dict[str, str] = {
-            Specialisation.NK: "n and k are fixed, every m and batch is served",
-            Specialisation.EXACT: "m, n and k are fixed, every batch is served",
-            Specialisation.BUCKETED: "n and k are fixed, every batch and every m "
-            f"of the bucket, {bucket // 2 + 1:,} to {bucket:,}, is served",
-            Specialisation.DYNAMIC: "every m, n, k and batch is served whose rows allow reads and writes as wide",
+            Specialisation.NK: "n and k fixed, for every m and batch",
+            Specialisation.EXACT: "m, n and k fixed, for every batch",
+            Specialisation.BUCKETED: f"n and k fixed, for m from {bucket // 2 + 1:,} to {bucket:,}, every batch",
+            Specialisation.DYNAMIC: "for every shape whose rows allow accesses as wide",
         }
         return words.get(self.specialisation, "what it serves is not known to this program")
 

@@ -21,6 +21,8 @@ from cache_engine.model.gemm import Activation, DType, Epilogue, GemmProblem, La
 from cache_engine.model.kernel import KernelConfig
 from tests.emulator import emulator
 
+# Of the configs one in so many is run in short tests.
+PARTS = 4
 INTERLEAVINGS = (emulator.FORWARD, emulator.BACKWARD_LATE, emulator.SHUFFLED_LATE)
 
 # What rounding may cost: half a unit in the last place of the output, and the accumulator's own over k additions.
@@ -108,12 +110,15 @@ def test_the_kernel_multiplies(family: Family, problem: GemmProblem, config: Ker
     _check(family, problem, config, tmp_path)
 
 
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.soak) for part in range(1, PARTS))])
 @pytest.mark.parametrize("family", [FAMILIES["tensor_core"], FAMILIES["simt"]], ids=lambda family: family.name)
-def test_every_config_offered_multiplies(family: Family, tmp_path: Path) -> None:
+def test_every_config_offered_multiplies(family: Family, part: int, tmp_path: Path) -> None:
     """Each config of the lists once, on a problem of its own that leaves no tile whole."""
     target = architecture("sm_90")
     dtypes = [dtype for dtype in family.flops_per_clock if dtype.itemsize == 2] or [DType.FP32]
     for number, config in enumerate(family.configs(GemmProblem(1, 1, 1, dtype=dtypes[0]))):
+        if number % PARTS != part:
+            continue
         layout = list(Layout)[number % 4]
         dtype = dtypes[number % len(dtypes)]
         problem = GemmProblem(

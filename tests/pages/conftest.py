@@ -30,11 +30,11 @@ def open_page(monkeypatch: pytest.MonkeyPatch, reader: Reader) -> Iterator[Open]
         # The test runner has no server. Its reader sits at the machine, unless a test says otherwise.
         monkeypatch.setattr(guard, "request", lambda: reader.request)
         app = AppTest.from_file(str(dashboard_script()), default_timeout=60)
-        app.run()
         for name, value in parameters.items():
             app.query_params[name] = value
-        app.switch_page(f"../pages/{page}.py").run()
-        return app
+        if page != "overview":  # which is the first anyway
+            app.switch_page(f"../pages/{page}.py")
+        return app.run()
 
     st.cache_resource.clear()
     st.cache_data.clear()

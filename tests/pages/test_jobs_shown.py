@@ -147,5 +147,6 @@ def test_a_form_asks_all_that_the_command_takes(verb: str, form: Any) -> None:
 
 
 def test_what_is_rare_is_never_a_size_or_a_type() -> None:
-    assert [one.name for one in FORM if one.rare] == ["epilogue", "compiler", "family", "config", "force"]
+    rare = ["epilogue", "specialisation", "opt_level", "compiler", "family", "config", "force"]
+    assert [one.name for one in FORM if one.rare] == rare
     assert all(one.kind is not Kind.NUMBER for one in FORM if one.rare)
