@@ -49,13 +49,15 @@ _WATCH = """
 }
 """
 # Milliseconds from there to the last change, once Streamlit has answered and a quarter of a second brings no other.
+# Of a quick answer it may not be seen that it began; then a second without change tells as much.
 _AT_REST = """
 title => {
   const app = document.querySelector('[data-testid=stApp]');
   const idle = app.dataset.testScriptState === 'notRunning' && !document.querySelector('[data-stale=true]');
   const there = document.querySelector('h1')?.innerText === title;
   const {started, changed, answered} = window.watched;
-  return idle && there && answered && performance.now() - changed > 250 ? changed - started + 0.001 : 0;
+  const quiet = performance.now() - changed;
+  return idle && there && quiet > (answered ? 250 : 1000) ? changed - started + 0.001 : 0;
 }
 """
 
