@@ -430,6 +430,7 @@ def test_bench_evaluator_measures_searching_keeping_and_loading(place: Path) -> 
     assert not place.exists()
 
 
+@pytest.mark.soak
 def test_bench_measures_all_there_is_and_says_which_peers_are_missing_and_what_brings_them(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

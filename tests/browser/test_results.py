@@ -16,6 +16,8 @@ pytestmark = pytest.mark.browser
 def _shows(page: Page, count: str, searched: str) -> None:
     """The list holds so many kernels, and its field what was searched for."""
     expect(page.get_by_text(f"of {count}.")).to_be_visible(timeout=WAIT_MS)
+    grid = page.get_by_role("grid", include_hidden=True).first
+    expect(grid).to_have_attribute("aria-rowcount", str(int(count) + 1), timeout=WAIT_MS)
     expect(page.get_by_role("searchbox", name="Search")).to_have_value(searched, timeout=WAIT_MS)
 
 

@@ -34,6 +34,9 @@ def _first_row(page: Page, place: str, *texts: str) -> None:
     row = page.get_by_role("grid", include_hidden=True).first.locator('[aria-rowindex="2"]')
     for text in texts:
         expect(row).to_contain_text(text, timeout=WAIT_MS)
+    # A click on a list that is about to be replaced would be lost.
+    expect(page.locator("[data-testid=stApp][data-test-script-state=notRunning]")).to_be_attached(timeout=WAIT_MS)
+    expect(page.locator("[data-stale=true]")).to_have_count(0, timeout=WAIT_MS)
     position = {"tick": {"x": 15, "y": 52}, "key": {"x": 90, "y": 52}}[place]
     canvas = page.get_by_test_id("stDataFrame").locator("canvas").first
     canvas.click(position=position, force=True)  # type: ignore[arg-type]
