@@ -24,9 +24,9 @@ run: $(INSTALLED)
 	$(BIN)/gemm-cache --store $(STORE) sample
 	$(BIN)/gemm-cache --store $(STORE) dashboard --port $(PORT)
 
-# Everything CI checks. One more at a time than there are processors: pages and locks are waited for now and then.
+# Everything CI checks.
 test: lint $(BROWSER) $(STRACE)
-	$(BIN)/python -m pytest -n $$(( $$(nproc) + 1 )) --dist worksteal -m "not soak and not gpu"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not soak and not gpu"
 
 lint: $(DEV)
 	$(BIN)/ruff check .

@@ -372,6 +372,7 @@ def test_a_reader_that_goes_away_is_no_error(compiled_store: Path) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.soak
 def test_bench_store_measures_the_store_beside_its_peers(place: Path) -> None:
     """Small, and without regard for the goals: times are no matter for tests."""
     done = run("bench", "store", "--entries", "20", "--json", store=place)

@@ -22,7 +22,7 @@ from cache_engine.model.kernel import KernelConfig
 from tests.emulator import emulator
 
 # Of the configs one in so many is run in short tests.
-PARTS = 4
+PARTS = 6
 INTERLEAVINGS = (emulator.FORWARD, emulator.BACKWARD_LATE, emulator.SHUFFLED_LATE)
 
 # What rounding may cost: half a unit in the last place of the output, and the accumulator's own over k additions.
