@@ -48,6 +48,7 @@ def main(address: str = "http://127.0.0.1:8501") -> None:
         page.goto(f"{address}/compile")
         page.get_by_role("button", name="Get kernel").click()
         page.get_by_text("Look into this kernel").wait_for(timeout=60_000)
+        page.get_by_role("heading", name="Job", exact=True).evaluate("heading => heading.scrollIntoView()")
         take(page, "compile")
         browser.close()
 
