@@ -17,10 +17,7 @@ from cache_engine.errors import GemmCacheError  # noqa: E402
 
 st.set_page_config(page_title="gemm-cache", page_icon=str(Path(__file__).with_name("icon.svg")), layout="wide")
 # Streamlit writes white on the accent, which in the dark theme is too light for it.
-st.html(
-    '<style>:is([data-testid^="stBaseButton-primary"], [data-baseweb="tag"]) * { color: light-dark(white, #14120f) }'
-    "</style>"
-)
+st.html('<style>:is([data-testid^="stBaseButton-primary"], [data-tag]) * { color: light-dark(white, #14120f) }</style>')
 
 page = st.navigation(
     [
