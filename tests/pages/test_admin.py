@@ -51,7 +51,8 @@ def _acts(folder: Path, kind: str) -> list[Event]:
 
 @pytest.mark.parametrize("tab", TABS)
 def test_every_tab_on_an_empty_store(open_page: Open, tmp_path: Path, tab: str) -> None:
-    sound(open_page(tmp_path / "empty", "admin", tab=tab))
+    """Each says what it is for, or that there is nothing."""
+    assert _said(sound(open_page(tmp_path / "empty", "admin", tab=tab)))
 
 
 @pytest.mark.parametrize("tab", TABS)
