@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import streamlit as st
 
 from app.presenters.compile import missing_compilers as look_for_compilers
-from cache_engine.engine import Cache, open_cache
+from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import GemmCacheError, MirrorError
 from cache_engine.inspection import Inspection, inspect
 from cache_engine.jobs import Jobs

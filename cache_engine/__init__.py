@@ -41,7 +41,7 @@ from cache_engine.model.gemm import DType, GemmProblem, Layout
 from cache_engine.model.kernel import KernelConfig
 
 if TYPE_CHECKING:
-    from cache_engine.engine import Cache, CompiledKernel, open_cache
+    from cache_engine.engine.cache import Cache, CompiledKernel, open_cache
     from cache_engine.multiplication import matmul
     from cache_engine.operator import GemmOperator, switches
 
@@ -67,7 +67,7 @@ _OPERATOR = frozenset({"GemmOperator", "switches"})
 def __getattr__(name: str) -> Any:
     """Imports the engine when it is first asked for: describing problems should cost next to nothing."""
     if name in _ENGINE:
-        from cache_engine import engine
+        from cache_engine.engine import cache as engine
 
         return getattr(engine, name)
     if name in _OPERATOR:

@@ -44,7 +44,7 @@ from cache_engine.units import printable
 
 if TYPE_CHECKING:
     from cache_engine.bench.results import Line
-    from cache_engine.engine import Cache, CompiledKernel
+    from cache_engine.engine.cache import Cache, CompiledKernel
     from cache_engine.jobs import Reporter
 
 # How long a job, which somebody waits for, may look for the nearest entry.

@@ -33,7 +33,7 @@ from cache_engine.units import printable
 
 if TYPE_CHECKING:
     from cache_engine.config import Settings
-    from cache_engine.engine import Cache
+    from cache_engine.engine.cache import Cache
     from cache_engine.jobs import Reporter
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -117,7 +117,7 @@ def open_cache(settings: Settings, *, create: bool = True) -> Cache:
     What only looks must not make one, or a mistyped name would show an empty store. And it looks into the store also
     where caching is switched off.
     """
-    from cache_engine import engine
+    from cache_engine.engine import cache as engine
 
     if not create:
         settings = settings.with_overrides({"enable_caching": True})

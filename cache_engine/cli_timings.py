@@ -34,7 +34,7 @@ from cache_engine.terminal_timings import print_timings, print_tuning
 from cache_engine.units import counted
 
 if TYPE_CHECKING:
-    from cache_engine.engine import Cache
+    from cache_engine.engine.cache import Cache
     from cache_engine.selection import Selection
     from cache_engine.tuning import Candidate, Tuned
 

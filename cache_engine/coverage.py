@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from cache_engine.catalogue import TOKENS, ModelShape
-from cache_engine.engine import Cache
+from cache_engine.engine.cache import Cache
 from cache_engine.errors import GemmCacheError, NotHereError
 from cache_engine.model.gemm import DType
 from cache_engine.model.key import CacheKey

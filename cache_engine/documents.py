@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cache_engine.comparison import Comparison
     from cache_engine.device.memory_pool import PoolStatistics
     from cache_engine.device.timer import Timing
-    from cache_engine.engine import CompiledKernel
+    from cache_engine.engine.cache import CompiledKernel
     from cache_engine.explanation import Explanation
     from cache_engine.housekeeping import Cleaned, Leftover
     from cache_engine.inspection import Inspection

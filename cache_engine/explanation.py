@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from cache_engine.comparison import Nearest, nearest
-from cache_engine.engine import COMPILED, Cache, CompiledKernel
+from cache_engine.engine.cache import COMPILED, Cache, CompiledKernel
 from cache_engine.errors import CorruptEntry, GemmCacheError
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import GemmProblem

@@ -12,7 +12,7 @@ from cache_engine.model.gemm import Activation, DType, Epilogue, GemmProblem
 from cache_engine.operator import default_cache
 
 if TYPE_CHECKING:
-    from cache_engine.engine import Cache
+    from cache_engine.engine.cache import Cache
 
 
 def matmul(

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from cache_engine.config import Settings
-from cache_engine.engine import Cache, CompiledKernel, open_cache
+from cache_engine.engine.cache import Cache, CompiledKernel, open_cache
 from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem, Layout, Specialisation
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from cache_engine.bench.results import Line, Result, Size
     from cache_engine.doctor import Check
-    from cache_engine.engine import CompiledKernel
+    from cache_engine.engine.cache import CompiledKernel
 
 Document = Mapping[str, Any]
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cache_engine.compilers import COMPILERS
-from cache_engine.engine import Cache, CompiledKernel
+from cache_engine.engine.cache import Cache, CompiledKernel
 from cache_engine.errors import GemmCacheError, GpuRequired
 from cache_engine.kernels.select import choose, ranking
 from cache_engine.model.gemm import GemmProblem

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from cache_engine.catalogue import ModelShape
-from cache_engine.engine import Cache, CompiledKernel
+from cache_engine.engine.cache import Cache, CompiledKernel
 from cache_engine.errors import GemmCacheError, NotHereError
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.device.probe import gpu
-from cache_engine.engine import open_cache
+from cache_engine.engine.cache import open_cache
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig

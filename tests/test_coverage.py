@@ -7,7 +7,7 @@ import pytest
 from cache_engine.catalogue import TOKENS, ModelShape, model_shapes
 from cache_engine.compilers import COMPILERS
 from cache_engine.coverage import coverage
-from cache_engine.engine import Cache
+from cache_engine.engine.cache import Cache
 from cache_engine.errors import CompilerMissing
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.model.gemm import DType

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cache_engine import engine as engine_module
 from cache_engine import selection as selection_module
 from cache_engine.compilers import COMPILERS
-from cache_engine.engine import Cache, open_cache
+from cache_engine.engine import cache as engine_module
+from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompileError, CompilerMissing, InvalidProblem, KeyNotFound, UsageError
 from cache_engine.integrity import Kind
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Specialisation
@@ -265,7 +265,9 @@ def test_a_read_only_store_serves_hits_and_compiles(tmp_path: Path) -> None:
     for path in (root, *root.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
     # The environment's own modules are loaded before the user changes, who may not be able to read them.
-    as_user = "import os, cupy, duckdb, pyarrow, msgspec, portalocker, cache_engine.engine, cache_engine.mirror.sync, "
+    as_user = (
+        "import os, cupy, duckdb, pyarrow, msgspec, portalocker, cache_engine.engine.cache, cache_engine.mirror.sync, "
+    )
     as_user += "cache_engine.mirror.queries, cache_engine.compilers.inspect, tempfile, importlib.metadata\n"
     as_user += (
         "from cache_engine.compilers import COMPILERS; COMPILERS['nvrtc'].load(); COMPILERS['nvrtc'].fingerprint()\n"

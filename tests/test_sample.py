@@ -9,7 +9,7 @@ import pytest
 
 from cache_engine.assets import shape_catalogue
 from cache_engine.catalogue import model_shapes
-from cache_engine.engine import Cache
+from cache_engine.engine.cache import Cache
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.sample import ARCHITECTURES, sample_problems

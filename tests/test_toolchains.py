@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from cache_engine.compilers import COMPILERS
-from cache_engine.engine import Cache, open_cache
+from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompilerMissing
 from cache_engine.mirror import queries
 from cache_engine.model.artifact import Record

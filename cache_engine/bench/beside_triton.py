@@ -13,7 +13,7 @@ from cache_engine.bench.results import Report
 from cache_engine.bench.subjects import PROBLEM
 from cache_engine.bench.timing import Thunk, compare
 from cache_engine.compilers import COMPILERS
-from cache_engine.engine import CompiledKernel, open_cache
+from cache_engine.engine.cache import CompiledKernel, open_cache
 from cache_engine.model.artifact import SOURCE
 
 _HIT_GOAL = 1 / 8

@@ -22,7 +22,7 @@ from cache_engine.bench import (
 )
 from cache_engine.bench.results import Report, Result
 from cache_engine.bench.timing import medians
-from cache_engine.engine import open_cache
+from cache_engine.engine.cache import open_cache
 
 ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD = "all", "compile", "store", "pages", "evaluator", "dashboard"
 SETS = (ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD)

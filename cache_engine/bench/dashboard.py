@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from cache_engine.bench.population import add_records, settle
 from cache_engine.bench.results import LeftOut, Report, Result, Size
-from cache_engine.engine import open_cache
+from cache_engine.engine.cache import open_cache
 from cache_engine.errors import UsageError
 from cache_engine.mirror.multiply import multiply_rows
 

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from cache_engine.bench.results import Report, Result, Size
 from cache_engine.bench.timing import medians
-from cache_engine.engine import Cache, open_cache
+from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.model.artifact import SECTIONS, Record
 from cache_engine.model.key import CacheKey
 from cache_engine.sample import sample_problems

@@ -12,7 +12,7 @@ from cache_engine.bench.peers import diskcache_of
 from cache_engine.bench.results import Report
 from cache_engine.bench.subjects import PROBLEM, large_cubin, store_of
 from cache_engine.bench.timing import compare
-from cache_engine.engine import Cache
+from cache_engine.engine.cache import Cache
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 

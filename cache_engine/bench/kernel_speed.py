@@ -28,7 +28,7 @@ from cache_engine.device.memory_pool import shared_pool
 from cache_engine.device.nvml import driver_release
 from cache_engine.device.probe import require_gpu
 from cache_engine.device.timer import Timing, time_kernel
-from cache_engine.engine import Cache, CompiledKernel
+from cache_engine.engine.cache import Cache, CompiledKernel
 from cache_engine.errors import GemmCacheError, NotHereError, UsageError
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem

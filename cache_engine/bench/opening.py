@@ -8,7 +8,7 @@ from pathlib import Path
 from cache_engine.bench.population import add_records
 from cache_engine.bench.results import Report
 from cache_engine.bench.timing import compare
-from cache_engine.engine import open_cache
+from cache_engine.engine.cache import open_cache
 
 _FEW = 10
 _GOAL = 1.5

@@ -11,7 +11,7 @@ from typing import Any
 from cache_engine.bench.population import FIRST_MADE_AT, add_entries, add_records, settle
 from cache_engine.bench.results import Report
 from cache_engine.bench.timing import compare
-from cache_engine.engine import Cache, open_cache
+from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.mirror import queries
 from cache_engine.mirror.queries import KernelFilter
 from cache_engine.stats import HOUR_S

@@ -17,7 +17,7 @@ from cache_engine.bench import beside_triton
 from cache_engine.bench.results import LeftOut, Report
 from cache_engine.bench.subjects import PROBLEM
 from cache_engine.bench.timing import Thunk, compare
-from cache_engine.engine import CompiledKernel, open_cache
+from cache_engine.engine.cache import CompiledKernel, open_cache
 from cache_engine.model.artifact import SOURCE
 
 DISKCACHE, TRITON, CUDA_CORE = "diskcache", "Triton", "cuda.core"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from cache_engine.catalogue import model_shapes
-from cache_engine.engine import Cache
+from cache_engine.engine.cache import Cache
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem, Resources
 from cache_engine.model.gemm import DType
 from cache_engine.model.key import CacheKey

@@ -13,7 +13,7 @@ from cache_engine.bench.peers import DISKCACHE, diskcache_of
 from cache_engine.bench.results import Report
 from cache_engine.bench.subjects import PROBLEM, artifact_of, describer
 from cache_engine.bench.timing import compare
-from cache_engine.engine import open_cache
+from cache_engine.engine.cache import open_cache
 from cache_engine.model.artifact import Artifact, Record
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import encode_blob, encode_record

@@ -9,7 +9,7 @@ from pathlib import Path
 from cache_engine.bench.results import Report, Result
 from cache_engine.catalogue import model_shapes
 from cache_engine.compilers import COMPILERS
-from cache_engine.engine import open_cache
+from cache_engine.engine.cache import open_cache
 from cache_engine.model.gemm import DType
 from cache_engine.warm import compile_all, one_per_key, problems_of
 

@@ -14,7 +14,7 @@ from cache_engine.bench import kernel_speed
 from cache_engine.bench.kernel_speed import Kept, Measured, Report, Run, cases, file_name, load, save, summarise
 from cache_engine.bench.results import LeftOut
 from cache_engine.device.probe import gpu
-from cache_engine.engine import Cache
+from cache_engine.engine.cache import Cache
 from cache_engine.errors import UsageError
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine import open_cache
+from cache_engine.engine.cache import open_cache
 from cache_engine.mirror import queries
 from cache_engine.mirror.queries import KernelFilter
 

@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from cache_engine.config import Settings
-from cache_engine.engine import open_cache
+from cache_engine.engine.cache import open_cache
 from cache_engine.errors import CorruptEntry
 from cache_engine.evaluations import Evaluations
 from cache_engine.store.disk import open_store

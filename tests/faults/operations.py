@@ -10,8 +10,9 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from cache_engine import engine, housekeeping, integrity, quarantine
+from cache_engine import housekeeping, integrity, quarantine
 from cache_engine.config import Settings
+from cache_engine.engine import cache as engine
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.artifact import Artifact
 from cache_engine.model.gemm import GemmProblem

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine import open_cache
+from cache_engine.engine.cache import open_cache
 from tests.faults.campaign import report
 
 _ASK = """

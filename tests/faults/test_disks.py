@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine import open_cache
+from cache_engine.engine.cache import open_cache
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.policy.plan import Limits
 from tests.helpers import files_of, fill, make_store

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cache_engine import integrity
-from cache_engine.engine import open_cache
+from cache_engine.engine.cache import open_cache
 from cache_engine.integrity import Kind
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.gemm import DType, GemmProblem

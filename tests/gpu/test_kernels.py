@@ -10,7 +10,7 @@ from cache_engine.device.launch import LoadedKernel
 from cache_engine.device.memory_pool import shared_pool
 from cache_engine.device.probe import gpu
 from cache_engine.device.reference import check, tolerance
-from cache_engine.engine import Cache
+from cache_engine.engine.cache import Cache
 from cache_engine.errors import InfeasibleConfig, InvalidProblem
 from cache_engine.kernels.family import check_config
 from cache_engine.kernels.select import FAMILIES

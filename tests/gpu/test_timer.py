@@ -14,7 +14,7 @@ from cache_engine.device.launch import poisoned, random_operands
 from cache_engine.device.memory_pool import shared_pool
 from cache_engine.device.reference import Reference, cublas, largest_error, tolerance
 from cache_engine.device.timer import time_kernel
-from cache_engine.engine import Cache
+from cache_engine.engine.cache import Cache
 from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout
 
 TYPES = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.device.probe import gpu
-from cache_engine.engine import Cache
+from cache_engine.engine.cache import Cache
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.measurement import COST_MODEL, TUNED

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_engine.compilers import COMPILERS
-from cache_engine.engine import Cache
+from cache_engine.engine.cache import Cache
 from cache_engine.errors import UsageError
 from cache_engine.kernels import source as source_module
 from cache_engine.model import key as key_module

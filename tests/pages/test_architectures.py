@@ -20,7 +20,7 @@ from app.presenters.coverage import (
 )
 from cache_engine.catalogue import ModelShape
 from cache_engine.coverage import Cell, coverage
-from cache_engine.engine import Cache, open_cache
+from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.jobs import Jobs
 from cache_engine.model.gemm import DType
 from tests.pages.opening import Open, sound

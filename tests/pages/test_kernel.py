@@ -22,7 +22,7 @@ from app.presenters.kernel import (
     record_document,
     reproducing_command,
 )
-from cache_engine.engine import Cache
+from cache_engine.engine.cache import Cache
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import DType, GemmProblem, Layout
 from cache_engine.model.key import CacheKey

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cache_engine.engine import open_cache
+from cache_engine.engine.cache import open_cache
 
 ASK = (
     "import json, sys, time\n"

@@ -17,7 +17,7 @@ import pytest
 
 from cache_engine.compilers import COMPILERS
 from cache_engine.device.probe import gpu
-from cache_engine.engine import Cache, open_cache
+from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompilerMissing
 from cache_engine.explanation import explain
 from cache_engine.kernels.select import choose, ranking

@@ -22,7 +22,7 @@ from xxhash import xxh3_64_hexdigest
 
 from cache_engine import integrity
 from cache_engine.device.timer import Timing
-from cache_engine.engine import Cache, open_cache
+from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CorruptEntry
 from cache_engine.integrity import Kind
 from cache_engine.mirror import queries

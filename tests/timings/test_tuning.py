@@ -9,7 +9,7 @@ import pytest
 
 from cache_engine.device.probe import gpu
 from cache_engine.device.timer import Timing
-from cache_engine.engine import Cache, CompiledKernel
+from cache_engine.engine.cache import Cache, CompiledKernel
 from cache_engine.errors import CompileError, GpuRequired, UsageError
 from cache_engine.kernels.select import choose, ranking
 from cache_engine.model.fingerprint import DeviceFingerprint
