@@ -35,7 +35,7 @@ from cache_engine.units import counted
 
 if TYPE_CHECKING:
     from cache_engine.engine.cache import Cache
-    from cache_engine.selection import Selection
+    from cache_engine.engine.selection import Selection
     from cache_engine.tuning import Candidate, Tuned
 
 Document = dict[str, Any]

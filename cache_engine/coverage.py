@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from cache_engine.catalogue import TOKENS, ModelShape
 from cache_engine.engine.cache import Cache
+from cache_engine.engine.selection import Selection
 from cache_engine.errors import GemmCacheError, NotHereError
 from cache_engine.model.gemm import DType
 from cache_engine.model.key import CacheKey
-from cache_engine.selection import Selection
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from cache_engine import selection as selection_module
 from cache_engine.compilers import COMPILERS
 from cache_engine.engine import cache as engine_module
+from cache_engine.engine import selection as selection_module
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompileError, CompilerMissing, InvalidProblem, KeyNotFound, UsageError
 from cache_engine.integrity import Kind

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from cache_engine.catalogue import model_shapes
 from cache_engine.engine.cache import Cache
+from cache_engine.engine.selection import Selection
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem, Resources
 from cache_engine.model.gemm import DType
 from cache_engine.model.key import CacheKey
-from cache_engine.selection import Selection
 from cache_engine.store.codec import encode_blob, encode_record
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.publish import publish_file

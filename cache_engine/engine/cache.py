@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.config import Settings
+from cache_engine.engine.selection import Selection, Selector, describe, make_artifact, measurement
 from cache_engine.errors import (
     CorruptEntry,
     LockTimeout,
@@ -26,7 +27,6 @@ from cache_engine.model.artifact import Artifact, Blob, Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig, Launch
 from cache_engine.model.key import CacheKey, Components
-from cache_engine.selection import Selection, Selector, describe, make_artifact, measurement
 from cache_engine.stages import COMPILE, LOAD, PUBLISH, SELECT, VALIDATE, OnStage, StageClock
 from cache_engine.stats import CORRUPT, UNPUBLISHED
 from cache_engine.stats import PUBLISH as PUBLISHED

@@ -275,7 +275,7 @@ def test_no_worker_and_no_folder_outlives_who_asked(ending: str, tmp_path: Path)
 def test_the_fingerprint_does_not_need_triton_loaded() -> None:
     """Neither a hit nor a key must pay for the compiler."""
     code = (
-        "import sys\nfrom cache_engine import GemmProblem\nfrom cache_engine.selection import Selector\n"
+        "import sys\nfrom cache_engine import GemmProblem\nfrom cache_engine.engine.selection import Selector\n"
         "selection = Selector().select(GemmProblem(8, 8, 8, arch='sm_90'), 'triton', None, None)\n"
         "print(selection.compiler.fingerprint())\nassert not {'triton', 'subprocess', 'numpy'} & set(sys.modules)\n"
     )

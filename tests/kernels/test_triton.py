@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 from cache_engine.compilers import COMPILERS
+from cache_engine.engine.selection import Selector
 from cache_engine.errors import InfeasibleConfig, UsageError
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.selection import Selector
 from tests.emulator import emulator, interpreter
 from tests.helpers import require_triton
 

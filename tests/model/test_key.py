@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cache_engine.compilers import COMPILERS
 from cache_engine.engine.cache import Cache
+from cache_engine.engine.selection import Selector
 from cache_engine.errors import UsageError
 from cache_engine.kernels import source as source_module
 from cache_engine.model import key as key_module
@@ -21,7 +22,6 @@ from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.model.gemm import MAX_DIMENSION, DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import KeyPrefix, check_prefix, is_key, key_of
-from cache_engine.selection import Selector
 from tests.helpers import require_triton
 
 TEXT = st.text(min_size=1, max_size=6)
