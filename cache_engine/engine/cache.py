@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.config import Settings
+from cache_engine.engine.history import History
 from cache_engine.engine.selection import Selection, Selector, describe, make_artifact, measurement
 from cache_engine.errors import (
     CorruptEntry,
@@ -20,7 +21,6 @@ from cache_engine.errors import (
     StoreError,
     UsageError,
 )
-from cache_engine.history import History
 from cache_engine.housekeeping import Housekeeper
 from cache_engine.kernels.family import launch_of
 from cache_engine.model.artifact import Artifact, Blob, Record

@@ -13,8 +13,8 @@ from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.base import Compiler
 from cache_engine.compilers.diagnostics import warnings
 from cache_engine.compilers.flags import FAST_MATH, extra_flags
+from cache_engine.engine.history import History
 from cache_engine.errors import CompileError, CompilerMissing, GemmCacheError, UsageError
-from cache_engine.history import History
 from cache_engine.kernels.family import Family
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import render, template_digest
