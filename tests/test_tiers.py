@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.engine.tiers import Tiers
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.key import CacheKey
 from cache_engine.store.base import Loaded
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.memory import MemoryTier
-from cache_engine.tiers import Tiers
 from tests.helpers import publish
 
 

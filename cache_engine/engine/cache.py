@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cache_engine.config import Settings
 from cache_engine.engine.history import History
 from cache_engine.engine.selection import Selection, Selector, describe, make_artifact, measurement
+from cache_engine.engine.tiers import Found, Tiers
 from cache_engine.errors import (
     CorruptEntry,
     LockTimeout,
@@ -37,7 +38,6 @@ from cache_engine.store.journal import Journal, NoJournal
 from cache_engine.store.lock import ThreadLocks, file_lock
 from cache_engine.store.memory import MemoryTier
 from cache_engine.store.pack import Pack, find_packs
-from cache_engine.tiers import Found, Tiers
 from cache_engine.view import StoreView
 
 if TYPE_CHECKING:
