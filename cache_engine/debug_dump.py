@@ -17,11 +17,11 @@ from cache_engine.compilers.inspect import sass
 from cache_engine.config import SETTINGS, variable
 from cache_engine.device.probe import gpu
 from cache_engine.engine.selection import Selection, make_artifact
+from cache_engine.engine.stages import StageClock
 from cache_engine.errors import CompileError, GemmCacheError, UsageError
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.source import render
 from cache_engine.model.artifact import Artifact, RecordedProblem
-from cache_engine.stages import StageClock
 
 SOURCE = "kernel"  # and the suffix of what the compiler takes
 PREPROCESSED, LOG, PTX, CUBIN, SASS = "kernel.ii", "compile.log", "kernel.ptx", "kernel.cubin", "kernel.sass"

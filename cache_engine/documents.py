@@ -11,9 +11,9 @@ import msgspec
 
 from cache_engine.comparison import in_words
 from cache_engine.config import SETTINGS, Settings
+from cache_engine.engine.stages import LOAD
 from cache_engine.model.artifact import Record
 from cache_engine.model.measurement import Measurement
-from cache_engine.stages import LOAD
 from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cache_engine.config import Settings
 from cache_engine.engine.history import History
 from cache_engine.engine.selection import Selection, Selector, describe, make_artifact, measurement
+from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, SELECT, VALIDATE, OnStage, StageClock
 from cache_engine.engine.tiers import Found, Tiers
 from cache_engine.errors import (
     CorruptEntry,
@@ -28,7 +29,6 @@ from cache_engine.model.artifact import Artifact, Blob, Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig, Launch
 from cache_engine.model.key import CacheKey, Components
-from cache_engine.stages import COMPILE, LOAD, PUBLISH, SELECT, VALIDATE, OnStage, StageClock
 from cache_engine.stats import CORRUPT, UNPUBLISHED
 from cache_engine.stats import PUBLISH as PUBLISHED
 from cache_engine.store.base import Loaded, Tier

@@ -14,6 +14,7 @@ from cache_engine.compilers.base import Compiler
 from cache_engine.compilers.diagnostics import warnings
 from cache_engine.compilers.flags import FAST_MATH, extra_flags
 from cache_engine.engine.history import History
+from cache_engine.engine.stages import COMPILE, GENERATE, START_COMPILER, StageClock
 from cache_engine.errors import CompileError, CompilerMissing, GemmCacheError, UsageError
 from cache_engine.kernels.family import Family
 from cache_engine.kernels.select import FAMILIES, choose
@@ -23,7 +24,6 @@ from cache_engine.model.gemm import NO_EPILOGUE, OPT_LEVELS, GemmProblem, Specia
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components, KeyPrefix
 from cache_engine.model.measurement import COST_MODEL, GIVEN, Measurement
-from cache_engine.stages import COMPILE, GENERATE, START_COMPILER, StageClock
 
 if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
