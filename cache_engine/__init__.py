@@ -42,8 +42,8 @@ from cache_engine.model.kernel import KernelConfig
 
 if TYPE_CHECKING:
     from cache_engine.engine.cache import Cache, CompiledKernel, open_cache
+    from cache_engine.engine.operator import GemmOperator, switches
     from cache_engine.multiplication import matmul
-    from cache_engine.operator import GemmOperator, switches
 
 __all__ = [
     "Cache",
@@ -71,7 +71,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(engine, name)
     if name in _OPERATOR:
-        from cache_engine import operator
+        from cache_engine.engine import operator
 
         return getattr(operator, name)
     if name == "matmul":

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine.device.multiply import Code, multiply, stream_of
 from cache_engine.device.probe import require_gpu
+from cache_engine.engine.operator import default_cache
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import Activation, DType, Epilogue, GemmProblem
-from cache_engine.operator import default_cache
 
 if TYPE_CHECKING:
     from cache_engine.engine.cache import Cache

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import cache_engine
-from cache_engine import operator
 from cache_engine.engine import cache as engine
+from cache_engine.engine import operator
 from cache_engine.engine.cache import CompiledKernel, open_cache
+from cache_engine.engine.operator import GemmOperator, Switches, switches
 from cache_engine.engine.selection import make_artifact
 from cache_engine.errors import InvalidProblem, NotCached, StoreUnusable
 from cache_engine.model.artifact import Artifact
-from cache_engine.operator import GemmOperator, Switches, switches
 from tests.helpers import code_of
 
 
