@@ -42,8 +42,8 @@ from cache_engine.model.kernel import KernelConfig
 
 if TYPE_CHECKING:
     from cache_engine.engine.cache import Cache, CompiledKernel, open_cache
+    from cache_engine.engine.matmul import matmul
     from cache_engine.engine.operator import GemmOperator, switches
-    from cache_engine.multiplication import matmul
 
 __all__ = [
     "Cache",
@@ -75,7 +75,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(operator, name)
     if name == "matmul":
-        from cache_engine.multiplication import matmul
+        from cache_engine.engine.matmul import matmul
 
         return matmul
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,10 +11,10 @@ import numpy
 import pytest
 
 import cache_engine
-from cache_engine import multiplication
 from cache_engine.device import launch as launching
 from cache_engine.device import multiply
 from cache_engine.device.probe import gpu
+from cache_engine.engine import matmul as multiplication
 from cache_engine.errors import GpuRequired, UsageError
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import choose
