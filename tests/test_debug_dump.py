@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine import debug_dump
+from cache_engine.engine import debug_dump
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType, GemmProblem

@@ -367,7 +367,7 @@ def open_cache(
 def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> Artifact:
     if debug_dump is None:
         return make_artifact(selection, stages)
-    from cache_engine.debug_dump import make_artifact_and_dump  # for nobody else
+    from cache_engine.engine.debug_dump import make_artifact_and_dump  # for nobody else
 
     return make_artifact_and_dump(debug_dump, selection, stages)
 
