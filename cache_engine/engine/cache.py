@@ -15,6 +15,7 @@ from cache_engine.engine.history import History
 from cache_engine.engine.selection import Selection, Selector, describe, make_artifact, measurement
 from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, SELECT, VALIDATE, OnStage, StageClock
 from cache_engine.engine.tiers import Found, Tiers
+from cache_engine.engine.view import StoreView
 from cache_engine.errors import (
     CorruptEntry,
     LockTimeout,
@@ -38,7 +39,6 @@ from cache_engine.store.journal import Journal, NoJournal
 from cache_engine.store.lock import ThreadLocks, file_lock
 from cache_engine.store.memory import MemoryTier
 from cache_engine.store.pack import Pack, find_packs
-from cache_engine.view import StoreView
 
 if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
