@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from cache_engine.housekeeping import Cleaned, Leftover
     from cache_engine.inspection import Inspection
     from cache_engine.integrity import Finding, RepairAct
+    from cache_engine.model.events import Statistics
     from cache_engine.policy.plan import EvictionPlan
     from cache_engine.quarantine import Examined, Item
-    from cache_engine.stats import Statistics
 
 Document = dict[str, Any]
 

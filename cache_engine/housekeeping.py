@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, StoreError
 from cache_engine.model.artifact import Record
+from cache_engine.model.events import AUTOMATIC, CLEAN, EVICT
 from cache_engine.model.key import CacheKey
 from cache_engine.policy.plan import DAY_S, EVERYTHING, EntryFacts, EvictionPlan, Limits, plan
-from cache_engine.stats import AUTOMATIC, CLEAN, EVICT
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold, read_journal
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name

@@ -14,8 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, LockTimeout, Misplaced, Truncated
+from cache_engine.model.events import CORRUPT, REPAIR, SET_ASIDE
 from cache_engine.model.key import CacheKey
-from cache_engine.stats import CORRUPT, REPAIR, SET_ASIDE
 from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, check_blob, check_key, decode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.artifact import Record
+from cache_engine.model.events import CORRUPT, DISCARD, RESTORE, SET_ASIDE, Event
 from cache_engine.model.key import CacheKey
-from cache_engine.stats import CORRUPT, DISCARD, RESTORE, SET_ASIDE, Event
 from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, check_blob, check_key, decode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file

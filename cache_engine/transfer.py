@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
 from cache_engine.model.artifact import Record
+from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
-from cache_engine.stats import IMPORT
 from cache_engine.store.codec import UnknownFormat, check_blob, check_key, decode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal

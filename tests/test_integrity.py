@@ -13,7 +13,7 @@ import pytest
 
 from cache_engine import integrity
 from cache_engine.integrity import Finding, Kind
-from cache_engine.stats import CORRUPT, REPAIR, SET_ASIDE
+from cache_engine.model.events import CORRUPT, REPAIR, SET_ASIDE
 from cache_engine.store import leftovers, lock
 from cache_engine.store.codec import decode_record, encode_record
 from cache_engine.store.disk import DiskStore

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.stats import (
+from cache_engine.model.events import (
     CLEAN,
     DAY_S,
     HOUR_S,

@@ -6,7 +6,7 @@ import streamlit as st
 
 from app import context, widgets
 from app.presenters.admin import AUDITED, audit_table, kind_words
-from cache_engine.stats import ACTS, RECENT, RECENT_ACTS
+from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS
 
 SHOWN = 50
 

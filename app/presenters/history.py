@@ -10,7 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Row, moment
-from cache_engine.stats import DAY_S, HOUR_S, hit_rate
+from cache_engine.model.events import DAY_S, HOUR_S, hit_rate
 from cache_engine.units import counted
 
 

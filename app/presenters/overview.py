@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import tzinfo
 
 from app.presenters.shared import Row, Tile, kernel_address, moment, share, total
-from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.stats import (
+from cache_engine.model.events import (
     CLEAN,
     CORRUPT,
     DISCARD,
@@ -21,6 +20,7 @@ from cache_engine.stats import (
     UNPUBLISHED,
     hit_rate,
 )
+from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate
 
 LATELY_S = 7 * 86_400

@@ -14,7 +14,7 @@ from cache_engine.bench.timing import compare
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.mirror import queries
 from cache_engine.mirror.queries import KernelFilter
-from cache_engine.stats import HOUR_S
+from cache_engine.model.events import HOUR_S
 
 
 def syncing(report: Report, place: Path, entries: int) -> None:

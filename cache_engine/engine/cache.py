@@ -27,11 +27,11 @@ from cache_engine.errors import (
 from cache_engine.housekeeping import Housekeeper
 from cache_engine.kernels.family import launch_of
 from cache_engine.model.artifact import Artifact, Blob, Record
+from cache_engine.model.events import CORRUPT, UNPUBLISHED
+from cache_engine.model.events import PUBLISH as PUBLISHED
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig, Launch
 from cache_engine.model.key import CacheKey, Components
-from cache_engine.stats import CORRUPT, UNPUBLISHED
-from cache_engine.stats import PUBLISH as PUBLISHED
 from cache_engine.store.base import Loaded, Tier
 from cache_engine.store.codec import encode_blob, stored_bytes
 from cache_engine.store.disk import DiskStore, open_store

@@ -16,9 +16,9 @@ from cache_engine.config import Settings
 from cache_engine.errors import GemmCacheError, KeyNotFound, StoreUnusable
 from cache_engine.housekeeping import Leftover
 from cache_engine.model.artifact import CUBIN, Record
+from cache_engine.model.events import Statistics
 from cache_engine.model.key import check_prefix
 from cache_engine.policy.plan import EvictionPlan, Limits
-from cache_engine.stats import Statistics
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.layout import StoreLayout

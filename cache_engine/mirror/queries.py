@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine.errors import UsageError
 from cache_engine.mirror.rows import fetch as _rows
-from cache_engine.stats import ACTS
+from cache_engine.model.events import ACTS
 
 if TYPE_CHECKING:
     import duckdb

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.model.artifact import Record
-from cache_engine.stats import ACTS, RECENT, RECENT_ACTS, Period, Tally
+from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, Period, Tally
 from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:

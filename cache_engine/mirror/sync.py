@@ -23,9 +23,9 @@ from cache_engine.mirror import rows
 from cache_engine.mirror.evaluations import results_state, sync_evaluations
 from cache_engine.mirror.timings import sync_timings, timings_state
 from cache_engine.model.artifact import Record
+from cache_engine.model.events import Tally
 from cache_engine.model.key import CacheKey
 from cache_engine.process import renew_after_fork
-from cache_engine.stats import Tally
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import journal_state, read_events, read_snapshot
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_record_name

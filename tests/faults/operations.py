@@ -17,12 +17,12 @@ from cache_engine.engine.selection import Selection, Selector, describe
 from cache_engine.engine.stages import COMPILE, StageClock
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.artifact import Artifact
+from cache_engine.model.events import PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey
 from cache_engine.model.measurement import Measurement
 from cache_engine.policy.plan import Limits
-from cache_engine.stats import PUBLISH
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold
 from cache_engine.store.lock import file_lock

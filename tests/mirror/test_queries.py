@@ -14,8 +14,8 @@ from cache_engine.mirror import queries
 from cache_engine.mirror.queries import SORTS, KernelFilter
 from cache_engine.mirror.sync import SCHEMA_VERSION, Mirror
 from cache_engine.model.artifact import Record
+from cache_engine.model.events import CLEAN, DAY_S, DISCARD, EVICT, HOUR_S, PUBLISH, RECENT
 from cache_engine.model.key import CacheKey
-from cache_engine.stats import CLEAN, DAY_S, DISCARD, EVICT, HOUR_S, PUBLISH, RECENT
 from cache_engine.store.codec import stored_bytes
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from cache_engine.errors import MirrorError
 from cache_engine.mirror import sync as sync_module
 from cache_engine.mirror.sync import Mirror
+from cache_engine.model.events import CORRUPT, PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey
-from cache_engine.stats import CORRUPT, PUBLISH
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold
 from cache_engine.store.timings import Timings

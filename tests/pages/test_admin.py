@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 
 from app import guard
 from app.admin import packs
-from cache_engine.stats import CLEAN, DISCARD, IMPORT, REPAIR, RESTORE, Event
+from cache_engine.model.events import CLEAN, DISCARD, IMPORT, REPAIR, RESTORE, Event
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.leftovers import GRACE_S
 from cache_engine.transfer import export_pack

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from app.presenters.history import SPANS, Span, compile_figure, history_table, hit_figure
-from cache_engine.stats import DAY_S, HOUR_S
+from cache_engine.model.events import DAY_S, HOUR_S
 
 NOW = 1_800_000_000.0
 ZONE = ZoneInfo("Asia/Kolkata")

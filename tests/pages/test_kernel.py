@@ -24,9 +24,9 @@ from app.presenters.kernel import (
 )
 from cache_engine.engine.cache import Cache
 from cache_engine.model.artifact import Record
+from cache_engine.model.events import CORRUPT, PUBLISH
 from cache_engine.model.gemm import DType, GemmProblem, Layout
 from cache_engine.model.key import CacheKey
-from cache_engine.stats import CORRUPT, PUBLISH
 from tests.helpers import blob_file, make_store
 from tests.pages.opening import Open, a_record, sound
 

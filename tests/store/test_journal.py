@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cache_engine.model.events import EVICT, PUBLISH
 from cache_engine.model.key import CacheKey
-from cache_engine.stats import EVICT, PUBLISH
 from cache_engine.store.journal import Journal, fold, read_journal, read_snapshot, writing
 from cache_engine.store.lock import try_lock
 

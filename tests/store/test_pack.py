@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cache_engine.errors import CorruptEntry, PackUnusable, UsageError
+from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
-from cache_engine.stats import IMPORT
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.pack import Pack, find_packs, write_pack

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from cache_engine.stats import EntryUsage, Event, Period, Tally, Totals, coarsened
+from cache_engine.model.events import EntryUsage, Event, Period, Tally, Totals, coarsened
 from cache_engine.store.lock import try_lock
 from cache_engine.store.publish import publish_file
 

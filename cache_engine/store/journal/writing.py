@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
+from cache_engine.model.events import USE, Event
 from cache_engine.model.key import CacheKey
 from cache_engine.process import renew_after_fork, run_at_end
-from cache_engine.stats import USE, Event
 from cache_engine.store.journal.folding import OPEN, file_names
 from cache_engine.store.lock import try_lock
 
