@@ -130,7 +130,7 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, force: bool
 
     A name that ends in .zst has them compressed.
     """
-    from cache_engine.store.results import compress
+    from cache_engine.store.results.file import compress
 
     with open_cache(settings, create=False) as cache:
         kept = cache.evaluations
@@ -161,7 +161,7 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, force: bool
 @click.pass_obj
 def import_verb(settings: Settings, /, file: Path, as_json: bool) -> None:
     """Merge the results of FILE; those that are there already stay. Exit 1 when some were refused."""
-    from cache_engine.store.results import decompress
+    from cache_engine.store.results.file import decompress
 
     data = decompress(file.read_bytes())
     settings = settings.with_overrides({"enable_caching": True})

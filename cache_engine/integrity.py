@@ -29,7 +29,7 @@ from cache_engine.store.layout import (
 )
 from cache_engine.store.leftovers import is_abandoned, is_orphan, remove_temporary
 from cache_engine.store.lock import file_lock
-from cache_engine.store.results import UnknownResults
+from cache_engine.store.results.file import UnknownResults
 from cache_engine.store.timings import Timings
 
 _LOCK_TIMEOUT_S = 30.0

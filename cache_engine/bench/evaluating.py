@@ -23,7 +23,7 @@ from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate
 from cache_engine.store.disk import open_store
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results import NewResult, ResultFile, Snapshot, empty_snapshot
+from cache_engine.store.results.file import NewResult, ResultFile, Snapshot, empty_snapshot
 
 _CHIP = PRESETS["SG2262"]
 _SIZES = tuple(2**power for power in range(15))  # m from 1 to 16384

@@ -30,7 +30,7 @@ from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.process import renew_after_fork, run_at_end
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results import (
+from cache_engine.store.results.file import (
     NewResult,
     ResultFile,
     Snapshot,

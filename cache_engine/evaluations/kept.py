@@ -13,7 +13,7 @@ from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.evaluations.entry import Entry, decode_entry, encode_entry
 from cache_engine.evaluator.cost import MODEL_VERSION
 from cache_engine.evaluator.hardware import Hardware
-from cache_engine.store.results import NewResult, ResultFile, Snapshot, Usage
+from cache_engine.store.results.file import NewResult, ResultFile, Snapshot, Usage
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.evaluations.entry import Entry, decode_entry
 from cache_engine.mirror import rows
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results import (
+from cache_engine.store.results.file import (
     ReadSoFar,
     ResultFile,
     Snapshot,

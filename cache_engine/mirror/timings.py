@@ -48,7 +48,7 @@ def sync_timings(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> 
 
 
 def _read(layout: StoreLayout) -> tuple[list[Measurement], bool]:
-    from cache_engine.store.results import UnknownResults
+    from cache_engine.store.results.file import UnknownResults
 
     timings, found, settled = Timings(layout, durable=False, lock_timeout_s=_LOCK_TIMEOUT_S), [], True
     for fingerprint in timings.fingerprints():

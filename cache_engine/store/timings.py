@@ -29,7 +29,7 @@ from cache_engine.store.files import read_file
 from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
 
 if TYPE_CHECKING:
-    from cache_engine.store.results import ResultFile, Snapshot
+    from cache_engine.store.results.file import ResultFile, Snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Timings:
             LockTimeout, OSError: when the store refuses.
             UnknownResults: when what there is of the device was written by another version of this program.
         """
-        from cache_engine.store.results import NewResult
+        from cache_engine.store.results.file import NewResult
 
         by_device: dict[DeviceFingerprint, list[NewResult]] = {}
         for one in measurements:
@@ -114,7 +114,7 @@ class Timings:
 
     def fingerprints(self) -> list[str]:
         """Devices of which there are measurements."""
-        from cache_engine.store.results import stored_fingerprints
+        from cache_engine.store.results.file import stored_fingerprints
 
         return stored_fingerprints(self._layout) if self.exist() else []
 
@@ -173,7 +173,7 @@ class Timings:
             CorruptEntry: saying what is damaged.
             UnknownResults, LockTimeout, OSError: as ``read_device``.
         """
-        from cache_engine.store.results import decode_snapshot
+        from cache_engine.store.results.file import decode_snapshot
 
         path = self._layout.results_file(fingerprint)
         data = read_file(path, _LARGEST_BYTES)
@@ -203,7 +203,7 @@ class Timings:
             file.fold(_drop_damaged)
 
     def _file(self, fingerprint: str, device: DeviceFingerprint | None = None) -> ResultFile:
-        from cache_engine.store.results import ResultFile, empty_snapshot
+        from cache_engine.store.results.file import ResultFile, empty_snapshot
 
         file = self._files.get(fingerprint)
         if file is None or (device is not None and not file.snapshot.architecture):

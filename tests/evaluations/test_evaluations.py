@@ -26,10 +26,10 @@ from cache_engine.evaluator import search
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
-from cache_engine.store import results
 from cache_engine.store.disk import open_store
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results import UnknownResults
+from cache_engine.store.results import file as results
+from cache_engine.store.results.file import UnknownResults
 
 CHIP, OTHER = PRESETS["SG2262"], PRESETS["SG2261"]
 PROBLEM = EvaluationProblem(64, 2112, 7168)
