@@ -35,7 +35,7 @@ from cache_engine.store.interchange import (
 from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
 from cache_engine.store.lock import file_lock
 from cache_engine.store.publish import publish_file
-from cache_engine.store.results_log import NewResult, ResultLogs, Usage, log_lines
+from cache_engine.store.results.log import NewResult, ResultLogs, Usage, log_lines
 
 __all__ = [
     "FORMAT",
