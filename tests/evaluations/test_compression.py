@@ -15,8 +15,8 @@ from cache_engine.engine.cache import open_cache
 from cache_engine.errors import CorruptEntry
 from cache_engine.evaluations import Evaluations
 from cache_engine.store.disk import open_store
-from cache_engine.store.interchange import LARGEST_BYTES, compress, decompress
 from cache_engine.store.layout import StoreLayout
+from cache_engine.store.results.interchange import LARGEST_BYTES, compress, decompress
 from tests.evaluations.test_evaluations import CHIP, PROBLEM, document, fill, keys
 
 

@@ -21,7 +21,10 @@ import msgspec
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.store.files import read_file
-from cache_engine.store.interchange import (
+from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
+from cache_engine.store.lock import file_lock
+from cache_engine.store.publish import publish_file
+from cache_engine.store.results.interchange import (
     FORMAT,
     LARGEST_BYTES,
     Snapshot,
@@ -32,9 +35,6 @@ from cache_engine.store.interchange import (
     decompress,
     empty_snapshot,
 )
-from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
-from cache_engine.store.lock import file_lock
-from cache_engine.store.publish import publish_file
 from cache_engine.store.results.log import NewResult, ResultLogs, Usage, log_lines
 
 __all__ = [

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
-from cache_engine.store.interchange import Snapshot
 from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
 from cache_engine.store.publish import sync_folder
+from cache_engine.store.results.interchange import Snapshot
 
 _USAGE = b"~"
 
