@@ -52,7 +52,7 @@ def clean_verb(
     history by which configs are chosen.
     """
     from cache_engine import housekeeping
-    from cache_engine.policy.plan import Limits
+    from cache_engine.upkeep.plan import Limits
 
     targets = frozenset(architecture(name).name for name in arch)
     with open_cache(settings, create=False) as cache:

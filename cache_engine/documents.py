@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from cache_engine.inspection import Inspection
     from cache_engine.integrity import Finding, RepairAct
     from cache_engine.model.events import Statistics
-    from cache_engine.policy.plan import EvictionPlan
     from cache_engine.quarantine import Examined, Item
+    from cache_engine.upkeep.plan import EvictionPlan
 
 Document = dict[str, Any]
 

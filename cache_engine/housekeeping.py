@@ -15,12 +15,12 @@ from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, Stor
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import AUTOMATIC, CLEAN, EVICT
 from cache_engine.model.key import CacheKey
-from cache_engine.policy.plan import DAY_S, EVERYTHING, EntryFacts, EvictionPlan, Limits, plan
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold, read_journal
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.leftovers import abandoned_temporaries, orphan_blobs, remove_orphan, remove_temporary
 from cache_engine.store.lock import file_lock
+from cache_engine.upkeep.plan import DAY_S, EVERYTHING, EntryFacts, EvictionPlan, Limits, plan
 
 _log = logging.getLogger(__name__)
 

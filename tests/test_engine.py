@@ -21,9 +21,9 @@ from cache_engine.errors import CompileError, CompilerMissing, InvalidProblem, K
 from cache_engine.integrity import Kind
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.policy.plan import STALE, Limits
 from cache_engine.store.journal import read_journal
 from cache_engine.store.lock import file_lock
+from cache_engine.upkeep.plan import STALE, Limits
 from tests.helpers import blob_file, code_of, files_of, needs_host_compiler, publish, record_file, require_triton
 
 PROBLEM = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")

@@ -24,8 +24,8 @@ from cache_engine.errors import GemmCacheError, MirrorError
 from cache_engine.housekeeping import Cleaned, Leftover
 from cache_engine.mirror import queries
 from cache_engine.model.architecture import ARCHITECTURES
-from cache_engine.policy.plan import EvictionPlan, Limits
 from cache_engine.units import counted, human_bytes
+from cache_engine.upkeep.plan import EvictionPlan, Limits
 
 SHOWN = 50
 _SIZE = st.column_config.NumberColumn(format="%.1f KiB")

@@ -18,11 +18,11 @@ from cache_engine.housekeeping import Leftover
 from cache_engine.integrity import RepairAct
 from cache_engine.model.events import ACTS, CORRUPT, EVICT, SET_ASIDE, UNPUBLISHED
 from cache_engine.model.key import is_key
-from cache_engine.policy.plan import Victim
 from cache_engine.quarantine import Examined, Item
 from cache_engine.store.pack import SUFFIX
 from cache_engine.transfer import Incoming
 from cache_engine.units import counted, human_age, human_bytes
+from cache_engine.upkeep.plan import Victim
 
 RULES = {
     "settings": "By the limits in the settings",

@@ -18,12 +18,12 @@ from cache_engine.housekeeping import Leftover
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import Statistics
 from cache_engine.model.key import check_prefix
-from cache_engine.policy.plan import EvictionPlan, Limits
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack
 from cache_engine.store.timings import Timings
+from cache_engine.upkeep.plan import EvictionPlan, Limits
 
 if TYPE_CHECKING:
     from cache_engine.evaluations import Evaluations

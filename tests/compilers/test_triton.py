@@ -28,7 +28,7 @@ from cache_engine.kernels.source import render
 from cache_engine.model.architecture import ARCHITECTURES, architecture
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.policy.plan import Limits
+from cache_engine.upkeep.plan import Limits
 from tests.helpers import missing_bytes, require_triton
 
 TRITON = triton.Triton()

@@ -28,7 +28,7 @@ from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import render
 from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.policy.plan import Limits
+from cache_engine.upkeep.plan import Limits
 from tests.helpers import code_of, missing_bytes, needs_host_compiler, require_triton
 
 ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100", "sm_120")

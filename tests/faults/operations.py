@@ -22,13 +22,13 @@ from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey
 from cache_engine.model.measurement import Measurement
-from cache_engine.policy.plan import Limits
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold
 from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack
 from cache_engine.store.timings import Timings
 from cache_engine.transfer import export_pack, import_pack
+from cache_engine.upkeep.plan import Limits
 from tests.helpers import INVENTED_GPU, blob_file, fill, invented_timing, make_entry, make_store, publish, record_file
 
 ENTRIES = 6

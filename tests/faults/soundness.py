@@ -12,11 +12,11 @@ from cache_engine.errors import CorruptEntry
 from cache_engine.evaluations import Evaluations
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.key import CacheKey
-from cache_engine.policy.plan import Limits
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.layout import fingerprint_of_results_name, key_of_blob_name
 from cache_engine.store.timings import Timings
+from cache_engine.upkeep.plan import Limits
 from tests.faults.operations import Counts, Promise
 
 WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR, TIMINGS = (

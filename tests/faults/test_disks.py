@@ -11,7 +11,7 @@ import pytest
 
 from cache_engine.engine.cache import open_cache
 from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.policy.plan import Limits
+from cache_engine.upkeep.plan import Limits
 from tests.helpers import files_of, fill, make_store
 
 PROBLEMS = [GemmProblem(64, 48 + 16 * number, 80, dtype=DType.FP32, arch="sm_90") for number in range(3)]

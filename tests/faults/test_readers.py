@@ -19,7 +19,7 @@ import json, random, sys, time
 from pathlib import Path
 from cache_engine import housekeeping
 from cache_engine.errors import LockTimeout
-from cache_engine.policy.plan import Limits
+from cache_engine.upkeep.plan import Limits
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import file_lock
 from tests.helpers import make_entry, make_store

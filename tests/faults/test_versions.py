@@ -13,8 +13,8 @@ from cache_engine.engine.cache import open_cache
 from cache_engine.integrity import Kind
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.policy.plan import Limits
 from cache_engine.store.journal import read_journal
+from cache_engine.upkeep.plan import Limits
 
 _PROGRAM = """
 import json, sys

@@ -29,13 +29,13 @@ from cache_engine.mirror import queries
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.policy.plan import Limits
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results import file as results
 from cache_engine.store.results.file import UnknownResults
 from cache_engine.store.timings import Timings, decode, encode
+from cache_engine.upkeep.plan import Limits
 from tests.helpers import INVENTED_GPU, fill, invented_timing, make_entry
 
 PROBLEM = GemmProblem(16, 4096, 7168, arch="sm_90")

@@ -1,0 +1,1 @@
+"""Keeping a store in order: cleaning, checking, quarantine, packs, and who may do so."""
