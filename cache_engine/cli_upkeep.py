@@ -51,7 +51,7 @@ def clean_verb(
     Without a rule, by the limits in the settings. Files that killed writers left behind go as well. Timings stay, as
     history by which configs are chosen.
     """
-    from cache_engine import housekeeping
+    from cache_engine.upkeep import cleaning as housekeeping
     from cache_engine.upkeep.plan import Limits
 
     targets = frozenset(architecture(name).name for name in arch)
@@ -98,7 +98,8 @@ def verify_verb(settings: Settings, /, repair: bool, sample: float, as_json: boo
 
     Exit 1 when anything is damaged, and is not repaired.
     """
-    from cache_engine import housekeeping, integrity
+    from cache_engine import integrity
+    from cache_engine.upkeep import cleaning as housekeeping
 
     with open_cache(settings, create=False) as cache:
         total, _ = housekeeping.count(cache.layout)
@@ -144,8 +145,8 @@ def export_verb(settings: Settings, /, file: Path, arch: tuple[str, ...], force:
 
     Others can import it, or look kernels up in it as it is (setting packs). Exit 1 when damaged ones were left out.
     """
-    from cache_engine import housekeeping
     from cache_engine.transfer import export_pack
+    from cache_engine.upkeep import cleaning as housekeeping
 
     targets = {architecture(name).name for name in arch}
 

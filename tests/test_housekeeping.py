@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine import housekeeping
-from cache_engine.housekeeping import Housekeeper
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import CLEAN, EVICT
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.lock import file_lock, try_lock
+from cache_engine.upkeep import cleaning as housekeeping
+from cache_engine.upkeep.cleaning import Housekeeper
 from cache_engine.upkeep.plan import DAY_S, LITTLE_SPACE, STALE, Limits
 from tests.helpers import blob_file, files_of, fill, publish, record_file
 

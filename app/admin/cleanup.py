@@ -18,13 +18,13 @@ from app.presenters.admin import (
     victim_table,
 )
 from app.presenters.shared import Row
-from cache_engine import housekeeping
 from cache_engine.config import parse_bytes
 from cache_engine.errors import GemmCacheError, MirrorError
-from cache_engine.housekeeping import Cleaned, Leftover
 from cache_engine.mirror import queries
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.units import counted, human_bytes
+from cache_engine.upkeep import cleaning as housekeeping
+from cache_engine.upkeep.cleaning import Cleaned, Leftover
 from cache_engine.upkeep.plan import EvictionPlan, Limits
 
 SHOWN = 50

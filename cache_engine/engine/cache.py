@@ -24,7 +24,6 @@ from cache_engine.errors import (
     StoreError,
     UsageError,
 )
-from cache_engine.housekeeping import Housekeeper
 from cache_engine.kernels.family import launch_of
 from cache_engine.model.artifact import Artifact, Blob, Record
 from cache_engine.model.events import CORRUPT, UNPUBLISHED
@@ -39,6 +38,7 @@ from cache_engine.store.journal import Journal, NoJournal
 from cache_engine.store.lock import ThreadLocks, file_lock
 from cache_engine.store.memory import MemoryTier
 from cache_engine.store.pack import Pack, find_packs
+from cache_engine.upkeep.cleaning import Housekeeper
 
 if TYPE_CHECKING:
     from cache_engine.device.timer import Timing

@@ -19,7 +19,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from cache_engine import housekeeping
 from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.artifact import Artifact, Blob, Record
 from cache_engine.model.key import CacheKey
@@ -27,6 +26,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.lock import file_lock
+from cache_engine.upkeep import cleaning as housekeeping
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import make_entry
 
