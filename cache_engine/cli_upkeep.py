@@ -98,8 +98,8 @@ def verify_verb(settings: Settings, /, repair: bool, sample: float, as_json: boo
 
     Exit 1 when anything is damaged, and is not repaired.
     """
-    from cache_engine import integrity
     from cache_engine.upkeep import cleaning as housekeeping
+    from cache_engine.upkeep import integrity
 
     with open_cache(settings, create=False) as cache:
         total, _ = housekeeping.count(cache.layout)

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from cache_engine.engine.cache import CompiledKernel
     from cache_engine.explanation import Explanation
     from cache_engine.inspection import Inspection
-    from cache_engine.integrity import Finding, RepairAct
     from cache_engine.model.events import Statistics
     from cache_engine.quarantine import Examined, Item
     from cache_engine.upkeep.cleaning import Cleaned, Leftover
+    from cache_engine.upkeep.integrity import Finding, RepairAct
     from cache_engine.upkeep.plan import EvictionPlan
 
 Document = dict[str, Any]

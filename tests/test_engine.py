@@ -18,11 +18,11 @@ from cache_engine.engine import cache as engine_module
 from cache_engine.engine import selection as selection_module
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompileError, CompilerMissing, InvalidProblem, KeyNotFound, UsageError
-from cache_engine.integrity import Kind
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.store.journal import read_journal
 from cache_engine.store.lock import file_lock
+from cache_engine.upkeep.integrity import Kind
 from cache_engine.upkeep.plan import STALE, Limits
 from tests.helpers import blob_file, code_of, files_of, needs_host_compiler, publish, record_file, require_triton
 

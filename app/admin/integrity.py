@@ -8,10 +8,10 @@ import streamlit as st
 
 from app import context, guard, widgets
 from app.presenters.admin import repair_files, repair_line, repair_table
-from cache_engine import integrity
-from cache_engine.integrity import RepairAct
 from cache_engine.units import counted
 from cache_engine.upkeep import cleaning as housekeeping
+from cache_engine.upkeep import integrity
+from cache_engine.upkeep.integrity import RepairAct
 
 SHOWN = 50
 _SIZE = st.column_config.NumberColumn(format="%.1f KiB")

@@ -28,9 +28,9 @@ from cache_engine.upkeep.plan import EvictionPlan, Limits
 if TYPE_CHECKING:
     from cache_engine.evaluations import Evaluations
     from cache_engine.inspection import Inspection
-    from cache_engine.integrity import Finding
     from cache_engine.mirror.sync import Mirror
     from cache_engine.transfer import Exported, Imported
+    from cache_engine.upkeep.integrity import Finding
 
 
 class StoreView:
@@ -189,7 +189,7 @@ class StoreView:
         Args:
             share: the share of entries to read, chosen at random.
         """
-        from cache_engine import integrity
+        from cache_engine.upkeep import integrity
 
         findings = list(integrity.check(self.store, share=share, trust=self.settings.trust_store))
         if repair:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cache_engine import integrity
 from cache_engine.errors import CorruptEntry
 from cache_engine.evaluations import Evaluations
 from cache_engine.mirror.sync import Mirror
@@ -17,6 +16,7 @@ from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.layout import fingerprint_of_results_name, key_of_blob_name
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep import cleaning as housekeeping
+from cache_engine.upkeep import integrity
 from cache_engine.upkeep.plan import Limits
 from tests.faults.operations import Counts, Promise
 

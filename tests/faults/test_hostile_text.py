@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cache_engine import documents, integrity, terminal, terminal_inspect
+from cache_engine import documents, terminal, terminal_inspect
 from cache_engine.comparison import compare, sass_difference
 from cache_engine.inspection import inspect
 from cache_engine.mirror import queries
@@ -21,6 +21,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.pack import Pack
 from cache_engine.transfer import export_pack, import_pack
+from cache_engine.upkeep import integrity
 from tests.helpers import make_entry, make_store
 
 MARKUP = [

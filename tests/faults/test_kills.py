@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine import integrity
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import read_journal
+from cache_engine.upkeep import integrity
 from tests.faults.campaign import report
 from tests.faults.soundness import leftovers, tidy
 from tests.faults.writers import CODES, read_log

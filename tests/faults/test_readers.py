@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine import integrity
+from cache_engine.upkeep import integrity
 from tests.faults.campaign import report
 from tests.helpers import make_store
 

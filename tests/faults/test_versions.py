@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cache_engine import integrity
 from cache_engine.engine.cache import open_cache
-from cache_engine.integrity import Kind
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.store.journal import read_journal
+from cache_engine.upkeep import integrity
+from cache_engine.upkeep.integrity import Kind
 from cache_engine.upkeep.plan import Limits
 
 _PROGRAM = """

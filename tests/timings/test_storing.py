@@ -20,11 +20,9 @@ import msgspec
 import pytest
 from xxhash import xxh3_64_hexdigest
 
-from cache_engine import integrity
 from cache_engine.device.timer import Timing
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CorruptEntry
-from cache_engine.integrity import Kind
 from cache_engine.mirror import queries
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.gemm import GemmProblem
@@ -35,6 +33,8 @@ from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results import file as results
 from cache_engine.store.results.file import UnknownResults
 from cache_engine.store.timings import Timings, decode, encode
+from cache_engine.upkeep import integrity
+from cache_engine.upkeep.integrity import Kind
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import INVENTED_GPU, fill, invented_timing, make_entry
 
