@@ -22,7 +22,7 @@ def quarantine_verb() -> None:
 @click.pass_obj
 def ls_verb(settings: Settings, /, as_json: bool) -> None:
     """List what is there, why, and whether it verifies after all."""
-    from cache_engine import quarantine
+    from cache_engine.upkeep import quarantine
 
     with open_cache(settings, create=False) as cache:
         found = quarantine.items(cache.store)
@@ -36,7 +36,7 @@ def ls_verb(settings: Settings, /, as_json: bool) -> None:
 @click.pass_obj
 def restore_verb(settings: Settings, /, key: str, as_json: bool) -> None:
     """Put the entry of KEY back, which may be shortened; only if every byte of it verifies."""
-    from cache_engine import quarantine
+    from cache_engine.upkeep import quarantine
 
     with open_cache(settings, create=False) as cache:
         (item,) = quarantine.find(cache.store, [key])
@@ -52,7 +52,7 @@ def restore_verb(settings: Settings, /, key: str, as_json: bool) -> None:
 @click.pass_obj
 def delete_verb(settings: Settings, /, name: tuple[str, ...], everything: bool, dry_run: bool, as_json: bool) -> None:
     """Delete the items of these names, as ``ls`` tells them, for good."""
-    from cache_engine import quarantine
+    from cache_engine.upkeep import quarantine
 
     if bool(name) == everything:
         raise UsageError("name what to delete, or give --all; quarantine ls lists what is there")

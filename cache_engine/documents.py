@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from cache_engine.explanation import Explanation
     from cache_engine.inspection import Inspection
     from cache_engine.model.events import Statistics
-    from cache_engine.quarantine import Examined, Item
     from cache_engine.upkeep.cleaning import Cleaned, Leftover
     from cache_engine.upkeep.integrity import Finding, RepairAct
     from cache_engine.upkeep.plan import EvictionPlan
+    from cache_engine.upkeep.quarantine import Examined, Item
 
 Document = dict[str, Any]
 

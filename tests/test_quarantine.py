@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine import quarantine
 from cache_engine.errors import StoreError
 from cache_engine.model.artifact import Blob
 from cache_engine.model.events import DISCARD, RESTORE
 from cache_engine.store.codec import decode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
-from cache_engine.upkeep import integrity
+from cache_engine.upkeep import integrity, quarantine
 from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
 
 

@@ -6,9 +6,9 @@ import streamlit as st
 
 from app import context, guard, widgets
 from app.presenters.admin import quarantine_facts, quarantine_table
-from cache_engine import quarantine
-from cache_engine.quarantine import Discarded, Item
 from cache_engine.units import counted, human_bytes
+from cache_engine.upkeep import quarantine
+from cache_engine.upkeep.quarantine import Discarded, Item
 
 SHOWN = 50
 _SMALL = st.column_config.TextColumn(width="small")

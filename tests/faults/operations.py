@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from cache_engine import quarantine
 from cache_engine.config import Settings
 from cache_engine.engine import cache as engine
 from cache_engine.engine.selection import Selection, Selector, describe
@@ -29,7 +28,7 @@ from cache_engine.store.pack import Pack
 from cache_engine.store.timings import Timings
 from cache_engine.transfer import export_pack, import_pack
 from cache_engine.upkeep import cleaning as housekeeping
-from cache_engine.upkeep import integrity
+from cache_engine.upkeep import integrity, quarantine
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import INVENTED_GPU, blob_file, fill, invented_timing, make_entry, make_store, publish, record_file
 
