@@ -145,8 +145,8 @@ def export_verb(settings: Settings, /, file: Path, arch: tuple[str, ...], force:
 
     Others can import it, or look kernels up in it as it is (setting packs). Exit 1 when damaged ones were left out.
     """
-    from cache_engine.transfer import export_pack
     from cache_engine.upkeep import cleaning as housekeeping
+    from cache_engine.upkeep.packs import export_pack
 
     targets = {architecture(name).name for name in arch}
 
@@ -175,7 +175,7 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool)
     were refused.
     """
     from cache_engine.store.pack import Pack
-    from cache_engine.transfer import import_pack
+    from cache_engine.upkeep.packs import import_pack
 
     pack = Pack(file, trust=settings.trust_store)
     settings = settings.with_overrides({"enable_caching": True})

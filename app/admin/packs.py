@@ -16,8 +16,8 @@ from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.mirror.queries import KernelFilter
 from cache_engine.model.artifact import Record
 from cache_engine.store.pack import SUFFIX, Pack
-from cache_engine.transfer import Exported, Imported, Incoming, export_pack, import_pack, look_into
 from cache_engine.units import counted, human_bytes
+from cache_engine.upkeep.packs import Exported, Imported, Incoming, export_pack, import_pack, look_into
 
 MOST_BYTES = 64 * 1024**2
 """What goes through the browser, out or in: it is held in memory. Larger packs are for the command line."""

@@ -17,10 +17,10 @@ from cache_engine.config import SETTINGS, Settings, variable
 from cache_engine.model.events import ACTS, CORRUPT, EVICT, SET_ASIDE, UNPUBLISHED
 from cache_engine.model.key import is_key
 from cache_engine.store.pack import SUFFIX
-from cache_engine.transfer import Incoming
 from cache_engine.units import counted, human_age, human_bytes
 from cache_engine.upkeep.cleaning import Leftover
 from cache_engine.upkeep.integrity import RepairAct
+from cache_engine.upkeep.packs import Incoming
 from cache_engine.upkeep.plan import Victim
 from cache_engine.upkeep.quarantine import Examined, Item
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
-from cache_engine.transfer import export_pack
+from cache_engine.upkeep.packs import export_pack
 
 if TYPE_CHECKING:
     import pyarrow

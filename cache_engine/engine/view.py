@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from cache_engine.evaluations import Evaluations
     from cache_engine.inspection import Inspection
     from cache_engine.mirror.sync import Mirror
-    from cache_engine.transfer import Exported, Imported
     from cache_engine.upkeep.integrity import Finding
+    from cache_engine.upkeep.packs import Exported, Imported
 
 
 class StoreView:
@@ -198,13 +198,13 @@ class StoreView:
 
     def export(self, path: str | Path, *, replace: bool = False) -> Exported:
         """Writes all entries to a pack; see ``transfer.export_pack``."""
-        from cache_engine.transfer import export_pack
+        from cache_engine.upkeep.packs import export_pack
 
         return export_pack(self.store, Path(path), replace=replace)
 
     def import_pack(self, path: str | Path, *, dry_run: bool = False) -> Imported:
         """Takes the entries of a pack into the store; see ``transfer.import_pack``."""
-        from cache_engine.transfer import import_pack
+        from cache_engine.upkeep.packs import import_pack
 
         pack = Pack(Path(path), trust=self.settings.trust_store)
         return import_pack(self.store, self.journal, pack, dry_run=dry_run, by=local_user())

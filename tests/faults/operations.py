@@ -26,9 +26,9 @@ from cache_engine.store.journal import Journal, fold
 from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack
 from cache_engine.store.timings import Timings
-from cache_engine.transfer import export_pack, import_pack
 from cache_engine.upkeep import cleaning as housekeeping
 from cache_engine.upkeep import integrity, quarantine
+from cache_engine.upkeep.packs import export_pack, import_pack
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import INVENTED_GPU, blob_file, fill, invented_timing, make_entry, make_store, publish, record_file
 

@@ -88,7 +88,7 @@ def test_a_pack_on_a_full_disk_fails_in_one_piece(mount: Mount, tmp_path: Path) 
     disk = mount("-t", "tmpfs", "-o", "size=64k", "tmpfs")
     store = make_store(tmp_path / "store")
     fill(store, 40)
-    from cache_engine.transfer import export_pack
+    from cache_engine.upkeep.packs import export_pack
 
     with pytest.raises(OSError, match="No space left on device"):
         export_pack(store, disk / "some.gemmpack")

@@ -20,8 +20,8 @@ from cache_engine.store.codec import encode_blob, encode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.pack import Pack
-from cache_engine.transfer import export_pack, import_pack
 from cache_engine.upkeep import integrity
+from cache_engine.upkeep.packs import export_pack, import_pack
 from tests.helpers import make_entry, make_store
 
 MARKUP = [

@@ -6,8 +6,8 @@ import pytest
 
 from app.presenters import admin
 from cache_engine.store.codec import encode_blob
-from cache_engine.transfer import Incoming
 from cache_engine.upkeep.integrity import Finding, Kind, RepairAct
+from cache_engine.upkeep.packs import Incoming
 from cache_engine.upkeep.plan import EXPIRED, TOO_MANY, Victim
 from tests.helpers import make_entry
 from tests.pages.test_all_pages import HOSTILE

@@ -17,7 +17,7 @@ from cache_engine.store.codec import encode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.pack import Pack
-from cache_engine.transfer import import_pack
+from cache_engine.upkeep.packs import import_pack
 from tests.helpers import blob_file, fill, make_store, record_file
 
 FORMULAS = ("=cmd|'/C calc'!A0", "+1", "-1+2", "@SUM(A1)", "\tx", "\rx")

@@ -18,7 +18,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.pack import Pack, find_packs, write_pack
-from cache_engine.transfer import export_pack, import_pack, look_into
+from cache_engine.upkeep.packs import export_pack, import_pack, look_into
 from tests.helpers import blob_file, files_of, fill, make_entry, make_store, publish, record_file
 
 HEADER, ROW = 64, 48
