@@ -18,7 +18,7 @@ import pytest
 from cache_engine.compilers.tools import find_tool
 from cache_engine.device.probe import local_arch
 from cache_engine.mirror.queries import SORTS
-from cache_engine.store.leftovers import GRACE_S
+from cache_engine.upkeep.leftovers import GRACE_S
 from tests.helpers import make_store, needs_host_compiler, publish, record_file
 
 SHAPE = ("64", "48", "80", "--dtype", "fp32", "--arch", "sm_90")

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from cache_engine.model.events import CORRUPT, REPAIR, SET_ASIDE
-from cache_engine.store import leftovers, lock
+from cache_engine.store import lock
 from cache_engine.store.codec import decode_record, encode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file
 from cache_engine.store.journal import Journal, read_journal
-from cache_engine.store.leftovers import GRACE_S
 from cache_engine.store.lock import file_lock, try_lock
-from cache_engine.upkeep import integrity
+from cache_engine.upkeep import integrity, leftovers
 from cache_engine.upkeep.integrity import Finding, Kind
+from cache_engine.upkeep.leftovers import GRACE_S
 from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
 
 SEEDS = itertools.count(100)

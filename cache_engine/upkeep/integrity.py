@@ -27,10 +27,10 @@ from cache_engine.store.layout import (
     key_of_blob_name,
     key_of_record_name,
 )
-from cache_engine.store.leftovers import is_abandoned, is_orphan, remove_temporary
 from cache_engine.store.lock import file_lock
 from cache_engine.store.results.file import UnknownResults
 from cache_engine.store.timings import Timings
+from cache_engine.upkeep.leftovers import is_abandoned, is_orphan, remove_temporary
 
 _LOCK_TIMEOUT_S = 30.0
 

@@ -17,7 +17,7 @@ from app import guard
 from app.admin import packs
 from cache_engine.model.events import CLEAN, DISCARD, IMPORT, REPAIR, RESTORE, Event
 from cache_engine.store.journal import Journal, read_journal
-from cache_engine.store.leftovers import GRACE_S
+from cache_engine.upkeep.leftovers import GRACE_S
 from cache_engine.upkeep.packs import export_pack
 from tests.helpers import blob_file, fill, make_entry, make_store, record_file
 from tests.pages.opening import HERE, Open, Reader, sound
