@@ -13,8 +13,8 @@ from typing import TypeVar
 import streamlit as st
 
 from app import context, widgets
-from cache_engine.admission import LOGIN, TOKEN, Attempts, Permission, Request, Visitor, fits, permission
 from cache_engine.errors import GemmCacheError, NotPermitted
+from cache_engine.upkeep.admission import LOGIN, TOKEN, Attempts, Permission, Request, Visitor, fits, permission
 
 _PROVED = "gave the admin token"
 _REFUSED = "why a token was refused"

@@ -9,11 +9,11 @@ import click
 import msgspec
 
 from cache_engine import documents, terminal
-from cache_engine.admission import local_user
 from cache_engine.cli_support import FAILED, emit, json_option, open_cache
 from cache_engine.config import Settings, parse_bytes
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
+from cache_engine.upkeep.admission import local_user
 
 
 @click.command("clean")

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from cache_engine.admission import is_loopback
 from cache_engine.assets import assets_root, dashboard_script, dashboard_server
 from cache_engine.errors import NotHereError, UsageError
+from cache_engine.upkeep.admission import is_loopback
 
 ADDRESS = "127.0.0.1"
 _OWN_NAMES = ("127.0.0.1", "localhost")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cache_engine.admission import (
+from cache_engine.upkeep.admission import (
     ANYONE,
     LOGIN,
     TOKEN,

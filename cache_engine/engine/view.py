@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cache_engine.admission import local_user
 from cache_engine.config import Settings
 from cache_engine.errors import GemmCacheError, KeyNotFound, StoreUnusable
 from cache_engine.model.artifact import CUBIN, Record
@@ -22,6 +21,7 @@ from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep import cleaning as housekeeping
+from cache_engine.upkeep.admission import local_user
 from cache_engine.upkeep.cleaning import Leftover
 from cache_engine.upkeep.plan import EvictionPlan, Limits
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from streamlit.testing.v1 import AppTest
 
-from cache_engine.admission import Request
 from cache_engine.model.artifact import Record
 from cache_engine.store.codec import encode_blob
+from cache_engine.upkeep.admission import Request
 from tests.helpers import make_entry
 
 Open = Callable[..., AppTest]
