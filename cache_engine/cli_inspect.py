@@ -17,7 +17,7 @@ from cache_engine.cli_support import (
     problem_options,
 )
 from cache_engine.config import Settings
-from cache_engine.inspection import inspect
+from cache_engine.insight.inspection import inspect
 
 
 @click.command("diff")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import msgspec
 
 from cache_engine.compilers.disassembly import comparable_lines
-from cache_engine.inspection import Inspection
+from cache_engine.insight.inspection import Inspection
 from cache_engine.model.artifact import Record
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import Components

@@ -13,7 +13,7 @@ from cache_engine.units import printable
 if TYPE_CHECKING:
     from cache_engine.compilers.disassembly import InstructionMix
     from cache_engine.explanation import Explanation
-    from cache_engine.inspection import Inspection
+    from cache_engine.insight.inspection import Inspection
     from cache_engine.model.artifact import Record
     from cache_engine.model.measurement import Measurement
     from cache_engine.model.occupancy import Occupancy

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_engine.comparison import Pair, change, compare, differing, in_words, nearest, sass_difference, shown
-from cache_engine.inspection import inspect
+from cache_engine.insight.inspection import inspect
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import Components
 from cache_engine.store.codec import encode_blob

@@ -15,7 +15,7 @@ from app.presenters.overview import EVENTS
 from app.presenters.shared import COLOURS, GREY, Row, Tile, moment, when
 from cache_engine import documents
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
-from cache_engine.inspection import Inspection
+from cache_engine.insight.inspection import Inspection
 from cache_engine.model.architecture import runs_on
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import OPT_LEVELS, Specialisation

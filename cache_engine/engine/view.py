@@ -27,7 +27,7 @@ from cache_engine.upkeep.plan import EvictionPlan, Limits
 
 if TYPE_CHECKING:
     from cache_engine.evaluations import Evaluations
-    from cache_engine.inspection import Inspection
+    from cache_engine.insight.inspection import Inspection
     from cache_engine.mirror.sync import Mirror
     from cache_engine.upkeep.integrity import Finding
     from cache_engine.upkeep.packs import Exported, Imported
@@ -128,7 +128,7 @@ class StoreView:
 
     def inspect(self, record: Record) -> Inspection:
         """What can be told of a kernel without running it. Takes as long as disassembling: half a second."""
-        from cache_engine.inspection import inspect
+        from cache_engine.insight.inspection import inspect
 
         try:
             return inspect(record, self.text(record, "sass"))

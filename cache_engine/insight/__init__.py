@@ -1,0 +1,1 @@
+"""What is known about kernels and models without running anything."""
