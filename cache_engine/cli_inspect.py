@@ -28,7 +28,7 @@ from cache_engine.insight.inspection import inspect
 @click.pass_obj
 def diff_verb(settings: Settings, /, first: str, second: str, with_sass: bool, as_json: bool) -> None:
     """Put two kernels side by side; each KEY may be shortened to its first digits."""
-    from cache_engine.comparison import compare, sass_difference
+    from cache_engine.insight.comparison import compare, sass_difference
 
     with open_cache(settings, create=False) as cache:
         one, other = cache.find(first), cache.find(second)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cache_engine.comparison import in_words
 from cache_engine.config import SETTINGS, Settings
 from cache_engine.engine.stages import LOAD
+from cache_engine.insight.comparison import in_words
 from cache_engine.model.artifact import Record
 from cache_engine.model.measurement import Measurement
 from cache_engine.store.codec import stored_bytes
@@ -19,11 +19,11 @@ from cache_engine.store.codec import stored_bytes
 if TYPE_CHECKING:
     from cache_engine.bench.kernel_speed import Report, Summary
     from cache_engine.bench.results import Line, Result, Size
-    from cache_engine.comparison import Comparison
     from cache_engine.device.memory_pool import PoolStatistics
     from cache_engine.device.timer import Timing
     from cache_engine.engine.cache import CompiledKernel
     from cache_engine.explanation import Explanation
+    from cache_engine.insight.comparison import Comparison
     from cache_engine.insight.inspection import Inspection
     from cache_engine.model.events import Statistics
     from cache_engine.upkeep.cleaning import Cleaned, Leftover

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
-from cache_engine.comparison import Nearest, nearest
 from cache_engine.engine.cache import COMPILED, Cache, CompiledKernel
 from cache_engine.engine.selection import Selection
 from cache_engine.engine.stages import LOAD, OnStage
 from cache_engine.errors import CorruptEntry, GemmCacheError
+from cache_engine.insight.comparison import Nearest, nearest
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig

@@ -8,8 +8,8 @@ from app import context, widgets
 from app.presenters.compare import compared_figure, pair_table
 from app.presenters.kernels import kernel_filter
 from app.presenters.speed import MODEL, speed_pairs
-from cache_engine.comparison import compare, sass_difference
 from cache_engine.errors import GemmCacheError
+from cache_engine.insight.comparison import compare, sass_difference
 from cache_engine.model.artifact import Record
 
 SHOWN = 20

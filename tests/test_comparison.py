@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.comparison import Pair, change, compare, differing, in_words, nearest, sass_difference, shown
+from cache_engine.insight.comparison import Pair, change, compare, differing, in_words, nearest, sass_difference, shown
 from cache_engine.insight.inspection import inspect
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import Components

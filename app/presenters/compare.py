@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, Row
-from cache_engine.comparison import Pair, change, shown
 from cache_engine.compilers.disassembly import OTHER
+from cache_engine.insight.comparison import Pair, change, shown
 
 
 def pair_table(pairs: Iterable[Pair], first: str, second: str) -> list[Row]:

@@ -11,10 +11,10 @@ import plotly.graph_objects as go
 from app.presenters.evaluation_figures import roofline_figure
 from app.presenters.evaluations import Evaluated
 from app.presenters.shared import Row, moment
-from cache_engine.comparison import Pair
 from cache_engine.errors import InvalidProblem
 from cache_engine.evaluator.gpu import DTYPES, EVALUATOR, GPUS, MODEL_VERSION, Prediction, predict
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.insight.comparison import Pair
 from cache_engine.model.architecture import runs_on
 from cache_engine.model.artifact import Record
 

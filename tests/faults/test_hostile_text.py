@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from cache_engine import documents, terminal, terminal_inspect
-from cache_engine.comparison import compare, sass_difference
+from cache_engine.insight.comparison import compare, sass_difference
 from cache_engine.insight.inspection import inspect
 from cache_engine.mirror import queries
 from cache_engine.mirror.sync import Mirror
