@@ -330,7 +330,7 @@ def _get(
     if reporter is None or again:
         on_stage = reporter.stage if reporter else None
         return cache.get_or_compile(asked_problem(asked), **asked_choice(asked), on_stage=on_stage, **again), None
-    from cache_engine.explanation import get_and_explain
+    from cache_engine.insight.explanation import get_and_explain
 
     kernel, why = get_and_explain(
         cache, asked_problem(asked), **asked_choice(asked), on_stage=reporter.stage, within_s=_EXPLAIN_S

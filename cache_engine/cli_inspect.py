@@ -52,7 +52,7 @@ def explain_verb(settings: Settings, /, as_json: bool, **asked: Any) -> None:
 
     Compiles nothing.
     """
-    from cache_engine.explanation import explain
+    from cache_engine.insight.explanation import explain
 
     problem, choice = asked_problem(asked), asked_choice(asked)
     with open_cache(settings, create=False) as cache:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from cache_engine.device.memory_pool import PoolStatistics
     from cache_engine.device.timer import Timing
     from cache_engine.engine.cache import CompiledKernel
-    from cache_engine.explanation import Explanation
     from cache_engine.insight.comparison import Comparison
+    from cache_engine.insight.explanation import Explanation
     from cache_engine.insight.inspection import Inspection
     from cache_engine.model.events import Statistics
     from cache_engine.upkeep.cleaning import Cleaned, Leftover

@@ -12,7 +12,7 @@ from cache_engine.units import printable
 
 if TYPE_CHECKING:
     from cache_engine.compilers.disassembly import InstructionMix
-    from cache_engine.explanation import Explanation
+    from cache_engine.insight.explanation import Explanation
     from cache_engine.insight.inspection import Inspection
     from cache_engine.model.artifact import Record
     from cache_engine.model.measurement import Measurement

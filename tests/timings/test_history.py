@@ -19,7 +19,7 @@ from cache_engine.compilers import COMPILERS
 from cache_engine.device.probe import gpu
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompilerMissing
-from cache_engine.explanation import explain
+from cache_engine.insight.explanation import explain
 from cache_engine.kernels.select import choose, ranking
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout, Specialisation
