@@ -6,9 +6,9 @@ import pytest
 
 from cache_engine.catalogue import TOKENS, ModelShape, model_shapes
 from cache_engine.compilers import COMPILERS
-from cache_engine.coverage import coverage
 from cache_engine.engine.cache import Cache
 from cache_engine.errors import CompilerMissing
+from cache_engine.insight.coverage import coverage
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.model.gemm import DType
 from cache_engine.warm import one_per_key, problems_of

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from app.presenters.shared import Row, kernel_address
 from cache_engine.catalogue import TOKENS
-from cache_engine.coverage import Cell, WantedKernel
+from cache_engine.insight.coverage import Cell, WantedKernel
 from cache_engine.units import counted
 
 CACHED, MISSING = "✓ cached", "✗ missing"

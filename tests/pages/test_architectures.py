@@ -19,8 +19,8 @@ from app.presenters.coverage import (
     warm_command,
 )
 from cache_engine.catalogue import ModelShape
-from cache_engine.coverage import Cell, coverage
 from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.insight.coverage import Cell, coverage
 from cache_engine.jobs import Jobs
 from cache_engine.model.gemm import DType
 from tests.pages.opening import Open, sound
