@@ -22,8 +22,8 @@ from app.presenters.overview import (
 )
 from app.presenters.toolchains import stale_words, toolchain_table
 from cache_engine.device.probe import gpu
+from cache_engine.insight.toolchains import STALE, made_by_toolchain
 from cache_engine.model.events import HOUR_S
-from cache_engine.toolchains import STALE, made_by_toolchain
 
 ICONS = {FINE: "check_circle", LOOK: "visibility", TROUBLE: "warning", PLAIN: "do_not_disturb_on"}
 CHECKS_A_ROW = 3

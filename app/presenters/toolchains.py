@@ -7,7 +7,7 @@ from datetime import tzinfo
 from urllib.parse import urlencode
 
 from app.presenters.shared import Row, moment, when
-from cache_engine.toolchains import PRESENT, STALE, UNKNOWN, Made
+from cache_engine.insight.toolchains import PRESENT, STALE, UNKNOWN, Made
 from cache_engine.units import counted, human_bytes
 
 STATES = {PRESENT: "✓ present", STALE: "✗ stale", UNKNOWN: "? not installed here"}
