@@ -28,8 +28,8 @@ from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout
 
 if TYPE_CHECKING:
+    from cache_engine.batch.warm import Warmed
     from cache_engine.jobs import Reporter
-    from cache_engine.warm import Warmed
 
 _TOKENS = ",".join(map(str, TOKENS))
 
@@ -85,7 +85,7 @@ def warm_verb(
     FILE is a CSV file with the columns n and k and, if wanted, batch and m. Stopped with Ctrl-C it can be started
     again, and goes on where it was.
     """
-    from cache_engine.warm import compile_all, one_per_key
+    from cache_engine.batch.warm import compile_all, one_per_key
 
     started = time.perf_counter()
     with reporting(job) as reporter:
@@ -146,8 +146,8 @@ def _asked(
     table: str, ms: tuple[int, ...], dtype: str, layout: str, archs: tuple[str, ...], **asked: Any
 ) -> list[GemmProblem]:
     """The problems that the options ask for."""
+    from cache_engine.batch.warm import problems_of
     from cache_engine.catalogue import model_shapes, table_shapes
-    from cache_engine.warm import problems_of
 
     is_file = Path(table).is_file() or "/" in table or table.lower().endswith(".csv")
     shapes = table_shapes(Path(table)) if is_file else model_shapes(table)

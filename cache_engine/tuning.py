@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from cache_engine.batch.warm import side_by_side
 from cache_engine.compilers import COMPILERS
 from cache_engine.engine.cache import Cache, CompiledKernel
 from cache_engine.engine.selection import Selection
@@ -14,7 +15,6 @@ from cache_engine.errors import GemmCacheError, GpuRequired
 from cache_engine.kernels.select import choose, ranking
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.measurement import TUNED
-from cache_engine.warm import side_by_side
 
 if TYPE_CHECKING:
     from cache_engine.device.timer import Timing

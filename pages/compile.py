@@ -24,6 +24,7 @@ from app.presenters.compile import (
 )
 from app.presenters.compiled import prediction_tiles
 from app.presenters.shared import Row
+from cache_engine.batch.warm import kept, one_per_key, problems_of
 from cache_engine.catalogue import model_shapes
 from cache_engine.device.probe import gpu, local_arch
 from cache_engine.errors import GemmCacheError, NotHereError
@@ -31,7 +32,6 @@ from cache_engine.jobs import RUNNING, Job
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.units import counted
-from cache_engine.warm import kept, one_per_key, problems_of
 
 ONE, TABLE = "One shape", "A model's table"
 # In the address, where the table's fields must not be taken for the shape's.

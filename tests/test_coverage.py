@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cache_engine.batch.warm import one_per_key, problems_of
 from cache_engine.catalogue import TOKENS, ModelShape, model_shapes
 from cache_engine.compilers import COMPILERS
 from cache_engine.engine.cache import Cache
@@ -11,7 +12,6 @@ from cache_engine.errors import CompilerMissing
 from cache_engine.insight.coverage import coverage
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.model.gemm import DType
-from cache_engine.warm import one_per_key, problems_of
 
 ARCHS = ("sm_80", "sm_90", "sm_120")
 SHAPE = ModelShape("a model", "qkv", 1, 64, 32, 1)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.batch.warm import Warmed, compile_all, one_per_key, problems_of
 from cache_engine.catalogue import ModelShape, model_shapes, table_shapes
 from cache_engine.compilers import COMPILERS, inspect
 from cache_engine.engine.cache import Cache
 from cache_engine.errors import CompilerMissing, NotHereError, ToolMissing, UsageError
 from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.warm import Warmed, compile_all, one_per_key, problems_of
 from tests.test_cli import document, run
 
 SMALL = "n,k\n64,32\n72,32\n80,32\n"

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+from cache_engine.batch.warm import compile_all
 from cache_engine.bench.results import Report, Result, Size
 from cache_engine.bench.timing import medians
 from cache_engine.engine.cache import Cache, open_cache
@@ -15,7 +16,6 @@ from cache_engine.model.artifact import SECTIONS, Record
 from cache_engine.model.key import CacheKey
 from cache_engine.sample import sample_problems
 from cache_engine.store.codec import encode_record, stored_bytes
-from cache_engine.warm import compile_all
 
 _STORED_GOAL = 1 / 3
 _LOAD_GOAL = 1 / 67  # the best that the reference design claims over compiling

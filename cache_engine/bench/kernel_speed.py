@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from cache_engine._version import __version__
+from cache_engine.batch.warm import compile_all
 from cache_engine.bench.results import LeftOut
 from cache_engine.catalogue import model_shapes
 from cache_engine.device.launch import cupy_version
@@ -32,7 +33,6 @@ from cache_engine.engine.cache import Cache, CompiledKernel
 from cache_engine.errors import GemmCacheError, NotHereError, UsageError
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.warm import compile_all
 
 MODELS = ("DeepSeek-V3", "Llama-3.1-8B", "Llama-3.1-70B")
 TOKENS = (1, 16, 64, 256, 1024, 4096)

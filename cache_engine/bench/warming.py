@@ -6,12 +6,12 @@ import os
 import time
 from pathlib import Path
 
+from cache_engine.batch.warm import compile_all, one_per_key, problems_of
 from cache_engine.bench.results import Report, Result
 from cache_engine.catalogue import model_shapes
 from cache_engine.compilers import COMPILERS
 from cache_engine.engine.cache import open_cache
 from cache_engine.model.gemm import DType
-from cache_engine.warm import compile_all, one_per_key, problems_of
 
 _MODEL = "Llama-3.1-8B"
 _TOKENS = (1, 16, 64, 256, 1024, 4096)
