@@ -34,9 +34,9 @@ from cache_engine.terminal_timings import print_timings, print_tuning
 from cache_engine.units import counted
 
 if TYPE_CHECKING:
+    from cache_engine.batch.tuning import Candidate, Tuned
     from cache_engine.engine.cache import Cache
     from cache_engine.engine.selection import Selection
-    from cache_engine.tuning import Candidate, Tuned
 
 Document = dict[str, Any]
 
@@ -69,8 +69,8 @@ def tune_verb(
 
     Every one is checked, and every timing kept. Exit 1 when one failed.
     """
+    from cache_engine.batch.tuning import MODEL_CLOCK_KHZ, candidates, tune
     from cache_engine.device.probe import gpu, require_gpu
-    from cache_engine.tuning import MODEL_CLOCK_KHZ, candidates, tune
 
     if not dry_run:
         require_gpu("timing kernels")

@@ -36,7 +36,7 @@ def test_a_timing_is_kept_as_it_was_measured(cache: Cache) -> None:
 
 
 def test_tuning_measures_every_config_and_the_fastest_serves(cache: Cache) -> None:
-    from cache_engine.tuning import candidates, tune
+    from cache_engine.batch.tuning import candidates, tune
 
     done = tune(cache, candidates(cache, PROBLEM, ["tensor_core", "simt"], top=4))
     assert [one.trouble for one in done] == [""] * 8

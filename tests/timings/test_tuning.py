@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from cache_engine.batch.tuning import candidates, tune
 from cache_engine.device.probe import gpu
 from cache_engine.device.timer import Timing
 from cache_engine.engine.cache import Cache, CompiledKernel
@@ -14,7 +15,6 @@ from cache_engine.errors import CompileError, GpuRequired, UsageError
 from cache_engine.kernels.select import choose, ranking
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.tuning import candidates, tune
 
 PROBLEM = GemmProblem(16, 64, 96, dtype=DType.FP16, arch="sm_90")
 
