@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import streamlit as st
 
 from app.presenters.compile import missing_compilers as look_for_compilers
+from cache_engine.batch.jobs import Jobs
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import GemmCacheError, MirrorError
 from cache_engine.insight.inspection import Inspection, inspect
-from cache_engine.jobs import Jobs
 from cache_engine.mirror import evaluation_queries, queries
 from cache_engine.model.artifact import Record
 

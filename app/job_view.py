@@ -23,8 +23,8 @@ from app.presenters.jobs import (
     what_of,
 )
 from app.presenters.shared import Row
+from cache_engine.batch.jobs import CANCELED, DONE, KEPT_DAYS, MOST_AT_ONCE, MOST_KEPT, RUNNING, Job
 from cache_engine.errors import GemmCacheError
-from cache_engine.jobs import CANCELED, DONE, KEPT_DAYS, MOST_AT_ONCE, MOST_KEPT, RUNNING, Job
 
 POLL_S = 0.4
 LIST_POLL_S = 3.0

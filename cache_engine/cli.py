@@ -43,9 +43,9 @@ from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE
 from cache_engine.units import printable
 
 if TYPE_CHECKING:
+    from cache_engine.batch.jobs import Reporter
     from cache_engine.bench.results import Line
     from cache_engine.engine.cache import Cache, CompiledKernel
-    from cache_engine.jobs import Reporter
 
 # How long a job, which somebody waits for, may look for the nearest entry.
 _EXPLAIN_S = 2.0

@@ -32,9 +32,9 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.units import printable
 
 if TYPE_CHECKING:
+    from cache_engine.batch.jobs import Reporter
     from cache_engine.config import Settings
     from cache_engine.engine.cache import Cache
-    from cache_engine.jobs import Reporter
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -88,7 +88,7 @@ def reporting(job: Path | None) -> Iterator[Reporter | None]:
     if job is None:
         yield None
         return
-    from cache_engine.jobs import Reporter
+    from cache_engine.batch.jobs import Reporter
 
     # Also where whoever started the dashboard has Ctrl-C ignored, which programs inherit.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

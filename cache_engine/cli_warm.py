@@ -28,8 +28,8 @@ from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout
 
 if TYPE_CHECKING:
+    from cache_engine.batch.jobs import Reporter
     from cache_engine.batch.warm import Warmed
-    from cache_engine.jobs import Reporter
 
 _TOKENS = ",".join(map(str, TOKENS))
 
@@ -137,7 +137,7 @@ class _Tally:
         else:
             self.found += 1
         if self._reporter is not None:
-            from cache_engine.jobs import JobProgress
+            from cache_engine.batch.jobs import JobProgress
 
             self._reporter.progress(JobProgress(self.total, self.compiled, self.found, self.failed))
 

@@ -22,12 +22,12 @@ from app.presenters.coverage import (
     warm_command,
 )
 from app.presenters.toolchains import stale_words, toolchain_table
+from cache_engine.batch.jobs import DONE, RUNNING
 from cache_engine.catalogue import model_shapes
 from cache_engine.device.probe import local_arch
 from cache_engine.errors import GemmCacheError, StoreError
 from cache_engine.insight.coverage import Cell, coverage
 from cache_engine.insight.toolchains import made_by_toolchain
-from cache_engine.jobs import DONE, RUNNING
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import INPUT_DTYPES, DType
 from cache_engine.units import counted

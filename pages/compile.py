@@ -24,11 +24,11 @@ from app.presenters.compile import (
 )
 from app.presenters.compiled import prediction_tiles
 from app.presenters.shared import Row
+from cache_engine.batch.jobs import RUNNING, Job
 from cache_engine.batch.warm import kept, one_per_key, problems_of
 from cache_engine.catalogue import model_shapes
 from cache_engine.device.probe import gpu, local_arch
 from cache_engine.errors import GemmCacheError, NotHereError
-from cache_engine.jobs import RUNNING, Job
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.units import counted

@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cache_engine.errors import StoreError, TooManyJobs
-from cache_engine.jobs import (
+from cache_engine.batch.jobs import (
     CANCELED,
     DIED,
     DONE,
@@ -31,6 +30,7 @@ from cache_engine.jobs import (
     Reporter,
     _process_start,
 )
+from cache_engine.errors import StoreError, TooManyJobs
 from cache_engine.store.disk import open_store
 from tests.test_cli import document, run
 from tests.test_debug_dump import ASKED, broken

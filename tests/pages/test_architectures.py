@@ -18,10 +18,10 @@ from app.presenters.coverage import (
     missing_archs,
     warm_command,
 )
+from cache_engine.batch.jobs import Jobs
 from cache_engine.catalogue import ModelShape
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.insight.coverage import Cell, coverage
-from cache_engine.jobs import Jobs
 from cache_engine.model.gemm import DType
 from tests.pages.opening import Open, sound
 

@@ -14,10 +14,10 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app import context
+from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobProgress, JobStage, _process_start
 from cache_engine.compilers import COMPILERS
 from cache_engine.device.probe import local_arch
 from cache_engine.errors import CompilerMissing
-from cache_engine.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobProgress, JobStage, _process_start
 from tests.helpers import make_store
 from tests.pages.opening import Open, sound
 from tests.pages.test_all_pages import HOSTILE

@@ -17,8 +17,8 @@ from app.presenters.jobs import (
     stage_lines,
     took_ms,
 )
+from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobProgress, JobStage, LostJob
 from cache_engine.cli import commands
-from cache_engine.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobProgress, JobStage, LostJob
 
 FORM, TABLE = shape_form("sm_90"), table_form("sm_90")
 
