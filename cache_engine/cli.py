@@ -136,8 +136,8 @@ def time_verb(settings: Settings, /, profile: bool, as_json: bool, job: Path | N
 @click.pass_obj
 def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
     """Fill the store with kernels of public models."""
+    from cache_engine.batch.sample import sample_problems
     from cache_engine.batch.warm import compile_all
-    from cache_engine.sample import sample_problems
 
     problems = sample_problems()
     started = time.perf_counter()

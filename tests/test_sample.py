@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from cache_engine.assets import shape_catalogue
+from cache_engine.batch.sample import ARCHITECTURES, sample_problems
 from cache_engine.batch.warm import Warmed, compile_all
 from cache_engine.catalogue import model_shapes
 from cache_engine.engine.cache import Cache
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.sample import ARCHITECTURES, sample_problems
 
 
 def test_the_catalogue_is_what_its_script_makes(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+from cache_engine.batch.sample import sample_problems
 from cache_engine.batch.warm import compile_all
 from cache_engine.bench.results import Report, Result, Size
 from cache_engine.bench.timing import medians
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.model.artifact import SECTIONS, Record
 from cache_engine.model.key import CacheKey
-from cache_engine.sample import sample_problems
 from cache_engine.store.codec import encode_record, stored_bytes
 
 _STORED_GOAL = 1 / 3
