@@ -1,5 +1,5 @@
 """``python -m cache_engine`` is ``gemm-cache``."""
 
-from cache_engine.cli import main
+from cache_engine.cli.main import main
 
 main()

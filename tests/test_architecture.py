@@ -37,7 +37,7 @@ def test_every_module_is_in_the_layers() -> None:
         "import cache_engine",
         "from cache_engine import open_cache",
         "from cache_engine import matmul",
-        "import cache_engine.cli",
+        "import cache_engine.cli.main",
     ],
 )
 def test_entering_brings_in_nothing_heavy(statement: str) -> None:

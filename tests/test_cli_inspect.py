@@ -50,7 +50,7 @@ def test_show_without_a_disassembler_tells_the_rest_and_how_to_get_it(compiled_s
         "import sys; from cache_engine.compilers import inspect, tools; from cache_engine.errors import ToolMissing\n"
         "def missing(name, package): raise ToolMissing(f'{name} is not installed; run: pip install {package}')\n"
         "inspect.find_tool = missing\n"
-        "from cache_engine.cli import main; main()\n"
+        "from cache_engine.cli.main import main; main()\n"
     )
     command = [sys.executable, "-c", without, "--store", str(compiled_store), "show", key]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -50,7 +50,7 @@ def test_no_triton_is_exit_3_and_says_how_to_get_it(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom importlib import metadata\n"
         "def none(name): raise metadata.PackageNotFoundError(name)\nmetadata.distribution = none\n"
-        "from cache_engine.cli import main\nmain()\n"
+        "from cache_engine.cli.main import main\nmain()\n"
     )
     asked = ["--store", str(tmp_path / "store"), "compile", *SHAPE, "--compiler", "triton", "--json"]
     done = subprocess.run([sys.executable, "-c", code, *asked], capture_output=True, text=True)

@@ -29,7 +29,7 @@ BROKEN = (
     "import sys, cache_engine.kernels.source as source\n"
     "sound = source.render\n"
     "source.render = lambda *given: sound(*given) + '\\nbroken;\\n'\n"
-    "from cache_engine.cli import main\n"
+    "from cache_engine.cli.main import main\n"
     "main()\n"
 )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cache_engine.cli import commands
+from cache_engine.cli.main import commands
 from cache_engine.config import SETTINGS
 
 ROOT = Path(__file__).parent.parent

@@ -146,7 +146,7 @@ def test_what_is_missing_is_counted_once_a_kernel(cache: Cache) -> None:
 
 
 def test_the_command_that_compiles_what_is_missing_is_one_of_ours(tmp_path: Path) -> None:
-    from cache_engine.cli import commands
+    from cache_engine.cli.main import commands
 
     command = warm_command("Qwen3-0.6B", "fp32", ["sm_90", "sm_80"])
     verb = commands.commands[command[0]]

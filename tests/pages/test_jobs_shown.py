@@ -18,7 +18,7 @@ from app.presenters.jobs import (
     took_ms,
 )
 from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobProgress, JobStage, LostJob
-from cache_engine.cli import commands
+from cache_engine.cli.main import commands
 
 FORM, TABLE = shape_form("sm_90"), table_form("sm_90")
 

@@ -1,0 +1,1 @@
+"""The ``gemm-cache`` command."""
