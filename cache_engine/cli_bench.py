@@ -11,7 +11,7 @@ import click
 
 from cache_engine import documents, terminal_bench
 from cache_engine.assets import measurements_folder
-from cache_engine.cli_support import FAILED, open_cache, printing, to_json
+from cache_engine.cli.support import FAILED, open_cache, printing, to_json
 from cache_engine.config import Settings
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from cache_engine import terminal
-from cache_engine.cli_support import FAILED, Size, SizedVerb, emit, json_option, open_cache, printing
+from cache_engine.cli.support import FAILED, Size, SizedVerb, emit, json_option, open_cache, printing
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from cache_engine import documents, terminal_inspect
-from cache_engine.cli_support import (
+from cache_engine.cli.support import (
     SizedVerb,
     asked_choice,
     asked_problem,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from cache_engine import documents, terminal
-from cache_engine.cli_support import emit, json_option, open_cache
+from cache_engine.cli.support import emit, json_option, open_cache
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.units import counted, human_bytes

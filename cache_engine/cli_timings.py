@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from cache_engine import documents, terminal
-from cache_engine.cli_support import (
+from cache_engine.cli.support import (
     FAILED,
     SizedVerb,
     asked_problem,

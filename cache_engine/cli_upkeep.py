@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from cache_engine import documents, terminal
-from cache_engine.cli_support import FAILED, emit, json_option, open_cache
+from cache_engine.cli.support import FAILED, emit, json_option, open_cache
 from cache_engine.config import Settings, parse_bytes
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record

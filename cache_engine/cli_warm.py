@@ -11,7 +11,7 @@ import click
 
 from cache_engine import terminal
 from cache_engine.catalogue import TOKENS
-from cache_engine.cli_support import (
+from cache_engine.cli.support import (
     FAILED,
     emit,
     job_option,

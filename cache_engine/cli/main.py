@@ -15,11 +15,7 @@ import click
 
 from cache_engine import documents, terminal, terminal_inspect
 from cache_engine._version import __version__
-from cache_engine.cli_bench import bench_kernels, kernel_bench_options
-from cache_engine.cli_evaluator import evaluate_verb, evaluations_verb
-from cache_engine.cli_inspect import diff_verb, explain_verb
-from cache_engine.cli_quarantine import quarantine_verb
-from cache_engine.cli_support import (
+from cache_engine.cli.support import (
     FAILED,
     SizedVerb,
     asked_choice,
@@ -34,6 +30,10 @@ from cache_engine.cli_support import (
     run,
     to_json,
 )
+from cache_engine.cli_bench import bench_kernels, kernel_bench_options
+from cache_engine.cli_evaluator import evaluate_verb, evaluations_verb
+from cache_engine.cli_inspect import diff_verb, explain_verb
+from cache_engine.cli_quarantine import quarantine_verb
 from cache_engine.cli_timings import timings_verb, tune_verb
 from cache_engine.cli_upkeep import clean_verb, export_verb, import_verb, sync_verb, verify_verb
 from cache_engine.cli_warm import warm_verb
