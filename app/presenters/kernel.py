@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from app.presenters.overview import EVENTS
 from app.presenters.shared import COLOURS, GREY, Row, Tile, moment, when
-from cache_engine import documents
+from cache_engine.cli import documents
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
 from cache_engine.insight.inspection import Inspection
 from cache_engine.model.architecture import runs_on
