@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from cache_engine import terminal
+from cache_engine.cli import terminal
 from cache_engine.cli.support import FAILED, Size, SizedVerb, emit, json_option, open_cache, printing
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError

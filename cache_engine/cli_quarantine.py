@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cache_engine import terminal
-from cache_engine.cli import documents
+from cache_engine.cli import documents, terminal
 from cache_engine.cli.support import emit, json_option, open_cache
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError

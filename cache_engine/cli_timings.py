@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from cache_engine import terminal
-from cache_engine.cli import documents
+from cache_engine.cli import documents, terminal
 from cache_engine.cli.support import (
     FAILED,
     SizedVerb,

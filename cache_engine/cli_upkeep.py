@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from cache_engine import terminal
-from cache_engine.cli import documents
+from cache_engine.cli import documents, terminal
 from cache_engine.cli.support import FAILED, emit, json_option, open_cache
 from cache_engine.config import Settings, parse_bytes
 from cache_engine.model.architecture import architecture

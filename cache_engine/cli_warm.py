@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cache_engine import terminal
 from cache_engine.catalogue import TOKENS
+from cache_engine.cli import terminal
 from cache_engine.cli.support import (
     FAILED,
     emit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cache_engine.terminal import LEFT, RIGHT, print_table
+from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.units import human_ms, printable
 
 if TYPE_CHECKING:

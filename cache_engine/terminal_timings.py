@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.model.measurement import Measurement
-from cache_engine.terminal import LEFT, RIGHT, print_table
 from cache_engine.units import counted, human_age, human_ms, printable
 
 
