@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from cache_engine import terminal_bench
 from cache_engine.assets import measurements_folder
-from cache_engine.cli import documents
+from cache_engine.cli import documents, terminal_bench
 from cache_engine.cli.support import FAILED, open_cache, printing, to_json
 from cache_engine.config import Settings
 
