@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from cache_engine import terminal_inspect
-from cache_engine.cli import documents
+from cache_engine.cli import documents, terminal_inspect
 from cache_engine.cli.support import (
     SizedVerb,
     asked_choice,

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from cache_engine import terminal_inspect
 from cache_engine._version import __version__
-from cache_engine.cli import documents, terminal
+from cache_engine.cli import documents, terminal, terminal_inspect
 from cache_engine.cli.support import (
     FAILED,
     SizedVerb,

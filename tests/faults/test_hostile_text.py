@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cache_engine import terminal_inspect
-from cache_engine.cli import documents, terminal
+from cache_engine.cli import documents, terminal, terminal_inspect
 from cache_engine.insight.comparison import compare, sass_difference
 from cache_engine.insight.inspection import inspect
 from cache_engine.mirror import queries
