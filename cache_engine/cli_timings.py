@@ -25,12 +25,12 @@ from cache_engine.cli.support import (
     shape_options,
     to_json,
 )
+from cache_engine.cli.terminal_timings import print_timings, print_tuning
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.key import check_prefix
 from cache_engine.model.measurement import Measurement
-from cache_engine.terminal_timings import print_timings, print_tuning
 from cache_engine.units import counted
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table, print_warnings, record_fields
+from cache_engine.cli.terminal_timings import print_timings
 from cache_engine.insight.comparison import Comparison, Nearest, change, in_words, shown
-from cache_engine.terminal_timings import print_timings
 from cache_engine.units import printable
 
 if TYPE_CHECKING:
