@@ -18,6 +18,7 @@ from cache_engine.cli import documents, terminal, terminal_inspect
 from cache_engine.cli.bench import bench_kernels, kernel_bench_options
 from cache_engine.cli.evaluator import evaluate_verb, evaluations_verb
 from cache_engine.cli.inspect import diff_verb, explain_verb
+from cache_engine.cli.quarantine import quarantine_verb
 from cache_engine.cli.support import (
     FAILED,
     SizedVerb,
@@ -33,7 +34,6 @@ from cache_engine.cli.support import (
     run,
     to_json,
 )
-from cache_engine.cli_quarantine import quarantine_verb
 from cache_engine.cli_timings import timings_verb, tune_verb
 from cache_engine.cli_upkeep import clean_verb, export_verb, import_verb, sync_verb, verify_verb
 from cache_engine.cli_warm import warm_verb
