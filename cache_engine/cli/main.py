@@ -34,7 +34,7 @@ from cache_engine.cli.support import (
     run,
     to_json,
 )
-from cache_engine.cli_timings import timings_verb, tune_verb
+from cache_engine.cli.timings import timings_verb, tune_verb
 from cache_engine.cli_upkeep import clean_verb, export_verb, import_verb, sync_verb, verify_verb
 from cache_engine.cli_warm import warm_verb
 from cache_engine.config import Settings
