@@ -35,7 +35,7 @@ from cache_engine.cli.support import (
     to_json,
 )
 from cache_engine.cli.timings import timings_verb, tune_verb
-from cache_engine.cli_upkeep import clean_verb, export_verb, import_verb, sync_verb, verify_verb
+from cache_engine.cli.upkeep import clean_verb, export_verb, import_verb, sync_verb, verify_verb
 from cache_engine.cli_warm import warm_verb
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
