@@ -36,7 +36,7 @@ from cache_engine.cli.support import (
 )
 from cache_engine.cli.timings import timings_verb, tune_verb
 from cache_engine.cli.upkeep import clean_verb, export_verb, import_verb, sync_verb, verify_verb
-from cache_engine.cli_warm import warm_verb
+from cache_engine.cli.warm import warm_verb
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE
