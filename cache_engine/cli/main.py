@@ -305,7 +305,7 @@ def dashboard_verb(settings: Settings, /, port: int, host: str, name: tuple[str,
     It answers at http://127.0.0.1:PORT, on this machine alone, unless --host says otherwise. Deleting and importing
     there then ask for the admin token (GEMM_CACHE_ADMIN_TOKEN) or a login, and are off without either.
     """
-    from cache_engine.dashboard import serve
+    from cache_engine.cli.dashboard import serve
 
     with open_cache(settings) as cache:
         root = cache.layout.root
