@@ -232,7 +232,7 @@ def stats_verb(settings: Settings, /, by_arch: bool, as_json: bool) -> None:
 @click.pass_obj
 def doctor_verb(settings: Settings, /, as_json: bool) -> None:
     """Check what this machine has and what it lacks."""
-    from cache_engine.doctor import PROBLEM, examine
+    from cache_engine.cli.doctor import PROBLEM, examine
 
     checks = examine(settings)
     in_force = documents.settings_in_force(settings)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from cache_engine.bench.results import Line, Result, Size
-    from cache_engine.doctor import Check
+    from cache_engine.cli.doctor import Check
     from cache_engine.engine.cache import CompiledKernel
 
 Document = Mapping[str, Any]
