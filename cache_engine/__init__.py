@@ -10,27 +10,30 @@
 
 On a GPU, ``matmul(a, b)`` multiplies arrays of CuPy, PyTorch and others with such kernels.
 
-The rooms, each importing only from those below it:
+The rooms, top to bottom; each imports only from those below it:
 
-- ``cli`` — the ``gemm-cache`` command, a function per verb
-- ``multiplication`` — ``matmul``, from arrays on a GPU to their product
-- ``operator`` — one kind of GEMM, with its switches
-- ``tuning`` — timing configs against each other
-- ``warm`` · ``explanation`` · ``coverage`` · ``toolchains`` — getting many kernels at once, why a lookup misses, what a
-  model asks for, and what is stale
-- ``engine`` — ``Cache.get_or_compile``, on one page; where all rooms meet
-- ``view`` — looking into a store, and keeping it in order
-- ``selection`` — from a problem to its key, and from there to an artifact
-- ``history`` — which configs were measured as fastest
-- ``comparison`` · ``inspection`` — two kernels side by side, and all that can be told of one without running it
-- ``tiers`` · ``housekeeping`` · ``integrity`` · ``transfer`` · ``mirror`` · ``jobs`` — lookups, cleaning, checking,
-  packs, DuckDB, long work
-- ``store`` — entries on disk and in memory, their bytes, locks, journal and timings
-- ``kernels`` · ``compilers`` · ``device`` — source and configs, compiling and disassembling, launching and timing
-- ``evaluator`` — how long a GEMM would take on an accelerator, by arithmetic alone
-- ``policy`` · ``stats`` · ``stages`` — what to evict, what has happened, how long it took; pure
-- ``model`` — values: problem, config, architecture, occupancy, key, artifact, record, measurement
-- ``config`` · ``errors`` — settings, and everything that is raised
+- ``cli`` -- the ``gemm-cache`` command: ``main``, a file for each group of verbs, what they print
+- ``bench`` -- benchmarks, each measured side by side with something known
+- ``batch`` -- many kernels at once and long work: ``warm``, ``tuning``, ``jobs``, ``sample``
+- ``insight`` -- what is known without running anything: ``inspection``, ``comparison``, ``explanation`` of misses,
+  ``coverage`` of a model, ``toolchains`` that are stale
+- ``engine`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``selection`` of a config, ``history`` of timings,
+  ``tiers``, ``stages``, ``operator``, ``matmul``, ``debug_dump``
+- ``upkeep`` -- a store in order: ``plan`` and ``cleaning``, ``integrity``, ``quarantine``, ``packs`` (import and
+  export), ``leftovers``, ``admission``
+- ``mirror`` -- the DuckDB copy of a store; ``queries`` and ``evaluation_queries`` have all SQL of the pages
+- ``evaluations`` -- stored results of the evaluator
+- ``catalogue`` -- GEMM shapes of public models
+- ``store`` -- entries on disk and in memory: ``layout`` of paths, ``codec``, ``publish``, ``lock``, ``journal``,
+  ``pack``, ``results``, ``timings``
+- ``kernels`` -- families, configs and their ranking (``select``), source from templates
+- ``compilers`` -- NVRTC, NVCC, Triton; disassembling
+- ``device`` -- the only room that touches a GPU: launching, timing, memory
+- ``evaluator`` -- how long a GEMM takes on an accelerator, by arithmetic alone
+- ``assets`` · ``units`` -- files that travel with the package; numbers as people read them
+- ``model`` -- values: problem, config, architecture, key, artifact, record, measurement, event
+- ``config`` -- settings and environment variables
+- ``errors`` · ``process`` · ``_version`` -- everything that is raised; forks and the end of a process; the version
 """
 
 from typing import TYPE_CHECKING, Any
@@ -67,9 +70,9 @@ _OPERATOR = frozenset({"GemmOperator", "switches"})
 def __getattr__(name: str) -> Any:
     """Imports the engine when it is first asked for: describing problems should cost next to nothing."""
     if name in _ENGINE:
-        from cache_engine.engine import cache as engine
+        from cache_engine.engine import cache
 
-        return getattr(engine, name)
+        return getattr(cache, name)
     if name in _OPERATOR:
         from cache_engine.engine import operator
 

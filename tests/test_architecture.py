@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,18 @@ def test_every_module_is_in_the_layers() -> None:
         if path.stem != "__init__" and (path.suffix == ".py" or (path / "__init__.py").exists())
     }
     assert there - placed == set()
+
+
+def test_the_map_names_every_room() -> None:
+    import cache_engine
+
+    named = set(re.findall(r"``(\w+)``", (cache_engine.__doc__ or "").partition("The rooms")[2]))
+    rooms = {
+        path.stem
+        for path in (ROOT / "cache_engine").iterdir()
+        if path.stem not in {"__init__", "__main__"} and (path.suffix == ".py" or (path / "__init__.py").exists())
+    }
+    assert rooms - named == set()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from cache_engine.cli.support import (
     problem_options,
 )
 from cache_engine.config import Settings
-from cache_engine.insight.inspection import inspect
+from cache_engine.insight.inspection import inspect, inspect_kernel
 
 
 @click.command("diff")
@@ -38,7 +38,7 @@ def diff_verb(settings: Settings, /, first: str, second: str, with_sass: bool, a
             code = sass_difference(one, texts[0], other, texts[1])
             comparison = compare(inspect(one, texts[0]), inspect(other, texts[1]))
         else:
-            comparison = compare(cache.inspect(one), cache.inspect(other))
+            comparison = compare(inspect_kernel(cache, one), inspect_kernel(cache, other))
     document = documents.difference(one, other, comparison, code)
     emit(document, as_json, lambda: terminal_inspect.print_difference(one, other, comparison, code))
 

@@ -197,6 +197,8 @@ def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) ->
 @click.pass_obj
 def show_verb(settings: Settings, /, key: str, part: str | None, cubin: Path | None, as_json: bool) -> None:
     """Show one kernel; KEY may be shortened to its first digits."""
+    from cache_engine.insight.inspection import inspect_kernel
+
     with open_cache(settings, create=False) as cache:
         record = cache.find(key)
         if cubin is not None:
@@ -205,7 +207,7 @@ def show_verb(settings: Settings, /, key: str, part: str | None, cubin: Path | N
             text = cache.text(record, part)
             emit({"key": record.key, part: text}, as_json, lambda: print(printable(text, keep="\n\t")))
         elif cubin is None or as_json:
-            inspection, timings = cache.inspect(record), cache.timings.of_key(record.key)
+            inspection, timings = inspect_kernel(cache, record), cache.timings.of_key(record.key)
             document = documents.record(record, inspection, timings)
             emit(document, as_json, lambda: terminal_inspect.print_inspection(inspection, timings))
 

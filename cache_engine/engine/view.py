@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.config import Settings
-from cache_engine.errors import GemmCacheError, KeyNotFound, StoreUnusable
+from cache_engine.errors import KeyNotFound, StoreUnusable
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import Statistics
 from cache_engine.model.key import check_prefix
@@ -27,7 +27,6 @@ from cache_engine.upkeep.plan import EvictionPlan, Limits
 
 if TYPE_CHECKING:
     from cache_engine.evaluations import Evaluations
-    from cache_engine.insight.inspection import Inspection
     from cache_engine.mirror.sync import Mirror
     from cache_engine.upkeep.integrity import Finding
     from cache_engine.upkeep.packs import Exported, Imported
@@ -125,15 +124,6 @@ class StoreView:
 
             return sass(self.store.section(record, CUBIN))
         return self.store.section(record, part).decode("utf-8", "replace")
-
-    def inspect(self, record: Record) -> Inspection:
-        """What can be told of a kernel without running it. Takes as long as disassembling: half a second."""
-        from cache_engine.insight.inspection import inspect
-
-        try:
-            return inspect(record, self.text(record, "sass"))
-        except GemmCacheError as error:  # no disassembler, or damaged code: the rest can still be told
-            return inspect(record, None, str(error))
 
     def search(self, text: str, limit: int = 50) -> list[dict[str, Any]]:
         """Rows of entries whose name, key, target or family holds every word of ``text``, the latest used first.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
-from cache_engine.errors import InvalidProblem
+from cache_engine.errors import GemmCacheError, InvalidProblem
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.model.occupancy import Occupancy, occupancy
+
+if TYPE_CHECKING:
+    from cache_engine.engine.cache import Cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,14 @@ class Inspection:
     instructions: InstructionMix | None
     occupancy: Occupancy | None
     notes: tuple[str, ...] = ()
+
+
+def inspect_kernel(cache: Cache, record: Record) -> Inspection:
+    """What is known of a kernel in a store without running it. Takes as long as disassembling: half a second."""
+    try:
+        return inspect(record, cache.text(record, "sass"))
+    except GemmCacheError as error:  # no disassembler, or damaged code: the rest is still known
+        return inspect(record, None, str(error))
 
 
 def inspect(record: Record, sass: str | None, trouble: str = "") -> Inspection:

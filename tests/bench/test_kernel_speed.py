@@ -18,8 +18,8 @@ from cache_engine.engine.cache import Cache
 from cache_engine.errors import UsageError
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem
+from tests.cli.test_cli import run
 from tests.helpers import require_triton
-from tests.test_cli import run
 
 DEVICE = DeviceFingerprint("A GPU-8 of 80GB", "sm_90", 4, 2**30, 2**20, 1_000_000, "13.0")
 RUN = Run("gemm-cache bench kernels", "2026-11-21T00:00:00+00:00", DEVICE, "580.1", {"CuPy": "14.2.0"})

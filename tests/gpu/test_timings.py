@@ -52,7 +52,7 @@ def test_tuning_measures_every_config_and_the_fastest_serves(cache: Cache) -> No
 def test_time_and_tune_on_the_command_line_keep_what_they_measure(tmp_path: Path) -> None:
     pytest.importorskip("click")
     pytest.importorskip("rich")
-    from tests.test_cli import document
+    from tests.cli.test_cli import document
 
     store = tmp_path / "store"
     timed = document("time", "64", "1024", "2048", store=store)

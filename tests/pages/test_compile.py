@@ -18,10 +18,10 @@ from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, 
 from cache_engine.compilers import COMPILERS
 from cache_engine.device.probe import local_arch
 from cache_engine.errors import CompilerMissing
+from tests.engine.test_debug_dump import ASKED, broken
 from tests.helpers import make_store
 from tests.pages.opening import Open, sound
 from tests.pages.test_all_pages import HOSTILE
-from tests.test_debug_dump import ASKED, broken
 
 
 def _job_of(app: AppTest) -> str:

@@ -15,8 +15,8 @@ from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import SECTIONS, Artifact, Blob, Record
 from cache_engine.model.key import CacheKey, Components, key_of
 from cache_engine.store.disk import DiskStore
+from tests.cli.test_cli import document, run
 from tests.helpers import blob_file, make_store
-from tests.test_cli import document, run
 
 
 def _keys(store: Path) -> dict[tuple[str, str], str]:

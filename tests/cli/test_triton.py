@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_cli import document, run
 from tests.helpers import require_triton
-from tests.test_cli import document, run
 
 SHAPE = ("64", "128", "96", "--arch", "sm_90")
 

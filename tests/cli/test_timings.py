@@ -17,8 +17,8 @@ from cache_engine.engine.cache import open_cache
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from tests.cli.test_cli import document, run
 from tests.helpers import INVENTED_GPU, invented_timing
-from tests.test_cli import document, run
 
 SHAPE = ("16", "64", "96", "--dtype", "fp16", "--arch", "sm_90")
 CONFIG = KernelConfig(64, 64, 32, 2, 2, 3)

@@ -18,7 +18,7 @@ from cache_engine.compilers import COMPILERS, inspect
 from cache_engine.engine.cache import Cache
 from cache_engine.errors import CompilerMissing, NotHereError, ToolMissing, UsageError
 from cache_engine.model.gemm import DType, GemmProblem
-from tests.test_cli import document, run
+from tests.cli.test_cli import document, run
 
 SMALL = "n,k\n64,32\n72,32\n80,32\n"
 

@@ -32,8 +32,8 @@ from cache_engine.batch.jobs import (
 )
 from cache_engine.errors import StoreError, TooManyJobs
 from cache_engine.store.disk import open_store
-from tests.test_cli import document, run
-from tests.test_debug_dump import ASKED, broken
+from tests.cli.test_cli import document, run
+from tests.engine.test_debug_dump import ASKED, broken
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cache_engine.evaluator.hardware import PRESETS
-from tests.test_cli import document, run
+from tests.cli.test_cli import document, run
 
 SHAPE = ("evaluate", 64, 2112, 7168)
 CHIP = ("--chip", "SG2262")

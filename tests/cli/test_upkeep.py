@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_cli import SHAPE, document, run
 from tests.helpers import blob_file, make_store
-from tests.test_cli import SHAPE, document, run
 
 
 def test_a_pack_goes_out_and_in_again_and_serves_as_it_is(compiled_store: Path, tmp_path: Path) -> None:

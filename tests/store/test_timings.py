@@ -210,7 +210,7 @@ def test_8_processes_with_60_timings_each_lose_nothing(store: DiskStore) -> None
 
 def test_a_killed_writer_loses_nothing_that_was_kept(store: DiskStore) -> None:
     code = (
-        "import sys\nfrom tests.timings.test_storing import *\nresults._FOLD_BYTES = 5000\n"
+        "import sys\nfrom tests.store.test_timings import *\nresults._FOLD_BYTES = 5000\n"
         "kept = Timings(open_store(Path(sys.argv[1])), durable=False)\n"
         "for number in range(1, 10**6):\n"
         "    kept.add([invented_timing(PROBLEM, CONFIG, float(number))])\n    print(number, flush=True)\n"
