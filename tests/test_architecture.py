@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -102,3 +103,26 @@ def test_nothing_names_the_workplace_or_an_address_to_install_from() -> None:
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
         assert not [mark for mark in marks if mark in text], name
+
+
+def test_each_promise_of_the_docs_names_tests_that_are_run(request: pytest.FixtureRequest) -> None:
+    """A test named in the table of docs/reliability.md is found by pytest, and no mark takes it out of every run."""
+    text = (ROOT / "docs" / "reliability.md").read_text().partition("## Promises")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 20
+    for promise, tests in rows:
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", tests)
+        assert named, f"this promise names no test: {promise}"
+        assert len(named) == tests.count("`") // 2, tests
+        for file, name in named:
+            assert name in _collected(request.session, ROOT / "tests" / file), f"{file}::{name} of: {promise}"
+
+
+@functools.cache
+def _collected(session: pytest.Session, path: Path) -> frozenset[str]:
+    """The tests that ``make test`` or ``make soak`` runs of a file, by the names of their functions."""
+    found = pytest.Module.from_parent(session, path=path).collect() if path.exists() else ()
+    tests = (item for item in found if isinstance(item, pytest.Function))
+    return frozenset(
+        item.originalname for item in tests if not {"skip", "gpu"} & {mark.name for mark in item.iter_markers()}
+    )
