@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from operator import attrgetter
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
@@ -13,8 +16,13 @@ from cache_engine.batch.jobs import Jobs
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import GemmCacheError, MirrorError
 from cache_engine.insight.inspection import Inspection, inspect
-from cache_engine.mirror import evaluation_queries, queries
 from cache_engine.model.artifact import Record
+
+if TYPE_CHECKING:
+    from cache_engine.mirror import Connection
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _OLD_ANSWERS = "old answers"
 _MOST_ANSWERS = 256
@@ -32,18 +40,20 @@ def jobs() -> Jobs:
     return Jobs(cache().layout)
 
 
-def ask(question: str, *arguments: Any, **options: Any) -> Any:
-    """The answer of one of ``mirror.queries``, after taking over what is new in the store.
+def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+    """The answer to one of ``mirror.queries`` or ``mirror.evaluation_queries``, with the mirror brought up to date.
 
-    Answers are kept until the mirror changes, so a page that is drawn again costs no query. When the mirror cannot be
-    read just now, the last answer is given again; ``age_of_answers`` tells.
+    Answers are cached until the mirror changes, so a page that is drawn again costs no query. When the mirror cannot be
+    read, the last answer is given again; ``age_of_answers`` says how old it is.
 
     Raises:
         MirrorError: when the mirror cannot be read, and never could.
     """
-    asked = (question, repr(arguments), repr(options))
+    asked = (question.__name__, repr(arguments), repr(options))
+    answer: _T
     if _OLD_ANSWERS in st.session_state and asked in _last_answers():
-        return _last_answers()[asked][0]  # one wait a page is enough
+        answer = _last_answers()[asked][0]  # one wait a page is enough
+        return answer
     try:
         generation = cache().mirror.sync().generation
         answer = _answer(str(cache().layout.root), generation, question, arguments, options)
@@ -70,11 +80,9 @@ def _last_answers() -> dict[tuple[str, str, str], tuple[Any, float]]:
     return {}
 
 
-@st.cache_data(show_spinner=False, max_entries=256)
-def _answer(store: str, generation: int, question: str, arguments: Any, options: Any) -> Any:  # noqa: ARG001
-    with cache().mirror.read() as connection:
-        asked = getattr(queries, question, None) or getattr(evaluation_queries, question)
-        return asked(connection, *arguments, **options)
+@st.cache_data(show_spinner=False, max_entries=256, hash_funcs={FunctionType: attrgetter("__qualname__")})
+def _answer(store: str, generation: int, question: Callable[..., Any], arguments: Any, options: Any) -> Any:  # noqa: ARG001
+    return cache().mirror.query(question, *arguments, **options)
 
 
 @st.cache_data(show_spinner=False, ttl=60)

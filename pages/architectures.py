@@ -28,6 +28,7 @@ from cache_engine.device.probe import local_arch
 from cache_engine.errors import GemmCacheError, StoreError
 from cache_engine.insight.coverage import Cell, coverage
 from cache_engine.insight.toolchains import made_by_toolchain
+from cache_engine.mirror import queries
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import INPUT_DTYPES, DType
 from cache_engine.units import counted
@@ -41,13 +42,13 @@ AGE = st.column_config.DatetimeColumn(format="distance")
 
 st.title("Architectures")
 cache, zone = context.cache(), context.timezone()
-rows = context.ask("architectures")
+rows = context.ask(queries.architectures)
 
 
 def targets() -> None:
     """Figures, and the table behind them."""
     upper = st.columns(2)
-    upper[0].plotly_chart(entries_figure(context.ask("architecture_families")), key="entries")
+    upper[0].plotly_chart(entries_figure(context.ask(queries.architecture_families)), key="entries")
     upper[1].plotly_chart(compile_time_figure(rows), key="compile-time")
     lower = st.columns(2)
     lower[0].plotly_chart(stored_bytes_figure(rows), key="stored")
@@ -75,7 +76,7 @@ def targets() -> None:
 def toolchains() -> None:
     """What made the kernels."""
     st.subheader("Toolchains")
-    found = made_by_toolchain(cache, context.ask("made_with"))
+    found = made_by_toolchain(cache, context.ask(queries.made_with))
     st.text(stale_words(found, zone))
     columns = {"List": LINK, "On disk": KIB, "Compiling took": SECONDS, "First made": AGE, "Last made": AGE}
     st.dataframe(toolchain_table(found, zone), hide_index=True, column_config=columns, key="toolchains")
@@ -104,7 +105,7 @@ def covered() -> None:
     except GemmCacheError as error:
         widgets.problem("What this model asks for cannot be told.", str(error))
         return
-    cached = context.ask("names", [kernel.key for row in cells for cell in row for kernel in cell.kernels])
+    cached = context.ask(queries.names, [kernel.key for row in cells for cell in row for kernel in cell.kernels])
     st.text(covered_words(cells, cached))
     colours = cell_colours(cells, cached)
     chips = st.column_config.MultiselectColumn(options=list(colours), color=list(colours.values()))

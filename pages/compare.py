@@ -10,6 +10,7 @@ from app.presenters.kernels import kernel_filter
 from app.presenters.speed import MODEL, speed_pairs
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight.comparison import compare, sass_difference
+from cache_engine.mirror import queries
 from cache_engine.model.artifact import Record
 
 SHOWN = 20
@@ -43,7 +44,7 @@ def picker() -> None:
         "Pick it from the list", key="pick", type="search", live=True, max_chars=200, placeholder="sm_90 bf16 4096x7168"
     )
     wanted = kernel_filter(text, {})
-    rows = context.ask("kernels", wanted, sort="last used", descending=True, limit=SHOWN, offset=0)
+    rows = context.ask(queries.kernels, wanted, sort="last used", descending=True, limit=SHOWN, offset=0)
     if rows:
         st.caption(f"The {SHOWN} used last of those that match. The digits of a key put it into the empty field.")
         widgets.kernel_list(rows, key="to pick from", opens=False)
@@ -55,7 +56,8 @@ def picker() -> None:
 
 def times(first: Record, second: Record, heads: tuple[str, str]) -> None:
     """What was measured of the two, and what is predicted."""
-    pairs = speed_pairs(first, second, (context.ask("timings", first.key), context.ask("timings", second.key)))
+    measured = context.ask(queries.timings, first.key), context.ask(queries.timings, second.key)
+    pairs = speed_pairs(first, second, measured)
     st.subheader("Speed")
     if not pairs:
         st.caption("Nothing was measured, and the model of GPUs does not apply to these kernels.")

@@ -33,6 +33,7 @@ from app.presenters.validation import Validation, validation_figure, validation_
 from cache_engine.catalogue import model_shapes
 from cache_engine.errors import GemmCacheError, InvalidHardware, MirrorError
 from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem
+from cache_engine.mirror import evaluation_queries
 from cache_engine.mirror.evaluation_queries import EVALUATION_SORTS, EvaluationFilter
 
 ONE, MODEL, MEASURED, KEPT = "One shape", "A model's shapes", "Measured latencies", "Kept results"
@@ -207,7 +208,7 @@ def what_is_kept() -> None:
     """Accelerators with results, their interchange files, and the results page by page."""
     kept.flush()
     try:
-        chips = context.ask("accelerators")
+        chips = context.ask(evaluation_queries.accelerators)
     except MirrorError as error:
         widgets.problem("The list of kept results cannot be read just now.", str(error))
         chips = [{"fingerprint": fingerprint, "chip": "", "error": ""} for fingerprint in kept.fingerprints()]
@@ -250,7 +251,7 @@ def list_results(chips: dict[str, str]) -> None:
     ascending = order.toggle("Ascending", key="e_asc", **bound)
     left, right = st.columns(2)
     of = left.multiselect("Chips", list(chips), key="e_of", **bound)
-    dtypes = right.multiselect("Dtypes", context.ask("evaluation_dtypes"), key="e_dtypes", **bound)
+    dtypes = right.multiselect("Dtypes", context.ask(evaluation_queries.evaluation_dtypes), key="e_dtypes", **bound)
     wanted = EvaluationFilter(text or "", tuple(chips[name] for name in of), tuple(dtypes))
 
     # A page number of another list would show the wrong part of this one, or none.
@@ -258,14 +259,16 @@ def list_results(chips: dict[str, str]) -> None:
     if st.session_state.get("e_listed", listed) != listed:
         st.session_state["e_page"] = 1
     st.session_state["e_listed"] = listed
-    total = context.ask("count_evaluations", wanted)
+    total = context.ask(evaluation_queries.count_evaluations, wanted)
     pages = max(1, -(-total // PAGE_ROWS))
     if st.session_state.get("e_page", 1) > pages:
         st.session_state["e_page"] = pages
     caption, turning = st.columns([3, 2], vertical_alignment="center")
     number = turning.pagination(pages, key="e_page", **bound) if pages > 1 else 1
     offset = (number - 1) * PAGE_ROWS
-    rows = context.ask("evaluations", wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=offset)
+    rows = context.ask(
+        evaluation_queries.evaluations, wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=offset
+    )
     if not rows:
         st.info("No result matches. Take a word or a filter away.")
         return

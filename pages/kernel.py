@@ -26,6 +26,7 @@ from app.presenters.kernel import (
 from app.presenters.speed import MODEL, prediction_table, predictions, speed_figure, timing_table
 from app.presenters.tiles import level_table, tile_figure
 from cache_engine.errors import GemmCacheError
+from cache_engine.mirror import queries
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.gemm import MAX_DIMENSION
 
@@ -40,7 +41,7 @@ PLAIN = {"displayModeBar": False}
 def summary(record: Record) -> None:
     """The numbers, what the kernel was made for and how it works, and what code and resources mean for running it."""
     inspection = context.inspection(record)
-    widgets.tiles(kernel_tiles(inspection, context.ask("kernel", record.key)))
+    widgets.tiles(kernel_tiles(inspection, context.ask(queries.kernel, record.key)))
     for note in inspection.notes:
         st.text(note)
     left, right = st.columns(2)
@@ -132,7 +133,7 @@ def codes(record: Record) -> None:
 
 def speed(record: Record) -> None:
     """What was measured, and what is predicted."""
-    timings = context.ask("timings", record.key)
+    timings = context.ask(queries.timings, record.key)
     st.subheader("Measured")
     if timings:
         columns = dict.fromkeys(("Median, µs", "10th percentile, µs", "90th percentile, µs", "cuBLAS, µs"), TIME)
@@ -159,8 +160,8 @@ def speed(record: Record) -> None:
 
 def history(record: Record) -> None:
     """By whom it was made, what happened to it since, and how often it was hit."""
-    row = context.ask("kernel", record.key)
-    events, timings = context.ask("events_of", record.key), context.ask("timings", record.key)
+    row = context.ask(queries.kernel, record.key)
+    events, timings = context.ask(queries.events_of, record.key), context.ask(queries.timings, record.key)
     left, right = st.columns([3, 1])
     shown = history_table(record, events, timings, context.timezone())
     left.dataframe(shown, hide_index=True, height="content", key="history")

@@ -49,7 +49,7 @@ def actions(picked: tuple[str, ...]) -> None:
         st.markdown(f"**{counted(len(picked), 'kernel')} selected**", width="content")
         if len(picked) == 2:
             widgets.compare_link("Compare", *picked)
-        data = partial(pack_file, cache.store, picked)
+        data = partial(pack_file, cache, picked)
         st.download_button("Export pack", data, "kernels.gemmpack", icon=":material/archive:", on_click="ignore")
         if len(picked) <= MOST_IN_A_LINK:
             keys = {"keys": ",".join(picked)}
@@ -87,7 +87,7 @@ order.toggle("Ascending", key="asc", on_change=chosen_now, args=("asc",))
 again.button("Refresh", icon=":material/refresh:", shortcut="U", help="Looks at the store as it is now.")
 
 wanted = kernel_filter(text or "", chosen)
-counts = context.ask("facet_counts", wanted)
+counts = context.ask(queries.facet_counts, wanted)
 for column, (facet, label) in zip(st.columns(len(chosen)), FACET_LABELS.items(), strict=True):
     called = facet_choices(counts.values[facet], chosen[facet])
     column.multiselect(
@@ -102,7 +102,7 @@ if pages > 1:
     st.session_state["page"] = number
     turning.pagination(pages, key="page", on_change=chosen_now, args=("page",))
 offset = (number - 1) * PAGE_ROWS
-rows = context.ask("kernels", wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=offset)
+rows = context.ask(queries.kernels, wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=offset)
 
 widgets.remember_results()
 if rows:

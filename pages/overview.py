@@ -23,6 +23,7 @@ from app.presenters.overview import (
 from app.presenters.toolchains import stale_words, toolchain_table
 from cache_engine.device.probe import gpu
 from cache_engine.insight.toolchains import STALE, made_by_toolchain
+from cache_engine.mirror import queries
 from cache_engine.model.events import HOUR_S
 
 ICONS = {FINE: "check_circle", LOOK: "visibility", TROUBLE: "warning", PLAIN: "do_not_disturb_on"}
@@ -35,13 +36,13 @@ SECONDS = st.column_config.NumberColumn(format="%.2f s")
 st.title("Overview")
 cache, now, zone = context.cache(), time.time(), context.timezone()
 st.text(f"Store: {cache.layout.root}")
-row = context.ask("overview")
-events = context.ask("events", limit=500)
+row = context.ask(queries.overview)
+events = context.ask(queries.events, limit=500)
 
 
 def checked() -> None:
     """The store's health, a card for each side of it."""
-    lately = context.ask("history", HOUR_S, since=(int(now) - LATELY_S) // HOUR_S * HOUR_S)
+    lately = context.ask(queries.history, HOUR_S, since=(int(now) - LATELY_S) // HOUR_S * HOUR_S)
     checks = [*health(row, lately, events, now), gpu_check(gpu())]
     for first in range(0, len(checks), CHECKS_A_ROW):
         for column, check in zip(st.columns(CHECKS_A_ROW), checks[first : first + CHECKS_A_ROW], strict=False):
@@ -80,7 +81,7 @@ def over_time() -> None:
         "How far back", list(SPANS), default="7 days", required=True, key="span", bind="query-params"
     )
     span = SPANS[str(name)]
-    rows = context.ask("history", span.step_s, since=span.since(now))
+    rows = context.ask(queries.history, span.step_s, since=span.since(now))
     if not rows:
         st.info("Nothing was looked up or compiled in this time.", icon=":material/schedule:")
         return
@@ -95,7 +96,7 @@ def over_time() -> None:
 def toolchains() -> None:
     """What the kernels were made with, and what of it is stale."""
     st.subheader("Toolchains")
-    found = made_by_toolchain(cache, context.ask("made_with"))
+    found = made_by_toolchain(cache, context.ask(queries.made_with))
     st.text(stale_words(found, zone))
     st.dataframe(
         toolchain_table(found, zone),
@@ -115,7 +116,7 @@ def toolchains() -> None:
 
 def activity() -> None:
     """The busiest kernels, and what happened last."""
-    busiest = context.ask("busiest", limit=10)
+    busiest = context.ask(queries.busiest, limit=10)
     st.subheader("Busiest kernels")
     if busiest:
         widgets.kernel_list(busiest, key="busiest")

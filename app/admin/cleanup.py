@@ -23,7 +23,6 @@ from cache_engine.errors import GemmCacheError, MirrorError
 from cache_engine.mirror import queries
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.units import counted, human_bytes
-from cache_engine.upkeep import cleaning as housekeeping
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
 from cache_engine.upkeep.plan import EvictionPlan, Limits
 
@@ -121,7 +120,7 @@ def _chosen_rule(rules: list[str], default: str) -> str:
 def _targets() -> list[str]:
     """Targets there are kernels of; all that are known where the mirror cannot tell."""
     try:
-        found: list[str] = context.ask("facets")["arch"]
+        found: list[str] = context.ask(queries.facets)["arch"]
     except MirrorError:
         return list(ARCHITECTURES)
     return found
@@ -143,11 +142,8 @@ def _preview(limits: Limits) -> Preview:
 
 def _by_arch(plan: EvictionPlan) -> list[Row]:
     """What would go, by target; nothing where the mirror cannot tell."""
-    mirror = context.cache().mirror
     try:
-        mirror.sync()
-        with mirror.read() as connection:
-            return queries.sums_by_arch(connection, [victim.key for victim in plan.victims])
+        return context.cache().query(queries.sums_by_arch, [victim.key for victim in plan.victims])
     except MirrorError:
         return []
 
@@ -164,7 +160,7 @@ def _draw_plan(preview: Preview) -> None:
             st.dataframe(table, hide_index=True, column_config={"On disk": _SIZE}, key="victims-by-arch-table")
     offset = widgets.paging(len(victims), SHOWN, key="victims-page")
     page = victims[offset : offset + SHOWN]
-    names = context.ask("names", [victim.key for victim in page])
+    names = context.ask(queries.names, [victim.key for victim in page])
     st.dataframe(
         victim_table(page, names, context.timezone()),
         hide_index=True,
@@ -189,7 +185,7 @@ def _evict(plan: EvictionPlan) -> None:
     def apply(by: str) -> Cleaned:
         # Whatever becomes of it, also if the reader goes elsewhere meanwhile: the plan is no longer what is there.
         del st.session_state[_PLANNED]
-        return housekeeping.apply(cache.store, cache.journal, plan, evicted, by=by)
+        return cache.evict(plan, by=by, on_progress=evicted)
 
     cleaned = guard.act("Cleaning stopped.", apply)
     bar.empty()

@@ -9,8 +9,6 @@ import streamlit as st
 from app import context, guard, widgets
 from app.presenters.admin import repair_files, repair_line, repair_table
 from cache_engine.units import counted
-from cache_engine.upkeep import cleaning as housekeeping
-from cache_engine.upkeep import integrity
 from cache_engine.upkeep.integrity import RepairAct
 
 SHOWN = 50
@@ -59,9 +57,7 @@ def _draw_repair(acts: list[RepairAct], permitted: bool) -> None:
     if st.button(label, icon=":material/healing:", disabled=not (permitted and agreed)):
         cache = context.cache()
         findings = [act.finding for act in acts]
-        done = guard.act(
-            "Repairing stopped.", lambda by: len(integrity.repair(cache.store, cache.journal, findings, by=by))
-        )
+        done = guard.act("Repairing stopped.", lambda by: len(cache.repair(findings, by=by)))
         if done is None:
             return
         st.session_state[_REPAIRED] = done
@@ -72,7 +68,7 @@ def _draw_repair(acts: list[RepairAct], permitted: bool) -> None:
 def _check(share: float) -> None:
     """Checks the store, with progress, and keeps what it found and what repair would do."""
     cache = context.cache()
-    total, numbers, read = max(1, round(housekeeping.count(cache.layout)[0] * share)), count_from(1), 0
+    total, numbers, read = max(1, round(cache.count()[0] * share)), count_from(1), 0
     bar = st.progress(0.0, "Checking…")
 
     def checked() -> None:
@@ -80,9 +76,9 @@ def _check(share: float) -> None:
         read = next(numbers)
         bar.progress(min(1.0, read / total), f"Checking… {read:,} of about {total:,}")
 
-    findings = list(integrity.check(cache.store, checked, share=share, trust=cache.settings.trust_store))
+    findings = list(cache.check(share=share, on_entry=checked))
     bar.empty()
-    st.session_state[_ACTS] = integrity.plan_repair(cache.store, findings)
+    st.session_state[_ACTS] = cache.plan_repair(findings)
     sample = "" if share == 1 else f", a sample of about {share:.0%}"
     st.session_state[_HOW] = f"{counted(read, 'kernel')} read{sample}."
     st.session_state["findings-page"] = 1

@@ -13,11 +13,12 @@ from app import context, guard, widgets
 from app.presenters.admin import arch_figure, arch_table, asked_keys, incoming_sums, incoming_table, safe_name
 from app.presenters.shared import Row
 from cache_engine.errors import GemmCacheError, UsageError
+from cache_engine.mirror import queries
 from cache_engine.mirror.queries import KernelFilter
 from cache_engine.model.artifact import Record
 from cache_engine.store.pack import SUFFIX, Pack
 from cache_engine.units import counted, human_bytes
-from cache_engine.upkeep.packs import Exported, Imported, Incoming, export_pack, import_pack, look_into
+from cache_engine.upkeep.packs import Exported, Imported, Incoming
 
 MOST_BYTES = 64 * 1024**2
 """What goes through the browser, out or in: it is held in memory. Larger packs are for the command line."""
@@ -50,7 +51,7 @@ def _draw_export() -> None:
     if keys:
         st.caption(f"Only the {counted(len(keys), 'kernel')} named in the address.")
     else:
-        archs = st.multiselect("Targets", context.ask("facets")["arch"], key="export-archs", placeholder="All")
+        archs = st.multiselect("Targets", context.ask(queries.facets)["arch"], key="export-archs", placeholder="All")
     wanted = (keys, tuple(archs))
     if st.button("Prepare the pack", icon=":material/inventory_2:"):
         try:
@@ -94,16 +95,15 @@ def _make(keys: frozenset[str], archs: list[str]) -> Made:
     with tempfile.TemporaryDirectory(prefix="gemm-cache-") as folder, st.spinner("Checking and packing…"):
         path = Path(folder) / f"kernels{SUFFIX}"
         named = [key for key in cache.store.keys() if key in keys] if keys else None  # noqa: SIM118
-        exported = export_pack(cache.store, path, chosen, keys=named)
+        exported = cache.export(path, wanted=chosen, keys=named)
         return Made((keys, tuple(archs)), path.read_bytes(), exported)
 
 
 def _expected(keys: frozenset[str], archs: list[str]) -> list[Row]:
     """What would go into the pack, by target."""
-    rows: list[Row] = (
-        context.ask("sums_by_arch", sorted(keys)) if keys else context.ask("sizes_of", KernelFilter(archs=tuple(archs)))
-    )
-    return rows
+    if keys:
+        return context.ask(queries.sums_by_arch, sorted(keys))
+    return context.ask(queries.sizes_of, KernelFilter(archs=tuple(archs)))
 
 
 def _draw_import(permitted: bool) -> None:
@@ -158,7 +158,7 @@ def _looked_into(uploaded: UploadedFile) -> list[Incoming]:
     if st.session_state.get(_SEEN, ("", None))[0] != uploaded.file_id:
         with tempfile.TemporaryDirectory(prefix="gemm-cache-") as folder, st.spinner("Checking every byte…"):
             pack = _opened(uploaded, Path(folder))
-            st.session_state[_SEEN] = (uploaded.file_id, list(look_into(context.cache().store, pack)))
+            st.session_state[_SEEN] = (uploaded.file_id, list(context.cache().preview_import(pack)))
         st.session_state["trusted"] = False
         st.session_state["incoming-page"] = 1
     found: list[Incoming] = st.session_state[_SEEN][1]
@@ -177,7 +177,7 @@ def _take_in(uploaded: UploadedFile, count: int) -> None:
     def take(by: str) -> Imported:
         with tempfile.TemporaryDirectory(prefix="gemm-cache-") as folder:
             pack = _opened(uploaded, Path(folder))
-            return import_pack(cache.store, cache.journal, pack, on_entry=taken, by=by)
+            return cache.import_pack(pack, by=by, on_entry=taken)
 
     imported = guard.act("Importing stopped.", take)
     bar.empty()

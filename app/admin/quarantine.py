@@ -7,7 +7,6 @@ import streamlit as st
 from app import context, guard, widgets
 from app.presenters.admin import quarantine_facts, quarantine_table
 from cache_engine.units import counted, human_bytes
-from cache_engine.upkeep import quarantine
 from cache_engine.upkeep.quarantine import Discarded, Item
 
 SHOWN = 50
@@ -25,7 +24,7 @@ def draw(permitted: bool) -> None:
     if _DONE in st.session_state:
         st.success(st.session_state.pop(_DONE), icon=":material/check_circle:")
     st.caption("What was found damaged is kept here for 30 days, then goes with any cleaning.")
-    items = quarantine.items(context.cache().store)
+    items = context.cache().quarantined()
     seen = tuple((item.name, item.files) for item in items)
     if st.session_state.get(_SEEN) != seen:
         # What is confirmed must be what was read.
@@ -55,7 +54,7 @@ def _chosen(items: list[Item]) -> Item | None:
 
 def _draw_item(item: Item, permitted: bool) -> None:
     cache = context.cache()
-    examined = quarantine.examine(cache.store, item)
+    examined = cache.examine(item)
     facts = quarantine_facts(item, examined, context.timezone())
     st.dataframe(facts, hide_index=True, height="content", column_config={"Fact": _SMALL}, key="quarantine-facts")
     label = "Put it back" if item.key else "Put it back: only entries can be"
@@ -63,7 +62,7 @@ def _draw_item(item: Item, permitted: bool) -> None:
     if st.button(label, icon=":material/undo:", disabled=not may, help="Every byte is checked once more."):
 
         def put_back(by: str) -> bool:
-            quarantine.restore(cache.store, cache.journal, item, by=by)
+            cache.restore(item, by=by)
             return True
 
         if guard.act("It was not put back.", put_back):
@@ -85,7 +84,7 @@ def _draw_delete(items: list[Item], permitted: bool) -> None:
         cache = context.cache()
 
         def delete(by: str) -> Discarded:
-            return quarantine.discard(cache.store, cache.journal, items, by=by)
+            return cache.discard(items, by=by)
 
         done = guard.act("Deleting stopped.", delete)
         if done is not None:

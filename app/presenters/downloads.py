@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cache_engine.engine.cache import Cache
 from cache_engine.model.key import CacheKey
-from cache_engine.store.disk import DiskStore
-from cache_engine.upkeep.packs import export_pack
 
 if TYPE_CHECKING:
     import pyarrow
@@ -51,11 +50,11 @@ LIST_FILES: dict[str, tuple[str, Callable[[pyarrow.RecordBatchReader], bytes]]] 
 """What a list can be had as: MIME type, and what makes the file."""
 
 
-def pack_file(store: DiskStore, keys: Iterable[str]) -> bytes:
+def pack_file(cache: Cache, keys: Iterable[str]) -> bytes:
     """Entries as a pack; what is gone or damaged is left out."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernels.gemmpack")
-        export_pack(store, path, keys=map(CacheKey, keys))
+        cache.export(path, keys=map(CacheKey, keys))
         return path.read_bytes()
 
 

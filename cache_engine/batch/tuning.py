@@ -15,6 +15,7 @@ from cache_engine.errors import GemmCacheError, GpuRequired
 from cache_engine.kernels.select import choose, ranking
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.measurement import TUNED
+from cache_engine.model.outcome import Failure
 
 if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
@@ -52,14 +53,14 @@ class Tuned:
     candidate: Candidate
     timing: Timing | None
     error: str = ""
-    unkept: str = ""
+    unkept: Failure | None = None
 
     @property
     def trouble(self) -> str:
         """Why it will not be chosen however fast it is; empty when it may be."""
         if self.timing is not None and not self.timing.verified:
             return f"its result is wrong: the largest relative error is {self.timing.max_rel_error:.2g}"
-        return self.error or (self.unkept and f"it was not kept: {self.unkept}")
+        return self.error or ("" if self.unkept is None else f"it was not stored: {self.unkept}")
 
 
 def candidates(

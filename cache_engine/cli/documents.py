@@ -14,6 +14,7 @@ from cache_engine.engine.stages import LOAD
 from cache_engine.insight.comparison import in_words
 from cache_engine.model.artifact import Record
 from cache_engine.model.measurement import Measurement
+from cache_engine.model.outcome import Failure, in_json
 from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:
@@ -46,12 +47,14 @@ def compiled(kernel: CompiledKernel) -> Document:
         "load_ms": kernel.stages_ms.get(LOAD, 0.0),
         "stages_ms": kernel.stages_ms,
         **_sizes(kernel.record),
-        "unpublished": kernel.unpublished,
+        "unpublished": in_json(kernel.unpublished),
         "warnings": list(kernel.record.warnings),
     }
 
 
-def timed(kernel: CompiledKernel, timing: Timing, unkept: str = "", memory: PoolStatistics | None = None) -> Document:
+def timed(
+    kernel: CompiledKernel, timing: Timing, unkept: Failure | None = None, memory: PoolStatistics | None = None
+) -> Document:
     """What ``time`` prints; ``unkept`` is why the timing was not kept, ``memory`` what the pool held in the end."""
     measured: Document = msgspec.to_builtins(timing)
     fingerprint = measured.pop("device")
@@ -60,7 +63,7 @@ def timed(kernel: CompiledKernel, timing: Timing, unkept: str = "", memory: Pool
         "device": fingerprint["name"],
         **measured,
         "device_fingerprint": fingerprint,
-        "unkept": unkept,
+        "unkept": in_json(unkept),
         "kernel": compiled(kernel),
         **({} if memory is None else {"device_memory": device_memory(memory)}),
     }

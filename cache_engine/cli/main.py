@@ -223,9 +223,7 @@ def stats_verb(settings: Settings, /, by_arch: bool, as_json: bool) -> None:
         if by_arch:
             from cache_engine.mirror import queries
 
-            cache.mirror.sync()
-            with cache.mirror.read() as connection:
-                document["architectures"] = queries.architectures(connection)
+            document["architectures"] = cache.query(queries.architectures)
     emit(document, as_json, lambda: terminal.print_statistics(document))
 
 
@@ -360,13 +358,10 @@ def _list(
     words, shapes = named_shapes(text)
     chosen = queries.KernelFilter(words, arch, dtype, family, compiler, shapes=shapes)
     with open_cache(settings, create=False) as cache:
-        cache.mirror.sync()
-        with cache.mirror.read() as connection:
-            rows = queries.kernels(
-                connection, chosen, sort=sort.replace("-", " "), descending=not ascending, limit=limit, offset=offset
-            )
-            document = {"total": queries.count(connection, chosen), "offset": offset, "rows": rows}
-            there = queries.facets(connection) if not rows else {}
+        order = sort.replace("-", " ")
+        rows = cache.query(queries.kernels, chosen, sort=order, descending=not ascending, limit=limit, offset=offset)
+        document = {"total": cache.query(queries.count, chosen), "offset": offset, "rows": rows}
+        there = cache.query(queries.facets) if not rows else {}
     emit(document, as_json, lambda: terminal.print_kernels(document, there))
 
 

@@ -9,7 +9,6 @@ from cache_engine.cli.support import emit, json_option, open_cache
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.units import counted, human_bytes
-from cache_engine.upkeep.admission import local_user
 
 
 @click.group("quarantine", no_args_is_help=True)
@@ -22,11 +21,9 @@ def quarantine_verb() -> None:
 @click.pass_obj
 def ls_verb(settings: Settings, /, as_json: bool) -> None:
     """List what is there, why, and whether it verifies after all."""
-    from cache_engine.upkeep import quarantine
-
     with open_cache(settings, create=False) as cache:
-        found = quarantine.items(cache.store)
-        told = [documents.quarantined(item, quarantine.examine(cache.store, item)) for item in found]
+        found = cache.quarantined()
+        told = [documents.quarantined(item, cache.examine(item)) for item in found]
     emit({"items": told}, as_json, lambda: terminal.print_quarantine(told))
 
 
@@ -36,11 +33,9 @@ def ls_verb(settings: Settings, /, as_json: bool) -> None:
 @click.pass_obj
 def restore_verb(settings: Settings, /, key: str, as_json: bool) -> None:
     """Put the entry of KEY back, which may be shortened; only if every byte of it verifies."""
-    from cache_engine.upkeep import quarantine
-
     with open_cache(settings, create=False) as cache:
-        (item,) = quarantine.find(cache.store, [key])
-        quarantine.restore(cache.store, cache.journal, item, by=local_user())
+        (item,) = cache.find_quarantined([key])
+        cache.restore(item)
     emit({"restored": item.name}, as_json, lambda: print(f"Put back {item.name}."))
 
 
@@ -52,16 +47,14 @@ def restore_verb(settings: Settings, /, key: str, as_json: bool) -> None:
 @click.pass_obj
 def delete_verb(settings: Settings, /, name: tuple[str, ...], everything: bool, dry_run: bool, as_json: bool) -> None:
     """Delete the items of these names, as ``ls`` tells them, for good."""
-    from cache_engine.upkeep import quarantine
-
     if bool(name) == everything:
         raise UsageError("name what to delete, or give --all; quarantine ls lists what is there")
     with open_cache(settings, create=False) as cache:
-        chosen = quarantine.items(cache.store) if everything else quarantine.find(cache.store, name)
+        chosen = cache.quarantined() if everything else cache.find_quarantined(name)
         size = sum(item.stored_bytes for item in chosen)
         count = len(chosen)
         if not dry_run:
-            done = quarantine.discard(cache.store, cache.journal, chosen, by=local_user())
+            done = cache.discard(chosen)
             count, size = done.items, done.stored_bytes
     document = {"dry_run": dry_run, "names": [item.name for item in chosen], "deleted": count, "stored_bytes": size}
     verb = "Would delete" if dry_run else "Deleted"

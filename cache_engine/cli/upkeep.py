@@ -13,7 +13,6 @@ from cache_engine.cli.support import FAILED, emit, json_option, open_cache
 from cache_engine.config import Settings, parse_bytes
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
-from cache_engine.upkeep.admission import local_user
 
 
 @click.command("clean")
@@ -51,7 +50,6 @@ def clean_verb(
     Without a rule, by the limits in the settings. Files that killed writers left behind go as well. Timings stay, as
     history by which configs are chosen.
     """
-    from cache_engine.upkeep import cleaning as housekeeping
     from cache_engine.upkeep.plan import Limits
 
     targets = frozenset(architecture(name).name for name in arch)
@@ -71,13 +69,7 @@ def clean_verb(
         cleaned = None
         if not dry_run:
             with terminal.progress("Evicting", len(plan.victims)) as (bar, task):
-                cleaned = housekeeping.apply(
-                    cache.store,
-                    cache.journal,
-                    plan,
-                    lambda number: bar.update(task, completed=number),
-                    by=local_user(),
-                )
+                cleaned = cache.evict(plan, on_progress=lambda number: bar.update(task, completed=number))
         kept_timings = sum(device.count for device in cache.timings.devices())
         document = documents.cleaning(plan, leftovers, cleaned, kept_timings)
     emit(document, as_json, lambda: terminal.print_cleaning(document))
@@ -98,11 +90,8 @@ def verify_verb(settings: Settings, /, repair: bool, sample: float, as_json: boo
 
     Exit 1 when anything is damaged, and is not repaired.
     """
-    from cache_engine.upkeep import cleaning as housekeeping
-    from cache_engine.upkeep import integrity
-
     with open_cache(settings, create=False) as cache:
-        total, _ = housekeeping.count(cache.layout)
+        total, _ = cache.count()
         checked = 0
         with terminal.progress("Checking", total if sample == 1 else None) as (bar, task):
 
@@ -111,10 +100,9 @@ def verify_verb(settings: Settings, /, repair: bool, sample: float, as_json: boo
                 checked += 1
                 bar.advance(task)
 
-            trust = settings.trust_store
-            findings = list(integrity.check(cache.store, one_more, share=sample, trust=trust))
-        acts = integrity.plan_repair(cache.store, findings)
-        repaired = integrity.repair(cache.store, cache.journal, findings, by=local_user()) if repair else []
+            findings = list(cache.check(share=sample, on_entry=one_more))
+        acts = cache.plan_repair(findings)
+        repaired = cache.repair(findings) if repair else []
     document = documents.verification(checked, acts, repaired)
     emit(document, as_json, lambda: terminal.print_verification(document))
     if {finding for finding in findings if finding.is_damage} - set(repaired):
@@ -145,18 +133,15 @@ def export_verb(settings: Settings, /, file: Path, arch: tuple[str, ...], force:
 
     Others can import it, or look kernels up in it as it is (setting packs). Exit 1 when damaged ones were left out.
     """
-    from cache_engine.upkeep import cleaning as housekeeping
-    from cache_engine.upkeep.packs import export_pack
-
     targets = {architecture(name).name for name in arch}
 
     def wanted(record: Record) -> bool:
         return not targets or record.arch in targets
 
     with open_cache(settings, create=False) as cache:
-        total, _ = housekeeping.count(cache.layout)
+        total, _ = cache.count()
         with terminal.progress("Exporting", total) as (bar, task):
-            exported = export_pack(cache.store, file, wanted, replace=force, on_entry=lambda: bar.advance(task))
+            exported = cache.export(file, wanted=wanted, replace=force, on_entry=lambda: bar.advance(task))
     document = {"file": str(file.absolute()), "bytes": file.stat().st_size, **msgspec.to_builtins(exported)}
     emit(document, as_json, lambda: terminal.print_exported(document))
     if exported.refused:
@@ -174,15 +159,11 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool)
     Each is checked in full. Only import packs from people you would run programs of: a kernel is one. Exit 1 when some
     were refused.
     """
-    from cache_engine.store.pack import Pack
-    from cache_engine.upkeep.packs import import_pack
-
-    pack = Pack(file, trust=settings.trust_store)
     settings = settings.with_overrides({"enable_caching": True})
-    with open_cache(settings) as cache, terminal.progress("Importing", len(pack)) as (bar, task):
-        imported = import_pack(
-            cache.store, cache.journal, pack, dry_run=dry_run, on_entry=lambda: bar.advance(task), by=local_user()
-        )
+    with open_cache(settings) as cache:
+        pack = cache.open_pack(file)
+        with terminal.progress("Importing", len(pack)) as (bar, task):
+            imported = cache.import_pack(pack, dry_run=dry_run, on_entry=lambda: bar.advance(task))
     document = {"file": str(file.absolute()), "dry_run": dry_run, **msgspec.to_builtins(imported)}
     emit(document, as_json, lambda: terminal.print_imported(document))
     if imported.refused:

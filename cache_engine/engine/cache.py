@@ -1,109 +1,75 @@
-"""The cache: where all rooms meet. ``Cache.get_or_compile`` is what the rest exists for."""
+"""The one door to a store: ``Cache`` gets kernels, shows what is stored, and keeps the store in order.
+
+``Cache.get_or_compile`` is what the rest exists for. Rooms that no hit needs are imported where they are entered.
+"""
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from cache_engine.config import Settings
 from cache_engine.engine.history import History
-from cache_engine.engine.selection import Selection, Selector, describe, make_artifact, measurement
-from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, SELECT, VALIDATE, OnStage, StageClock
-from cache_engine.engine.tiers import Found, Tiers
-from cache_engine.engine.view import StoreView
-from cache_engine.errors import (
-    CorruptEntry,
-    LockTimeout,
-    NotCached,
-    PackUnusable,
-    StoreError,
-    UsageError,
-)
-from cache_engine.kernels.family import launch_of
-from cache_engine.model.artifact import Artifact, Blob, Record
-from cache_engine.model.events import CORRUPT, UNPUBLISHED
-from cache_engine.model.events import PUBLISH as PUBLISHED
+from cache_engine.engine.selection import Selection, Selector, measurement
+from cache_engine.engine.serving import COMPILED, CompiledKernel, Serving, refusal
+from cache_engine.engine.stages import SELECT, VALIDATE, OnStage, StageClock
+from cache_engine.engine.tiers import Found
+from cache_engine.errors import StoreError, StoreUnusable, UsageError
+from cache_engine.model.artifact import CUBIN, Record
+from cache_engine.model.events import Statistics
 from cache_engine.model.gemm import GemmProblem
-from cache_engine.model.kernel import KernelConfig, Launch
+from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components
-from cache_engine.store.base import Loaded, Tier
-from cache_engine.store.codec import encode_blob, stored_bytes
+from cache_engine.model.outcome import Failure
+from cache_engine.store.base import Loaded
 from cache_engine.store.disk import DiskStore, open_store
-from cache_engine.store.journal import Journal, NoJournal
-from cache_engine.store.lock import ThreadLocks, file_lock
-from cache_engine.store.memory import MemoryTier
-from cache_engine.store.pack import Pack, find_packs
-from cache_engine.upkeep.cleaning import Housekeeper
+from cache_engine.store.journal import Journal, NoJournal, read_journal
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.pack import Pack
+from cache_engine.store.timings import Timings
+from cache_engine.upkeep import cleaning, integrity, packs, quarantine
+from cache_engine.upkeep.admission import local_user
+from cache_engine.upkeep.cleaning import Cleaned, Leftover
+from cache_engine.upkeep.integrity import Finding, RepairAct
+from cache_engine.upkeep.packs import Exported, Imported, Incoming
+from cache_engine.upkeep.plan import EvictionPlan, Limits
+from cache_engine.upkeep.quarantine import Discarded, Examined, Item
 
 if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
+    from cache_engine.evaluations import Evaluations
+    from cache_engine.mirror import Connection
+    from cache_engine.mirror.sync import Mirror
 
-_log = logging.getLogger(__name__)
+__all__ = ["COMPILED", "Cache", "CompiledKernel", "open_cache"]
 
-COMPILED = "compiled"
-"""The tier of a kernel that no tier had."""
-
-# Most compiles take less, so a wait for one is nothing to look at.
-_LONG_WAIT_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledKernel:
-    """A kernel in hand.
-
-    Attributes:
-        key: its CacheKey.
-        problem: the problem it was asked for.
-        record: what is kept about it.
-        cubin: the compiled code.
-        tier: which tier had it, or ``"compiled"``.
-        launch: how to launch it for the problem.
-        config_from: what chose its config for the problem; see ``model.measurement``.
-        stages_ms: what each stage of getting it took.
-        unpublished: why it could not be kept; empty when it was, or was found.
-    """
-
-    key: CacheKey
-    problem: GemmProblem
-    record: Record
-    cubin: bytes
-    tier: str
-    launch: Launch
-    config_from: str
-    stages_ms: dict[str, float]
-    unpublished: str = ""
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
-class Cache(StoreView):
+class Cache:
     """A persistent cache of compiled GEMM kernels. Safe to use from several threads and processes at once.
 
     Opened with :func:`open_cache`. Use it in a ``with``, or call :meth:`close`, to have its last usage counts written
-    at once; else they are at the end of the process. A closed cache can still be used.
+    at once; else they are written at the end of the process. A closed cache can still be used.
 
-    With caching switched off there is no store: kernels are compiled and kept in this process alone, and what looks
-    into a store raises ``StoreUnusable``.
+    With caching switched off there is no store: kernels are compiled and held in this process alone, and every method
+    that needs a store raises ``StoreUnusable``. Methods that change the store take ``by``, who acts, for the audit: by
+    default the user that this process runs as. Those that may take long take ``on_entry`` or ``on_progress``.
     """
 
     def __init__(self, store: DiskStore | None, settings: Settings) -> None:
         """Serves an opened store, or none."""
+        self.settings = settings
+        self._store = store
         history = None
         if store is not None and settings.use_timings:
             history = History(lambda: self.timings, settings.timings_of)
         self._selector = Selector(fast_math=settings.fast_math, compiler_flags=settings.compiler_flags, history=history)
-        journal = NoJournal() if store is None else Journal(store.layout.journal, settings.journal_flush_s)
-        super().__init__(store, settings, journal, self._selector.is_stale)
-        self._housekeeper: Housekeeper | None = None
-        slower: list[Tier] = []
-        if store is not None:
-            self._housekeeper = Housekeeper(store, journal, self.policy(), settings.cleanup_interval_h * 3600)
-            slower = [*self._mount_packs(), store]
-        self._tiers = Tiers(MemoryTier(settings.memory_bytes), slower, journal.failure)
-        self._compiling = ThreadLocks()
+        self.journal = NoJournal() if store is None else Journal(store.layout.journal, settings.journal_flush_s)
+        self._serving = Serving(store, settings, self.journal)
 
     def get_or_compile(
         self,
@@ -117,7 +83,7 @@ class Cache(StoreView):
         debug_dump: Path | None = None,
         on_stage: OnStage | None = None,
     ) -> CompiledKernel:
-        """The kernel for a problem, from the fastest tier that has it, else compiled and kept.
+        """The kernel for a problem, from the fastest tier that has it, else compiled and stored.
 
         Args:
             problem: what is asked.
@@ -126,7 +92,7 @@ class Cache(StoreView):
             compiler: which compiler makes it; by default one that takes the family, and ``nvrtc`` where none is named.
             force: compile even if there is an entry, and replace it.
             debug_dump: compile likewise, and write all that goes in and comes out into this folder.
-            on_stage: told of each stage as it starts and ends.
+            on_stage: called as each stage starts and ends.
 
         Raises:
             UsageError: when the request cannot be right.
@@ -143,38 +109,19 @@ class Cache(StoreView):
             problem = self.targeted(problem, arch)
         with stages(SELECT):
             selection = self.select(problem, family=family, compiler=compiler, config=config)
-        key = selection.key
-        force = force or debug_dump is not None
-        if not force:
-            with stages(LOAD):
-                found = self._tiers.get(key)
-            if found is not None:
-                return self._hit(selection, found, stages)
-        with self._key_lock(key) as no_lock:
-            if not force:
-                with stages(LOAD):
-                    found = self._get_again(key, no_lock)
-                if found is not None:
-                    return self._hit(selection, found, stages)
-            self.journal.miss(key, selection.problem.arch or "")
-            if not self.settings.enable_jit:
-                raise NotCached(
-                    f"no tier has {selection.name} ({key[:12]}), and compiling is switched off (enable_jit)"
-                )
-            artifact = _make(selection, stages, debug_dump)
-            return self._publish(selection, artifact, stages, no_lock)
+        return self._serving.get_or_compile(selection, stages, force=force, debug_dump=debug_dump)
 
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry of a key from the fastest tier that has it, counted as a hit; ``None`` when there is none."""
-        found = self._tiers.get(key)
+        found = self._serving.look_up(key)
         if found is None:
             return None
-        self._count(key, found)
+        self._serving.count(key, found)
         return found.loaded
 
     def look_up(self, key: CacheKey) -> Found | None:
-        """The entry of a key and the tier that has it, not counted as a use; ``None`` when there is none."""
-        return self._tiers.get(key)
+        """As ``get``, with the tier that has the entry; not counted as a use."""
+        return self._serving.look_up(key)
 
     def select(
         self,
@@ -201,21 +148,206 @@ class Cache(StoreView):
 
         return problem.on(local_arch() or self.settings.default_arch)
 
-    def keep_timing(self, kernel: CompiledKernel, timing: Timing, config_from: str | None = None) -> str:
-        """Keeps a timing of a kernel, to choose configs by; returns why it could not be kept, else an empty text.
+    def keep_timing(self, kernel: CompiledKernel, timing: Timing, config_from: str | None = None) -> Failure | None:
+        """Stores a timing of a kernel, to choose configs by; returns why that failed, or ``None``.
 
         Args:
-            config_from: what chose the kernel's config, where that is not what the kernel says.
+            config_from: what chose the kernel's config, where that differs from what the kernel says.
         """
         if self._store is None:
-            return "caching is switched off"
+            return Failure("caching is switched off")
+        made = measurement(kernel.record, kernel.problem, timing, config_from or kernel.config_from)
         try:
-            origin = config_from or kernel.config_from
-            self.timings.add([measurement(kernel.record, kernel.problem, timing, origin)])
+            self.timings.add([made])
         except (OSError, StoreError) as error:
-            return f"the store refused it: {(isinstance(error, OSError) and error.strerror) or error}"
+            return refusal(error)
         self._selector.forget()
-        return ""
+        return None
+
+    @property
+    def store(self) -> DiskStore:
+        """Entries on disk; raises ``StoreUnusable`` when caching is switched off."""
+        if self._store is None:
+            raise StoreUnusable("caching is switched off (enable_caching), so there is no store")
+        return self._store
+
+    @property
+    def layout(self) -> StoreLayout:
+        """The paths of the store; raises as ``store``."""
+        return self.store.layout
+
+    @cached_property
+    def mirror(self) -> Mirror:
+        """The DuckDB copy of this store."""
+        from cache_engine.mirror.sync import Mirror
+
+        return Mirror(self.store)
+
+    @cached_property
+    def evaluations(self) -> Evaluations:
+        """Results of the evaluator; written at once when the cache is closed, else at the end of the process."""
+        from cache_engine.evaluations import Evaluations
+
+        durable, s = self.settings.durability == "durable", self.settings
+        return Evaluations(self.layout, durable=durable, lock_timeout_s=s.lock_timeout_s, compressed=s.compress_results)
+
+    @cached_property
+    def timings(self) -> Timings:
+        """Measurements of this store's kernels."""
+        s = self.settings
+        return Timings(self.layout, durable=s.durability == "durable", lock_timeout_s=s.lock_timeout_s)
+
+    def find(self, prefix: str) -> Record:
+        """The record whose key starts with ``prefix``; raises ``UsageError`` or ``KeyNotFound``."""
+        return self.store.find(prefix)
+
+    def records(self) -> Iterator[Record]:
+        """All records, read from disk in the order of their keys."""
+        return self.store.records()
+
+    def text(self, record: Record, part: str) -> str:
+        """One of an entry's texts: ``source``, ``ptx``, ``log``, or ``sass``, which is disassembled now.
+
+        Raises:
+            CorruptEntry: when it is missing or damaged.
+            ToolMissing: when the disassembler is not installed.
+        """
+        if part == "sass":
+            from cache_engine.compilers.inspect import sass
+
+            return sass(self.store.section(record, CUBIN))
+        return self.store.section(record, part).decode("utf-8", "replace")
+
+    def query(
+        self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
+    ) -> _T:
+        """The answer to one of ``mirror.queries`` or ``mirror.evaluation_queries``, with the mirror brought up to date.
+
+        Raises:
+            MirrorError: when the mirror cannot be read or brought up to date.
+        """
+        self.mirror.sync()
+        return self.mirror.query(question, *arguments, **options)
+
+    def search(self, text: str, limit: int = 50) -> list[dict[str, Any]]:
+        """Rows of entries whose name, key, target or family holds every word of ``text``, the latest used first.
+
+        A word that is a model's name stands for the shapes of that model.
+        """
+        from cache_engine.catalogue import named_shapes
+        from cache_engine.mirror import queries
+
+        words, shapes = named_shapes(text)
+        return self.query(queries.kernels, queries.KernelFilter(words, shapes=shapes), limit=limit)
+
+    def count(self) -> tuple[int, int]:
+        """How many entries there are, and the bytes they take on disk."""
+        return cleaning.count(self.layout)
+
+    def stats(self) -> Statistics:
+        """The store's state and history; this process's own counts included."""
+        self.journal.flush()
+        entries, bytes_on_disk = self.count()
+        totals = read_journal(self.layout.journal).totals
+        return Statistics(entries, bytes_on_disk, self.settings.max_entries, self.settings.max_bytes, totals)
+
+    def policy(self) -> Limits:
+        """The limits that the settings set."""
+        return Limits.of(self.settings)
+
+    def plan_cleaning(self, limits: Limits | None = None) -> EvictionPlan:
+        """What cleaning would evict now; without ``limits``, by the settings. Changes nothing."""
+        self.journal.flush()
+        limits = self.policy() if limits is None else limits
+        return cleaning.plan_cleaning(self.store, limits, is_stale=self._selector.is_stale)
+
+    def find_leftovers(self) -> list[Leftover]:
+        """Files of no entry that any cleaning removes: those of killed writers, and old ones in quarantine."""
+        return cleaning.find_leftovers(self.store)
+
+    def clean(self, limits: Limits | None = None, *, dry_run: bool = False, by: str | None = None) -> EvictionPlan:
+        """Evicts what ``plan_cleaning`` names, unless ``dry_run``; returns that plan."""
+        plan = self.plan_cleaning(limits)
+        if not dry_run:
+            self.evict(plan, by=by)
+        return plan
+
+    def evict(
+        self, plan: EvictionPlan, *, by: str | None = None, on_progress: Callable[[int], None] = lambda _: None
+    ) -> Cleaned:
+        """Evicts what a plan names and removes leftovers; see ``upkeep.cleaning.apply``."""
+        return cleaning.apply(self.store, self.journal, plan, on_progress, by=_acting(by))
+
+    def check(self, *, share: float = 1.0, on_entry: Callable[[], None] = lambda: None) -> Iterator[Finding]:
+        """What is wrong with the store, found one by one in a ``share`` of its entries. Changes nothing."""
+        return integrity.check(self.store, on_entry, share=share, trust=self.settings.trust_store)
+
+    def plan_repair(self, findings: Iterable[Finding]) -> list[RepairAct]:
+        """What ``repair`` would do about each finding. Changes nothing."""
+        return integrity.plan_repair(self.store, findings)
+
+    def repair(self, findings: Iterable[Finding], *, by: str | None = None) -> list[Finding]:
+        """Applies each finding's remedy; returns the findings dealt with. See ``upkeep.integrity.repair``."""
+        return integrity.repair(self.store, self.journal, findings, by=_acting(by))
+
+    def verify(self, *, repair: bool = False, share: float = 1.0, by: str | None = None) -> list[Finding]:
+        """What is wrong with the store; with ``repair``, each finding's remedy is applied as well."""
+        findings = list(self.check(share=share))
+        if repair:
+            self.repair(findings, by=by)
+        return findings
+
+    def quarantined(self) -> list[Item]:
+        """What is in quarantine, newest first."""
+        return quarantine.items(self.store)
+
+    def find_quarantined(self, names: Iterable[str]) -> list[Item]:
+        """The items of these names or key prefixes; raises ``StoreError`` for the first that is not there."""
+        return quarantine.find(self.store, names)
+
+    def examine(self, item: Item) -> Examined:
+        """What an item in quarantine is, and whether it could be restored. Changes nothing."""
+        return quarantine.examine(self.store, item)
+
+    def restore(self, item: Item, *, by: str | None = None) -> None:
+        """Restores an item from quarantine once every byte is checked; see ``upkeep.quarantine.restore``."""
+        quarantine.restore(self.store, self.journal, item, by=_acting(by))
+
+    def discard(self, items: Iterable[Item], *, by: str | None = None) -> Discarded:
+        """Deletes items from quarantine; see ``upkeep.quarantine.discard``."""
+        return quarantine.discard(self.store, self.journal, items, by=_acting(by))
+
+    def export(
+        self,
+        path: str | Path,
+        *,
+        wanted: Callable[[Record], bool] = lambda _: True,
+        keys: Iterable[CacheKey] | None = None,
+        replace: bool = False,
+        on_entry: Callable[[], None] = lambda: None,
+    ) -> Exported:
+        """Writes entries to a pack; see ``upkeep.packs.export_pack``."""
+        return packs.export_pack(self.store, Path(path), wanted, keys=keys, replace=replace, on_entry=on_entry)
+
+    def open_pack(self, path: str | Path) -> Pack:
+        """Opens a pack for ``import_pack`` or ``preview_import``; raises ``PackUnusable`` when it cannot be used."""
+        return Pack(Path(path), trust=self.settings.trust_store)
+
+    def preview_import(self, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:
+        """What importing would do with each entry of a pack. Changes nothing."""
+        return packs.look_into(self.store, pack, on_entry)
+
+    def import_pack(
+        self,
+        pack: str | Path | Pack,
+        *,
+        dry_run: bool = False,
+        by: str | None = None,
+        on_entry: Callable[[], None] = lambda: None,
+    ) -> Imported:
+        """Imports the entries of a pack, each checked; see ``upkeep.packs.import_pack``."""
+        opened = pack if isinstance(pack, Pack) else self.open_pack(pack)
+        return packs.import_pack(self.store, self.journal, opened, dry_run=dry_run, on_entry=on_entry, by=_acting(by))
 
     def close(self) -> None:
         """Writes the last usage counts and ends cleaning that is under way."""
@@ -223,8 +355,7 @@ class Cache(StoreView):
             self.evaluations.close()
         if "timings" in self.__dict__:
             self.timings.close()
-        if self._housekeeper is not None:
-            self._housekeeper.close()
+        self._serving.close()
         self.journal.close()
 
     def __enter__(self) -> Cache:
@@ -232,103 +363,6 @@ class Cache(StoreView):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    # ---- Parts of get_or_compile ----
-
-    def _hit(self, selection: Selection, found: Found, stages: StageClock) -> CompiledKernel:
-        self._count(selection.key, found)
-        return _kernel(selection, found.loaded, found.tier, stages)
-
-    def _count(self, key: CacheKey, found: Found) -> None:
-        in_memory = found.tier == MemoryTier.name
-        record = found.loaded.record
-        saved_us = 0 if in_memory else round(record.compile_ms * 1000)
-        self.journal.hit(key, found.tier, made_at=record.created_at, saved_us=saved_us)
-
-    def _get_again(self, key: CacheKey, no_lock: str) -> Found | None:
-        """Looks again under the key's lock, whose last holder may have made the entry; sets a damaged one aside."""
-        loaded = self._tiers.memory.get(key)
-        if loaded is not None:
-            return Found(MemoryTier.name, loaded)
-        if self._store is None:
-            return None
-        try:
-            loaded = self.store.get(key)
-        except CorruptEntry as error:
-            if not no_lock:
-                self._set_aside(key, error)
-        except OSError as error:
-            self._tiers.passed_over(self.store.name, key, error)
-        if loaded is None:
-            return None
-        self._tiers.memory.put(key, loaded)
-        return Found(self.store.name, loaded)
-
-    def _mount_packs(self) -> Iterator[Pack]:
-        """Opens the packs that the settings name. One that cannot be used is passed over."""
-        for path in find_packs(self.settings.packs):
-            try:
-                yield Pack(path, trust=self.settings.trust_store)
-            except PackUnusable as error:
-                self.journal.failure(Pack.name)
-                _log.warning("%s", error)
-
-    def _set_aside(self, key: CacheKey, damage: CorruptEntry) -> None:
-        try:
-            self.store.quarantine(key)
-        except OSError as error:
-            _log.warning("damaged entry could not be set aside: %s", error)
-        self.journal.event(CORRUPT, key=key, detail=str(damage))
-
-    def _publish(self, selection: Selection, artifact: Artifact, stages: StageClock, no_lock: str) -> CompiledKernel:
-        """Keeps the kernel if that is possible, and hands it out in any case."""
-        key, compile_us = selection.key, round(stages.ms[COMPILE] * 1000)
-
-        def record_of(blob: Blob) -> Record:
-            return describe(selection, artifact, blob, dict(stages.ms))
-
-        reason = no_lock
-        with stages(PUBLISH):
-            if not reason:
-                try:
-                    record = self.store.publish(key, artifact, record_of)
-                    self.journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=stored_bytes(record))
-                except (OSError, StoreError) as error:
-                    cause = error.strerror if isinstance(error, OSError) and error.strerror else error
-                    reason = f"the store refused it: {cause}"
-            if reason:
-                record = record_of(encode_blob(key, artifact, compress=self.settings.compression)[1])
-                self.journal.event(UNPUBLISHED, key=key, compile_us=compile_us, detail=reason)
-                if self._store is not None:
-                    _log.warning("kernel %s is served but not kept: %s", key[:12], reason)
-        if self._housekeeper is not None and not reason:
-            self._housekeeper.published()
-        loaded = Loaded(record, artifact.cubin)
-        self._tiers.memory.put(key, loaded)
-        return replace(_kernel(selection, loaded, COMPILED, stages), unpublished=reason)
-
-    @contextmanager
-    def _key_lock(self, key: CacheKey) -> Iterator[str]:
-        """Holds the key's lock for the body; yields why not when it cannot be had, else an empty text."""
-        with ExitStack() as stack:
-            reason = ""
-            if self._store is None:
-                stack.enter_context(self._compiling.of(key))
-                yield "caching is switched off"
-                return
-            started = time.perf_counter()
-            try:
-                stack.enter_context(file_lock(self.layout.key_lock(key), self.settings.lock_timeout_s))
-            except LockTimeout as error:
-                reason = str(error)
-                self.journal.lock_wait(time.perf_counter() - started, in_vain=True)
-            except OSError as error:
-                reason = f"the store cannot be locked: {error.strerror or error}"
-            else:
-                waited_s = time.perf_counter() - started
-                if waited_s > _LONG_WAIT_S:
-                    self.journal.lock_wait(waited_s, in_vain=False)
-            yield reason
 
 
 def open_cache(
@@ -364,16 +398,5 @@ def open_cache(
     return Cache(store, settings)
 
 
-def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> Artifact:
-    if debug_dump is None:
-        return make_artifact(selection, stages)
-    from cache_engine.engine.debug_dump import make_artifact_and_dump  # for nobody else
-
-    return make_artifact_and_dump(debug_dump, selection, stages)
-
-
-def _kernel(selection: Selection, loaded: Loaded, tier: str, stages: StageClock) -> CompiledKernel:
-    shared_bytes = loaded.record.resources.shared_bytes
-    s = selection
-    launch = launch_of(s.family, s.problem, s.config, shared_bytes)
-    return CompiledKernel(s.key, s.problem, loaded.record, loaded.cubin, tier, launch, s.config_from, stages.ms)
+def _acting(by: str | None) -> str:
+    return local_user() if by is None else by

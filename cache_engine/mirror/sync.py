@@ -12,11 +12,11 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from cache_engine.errors import CorruptEntry, LockTimeout, MirrorError
 from cache_engine.mirror import rows
@@ -33,6 +33,11 @@ from cache_engine.store.lock import file_lock
 
 if TYPE_CHECKING:
     import duckdb
+
+    from cache_engine.mirror import Connection
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -180,6 +185,13 @@ class Mirror:
                     connection.close()
         except LockTimeout as error:
             raise MirrorError(f"the mirror cannot be read: {error}") from error
+
+    def query(
+        self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
+    ) -> _T:
+        """The answer to one of ``queries`` or ``evaluation_queries``, as of the last ``sync``; raises as ``read``."""
+        with self.read() as connection:
+            return question(connection, *arguments, **options)
 
     def generation(self) -> int:
         """A number that changes whenever the mirror's content does, and is never given twice."""

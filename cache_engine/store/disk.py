@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from cache_engine.errors import CorruptEntry, StoreError, StoreUnusable
+from cache_engine.errors import CorruptEntry, KeyNotFound, StoreError, StoreUnusable
 from cache_engine.model.artifact import CUBIN, Artifact, Blob, Record
-from cache_engine.model.key import CacheKey
+from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.store.base import Loaded
 from cache_engine.store.codec import (
     FORMAT,
@@ -179,6 +179,24 @@ class DiskStore:
                     key = key_of_record_name(name, shard)
                     if key is not None:
                         yield key
+
+    def find(self, prefix: str) -> Record:
+        """The record whose key starts with ``prefix``.
+
+        Raises:
+            UsageError: when it cannot be the start of a key.
+            KeyNotFound: when no entry or several have it.
+        """
+        wanted = check_prefix(prefix)
+        keys = [key for key in self.keys(wanted[:2]) if key.startswith(wanted)]
+        if not keys:
+            raise KeyNotFound(f"no entry has a key that starts with {wanted}")
+        if len(keys) > 1:
+            raise KeyNotFound(f"{len(keys)} entries have a key that starts with {wanted}; give more digits")
+        record = self.record(keys[0])
+        if record is None:
+            raise KeyNotFound(f"the entry of {wanted} was made by another version of this program")
+        return record
 
     def records(self) -> Iterator[Record]:
         """All readable records, in the order of their keys."""

@@ -1,10 +1,12 @@
-"""Which entries to evict, and why. Pure: ``housekeeping`` gathers the facts and applies the plan."""
+"""Which entries to evict, and why. Pure: ``cleaning`` gathers the facts and applies the plan."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from cache_engine.config import Settings
 
 EXPIRED, STALE, NAMED, NAMED_ARCH, TOO_MANY, TOO_LARGE, LITTLE_SPACE, EVERYTHING = (
     "expired",
@@ -63,6 +65,18 @@ class Limits:
     free_bytes: int | None = None
     spare_s: float = 0.0
     everything: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        """The limits that settings set."""
+        s = settings
+        return cls(
+            expire_days=s.expire_days,
+            max_entries=s.max_entries,
+            max_bytes=s.max_bytes,
+            max_disk_share=s.max_disk_share,
+            down_to=s.eviction_threshold,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ def test_a_full_disk_still_serves_the_kernel(cache: Cache, monkeypatch: pytest.M
     monkeypatch.setattr(os, "rename", full)
     kernel = cache.get_or_compile(PROBLEM)
     assert kernel.tier == "compiled"
-    assert "No space left on device" in kernel.unpublished
+    assert "No space left on device" in str(kernel.unpublished)
     assert kernel.cubin.startswith(b"\x7fELF")
     monkeypatch.undo()
     assert list(files_of(cache.store)) == []
@@ -188,7 +188,7 @@ def test_an_entry_of_another_version_is_left_alone_and_the_kernel_served(cache: 
     with open_cache(cache.layout.root) as other:
         kernel = other.get_or_compile(PROBLEM)
         assert kernel.tier == "compiled"
-        assert "an entry of another format version is in its place" in kernel.unpublished
+        assert "an entry of another format version is in its place" in str(kernel.unpublished)
         other.clean(Limits(everything=True))
         assert [finding.kind for finding in other.verify(repair=True)] == [Kind.UNKNOWN_FORMAT]
     assert record_file(cache.store, key).read_bytes() == newer
@@ -221,7 +221,7 @@ def test_a_lock_not_had_in_time_still_serves_the_kernel(tmp_path: Path) -> None:
         with file_lock(cache.layout.key_lock(key), 1):
             kernel = cache.get_or_compile(PROBLEM)
         assert kernel.tier == "compiled"
-        assert "held by another process" in kernel.unpublished
+        assert "held by another process" in str(kernel.unpublished)
         assert list(cache.records()) == []
         totals = cache.stats().totals
         assert (totals.lock_waits, totals.lock_timeouts) == (1, 1)

@@ -17,6 +17,7 @@ from cache_engine.engine.operator import GemmOperator, Switches, switches
 from cache_engine.engine.selection import make_artifact
 from cache_engine.errors import InvalidProblem, NotCached, StoreUnusable
 from cache_engine.model.artifact import Artifact
+from cache_engine.model.outcome import Failure
 from tests.helpers import code_of
 
 
@@ -41,7 +42,7 @@ def test_it_gives_the_same_kernel_with_caching_on_or_off(tmp_path: Path) -> None
         assert getattr(one, field) == getattr(other, field)
     assert list(one.stages_ms) == list(other.stages_ms)
     assert (one.record.name, one.record.resources) == (other.record.name, other.record.resources)
-    assert (one.unpublished, other.unpublished) == ("", "caching is switched off")
+    assert (one.unpublished, other.unpublished) == (None, Failure("caching is switched off"))
     assert off.kernel(64, 48, 80).tier == on.kernel(64, 48, 80).tier == "memory"
     assert not (tmp_path / "none").exists()
     with pytest.raises(StoreUnusable, match="switched off"):

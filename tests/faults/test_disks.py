@@ -11,6 +11,7 @@ import pytest
 
 from cache_engine.engine.cache import open_cache
 from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.outcome import Failure
 from cache_engine.upkeep.plan import Limits
 from tests.helpers import files_of, fill, make_store
 
@@ -53,13 +54,16 @@ def test_on_a_full_disk_kernels_are_served_and_what_is_there_stays(mount: Mount)
         os.close(filler)
         for problem in PROBLEMS[1:]:
             kernel = cache.get_or_compile(problem)
-            assert (kernel.tier, kernel.unpublished) == ("compiled", "the store refused it: No space left on device")
+            assert (kernel.tier, kernel.unpublished) == (
+                "compiled",
+                Failure("the store refused it: No space left on device"),
+            )
         found = cache.get_or_compile(PROBLEMS[0])
         assert (found.tier, found.cubin) == ("disk", cubin)
         assert list(cache.layout.temp.iterdir()) == []
         assert cache.verify() == []
         (disk / "filler").unlink()
-        assert cache.get_or_compile(PROBLEMS[1]).unpublished == ""
+        assert cache.get_or_compile(PROBLEMS[1]).unpublished is None
         assert cache.get_or_compile(PROBLEMS[1]).tier == "disk"
         totals = cache.stats().totals
         # What could not be written is lost; what is counted is true.
@@ -78,7 +82,10 @@ def test_on_a_read_only_disk_hits_are_served_and_the_rest_compiled(mount: Mount,
         found = cache.get_or_compile(PROBLEMS[0])
         assert (found.tier, found.cubin) == ("disk", cubin)
         kernel = cache.get_or_compile(PROBLEMS[1])
-        assert (kernel.tier, kernel.unpublished) == ("compiled", "the store cannot be locked: Read-only file system")
+        assert (kernel.tier, kernel.unpublished) == (
+            "compiled",
+            Failure("the store cannot be locked: Read-only file system"),
+        )
         assert cache.verify() == []
         assert cache.stats().entries == 1
     assert sorted((path, path.stat().st_mtime_ns) for path in place.rglob("*")) == before

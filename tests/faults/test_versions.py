@@ -28,7 +28,7 @@ got = []
 with open_cache(store) as cache:
     for width in widths:
         kernel = cache.get_or_compile(GemmProblem(64, width, 80, dtype="fp32", arch="sm_90"))
-        got.append([kernel.tier, kernel.unpublished, kernel.key])
+        got.append([kernel.tier, str(kernel.unpublished or ""), kernel.key])
     listed = sorted(row["key"] for row in cache.search("sm_90"))
     notes = [finding.kind for finding in cache.verify() if finding.is_damage]
 print(json.dumps({"got": got, "listed": listed, "damage": notes}))

@@ -28,7 +28,7 @@ def test_a_timing_is_kept_as_it_was_measured(cache: Cache) -> None:
 
     kernel = cache.get_or_compile(PROBLEM)
     timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem)
-    assert cache.keep_timing(kernel, timing) == ""
+    assert cache.keep_timing(kernel, timing) is None
     (kept,) = cache.timings
     assert (kept.key, kept.device, kept.config_from) == (kernel.key, gpu(), COST_MODEL)
     assert (kept.median_us, kept.verified) == (timing.median_us, True)

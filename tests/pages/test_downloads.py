@@ -11,6 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from app.presenters.downloads import csv_file, pack_file, parquet_file
+from cache_engine.engine.cache import open_cache
 from cache_engine.mirror import queries
 from cache_engine.mirror.sync import Mirror
 from cache_engine.store.codec import encode_record
@@ -49,7 +50,7 @@ def test_a_pack_holds_what_was_picked_and_is_sound(store: DiskStore, tmp_path: P
     keys = fill(store, 6)
     blob_file(store, keys[4]).write_bytes(b"damaged")
     file = tmp_path / "picked.gemmpack"
-    file.write_bytes(pack_file(store, [keys[3], keys[1], keys[4], "0" * 64, keys[1]]))
+    file.write_bytes(pack_file(open_cache(store.layout.root), [keys[3], keys[1], keys[4], "0" * 64, keys[1]]))
     file.chmod(0o600)
     other = make_store(tmp_path / "other")
     imported = import_pack(other, Journal(other.layout.journal, 3600.0), Pack(file))

@@ -27,6 +27,7 @@ from cache_engine.mirror import queries
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.outcome import Failure
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
@@ -91,7 +92,7 @@ def test_every_field_of_a_timing_is_kept_whatever_a_later_version_adds(cache: Ca
     values = {field.name: 1.5 for field in fields(Timing) if field.name not in ("device", "verified")}
     timing = LaterTiming(device=INVENTED_GPU, verified=True, **values)  # type: ignore[arg-type]
     kernel = cache.get_or_compile(GemmProblem(8, 8, 8, dtype="fp32", arch="sm_90"))  # type: ignore[arg-type]
-    assert cache.keep_timing(kernel, timing) == ""
+    assert cache.keep_timing(kernel, timing) is None
     (kept,) = cache.timings
     expected = {**msgspec.to_builtins(timing)}
     del expected["device"]
@@ -176,7 +177,7 @@ def test_a_file_in_the_folders_place_harms_nobody(cache: Cache) -> None:
     kernel = cache.get_or_compile(PROBLEM)
     assert kernel.config_from == "cost model"
     timing = Timing(INVENTED_GPU, 1.0, 1.0, 1.0, 1, 1.0, 0.0, True)
-    assert cache.keep_timing(kernel, timing) == "the store refused it: File exists"
+    assert cache.keep_timing(kernel, timing) == Failure("the store refused it: File exists")
     assert list(cache.timings) == []
     assert cache.verify() == []
     assert cache.search("sm_90")[0]["key"] == kernel.key
@@ -186,7 +187,7 @@ def test_with_caching_switched_off_nothing_is_kept_and_that_is_said() -> None:
     with open_cache(enable_caching=False) as cache:
         kernel = cache.get_or_compile(PROBLEM)
         timing = Timing(INVENTED_GPU, 1.0, 1.0, 1.0, 1, 1.0, 0.0, True)
-        assert cache.keep_timing(kernel, timing) == "caching is switched off"
+        assert cache.keep_timing(kernel, timing) == Failure("caching is switched off")
 
 
 def _add_many(root: Path, first: int, count: int) -> None:

@@ -1,0 +1,243 @@
+"""How a process serves the kernels of a store: tiers, the lock of a key, publishing, counting."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cache_engine.config import Settings
+from cache_engine.engine.selection import Selection, describe, make_artifact
+from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, StageClock
+from cache_engine.engine.tiers import Found, Tiers
+from cache_engine.errors import CorruptEntry, LockTimeout, NotCached, PackUnusable, StoreError
+from cache_engine.kernels.family import launch_of
+from cache_engine.model.artifact import Artifact, Blob, Record
+from cache_engine.model.events import CORRUPT, UNPUBLISHED
+from cache_engine.model.events import PUBLISH as PUBLISHED
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import Launch
+from cache_engine.model.key import CacheKey
+from cache_engine.model.outcome import Failure
+from cache_engine.store.base import Loaded, Tier
+from cache_engine.store.codec import encode_blob, stored_bytes
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
+from cache_engine.store.lock import ThreadLocks, file_lock
+from cache_engine.store.memory import MemoryTier
+from cache_engine.store.pack import Pack, find_packs
+from cache_engine.upkeep.cleaning import Housekeeper
+from cache_engine.upkeep.plan import Limits
+
+_log = logging.getLogger(__name__)
+
+COMPILED = "compiled"
+"""The tier of a kernel that no tier had."""
+
+# Most compiles take less, so a wait for one is nothing to look at.
+_LONG_WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """A kernel in hand.
+
+    Attributes:
+        key: its CacheKey.
+        problem: the problem it was asked for.
+        record: its metadata.
+        cubin: the compiled code.
+        tier: which tier had it, or ``"compiled"``.
+        launch: how to launch it for the problem.
+        config_from: what chose its config for the problem; see ``model.measurement``.
+        stages_ms: what each stage of getting it took.
+        unpublished: why it could not be stored; ``None`` when it was stored, or was found.
+    """
+
+    key: CacheKey
+    problem: GemmProblem
+    record: Record
+    cubin: bytes
+    tier: str
+    launch: Launch
+    config_from: str
+    stages_ms: dict[str, float]
+    unpublished: Failure | None = None
+
+
+class Serving:
+    """How one process serves a store, or memory alone where there is none. Safe to use from several threads."""
+
+    def __init__(self, store: DiskStore | None, settings: Settings, journal: Journal) -> None:
+        """Serves an opened store, or none."""
+        self._store = store
+        self._settings = settings
+        self._journal = journal
+        self._housekeeper: Housekeeper | None = None
+        slower: list[Tier] = []
+        if store is not None:
+            self._housekeeper = Housekeeper(store, journal, Limits.of(settings), settings.cleanup_interval_h * 3600)
+            slower = [*self._mount_packs(), store]
+        self._tiers = Tiers(MemoryTier(settings.memory_bytes), slower, journal.failure)
+        self._compiling = ThreadLocks()
+
+    def get_or_compile(
+        self, selection: Selection, stages: StageClock, *, force: bool = False, debug_dump: Path | None = None
+    ) -> CompiledKernel:
+        """The kernel of a selection, from the fastest tier that has it, else compiled and stored.
+
+        One compile per key across processes: whoever finds nothing takes the lock of the key and looks again. See
+        ``Cache.get_or_compile`` for the arguments and what is raised.
+        """
+        key = selection.key
+        force = force or debug_dump is not None
+        if not force:
+            with stages(LOAD):
+                found = self.look_up(key)
+            if found is not None:
+                return self._hit(selection, found, stages)
+        with self._key_lock(key) as no_lock:
+            if not force:
+                with stages(LOAD):
+                    found = self._look_again(key, no_lock)
+                if found is not None:
+                    return self._hit(selection, found, stages)
+            self._journal.miss(key, selection.problem.arch or "")
+            if not self._settings.enable_jit:
+                raise NotCached(
+                    f"no tier has {selection.name} ({key[:12]}), and compiling is switched off (enable_jit)"
+                )
+            artifact = _make(selection, stages, debug_dump)
+            return self._publish(selection, artifact, stages, no_lock)
+
+    def look_up(self, key: CacheKey) -> Found | None:
+        """The entry of a key and the tier that has it, not counted as a use; ``None`` when there is none."""
+        return self._tiers.get(key)
+
+    def _look_again(self, key: CacheKey, no_lock: Failure | None) -> Found | None:
+        """Looks again under the key's lock, whose last holder may have made the entry; quarantines a damaged one."""
+        loaded = self._tiers.memory.get(key)
+        if loaded is not None:
+            return Found(MemoryTier.name, loaded)
+        if self._store is None:
+            return None
+        try:
+            loaded = self._store.get(key)
+        except CorruptEntry as error:
+            if no_lock is None:
+                self._quarantine(self._store, key, error)
+        except OSError as error:
+            self._tiers.passed_over(self._store.name, key, error)
+        if loaded is None:
+            return None
+        self._tiers.memory.put(key, loaded)
+        return Found(self._store.name, loaded)
+
+    def _hit(self, selection: Selection, found: Found, stages: StageClock) -> CompiledKernel:
+        """Hands out an entry that was found, and counts the hit."""
+        self.count(selection.key, found)
+        return _kernel(selection, found.loaded, found.tier, stages)
+
+    def count(self, key: CacheKey, found: Found) -> None:
+        """Counts a hit. One in memory saves no compile: the process would hold on to its kernels anyway."""
+        record = found.loaded.record
+        saved_us = 0 if found.tier == MemoryTier.name else round(record.compile_ms * 1000)
+        self._journal.hit(key, found.tier, made_at=record.created_at, saved_us=saved_us)
+
+    @contextmanager
+    def _key_lock(self, key: CacheKey) -> Iterator[Failure | None]:
+        """Holds the key's lock for the body; yields why not when it cannot be had."""
+        with ExitStack() as stack:
+            if self._store is None:
+                stack.enter_context(self._compiling.of(key))
+                yield Failure("caching is switched off")
+                return
+            failure = None
+            started = time.perf_counter()
+            try:
+                stack.enter_context(file_lock(self._store.layout.key_lock(key), self._settings.lock_timeout_s))
+            except LockTimeout as error:
+                failure = Failure(str(error))
+                self._journal.lock_wait(time.perf_counter() - started, in_vain=True)
+            except OSError as error:
+                failure = Failure(f"the store cannot be locked: {error.strerror or error}")
+            else:
+                waited_s = time.perf_counter() - started
+                if waited_s > _LONG_WAIT_S:
+                    self._journal.lock_wait(waited_s, in_vain=False)
+            yield failure
+
+    def _publish(
+        self, selection: Selection, artifact: Artifact, stages: StageClock, no_lock: Failure | None
+    ) -> CompiledKernel:
+        """Stores the kernel if that is possible, and hands it out in any case."""
+        key, compile_us = selection.key, round(stages.ms[COMPILE] * 1000)
+
+        def record_of(blob: Blob) -> Record:
+            return describe(selection, artifact, blob, dict(stages.ms))
+
+        failure = no_lock
+        with stages(PUBLISH):
+            if self._store is not None and failure is None:
+                try:
+                    record = self._store.publish(key, artifact, record_of)
+                    self._journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=stored_bytes(record))
+                except (OSError, StoreError) as error:
+                    failure = refusal(error)
+            if failure is not None:
+                record = record_of(encode_blob(key, artifact, compress=self._settings.compression)[1])
+                self._journal.event(UNPUBLISHED, key=key, compile_us=compile_us, detail=failure.reason)
+                if self._store is not None:
+                    _log.warning("kernel %s is served but not stored: %s", key[:12], failure)
+        if self._housekeeper is not None and failure is None:
+            self._housekeeper.published()
+        loaded = Loaded(record, artifact.cubin)
+        self._tiers.memory.put(key, loaded)
+        return _kernel(selection, loaded, COMPILED, stages, failure)
+
+    def close(self) -> None:
+        """Ends cleaning that is under way."""
+        if self._housekeeper is not None:
+            self._housekeeper.close()
+
+    def _mount_packs(self) -> Iterator[Pack]:
+        """Opens the packs that the settings name. One that cannot be used is skipped."""
+        for path in find_packs(self._settings.packs):
+            try:
+                yield Pack(path, trust=self._settings.trust_store)
+            except PackUnusable as error:
+                self._journal.failure(Pack.name)
+                _log.warning("%s", error)
+
+    def _quarantine(self, store: DiskStore, key: CacheKey, damage: CorruptEntry) -> None:
+        try:
+            store.quarantine(key)
+        except OSError as error:
+            _log.warning("a damaged entry could not be moved to quarantine: %s", error)
+        self._journal.event(CORRUPT, key=key, detail=str(damage))
+
+
+def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> Artifact:
+    if debug_dump is None:
+        return make_artifact(selection, stages)
+    from cache_engine.engine.debug_dump import make_artifact_and_dump  # a rare need
+
+    return make_artifact_and_dump(debug_dump, selection, stages)
+
+
+def refusal(error: OSError | StoreError) -> Failure:
+    """Why the store did not take something."""
+    return Failure(f"the store refused it: {(isinstance(error, OSError) and error.strerror) or error}")
+
+
+def _kernel(
+    selection: Selection, loaded: Loaded, tier: str, stages: StageClock, unpublished: Failure | None = None
+) -> CompiledKernel:
+    s = selection
+    launch = launch_of(s.family, s.problem, s.config, loaded.record.resources.shared_bytes)
+    return CompiledKernel(
+        s.key, s.problem, loaded.record, loaded.cubin, tier, launch, s.config_from, stages.ms, unpublished
+    )

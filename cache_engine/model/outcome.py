@@ -1,0 +1,20 @@
+"""What came of something that may fail without stopping its caller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why something was not done, in words for people. ``None`` in its place means that it was done."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def in_json(failure: Failure | None) -> str:
+    """The reason, or an empty text where nothing failed: how JSON documents state an outcome."""
+    return failure.reason if failure is not None else ""
