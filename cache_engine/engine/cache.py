@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from cache_engine import upkeep
 from cache_engine.config import Settings
 from cache_engine.engine.history import History
 from cache_engine.engine.selection import Selection, Selector, measurement
@@ -29,19 +30,19 @@ from cache_engine.store.journal import Journal, NoJournal, read_journal
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack
 from cache_engine.store.timings import Timings
-from cache_engine.upkeep import cleaning, integrity, packs, quarantine
+from cache_engine.upkeep import cleaning
 from cache_engine.upkeep.admission import local_user
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
-from cache_engine.upkeep.integrity import Finding, RepairAct
-from cache_engine.upkeep.packs import Exported, Imported, Incoming
 from cache_engine.upkeep.plan import EvictionPlan, Limits
-from cache_engine.upkeep.quarantine import Discarded, Examined, Item
 
 if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
     from cache_engine.evaluations import Evaluations
     from cache_engine.mirror import Connection
     from cache_engine.mirror.sync import Mirror
+    from cache_engine.upkeep.integrity import Finding, RepairAct
+    from cache_engine.upkeep.packs import Exported, Imported, Incoming
+    from cache_engine.upkeep.quarantine import Discarded, Examined, Item
 
 __all__ = ["COMPILED", "Cache", "CompiledKernel", "open_cache"]
 
@@ -280,15 +281,15 @@ class Cache:
 
     def check(self, *, share: float = 1.0, on_entry: Callable[[], None] = lambda: None) -> Iterator[Finding]:
         """What is wrong with the store, found one by one in a ``share`` of its entries. Changes nothing."""
-        return integrity.check(self.store, on_entry, share=share, trust=self.settings.trust_store)
+        return upkeep.integrity.check(self.store, on_entry, share=share, trust=self.settings.trust_store)
 
     def plan_repair(self, findings: Iterable[Finding]) -> list[RepairAct]:
         """What ``repair`` would do about each finding. Changes nothing."""
-        return integrity.plan_repair(self.store, findings)
+        return upkeep.integrity.plan_repair(self.store, findings)
 
     def repair(self, findings: Iterable[Finding], *, by: str | None = None) -> list[Finding]:
         """Applies each finding's remedy; returns the findings dealt with. See ``upkeep.integrity.repair``."""
-        return integrity.repair(self.store, self.journal, findings, by=_acting(by))
+        return upkeep.integrity.repair(self.store, self.journal, findings, by=_acting(by))
 
     def verify(self, *, repair: bool = False, share: float = 1.0, by: str | None = None) -> list[Finding]:
         """What is wrong with the store; with ``repair``, each finding's remedy is applied as well."""
@@ -299,23 +300,23 @@ class Cache:
 
     def quarantined(self) -> list[Item]:
         """What is in quarantine, newest first."""
-        return quarantine.items(self.store)
+        return upkeep.quarantine.items(self.store)
 
     def find_quarantined(self, names: Iterable[str]) -> list[Item]:
         """The items of these names or key prefixes; raises ``StoreError`` for the first that is not there."""
-        return quarantine.find(self.store, names)
+        return upkeep.quarantine.find(self.store, names)
 
     def examine(self, item: Item) -> Examined:
         """What an item in quarantine is, and whether it could be restored. Changes nothing."""
-        return quarantine.examine(self.store, item)
+        return upkeep.quarantine.examine(self.store, item)
 
     def restore(self, item: Item, *, by: str | None = None) -> None:
         """Restores an item from quarantine once every byte is checked; see ``upkeep.quarantine.restore``."""
-        quarantine.restore(self.store, self.journal, item, by=_acting(by))
+        upkeep.quarantine.restore(self.store, self.journal, item, by=_acting(by))
 
     def discard(self, items: Iterable[Item], *, by: str | None = None) -> Discarded:
         """Deletes items from quarantine; see ``upkeep.quarantine.discard``."""
-        return quarantine.discard(self.store, self.journal, items, by=_acting(by))
+        return upkeep.quarantine.discard(self.store, self.journal, items, by=_acting(by))
 
     def export(
         self,
@@ -327,7 +328,7 @@ class Cache:
         on_entry: Callable[[], None] = lambda: None,
     ) -> Exported:
         """Writes entries to a pack; see ``upkeep.packs.export_pack``."""
-        return packs.export_pack(self.store, Path(path), wanted, keys=keys, replace=replace, on_entry=on_entry)
+        return upkeep.packs.export_pack(self.store, Path(path), wanted, keys=keys, replace=replace, on_entry=on_entry)
 
     def open_pack(self, path: str | Path) -> Pack:
         """Opens a pack for ``import_pack`` or ``preview_import``; raises ``PackUnusable`` when it cannot be used."""
@@ -335,7 +336,7 @@ class Cache:
 
     def preview_import(self, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:
         """What importing would do with each entry of a pack. Changes nothing."""
-        return packs.look_into(self.store, pack, on_entry)
+        return upkeep.packs.look_into(self.store, pack, on_entry)
 
     def import_pack(
         self,
@@ -347,7 +348,8 @@ class Cache:
     ) -> Imported:
         """Imports the entries of a pack, each checked; see ``upkeep.packs.import_pack``."""
         opened = pack if isinstance(pack, Pack) else self.open_pack(pack)
-        return packs.import_pack(self.store, self.journal, opened, dry_run=dry_run, on_entry=on_entry, by=_acting(by))
+        acting = _acting(by)
+        return upkeep.packs.import_pack(self.store, self.journal, opened, dry_run=dry_run, on_entry=on_entry, by=acting)
 
     def close(self) -> None:
         """Writes the last usage counts and ends cleaning that is under way."""

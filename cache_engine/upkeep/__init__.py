@@ -1,1 +1,20 @@
-"""Keeping a store in order: cleaning, checking, quarantine, packs, and who may do so."""
+"""Keeping a store in order: cleaning, checking, quarantine, packs, and who may do so.
+
+No hit needs ``integrity``, ``packs`` and ``quarantine``, so they are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cache_engine.upkeep import integrity, packs, quarantine
+
+__all__ = ["integrity", "packs", "quarantine"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
