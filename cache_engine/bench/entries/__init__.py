@@ -1,0 +1,1 @@
+"""Lookups, publishing and opening a store, compared with other caches."""
