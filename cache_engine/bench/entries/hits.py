@@ -8,7 +8,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from cache_engine.bench.peers import diskcache_of
+from cache_engine.bench.entries.peers import diskcache_of
 from cache_engine.bench.results import Report
 from cache_engine.bench.subjects import PROBLEM, large_cubin, store_of
 from cache_engine.bench.timing import compare

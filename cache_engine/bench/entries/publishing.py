@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from cache_engine.bench.peers import DISKCACHE, diskcache_of
+from cache_engine.bench.entries.peers import DISKCACHE, diskcache_of
 from cache_engine.bench.results import Report
 from cache_engine.bench.subjects import PROBLEM, artifact_of, describer
 from cache_engine.bench.timing import compare
