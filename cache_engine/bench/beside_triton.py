@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from cache_engine.bench.entries.subjects import PROBLEM
 from cache_engine.bench.results import Report
-from cache_engine.bench.subjects import PROBLEM
 from cache_engine.bench.timing import Thunk, compare
 from cache_engine.compilers import COMPILERS
 from cache_engine.engine.cache import CompiledKernel, open_cache

@@ -9,8 +9,8 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+from cache_engine.bench.entries.subjects import PROBLEM
 from cache_engine.bench.results import LeftOut, Report, Result
-from cache_engine.bench.subjects import PROBLEM
 from cache_engine.bench.timing import Thunk, compare, medians
 from cache_engine.compilers import COMPILERS
 from cache_engine.errors import NotHereError

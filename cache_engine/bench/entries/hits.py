@@ -9,8 +9,8 @@ from itertools import count
 from pathlib import Path
 
 from cache_engine.bench.entries.peers import diskcache_of
+from cache_engine.bench.entries.subjects import PROBLEM, large_cubin, store_of
 from cache_engine.bench.results import Report
-from cache_engine.bench.subjects import PROBLEM, large_cubin, store_of
 from cache_engine.bench.timing import compare
 from cache_engine.engine.cache import Cache
 from cache_engine.model.key import CacheKey

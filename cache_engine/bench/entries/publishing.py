@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cache_engine.bench.entries.peers import DISKCACHE, diskcache_of
+from cache_engine.bench.entries.subjects import PROBLEM, artifact_of, describer
 from cache_engine.bench.results import Report
-from cache_engine.bench.subjects import PROBLEM, artifact_of, describer
 from cache_engine.bench.timing import compare
 from cache_engine.engine.cache import open_cache
 from cache_engine.model.artifact import Artifact, Record
