@@ -1,0 +1,1 @@
+"""Compiling kernels, and running them where there is a GPU."""
