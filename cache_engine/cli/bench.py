@@ -36,7 +36,7 @@ def bench_kernels(
     settings: Settings, as_json: bool, *, limit: int | None, seconds: float | None, output: Path | None
 ) -> None:
     """Measures kernels, printing each as it is known, then a summary."""
-    from cache_engine.bench.kernel_speed import Measured, measure, summarise
+    from cache_engine.bench.kernels.speed import Measured, measure, summarise
     from cache_engine.device.probe import require_gpu
 
     require_gpu("bench kernels")

@@ -18,7 +18,7 @@ from cache_engine.model.outcome import Failure, in_json
 from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:
-    from cache_engine.bench.kernel_speed import Report, Summary
+    from cache_engine.bench.kernels.speed import Report, Summary
     from cache_engine.bench.results import Line, Result, Size
     from cache_engine.device.memory_pool import PoolStatistics
     from cache_engine.device.timer import Timing

@@ -9,7 +9,7 @@ from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.units import human_ms, printable
 
 if TYPE_CHECKING:
-    from cache_engine.bench.kernel_speed import Measured, Report, Summary
+    from cache_engine.bench.kernels.speed import Measured, Report, Summary
 
 
 def print_heading() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.bench import kernel_speed
-from cache_engine.bench.kernel_speed import Kept, Measured, Report, Run, cases, file_name, load, save, summarise
+from cache_engine.bench.kernels import speed as kernel_speed
+from cache_engine.bench.kernels.speed import Kept, Measured, Report, Run, cases, file_name, load, save, summarise
 from cache_engine.bench.results import LeftOut
 from cache_engine.cli import documents, terminal_bench
 from cache_engine.device.probe import gpu
