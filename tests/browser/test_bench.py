@@ -17,7 +17,7 @@ from cache_engine.mirror.queries import KernelFilter
 MEASURE = """
 import json, sys
 from pathlib import Path
-from cache_engine.bench.dashboard import dashboard
+from cache_engine.bench.browser.dashboard import dashboard
 lines = []
 dashboard(lines.append, Path(sys.argv[1]), 150, titles=("Kernels",), samples=1)
 told = [(type(line).__name__, line.name, getattr(line, "seconds", None) or line.size_bytes) for line in lines]

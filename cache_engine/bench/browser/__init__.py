@@ -1,0 +1,1 @@
+"""The dashboard: queries and pages on stores of up to a million kernels."""
