@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cache_engine.bench.population import FIRST_MADE_AT, add_entries, add_records, settle
+from cache_engine.bench.browser.population import FIRST_MADE_AT, add_entries, add_records, settle
 from cache_engine.bench.results import Report
 from cache_engine.bench.timing import compare
 from cache_engine.engine.cache import Cache, open_cache

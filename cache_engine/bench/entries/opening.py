@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from cache_engine.bench.population import add_records
+from cache_engine.bench.browser.population import add_records
 from cache_engine.bench.results import Report
 from cache_engine.bench.timing import compare
 from cache_engine.engine.cache import open_cache
