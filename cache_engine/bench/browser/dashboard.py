@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cache_engine.bench.browser.multiply import multiply_rows
 from cache_engine.bench.browser.population import add_records, settle
-from cache_engine.bench.multiply import multiply_rows
 from cache_engine.bench.results import LeftOut, Report, Result, Size
 from cache_engine.engine.cache import open_cache
 from cache_engine.errors import UsageError
