@@ -8,18 +8,10 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from cache_engine.bench import (
-    compiling,
-    dashboard,
-    evaluating,
-    footprint,
-    hits,
-    opening,
-    pages,
-    peers,
-    publishing,
-    warming,
-)
+from cache_engine.bench import evaluating
+from cache_engine.bench.browser import dashboard, pages
+from cache_engine.bench.entries import footprint, hits, opening, peers, publishing
+from cache_engine.bench.kernels import compiling, warming
 from cache_engine.bench.results import Report, Result
 from cache_engine.bench.timing import medians
 from cache_engine.engine.cache import open_cache

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cache_engine.bench.entries.subjects import PROBLEM
-from cache_engine.bench.kernels import versus_triton as beside_triton
+from cache_engine.bench.kernels import versus_triton
 from cache_engine.bench.results import LeftOut, Report
 from cache_engine.bench.timing import Thunk, compare
 from cache_engine.engine.cache import CompiledKernel, open_cache
@@ -62,8 +62,8 @@ def lookups(report: Report, place: Path) -> None:
         if not why_missing(CUDA_CORE):
             _beside_cuda_core(report, look, place / "cuda.core", kernel, cache.text(kernel.record, SOURCE))
     if not why_missing(TRITON):
-        _works(report, TRITON, partial(beside_triton.hit, report, _LOOKUP, place / "triton"))
-        _works(report, TRITON, partial(beside_triton.compiling, report, place))
+        _works(report, TRITON, partial(versus_triton.hit, report, _LOOKUP, place / "triton"))
+        _works(report, TRITON, partial(versus_triton.compiling, report, place))
 
 
 @contextmanager
