@@ -1,14 +1,28 @@
-"""Runs Streamlit, without the one request that it would send to the world.
+"""Runs Streamlit behind a gate, and without the one request that it would send to the world.
 
 Asked for data by a page of another origin, Streamlit 1.67 looks up this machine's external address at a public service,
-to decide whether that origin may be itself. Ours is never served there, so any web page that tries could make a machine
-on a closed network call out. The answer is always: there is none.
+to decide whether that origin may be itself. ``gate`` refuses such pages before; should a later version ask elsewhere,
+the answer is still: there is none.
+
+Started as ``serve.py OPTIONS``, a JSON object of Streamlit's options.
 """
 
 from __future__ import annotations
 
-from streamlit import net_util
-from streamlit.web import cli
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+from streamlit import config, file_util, net_util
+from streamlit.cli_util import open_browser
+from streamlit.web.server import server_util
+
+from app.gate import Application, Gate, Message, Receive, Send
 
 
 def no_address() -> None:
@@ -18,5 +32,36 @@ def no_address() -> None:
 net_util.get_external_ip = no_address
 net_util.get_internal_ip = no_address  # asks nobody, but an address that is not served is no origin of ours either
 
+
+class Dashboard(st.App):
+    """The dashboard: every request goes through the gate, Streamlit's own answers to errors included."""
+
+    _gate: Application | None = None
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answers one request or connection."""
+        if self._gate is None:
+            shell = Path(file_util.get_static_dir(), "index.html").read_text(encoding="utf-8")
+            self._gate = Gate(super().__call__, config.get_option("server.allowedHosts"), shell)
+        await self._gate(scope, receive, send)
+
+
+@asynccontextmanager
+async def _opening(_: st.App) -> AsyncIterator[None]:
+    """Opens a browser where one is wanted; the server listens already."""
+    if not config.get_option("server.headless"):
+        open_browser(server_util.get_url(server_util.get_display_address(config.get_option("server.address"))))
+    yield
+
+
+def _end(*_: Any) -> None:
+    """Ends the process as after the last line of a program: what must run at its end runs."""
+    sys.exit(0)
+
+
 if __name__ == "__main__":
-    cli.main()
+    options = json.loads(sys.argv.pop())
+    # Once the server has shut down it sends itself the signal that ended it.
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGINT, _end)
+    Dashboard(Path(__file__).with_name("main.py"), lifespan=_opening).run(config=options)

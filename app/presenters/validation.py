@@ -117,7 +117,7 @@ def validation_figure(points: Sequence[Row]) -> go.Figure:
     figure.add_scatter(x=ends, y=ends, mode="lines", line={"color": GREY, "dash": "dash"}, name="equal")
     for index, gpu in enumerate(dict.fromkeys(point["GPU"] for point in points)):
         own = [point for point in points if point["GPU"] == gpu]
-        figure.add_scattergl(
+        figure.add_scatter(  # on canvas (scattergl) Plotly runs text as a program, which the page forbids
             x=[point["Measured, µs"] for point in own],
             y=[point["Predicted, µs"] for point in own],
             mode="markers",

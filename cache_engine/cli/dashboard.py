@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -57,12 +58,13 @@ def serve(
         # Streamlit puts the script's own folder on the path; the pages import from the one above.
         "PYTHONPATH": os.pathsep.join(filter(None, (str(assets_root()), os.environ.get("PYTHONPATH")))),
     }
-    options = [f"--server.port={port}", f"--server.headless={str(headless).lower()}"]
-    if address != ADDRESS or names:
-        # One option for each name: Streamlit 1.67 would take a list of them for a single one.
-        allowed = dict.fromkeys((*_OWN_NAMES, address, *names))
-        options += [f"--server.address={address}", *(f"--server.allowedHosts={name}" for name in allowed)]
-    command = [sys.executable, str(dashboard_server()), "run", str(dashboard_script()), *options]
+    options = {
+        "server.port": port,
+        "server.headless": headless,
+        "server.address": address,
+        "server.allowedHosts": list(dict.fromkeys((*_OWN_NAMES, address, *names))),
+    }
+    command = [sys.executable, str(dashboard_server()), json.dumps(options)]
     shown = f"[{address}]" if ":" in address else address
     print(f"Dashboard of {store} at http://{shown}:{port} (Ctrl-C ends it)", file=sys.stderr, flush=True)
     if not is_loopback(address):

@@ -48,12 +48,17 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A fresh browser tab. After the test: no script failed, and nothing but the dashboard was asked for anything."""
+    """A fresh browser tab.
+
+    After the test: no script failed, nothing broke the page's content security policy, and nothing but the dashboard
+    was asked for anything.
+    """
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     tab = context.new_page()
     failures: list[str] = []
     strangers: list[str] = []
     tab.on("pageerror", lambda error: failures.append(str(error)))
+    tab.on("console", lambda said: failures.append(said.text) if "Content Security Policy" in said.text else None)
     tab.on(
         "request",
         lambda request: (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from pathlib import Path
 
 import pytest
@@ -125,39 +124,3 @@ def test_reloading_after_the_mirror_was_deleted_shows_the_same(
     (compiled_store / "mirror.duckdb").unlink()
     page.reload()
     assert [_metric(page, label) for label in ("Kernels", "Hit rate", "Compiling spent")] == before
-
-
-@pytest.mark.parametrize(
-    ("host", "origin", "answer"),
-    [
-        ("127.0.0.1", "127.0.0.1", 101),
-        ("localhost", "localhost", 101),
-        ("evil.example", "evil.example", 403),
-        ("127.0.0.1", "evil.example", 403),
-    ],
-)
-def test_data_is_given_only_under_this_machines_own_name(dashboard: str, host: str, origin: str, answer: int) -> None:
-    """A page on the web that points a name of its own at 127.0.0.1 must get nothing (DNS rebinding).
-
-    And Streamlit must not first ask a public service for this machine's address, which might have that name.
-
-    All data goes through the web socket; what is served beside it is Streamlit's own code.
-    """
-    port = int(dashboard.rsplit(":", 1)[1])
-    request = (
-        f"GET /_stcore/stream HTTP/1.1\r\nHost: {host}:{port}\r\nOrigin: http://{origin}:{port}\r\n"
-        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-        "Sec-WebSocket-Key: x3JJHMbDL1EzLkh9GBhXDw==\r\n\r\n"
-    )
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        connection.sendall(request.encode())
-        status = connection.recv(64).decode().split()[1]
-    assert int(status) == answer
-
-
-def test_only_this_machine_is_served(dashboard: str) -> None:
-    port = int(dashboard.rsplit(":", 1)[1])
-    with open("/proc/net/tcp", encoding="ascii") as sockets:
-        listening = [line.split()[1] for line in sockets if line.split()[3] == "0A"]
-    addresses = [local.split(":")[0] for local in listening if int(local.split(":")[1], 16) == port]
-    assert addresses == ["0100007F"]

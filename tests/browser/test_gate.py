@@ -1,0 +1,192 @@
+"""Who is answered over real sockets, and what real browsers are asked to forbid."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import served
+from tests.helpers import make_store
+
+pytestmark = pytest.mark.browser
+WAIT_MS = 20_000
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "x3JJHMbDL1EzLkh9GBhXDw==",
+}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A dashboard on an empty store, for all tests of this file: none changes it."""
+    store = make_store(tmp_path_factory.mktemp("gate") / "store").layout.root
+    with served([sys.executable, "-m", "cache_engine"], store) as served_at:
+        yield served_at
+
+
+def _port(address: str) -> int:
+    return int(address.rsplit(":", 1)[1])
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: Message
+    body: str
+
+
+def _ask(address: str, path: str, method: str = "GET", **headers: str) -> Answer:
+    """The answer to one request, with these headers alone."""
+    connection = http.client.HTTPConnection("127.0.0.1", _port(address), timeout=20)
+    with closing(connection):
+        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        with connection.getresponse() as answer:
+            body = "" if answer.status == 101 else answer.read().decode("utf-8", "replace")
+            return Answer(answer.status, answer.headers, body)
+
+
+def test_every_answer_forbids_frames_and_foreign_content(address: str) -> None:
+    """Pages, files, downloads, Streamlit's endpoints, refusals and errors alike."""
+    host = f"127.0.0.1:{_port(address)}"
+    shell = _ask(address, "/", Host=host).body
+    script = shell.partition('src="./')[2].partition('"')[0]
+    assert script.endswith(".js")
+    answers = [
+        ("GET", "/", host, 200),
+        ("GET", "/admin", host, 200),
+        ("GET", f"/{script}", host, 200),
+        ("GET", "/_stcore/health", host, 200),
+        ("GET", "/_stcore/host-config", host, 200),
+        ("GET", "/media/none.csv", host, 404),
+        ("POST", "/", host, 405),
+        ("GET", "//evil.example", host, 400),
+        ("PUT", "/_stcore/upload_file/none/none", host, 403),
+        ("GET", "/", "evil.example", 421),
+    ]
+    for method, path, asked, status in answers:
+        answer = _ask(address, path, method, Host=asked)
+        assert answer.status == status, path
+        policy = dict(
+            part.partition(" ")[::2] for part in (answer.headers.get("Content-Security-Policy") or "").split("; ")
+        )
+        assert policy["frame-ancestors"] == "'none'", path
+        assert policy["default-src"] == "'none'", path
+        assert "unsafe-eval'" not in policy["script-src"].replace("wasm-unsafe-eval", ""), path
+        assert "unsafe-inline" not in policy["script-src"], path
+        assert answer.headers.get("X-Frame-Options") == "DENY", path
+        assert answer.headers.get("X-Content-Type-Options") == "nosniff", path
+        assert answer.headers.get("Referrer-Policy") == "same-origin", path
+        assert answer.headers.get("Cross-Origin-Resource-Policy") == "same-origin", path
+
+
+@pytest.mark.parametrize("path", ["/", "/static/js/none.js", "/_stcore/health", "/_stcore/host-config", "/media/x"])
+def test_everything_is_served_under_known_names_alone(address: str, path: str) -> None:
+    """A page on the web that points a name of its own at 127.0.0.1 must get nothing (DNS rebinding)."""
+    port = _port(address)
+    for host in (f"evil.example:{port}", f"127.0.0.1.evil.example:{port}", f"localhost@evil.example:{port}", ""):
+        assert _ask(address, path, Host=host).status == 421, host
+    assert _ask(address, path).status == 400, "a request that names no host"
+    for host in (f"127.0.0.1:{port}", f"LOCALHOST:{port}", "localhost"):
+        assert _ask(address, path, Host=host).status in (200, 404), host
+
+
+def test_the_web_socket_opens_for_the_dashboards_own_pages_alone(address: str) -> None:
+    """Another port of this machine is another program; and no browser leaves the origin out."""
+    port = _port(address)
+    own = f"127.0.0.1:{port}"
+    for host, origin, status in (
+        (own, f"http://{own}", 101),
+        (f"localhost:{port}", f"http://localhost:{port}", 101),
+        (own, f"http://127.0.0.1:{port + 1}", 403),
+        (own, "http://127.0.0.1", 403),
+        (own, f"http://localhost:{port}", 403),
+        (own, f"https://localhost:{port}", 403),
+        (own, f"http://evil.example:{port}", 403),
+        (own, "http://app.streamlit.app", 403),
+        (own, "null", 403),
+        (own, None, 403),
+        (f"evil.example:{port}", f"http://evil.example:{port}", 421),
+    ):
+        headers = {"Host": host, **UPGRADE} | ({} if origin is None else {"Origin": origin})
+        assert _ask(address, "/_stcore/stream", **headers).status == status, (host, origin)
+
+
+def test_no_page_elsewhere_may_send_it_messages(address: str) -> None:
+    """Streamlit's own hosting may by default, whoever has an application there."""
+    answer = _ask(address, "/_stcore/host-config", Host=f"127.0.0.1:{_port(address)}")
+    assert json.loads(answer.body)["allowedOrigins"] == []
+
+
+def test_a_page_of_another_port_can_neither_frame_it_nor_read_from_it(browser: Browser, address: str) -> None:
+    """In a real browser, where Admin may be unlocked in another tab."""
+    with _foreign_page(address) as foreign:
+        tab = browser.new_context().new_page()
+        tab.goto(foreign)
+        for kind in ("websocket", "script"):
+            expect(tab.locator(f"#{kind}")).to_have_text("refused", timeout=WAIT_MS)
+        frame = tab.locator("iframe").element_handle().content_frame()
+        assert frame is not None
+        frame.wait_for_load_state()
+        assert frame.url.startswith("chrome-error:")
+        assert frame.locator("#root").count() == 0
+        tab.context.close()
+
+
+def test_its_own_page_works(page: Page, address: str) -> None:
+    """Where the tests above would pass against a dashboard that answers nobody."""
+    page.goto(address)
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible(timeout=WAIT_MS)
+
+
+def test_only_this_machine_is_served(address: str) -> None:
+    with open("/proc/net/tcp", encoding="ascii") as sockets:
+        listening = [line.split()[1] for line in sockets if line.split()[3] == "0A"]
+    addresses = [local.split(":")[0] for local in listening if int(local.split(":")[1], 16) == _port(address)]
+    assert addresses == ["0100007F"]
+
+
+@contextmanager
+def _foreign_page(target: str) -> Iterator[str]:
+    """Serves a page at another port that frames the dashboard, opens its web socket and loads from it."""
+    document = f"""<!doctype html><p id="websocket"></p><p id="script"></p>
+        <iframe src="{target}/admin"></iframe><script>
+        const say = (kind, text) => document.getElementById(kind).textContent = text;
+        const socket = new WebSocket("{target.replace("http", "ws")}/_stcore/stream", ["streamlit"]);
+        socket.onopen = () => say("websocket", "open"); socket.onerror = () => say("websocket", "refused");
+        const script = document.createElement("script"); script.src = "{target}/_stcore/health";
+        script.onload = () => say("script", "loaded"); script.onerror = () => say("script", "refused");
+        document.head.append(script);</script>""".encode()
+
+    class Document(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(document)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Document)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
