@@ -31,6 +31,7 @@ test: lint $(BROWSER) $(STRACE)
 lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 
 format: $(DEV)

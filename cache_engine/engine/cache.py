@@ -57,8 +57,8 @@ class Cache:
     at once; else they are written at the end of the process. A closed cache can still be used.
 
     With caching switched off there is no store: kernels are compiled and held in this process alone, and every method
-    that needs a store raises ``StoreUnusable``. Methods that change the store take ``by``, who acts, for the audit: by
-    default the user that this process runs as. Those that may take long take ``on_entry`` or ``on_progress``.
+    that needs a store raises ``StoreUnusable``. Methods that change the store take ``by``, who acts, for the audit; by
+    default it is the user that this process runs as.
     """
 
     def __init__(self, store: DiskStore | None, settings: Settings) -> None:
@@ -335,7 +335,7 @@ class Cache:
         return Pack(Path(path), trust=self.settings.trust_store)
 
     def preview_import(self, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:
-        """What importing would do with each entry of a pack. Changes nothing."""
+        """What importing a pack would do with each entry. Changes nothing."""
         return upkeep.packs.look_into(self.store, pack, on_entry)
 
     def import_pack(

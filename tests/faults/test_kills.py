@@ -67,10 +67,10 @@ def _check_acknowledged(store: DiskStore, said: dict[str, list[Line]]) -> int:
 
 def _check_hits(store: DiskStore, said: dict[str, list[Line]]) -> None:
     """Every hit that was written is counted, and none twice."""
-    whats = [line[1] for line, _ in _writers(said)]
+    operations = [line[1] for line, _ in _writers(said)]
     totals = read_journal(store.layout.journal).totals
     counted = totals.hits.get("disk", 0)
-    assert whats.count("hit") <= counted <= whats.count("hitting")
+    assert operations.count("hit") <= counted <= operations.count("hitting")
     assert totals.saved_us == 7 * counted
 
 
