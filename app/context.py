@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
-from app.presenters.compile import missing_compilers as look_for_compilers
+from app.presenters.compiling.forms import missing_compilers as look_for_compilers
 from cache_engine.batch.jobs import Jobs
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import GemmCacheError, MirrorError

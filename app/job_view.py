@@ -7,8 +7,8 @@ import time
 import streamlit as st
 
 from app import context, guard, widgets
-from app.presenters import compiled
-from app.presenters.jobs import (
+from app.presenters.compiling import result as compiled
+from app.presenters.compiling.jobs import (
     ended_badly,
     failure_table,
     job_table,

@@ -10,7 +10,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import context
-from app.presenters.kernels import kernel_table, picked_keys
+from app.presenters.kernels.listed import kernel_table, picked_keys
 from app.presenters.shared import Tile
 from cache_engine.mirror.queries import FACETS
 from cache_engine.units import human_age

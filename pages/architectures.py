@@ -5,14 +5,14 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, widgets
-from app.presenters.architectures import (
+from app.presenters.store.architectures import (
     architecture_table,
     compile_time_figure,
     entries_figure,
     hits_figure,
     stored_bytes_figure,
 )
-from app.presenters.coverage import (
+from app.presenters.store.coverage import (
     LEGEND,
     cell_colours,
     covered_words,
@@ -21,7 +21,7 @@ from app.presenters.coverage import (
     missing_archs,
     warm_command,
 )
-from app.presenters.toolchains import stale_words, toolchain_table
+from app.presenters.store.toolchains import stale_words, toolchain_table
 from cache_engine.batch.jobs import DONE, RUNNING
 from cache_engine.catalogue import model_shapes
 from cache_engine.device.probe import local_arch

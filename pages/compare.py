@@ -5,9 +5,9 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, widgets
-from app.presenters.compare import compared_figure, pair_table
-from app.presenters.kernels import kernel_filter
-from app.presenters.speed import MODEL, speed_pairs
+from app.presenters.kernels.compare import compared_figure, pair_table
+from app.presenters.kernels.listed import kernel_filter
+from app.presenters.kernels.speed import MODEL, speed_pairs
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight.comparison import compare, sass_difference
 from cache_engine.mirror import queries

@@ -9,7 +9,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import context, job_view, widgets
-from app.presenters.compile import (
+from app.presenters.compiling.forms import (
     LONGEST_TEXT,
     Field,
     Kind,
@@ -22,7 +22,7 @@ from app.presenters.compile import (
     table_form,
     tokens_of,
 )
-from app.presenters.compiled import prediction_tiles
+from app.presenters.compiling.result import prediction_tiles
 from app.presenters.shared import Row
 from cache_engine.batch.jobs import RUNNING, Job
 from cache_engine.batch.warm import kept, one_per_key, problems_of

@@ -7,8 +7,7 @@ from typing import Any
 import streamlit as st
 
 from app import context, widgets
-from app.presenters.evaluation_figures import heat_map_figure, roofline_figure
-from app.presenters.evaluations import (
+from app.presenters.evaluations.evaluated import (
     CHIPS,
     LARGEST_DESCRIPTION,
     Chip,
@@ -29,7 +28,8 @@ from app.presenters.evaluations import (
     model_table,
     roofline_table,
 )
-from app.presenters.validation import Validation, validation_figure, validation_of, validation_table
+from app.presenters.evaluations.figures import heat_map_figure, roofline_figure
+from app.presenters.evaluations.validation import Validation, validation_figure, validation_of, validation_table
 from cache_engine.catalogue import model_shapes
 from cache_engine.errors import GemmCacheError, InvalidHardware, MirrorError
 from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem

@@ -8,7 +8,7 @@ from functools import partial
 import streamlit as st
 
 from app import context, widgets
-from app.presenters.kernel import (
+from app.presenters.kernels.kernel import (
     component_table,
     first_lines,
     found_lines,
@@ -23,8 +23,8 @@ from app.presenters.kernel import (
     record_facts,
     reproducing_command,
 )
-from app.presenters.speed import MODEL, prediction_table, predictions, speed_figure, timing_table
-from app.presenters.tiles import level_table, tile_figure
+from app.presenters.kernels.speed import MODEL, prediction_table, predictions, speed_figure, timing_table
+from app.presenters.kernels.tiles import level_table, tile_figure
 from cache_engine.errors import GemmCacheError
 from cache_engine.mirror import queries
 from cache_engine.model.artifact import CUBIN, Record

@@ -8,7 +8,7 @@ import streamlit as st
 
 from app import context, widgets
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
-from app.presenters.kernels import FACET_LABELS, facet_choices, kernel_filter, page_number
+from app.presenters.kernels.listed import FACET_LABELS, facet_choices, kernel_filter, page_number
 from cache_engine.mirror import queries
 from cache_engine.mirror.queries import SORTS, KernelFilter
 from cache_engine.units import counted

@@ -7,8 +7,8 @@ import time
 import streamlit as st
 
 from app import context, widgets
-from app.presenters.history import SPANS, compile_figure, history_table, hit_figure
-from app.presenters.overview import (
+from app.presenters.store.history import SPANS, compile_figure, history_table, hit_figure
+from app.presenters.store.overview import (
     FINE,
     LATELY_S,
     LOOK,
@@ -20,7 +20,7 @@ from app.presenters.overview import (
     health,
     overview_tiles,
 )
-from app.presenters.toolchains import stale_words, toolchain_table
+from app.presenters.store.toolchains import stale_words, toolchain_table
 from cache_engine.device.probe import gpu
 from cache_engine.insight.toolchains import STALE, made_by_toolchain
 from cache_engine.mirror import queries

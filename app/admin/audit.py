@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, widgets
-from app.presenters.admin import AUDITED, audit_table, kind_words
+from app.presenters.store.admin import AUDITED, audit_table, kind_words
 from cache_engine.mirror import queries
 from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import streamlit as st
 
 from app import context, guard, widgets
-from app.presenters.admin import (
+from app.presenters.shared import Row
+from app.presenters.store.admin import (
     RULES,
     arch_figure,
     arch_table,
@@ -17,7 +18,6 @@ from app.presenters.admin import (
     rules_offered,
     victim_table,
 )
-from app.presenters.shared import Row
 from cache_engine.config import parse_bytes
 from cache_engine.errors import GemmCacheError, MirrorError
 from cache_engine.mirror import queries

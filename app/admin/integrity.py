@@ -7,7 +7,7 @@ from itertools import count as count_from
 import streamlit as st
 
 from app import context, guard, widgets
-from app.presenters.admin import repair_files, repair_line, repair_table
+from app.presenters.store.admin import repair_files, repair_line, repair_table
 from cache_engine.units import counted
 from cache_engine.upkeep.integrity import RepairAct
 

@@ -8,7 +8,7 @@ import time
 import streamlit as st
 
 from app import context, widgets
-from app.presenters.admin import mirror_table, mirror_tiles
+from app.presenters.store.admin import mirror_table, mirror_tiles
 from cache_engine.errors import GemmCacheError
 from cache_engine.mirror import queries
 from cache_engine.units import counted, human_ms

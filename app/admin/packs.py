@@ -10,8 +10,8 @@ import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from app import context, guard, widgets
-from app.presenters.admin import arch_figure, arch_table, asked_keys, incoming_sums, incoming_table, safe_name
 from app.presenters.shared import Row
+from app.presenters.store.admin import arch_figure, arch_table, asked_keys, incoming_sums, incoming_table, safe_name
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.mirror import queries
 from cache_engine.mirror.queries import KernelFilter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, guard, widgets
-from app.presenters.admin import quarantine_facts, quarantine_table
+from app.presenters.store.admin import quarantine_facts, quarantine_table
 from cache_engine.units import counted, human_bytes
 from cache_engine.upkeep.quarantine import Discarded, Item
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context
-from app.presenters.admin import settings_table
+from app.presenters.store.admin import settings_table
 
 
 def draw(permitted: bool) -> None:  # noqa: ARG001 (looking is free)

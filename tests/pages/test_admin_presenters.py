@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.presenters import admin
+from app.presenters.store import admin
 from cache_engine.store.codec import encode_blob
 from cache_engine.upkeep.integrity import Finding, Kind, RepairAct
 from cache_engine.upkeep.packs import Incoming

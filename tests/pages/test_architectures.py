@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app import context
-from app.presenters.coverage import (
+from app.presenters.store.coverage import (
     CACHED,
     MISSING,
     cell_colours,

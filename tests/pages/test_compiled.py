@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.presenters.compiled import (
+from app.presenters.compiling.result import (
     NO_RESULT,
     PUBLISHED_ERROR,
     PUBLISHED_ERROR_UNMEASURED,

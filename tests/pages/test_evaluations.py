@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.presenters import evaluation_figures as figures
-from app.presenters import evaluations as presenters
+from app.presenters.evaluations import evaluated as presenters
+from app.presenters.evaluations import figures
 from cache_engine.catalogue import model_shapes
 from cache_engine.errors import InvalidHardware
 from cache_engine.evaluations import Evaluations

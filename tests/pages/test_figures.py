@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.presenters.compare import compared_figure
-from app.presenters.kernel import instruction_figure, occupancy_table
+from app.presenters.kernels.compare import compared_figure
+from app.presenters.kernels.kernel import instruction_figure, occupancy_table
 from cache_engine.compilers.disassembly import InstructionMix
 from cache_engine.insight.comparison import Pair
 from cache_engine.model.architecture import architecture

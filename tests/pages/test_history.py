@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from app.presenters.history import SPANS, Span, compile_figure, history_table, hit_figure
+from app.presenters.store.history import SPANS, Span, compile_figure, history_table, hit_figure
 from cache_engine.model.events import DAY_S, HOUR_S
 
 NOW = 1_800_000_000.0

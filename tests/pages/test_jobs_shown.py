@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.presenters.compile import Kind, asked_of, choice_of, command_of, problem_of, shape_form, table_form
-from app.presenters.jobs import (
+from app.presenters.compiling.forms import Kind, asked_of, choice_of, command_of, problem_of, shape_form, table_form
+from app.presenters.compiling.jobs import (
     ended_badly,
     job_table,
     progress_share,

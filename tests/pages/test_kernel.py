@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.presenters.kernel import (
+from app.presenters.kernels.kernel import (
     MOST_LINES,
     first_lines,
     found_lines,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.presenters.kernels import facet_choices, page_number, picked_keys
+from app.presenters.kernels.listed import facet_choices, page_number, picked_keys
 from cache_engine.engine.cache import open_cache
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.store.disk import DiskStore

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.presenters.overview import FINE, LOOK, PLAIN, TROUBLE, gpu_check, health
+from app.presenters.store.overview import FINE, LOOK, PLAIN, TROUBLE, gpu_check, health
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.store.journal import Journal
 from tests.helpers import fill, make_store, record_file

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.presenters.speed import predictions, speed_figure, speed_pairs, timing_table
+from app.presenters.kernels.speed import predictions, speed_figure, speed_pairs, timing_table
 from cache_engine.model.artifact import RecordedProblem
 from tests.pages.opening import a_record
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from app.presenters.evaluations import HEAT_SIZES, Evaluated
+from app.presenters.evaluations.evaluated import HEAT_SIZES, Evaluated
 from app.presenters.shared import COLOURS
 
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "x")

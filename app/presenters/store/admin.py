@@ -11,8 +11,8 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from app.presenters.overview import EVENTS
 from app.presenters.shared import COLOURS, Row, Tile, moment
+from app.presenters.store.overview import EVENTS
 from cache_engine.config import SETTINGS, Settings, variable
 from cache_engine.model.events import ACTS, CORRUPT, EVICT, SET_ASIDE, UNPUBLISHED
 from cache_engine.model.key import is_key

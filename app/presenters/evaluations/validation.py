@@ -12,7 +12,7 @@ from typing import IO
 import numpy as np
 import plotly.graph_objects as go
 
-from app.presenters.evaluation_figures import LEGEND, MARGIN, SYMBOLS
+from app.presenters.evaluations.figures import LEGEND, MARGIN, SYMBOLS
 from app.presenters.shared import COLOURS, GREY, Row
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.validation import (

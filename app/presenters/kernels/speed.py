@@ -8,8 +8,8 @@ from datetime import tzinfo
 
 import plotly.graph_objects as go
 
-from app.presenters.evaluation_figures import roofline_figure
-from app.presenters.evaluations import Evaluated
+from app.presenters.evaluations.evaluated import Evaluated
+from app.presenters.evaluations.figures import roofline_figure
 from app.presenters.shared import Row, moment
 from cache_engine.errors import InvalidProblem
 from cache_engine.evaluator.gpu import DTYPES, EVALUATOR, GPUS, MODEL_VERSION, Prediction, predict

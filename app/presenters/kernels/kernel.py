@@ -11,8 +11,8 @@ from datetime import tzinfo
 import msgspec
 import plotly.graph_objects as go
 
-from app.presenters.overview import EVENTS
 from app.presenters.shared import COLOURS, GREY, Row, Tile, moment, when
+from app.presenters.store.overview import EVENTS
 from cache_engine.cli import documents
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
 from cache_engine.insight.inspection import Inspection

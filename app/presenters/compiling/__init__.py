@@ -1,0 +1,1 @@
+"""What the Compile page asks, and what came of it."""

@@ -1,0 +1,1 @@
+"""Predicted latencies, alone and compared with measured ones."""

@@ -1,0 +1,1 @@
+"""Kernels, as lists and one by one."""

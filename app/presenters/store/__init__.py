@@ -1,0 +1,1 @@
+"""What there is in a store, and how it does: words, tables and figures."""
