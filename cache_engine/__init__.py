@@ -19,8 +19,8 @@ The rooms, top to bottom; each imports only from those below it:
   ``coverage`` of a model, ``toolchains`` that are stale
 - ``engine`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``selection`` of a config, ``history`` of timings,
   ``tiers``, ``stages``, ``operator``, ``matmul``, ``debug_dump``
-- ``upkeep`` -- a store in order: ``plan`` and ``cleaning``, ``integrity``, ``quarantine``, ``packs`` (import and
-  export), ``leftovers``, ``admission``
+- ``upkeep`` -- a store in order: ``plan`` and ``cleaning``, ``integrity`` and ``contents``, ``quarantine``, ``packs``
+  (import and export), ``leftovers``, ``admission``
 - ``mirror`` -- the DuckDB copy of a store; ``queries`` and ``evaluation_queries`` have all SQL of the pages
 - ``evaluations`` -- stored results of the evaluator
 - ``catalogue`` -- GEMM shapes of public models

@@ -45,6 +45,15 @@ def missing_bytes(image: bytes) -> int:
     return int(max(program_end - len(image), section_end - len(image), 0))
 
 
+def make_cubin(arch: str, code: bytes) -> bytes:
+    """The header of a CUBIN for a target, as NVRTC 13.5 writes it, then ``code`` in place of all that follows."""
+    target = int(arch.removeprefix("sm_").rstrip("af"))
+    ident = b"\x7fELF\x02\x01\x01\x41\x08" + bytes(7)
+    return (
+        struct.pack("<16sHHIQQQIHHHHHH", ident, 2, 190, 1, 0, 0, 0, 0x6000004 | target << 8, 64, 0, 0, 0, 0, 0) + code
+    )
+
+
 def make_store(folder: Path, *, durable: bool = False, compress: bool = True) -> DiskStore:
     """An open store; not synced to disk unless asked, since no test pulls the plug."""
     return DiskStore(open_store(folder), durable=durable, compress=compress)
@@ -62,7 +71,7 @@ def make_entry(
     constants: dict[str, str | int] = {"N": problem.n, "K": problem.k, "SEED": seed}
     key = prefix.key(constants)
     artifact = Artifact(
-        cubin=b"\x7fELF" + generator.randbytes(cubin_bytes // 2) + b"code" * (cubin_bytes // 8),
+        cubin=make_cubin(arch, generator.randbytes(cubin_bytes // 2) + b"code" * (cubin_bytes // 8)),
         ptx=f".version 9.0 // {seed}\n".encode() * 20,
         source=f"// source of {seed}\n".encode() * 20,
         log=b"ptxas info\n",

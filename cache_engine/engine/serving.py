@@ -30,6 +30,7 @@ from cache_engine.store.lock import ThreadLocks, file_lock
 from cache_engine.store.memory import MemoryTier
 from cache_engine.store.pack import Pack, find_packs
 from cache_engine.upkeep.cleaning import Housekeeper
+from cache_engine.upkeep.contents import check_code
 from cache_engine.upkeep.plan import Limits
 
 _log = logging.getLogger(__name__)
@@ -207,7 +208,7 @@ class Serving:
         """Opens the packs that the settings name. One that cannot be used is skipped."""
         for path in find_packs(self._settings.packs):
             try:
-                yield Pack(path, trust=self._settings.trust_store)
+                yield Pack(path, trust=self._settings.trust_store, check=check_code)
             except PackUnusable as error:
                 self._journal.failure(Pack.name)
                 _log.warning("%s", error)

@@ -110,8 +110,8 @@ def check_header(key: CacheKey, blob: Blob, data: bytes) -> None:
     raise CorruptEntry(f"blob of {key[:12]} does not start with the header of one")
 
 
-def check_blob(key: CacheKey, blob: Blob, data: bytes) -> None:
-    """Checks a whole blob file against its record.
+def check_blob(key: CacheKey, blob: Blob, data: bytes) -> bytes:
+    """Checks a whole blob file against its record; returns the compiled code.
 
     Raises:
         CorruptEntry: naming what does not match.
@@ -120,10 +120,10 @@ def check_blob(key: CacheKey, blob: Blob, data: bytes) -> None:
     if len(data) != blob.stored_bytes:
         kind = Truncated if len(data) < blob.stored_bytes else CorruptEntry
         raise kind(f"blob of {key[:12]} has {len(data):,} bytes where its record says {blob.stored_bytes:,}")
-    for name in SECTIONS:
-        decode_section(key, blob, name, data)
+    cubin, *_ = [decode_section(key, blob, name, data) for name in SECTIONS]
     if hashlib.sha256(data).hexdigest() != blob.digest:
         raise CorruptEntry(f"blob of {key[:12]} does not match the digest in its record")
+    return cubin
 
 
 def encode_record(record: Record) -> bytes:
@@ -170,7 +170,11 @@ def check_key(record: Record) -> None:
     Raises:
         CorruptEntry: when they do not.
     """
-    if key_of(record.components) != record.key:
+    try:
+        key = key_of(record.components)
+    except ValueError as error:
+        raise CorruptEntry(f"components in the record of {record.key[:12]} make no key: {error}") from error
+    if key != record.key:
         raise CorruptEntry(f"components in the record of {record.key[:12]} are those of another key")
 
 

@@ -19,13 +19,13 @@ import stat
 import struct
 import weakref
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, PackUnusable
-from cache_engine.model.artifact import CUBIN
+from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.key import CacheKey
 from cache_engine.store.base import Loaded
 from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, decode_record, decode_section
@@ -54,16 +54,21 @@ class Pack:
 
     name = "pack"
 
-    def __init__(self, path: Path, *, trust: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, trust: bool = False, check: Callable[[Record, bytes], None] = lambda _, __: None
+    ) -> None:
         """Opens a pack and reads its header.
 
         Args:
             trust: accept one that belongs to someone other than you and root, or that everyone may write.
+            check: called with the record and the code of each entry before ``get`` returns it; raises ``CorruptEntry``
+                for one that must not be served. See ``upkeep.contents``.
 
         Raises:
             PackUnusable: naming what is wrong with it.
         """
         self.path = path
+        self._check = check
         try:
             # Not to hang on a pipe.
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -100,7 +105,9 @@ class Pack:
             return None
         last = record.blob.sections[CUBIN]
         data = self._read(row.offset + row.record_bytes, min(row.blob_bytes, last.offset + last.stored_bytes))
-        return Loaded(record, decode_section(key, record.blob, CUBIN, data))
+        cubin = decode_section(key, record.blob, CUBIN, data)
+        self._check(record, cubin)
+        return Loaded(record, cubin)
 
     def row(self, number: int) -> Row:
         """A row of the index.

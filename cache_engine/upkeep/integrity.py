@@ -16,7 +16,7 @@ from pathlib import Path
 from cache_engine.errors import CorruptEntry, LockTimeout, Misplaced, Truncated
 from cache_engine.model.events import CORRUPT, REPAIR, SET_ASIDE
 from cache_engine.model.key import CacheKey
-from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, check_blob, check_key, decode_record
+from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, check_blob, decode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file
 from cache_engine.store.journal import SNAPSHOT, Journal, UnknownSnapshot, load_snapshot
@@ -30,6 +30,7 @@ from cache_engine.store.layout import (
 from cache_engine.store.lock import file_lock
 from cache_engine.store.results.file import UnknownResults
 from cache_engine.store.timings import Timings
+from cache_engine.upkeep.contents import check_code, check_record
 from cache_engine.upkeep.leftovers import is_abandoned, is_orphan, remove_temporary
 
 _LOCK_TIMEOUT_S = 30.0
@@ -270,7 +271,7 @@ def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], o
         if len(data) > MAX_RECORD_BYTES:
             return found(Kind.CORRUPT_RECORD, path, f"it is larger than {MAX_RECORD_BYTES:,} bytes")
         record = decode_record(key, data)
-        check_key(record)
+        check_record(record)
     except UnknownFormat as error:
         return found(Kind.UNKNOWN_FORMAT, path, error)
     except (CorruptEntry, OSError) as error:
@@ -283,7 +284,7 @@ def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], o
             if read_file(path, MAX_RECORD_BYTES + 1) != data:
                 return _check_record(layout, shard, name, named, owner)  # replaced or evicted meanwhile
             return found(Kind.MISSING_BLOB, path, f"{blob_path.name} is not there")
-        check_blob(key, record.blob, blob)
+        check_code(record, check_blob(key, record.blob, blob))
         for file in (path, blob_path):
             if owner is not None and file.lstat().st_uid != owner:
                 return found(

@@ -1,7 +1,8 @@
 """Taking entries out of a store into a pack, and in again.
 
-What comes in is checked as a hit would be, and more: the whole blob, and that the components hash to the key. Nothing
-but checked bytes is kept, under names made from the key.
+What comes in is checked as a hit would be, and more: the whole blob, that the components hash to the key, that the
+record says what they say, and that the code is for its target. Nothing but checked bytes is stored, under names made
+from the key.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
-from cache_engine.model.artifact import Record
+from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
-from cache_engine.store.codec import UnknownFormat, check_blob, check_key, decode_record
+from cache_engine.store.codec import UnknownFormat, check_blob, decode_record, decode_section
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack, Row, write_pack
+from cache_engine.upkeep.contents import check_code, check_entry, check_record
 
 _LOCK_TIMEOUT_S = 30.0
 
@@ -95,7 +97,7 @@ def export_pack(
         for key in store.keys() if keys is None else sorted(set(keys)):
             try:
                 stored = store.stored(key)
-                if stored is not None and wanted(decode_record(key, stored[0])):
+                if stored is not None and wanted(_coherent(key, *stored)):
                     yield key, *stored
             except CorruptEntry as error:
                 refused.append(Refused(key, str(error)))
@@ -149,7 +151,7 @@ def look_into(store: DiskStore, pack: Pack, on_entry: Callable[[], None] = lambd
     for row in _sound_rows(pack):
         record, size = None, row.record_bytes + row.blob_bytes
         try:
-            record = _checked(pack, row)[0]
+            record = _checked(row.key, pack.record_data(row), pack.blob_data(row))
             yield Incoming(row.key, size, record, present=_is_present(store, row.key))
         except (StoreError, UnknownFormat) as error:
             yield Incoming(row.key, size, record, refused=str(error))
@@ -165,8 +167,8 @@ def _sound_rows(pack: Pack) -> Iterable[Row]:
 
 def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool) -> bool:
     """Checks an entry and makes it part of the store; returns whether it was new to it."""
-    record, record_data, blob_data = _checked(pack, row)
-    key = row.key
+    record_data, blob_data = pack.record_data(row), pack.blob_data(row)
+    record, key = _checked(row.key, record_data, blob_data), row.key
     if dry_run:
         return not _is_present(store, key)
     with file_lock(store.layout.key_lock(key), _LOCK_TIMEOUT_S):
@@ -176,13 +178,19 @@ def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool) -> bool:
     return True
 
 
-def _checked(pack: Pack, row: Row) -> tuple[Record, bytes, bytes]:
-    """A record of a pack, and the bytes of it and its blob, all of them checked."""
-    record_data, blob_data = pack.record_data(row), pack.blob_data(row)
-    record = decode_record(row.key, record_data)
-    check_key(record)
-    check_blob(row.key, record.blob, blob_data)
-    return record, record_data, blob_data
+def _coherent(key: CacheKey, record_data: bytes, blob_data: bytes) -> Record:
+    """The record of an entry whose bytes were checked, once what they say is, too."""
+    record = decode_record(key, record_data)
+    check_entry(record, decode_section(key, record.blob, CUBIN, blob_data))
+    return record
+
+
+def _checked(key: CacheKey, record_data: bytes, blob_data: bytes) -> Record:
+    """The record of an entry whose bytes, and what they say, are all checked."""
+    record = decode_record(key, record_data)
+    check_record(record)
+    check_code(record, check_blob(key, record.blob, blob_data))
+    return record
 
 
 def _is_present(store: DiskStore, key: CacheKey) -> bool:

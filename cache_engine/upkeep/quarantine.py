@@ -18,12 +18,13 @@ from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import CORRUPT, DISCARD, RESTORE, SET_ASIDE, Event
 from cache_engine.model.key import CacheKey
-from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, check_blob, check_key, decode_record
+from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, check_blob, decode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.layout import key_of_blob_name, key_of_record_name
 from cache_engine.store.lock import file_lock
+from cache_engine.upkeep.contents import check_code, check_record
 
 _LOCK_TIMEOUT_S = 30.0
 # An event is written right after the files that it is about were moved.
@@ -233,13 +234,13 @@ def _sound(store: DiskStore, item: Item) -> _Sound | Examined:
         try:
             record_data = read_file(folder / file.name, MAX_RECORD_BYTES + 1) or b""
             read = decode_record(key, record_data)
-            check_key(read)
+            check_record(read)
             record, blob_name = read, Path(store.layout.blob_path(key, read.blob.digest)).name
             cause = "its blob is not there"
             for blob in item.files:
                 if blob.original == blob_name:
                     blob_data = read_file(folder / blob.name, read.blob.stored_bytes + 1) or b""
-                    check_blob(key, read.blob, blob_data)
+                    check_code(read, check_blob(key, read.blob, blob_data))
                     return _Sound(read, record_data, blob_data)
         except (CorruptEntry, UnknownFormat) as error:
             cause = str(error)

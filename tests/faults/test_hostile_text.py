@@ -37,7 +37,7 @@ SQL = [
 ]  # fmt: skip
 SHELL = [
     "$(reboot)", "`reboot`", "; reboot", "| cat", "&& reboot", "> /dev/null", "-rf", "--all", "~", "$HOME", "*",
-    "../..", "../../etc/passwd", "/etc/passwd", "C:\\CON", "a/b", "a\\b", ".", "..", "", " ", "\t", "con", "nul",
+    "../..", "../../etc/passwd", "/etc/passwd", "C:\\CON", "a/b", "a\\b", ".", "..", " ", "\t", "con", "nul",
     "=cmd|'/C calc'!A0", "+1+1", "-1+1", "@SUM(1)",
 ]  # fmt: skip
 UNICODE = [
@@ -52,13 +52,13 @@ HOSTILE = [*MARKUP, *SQL, *SHELL, *UNICODE]
 def _forged(number: int, text: str) -> tuple[Record, bytes]:
     """A record with the text in every field that is text, and its blob; every checksum fits."""
     _, artifact, describe = make_entry(number)
-    components = (("schema", "1"), ("number", str(number)), (text, text))
-    key = key_of(components) if text else key_of((*components[:2], ("empty", "x")))
+    start = (("schema", "1"), ("family", text), ("compiler", text), ("arch", text), ("number", str(number)))
+    components = (*start, (text, text))
+    key = key_of(components)
     data, blob = encode_blob(key, artifact, compress=True)
     record = describe(blob)
     fields = dict.fromkeys(("name", "family", "compiler", "compiler_version", "arch", "created_by"), text)
     problem = msgspec.structs.replace(record.problem, dtype=text, out_dtype=text, layout=text)
-    components = components if text else (*components[:2], ("empty", "x"))
     stages = {text: 1.0}
     changed: dict[str, Any] = {**fields, "key": key, "components": components, "problem": problem, "stages_ms": stages}
     return msgspec.structs.replace(record, **changed), data

@@ -388,7 +388,7 @@ def test_an_entry_replaced_while_it_is_checked_is_no_finding(store: DiskStore, m
     """Between reading its record and its blob, both were replaced."""
     key, artifact, describe = make_entry()
     store.publish(key, artifact, describe)
-    newer = type(artifact)(b"\x7fELFnewer", artifact.ptx, artifact.source, artifact.log, artifact.resources)
+    newer = type(artifact)(artifact.cubin + b"newer", artifact.ptx, artifact.source, artifact.log, artifact.resources)
     replaced: list[str] = []
 
     def replacing(wanted: Any, data: bytes) -> Any:

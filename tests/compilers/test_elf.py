@@ -1,0 +1,65 @@
+"""The little of ELF that is read: what is no code for a target is seen, and no file leads the reader astray."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from cache_engine.compilers.elf import build_id, cubin_fault
+from tests.helpers import make_cubin
+
+CUBIN = make_cubin("sm_90", b"code" * 100)
+
+
+def _with(position: int, *values: int, of: bytes = CUBIN) -> bytes:
+    return of[:position] + bytes(values) + of[position + len(values) :]
+
+
+def test_the_header_of_code_names_its_target() -> None:
+    assert cubin_fault(CUBIN, "sm_90") == ""
+    assert cubin_fault(CUBIN, "sm_90a") == ""
+    assert cubin_fault(make_cubin("sm_120", b""), "sm_120f") == ""
+
+
+def test_the_abi_of_earlier_compilers_has_its_target_elsewhere() -> None:
+    earlier = _with(48, 0x5A, 0x05, 0x5A, 0x00, of=_with(7, 0x33, 0x07))
+    assert cubin_fault(earlier, "sm_90") == ""
+    assert "not for sm_80" in cubin_fault(earlier, "sm_80")
+
+
+@pytest.mark.parametrize(
+    ("image", "said"),
+    [
+        (b"", "no 64-bit ELF"),
+        (CUBIN[:63], "no 64-bit ELF"),
+        (b"MZ" + CUBIN[2:], "no 64-bit ELF"),
+        (_with(4, 1), "no 64-bit ELF"),
+        (_with(5, 2), "no 64-bit ELF"),
+        (_with(7, 0), "ABI 0 version 8"),
+        (_with(8, 9), "ABI 65 version 9"),
+        (_with(16, 1), "type 1 for machine 190"),
+        (_with(18, 62), "machine 62"),
+        (_with(49, 80), "code for sm_80, not for sm_90"),
+        (_with(56, 1), "ends before"),
+        (_with(60, 1), "ends before"),
+        (_with(40, *struct.pack("<Q", 2**63), of=_with(58, 64, 0, 1)), "ends before"),
+    ],
+    ids=["empty", "cut", "magic", "32 bits", "big-endian", "system", "abi", "type", "machine", "target", "programs",
+         "sections", "far"],
+)  # fmt: skip
+def test_what_is_no_code_for_the_target_is_said(image: bytes, said: str) -> None:
+    assert said in cubin_fault(image, "sm_90")
+
+
+@pytest.mark.parametrize("forged", [0, 2**15, 2**62, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("field", ["table", "place", "size"])
+def test_forged_places_in_a_library_lead_nowhere(field: str, forged: int, tmp_path: Path) -> None:
+    """One program header, a note, which has no build ID."""
+    values = {"table": 64, "place": 120, "size": 40} | {field: forged}
+    ident = b"\x7fELF\x02\x01\x01" + bytes(9)
+    header = struct.pack("<16sHHIQQQIHHHHHH", ident, 3, 62, 1, 0, values["table"], 0, 0, 64, 56, 1, 0, 0, 0)
+    program = struct.pack("<IIQQQQQQ", 4, 0, values["place"], 0, 0, values["size"], 0, 0)
+    (tmp_path / "lib.so").write_bytes(header + program + bytes(40))
+    assert build_id(tmp_path / "lib.so") is None
