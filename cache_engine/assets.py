@@ -1,6 +1,6 @@
 """Files that travel with the package but are no part of it: the dashboard's scripts and the sample data.
 
-In a checkout they lie beside ``cache_engine/``; in a wheel below it, so that an installation claims no other name.
+In a checkout they are next to ``cache_engine/``; in a wheel below it, so that an installation claims no other name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def dashboard_server() -> Path:
 
 
 def shape_catalogue() -> Path:
-    """GEMM shapes of public models; see the script beside it for where they come from."""
+    """GEMM shapes of public models; the script next to it says where they come from."""
     return assets_root() / "sample_data" / "model_gemm_shapes.csv"
 
 

@@ -35,7 +35,7 @@ _NUMBERS = (
 )
 _TEXTS = ("compiler_flags", "admin_users")
 MIN_FLUSH_S = 0.01  # below, writing would keep a processor busy
-MIN_TOKEN_LENGTH = 16  # of letters and digits: beyond guessing, also for whoever may try at any speed
+MIN_TOKEN_LENGTH = 16  # letters and digits: beyond guessing, at any rate of attempts
 
 
 class Origin(StrEnum):
@@ -54,43 +54,41 @@ def _setting(default: Any, text: str, *, secret: bool = False) -> Any:
 class Settings:
     """Everything that can be set. Each of ``SETTINGS`` can be given as ``GEMM_CACHE_<NAME>`` in the environment.
 
-    ``origins`` tells where those values are from that are not the default: an ``Origin``, or the policy that sets one.
+    ``origins`` says where each value that is not the default comes from: an ``Origin``, or the policy that sets it.
     """
 
     dir: Path | None = _setting(None, "The store's directory. Default: the user cache directory.")
-    max_bytes: int = _setting(5 * GIB, "Size above which cleaning evicts, such as 5GiB.")
-    max_entries: int = _setting(5000, "Number of entries above which cleaning evicts.")
-    max_disk_share: float = _setting(0.5, "Share of the free disk, store included, above which cleaning evicts.")
-    policy: str = _setting("standard", "Sets expire_days, where that is not given: development 1, production 30.")
-    expire_days: float = _setting(7.0, "Days without use after which cleaning evicts an entry.")
-    eviction_threshold: float = _setting(0.8, "Share of a limit that cleaning evicts down to.")
-    cleanup_interval_h: float = _setting(24.0, "Hours between automatic cleanings; 0 switches them off.")
-    enable_jit: bool = _setting(True, "Whether a kernel that is not cached may be compiled.")
-    enable_caching: bool = _setting(True, "Whether kernels are looked up in packs and on disk, and kept there.")
-    packs: tuple[Path, ...] = _setting(
-        (), "Packs to look in before the disk: files, or folders of them, between colons."
-    )
-    memory_bytes: int = _setting(GIB // 4, "Size of the in-process memory tier.")
-    compression: bool = _setting(True, "Whether compiled code is compressed on disk.")
-    compress_results: bool = _setting(False, "Whether the evaluator's results are compressed on disk.")
-    durability: str = _setting("durable", "durable: synced to disk before it counts; fast: left to the kernel.")
+    max_bytes: int = _setting(5 * GIB, "Maximum store size, e.g. 5GiB.")
+    max_entries: int = _setting(5000, "Maximum number of kernels.")
+    max_disk_share: float = _setting(0.5, "Maximum store size as a fraction of free disk space (store included).")
+    policy: str = _setting("standard", "Preset for expire_days: development = 1, standard = 7, production = 30.")
+    expire_days: float = _setting(7.0, "Evict kernels unused for this many days.")
+    eviction_threshold: float = _setting(0.8, "When a limit is exceeded, evict down to this fraction of it.")
+    cleanup_interval_h: float = _setting(24.0, "Automatic cleanup interval in hours (0 = off).")
+    enable_jit: bool = _setting(True, "Compile kernels that are not cached.")
+    enable_caching: bool = _setting(True, "Look kernels up in packs and on disk, and store them there.")
+    packs: tuple[Path, ...] = _setting((), "Packs to search before the disk: colon-separated files or directories.")
+    memory_bytes: int = _setting(GIB // 4, "In-process cache size.")
+    compression: bool = _setting(True, "Compress compiled code on disk.")
+    compress_results: bool = _setting(False, "Compress the evaluator's results on disk.")
+    durability: str = _setting("durable", "durable: fsync before publish; fast: no fsync.")
     lock_timeout_s: float = _setting(60.0, "Seconds to wait for another process that compiles the same kernel.")
     journal_flush_s: float = _setting(5.0, "Seconds between writes of usage counts to the journal.")
-    compiler_flags: tuple[str, ...] = _setting((), "More flags for the compiler, between spaces; they enter the key.")
-    fast_math: bool = _setting(False, "Whether the compiler may trade exactness for speed (--use_fast_math).")
-    default_arch: str = _setting("sm_90", "Target when none is given and no GPU is here.")
-    use_timings: bool = _setting(True, "Whether configs measured as fastest come before what the cost model chooses.")
+    compiler_flags: tuple[str, ...] = _setting((), "Extra compiler flags, space-separated (part of the key).")
+    fast_math: bool = _setting(False, "Compile with --use_fast_math.")
+    default_arch: str = _setting("sm_90", "Default target when there is no local GPU.")
+    use_timings: bool = _setting(True, "Prefer measured-fastest configs over the cost model.")
     timings_of: str | None = _setting(
-        None, "Whose timings those are: a GPU's name, or the first digits of its fingerprint. Default: the local GPU."
+        None, "Which device's timings to use: GPU name or fingerprint prefix. Default: the local GPU."
     )
-    trust_store: bool = _setting(False, "Use a store owned by someone else or writable by everyone.")
+    trust_store: bool = _setting(False, "Use a store that another user owns or that others can write.")
     admin_token: str | None = _setting(
         None,
-        f"What the dashboard asks for before it deletes or takes in anything; {MIN_TOKEN_LENGTH} characters or more.",
+        f"Token required for deleting and importing in the dashboard; {MIN_TOKEN_LENGTH} characters or more.",
         secret=True,
     )
     admin_users: tuple[str, ...] = _setting(
-        (), "Who may do so, once logged in: e-mail addresses, between spaces; * is everybody who can log in."
+        (), "Logged-in users allowed to: e-mail addresses, space-separated; * allows every login."
     )
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
@@ -137,13 +135,13 @@ class Settings:
         policy = overrides.get("policy", "standard")
         if policy not in POLICIES:
             raise UsageError(f"setting policy is {policy!r}; use one of: {', '.join(POLICIES)}")
-        told = {
+        origins = {
             **self.origins,
             **dict.fromkeys(POLICIES[policy], f"policy {policy}"),
             **dict.fromkeys(overrides, Origin.GIVEN),
             **(origins or {}),
         }
-        return replace(self, **{**POLICIES[policy], **overrides}, origins=told).checked()
+        return replace(self, **{**POLICIES[policy], **overrides}, origins=origins).checked()
 
     def checked(self) -> Settings:
         """The same, once its values are known to make sense.
@@ -192,7 +190,7 @@ class Settings:
 
 
 SETTINGS = tuple(setting for setting in fields(Settings) if "help" in setting.metadata)
-"""Everything that can be set, in the order it is told in: name, default, and in ``metadata`` its help."""
+"""Everything that can be set, in the order of the docs: name, default, and in ``metadata`` its help."""
 
 
 def variable(name: str) -> str:

@@ -10,7 +10,7 @@
     ├── CompileError               the compiler refused the source; carries its log, the source and the flags
     ├── NotCached                  no tier has the kernel, and compiling is switched off
     ├── TooManyJobs                as many jobs run as may
-    ├── NotPermitted               the dashboard does this only for whoever has the admin token or has logged in
+    ├── NotPermitted               the dashboard does this only with the admin token or a login
     ├── NotHereError               something this machine lacks
     │   ├── CompilerMissing        the compiler is not installed
     │   ├── ToolMissing            an inspection tool (disassembler) is not installed
@@ -78,7 +78,7 @@ class CompileError(GemmCacheError):
         log: what the compiler printed.
         source: the source text it was given.
         flags: the flags it was given.
-        command: what to type to see it again; empty where nobody knew what was asked for.
+        command: the command line that reproduces it; empty where the request is unknown.
     """
 
     def __init__(self, message: str, *, log: str, source: str, flags: tuple[str, ...], command: str = "") -> None:
@@ -98,7 +98,7 @@ class TooManyJobs(GemmCacheError):
 
 
 class NotPermitted(GemmCacheError):
-    """Whoever asked may not do this; the text says what is missing."""
+    """The visitor may not do this; the text says what is missing."""
 
 
 class NotHereError(GemmCacheError):

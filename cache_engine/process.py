@@ -1,8 +1,8 @@
 """What must happen when a process forks, and when it ends.
 
-A forked child inherits locks that other threads of its parent held, and nobody will ever release them; whoever has
-such a lock registers here and is told, in the child, to renew it. A worker of ``multiprocessing`` ends without running
-what ``atexit`` was given, so what must run at the end is given to both.
+A forked child inherits locks that other threads of its parent held, and no thread will ever release them; an object
+with such a lock registers here, and is asked in the child to renew it. A worker of ``multiprocessing`` ends without
+running what ``atexit`` was given, so what must run at the end is given to both.
 """
 
 from __future__ import annotations

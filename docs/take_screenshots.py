@@ -38,7 +38,7 @@ def main(address: str = "http://127.0.0.1:8501") -> None:
         page.get_by_label("Pick it from the list").fill("sm_80 tensor_core")
         page.wait_for_timeout(SETTLE_MS)
         click_first_key(page, x=60)
-        page.get_by_text("Key components that differ").wait_for()
+        page.get_by_text("Key differences").wait_for()
         take(page, "compare")
         page.goto(f"{address}/admin")
         page.get_by_text("Down to a number of kernels").click()

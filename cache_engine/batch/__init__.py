@@ -1,1 +1,1 @@
-"""Many kernels at once, and long work in processes of its own."""
+"""Many kernels at once, and long work in separate processes."""

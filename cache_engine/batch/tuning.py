@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
 
 MODEL_CLOCK_KHZ = 1_410_000
-"""The clock that predicted cycles are told as time at, where no GPU is here: that of the A100, whose rates the cost
+"""The clock that turns predicted cycles into time where there is no GPU: that of the A100, whose rates the cost
 model uses (NVIDIA A100 white paper)."""
 
 TOP = 8
@@ -48,7 +48,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What became of a candidate: its timing, or in words why there is none; and why that could not be kept."""
+    """What became of a candidate: its timing, or why there is none; and why the timing could not be stored."""
 
     candidate: Candidate
     timing: Timing | None

@@ -1,1 +1,1 @@
-"""The only room that touches a GPU. Everything here is entered lazily and says plainly when there is none."""
+"""The only room that touches a GPU. Everything here is imported lazily and says plainly when there is none."""

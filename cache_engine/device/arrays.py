@@ -91,7 +91,7 @@ class ArrayView:
     Attributes:
         address: of its first element.
         read_only: whether it must not be written.
-        stream: the stream, as its handle, on which what fills it may still run; ``None`` when nothing is said.
+        stream: the stream, as its handle, on which what fills it may still run; ``None`` when it is unknown.
         owner: what keeps its memory from being freed.
     """
 
@@ -153,7 +153,7 @@ def read_interface(interface: Mapping[str, Any], name: str, owner: object = None
     """A ``__cuda_array_interface__``.
 
     Args:
-        owner: the array, the name of whose ``dtype`` tells elements that the interface cannot.
+        owner: the array, whose ``dtype`` names element types that the interface cannot.
 
     Raises:
         UsageError: when it cannot be used.
@@ -213,7 +213,7 @@ _pointer_of.argtypes, _pointer_of.restype = (ctypes.py_object, ctypes.c_char_p),
 
 
 def read_capsule(capsule: Any, name: str) -> ArrayView:
-    """The tensor in a DLPack capsule, which is left as it is: it still owns the tensor.
+    """The tensor in a DLPack capsule, which still owns the tensor.
 
     Raises:
         UsageError: when it cannot be used.

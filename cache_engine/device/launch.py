@@ -35,7 +35,7 @@ class Operands:
     """What a kernel takes: A, B and C as stored, and what the problem's epilogue takes.
 
     Arrays are CuPy's, or addresses as ``numpy.uint64``. ``alpha`` and ``beta`` are factors, ``bias`` has n elements of
-    C's type; what the epilogue does not name may be left as it is.
+    C's type; what the epilogue does not name may keep its default.
     """
 
     a: Any

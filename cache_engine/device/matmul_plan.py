@@ -106,7 +106,7 @@ def check_places(a: ArrayView, b: ArrayView, out: ArrayView | None, bias: ArrayV
         raise UsageError(f"out starts at an address that is no multiple of {ALIGNMENT}; take one that is not cut off")
     for name, other in (("A", a), ("B", b), ("the bias", bias)):
         if other is not None and out.overlaps(other):
-            raise UsageError(f"out overlaps {name}; give it memory of its own, or leave it out")
+            raise UsageError(f"out overlaps {name}; give it separate memory, or leave it out")
 
 
 def _layout(form: Form) -> str | None:

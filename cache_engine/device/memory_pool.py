@@ -1,6 +1,6 @@
 """Device memory for operands and workspaces: CuPy's pool, with statistics, and an error that says what is free.
 
-Whoever launches or times takes memory from ``shared_pool``, inside ``with pool.serving():``, where all that CuPy
+Launching and timing take memory from ``shared_pool``, inside ``with pool.serving():``, where all that CuPy
 allocates in this thread comes from it. What is freed stays with the pool, for the next to ask, until ``free_all``.
 """
 
@@ -56,7 +56,7 @@ class PoolStatistics:
     Attributes:
         allocated_bytes: taken from the driver, in use or cached.
         in_use_bytes: handed out and not freed.
-        cached_blocks: pieces that are freed, and kept for the next to ask.
+        cached_blocks: pieces that are freed, and cached for the next request.
         peak_bytes: the most that was ever in use.
         allocations: how often memory was asked for.
         failures: how often there was not enough.
@@ -73,7 +73,7 @@ class PoolStatistics:
 
     @property
     def cached_bytes(self) -> int:
-        """Freed, and kept for the next to ask."""
+        """Freed, and cached for the next request."""
         return self.allocated_bytes - self.in_use_bytes
 
     @property
@@ -95,7 +95,7 @@ class DeviceMemoryPool:
 
         Args:
             allocator: a ``cupy.cuda.MemoryPool``.
-            free_bytes: tells what the driver has left on the current device; by default it is asked.
+            free_bytes: gives what the driver has left on the current device; by default the driver is asked.
         """
         self._allocator = allocator
         self._free_bytes = free_bytes or (lambda: free_and_total_bytes()[0])

@@ -17,7 +17,7 @@ from cache_engine.model.gemm import DType, Epilogue, GemmProblem
 from cache_engine.model.kernel import Launch
 from cache_engine.model.key import CacheKey
 
-# Kernels ready to launch; those of one CacheKey share their code, which is kept apart.
+# Kernels ready to launch; those of one CacheKey share their code, which has a cache to itself.
 _KERNELS_PER_GPU, _CODES_PER_GPU = 512, 256
 _LEGACY, _PER_THREAD = 1, 2  # handles with a meaning of their own: cudaStreamLegacy, cudaStreamPerThread
 

@@ -15,7 +15,7 @@ _CLOCK_KHZ, _SMS, _L2_BYTES, _MAJOR, _MINOR = 13, 16, 38, 75, 76
 
 @cache
 def gpu() -> DeviceFingerprint | str:
-    """The first GPU, or in words why there is none to use."""
+    """The first GPU, or why there is none to use."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

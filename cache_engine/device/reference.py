@@ -74,7 +74,7 @@ def check(kernel: LoadedKernel, problem: GemmProblem, seed: int | None = None) -
 def largest_error(problem: GemmProblem, operands: Operands, before: Any) -> float:
     """Largest difference of C from the same in higher precision, relative to the largest element of that; or NaN.
 
-    A part at a time, so that it fits beside operands that fill the GPU.
+    A part at a time, so that it fits next to operands that fill the GPU.
 
     Args:
         before: C as it was before the kernel, where the epilogue takes that; else not looked at.

@@ -1,4 +1,4 @@
-"""What is kept in a GPU's memory between calls: of each GPU the latest so many, the least recently used out first."""
+"""What stays in a GPU's memory between calls: an LRU cache for each GPU."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Resident(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, gpu: int, key: Hashable, make: Callable[[], T]) -> T:
-        """What is kept under the key; made, where nothing is.
+        """What is cached under the key; made where there is nothing.
 
-        Two threads that ask for the same at once may both make it; both get the one that is kept.
+        Two threads that ask for the same at once may both make it; both get the one that is cached.
         """
         kept = self._kept[gpu]
         with self._lock:
@@ -44,7 +44,7 @@ class Resident(Generic[T]):
         return made
 
     def count(self, gpu: int) -> int:
-        """How many are kept of a GPU."""
+        """How many are cached for a GPU."""
         return len(self._kept[gpu])
 
     def clear(self) -> None:

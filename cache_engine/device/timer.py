@@ -74,7 +74,7 @@ def time_kernel(
 
     Args:
         seed: of the operands; by default others every time.
-        compare: whether to time cuBLAS beside it.
+        compare: whether to time cuBLAS as well.
         profile: whether to launch it once more at the end, as all that a profiler sees which waits to be started.
 
     Raises:
@@ -91,8 +91,8 @@ def time_kernel(
     with shared_pool().serving():
         kernel = LoadedKernel(cubin, name, launch, problem)
         operands, error = check(kernel, problem, seed)
-        beside = cublas(problem, operands) if compare else "it was not asked for"
-        reference, reason = (beside, "") if isinstance(beside, Reference) else (None, beside)
+        found = cublas(problem, operands) if compare else "it was not requested"
+        reference, reason = (found, "") if isinstance(found, Reference) else (None, found)
         clock_before = sm_clock_mhz(bus)
         launches = [lambda: kernel(operands), *([reference.run] if reference else [])]
         samples = _launch_times_us(launches, device.l2_bytes)
@@ -122,7 +122,7 @@ def time_kernel(
 
 
 def _launch_times_us(launches: Sequence[Callable[[], None]], l2_bytes: int) -> list[list[float]]:
-    """Times of each, launched in turn, each with a cold L2. The GPU is kept busy from the first to the last."""
+    """Times of each, launched in turn, each with a cold L2. The GPU is busy from the first to the last."""
     import cupy
 
     stream = cupy.cuda.get_current_stream()

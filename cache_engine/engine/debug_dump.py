@@ -138,16 +138,16 @@ def _write_outputs(folder: Path, artifact: Artifact, stages: StageClock) -> None
     (folder / PTX).write_bytes(artifact.ptx)
     _write(folder, LOG, log)
     _write(folder, SASS, sass(artifact.cubin))
-    told = warnings(log, artifact.resources)
-    _write(folder, RESULT, _json({"resources": artifact.resources, "warnings": told, "stages_ms": stages.ms}))
+    found = warnings(log, artifact.resources)
+    _write(folder, RESULT, _json({"resources": artifact.resources, "warnings": found, "stages_ms": stages.ms}))
 
 
 def _write_failure(folder: Path, error: GemmCacheError) -> None:
-    told: dict[str, Any] = {"kind": type(error).__name__, "level": error.level, "message": str(error)}
+    facts: dict[str, Any] = {"kind": type(error).__name__, "level": error.level, "message": str(error)}
     if isinstance(error, CompileError):
-        told |= {"flags": error.flags, "report": report(error)}
+        facts |= {"flags": error.flags, "report": report(error)}
         _write(folder, LOG, error.log)
-    _write(folder, RESULT, _json({"error": told}))
+    _write(folder, RESULT, _json({"error": facts}))
 
 
 def _environment(selection: Selection) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class History:
         by_m = known.get(_kind(RecordedProblem.of(problem), problem.arch or "")) if known else None
         if not by_m:
             return ()
-        # Problems that are to share a kernel must be told the same, so what one size was measured with says nothing.
+        # Problems that share a kernel must get the same config, so a measurement of one size does not count.
         m, *sizes = problem.planned_sizes
         if sizes != [problem.n, problem.k, problem.batch]:
             return ()
@@ -77,7 +77,7 @@ class History:
         return f"measured on {measurement.device.name}: {measurement.median_us:.4g} µs at m = {measurement.problem.m}"
 
     def _measurements(self) -> list[Measurement]:
-        """Those of the device; none where they cannot be read, which keeps nobody from their kernel."""
+        """The device's timings; none where they are unreadable: a lookup never fails for that."""
         timings = self._timings()
         try:
             if not timings.exist():

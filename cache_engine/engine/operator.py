@@ -2,8 +2,8 @@
 
 What can be switched — whether to compile, whether to cache, where — is looked for in the environment, then in the
 operator, then in ``switches``, which hold for all operators of the process, then in the settings' defaults. The
-environment comes first because it belongs to whoever runs the program: ``GEMM_CACHE_ENABLE_CACHING=0`` must do what it
-says.
+environment comes first because it belongs to the user who runs the program: ``GEMM_CACHE_ENABLE_CACHING=0`` must do
+what it says.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem, Layout, Spec
 
 @dataclass(slots=True)
 class Switches:
-    """What can be switched; ``None`` leaves it to whoever comes next.
+    """What can be switched; ``None`` leaves it to the next in line.
 
     Attributes:
         enable_jit: whether a kernel that no tier has may be compiled.
-        enable_caching: whether kernels are looked up in packs and on disk, and kept there.
+        enable_caching: whether kernels are looked up in packs and on disk, and stored there.
         cache_dir: the store's directory.
     """
 
@@ -32,7 +32,7 @@ class Switches:
     cache_dir: str | Path | None = None
 
     def in_force(self) -> Settings:
-        """The settings of an operator without switches of its own."""
+        """The settings of an operator that sets no switch itself."""
         return _in_force(astuple(Switches()), astuple(self))
 
 
@@ -125,7 +125,7 @@ class GemmOperator:
 
     @property
     def enable_caching(self) -> bool:
-        """Whether kernels are looked up in packs and on disk, and kept there."""
+        """Whether kernels are looked up in packs and on disk, and stored there."""
         return self._settings.enable_caching
 
     @enable_caching.setter

@@ -58,7 +58,7 @@ class Selection:
 
     @property
     def command(self) -> str:
-        """What to type to have this compiled again, with everything said that could be chosen otherwise."""
+        """The command that compiles this again, with every choice stated."""
         p = self.problem
         config = ",".join(f"{field.name}={getattr(self.config, field.name)}" for field in fields(self.config))
         given = [flag for flag in self.extra_flags if flag != FAST_MATH]
@@ -77,7 +77,7 @@ class Selection:
 
 
 class Selector:
-    """Makes selections. What is the same for many of them is hashed once, and the latest are kept."""
+    """Makes selections. What many of them share is hashed once, and the latest are cached."""
 
     def __init__(
         self, *, fast_math: bool = False, compiler_flags: tuple[str, ...] = (), history: History | None = None
@@ -162,7 +162,7 @@ class Selector:
     def is_stale(self, record: Record) -> bool:
         """Whether no kernel asked for here can ever hit the entry: its compiler, template or flags are not these.
 
-        Where the compiler that made it is not installed this cannot be told, and it is not.
+        Where the compiler that made it is not installed this is unknown, and the answer is no.
         """
         try:
             components = self.present(record.family, record.compiler, record.problem.opt_level, record.arch)
@@ -289,7 +289,7 @@ def describe(selection: Selection, artifact: Artifact, blob: Blob, stages_ms: di
 
 
 def measurement(record: Record, problem: GemmProblem, timing: Timing, config_from: str) -> Measurement:
-    """What is kept of a timing made now of a kernel with this record, for this problem."""
+    """A timing made now of a kernel with this record, for this problem, as it is stored."""
     import msgspec
 
     return Measurement(

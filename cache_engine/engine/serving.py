@@ -90,7 +90,7 @@ class Serving:
     ) -> CompiledKernel:
         """The kernel of a selection, from the fastest tier that has it, else compiled and stored.
 
-        One compile per key across processes: whoever finds nothing takes the lock of the key and looks again. See
+        One compile per key across processes: after a miss, the caller takes the lock of the key and looks again. See
         ``Cache.get_or_compile`` for the arguments and what is raised.
         """
         key = selection.key
@@ -131,7 +131,7 @@ class Serving:
             if no_lock is None:
                 self._quarantine(self._store, key, error)
         except OSError as error:
-            self._tiers.passed_over(self._store.name, key, error)
+            self._tiers.skip(self._store.name, key, error)
         if loaded is None:
             return None
         self._tiers.memory.put(key, loaded)
@@ -150,7 +150,7 @@ class Serving:
 
     @contextmanager
     def _key_lock(self, key: CacheKey) -> Iterator[Failure | None]:
-        """Holds the key's lock for the body; yields why not when it cannot be had."""
+        """Holds the key's lock for the body; yields the reason when the lock is not available."""
         with ExitStack() as stack:
             if self._store is None:
                 stack.enter_context(self._compiling.of(key))

@@ -21,7 +21,7 @@ OnStage = Callable[[str, float | None], None]
 
 
 class StageClock:
-    """Times stages, and tells a listener as they come and go."""
+    """Times stages, and reports to a listener as each starts and ends."""
 
     def __init__(self, on_stage: OnStage | None = None) -> None:
         """Starts with no stage timed."""

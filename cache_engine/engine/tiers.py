@@ -1,4 +1,4 @@
-"""One ordered probe over the tiers, the fastest first; what a slower one has is kept in memory from then on."""
+"""One ordered probe over the tiers, fastest first; what a slower one has is copied to memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Tiers:
         """Probes ``memory`` first, then ``slower`` one by one.
 
         Args:
-            on_failure: told the name of each tier that failed and was passed over.
+            on_failure: called with the name of each tier that failed and was skipped.
         """
         self.memory = memory
         self._slower = tuple(slower)
@@ -38,7 +38,7 @@ class Tiers:
         self._complained: set[str] = set()
 
     def get(self, key: CacheKey) -> Found | None:
-        """The entry from the first tier that has it whole. A tier that fails is passed over, with a warning."""
+        """The entry from the first tier that has it whole. A tier that fails is skipped, with a warning."""
         loaded = self.memory.get(key)
         if loaded is not None:
             return Found(self.memory.name, loaded)
@@ -46,16 +46,16 @@ class Tiers:
             try:
                 loaded = tier.get(key)
             except (CorruptEntry, OSError) as error:
-                self.passed_over(tier.name, key, error)
+                self.skip(tier.name, key, error)
                 continue
             if loaded is not None:
                 self.memory.put(key, loaded)
                 return Found(tier.name, loaded)
         return None
 
-    def passed_over(self, tier: str, key: CacheKey, error: Exception) -> None:
+    def skip(self, tier: str, key: CacheKey, error: Exception) -> None:
         """Counts the failure of a tier and warns of it; once is enough, and a disk that fails fails often."""
         self._on_failure(tier)
         level = logging.DEBUG if tier in self._complained else logging.WARNING
         self._complained.add(tier)
-        _log.log(level, "%s tier passed over for %s: %s", tier, key[:12], error)
+        _log.log(level, "%s tier skipped for %s: %s", tier, key[:12], error)

@@ -6,5 +6,5 @@
 - ``cost`` — the core-grid cost model: formulas for one partition, one block, one tile
 - ``search`` — the best partition, tile and loop order under that model
 - ``gpu`` — a model of real GPUs, calibrated on measured latencies
-- ``fit_gpu`` · ``validation`` — how it was calibrated, and how well it does beside roofline
+- ``fit_gpu`` · ``validation`` — how it was calibrated, and how well it does compared with roofline
 """

@@ -134,7 +134,7 @@ def align_up(number: int, multiple: int) -> int:
 
 
 def fitting_k(hardware: Hardware, tile_m: int, tile_n: int, in_bytes: int, out_bytes: int) -> int:
-    """How much of k fits into SRAM beside a tile of C; below 1 when the tile is too large."""
+    """How much of k fits into SRAM next to a tile of C; below 1 when the tile is too large."""
     rows = align_up(tile_m, hardware.lane_num)
     available = hardware.usable_sram - rows * align_up(tile_n * out_bytes, hardware.align_bytes)
     return available // ((rows + align_up(tile_n, hardware.lane_num)) * in_bytes)

@@ -4,8 +4,8 @@
 
     python -m cache_engine.evaluator.fit_gpu FILE.csv[.gz] --source "where FILE is from"
 
-FILE has columns arch, M, N, K, latency_us. Two in five (N, K) pairs, always the same ones, are kept out of the fit;
-``gemm-cache evaluations validate FILE --kept-out`` says how well they are predicted. Least squares by
+FILE has columns arch, M, N, K, latency_us. Two in five (N, K) pairs, always the same ones, are held out of the fit;
+``gemm-cache evaluations validate FILE --kept-out`` reports how well they are predicted. Least squares by
 Levenberg-Marquardt on relative errors, large ones damped, each parameter between bounds that make sense.
 """
 
@@ -50,7 +50,7 @@ _ROUNDS = 30
 
 
 def fit(measured: list[Measurements], stride: int) -> GpuParameters:
-    """Parameters that fit every ``stride``-th measurement that is not kept out, of one GPU or of several."""
+    """Parameters that fit every ``stride``-th measurement that is not held out, of one GPU or of several."""
     chosen = [one.only(~one.kept_out()).every(stride) for one in measured]
 
     def errors(x: Floats) -> Floats:

@@ -9,7 +9,7 @@ For each choice of thread-block tile and split of k that libraries offer, the mo
   norm. Small tiles multiply at a lower rate; what fits into a share of L2 needs no DRAM; multiplying for long lowers
   the clock;
 
-and takes the fastest. Roofline, beside which it is to be judged, knows only the datasheet's peak and bandwidth.
+and takes the fastest. Roofline, its baseline, knows only the datasheet's peak and bandwidth.
 
 Parameters are in ``gpu_parameters.json``, with what they were fitted on; ``fit_gpu`` makes it. A GPU without
 measurements uses those fitted on all measured ones together.

@@ -6,7 +6,7 @@ Nothing is sampled or given up early. What makes it fast:
   dropped by comparing: the first of least traffic is the same with and without.
 - With order mnk traffic does not depend on the tile's k, so for each m the best n is the largest that fits. With nkm it
   does not depend on the tile's m, nor with mkn on its n, so the best is the smallest, which leaves most room for k.
-  Each order takes one pass over one dimension. Which n fits beside which m depends on the chip alone and is kept.
+  Each order takes one pass over one dimension. Which n fits next to which m depends on the chip alone and is cached.
 - Each partition has a lower bound: its exact computing time, with the traffic that SRAM of that size needs at least.
   Partitions are looked at from the lowest bound on, until none can beat the best.
 """
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SLACK = 1 + 1e-9
-"""Bounds are computed with rounding; a partition is passed over only when it is worse by more than that."""
+"""Bounds are computed with rounding; a partition is skipped only when it is worse by more than that."""
 
 _MOST_TILES = 2**22
 _EXACT = 2**62
@@ -76,7 +76,7 @@ def evaluate(problem: EvaluationProblem, hardware: Hardware, mode: SearchMode | 
         latency = times(hardware, mode, problem, partition, tiling).latency
         if latency < least or (latency == least and index < first):
             least, first, best = latency, index, tiling
-    assert best is not None  # noqa: S101 (there is always a partition, and the first is never passed over)
+    assert best is not None  # noqa: S101 (there is always a partition, and the first is never skipped)
     return describe(hardware, mode, problem, partitions[first], best, (looked_at, search.tiles))
 
 
@@ -110,7 +110,7 @@ def _lower_bounds(
         # A tile of C fits: with mnk, loads of A times loads of B are at least C's bytes over the SRAM's.
         by_c = 2 * np.sqrt(a * b * (m * n * problem.out_bytes / sram))
         # A tile of A or B fits: with the other orders, what is loaded again for each of s steps along k is at least
-        # a · b / (sram · s), beside partial sums of the s - 1 further steps. This is least for:
+        # a · b / (sram · s), next to partial sums of the s - 1 further steps. This is least for:
         partial = PARTIAL_BYTES * m * n
         steps = np.maximum(np.sqrt(a * b / (sram * partial)), 1)
         by_a_or_b = np.minimum(a, b) + a * b / (sram * steps) + partial * (steps - 1)
@@ -215,7 +215,7 @@ class _BlockSearch:
     def _largest(
         self, block: Block, steps: int, sizes: NDArray[np.int64], limit: int, *, m: int = 0, n: int = 0
     ) -> int:
-        """The largest tile size of one dimension, beside the other's ``m`` or ``n``, that needs so few steps along k.
+        """The largest tile size of one dimension, next to the other's ``m`` or ``n``, that needs so few steps along k.
 
         Steps grow with the size, so it is found by halving.
         """
@@ -241,9 +241,9 @@ class _Fits:
     """What fits into a chip's SRAM, whatever the problem.
 
     Attributes:
-        m, n: tile sizes that fit beside the smallest of the other, ascending.
+        m, n: tile sizes that fit next to the smallest of the other, ascending.
         n_beside_m: for each m, the largest n that fits.
-        k_beside_m, k_beside_n: for each m beside the smallest n, and the other way round, how much of k fits.
+        k_beside_m, k_beside_n: for each m next to the smallest n, and the other way round, how much of k fits.
     """
 
     def __init__(self, hardware: Hardware, in_bytes: int, out_bytes: int) -> None:

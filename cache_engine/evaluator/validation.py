@@ -1,4 +1,4 @@
-"""How well the GPU model predicts measured latencies, beside roofline."""
+"""How well the GPU model predicts measured latencies, compared with roofline."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def is_kept_out(n: float, k: float) -> bool:
 def read_measurements(path: Path) -> list[Measurements]:
     """The measurements in a CSV file, gzipped if its name ends in .gz, by GPU.
 
-    Columns arch, M, N, K, latency_us; others are passed over. ``arch`` is a known GPU, such as H100 or h100_sxm.
+    Columns arch, M, N, K, latency_us; others are ignored. ``arch`` is a known GPU, such as H100 or h100_sxm.
 
     Raises:
         UsageError: naming the line that cannot be right, or what is missing.

@@ -66,11 +66,11 @@ class Comparison:
     def sections(self) -> dict[str, tuple[Pair, ...]]:
         """The parts that hold something, under headings and with names for people."""
         parts = {
-            "Key components that differ": self.components,
-            "Fields of the config that differ": self.config,
+            "Key differences": self.components,
+            "Config differences": self.config,
             "Resources": _renamed(self.resources),
             "Theoretical occupancy": _renamed(self.occupancy),
-            "Instructions in the code": self.instructions,
+            "Static instruction mix": self.instructions,
         }
         return {heading: pairs for heading, pairs in parts.items() if pairs}
 
@@ -118,7 +118,7 @@ class Nearest:
     """The entry that comes nearest to a key.
 
     Attributes:
-        record: what is kept about it.
+        record: its metadata.
         causes: the components that differ by themselves; ``first`` is there, ``second`` is here.
         consequences: those that differ because one of the causes does.
     """
@@ -148,15 +148,15 @@ def nearest(components: Components, records: Iterable[Record]) -> Nearest | None
 
 
 def in_words(pair: Pair) -> str:
-    """A difference as a sentence: ``"the compiler's version differs: 13.4 there, 13.5 here"``."""
+    """A difference as a sentence: ``"compiler version: 13.4 in the nearest kernel, 13.5 requested"``."""
     name = _WORDS.get(pair.name, pair.name.lower() if pair.name.isupper() else pair.name)
     there, here = (_short(pair.name, value) for value in (pair.first, pair.second))
-    return f"{name} differs: {there} there, {here} here"
+    return f"{name}: {there} in the nearest kernel, {here} requested"
 
 
 _CONFIG = "config"
 _CONFIG_FIELDS = {field.name.upper() for field in fields(KernelConfig)}
-# What is not asked for, but found or chosen.
+# What the request does not state: it is found or chosen.
 _CHOSEN = {"schema", "template", "compiler_version", "compiler_build", "flags", _CONFIG}
 
 # What a component follows from, so that it may differ only because one of those does.
@@ -173,31 +173,31 @@ _FOLLOWS = {
 }
 
 _WORDS = {
-    "schema": "the scheme of the key",
-    "family": "the family",
-    "template": "the family's template",
-    "compiler": "the compiler",
-    "compiler_version": "the compiler's version",
-    "compiler_build": "the compiler's build",
-    "flags": "what the compiler is told (flags)",
-    "arch": "the target",
-    "KERNEL_NAME": "the kernel's name",
-    "IN_TYPE": "the element type of A and B",
-    "SUM_TYPE": "the type of the sums",
-    "WITH_ALPHA": "whether the epilogue has alpha",
-    "WITH_BETA": "whether the epilogue has beta",
-    "WITH_BIAS": "whether the epilogue has a bias",
-    "ACTIVATION": "the activation",
-    "OUT_TYPE": "the element type of C",
-    "A_TRANSPOSED": "whether A is stored transposed",
-    "B_TRANSPOSED": "whether B is stored transposed",
-    "A_VECTOR": "how many elements of A are read at once",
-    "B_VECTOR": "how many elements of B are read at once",
-    "C_VECTOR": "how many elements of C are written at once",
-    "M_MOST": "the bucket of m",
-    "M_DIVISOR": "what m is known to be a multiple of",
-    "N_DIVISOR": "what n is known to be a multiple of",
-    "K_DIVISOR": "what k is known to be a multiple of",
+    "schema": "key format",
+    "family": "family",
+    "template": "kernel template",
+    "compiler": "compiler",
+    "compiler_version": "compiler version",
+    "compiler_build": "compiler build",
+    "flags": "compiler flags",
+    "arch": "target",
+    "KERNEL_NAME": "kernel name",
+    "IN_TYPE": "element type of A and B",
+    "SUM_TYPE": "accumulator type",
+    "WITH_ALPHA": "alpha in the epilogue",
+    "WITH_BETA": "beta in the epilogue",
+    "WITH_BIAS": "bias in the epilogue",
+    "ACTIVATION": "activation",
+    "OUT_TYPE": "element type of C",
+    "A_TRANSPOSED": "A stored transposed",
+    "B_TRANSPOSED": "B stored transposed",
+    "A_VECTOR": "A vector width",
+    "B_VECTOR": "B vector width",
+    "C_VECTOR": "C vector width",
+    "M_MOST": "m bucket",
+    "M_DIVISOR": "m divisibility",
+    "N_DIVISOR": "n divisibility",
+    "K_DIVISOR": "k divisibility",
 }
 _DIGITS = 12
 

@@ -1,4 +1,4 @@
-"""Which kernels a model asks for on some targets, told without compiling anything or looking into the store."""
+"""Which kernels a model needs on some targets, found without compiling anything or reading the store."""
 
 from __future__ import annotations
 

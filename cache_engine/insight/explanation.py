@@ -1,4 +1,4 @@
-"""Why a lookup hits or misses, told without compiling anything."""
+"""Why a lookup hits or misses, found without compiling anything."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def get_and_explain(
     """``Cache.get_or_compile``, and why that was a miss if it was.
 
     Args:
-        within_s: compare for no longer than that; ``compared`` tells how many entries it was enough for.
+        within_s: compare for no longer than that; ``compared`` says how many entries that was enough for.
 
     Raises:
         as ``Cache.get_or_compile``.
@@ -83,7 +83,7 @@ def get_and_explain(
 
     def watched(stage: str, ms: float | None) -> None:
         if stage == LOAD and ms is None and not faults and cache.settings.enable_caching:
-            # Before it is looked up: a damaged entry is then set aside. By now selecting costs nothing.
+            # Before the lookup, which quarantines a damaged entry. By now selecting costs nothing.
             selected = cache.select(cache.targeted(problem), family=family, compiler=compiler, config=config)
             faults.append(_fault_of_entry(cache, selected))
         on_stage(stage, ms)
@@ -119,7 +119,7 @@ def _missed(
 
 
 def _fault_of_entry(cache: Cache, selection: Selection) -> str:
-    """Why the entry that has the key cannot be served; empty when there is none."""
+    """Why the entry of the key cannot be served; empty when there is none."""
     try:
         if cache.store.is_foreign(selection.key):
             return "the entry with this key was made by another version of this program, which this one cannot read"

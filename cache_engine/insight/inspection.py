@@ -1,4 +1,4 @@
-"""Everything that can be told of a compiled kernel without running it."""
+"""Everything that is known of a compiled kernel without running it."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def inspect_kernel(cache: Cache, record: Record) -> Inspection:
 
 
 def inspect(record: Record, sass: str | None, trouble: str = "") -> Inspection:
-    """Looks into a kernel.
+    """Inspects a kernel.
 
     Args:
-        sass: its code, disassembled; ``None`` when that could not be had, and
+        sass: its code, disassembled; ``None`` when that is unavailable, and
         trouble: then why.
     """
     notes = [f"instructions were not counted: {trouble}"] if trouble else []

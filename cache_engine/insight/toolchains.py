@@ -1,4 +1,4 @@
-"""What the kernels of a store were made with, beside what would make them here and now: what is stale, and why."""
+"""The toolchains that made a store's kernels, compared with the one that is here: which kernels are stale, and why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Made:
         compiler, version: the compiler that made them, and
         toolchain: the same with its build, which identifies its binaries by content.
         state: ``present`` when they can be hit here, ``stale`` when they never can, ``unknown`` when their compiler is
-            not installed here, so that it cannot be told.
+            not installed here, so it is unknown.
         changed: of stale ones, in words, what is another here.
         entries, size_bytes, stored_bytes, compile_ms, hits: sums over them.
         first_made_at, last_made_at: seconds since 1970.

@@ -1,4 +1,4 @@
-"""Which family and config serve a problem, as far as can be told without measuring.
+"""Which family and config serve a problem, as far as is known without measuring.
 
 A simple cost model: of the configs that are feasible on the target, the one with the fewest predicted cycles. The
 prediction is a ranking, no promise: it knows tiles, waves, slices of k, and round rates (each family's own, and those
@@ -119,7 +119,7 @@ def ranking(problem: GemmProblem, family: str) -> list[tuple[float, KernelConfig
 
 
 def _predicted(family: str, problem: GemmProblem) -> list[tuple[float, KernelConfig, int]]:
-    """Predicted cycles of every candidate: as it is, and with the split of k that it is to have then."""
+    """Predicted cycles of every candidate: without a split of k, and with the split it would then have."""
     target = architecture(problem.arch or "")
     most_slices = _MOST_SLICES if FAMILIES[family].takes_epilogue else 1
     candidates = _candidates(family, problem.dtype, target.name)

@@ -1,6 +1,6 @@
 """Kernels in Triton: fp16, bf16 and tf32; fp32 sums; sm_80 on.
 
-Triton chooses the instructions (mma.sync, wgmma or tcgen05) and places warps and stages itself. Of a config it is told
+Triton chooses the instructions (mma.sync, wgmma or tcgen05) and places warps and stages itself. Of a config it gets
 the tile, how many warps and how many stages.
 """
 
@@ -33,7 +33,7 @@ _TILES = (
 
 
 class TritonMatmul:
-    """The ``triton`` family. It serves only who asks for it."""
+    """The ``triton`` family. It serves only when it is asked for by name."""
 
     name = "triton"
     template = "triton_matmul.py"

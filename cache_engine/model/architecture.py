@@ -93,7 +93,7 @@ def architecture(name: str) -> Architecture:
     """The target called ``name``.
 
     Raises:
-        InvalidProblem: when there is none; the text lists those there are.
+        InvalidProblem: when there is none; the text lists the known ones.
     """
     try:
         return ARCHITECTURES[name]

@@ -1,4 +1,4 @@
-"""What a compile makes (Artifact), and what is kept about it (Record)."""
+"""What a compile makes (Artifact), and its metadata (Record)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Artifact:
     resources: Resources
 
     def section(self, name: str) -> bytes:
-        """The bytes kept under one of ``SECTIONS``."""
+        """The bytes of one of ``SECTIONS``."""
         return {CUBIN: self.cubin, PTX: self.ptx, SOURCE: self.source, LOG: self.log}[name]
 
 

@@ -241,7 +241,7 @@ class GemmProblem:
 
     @property
     def accumulate(self) -> DType:
-        """Element type sums are kept in: int32 for int8, fp64 for fp64, else fp32."""
+        """Element type of the accumulator: int32 for int8, fp64 for fp64, else fp32."""
         return {DType.FP64: DType.FP64, DType.INT8: DType.INT32}.get(self.dtype, DType.FP32)
 
     @property

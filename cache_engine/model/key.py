@@ -4,7 +4,7 @@ A key is SHA-256 over labelled, length-prefixed components, the schema version f
 
     6:schema1:16:family11:tensor_core8:template64:…
 
-so no two lists of components give the same bytes. The components themselves are kept in the record, which is how
+so no two lists of components give the same bytes. The components themselves are in the record, which is how
 ``verify`` recomputes a key and how a miss can be explained. No path is ever a component: stores move between machines.
 """
 

@@ -10,12 +10,12 @@ from cache_engine.config import Settings
 
 EXPIRED, STALE, NAMED, NAMED_ARCH, TOO_MANY, TOO_LARGE, LITTLE_SPACE, EVERYTHING = (
     "expired",
-    "made by another toolchain",
-    "named",
-    "its target is named",
+    "stale toolchain",
+    "selected",
+    "target selected",
     "too many entries",
     "store too large",
-    "too large for the free disk",
+    "over disk-share limit",
     "everything",
 )
 
@@ -26,7 +26,7 @@ DAY_S = 86_400.0
 class EntryFacts:
     """What eviction looks at. Times are seconds since 1970; an entry never used counts as used when published.
 
-    ``stale`` tells that no kernel asked for here can ever hit the entry: the compiler or the template has changed;
+    ``stale`` says that no request here can ever hit the entry: the compiler or the template has changed;
     ``arch`` is its target, where the limits want to know.
     """
 

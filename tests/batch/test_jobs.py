@@ -332,7 +332,7 @@ def test_a_job_says_why_its_kernel_was_missed(jobs: Jobs) -> None:
         results.append(json.loads(job.result))
     assert (results[0]["why"]["compared"], results[0]["why"]["nearest"]) == (0, None)
     (difference,) = [d for d in results[1]["why"]["nearest"]["differences"] if not d["follows"]]
-    assert difference["text"] == "the target differs: sm_90 there, sm_90a here"
+    assert difference["text"] == "target: sm_90 in the nearest kernel, sm_90a requested"
     assert (results[2]["tier"], results[2]["why"]) == ("disk", None)
 
 

@@ -38,7 +38,7 @@ def test_search_to_kernel_to_compare_and_back_to_the_same_results(
     expect(page.get_by_role("grid", include_hidden=True).first).to_have_attribute("aria-rowcount", "2", timeout=WAIT_MS)
     canvas = page.get_by_test_id("stDataFrame").locator("canvas").first
     canvas.click(position={"x": 60, "y": 52}, force=True)
-    expect(page.get_by_role("heading", name="Key components that differ")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_role("heading", name="Key differences")).to_be_visible(timeout=WAIT_MS)
     expect(page).to_have_url(re.compile("a=[0-9a-f]{64}&b=[0-9a-f]{64}"), timeout=WAIT_MS)
     page.get_by_role("link", name="Back to the results").click()
     _shows(page, "1", "sm_90")
@@ -76,4 +76,4 @@ def test_what_was_ticked_stays_so_in_other_lists(page: Page, dashboard: str, com
     assert Path(table.value.path()).read_text().count("\n") == 2
     page.keyboard.press("Escape")
     page.get_by_role("link", name="Compare").last.click()
-    expect(page.get_by_role("heading", name="Key components that differ")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_role("heading", name="Key differences")).to_be_visible(timeout=WAIT_MS)

@@ -67,7 +67,7 @@ def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Pa
     other = next(record for record in make_store(compiled_store).records() if record.arch == "sm_80")
     page.get_by_label("Second kernel").fill(other.key[:12])
     page.get_by_label("Second kernel").press("Enter")
-    expect(page.get_by_role("heading", name="Key components that differ")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_role("heading", name="Key differences")).to_be_visible(timeout=WAIT_MS)
     expect(page).to_have_url(re.compile(f"b={other.key[:12]}"), timeout=WAIT_MS)
 
     _go(page, "Architectures")

@@ -98,7 +98,7 @@ def test_diff_puts_two_kernels_side_by_side(compiled_store: Path) -> None:
             assert rows[name] == (expected[0][name], expected[1].get(name))
     assert "sass" not in found
     text = run("diff", first, second, store=compiled_store).stdout
-    assert "Key components that differ" in text
+    assert "Key differences" in text
     assert first[:12] in text
 
 
@@ -147,9 +147,9 @@ def test_explain_names_what_differs_from_the_nearest_and_compiles_nothing(compil
     assert (found["hit"], found["tier"], found["compared"]) == (False, None, 4)
     assert found["nearest"]["key"] == _keys(compiled_store)["sm_80", "bf16"]
     causes = [pair["text"] for pair in found["nearest"]["differences"] if not pair["follows"]]
-    assert causes == ["the target differs: sm_80 there, sm_90a here"]
+    assert causes == ["target: sm_80 in the nearest kernel, sm_90a requested"]
     text = run("explain", *BF16, "sm_90a", store=compiled_store).stdout
-    assert "  the target differs: sm_80 there, sm_90a here\n" in text
+    assert "  target: sm_80 in the nearest kernel, sm_90a requested\n" in text
     assert document("ls", store=compiled_store)["total"] == 4
     assert document("stats", store=compiled_store)["misses"] == 4
 
@@ -198,7 +198,7 @@ def test_explain_of_another_compilers_kernel_names_its_version(compiled_store: P
     assert not found["hit"]
     here = COMPILERS["nvrtc"].fingerprint().version
     causes = [pair["text"] for pair in found["nearest"]["differences"] if not pair["follows"]]
-    assert causes == [f"the compiler's version differs: 13.4 there, {here} here"]
+    assert causes == [f"compiler version: 13.4 in the nearest kernel, {here} requested"]
 
 
 def _describer(record: Record, key: CacheKey, components: Components) -> Callable[[Blob], Record]:

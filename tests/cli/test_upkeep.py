@@ -77,7 +77,7 @@ def test_stale_entries_go_when_asked_for(compiled_store: Path) -> None:
     before = set(store.keys())
     stale = _publish_stale(compiled_store)
     plan = document("clean", "--stale-toolchain", "--dry-run", store=compiled_store)
-    assert [(victim["key"], victim["reason"]) for victim in plan["victims"]] == [(stale, "made by another toolchain")]
+    assert [(victim["key"], victim["reason"]) for victim in plan["victims"]] == [(stale, "stale toolchain")]
     assert document("clean", "--stale-toolchain", store=compiled_store)["cleaned"]["evicted"] == 1
     assert set(store.keys()) == before
 
@@ -92,7 +92,7 @@ def _publish_stale(folder: Path) -> str:
 def test_clean_by_share_of_the_disk_and_what_killed_writers_left(compiled_store: Path) -> None:
     (compiled_store / "temp" / "1-left").write_bytes(b"half")
     plan = document("clean", "--max-disk-share", "0", "--dry-run", store=compiled_store)
-    assert {victim["reason"] for victim in plan["victims"]} == {"too large for the free disk"}
+    assert {victim["reason"] for victim in plan["victims"]} == {"over disk-share limit"}
     assert [leftover["path"] for leftover in plan["leftovers"]] == ["temp/1-left"]
     assert "1 file left behind" in run("clean", "--expired", "--dry-run", store=compiled_store).stdout
     assert document("clean", "--expired", store=compiled_store)["cleaned"]["leftovers"] == 1
@@ -105,7 +105,7 @@ def test_clean_takes_the_targets_and_the_keys_that_are_named(compiled_store: Pat
     one = next(record for record in records if record.arch == "sm_75")
     plan = document("clean", "--arch", "sm_80", "--key", one.key[:10], "--dry-run", store=compiled_store)
     reasons = {victim["key"]: victim["reason"] for victim in plan["victims"]}
-    assert reasons == {one.key: "named"} | {r.key: "its target is named" for r in records if r.arch == "sm_80"}
+    assert reasons == {one.key: "selected"} | {r.key: "target selected" for r in records if r.arch == "sm_80"}
     assert document("clean", "--arch", "sm_80", "--key", one.key, store=compiled_store)["cleaned"]["evicted"] == 2
     assert run("clean", "--arch", "sm_1", store=compiled_store).returncode == 2
     assert run("clean", "--key", one.key, store=compiled_store).returncode == 1, "it has gone"

@@ -168,7 +168,7 @@ def test_a_compiler_that_was_not_asked_for_serves_only_as_its_familys_own(cache:
     assert chosen(cache)[0] == MODELLED
 
 
-def test_a_measured_family_whose_compiler_is_missing_is_passed_over(
+def test_a_measured_family_whose_compiler_is_missing_is_skipped(
     cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And nothing is said: what serves without it serves."""
@@ -183,7 +183,7 @@ def test_a_measured_family_whose_compiler_is_missing_is_passed_over(
     assert chosen(cache) == (MODELLED, "measured on Invented GPU: 10 µs at m = 16")
 
 
-def test_a_config_that_cannot_be_here_is_passed_over(cache: Cache) -> None:
+def test_a_config_that_cannot_be_here_is_skipped(cache: Cache) -> None:
     add(cache, KernelConfig(65536, 65536, 32, 2, 2, 3), 1.0)
     add(cache, MODELLED, 10.0)
     add(cache, THIRD, 1.0, family="no such family")

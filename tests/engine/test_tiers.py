@@ -33,14 +33,14 @@ def test_a_disk_hit_is_a_memory_hit_from_then_on(store: DiskStore) -> None:
 
 
 @pytest.mark.parametrize("error", [CorruptEntry("damaged"), OSError(5, "Input/output error")])
-def test_a_failing_tier_is_passed_over_with_a_warning(
+def test_a_failing_tier_is_skipped_with_a_warning(
     store: DiskStore, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     tiers = Tiers(MemoryTier(10**6), [_Failing(error), store])
     found = tiers.get(publish(store))
     assert found is not None
     assert found.tier == "disk"
-    assert "failing tier passed over" in caplog.text
+    assert "failing tier skipped" in caplog.text
 
 
 def test_a_miss_in_every_tier_is_none(store: DiskStore, tmp_path: Path) -> None:

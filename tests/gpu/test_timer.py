@@ -75,7 +75,7 @@ def test_a_timing_is_whole(kernels: Cache, m: int, n: int, k: int) -> None:
     # No GPU computes faster than its data sheet, nor reads faster than its memory: else something was not waited for.
     assert timing.tflops < 10_000
     again = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem, compare=False, profile=True)
-    assert (again.reference, again.no_reference) == (None, "it was not asked for")
+    assert (again.reference, again.no_reference) == (None, "it was not requested")
     assert again.seed != timing.seed, "every verification is on other operands"
 
 

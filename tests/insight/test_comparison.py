@@ -50,19 +50,22 @@ def test_the_compilers_version_is_told_in_words() -> None:
     there = _record(compiler_version="13.4", compiler_build="ef" * 20, N="4096")
     found = nearest(HERE, [there])
     assert found is not None
-    assert [in_words(pair) for pair in found.causes] == ["the compiler's version differs: 13.4 there, 13.5 here"]
+    assert [in_words(pair) for pair in found.causes] == ["compiler version: 13.4 in the nearest kernel, 13.5 requested"]
     assert _names(found.consequences) == ["compiler_build"]
 
 
 @pytest.mark.parametrize(
     ("pair", "text"),
     [
-        (Pair("N", "4096", "7168"), "n differs: 4096 there, 7168 here"),
-        (Pair("BLOCK_M", "64", "128"), "block_m differs: 64 there, 128 here"),
-        (Pair("arch", "sm_90", "sm_90a"), "the target differs: sm_90 there, sm_90a here"),
-        (Pair("A_TRANSPOSED", "0", "1"), "whether A is stored transposed differs: no there, yes here"),
-        (Pair("NEW", None, "1"), "new differs: nothing there, 1 here"),
-        (Pair("template", "a" * 64, "b" * 64), f"the family's template differs: {'a' * 12}… there, {'b' * 12}… here"),
+        (Pair("N", "4096", "7168"), "n: 4096 in the nearest kernel, 7168 requested"),
+        (Pair("BLOCK_M", "64", "128"), "block_m: 64 in the nearest kernel, 128 requested"),
+        (Pair("arch", "sm_90", "sm_90a"), "target: sm_90 in the nearest kernel, sm_90a requested"),
+        (Pair("A_TRANSPOSED", "0", "1"), "A stored transposed: no in the nearest kernel, yes requested"),
+        (Pair("NEW", None, "1"), "new: nothing in the nearest kernel, 1 requested"),
+        (
+            Pair("template", "a" * 64, "b" * 64),
+            f"kernel template: {'a' * 12}… in the nearest kernel, {'b' * 12}… requested",
+        ),
     ],
     ids=lambda value: value.name if isinstance(value, Pair) else "",
 )

@@ -117,7 +117,7 @@ def test_targets_are_chosen_from_those_there_are(open_page: Open, compiled_store
     assert app.multiselect(key="archs").options == ["sm_75", "sm_80", "sm_90"]
     app.multiselect(key="archs").set_value(["sm_90"]).run()
     assert "Would evict 2 kernels" in _said(sound(app))
-    assert list(_table(app, "Why")["Why"]) == ["its target is named"] * 2
+    assert list(_table(app, "Why")["Why"]) == ["target selected"] * 2
 
 
 def test_kernels_named_in_the_address_are_what_goes(open_page: Open, compiled_store: Path) -> None:

@@ -16,12 +16,12 @@ def test_two_kernels_are_compared(open_page: Open, compiled_store: Path) -> None
     app = sound(open_page(compiled_store, "compare", a=first.key[:10], b=second.key))
     assert [code.value for code in app.code] == [f"{each.name}\n{each.key}" for each in (first, second)]
     tables = dict(zip([each.value for each in app.subheader], [each.value for each in app.dataframe], strict=True))
-    assert tables["Key components that differ"]["What"][0] == "arch"
+    assert tables["Key differences"]["What"][0] == "arch"
     resources = tables["Resources"].set_index("What")
     assert list(resources.loc["registers per thread"])[:2] == [
         str(each.resources.registers) for each in (first, second)
     ]
-    assert "HMMA" in set(tables["Instructions in the code"]["What"])
+    assert "HMMA" in set(tables["Static instruction mix"]["What"])
     app.toggle(key="sass").set_value(True).run()
     assert sound(app).code[2].value.startswith(f"--- {first.key[:12]} ")
 
@@ -31,7 +31,7 @@ def test_a_kernel_compared_with_itself_differs_in_nothing(open_page: Open, compi
     app = sound(open_page(compiled_store, "compare", a=key, b=key))
     assert "The keys are equal" in app.info[0].value
     assert [subheader.value for subheader in app.subheader] == [
-        "Speed", "Resources", "Theoretical occupancy", "Instructions in the code"
+        "Speed", "Resources", "Theoretical occupancy", "Static instruction mix"
     ]  # fmt: skip
     assert not any(table.value["Change"].any() for table in app.dataframe)
 

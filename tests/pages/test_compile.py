@@ -73,7 +73,7 @@ def test_compile_misses_then_hits_and_tells_why(open_page: Open, compiled_store:
     assert app.success[0].value.startswith("Miss: compiled in")
     assert {"Registers", "Spilled", "Shared memory", "Code"} <= {metric.label for metric in app.metric}
     (why,) = [text.value for text in app.text if "The nearest of 4 kernels in the store: gemm_" in text.value]
-    assert "k differs: 192 there, 64 here" in why
+    assert "k: 192 in the nearest kernel, 64 requested" in why
     labels = [expander.label for expander in app.expander]
     assert {"Generated source", "Compiler's log", "Stages in words and numbers"} <= set(labels)
     assert any("__global__" in code.value for code in app.code)

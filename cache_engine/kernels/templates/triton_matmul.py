@@ -105,7 +105,7 @@ def kernel(
 
 
 def specialise(constants: Mapping[str, Any]) -> dict[str, Any]:
-    """What Triton is told besides the target.
+    """Compile options for Triton besides the target.
 
     Returns:
         ``signature``, ``constants``, ``hints`` and ``options`` of ``triton.compile``; and all ``parameters`` of the
