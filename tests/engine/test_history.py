@@ -168,9 +168,7 @@ def test_a_compiler_that_was_not_asked_for_serves_only_as_its_familys_own(cache:
     assert chosen(cache)[0] == MODELLED
 
 
-def test_a_measured_family_whose_compiler_is_missing_is_skipped(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_measured_family_whose_compiler_is_missing_is_skipped(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """And nothing is said: what serves without it serves."""
 
     def missing() -> None:
