@@ -340,14 +340,14 @@ class Cache:
 
     def import_pack(
         self,
-        pack: str | Path | Pack,
+        path: str | Path | Pack,
         *,
         dry_run: bool = False,
         by: str | None = None,
         on_entry: Callable[[], None] = lambda: None,
     ) -> Imported:
-        """Imports the entries of a pack, each checked; see ``upkeep.packs.import_pack``."""
-        opened = pack if isinstance(pack, Pack) else self.open_pack(pack)
+        """Imports the entries of a pack, a file or an opened one, each checked; see ``upkeep.packs.import_pack``."""
+        opened = path if isinstance(path, Pack) else self.open_pack(path)
         acting = _acting(by)
         return upkeep.packs.import_pack(self.store, self.journal, opened, dry_run=dry_run, on_entry=on_entry, by=acting)
 

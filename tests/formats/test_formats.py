@@ -1,0 +1,103 @@
+"""Other programs and older versions can rely on our formats: fields and names are added, never removed or changed."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cache_engine.engine.cache import open_cache
+from cache_engine.mirror import queries
+from cache_engine.model.artifact import CUBIN
+from tests.formats import record
+from tests.formats.record import FROM, Schema, broken, merged, schema_of
+
+HERE = Path(__file__).parent
+RECORDED: dict[str, Schema] = json.loads((HERE / "schemas.json").read_text())
+NAMES: dict[str, Any] = json.loads((HERE / "public_names.json").read_text())
+MOVED = {"Cache.inspect": "cache_engine.insight.inspection.inspect_kernel"}
+"""Names that moved on purpose, with the version after the recorded one."""
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """What this version prints in each recorded case."""
+    return record.documents(tmp_path_factory.mktemp("formats"))
+
+
+@pytest.fixture
+def old_store(tmp_path: Path) -> Path:
+    """A store that the recorded version has written."""
+    with tarfile.open(HERE / f"{FROM}.store.tar.gz") as tar:
+        tar.extractall(tmp_path, filter="tar")
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize("case", sorted(RECORDED))
+def test_every_recorded_field_is_printed_with_its_type(case: str, printed: dict[str, list[Any]]) -> None:
+    assert list(broken(RECORDED[case], merged(map(schema_of, printed[case])), case)) == []
+
+
+def test_each_public_name_is_there_with_its_parameters() -> None:
+    now = record.public_names()
+    for name, parameters in NAMES["names"].items():
+        if name in MOVED:
+            continue
+        assert name in now["names"]
+        if parameters is not None:
+            assert [one for one in now["names"][name] if one in parameters] == parameters, name
+
+
+def test_each_setting_verb_and_option_is_there() -> None:
+    now = record.public_names()
+    assert set(NAMES["settings"]) <= set(now["settings"])
+    for verb, options in NAMES["verbs"].items():
+        assert set(options) <= set(now["verbs"].get(verb, [])), verb
+
+
+def test_a_store_of_the_recorded_version_opens_unchanged(old_store: Path) -> None:
+    """Nothing in it is damaged, and kernels, usage, timings, results and quarantine are read."""
+    with open_cache(old_store, create=False) as cache:
+        records = {record.arch: record for record in cache.records()}
+        assert sorted(records) == ["sm_80", "sm_90"]
+        assert list(cache.check()) == []
+        for one in records.values():
+            assert cache.store.section(one, CUBIN).startswith(b"\x7fELF")
+            assert "__global__" in cache.text(one, "source")
+        stats = cache.stats()
+        assert (stats.totals.hits, stats.totals.misses, stats.totals.compiles) == ({"disk": 2}, 3, 3)
+        assert [timing.median_us for timing in cache.timings] == [5.0, 4.0]
+        (fingerprint,) = cache.evaluations.fingerprints()
+        assert len(list(cache.evaluations.entries(fingerprint))) == 2
+        (item,) = cache.quarantined()
+        cache.restore(item)
+        cache.mirror.sync()
+        assert cache.query(queries.count, queries.KernelFilter()) == 3
+
+
+def test_a_pack_of_the_recorded_version_is_imported_whole(tmp_path: Path) -> None:
+    with open_cache(tmp_path / "store", durability="fast") as cache:
+        imported = cache.import_pack(HERE / f"{FROM}.gemmpack")
+        assert (imported.taken, list(imported.refused)) == (2, [])
+        assert list(cache.check()) == []
+
+
+def test_a_removed_a_retyped_and_an_optional_field_are_seen() -> None:
+    """The comparison itself: each way to break a reader is found, and an added field is none."""
+
+    def compare(*new: Any) -> list[str]:
+        old = schema_of({"a": 1, "b": [{"c": "x"}], "hits": {"disk": 1}})
+        return list(broken(old, merged(map(schema_of, new)), "it"))
+
+    whole = {"a": 1, "b": [{"c": "x"}], "hits": {"pack": 2}, "more": None}
+    assert compare(whole) == []
+    assert compare(whole, {**whole, "b": []}) == []
+    assert compare({**whole, "a": None}) == ["it.a was int, and is null"]
+    assert compare({**whole, "hits": {"pack": "2"}}) == ["it.hits[] was int, and is str"]
+    assert compare({**whole, "b": [{"d": "x"}]}) == ["it.b[].c is gone"]
+    assert compare(whole, {name: whole[name] for name in ("a", "hits")}) == [
+        "it.b was always there, and is left out at times"
+    ]
