@@ -20,11 +20,11 @@ from app.presenters.kernels.kernel import (
     occupancy_by_chip,
     occupancy_table,
     record_document,
-    record_facts,
-    reproducing_command,
+    record_properties,
 )
 from app.presenters.kernels.speed import MODEL, prediction_table, predictions, speed_figure, timing_table
 from app.presenters.kernels.tiles import level_table, tile_figure
+from cache_engine.engine.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
 from cache_engine.mirror import queries
 from cache_engine.model.artifact import CUBIN, Record
@@ -47,8 +47,8 @@ def summary(record: Record) -> None:
     left, right = st.columns(2)
     with left:
         st.subheader("Problem and config")
-        facts = record_facts(record, context.timezone())
-        st.dataframe(facts, hide_index=True, height="content", column_config={"Fact": SMALL}, key="facts")
+        facts = record_properties(record, context.timezone())
+        st.dataframe(facts, hide_index=True, height="content", column_config={"Property": SMALL}, key="facts")
     with right:
         st.subheader("How it divides the work")
         st.plotly_chart(tile_figure(record), key="tiles", config=PLAIN)
@@ -74,7 +74,7 @@ def summary(record: Record) -> None:
 def reproduction(record: Record) -> None:
     """The command that makes the kernel, whether it would make it here, and the kernel's parts as files."""
     st.subheader("Make it again, or take it away")
-    st.code(reproducing_command(record), language="bash", wrap_lines=True)
+    st.code(reproducing_command(record, cache.settings, cache.layout.root), language="bash", wrap_lines=True)
     problem, config = record.problem, record.config
     try:
         found = cache.select(problem.on(record.arch), family=record.family, compiler=record.compiler, config=config)

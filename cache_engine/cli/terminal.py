@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.config import Origin
+from cache_engine.insight.description import described
 from cache_engine.model.artifact import Record
-from cache_engine.store.codec import stored_bytes
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
 
 if TYPE_CHECKING:
@@ -49,25 +49,9 @@ def print_warnings(warnings: Sequence[str]) -> None:
 
 
 def record_fields(record: Record) -> dict[str, str]:
-    """A record, field by field, for people."""
-    p, r = record.problem, record.resources
-    return {
-        "key": record.key,
-        "name": record.name,
-        "target": record.arch,
-        "problem": f"{p.m} × {p.n} × {p.k}, batch {p.batch} when first asked for",
-        "specialised": f"{p.specialisation}: {p.served}",
-        "types": p.types,
-        "family": record.family,
-        "config": str(record.config),
-        "compiler": f"{record.compiler} {record.compiler_version}, level {p.opt_level}",
-        "compiled in": human_ms(record.compile_ms),
-        "created": f"{human_age(time.time() - record.created_at)} by {record.created_by}",
-        "size": f"{human_bytes(record.size_bytes)} of code; {human_bytes(stored_bytes(record))} on disk with PTX, "
-        "source and log",
-        "registers": f"{r.registers} per thread, {r.spill_bytes} bytes spilled, {r.stack_bytes} bytes of stack",
-        "shared memory": f"{human_bytes(r.shared_bytes)} per block",
-    }
+    """A record, property by property."""
+    words = described(record, human_age(time.time() - record.created_at))
+    return {"key": record.key, "name": record.name, **{label.lower(): value for label, value in words.items()}}
 
 
 def print_kernels(page: Document, there: Mapping[str, Sequence[str]]) -> None:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cache_engine._version import __version__
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.base import Compiler
 from cache_engine.compilers.diagnostics import warnings
-from cache_engine.compilers.flags import FAST_MATH, extra_flags
+from cache_engine.compilers.flags import extra_flags
 from cache_engine.engine.history import History
+from cache_engine.engine.reproduction import command_of_choice
 from cache_engine.engine.stages import COMPILE, GENERATE, START_COMPILER, StageClock
 from cache_engine.errors import CompileError, CompilerMissing, GemmCacheError, UsageError
 from cache_engine.kernels.family import Family
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.kernels.source import render, template_digest
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem
-from cache_engine.model.gemm import NO_EPILOGUE, OPT_LEVELS, GemmProblem, Specialisation
+from cache_engine.model.gemm import OPT_LEVELS, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components, KeyPrefix
 from cache_engine.model.measurement import COST_MODEL, GIVEN, Measurement
@@ -59,21 +59,14 @@ class Selection:
     @property
     def command(self) -> str:
         """The command that compiles this again, with every choice stated."""
-        p = self.problem
-        config = ",".join(f"{field.name}={getattr(self.config, field.name)}" for field in fields(self.config))
-        given = [flag for flag in self.extra_flags if flag != FAST_MATH]
-        variables = [f"GEMM_CACHE_COMPILER_FLAGS={shlex.quote(' '.join(given))}"] if given else []
-        variables += ["GEMM_CACHE_FAST_MATH=1"] if FAST_MATH in self.extra_flags else []
-        return " ".join(
-            (
-                *variables, "gemm-cache compile", str(p.m), str(p.n), str(p.k), f"--batch {p.batch}",
-                f"--dtype {p.dtype}", f"--out-dtype {p.output}", f"--layout {p.layout}",
-                *([f"--epilogue {p.epilogue}"] if p.epilogue != NO_EPILOGUE else []),
-                *([f"--specialise {p.specialisation}"] if p.specialisation is not Specialisation.NK else []),
-                *([f"--opt-level {p.opt_level}"] if p.opt_level != OPT_LEVELS[-1] else []), f"--arch {p.arch}",
-                f"--compiler {self.compiler.name}", f"--family {self.family.name}", f"--config {config}", "--force",
-            )
-        )  # fmt: skip
+        return command_of_choice(
+            RecordedProblem.of(self.problem),
+            self.problem.arch or "",
+            self.compiler.name,
+            self.family.name,
+            self.config,
+            self.extra_flags,
+        )
 
 
 class Selector:

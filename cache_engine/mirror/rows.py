@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.model.artifact import Record
-from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, Period, Tally
+from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, TIERS, Period, Tally
 from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:
     import duckdb
 
 Row = tuple[Any, ...]
-
-TIERS = ("memory", "pack", "disk")
 
 
 def kernel_row(record: Record, stamp: str) -> Row:

@@ -6,7 +6,7 @@ Pure arithmetic. Events are written and read by ``store.journal``; the mirror ad
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -30,6 +30,8 @@ RECENT = 500  # how many events other than use are kept when a journal is folded
 ACTS = (CLEAN, REPAIR, IMPORT, RESTORE, DISCARD)
 """What somebody did to a whole store, each run one event. Of these many more are kept: they are the audit log."""
 RECENT_ACTS = 5000
+TIERS = ("memory", "pack", "disk")
+"""What a lookup asks, in this order."""
 AUTOMATIC = "automatic"
 """Who cleans when nobody asked for it."""
 
@@ -297,7 +299,27 @@ class Statistics:
         """Hits over lookups; ``None`` before the first lookup."""
         return hit_rate(self.hits, self.totals.misses)
 
+    @property
+    def tier_hit_rates(self) -> dict[str, float | None]:
+        """Hits over the lookups that reached each tier; see ``tier_hit_rates``."""
+        return tier_hit_rates(self.totals.hits, self.totals.misses)
+
 
 def hit_rate(hits: int, misses: int) -> float | None:
     """Hits over lookups; ``None`` when there were none."""
     return hits / (hits + misses) if hits + misses else None
+
+
+def tier_hit_rates(hits: Mapping[str, int], misses: int) -> dict[str, float | None]:
+    """The hit rate of each tier, in the order of lookups: its hits over the lookups that no tier before it served.
+
+    One rate for all tiers hides a disk that never hits behind a memory that always does. ``None`` where no lookup
+    reached the tier.
+    """
+    rates: dict[str, float | None] = {}
+    left = sum(hits.get(tier, 0) for tier in TIERS) + misses
+    for tier in TIERS:
+        served = hits.get(tier, 0)
+        rates[tier] = hit_rate(served, left - served)
+        left -= served
+    return rates

@@ -21,6 +21,7 @@ from cache_engine.model.events import (
     Totals,
     coarsened,
     hit_rate,
+    tier_hit_rates,
 )
 
 EVENTS = st.lists(
@@ -161,3 +162,13 @@ def test_the_hit_rate_counts_all_tiers() -> None:
     stats = Statistics(1, 1, 1, 1, Totals(hits={"memory": 2, "disk": 1}, misses=1))
     assert stats.hits == 3
     assert stats.hit_rate == 0.75
+
+
+def test_each_tier_has_the_hit_rate_of_the_lookups_that_reach_it() -> None:
+    assert tier_hit_rates({"memory": 90}, 10) == {"memory": 0.9, "pack": 0.0, "disk": 0.0}
+    assert tier_hit_rates({"memory": 50, "pack": 10, "disk": 30}, 10) == {"memory": 0.5, "pack": 0.2, "disk": 0.75}
+    assert tier_hit_rates({"disk": 3}, 0) == {"memory": 0.0, "pack": 0.0, "disk": 1.0}
+    assert tier_hit_rates({"memory": 5}, 0) == {"memory": 1.0, "pack": None, "disk": None}
+    assert tier_hit_rates({}, 0) == dict.fromkeys(("memory", "pack", "disk"))
+    totals = Totals(hits={"memory": 3}, misses=1)
+    assert Statistics(1, 1, 1, 1, totals).tier_hit_rates["memory"] == 0.75

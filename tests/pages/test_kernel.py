@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import subprocess
-import sys
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -20,12 +17,11 @@ from app.presenters.kernels.kernel import (
     history_table,
     occupancy_by_chip,
     record_document,
-    reproducing_command,
 )
-from cache_engine.engine.cache import Cache
+from cache_engine.config import Settings
+from cache_engine.engine.reproduction import reproducing_command
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import CORRUPT, PUBLISH
-from cache_engine.model.gemm import DType, GemmProblem, Layout
 from cache_engine.model.key import CacheKey
 from tests.helpers import blob_file, make_store
 from tests.pages.opening import Open, a_record, sound
@@ -47,7 +43,7 @@ def test_the_summary_tells_what_the_kernel_is(open_page: Open, compiled_store: P
     assert list(occupancy["Limit"]) == ["registers", "shared memory", "warps", "blocks"]
     assert occupancy["Binds"].any()
     assert record.arch in list(chips["Chip"])
-    assert app.code[1].value == reproducing_command(record)
+    assert app.code[1].value == reproducing_command(record, Settings.load(), compiled_store)
     assert "Here and now this gives this very key." in [caption.value for caption in app.caption]
     buttons: list[Any] = list(app.get("download_button"))
     assert [button.proto.label for button in buttons] == ["CUBIN", "PTX", "SASS", "Source", "Record"]
@@ -135,30 +131,6 @@ def test_a_damaged_part_is_told_plainly(
     app = open_page(compiled_store, "kernel", key=record.key, part=part)
     assert not app.exception
     assert [error.value for error in app.error] == [f"The {name} cannot be shown." for name in errors]
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        GemmProblem(64, 96, 64, batch=3, dtype=DType.FP16, out_dtype=DType.FP32, layout=Layout.TN, arch="sm_90"),
-        GemmProblem(8, 48, 4096, dtype=DType.FP32, arch="sm_80", epilogue="bias+relu"),  # type: ignore[arg-type]
-    ],
-)
-def test_the_command_gives_the_same_key(cache: Cache, problem: GemmProblem) -> None:
-    """Run as it stands, through a shell's eyes."""
-    kernel = cache.get_or_compile(problem)
-    program, *arguments = shlex.split(reproducing_command(kernel.record))
-    assert program == "gemm-cache"
-    command = [sys.executable, "-m", "cache_engine", "--store", str(cache.layout.root), *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, check=True)
-    document = json.loads(done.stdout)
-    assert (document["key"], document["tier"]) == (kernel.key, "disk")
-
-
-def test_the_command_of_a_hostile_record_is_one_command() -> None:
-    record = msgspec.structs.replace(a_record(), arch="x; rm -rf ~ #", family="$(id)", compiler="`id`\n--force")
-    arguments = shlex.split(reproducing_command(record))
-    assert {"--arch=x; rm -rf ~ #", "--family=$(id)", "--compiler=`id`\n--force"} <= set(arguments)
 
 
 def test_the_record_goes_out_as_show_prints_it(record: Record) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable
-from dataclasses import asdict
 from datetime import tzinfo
 
 import msgspec
@@ -15,12 +13,11 @@ from app.presenters.shared import COLOURS, GREY, Row, Tile, moment, when
 from app.presenters.store.overview import EVENTS
 from cache_engine.cli import documents
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
+from cache_engine.insight.description import described
 from cache_engine.insight.inspection import Inspection
 from cache_engine.model.architecture import runs_on
 from cache_engine.model.artifact import Record
-from cache_engine.model.gemm import OPT_LEVELS, Specialisation
 from cache_engine.model.occupancy import Occupancy, occupancy
-from cache_engine.store.codec import stored_bytes
 from cache_engine.units import counted, human_bytes, human_ms
 
 MOST_LINES = 5_000
@@ -48,25 +45,11 @@ def kernel_tiles(inspection: Inspection, row: Row | None) -> list[Tile]:
     ]
 
 
-def record_facts(record: Record, zone: tzinfo) -> list[Row]:
-    """A kernel, fact by fact."""
-    p, r = record.problem, record.resources
-    facts = {
-        "Target": record.arch,
-        "Problem": f"{p.m} × {p.n} × {p.k}, batch {p.batch}",
-        "Specialised": f"{p.specialisation}: {p.served}",
-        "Types": p.types,
-        "Family": record.family,
-        "Config": str(record.config),
-        "Compiler": f"{record.compiler} {record.compiler_version}, level {p.opt_level}",
-        "Registers": f"{r.registers} per thread; {r.spill_bytes} bytes spilled; {r.stack_bytes} bytes of stack",
-        "Shared memory": f"{human_bytes(r.shared_bytes)} per block",
-        "Size": f"{human_bytes(record.size_bytes)} of code; {human_bytes(stored_bytes(record))} on disk with PTX, "
-        "source and log",
-        "Compiled": f"in {human_ms(record.compile_ms)}, {when(record.created_at, zone)}, by {record.created_by}",
-        **{f"Warning {number}": text for number, text in enumerate(record.warnings, 1)},
-    }
-    return [{"Fact": name, "Value": value} for name, value in facts.items()]
+def record_properties(record: Record, zone: tzinfo) -> list[Row]:
+    """A kernel, property by property."""
+    words = described(record, when(record.created_at, zone))
+    words |= {f"Warning {number}": text for number, text in enumerate(record.warnings, 1)}
+    return [{"Property": name, "Value": value} for name, value in words.items()]
 
 
 def component_table(record: Record) -> list[Row]:
@@ -77,26 +60,6 @@ def component_table(record: Record) -> list[Row]:
 def record_document(record: Record) -> str:
     """What is kept about the kernel, as JSON: the document that ``show --json`` prints."""
     return msgspec.json.format(msgspec.json.encode(documents.record(record)), indent=2).decode()
-
-
-def reproducing_command(record: Record) -> str:
-    """The command that makes the kernel again, for a shell."""
-    p = record.problem
-    options = {
-        "batch": p.batch,
-        "dtype": p.dtype,
-        "out-dtype": p.out_dtype,
-        "layout": p.layout,
-        **({"epilogue": p.epilogue} if p.epilogue else {}),
-        **({"specialise": p.specialisation} if p.specialisation != Specialisation.NK else {}),
-        **({"opt-level": p.opt_level} if p.opt_level != OPT_LEVELS[-1] else {}),
-        "arch": record.arch,
-        "compiler": record.compiler,
-        "family": record.family,
-        "config": ",".join(f"{name}={value}" for name, value in asdict(record.config).items()),
-    }
-    given = [f"--{name}={value}" for name, value in options.items()]
-    return shlex.join(["gemm-cache", "compile", f"{p.m}", f"{p.n}", f"{p.k}", *given])
 
 
 def occupancy_table(resident: Occupancy) -> list[Row]:

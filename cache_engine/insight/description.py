@@ -1,0 +1,33 @@
+"""A record in words: the one list of a kernel's properties, for the kernel page and for ``show``."""
+
+from __future__ import annotations
+
+from cache_engine.model.artifact import Record
+from cache_engine.store.codec import stored_bytes
+from cache_engine.units import human_bytes, human_ms
+
+
+def described(record: Record, created: str) -> dict[str, str]:
+    """A kernel's properties by name, both as people read them, without its key and its name.
+
+    Args:
+        created: when the kernel was compiled, as the reader wants it: a date, or an age.
+    """
+    p, r = record.problem, record.resources
+    return {
+        "Target": record.arch,
+        "Problem": f"{p.m} × {p.n} × {p.k}, batch {p.batch}",
+        "Compile-time sizes": f"{p.specialisation}: {p.served}",
+        "Types": p.types,
+        "Family": record.family,
+        "Config": str(record.config),
+        "Compiler": f"{record.compiler} {record.compiler_version}, optimisation level {p.opt_level}",
+        "Compile time": human_ms(record.compile_ms),
+        "Created": f"{created}, by {record.created_by}",
+        "Cubin size": human_bytes(record.size_bytes),
+        "Size on disk": f"{human_bytes(stored_bytes(record))}, with PTX, source and log",
+        "Registers": f"{r.registers} per thread",
+        "Spills": f"{human_bytes(r.spill_bytes)} per thread, in local memory",
+        "Stack": f"{human_bytes(r.stack_bytes)} per thread",
+        "Shared memory": f"{human_bytes(r.shared_bytes)} per block",
+    }
