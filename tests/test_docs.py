@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -36,6 +38,12 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if not target.startswith("https://"):
             assert (page.parent / target).exists(), target
+
+
+def test_the_picture_of_the_house_is_up_to_date() -> None:
+    program = "import sys; sys.path.insert(0, 'docs'); import draw_house; print(draw_house.draw(), end='')"
+    drawn = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert (ROOT / "docs" / "images" / "house.svg").read_text(encoding="utf-8") == drawn, "python docs/draw_house.py"
 
 
 def test_the_commands_of_the_readme_exist() -> None:
