@@ -31,7 +31,9 @@ _MOST_ANSWERS = 256
 @st.cache_resource(show_spinner=False)
 def cache() -> Cache:
     """The cache of the store that the dashboard was started on (``GEMM_CACHE_DIR``)."""
-    return open_cache(enable_caching=True)  # there is a store to look at, also where it is not to be used
+    opened = open_cache(enable_caching=True)  # there is a store to look at, also where it is not to be used
+    opened.mirror.query_limit_s = opened.settings.page_limit_s
+    return opened
 
 
 @st.cache_resource(show_spinner=False)

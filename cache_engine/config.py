@@ -32,6 +32,7 @@ _NUMBERS = (
     "memory_bytes",
     "lock_timeout_s",
     "journal_flush_s",
+    "page_limit_s",
 )
 _TEXTS = ("compiler_flags", "admin_users")
 MIN_FLUSH_S = 0.01  # below, writing would keep a processor busy
@@ -81,6 +82,7 @@ class Settings:
     timings_of: str | None = _setting(
         None, "Which device's timings to use: GPU name or fingerprint prefix. Default: the local GPU."
     )
+    page_limit_s: float = _setting(10.0, "Time limit of searches and mirror queries of a dashboard page, in seconds.")
     trust_store: bool = _setting(False, "Use a store that another user owns or that others can write.")
     admin_token: str | None = _setting(
         None,

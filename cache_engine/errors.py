@@ -10,6 +10,7 @@
     ├── CompileError               the compiler refused the source; carries its log, the source and the flags
     ├── NotCached                  no tier has the kernel, and compiling is switched off
     ├── TooManyJobs                as many jobs run as may
+    ├── SearchStopped              an evaluator's search was ended before its end
     ├── NotPermitted               the dashboard does this only with the admin token or a login
     ├── NotHereError               something this machine lacks
     │   ├── CompilerMissing        the compiler is not installed
@@ -95,6 +96,10 @@ class NotCached(GemmCacheError):
 
 class TooManyJobs(GemmCacheError):
     """As many jobs are running on the store as may; the text says what to do."""
+
+
+class SearchStopped(GemmCacheError):
+    """Whoever started a search had it stopped; the text says how far it got."""
 
 
 class NotPermitted(GemmCacheError):

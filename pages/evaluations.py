@@ -7,8 +7,10 @@ from typing import Any
 import streamlit as st
 
 from app import context, widgets
+from app.patience import Patience
 from app.presenters.evaluations.evaluated import (
     CHIPS,
+    HEAT_SIZES,
     LARGEST_DESCRIPTION,
     Chip,
     Evaluated,
@@ -27,11 +29,12 @@ from app.presenters.evaluations.evaluated import (
     model_problems,
     model_table,
     roofline_table,
+    unsearched,
 )
 from app.presenters.evaluations.figures import heat_map_figure, roofline_figure
 from app.presenters.evaluations.validation import Validation, validation_figure, validation_of, validation_table
 from cache_engine.catalogue import model_shapes
-from cache_engine.errors import GemmCacheError, InvalidHardware, MirrorError
+from cache_engine.errors import GemmCacheError, InvalidHardware, MirrorError, SearchStopped
 from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem
 from cache_engine.mirror import evaluation_queries
 from cache_engine.mirror.evaluation_queries import EVALUATION_SORTS, EvaluationFilter
@@ -53,13 +56,27 @@ COLUMNS = {
 NUMBER = st.column_config.NumberColumn(format="%.4g")
 SHARE = st.column_config.NumberColumn(format="percent")
 
+Shares = list[list[float | None]]
+
 bound: Any = {"bind": "query-params"}
 
 
-@st.cache_data(show_spinner="Evaluating…", max_entries=64)
-def shares_of_peak(problem: EvaluationProblem, chip: Chip) -> list[list[float]]:
+@st.cache_resource(show_spinner=False, max_entries=64)
+def found_shares(problem: EvaluationProblem, chip: Chip) -> list[Shares]:  # noqa: ARG001 (what it is of)
+    """The heat-map of a problem on a chip, once it was found; empty before."""
+    return []
+
+
+def shares_of_peak(problem: EvaluationProblem, chip: Chip, patience: Patience) -> Shares:
     """Shares of the peak over m and n; a hundred searches."""
-    return heat_map(problem, chip)
+    found = found_shares(problem, chip)
+    if found:
+        return found[0]
+    # Not as a cached function: Streamlit records what such a one draws, and the sign of life is drawn.
+    shares = heat_map(problem, chip, patience.may_go_on)
+    if not unsearched(shares):
+        found.append(shares)
+    return shares
 
 
 @st.cache_data(show_spinner="Comparing with predictions…", max_entries=4)
@@ -97,12 +114,14 @@ def own_chip() -> Chip | None:
     return chip
 
 
-def evaluate_each(label: str, problem: EvaluationProblem, chips: list[Chip]) -> list[Evaluated]:
+def evaluate_each(label: str, problem: EvaluationProblem, chips: list[Chip], patience: Patience) -> list[Evaluated]:
     """A problem on each chip that can take it; of the others it is said why they cannot."""
     found = []
     for chip in chips:
         try:
-            found.append(evaluate_on(kept, label, problem, chip))
+            found.append(evaluate_on(kept, label, problem, chip, patience.may_go_on))
+        except SearchStopped as error:
+            widgets.problem("This takes too long.", f"{error}. {patience.what_next()}")
         except GemmCacheError as error:
             widgets.problem("This cannot be evaluated.", f"{chip.name}: {error}")
     return found
@@ -116,7 +135,7 @@ def behind(table: list[dict[str, Any]], name: str) -> None:
         st.download_button("Download as CSV", as_csv(table), f"{name}.csv", "text/csv", key=f"csv-{name}")
 
 
-def one_shape(chips: list[Chip]) -> None:
+def one_shape(chips: list[Chip], patience: Patience) -> None:
     """A shape on each chip: its numbers, the roofline plot, the heat-map."""
     sizes = st.columns(6)
     m = sizes[0].number_input("m", 1, LARGEST, 4096, key="e_m", **bound)
@@ -126,7 +145,7 @@ def one_shape(chips: list[Chip]) -> None:
     dtype = sizes[4].selectbox("Dtype of A and B", list(ITEMSIZE), index=5, key="e_dtype", **bound)
     out_dtype = sizes[5].selectbox("Dtype of C", list(ITEMSIZE), index=5, key="e_out_dtype", **bound)
     problem = EvaluationProblem(m, n, k, batch, dtype, out_dtype)
-    evaluated = evaluate_each(f"{m} × {n} × {k}", problem, chips)
+    evaluated = evaluate_each(f"{m} × {n} × {k}", problem, chips, patience)
     for one in evaluated:
         st.subheader(one.chip)
         widgets.tiles(evaluation_tiles(one))
@@ -143,12 +162,15 @@ def one_shape(chips: list[Chip]) -> None:
         behind(roofline_table(evaluated), "roofline")
     for plot, one in zip(plots[1:], evaluated, strict=True):
         with plot:
-            shares = shares_of_peak(problem, one.on)
+            shares = shares_of_peak(problem, one.on, patience)
             st.plotly_chart(heat_map_figure(shares, k, one.chip), key=f"heat-{one.chip}")
+            missing = unsearched(shares)
+            if missing:
+                st.caption(f"{missing} of {len(HEAT_SIZES) ** 2} squares were not searched. {patience.what_next()}")
             behind(heat_table(shares), f"heat-map-{one.chip}")
 
 
-def model(chips: list[Chip]) -> None:
+def model(chips: list[Chip], patience: Patience) -> None:
     """A model's shapes on each chip: a table to take away, and the roofline plot."""
     choices = st.columns(3)
     models = list(dict.fromkeys(shape.model for shape in model_shapes()))
@@ -156,11 +178,13 @@ def model(chips: list[Chip]) -> None:
     m = choices[1].number_input("m (tokens)", 1, LARGEST, 4096, key="e_tokens", **bound)
     dtype = choices[2].selectbox("Dtype", list(ITEMSIZE), index=5, key="e_model_dtype", **bound)
     problems = model_problems(model_shapes(chosen), m, dtype)
-    able = [one.on for operation, _, problem in problems[:1] for one in evaluate_each(operation, problem, chips)]
+    able = [
+        one.on for operation, _, problem in problems[:1] for one in evaluate_each(operation, problem, chips, patience)
+    ]
     if not able:
         return
     rows = [
-        (operation, layers, [evaluate_on(kept, operation, problem, chip) for chip in able])
+        (operation, layers, [evaluate_on(kept, operation, problem, chip, patience.may_go_on) for chip in able])
         for operation, layers, problem in problems
     ]
     table = model_table(rows)
@@ -302,7 +326,10 @@ else:
     chip = first.selectbox("Chip", list(names), index=list(CHIPS).index("SG2262"), key="e_chip", **bound)
     other = second.selectbox("Beside", [ALONE, *names], key="e_other", **bound)
     chosen_chips = [names[name] for name in dict.fromkeys((chip, other)) if name in names]
-    try:
-        (one_shape if kind == ONE else model)(chosen_chips)
-    except GemmCacheError as error:
-        widgets.problem("This cannot be evaluated.", str(error))
+    with Patience() as patience:
+        try:
+            (one_shape if kind == ONE else model)(chosen_chips, patience)
+        except SearchStopped as error:
+            widgets.problem("This takes too long.", f"{error}. {patience.what_next()}")
+        except GemmCacheError as error:
+            widgets.problem("This cannot be evaluated.", str(error))

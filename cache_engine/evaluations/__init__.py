@@ -134,11 +134,20 @@ class Evaluations:
         """In a forked child: open logs and what is not written yet are the parent's."""
         self._start()
 
-    def evaluate(self, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode | None = None) -> Answer:
+    def evaluate(
+        self,
+        problem: EvaluationProblem,
+        hardware: Hardware,
+        mode: SearchMode | None = None,
+        may_go_on: Callable[[], bool] = lambda: True,
+    ) -> Answer:
         """The best that the model finds, from what is kept, else searched for now and kept.
 
+        Args:
+            may_go_on: as of the search.
+
         Raises:
-            InvalidHardware: as the search.
+            InvalidHardware, SearchStopped: as the search.
         """
         mode = mode or SearchMode()
         key = key_of(problem, mode)
@@ -150,7 +159,7 @@ class Evaluations:
         from cache_engine.evaluator.search import evaluate
 
         started = time.perf_counter()
-        evaluation = evaluate(problem, hardware, mode)
+        evaluation = evaluate(problem, hardware, mode, may_go_on)
         search_ms = (time.perf_counter() - started) * 1e3
         unkept = self.put(problem, hardware, mode, evaluation, search_ms)
         return Answer(key, evaluation, False, search_ms, unkept)

@@ -13,12 +13,13 @@ Nothing is sampled or given up early. What makes it fast:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cache_engine.errors import InvalidHardware
+from cache_engine.errors import InvalidHardware, SearchStopped
 from cache_engine.evaluator.cost import (
     PARTIAL_BYTES,
     Block,
@@ -52,11 +53,25 @@ _MOST_TILES = 2**22
 _EXACT = 2**62
 
 
-def evaluate(problem: EvaluationProblem, hardware: Hardware, mode: SearchMode | None = None) -> Evaluation:
+def without_limit() -> bool:
+    """Lets a search go on to its end."""
+    return True
+
+
+def evaluate(
+    problem: EvaluationProblem,
+    hardware: Hardware,
+    mode: SearchMode | None = None,
+    may_go_on: Callable[[], bool] = without_limit,
+) -> Evaluation:
     """The best that the core-grid model finds for a problem on an accelerator.
+
+    Args:
+        may_go_on: asked before each partition is looked at, which takes as long as the chip has sizes of tile.
 
     Raises:
         InvalidHardware: when its cubes are so small, or its SRAM so large, that tiles are too many to search.
+        SearchStopped: when ``may_go_on`` says no.
     """
     mode = mode or SearchMode()
     search = _BlockSearch(problem, hardware, mode)
@@ -70,6 +85,11 @@ def evaluate(problem: EvaluationProblem, hardware: Hardware, mode: SearchMode | 
     for index in np.argsort(bounds, kind="stable").tolist():
         if bounds[index] > least * _SLACK:
             break
+        if not may_go_on():
+            raise SearchStopped(
+                f"the search for {problem.m} × {problem.n} × {problem.k} on {hardware.name} was stopped after "
+                f"{looked_at:,} of {len(partitions):,} partitions"
+            )
         looked_at += 1
         partition = partitions[index]
         tiling = search.tiling(nominal_block(problem, partition)[1])
@@ -253,11 +273,7 @@ class _Fits:
             row_bytes = -(-n * out_bytes // hardware.align_bytes) * hardware.align_bytes
             return (hardware.usable_sram - rows * row_bytes) // ((rows + columns) * in_bytes)
 
-        # A tile of C with one row and column of A and B takes at least this much for each row.
-        row_bytes = align_up(hardware.cube_n * out_bytes, hardware.align_bytes) + in_bytes
-        column_bytes = align_up(hardware.cube_m, hardware.lane_num) * out_bytes + in_bytes
-        most_m = hardware.usable_sram // row_bytes // hardware.cube_m
-        most_n = hardware.usable_sram // column_bytes // hardware.cube_n
+        most_m, most_n = most_tiles(hardware, in_bytes, out_bytes)
         if max(most_m, most_n) > _MOST_TILES:
             raise InvalidHardware(
                 f"sram_bytes {hardware.sram_bytes:,} holds more than {_MOST_TILES:,} sizes of tile; "
@@ -277,7 +293,16 @@ class _Fits:
         self.n_beside_m = low * hardware.cube_n
 
 
-@lru_cache(maxsize=64)
+def most_tiles(hardware: Hardware, in_bytes: int = 1, out_bytes: int = 1) -> tuple[int, int]:
+    """How many sizes a tile may have along m and along n, at most: what a search costs, in time and in memory."""
+    # A tile of C with one row and column of A and B takes at least this much for each row.
+    row_bytes = align_up(hardware.cube_n * out_bytes, hardware.align_bytes) + in_bytes
+    column_bytes = align_up(hardware.cube_m, hardware.lane_num) * out_bytes + in_bytes
+    most_m = hardware.usable_sram // row_bytes // hardware.cube_m
+    return most_m, hardware.usable_sram // column_bytes // hardware.cube_n
+
+
+@lru_cache(maxsize=16)  # of 40 bytes for each size of tile
 def _fits(hardware: Hardware, in_bytes: int, out_bytes: int) -> _Fits:
     return _Fits(hardware, in_bytes, out_bytes)
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from cache_engine.errors import CorruptEntry, LockTimeout, MirrorError
 from cache_engine.mirror import rows
 from cache_engine.mirror.evaluations import results_state, sync_evaluations
+from cache_engine.mirror.interrupting import interrupted_after
 from cache_engine.mirror.timings import sync_timings, timings_state
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import Tally
@@ -87,7 +88,13 @@ class Synced:
 
 
 class Mirror:
-    """The DuckDB copy of one store. Safe to use from several threads and processes."""
+    """The DuckDB copy of one store. Safe to use from several threads and processes.
+
+    Attributes:
+        query_limit_s: how long a connection may be read from before what it does is interrupted; ``None`` is for ever.
+    """
+
+    query_limit_s: float | None = None
 
     def __init__(self, store: DiskStore) -> None:
         """Opens nothing yet."""
@@ -177,7 +184,13 @@ class Mirror:
                 except duckdb.Error as error:
                     raise MirrorError(f"the mirror cannot be read: {error}") from error
                 try:
-                    yield connection
+                    with interrupted_after(connection, self.query_limit_s):
+                        yield connection
+                except duckdb.InterruptException as error:
+                    raise MirrorError(
+                        f"the query was stopped after {self.query_limit_s:g} s; ask for less, or raise the setting "
+                        "page_limit_s"
+                    ) from error
                 except duckdb.Error as error:
                     # Another version may have built it anew between sync and this.
                     raise MirrorError(f"the mirror cannot be read: {error}") from error

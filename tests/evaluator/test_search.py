@@ -6,13 +6,14 @@ import csv
 import math
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cache_engine.errors import InvalidHardware, InvalidProblem, UsageError
+from cache_engine.errors import InvalidHardware, InvalidProblem, SearchStopped, UsageError
 from cache_engine.evaluator import search
 from cache_engine.evaluator.cost import Evaluation, SearchMode
 from cache_engine.evaluator.hardware import PRESETS, Hardware
@@ -184,3 +185,20 @@ def test_tiles_too_many_to_search_are_refused() -> None:
     huge = Hardware("huge", 1, 1, 1, 1, 1.0, 2**39, 1.0, 1e12, 1, 1, 0.5)
     with pytest.raises(InvalidHardware, match="sram_bytes"):
         evaluate(EvaluationProblem(8, 8, 8), huge)
+
+
+def test_a_search_goes_on_for_as_long_as_it_may() -> None:
+    """Asked before each partition, so that it ends soon; what it finds is the same."""
+    problem, hardware = EvaluationProblem(4096, 7168, 2048), PRESETS["SG2262"]
+    whole = evaluate(problem, hardware)
+    asked: list[int] = []
+
+    def at_most(count: int) -> Callable[[], bool]:
+        asked.clear()
+        return lambda: asked.append(1) or len(asked) <= count  # type: ignore[func-returns-value]
+
+    assert evaluate(problem, hardware, may_go_on=at_most(10**9)) == whole
+    assert len(asked) == whole.searched_partitions > 1
+    with pytest.raises(SearchStopped, match=r"4096 × 7168 × 2048 on SG2262 was stopped after 1 of 84 partitions"):
+        evaluate(problem, hardware, may_go_on=at_most(1))
+    assert len(asked) == 2

@@ -367,3 +367,19 @@ def test_threads_sync_and_read_at_once(store: DiskStore) -> None:
     assert failures == []
     mirror.sync()
     assert len(_content(mirror)["kernels"]) == 30
+
+
+def test_a_query_that_takes_too_long_is_interrupted(store: DiskStore) -> None:
+    """And the mirror goes on being read and written."""
+    mirror = Mirror(store)
+    mirror.sync()
+    mirror.query_limit_s = 0.2
+    with pytest.raises(MirrorError, match=r"stopped after 0\.2 s; ask for less, or raise the setting page_limit_s"):
+        mirror.query(
+            lambda connection: connection.execute(
+                "SELECT sum(a.range * b.range) FROM range(1000000) a, range(1000000) b"
+            ).fetchall()
+        )
+    publish(store, 1)
+    assert mirror.sync().added == 1
+    assert mirror.query(lambda connection: connection.execute("SELECT count(*) FROM kernels").fetchone()) == (1,)

@@ -118,6 +118,7 @@ def test_a_chip_of_ones_own_can_be_chosen_and_forgotten(open_page: Open, tmp_pat
         ({"cube": 3}, "unknown field 'cube'"),
         ({"peak_flops": 1.0}, "contradict"),
         ({"name": "H100"}, "another chip's"),
+        ({"cube_n": 1, "sram_bytes": 2**26}, "sizes of tile fit into the SRAM of Mine 2.0, and a page searches 65,536"),
         *(({"name": text}, "name is") for text in HOSTILE),
     ],
 )
@@ -132,6 +133,32 @@ def test_a_chip_that_cannot_be_is_refused_by_its_field(
         assert [error.value for error in app.error] == ["This chip cannot be."]
         assert said in app.text[0].value
         assert "Latency" in metrics(app), "the rest of the page is there"
+
+
+@pytest.mark.parametrize("kind", ["One shape", "A model's shapes"])
+def test_a_search_that_takes_too_long_is_stopped_and_said(
+    open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("GEMM_CACHE_PAGE_LIMIT_S", "0")
+    own = presenters.chip_text(MINE)
+    app = open_page(tmp_path / "store", "evaluations", own=own, e_chip=MINE.name, e_other="H100", e_kind=kind)
+    assert not app.exception
+    assert [error.value for error in app.error] == ["This takes too long."]
+    said = " ".join(text.value for text in app.text)
+    assert "on Mine 2.0 was stopped after 0 of 120 partitions" in said
+    assert "A page may search for 0 s (setting page_limit_s). Choose a chip with fewer cores" in said
+    assert kind != "One shape" or "Latency" in metrics(app), "what takes no search is there"
+
+
+def test_a_heat_map_shows_what_there_was_time_for(open_page: Open, tmp_path: Path) -> None:
+    left = iter([True] * 40)
+    shares = presenters.heat_map(PROBLEM, MINE, lambda: next(left, False))
+    missing = presenters.unsearched(shares)
+    assert 0 < missing < 121
+    assert sum(z is None for row in figures.heat_map_figure(shares, PROBLEM.k, "x").data[0].z for z in row) == missing
+    assert sum(value is None for row in presenters.heat_table(shares) for value in row.values()) == missing
+    sound(open_page(tmp_path / "store", "evaluations", own=presenters.chip_text(MINE), e_chip=MINE.name))
+    assert presenters.unsearched(presenters.heat_map(PROBLEM, MINE)) == 0
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[" * 4000, '{"name": "x"}', "x" * 5000, "\ud800"])

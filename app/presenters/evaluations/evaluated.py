@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import tzinfo
 
@@ -13,14 +13,14 @@ import msgspec
 from app.presenters.downloads import MOST_ROWS, csv_file
 from app.presenters.shared import Row, Tile, dtypes, moment
 from cache_engine.catalogue import ModelShape
-from cache_engine.errors import InvalidHardware
+from cache_engine.errors import InvalidHardware, SearchStopped
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.chips import chip_of
 from cache_engine.evaluator.cost import Evaluation
 from cache_engine.evaluator.gpu import GPUS, Gpu, Prediction, predict
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
-from cache_engine.evaluator.search import evaluate
+from cache_engine.evaluator.search import evaluate, most_tiles, without_limit
 from cache_engine.mirror.evaluation_queries import EvaluationFilter, evaluations
 from cache_engine.mirror.sync import Mirror
 from cache_engine.units import human_bytes
@@ -34,6 +34,9 @@ HEAT_SIZES = tuple(2**power for power in range(4, 15))
 
 LARGEST_DESCRIPTION = 4096
 """Bytes of a chip's description, which travels in the address."""
+
+MOST_TILES = 2**16
+"""Sizes of tile that such a chip may have along m or n; a partition is then searched in a tenth of a second at most."""
 
 # Names stand in headings too, and none of these makes markup there.
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 .+-]|(?<=[A-Za-z0-9])_(?=[A-Za-z0-9]))*", re.ASCII)
@@ -91,6 +94,11 @@ def described_chip(text: str | bytes) -> Chip:
         raise InvalidHardware(
             f"name is {chip.name!r}; here it may have letters, digits, spaces, . + - and, between letters or digits, _"
         )
+    if isinstance(chip, Hardware) and max(most_tiles(chip)) > MOST_TILES:
+        raise InvalidHardware(
+            f"{max(most_tiles(chip)):,} sizes of tile fit into the SRAM of {chip.name}, and a page searches "
+            f"{MOST_TILES:,} at most; give larger cube_m and cube_n or less sram_bytes, or run gemm-cache evaluate"
+        )
     known = CHIPS.get(chip.name)
     if known is not None and known != chip:
         raise InvalidHardware(f"name is {chip.name!r}, which is another chip's; give yours a name of its own")
@@ -102,11 +110,17 @@ def chip_text(chip: Chip) -> str:
     return json.dumps(asdict(chip), separators=(",", ":"), ensure_ascii=False)
 
 
-def evaluate_on(kept: Evaluations, label: str, problem: EvaluationProblem, chip: Chip) -> Evaluated:
-    """A problem on a chip; what takes a search is kept."""
+def evaluate_on(
+    kept: Evaluations, label: str, problem: EvaluationProblem, chip: Chip, may_go_on: Callable[[], bool] = without_limit
+) -> Evaluated:
+    """A problem on a chip; what takes a search is kept.
+
+    Raises:
+        SearchStopped: when ``may_go_on`` says no before a search has ended.
+    """
     if isinstance(chip, Gpu):
         return Evaluated(label, chip, problem, predict(problem, chip))
-    return Evaluated(label, chip, problem, kept.evaluate(problem, chip).evaluation)
+    return Evaluated(label, chip, problem, kept.evaluate(problem, chip, may_go_on=may_go_on).evaluation)
 
 
 def model_problems(shapes: Iterable[ModelShape], m: int, dtype: str) -> list[tuple[str, int, EvaluationProblem]]:
@@ -177,21 +191,38 @@ def model_table(rows: Sequence[tuple[str, int, Sequence[Evaluated]]]) -> list[Ro
     ]
 
 
-def heat_map(problem: EvaluationProblem, chip: Chip) -> list[list[float]]:
-    """Share of the peak for each n (rows) and m (columns) of ``HEAT_SIZES``, all else as in the problem."""
+def heat_map(
+    problem: EvaluationProblem, chip: Chip, may_go_on: Callable[[], bool] = without_limit
+) -> list[list[float | None]]:
+    """Share of the peak for each n (rows) and m (columns) of ``HEAT_SIZES``, all else as in the problem.
 
-    def share(m: int, n: int) -> float:
+    What ``may_go_on`` leaves no time for is ``None``.
+    """
+
+    def share(m: int, n: int) -> float | None:
         one = EvaluationProblem(m, n, problem.k, problem.batch, problem.dtype, problem.out_dtype)
-        result = predict(one, chip) if isinstance(chip, Gpu) else evaluate(one, chip)
-        return Evaluated("", chip, one, result).utilization
+        if isinstance(chip, Gpu):
+            return Evaluated("", chip, one, predict(one, chip)).utilization
+        try:
+            return Evaluated("", chip, one, evaluate(one, chip, may_go_on=may_go_on)).utilization
+        except SearchStopped:
+            return None
 
     return [[share(m, n) for m in HEAT_SIZES] for n in HEAT_SIZES]
 
 
-def heat_table(shares: Sequence[Sequence[float]]) -> list[Row]:
+def unsearched(shares: Sequence[Sequence[float | None]]) -> int:
+    """How many squares of a heat-map there was no time for."""
+    return sum(share is None for row in shares for share in row)
+
+
+def heat_table(shares: Sequence[Sequence[float | None]]) -> list[Row]:
     """The numbers behind a heat-map, in percent: a line for each n, a column for each m."""
     return [
-        {"n \\ m": n, **{f"{m}": 100 * share for m, share in zip(HEAT_SIZES, row, strict=True)}}
+        {
+            "n \\ m": n,
+            **{f"{m}": None if share is None else 100 * share for m, share in zip(HEAT_SIZES, row, strict=True)},
+        }
         for n, row in zip(HEAT_SIZES, shares, strict=True)
     ]
 

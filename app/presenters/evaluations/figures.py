@@ -47,14 +47,14 @@ def roofline_figure(points: Sequence[Evaluated]) -> go.Figure:
     return figure
 
 
-def heat_map_figure(shares: Sequence[Sequence[float]], k: int, chip: str) -> go.Figure:
+def heat_map_figure(shares: Sequence[Sequence[float | None]], k: int, chip: str) -> go.Figure:
     """The heat-map, sizes evenly spaced."""
     sizes = [f"{size}" for size in HEAT_SIZES]
     figure = go.Figure(
         go.Heatmap(
             x=sizes,
             y=sizes,
-            z=[[100 * share for share in row] for row in shares],
+            z=[[None if share is None else 100 * share for share in row] for row in shares],
             zmin=0,
             zmax=100,
             colorscale="Viridis",
