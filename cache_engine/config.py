@@ -195,6 +195,17 @@ SETTINGS = tuple(setting for setting in fields(Settings) if "help" in setting.me
 """Everything that can be set, in the order of the docs: name, default, and in ``metadata`` its help."""
 
 
+def user_cache_folder(name: str) -> Path | None:
+    """A folder of ours among the user's caches, made or not; ``None`` where the user has none.
+
+    As platformdirs has it on Linux, whose import takes as long as everything else before the first key.
+    """
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(home):
+        home = os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home, name) if os.path.isabs(home) else None
+
+
 def variable(name: str) -> str:
     """The environment variable that sets a setting."""
     return f"GEMM_CACHE_{name.upper()}"

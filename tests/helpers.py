@@ -173,3 +173,19 @@ def require_triton() -> None:
         if os.environ.get("CI"):
             pytest.fail("Triton is not installed; make test installs it")
         pytest.skip("Triton is not installed")
+
+
+def patch_in_place(path: Path, offset: int | None = None) -> None:
+    """Changes one byte of a file, and hides it: the size and the time of modification stay.
+
+    Args:
+        offset: which one; by default the last.
+    """
+    seen = path.stat()
+    with path.open("r+b") as file:
+        file.seek(seen.st_size - 1 if offset is None else offset)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    assert path.stat().st_ctime_ns != seen.st_ctime_ns

@@ -18,9 +18,10 @@ from pathlib import Path
 from threading import Lock
 
 from cache_engine.compilers.base import Compiled
+from cache_engine.compilers.contents import WatchedFiles
 from cache_engine.compilers.diagnostics import first_error
 from cache_engine.compilers.flags import flags_at_level
-from cache_engine.compilers.tools import identities, package_files
+from cache_engine.compilers.tools import package_files
 from cache_engine.compilers.workplace import Workplace, sweep, workplace
 from cache_engine.errors import CompileError, CompilerMissing
 from cache_engine.model.fingerprint import ToolchainFingerprint
@@ -38,17 +39,15 @@ class _Installation:
     nvcc: Path
     host: Path
     fingerprint: ToolchainFingerprint
-    files: tuple[Path, ...]
-    identities: tuple[tuple[int, ...], ...]
+    files: WatchedFiles
 
     def check_unchanged(self) -> None:
         """Refuses files replaced since, as by an upgrade under a running process.
 
         Raises:
-            CompilerMissing: then a kernel would be kept under the key of another compiler.
+            CompilerMissing: then a kernel would be stored under the key of another compiler.
         """
-        if identities(self.files) != self.identities:
-            raise CompilerMissing("NVCC or a header it includes was replaced while this process ran; start it again")
+        self.files.check_unchanged("NVCC or a header it includes")
 
 
 class Nvcc:
@@ -166,11 +165,9 @@ def _find_installation() -> _Installation:
         cause = first_error(log) or log.strip()[:200] or f"exit code {code}"
         raise CompilerMissing(f"{nvcc} does not work with {host}: {cause}; name another host compiler in NVCC_CCBIN")
     tools, headers = _tools(nvcc, plan), _headers(text)
-    files = (*tools, *headers)
-    seen = identities(files)
-    build = f"{_digest_of_files(tools)}+{_digest_of_headers(text, headers)}"
-    fingerprint = ToolchainFingerprint("nvcc", f"{version[1]}.{version[2]}", build)
-    return _Installation(nvcc, host, fingerprint, files, seen)
+    files = WatchedFiles((*tools, *headers), lambda: f"{_digest_of_files(tools)}+{_digest_of_headers(text, headers)}")
+    fingerprint = ToolchainFingerprint("nvcc", f"{version[1]}.{version[2]}", files.digest)
+    return _Installation(nvcc, host, fingerprint, files)
 
 
 def _find_nvcc() -> Path:

@@ -7,7 +7,6 @@ Source: NVRTC documentation, "Basic API"; every call returns 0 for success.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +15,11 @@ from pathlib import Path
 from threading import Lock
 
 from cache_engine.compilers.base import Compiled
+from cache_engine.compilers.contents import WatchedFiles, digests
 from cache_engine.compilers.diagnostics import first_error
-from cache_engine.compilers.elf import build_id
+from cache_engine.compilers.environment import check_environment_unchanged, environment_of_nvrtc
 from cache_engine.compilers.flags import flags_at_level
-from cache_engine.compilers.tools import identities, package_files
+from cache_engine.compilers.tools import package_files
 from cache_engine.errors import CompileError, CompilerMissing
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.process import renew_after_fork
@@ -32,16 +32,16 @@ class _Installation:
     library: Path
     builtins: Path
     fingerprint: ToolchainFingerprint
-    identities: tuple[tuple[int, ...], ...]
+    files: WatchedFiles
 
     def check_unchanged(self) -> None:
-        """Refuses files replaced since, as by an upgrade under a running process.
+        """Refuses files or variables changed since.
 
         Raises:
-            CompilerMissing: then a kernel would be kept under the key of another compiler.
+            CompilerMissing: then a kernel would be stored under the key of another compiler.
         """
-        if identities((self.library, self.builtins)) != self.identities:
-            raise CompilerMissing("NVRTC was replaced while this process ran; start it again")
+        self.files.check_unchanged("NVRTC")
+        check_environment_unchanged()
 
     def check_companion(self) -> None:
         """Refuses a companion that somebody else in this process has loaded.
@@ -66,12 +66,13 @@ def _find_installation() -> _Installation:
     if not companions:
         raise CompilerMissing(f"{library.name} lacks libnvrtc-builtins beside it; reinstall nvidia-cuda-nvrtc")
     builtins = companions[-1]
-    seen = identities((library, builtins))
-    digest = hashlib.blake2b(builtins.read_bytes(), digest_size=10).hexdigest()
-    identity = build_id(library) or hashlib.blake2b(library.read_bytes(), digest_size=20).hexdigest()
+    # By content: a library patched in place has the build ID of what it was.
+    files = WatchedFiles((library, builtins), lambda: "+".join(each[:40] for each in digests((library, builtins))))
     version = re.search(r"\.so\.(\d+\.\d+)", builtins.name)
-    fingerprint = ToolchainFingerprint("nvrtc", version[1] if version else "unknown", f"{identity}+{digest}")
-    return _Installation(library, builtins, fingerprint, seen)
+    fingerprint = ToolchainFingerprint(
+        "nvrtc", version[1] if version else "unknown", files.digest, environment_of_nvrtc()
+    )
+    return _Installation(library, builtins, fingerprint, files)
 
 
 def _find_library() -> Path:
@@ -91,8 +92,9 @@ class Nvrtc:
 
     name = "nvrtc"
     takes = ".cu"
-    # --minimal leaves out what GEMM kernels do not use; ptxas -v reports spills.
-    flags: tuple[str, ...] = ("--std=c++17", "--minimal", "--ptxas-options=-v", "--ptxas-options=-O3")
+    # --minimal leaves out what GEMM kernels do not use; ptxas -v reports spills. Where there is a driver, NVRTC would
+    # take code from a cache of its own, made by whoever wrote it under whatever environment.
+    flags: tuple[str, ...] = ("--std=c++17", "--minimal", "--no-cache", "--ptxas-options=-v", "--ptxas-options=-O3")
 
     def __init__(self) -> None:
         """Looks for nothing yet."""
@@ -118,7 +120,7 @@ class Nvrtc:
         return other
 
     def fingerprint(self) -> ToolchainFingerprint:
-        """The library's build ID and the content of its companion; see ``Compiler.fingerprint``."""
+        """The content of the library and of its companion, and the environment; see ``Compiler.fingerprint``."""
         return self._installation().fingerprint
 
     def _installation(self) -> _Installation:
@@ -152,6 +154,7 @@ class Nvrtc:
         options = (f"-arch={arch}", *self.flags)
         with _program(nvrtc, source) as program:
             given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+            check_environment_unchanged()
             status = nvrtc.nvrtcCompileProgram(program, len(options), given)
             log = _text(nvrtc, program, "ProgramLog").rstrip(b"\0\n").decode("utf-8", "replace")
             if status != 0:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from cache_engine.errors import CompilerMissing, ToolMissing
+from cache_engine.errors import ToolMissing
 
 
 def package_files(pattern: str) -> Iterator[Path]:
@@ -29,15 +29,3 @@ def find_tool(name: str, package: str) -> Path:
     if found is None:
         raise ToolMissing(f"{name} is not installed; run: pip install {package}")
     return Path(found)
-
-
-def identities(paths: Iterable[Path]) -> tuple[tuple[int, ...], ...]:
-    """What tells whether files are still the same, without reading them.
-
-    Raises:
-        CompilerMissing: when one has gone.
-    """
-    try:
-        return tuple((s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for s in (path.stat() for path in paths))
-    except FileNotFoundError as error:
-        raise CompilerMissing(f"{error.filename} has gone; install its package again, and start again") from error

@@ -12,10 +12,12 @@ import hashlib
 import os
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.compilers.base import Compiled
+from cache_engine.compilers.contents import WatchedFiles, digests
 from cache_engine.compilers.flags import flags_at_level
 from cache_engine.errors import CompileError, CompilerMissing, InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.model.architecture import architecture
@@ -26,9 +28,25 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 _HOW_TO_GET = "run: pip install 'gemm-cache[triton]'"
-_WORKER = Path(__file__).with_name("triton_worker.py")
 # The rest of the environment stays outside. These are about finding programs and libraries.
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH")
+
+
+# Parts of the package that no compile for an NVIDIA GPU opens, 350 MB of it: other backends' libraries, profilers,
+# headers for what Triton compiles for the host.
+LEFT_OUT = (
+    "FileCheck",
+    "_C/libproton.so",
+    "backends/amd/include",
+    "backends/amd/lib",
+    "backends/nvidia/bin/nvdisasm",
+    "backends/nvidia/include",
+    "backends/nvidia/lib/cupti",
+    "backends/nvidia/lib/cupti-blackwell",
+    "include",
+    "instrumentation",
+    "plugins",
+)
 
 
 @dataclass(frozen=True)
@@ -37,17 +55,18 @@ class _Installation:
 
     packages: Path
     fingerprint: ToolchainFingerprint
-    watched: tuple[Path, ...]
-    identities: tuple[tuple[int, ...], ...]
+    names: tuple[str, ...]
+    files: WatchedFiles
 
     def check_unchanged(self) -> None:
-        """Refuses files replaced since, as by an upgrade under a running process.
+        """Refuses files replaced or added since, as by an upgrade under a running process.
 
         Raises:
-            CompilerMissing: then a kernel would be kept under the key of another compiler.
+            CompilerMissing: then a kernel would be stored under the key of another compiler.
         """
-        if _identities(self.watched) != self.identities:
-            raise CompilerMissing("Triton was replaced while this process ran; start it again")
+        self.files.check_unchanged("Triton")
+        if parts(self.packages / "triton") != self.names:
+            raise CompilerMissing("Triton has files that it had not when this process started; start it again")
 
 
 def _find_installation() -> _Installation:
@@ -57,24 +76,41 @@ def _find_installation() -> _Installation:
         found = metadata.distribution("triton")
     except metadata.PackageNotFoundError as error:
         raise CompilerMissing(f"Triton is not installed; {_HOW_TO_GET}") from error
-    # A wheel's list of files has the SHA-256 of each: of Triton's Python files, of libtriton and of both its ptxas.
-    files = {str(file): file.hash.value for file in found.files or () if file.hash and file.parts[0] == "triton"}
-    watched = [name for name in files if Path(name).name.startswith(("libtriton.", "ptxas"))]
-    if not any("libtriton." in name for name in watched):
-        # Built from source, or installed to be worked on: its files may change at any time.
-        raise CompilerMissing(f"Triton is not installed from a wheel, so what it makes cannot be keyed; {_HOW_TO_GET}")
-    listing = "\n".join(f"{name} {digest}" for name, digest in sorted(files.items()))
-    build = hashlib.blake2b(listing.encode(), digest_size=20).hexdigest()
     packages = Path(str(found.locate_file(""))).absolute()
-    paths = tuple(packages / name for name in watched)
-    return _Installation(packages, ToolchainFingerprint("triton", found.version, build), paths, _identities(paths))
+    package = packages / "triton"
+    names = parts(package)
+    if not any(name.startswith("_C/libtriton.") for name in names):
+        # Installed to be worked on: it is in another place, and its library may be.
+        raise CompilerMissing(f"Triton is not installed from a wheel, so what it makes cannot be keyed; {_HOW_TO_GET}")
+    paths = tuple(package / name for name in names)
+
+    def digest() -> str:
+        listing = "".join(f"{len(name)}:{name} {each}\n" for name, each in zip(names, digests(paths), strict=True))
+        return hashlib.sha256(listing.encode(errors="surrogateescape")).hexdigest()[:40]
+
+    files = WatchedFiles(paths, digest)
+    build = f"{files.digest}+{hashlib.sha256(_worker().encode()).hexdigest()[:20]}"
+    return _Installation(packages, ToolchainFingerprint("triton", found.version, build), names, files)
 
 
-def _identities(paths: tuple[Path, ...]) -> tuple[tuple[int, ...], ...]:
-    try:
-        return tuple((s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for s in (path.stat() for path in paths))
-    except FileNotFoundError as error:
-        raise CompilerMissing(f"{error.filename} has gone; {_HOW_TO_GET}, and start again") from error
+def parts(package: Path) -> tuple[str, ...]:
+    """The files of the package that may take part in a compile, by their paths in it, in order.
+
+    No bytecode: the worker reads none.
+    """
+    names = []
+    for folder, folders, files in os.walk(package, followlinks=True):
+        inside = os.path.relpath(folder, package)
+        inside = "" if inside == "." else f"{inside}/"
+        folders[:] = [name for name in folders if name != "__pycache__" and f"{inside}{name}" not in LEFT_OUT]
+        names += [f"{inside}{name}" for name in files if f"{inside}{name}" not in LEFT_OUT]
+    return tuple(sorted(names))
+
+
+@cache
+def _worker() -> str:
+    """The worker's program, as it was when this process first asked: what runs is what the key names."""
+    return Path(__file__).with_name("triton_worker.py").read_text(encoding="utf-8")
 
 
 class Triton:
@@ -110,7 +146,7 @@ class Triton:
         """Nothing: Python is not preprocessed; see ``Compiler.preprocess``."""
 
     def fingerprint(self) -> ToolchainFingerprint:
-        """The content of the installed wheel, as its own list of files tells it; see ``Compiler.fingerprint``."""
+        """The content of all that may take part, the worker's program included; see ``Compiler.fingerprint``."""
         return self._installation().fingerprint
 
     def _installation(self) -> _Installation:
@@ -195,7 +231,9 @@ class _Worker:
             "TRITON_BACKENDS_IN_TREE": "1",
             "TRITON_DUMP_PTXAS_LOG": "1",
         }
-        command = [sys.executable, "-I", str(_WORKER), str(installation.packages), str(self._folder)]
+        # Neither start-up files of other packages (-S) nor bytecode, which need not be that of the sources hashed.
+        isolated = ("-I", "-S", "-B", "-X", f"pycache_prefix={self._folder}/none")
+        command = [sys.executable, *isolated, "-c", _worker(), str(installation.packages), str(self._folder)]
         pipe = subprocess.PIPE
         try:
             with self._printed.open("ab") as printed:

@@ -1,7 +1,8 @@
 """The process in which Triton compiles. ``triton.py`` starts it and is the only one to talk to it.
 
-Run as a script with ``python -I``, so that nothing of this package and of its caller's settings is loaded. Arguments:
-the folder that holds the ``triton`` package, and a folder of its own, which it deletes when it ends.
+Its text, which is part of every key of Triton, is run with ``python -I -S -c``, so that nothing of this package, of its
+caller's settings and of other packages is loaded. Arguments: the folder that holds the ``triton`` package, and a folder
+of its own, which it deletes when it ends.
 
 It speaks JSON, a document a line. First it says where it found Triton: ``{"package"}``. To each question, ``{"source",
 "capability"}``, it answers with ``{"cubin", "ptx", "log", "shared_bytes"}``, CUBIN in base64, or with ``{"error",

@@ -13,6 +13,7 @@ import msgspec
 
 from cache_engine._version import __version__
 from cache_engine.compilers.diagnostics import report, warnings
+from cache_engine.compilers.environment import KEYED
 from cache_engine.compilers.inspect import sass
 from cache_engine.config import SETTINGS, variable
 from cache_engine.device.probe import gpu
@@ -30,7 +31,7 @@ FILES = (f"{SOURCE}.cu", f"{SOURCE}.py", PREPROCESSED, LOG, PTX, CUBIN, SASS, CO
 
 # No others are written down: a variable or a package may have a secret in its value, or in its name.
 _TOLD = tuple(variable(setting.name) for setting in SETTINGS if not setting.metadata["secret"])
-_VARIABLES = ("CUDA_HOME", "NVCC_CCBIN", *_TOLD)
+_VARIABLES = ("CUDA_HOME", "NVCC_CCBIN", *KEYED, *_TOLD)
 _PACKAGES = ("cupy-cuda13x", "nvidia-cuda-nvrtc", "nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "triton")
 
 _REPRODUCE = '''"""Compiles {source} of this folder again, as it was compiled, and writes reproduced.cubin.

@@ -157,13 +157,14 @@ def in_words(pair: Pair) -> str:
 _CONFIG = "config"
 _CONFIG_FIELDS = {field.name.upper() for field in fields(KernelConfig)}
 # What the request does not state: it is found or chosen.
-_CHOSEN = {"schema", "template", "compiler_version", "compiler_build", "flags", _CONFIG}
+_CHOSEN = {"schema", "template", "compiler_version", "compiler_build", "environment", "flags", _CONFIG}
 
 # What a component follows from, so that it may differ only because one of those does.
 _FOLLOWS = {
     "template": {"family"},
     "compiler_version": {"compiler"},
     "compiler_build": {"compiler", "compiler_version"},
+    "environment": {"compiler"},
     "flags": {"compiler"},
     "A_VECTOR": {"K", "M", "A_TRANSPOSED", "IN_TYPE"},
     "B_VECTOR": {"N", "K", "B_TRANSPOSED", "IN_TYPE"},
@@ -179,6 +180,7 @@ _WORDS = {
     "compiler": "compiler",
     "compiler_version": "compiler version",
     "compiler_build": "compiler build",
+    "environment": "compiler environment",
     "flags": "compiler flags",
     "arch": "target",
     "KERNEL_NAME": "kernel name",

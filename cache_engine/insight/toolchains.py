@@ -8,6 +8,7 @@ from typing import Any
 
 from cache_engine.engine.cache import Cache
 from cache_engine.errors import CompilerMissing
+from cache_engine.model.fingerprint import toolchain_text
 
 PRESENT, STALE, UNKNOWN = "present", "stale", "unknown"
 
@@ -18,7 +19,7 @@ class Made:
 
     Attributes:
         compiler, version: the compiler that made them, and
-        toolchain: the same with its build, which identifies its binaries by content.
+        toolchain: the same with its build, which identifies its binaries by content, and with its environment.
         state: ``present`` when they can be hit here, ``stale`` when they never can, ``unknown`` when their compiler is
             not installed here, so it is unknown.
         changed: of stale ones, in words, what is another here.
@@ -44,7 +45,7 @@ class Made:
 
     @property
     def build(self) -> str:
-        """What identifies the compiler's binaries."""
+        """What identifies the compiler's binaries, and the variables of the environment that reach it."""
         return self.toolchain.removeprefix(f"{self.compiler} {self.version} ")
 
 
@@ -80,12 +81,16 @@ def _state(cache: Cache, way: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     if components is None:
         return STALE, ("this program has no such family or compiler",)
     now = dict(components)
-    toolchain = " ".join(now[f"compiler{part}"] for part in ("", "_version", "_build"))
+    toolchain = toolchain_text(now)
     changed = []
     if way["toolchain"] != toolchain:
         version = now["compiler_version"]
-        same = way["compiler_version"] == version
-        changed.append(f"another build of {version}" if same else f"{way['compiler']} is {version} here")
+        if way["compiler_version"] != version:
+            changed.append(f"{way['compiler']} is {version} here")
+        elif way["toolchain"].split(" ")[:3] == toolchain.split(" ")[:3]:
+            changed.append(f"environment variables that {way['compiler']} reads")
+        else:
+            changed.append(f"another build of {version}")
     if way["template"] != now["template"]:
         changed.append(f"the template of {way['family']}")
     if way["flags"] != now["flags"]:

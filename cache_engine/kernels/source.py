@@ -3,6 +3,9 @@
 A kernel's source is its template with every include put in place, headed by its constants: one ``#define`` each in CUDA
 C++, one dictionary in Python. So it is a pure function of two things the key hashes: the template's text and the
 constants. Nothing else can reach it.
+
+A template is read once in a process, and both its digest and every source are made of that text: one that is edited or
+upgraded under a running process is that of the next.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ def render(template: str, constants: Mapping[str, str | int], replacements: Mapp
         constants: names and values, written in the order given.
         replacements: texts to use, as they are, in place of the named files (the tests swap the hardware out).
     """
-    text = _with_includes(template, replacements or {})
+    text = _with_includes(template, replacements) if replacements else _text(template)
     if template.endswith(".py"):
         entries = "".join(f"    {name!r}: {value!r},\n" for name, value in constants.items())
         return f"CONSTANTS = {{\n{entries}}}\n\n{text}"
@@ -36,11 +39,15 @@ def render(template: str, constants: Mapping[str, str | int], replacements: Mapp
     return f"{defines}\n{text}"
 
 
-@cache
 def template_digest(template: str) -> str:
     """SHA-256 (hex) of a template's text with all it includes, and of the way it is rendered."""
-    text = f"{RENDER_VERSION}\n{_with_includes(template, {})}"
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(f"{RENDER_VERSION}\n{_text(template)}".encode()).hexdigest()
+
+
+@cache
+def _text(template: str) -> str:
+    """A template with all it includes, as it was when this process first asked."""
+    return _with_includes(template, {})
 
 
 def _with_includes(name: str, replacements: Mapping[str, str]) -> str:

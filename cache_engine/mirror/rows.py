@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, TIERS, Period, Tally
+from cache_engine.model.fingerprint import toolchain_text
 from cache_engine.store.codec import stored_bytes
 
 if TYPE_CHECKING:
@@ -19,13 +20,12 @@ def kernel_row(record: Record, stamp: str) -> Row:
     """The row of ``kernels`` for a record whose file has this stamp, in the order of the columns."""
     p, r = record.problem, record.resources
     components = dict(record.components)
-    toolchain = " ".join(components.get(f"compiler{part}", "") for part in ("", "_version", "_build"))
     searched = (
         record.name, record.key, record.family, record.compiler, record.arch, p.dtype, p.out_dtype, p.layout,
         f"{p.m}x{p.n}x{p.k}", str(record.config), p.specialisation,
     )  # fmt: skip
     return (
-        record.key, record.name, record.family, record.compiler, record.compiler_version, toolchain,
+        record.key, record.name, record.family, record.compiler, record.compiler_version, toolchain_text(components),
         components.get("schema", ""), components.get("template", ""), components.get("flags", ""), p.opt_level,
         p.specialisation, record.arch,
         p.dtype, p.out_dtype, p.layout, p.m, p.n, p.k, p.batch, str(record.config),

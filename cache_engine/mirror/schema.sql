@@ -7,7 +7,7 @@ CREATE TABLE kernels (
     family           VARCHAR,
     compiler         VARCHAR,
     compiler_version VARCHAR,
-    toolchain        VARCHAR,    -- compiler, version and build, as they enter the key; and so do
+    toolchain        VARCHAR,    -- compiler, version, build and environment, as they enter the key; and so do
     key_schema       VARCHAR,
     template         VARCHAR,    -- the digest of the family's template and
     flags            VARCHAR,    -- the compiler's

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
@@ -14,16 +15,25 @@ class ToolchainFingerprint:
     Attributes:
         compiler: its name, such as ``"nvrtc"``.
         version: for people, such as ``"13.5"``.
-        build: what identifies its binaries by content (ELF build ID, digests); never a path.
+        build: what identifies by content all that makes its code; never a path.
+        environment: variables that reach it, with hashes of their values; empty where none is set.
     """
 
     compiler: str
     version: str
     build: str
+    environment: str = ""
 
     def components(self) -> tuple[tuple[str, str], ...]:
-        """As key components."""
-        return (("compiler", self.compiler), ("compiler_version", self.version), ("compiler_build", self.build))
+        """As key components. The environment is one only where it holds something."""
+        named = (("compiler", self.compiler), ("compiler_version", self.version), ("compiler_build", self.build))
+        return (*named, ("environment", self.environment)) if self.environment else named
+
+
+def toolchain_text(components: Mapping[str, str]) -> str:
+    """The toolchain that a key names, on one line: compiler, version and build, then variables of the environment."""
+    named = [components.get(label, "") for label in ("compiler", "compiler_version", "compiler_build")]
+    return " ".join((*named, components["environment"]) if "environment" in components else named)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from cache_engine.compilers import COMPILERS, nvrtc
-from cache_engine.compilers.elf import build_id
 from cache_engine.compilers.inspect import resources, sass
 from cache_engine.compilers.tools import find_tool, package_files
 from cache_engine.errors import CompilerMissing, ToolMissing
@@ -20,6 +18,7 @@ from cache_engine.kernels.source import render
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout
 from cache_engine.model.kernel import KernelConfig
+from tests.helpers import patch_in_place
 
 NVRTC = COMPILERS["nvrtc"]
 
@@ -98,13 +97,26 @@ def test_the_fingerprint_needs_no_library_loaded() -> None:
     assert str(NVRTC.fingerprint()) == done.stdout.strip()
 
 
-def test_the_fingerprint_holds_the_librarys_own_build_id() -> None:
-    (library,) = package_files("lib/libnvrtc.so.*")
-    found = build_id(library)
-    assert found is not None
-    assert re.fullmatch(r"[0-9a-f]{40}", found)
-    assert found in NVRTC.fingerprint().build
-    assert b"GNU\0" + bytes.fromhex(found) in library.read_bytes()
+def test_a_library_patched_in_place_is_another_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its build ID, its size and its time of modification stay what they were."""
+    copied = _copy_of_nvrtc(tmp_path)
+    monkeypatch.setattr(nvrtc, "package_files", lambda pattern: iter([copied]))
+    before = nvrtc.Nvrtc()
+    assert before.fingerprint() == NVRTC.fingerprint()
+    patch_in_place(copied)
+    assert nvrtc.Nvrtc().fingerprint().build != before.fingerprint().build
+    with pytest.raises(CompilerMissing, match="NVRTC was replaced while this process ran; start it again"):
+        before.load()
+
+
+def test_a_new_hard_link_to_the_library_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It changes the time that a change in place cannot hide."""
+    copied = _copy_of_nvrtc(tmp_path)
+    monkeypatch.setattr(nvrtc, "package_files", lambda pattern: iter([copied]))
+    compiler = nvrtc.Nvrtc()
+    compiler.fingerprint()
+    (tmp_path / "link").hardlink_to(copied)
+    compiler.load()
 
 
 def test_a_companion_that_another_has_loaded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

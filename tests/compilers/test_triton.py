@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import py_compile
 import re
 import shutil
 import signal
@@ -29,7 +30,7 @@ from cache_engine.model.architecture import ARCHITECTURES, architecture
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.upkeep.plan import Limits
-from tests.helpers import missing_bytes, require_triton
+from tests.helpers import missing_bytes, patch_in_place, require_triton
 
 TRITON = triton.Triton()
 SMALL = KernelConfig(64, 64, 32, 4, 1, 3)
@@ -157,6 +158,7 @@ def test_the_environment_does_not_reach_triton(
 ) -> None:
     """Its settings could change the bytes under the same key; and its cache could serve others."""
     expected = _compiled().cubin
+    fresh.fingerprint()  # which may leave digests in the home it finds
     for name, value in (
         ("DISABLE_PTXAS_OPT", "1"),
         ("DISABLE_LLVM_OPT", "1"),
@@ -285,18 +287,103 @@ def test_the_fingerprint_does_not_need_triton_loaded() -> None:
     assert TRITON.fingerprint().version == metadata.version("triton")
 
 
-def test_the_fingerprint_tells_builds_of_one_version_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the list of files that every wheel brings: here one that differs in its ptxas alone."""
+def _own(path: Path) -> Path:
+    """The file at the end of a link, in place of the link."""
+    real = path.resolve()
+    path.unlink()
+    shutil.copy2(real, path)
+    return path
+
+
+@pytest.mark.parametrize("part", ["backends/nvidia/bin/ptxas-blackwell", "backends/nvidia/compiler.py"])
+def test_a_part_of_triton_replaced_in_place_is_another_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """The wheel's list of files knows nothing of it; size and time of modification say nothing either."""
     place = _copied_installation(tmp_path)
     monkeypatch.syspath_prepend(place)
-    assert triton.Triton().fingerprint() == TRITON.fingerprint()
-    (record,) = place.glob("triton-*.dist-info/RECORD")
-    text = record.read_text()
-    ptxas = re.search(r"triton/backends/nvidia/bin/ptxas,sha256=(\w{8})", text)
-    assert ptxas is not None
-    record.write_text(text.replace(ptxas[1], "AAAAAAAA"))
+    path = _own(place / "triton" / part)
+    before = triton.Triton()
+    assert before.fingerprint() == TRITON.fingerprint()
+    patch_in_place(path)
     other = triton.Triton().fingerprint()
     assert (other.version, other.build != TRITON.fingerprint().build) == (TRITON.fingerprint().version, True)
+    with pytest.raises(CompilerMissing, match="Triton was replaced while this process ran; start it again"):
+        before._installation().check_unchanged()
+
+
+def test_a_file_added_to_triton_is_another_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module may shadow another, or a backend register itself."""
+    place = _copied_installation(tmp_path)
+    monkeypatch.syspath_prepend(place)
+    before = triton.Triton()
+    assert before.fingerprint() == TRITON.fingerprint()
+    (place / "triton" / "backends" / "nvidia" / "more.py").touch()
+    assert triton.Triton().fingerprint().build != TRITON.fingerprint().build
+    with pytest.raises(CompilerMissing, match="has files that it had not when this process started"):
+        before._installation().check_unchanged()
+
+
+def test_another_worker_is_another_fingerprint_and_what_runs_is_what_was_read(
+    fresh: triton.Triton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An upgrade under a running process neither changes its worker nor leaves its keys to the new one."""
+    before = TRITON.fingerprint()
+    text = triton._worker() + "\nraise SystemExit('another')\n"
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: text)
+    assert triton._worker() != text, "read once"
+    fresh.load()
+    triton._worker.cache_clear()
+    try:
+        other = triton.Triton().fingerprint()
+    finally:
+        triton._worker.cache_clear()
+    assert other.build.split("+")[0] == before.build.split("+")[0]
+    assert other.build != before.build
+
+
+def test_bytecode_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be that of a source which was replaced since, with size and time of modification as before."""
+    place = _copied_installation(tmp_path)
+    monkeypatch.syspath_prepend(place)
+    path = _own(place / "triton" / "__init__.py")
+    py_compile.compile(str(path), doraise=True)
+    seen, text = path.stat(), path.read_text()
+    version = re.search(r"^__version__ = \S+$", text, re.MULTILINE)
+    assert version is not None
+    path.write_text(text.replace(version[0], "raise NameError".ljust(len(version[0]))))
+    os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    with pytest.raises(CompilerMissing, match=r"Triton cannot be loaded \(NameError"):
+        triton.Triton().load()
+
+
+def test_every_file_of_triton_that_a_compile_opens_is_hashed(tmp_path: Path) -> None:
+    """Else one left out of the fingerprint could change the code."""
+    if shutil.which("strace") is None:
+        pytest.skip("no strace to see which files are opened (apt-get install strace)")
+    code = (
+        "import sys; from cache_engine.compilers.triton import Triton\nsource = sys.stdin.read()\n"
+        "[Triton().compile(source, arch) for arch in ('sm_80', 'sm_90')]\n"
+    )
+    command = [
+        "strace",
+        "-f",
+        "-qq",
+        "-e",
+        "trace=openat,execve",
+        "-o",
+        str(tmp_path / "trace"),
+        sys.executable,
+        "-c",
+        code,
+    ]
+    subprocess.run(command, input=_source(GemmProblem(64, 128, 96)), text=True, check=True)
+    package = TRITON._installation().packages / "triton"
+    opened = set(re.findall(rf'"{package}/([^"]*)", O_RDONLY\|O_CLOEXEC\) = \d', (tmp_path / "trace").read_text()))
+    started = set(re.findall(rf'execve\("{package}/([^"]*)"', (tmp_path / "trace").read_text()))
+    assert {"backends/nvidia/bin/ptxas", "backends/nvidia/bin/ptxas-blackwell"} <= started
+    assert {"_C/libtriton.so", "compiler/compiler.py", "backends/nvidia/compiler.py"} <= opened
+    assert opened | started <= set(triton.parts(package))
 
 
 def test_no_triton_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,10 +396,9 @@ def test_no_triton_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_triton_that_may_change_at_any_time_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One installed to be worked on lists no files of its own."""
+    """One installed to be worked on is somewhere else than its package says."""
     place = _copied_installation(tmp_path)
-    (record,) = place.glob("triton-*.dist-info/RECORD")
-    record.write_text("triton-0.dist-info/METADATA,sha256=AAAA,1\n")
+    (place / "triton").rename(tmp_path / "sources")
     monkeypatch.syspath_prepend(place)
     with pytest.raises(CompilerMissing, match="not installed from a wheel"):
         triton.Triton().fingerprint()

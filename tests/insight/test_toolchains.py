@@ -88,6 +88,14 @@ def test_a_changed_compiler_makes_everything_stale(cache: Cache, monkeypatch: py
     assert _as_cleaning_sees_it(cache) == 4
 
 
+def test_kernels_of_another_environment_are_stale(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(COMPILERS["nvrtc"].fingerprint(), environment="NV_NVVM_VERSION=" + "0" * 32)
+    monkeypatch.setattr(COMPILERS["nvrtc"], "fingerprint", lambda: other)
+    (made,) = _made(cache)
+    assert (made.state, made.changed) == (STALE, ("environment variables that nvrtc reads",))
+    assert _as_cleaning_sees_it(cache) == 4
+
+
 def test_without_its_compiler_nothing_is_told_of_a_kernel(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> ToolchainFingerprint:
         raise CompilerMissing("not installed")

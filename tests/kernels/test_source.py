@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 
+from cache_engine.kernels import source
 from cache_engine.kernels.family import Family
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.kernels.source import RENDER_VERSION, render, template_digest
@@ -38,12 +41,32 @@ def test_a_source_includes_nothing(family: Family) -> None:
 
 def test_a_template_may_not_include_a_system_header(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     """Its content would reach the compiler without reaching the key."""
-    from cache_engine.kernels import source
-
     monkeypatch.setattr(source, "_TEMPLATES", tmp_path)
     (tmp_path / "bad.cu").write_text("#include <mma.h>\n")  # type: ignore[operator]
     with pytest.raises(ValueError, match=r"bad\.cu includes <mma\.h>"):
         render("bad.cu", {})
+
+
+@pytest.mark.parametrize(
+    ("template", "edited"),
+    [("tensor_core.cu", "tensor_core.cu"), ("tensor_core.cu", "primitives.cuh"), ("triton_matmul.py",) * 2],
+)
+def test_a_template_edited_under_a_running_process_changes_neither_its_digests_nor_its_sources(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, template: str, edited: str
+) -> None:
+    """Were they read at two times, a source of the new text would be published under the key of the old."""
+    monkeypatch.setattr(source, "_TEMPLATES", shutil.copytree(source._TEMPLATES, tmp_path / "templates"))
+    source._text.cache_clear()
+    try:
+        digest, text = template_digest(template), render(template, {"N": 8})
+        with (tmp_path / "templates" / edited).open("a") as file:
+            file.write("# error\n")
+        assert (template_digest(template), render(template, {"N": 8})) == (digest, text)
+        source._text.cache_clear()  # as in another process
+        assert template_digest(template) != digest
+        assert render(template, {"N": 8}) != text
+    finally:
+        source._text.cache_clear()
 
 
 def test_families_have_templates_of_their_own() -> None:

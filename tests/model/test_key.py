@@ -13,6 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_engine.compilers import COMPILERS
+from cache_engine.compilers import environment as environment_module
+from cache_engine.compilers import nvrtc as nvrtc_module
+from cache_engine.compilers.contents import digests
+from cache_engine.compilers.nvrtc import Nvrtc
 from cache_engine.engine.cache import Cache
 from cache_engine.engine.selection import Selector
 from cache_engine.errors import UsageError
@@ -22,7 +26,7 @@ from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.model.gemm import MAX_DIMENSION, DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import KeyPrefix, check_prefix, is_key, key_of
-from tests.helpers import require_triton
+from tests.helpers import needs_host_compiler, require_triton
 
 TEXT = st.text(min_size=1, max_size=6)
 COMPONENTS = st.lists(st.tuples(TEXT, TEXT), max_size=4).map(tuple)
@@ -168,12 +172,42 @@ def _other_included_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """One character more in a file that the template includes."""
     whole = source_module._with_includes
     monkeypatch.setattr(source_module, "_with_includes", lambda name, files: whole(name, files) + " ")
-    source_module.template_digest.cache_clear()
+    source_module._text.cache_clear()
+
+
+def _other_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that NVRTC reads. It is looked at once in a process, by a compiler that has not been asked yet."""
+    monkeypatch.setenv("NV_NVVM_VERSION", "nvvm-latest")
+    environment_module.environment_of_nvrtc.cache_clear()
+    other = Nvrtc().fingerprint()
+    monkeypatch.setattr(type(COMPILERS["nvrtc"]), "fingerprint", lambda self: other)
+
+
+def _other_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte of the library, of another content and so of another digest."""
+    monkeypatch.setattr(nvrtc_module, "digests", lambda paths: ("0" * 64, digests(paths)[1]))
+    other = Nvrtc().fingerprint()
+    monkeypatch.setattr(type(COMPILERS["nvrtc"]), "fingerprint", lambda self: other)
+
+
+def _other_companion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc_module, "digests", lambda paths: (digests(paths)[0], "0" * 64))
+    other = Nvrtc().fingerprint()
+    monkeypatch.setattr(type(COMPILERS["nvrtc"]), "fingerprint", lambda self: other)
 
 
 @pytest.mark.parametrize(
     "change",
-    [_other_version, _other_build, _other_flags, _other_schema, _other_included_file],
+    [
+        _other_version,
+        _other_build,
+        _other_library,
+        _other_companion,
+        _other_environment,
+        _other_flags,
+        _other_schema,
+        _other_included_file,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_every_part_of_the_toolchain_changes_the_key(
@@ -186,7 +220,18 @@ def test_every_part_of_the_toolchain_changes_the_key(
         assert _key(cache) != before
     finally:
         monkeypatch.undo()
-        source_module.template_digest.cache_clear()
+        source_module._text.cache_clear()
+        environment_module.environment_of_nvrtc.cache_clear()
+
+
+@pytest.mark.parametrize("compiler", ["nvrtc", pytest.param("nvcc", marks=needs_host_compiler), "triton"])
+def test_in_a_clean_environment_a_key_has_these_components_and_no_others(cache: Cache, compiler: str) -> None:
+    """That of the environment is there only where a variable is set: no store goes cold for having it."""
+    if compiler == "triton":
+        require_triton()
+    components = cache.select(PROBLEM, compiler=compiler).prefix.components
+    labels = ["schema", "family", "template", "compiler", "compiler_version", "compiler_build", "flags", "arch"]
+    assert [label for label, _ in components] == labels
 
 
 def test_no_component_holds_a_path(cache: Cache) -> None:
