@@ -18,8 +18,8 @@ from cache_engine.engine.cache import open_cache
 
 ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD = "all", "compile", "store", "pages", "evaluator", "dashboard"
 SETS = (ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD)
-"""Everything but the last, the compilers, the store beside its peers, what the pages wait for, the evaluator, or the
-dashboard in a browser."""
+"""Everything but the last, the compilers, the store and its peers, the wait for pages, the evaluator, or the dashboard
+in a browser."""
 
 
 def run(report: Report, chosen: str, entries: int, rows: int) -> None:
@@ -61,7 +61,7 @@ def _store(report: Report, place: Path, entries: int) -> None:
 
 
 def _entering(report: Report) -> None:
-    """Starting Python and importing, less starting Python, beside starting Python."""
+    """Starting Python and importing, less starting Python, compared with starting Python."""
     for statement, goal in (("import cache_engine", 0.080), ("from cache_engine import open_cache", None)):
         bare, entered = medians([partial(_python, "pass"), partial(_python, statement)], samples=15)
         report(Result(f"{statement}, less bare Python", entered - bare, "python -c pass", bare, goal))

@@ -32,7 +32,7 @@ _PUTS = 200
 
 
 def evaluating(report: Report, place: Path, entries: int) -> None:
-    """Searches of the DeepSeek-V3 table, its results kept and found again, and large sets of results."""
+    """Searches of the DeepSeek-V3 table, its results stored and found again, and large sets of results."""
     problems = _table(_SIZES)
     _searching(report, problems)
     _keeping(report, place, _table(_SIZES[1:]))
@@ -48,8 +48,8 @@ def _table(sizes: tuple[int, ...]) -> list[EvaluationProblem]:
 
 
 def _searching(report: Report, problems: list[EvaluationProblem]) -> None:
-    """Mean and 99th percentile of the searches, beside evaluating the same without searching."""
-    evaluate(problems[0], _CHIP)  # what depends on the chip alone is kept
+    """Mean and 99th percentile of the searches, compared with evaluating the same without searching."""
+    evaluate(problems[0], _CHIP)  # what depends on the chip alone is cached
     searched, plain = [], []
     for problem in problems:
         searched.append(_seconds(problem, SearchMode()))
@@ -67,7 +67,7 @@ def _seconds(problem: EvaluationProblem, mode: SearchMode) -> float:
 
 
 def _keeping(report: Report, place: Path, problems: list[EvaluationProblem]) -> None:
-    """The table on all accelerators, searched and kept, then found again; once each, as it can be cold only once."""
+    """The table on all accelerators, searched and stored, then found again; once each, as it can be cold only once."""
     asked = [(problem, hardware) for hardware in PRESETS.values() for problem in problems]
     layout = open_store(place / "table")
     alone = _once(lambda: [evaluate(*one) for one in asked])
@@ -109,7 +109,7 @@ def _fill(layout: StoreLayout, entries: int) -> Path:
 
 
 def _putting(report: Report, folder: Path, name: str, durable: bool) -> None:
-    """One result kept, beside appending as many bytes to a file; with both synced, or neither."""
+    """One result stored, compared with appending as many bytes to a file; with both synced, or neither."""
     evaluation, sizes = _evaluation(), count(2 * 10**6 if durable else 10**6)
     plain = os.open(folder.with_suffix(".plain"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     line = encode_entry(make_entry(EvaluationProblem(1, 1, 1), SearchMode(), evaluation, 0.5, 1e9))

@@ -1,4 +1,4 @@
-"""What a benchmark reports: a time or a size beside another, or a peer that is not here."""
+"""What a benchmark reports: a time or a size compared with another, or a peer that is missing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A time, and what it was measured beside.
+    """A time, and what it is compared with.
 
     Attributes:
         name: what was measured.
         seconds: its median time.
-        beside: what it was measured beside, in turn with it.
+        beside: what it is compared with, measured alternately.
         beside_seconds: that one's median time.
         goal_seconds: what the time should not exceed, if there is such a goal.
         goal_ratio: what the ratio should not exceed, if there is such a goal.
@@ -39,12 +39,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A size, and what it is to be seen beside.
+    """A size, and what it is compared with.
 
     Attributes:
         name: what it is the size of.
         size_bytes: how large that is.
-        beside: what it is to be seen beside.
+        beside: what it is compared with.
         beside_bytes: how large that one is.
         goal_ratio: what the ratio should not exceed, if there is such a goal.
     """
@@ -68,7 +68,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A peer that nothing was measured beside, and why."""
+    """A peer that was not measured, and why."""
 
     name: str
     reason: str

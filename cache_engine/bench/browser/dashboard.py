@@ -1,4 +1,4 @@
-"""What a reader of the dashboard waits for: pages in a real Chromium, on a large mirror beside a small one."""
+"""What a reader of the dashboard waits for: pages in a real Chromium, on a large mirror compared with a small one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _WATCH = """
 }
 """
 # Milliseconds from there to the last change, once Streamlit has answered and a quarter of a second brings no other.
-# Of a quick answer it may not be seen that it began; then a second without change tells as much.
+# The start of a quick answer may go unseen; then a second without a change means the same.
 _AT_REST = """
 title => {
   const app = document.querySelector('[data-testid=stApp]');
@@ -63,7 +63,7 @@ title => {
 
 
 def dashboard(report: Report, place: Path, rows: int, titles: Sequence[str] = PAGES, samples: int = 5) -> None:
-    """Pages, and a letter more in the search box, with ``rows`` kernels mirrored, beside a hundred.
+    """Pages, and a letter more in the search box, with ``rows`` kernels mirrored, compared with a hundred.
 
     Args:
         titles: of the pages.

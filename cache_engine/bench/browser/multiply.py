@@ -9,7 +9,7 @@ _WRITE_TIMEOUT_S = 30.0
 
 
 def multiply_rows(layout: StoreLayout, rows: int) -> None:
-    """Copies the kernels of a mirror that is in sync until there are ``rows``, each with a key and an n of its own.
+    """Copies the kernels of a mirror that is in sync until there are ``rows``, each with its own key and n.
 
     One in five is marked as used. A sync keeps the copies as long as no folder of records changes.
 

@@ -18,7 +18,7 @@ from cache_engine.model.events import HOUR_S
 
 
 def syncing(report: Report, place: Path, entries: int) -> None:
-    """Syncs of a mirror: of all records beside reading their files, of nothing beside listing a folder."""
+    """Syncs of a mirror: of all records compared with reading their files; of nothing, with listing a folder."""
     with open_cache(place / "synced", durability="fast") as synced:
         add_entries(synced, entries)
     with open_cache(place / "synced") as cache:
@@ -43,7 +43,7 @@ def _lister(cache: Cache) -> Callable[[], object]:
 
 
 def asking(report: Report, place: Path, rows: int) -> None:
-    """Every query that a page asks beside counting the rows, on a mirror of ``rows``."""
+    """Every query that a page asks compared with counting the rows, on a mirror of ``rows``."""
     with open_cache(place / "mirrored", durability="fast") as cache:
         for number, key in enumerate(add_records(cache, rows)):
             if number % 5 == 0:
@@ -72,7 +72,7 @@ def asking(report: Report, place: Path, rows: int) -> None:
 
 def _page_reader(cache: Cache) -> Callable[[], object]:
     def read() -> bytes:
-        # A file beside it: opening DuckDB's own would drop its lock.
+        # A file next to it: opening DuckDB's own would drop its lock.
         with cache.layout.marker.open("rb") as file:
             return file.read(4096)
 

@@ -32,7 +32,7 @@ def footprint(report: Report, place: Path, limit: int) -> None:
 
 
 def _loading(report: Report, cache: Cache, records: Sequence[Record]) -> None:
-    """The mean of the kernels' disk hits, each a median, beside the mean of what compiling each took, once."""
+    """The mean of the kernels' disk hits, each a median, compared with the mean of what compiling each took, once."""
     hits = medians([partial(cache.store.get, CacheKey(record.key)) for record in records], samples=20)
     compiled = fmean(record.compile_ms for record in records) / 1e3
     name = f"disk hit, mean of {len(records)} kernels"
@@ -40,7 +40,7 @@ def _loading(report: Report, cache: Cache, records: Sequence[Record]) -> None:
 
 
 def _sizes(report: Report, cache: Cache, records: Sequence[Record]) -> None:
-    """Means for each kernel: each part beside itself before compressing, all of it beside the CUBIN alone.
+    """Means for each kernel: each part compared with itself before compressing, all of it compared with the CUBIN alone.
 
     The last lines are the mean times a number; only the kernels compiled here were measured.
     """

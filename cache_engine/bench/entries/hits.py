@@ -17,11 +17,11 @@ from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 
 PLAIN_FILE_GOAL = 3.0
-"""What a disk hit should not exceed, beside reading a plain file of the same compiled code."""
+"""What a disk hit should not exceed, compared with reading a plain file of the same compiled code."""
 
 
 def hits(report: Report, cache: Cache, place: Path) -> None:
-    """Hits in memory beside looking into a dict, hits on disk beside reading a plain file of the same code."""
+    """Hits in memory compared with a dict lookup, hits on disk compared with reading a plain file of the same code."""
     kernel = cache.get_or_compile(PROBLEM)
     known = {kernel.key: kernel}
     lookup = partial(known.get, kernel.key)
@@ -40,7 +40,7 @@ def hits(report: Report, cache: Cache, place: Path) -> None:
 
 
 def keys(report: Report, cache: Cache) -> None:
-    """Keys of shapes, known and new, beside hashing as many bytes."""
+    """Keys of shapes, known and new, compared with hashing as many bytes."""
     selection = cache.select(PROBLEM)
     text = repr(selection.prefix.with_constants(selection.constants)).encode()
     widths = count(8, 8)
@@ -66,7 +66,7 @@ def _disk_hit(
     what: str,
     goal_seconds: float | None = None,
 ) -> None:
-    """A hit by key, record and code verified, beside reading a file that holds the same code and nothing else."""
+    """A hit by key, record and code verified, compared with reading a file that holds the same code and nothing else."""
     plain = place / f"{key}.cubin"
     plain.write_bytes(cubin)
     report(

@@ -15,7 +15,7 @@ _GOAL = 1.5
 
 
 def opening(report: Report, place: Path, entries: int) -> None:
-    """Opens a store that grows to ten times ``entries``, each time beside one of 10 entries.
+    """Opens a store that grows to ten times ``entries``, each time compared with one of 10 entries.
 
     Entries are records without compiled code: a record is what makes an entry exist.
     """

@@ -1,4 +1,4 @@
-"""The store beside its peers: what a lookup costs in a process that has nothing in memory.
+"""The store compared with its peers: what a lookup costs in a process that has nothing in memory.
 
 Peers are imported where they are used. They come with the extra ``bench``; one that is not installed is left out.
 None of them needs a GPU or a driver here.
@@ -29,7 +29,7 @@ _LOOKUP = "full lookup, problem to verified code"
 
 @cache
 def why_missing(peer: str) -> str:
-    """Why a peer cannot be measured beside; empty when it can."""
+    """Why a peer cannot be measured; empty when it can."""
     try:
         importlib.import_module(_MODULES[peer])
     except ImportError as error:
@@ -45,9 +45,9 @@ def announce(report: Report) -> None:
 
 
 def lookups(report: Report, place: Path) -> None:
-    """A lookup from the problem on, key, reading and checking included, beside each peer's.
+    """A lookup from the problem on, key, reading and checking included, compared with each peer's.
 
-    Nothing is kept in memory, so each lookup reads from disk, as the first one of a process does.
+    Nothing is cached in memory, so each lookup reads from disk, as the first one of a process does.
     """
     with open_cache(place / "lookups", durability="fast", memory_bytes=0) as cache:
         kernel = cache.get_or_compile(PROBLEM)
@@ -79,7 +79,7 @@ def diskcache_of(folder: Path) -> Iterator[Any]:
 
 
 def _beside_cuda_core(report: Report, look: Thunk, folder: Path, kernel: CompiledKernel, source: str) -> None:
-    """Beside cuda.core's program cache, which keys the text of the source and checks nothing of what it reads.
+    """Compared with cuda.core's program cache, which keys the text of the source and checks nothing of what it reads.
 
     Its file holds the same CUBIN; its source is the same text, which it is given and need not generate.
     """

@@ -1,4 +1,4 @@
-"""Publishing: what keeping a kernel costs beside writing the same bytes to two plain files."""
+"""Publishing: what storing a kernel costs compared with writing the same bytes to two plain files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DURABLE_GOAL = 2.0
 
 
 def publishing(report: Report, place: Path) -> None:
-    """New entries, compressing and hashing included, beside two new files of a blob's and a record's bytes.
+    """New entries, compressing and hashing included, compared with two new files of a blob's and a record's bytes.
 
     Durable: both sides sync the files and their folders. Fast: neither syncs anything.
     """

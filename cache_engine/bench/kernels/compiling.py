@@ -1,4 +1,4 @@
-"""Compiling: NVRTC beside NVCC on the same sources, none of which either has seen before."""
+"""Compiling: NVRTC compared with NVCC on the same sources, none of which either has seen before."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Our kernels beside cuBLAS, on the local GPU and the shapes of public models. Saved as it goes, so that it can go on.
+"""Our kernels compared with cuBLAS, on the local GPU and the shapes of public models. Saved after each case, so that it can resume.
 
-What is kept is one JSON file for each kind of GPU and type of elements, and the same as CSV. A case is measured again
+There is one JSON file for each kind of GPU and element type, and the same as CSV. A case is measured again
 when its kernel, the GPU or the driver is another than it was.
 """
 
@@ -128,9 +128,9 @@ class Report:
     """What ``measure`` has done.
 
     Attributes:
-        file: where everything is; the same as CSV lies beside it.
-        measured, kept, left: cases measured now, found measured, and left for another run.
-        left_out: families that cannot be had here.
+        file: where everything is; the same as CSV lies compared with it.
+        measured, kept, left: cases measured now, measured before, and left for another run.
+        left_out: families that are unavailable here.
     """
 
     file: Path
@@ -165,12 +165,12 @@ def measure(
 
     Args:
         command: what was typed, for the file.
-        on_measured: told of each as it is known.
+        on_measured: called with each as it is known.
         limit, seconds: after so many cases, or so long, no other is begun.
 
     Raises:
         NotHereError: when there is no GPU, or no cuBLAS.
-        GemmCacheError: when the GPU itself failed; what was measured before is kept.
+        GemmCacheError: when the GPU itself failed; earlier measurements are saved.
     """
     device = require_gpu("bench kernels")
     until = None if seconds is None else time.monotonic() + seconds
@@ -242,7 +242,7 @@ def load(file: Path) -> Kept:
     except msgspec.DecodeError as error:
         raise UsageError(f"{file} holds no measurements of kernels ({error}); move it away") from error
     if kept.format != _FORMAT:
-        raise UsageError(f"{file} has format {kept.format}, and this program knows {_FORMAT}; move it away")
+        raise UsageError(f"{file} has format {kept.format}, and this program reads {_FORMAT}; move the file")
     return kept
 
 

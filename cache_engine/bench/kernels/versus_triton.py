@@ -1,4 +1,4 @@
-"""Triton's kernels through our cache, beside Triton itself: a hit on the same kernel, and compiling it beside NVRTC."""
+"""Triton's kernels through our cache, compared with Triton itself: a hit on the same kernel, and compiling it compared with NVRTC."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _HIT_GOAL = 1 / 8
 
 
 def hit(report: Report, name: str, folder: Path) -> None:
-    """A lookup that finds a Triton kernel on disk beside ``triton.compile`` of the same source in Triton's own cache.
+    """A lookup that finds a Triton kernel on disk compared with ``triton.compile`` of the same source in Triton's own cache.
 
-    Nothing is kept in memory on either side, so each reads from disk, as the first lookup of a process does.
+    Nothing is cached in memory on either side, so each reads from disk, as the first lookup of a process does.
     """
     with open_cache(folder / "ours", durability="fast", memory_bytes=0) as cache:
         look = partial(cache.get_or_compile, PROBLEM, family="triton")

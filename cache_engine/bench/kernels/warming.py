@@ -20,7 +20,7 @@ _IDLE_GOAL = 0.15
 
 
 def warming(report: Report, place: Path) -> None:
-    """A model's kernels compiled and kept, a worker per processor, beside one worker; and what was left idle.
+    """A model's kernels compiled and stored by a worker per processor, compared with one worker; and the idle time.
 
     Time left idle is that of all processors, less what this process and its children used; on a machine that does
     something else as well, that counts as idle too.
