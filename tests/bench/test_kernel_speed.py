@@ -86,7 +86,7 @@ def test_what_is_saved_is_read_again_and_lies_beside_as_csv(tmp_path: Path) -> N
 def test_another_file_is_refused_and_left_alone(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "kernels.json"
     file.write_text(text)
-    with pytest.raises(UsageError, match=f"{says}.*move it away"):
+    with pytest.raises(UsageError, match=f"{says}.*move the file"):
         load(file)
     assert file.read_text() == text
 

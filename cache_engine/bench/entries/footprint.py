@@ -40,7 +40,7 @@ def _loading(report: Report, cache: Cache, records: Sequence[Record]) -> None:
 
 
 def _sizes(report: Report, cache: Cache, records: Sequence[Record]) -> None:
-    """Means for each kernel: each part compared with itself before compressing, all of it compared with the CUBIN alone.
+    """Means for each kernel: each part compared with its raw size, the whole compared with the CUBIN alone.
 
     The last lines are the mean times a number; only the kernels compiled here were measured.
     """

@@ -66,7 +66,7 @@ def _disk_hit(
     what: str,
     goal_seconds: float | None = None,
 ) -> None:
-    """A hit by key, record and code verified, compared with reading a file that holds the same code and nothing else."""
+    """A hit by key, record and code verified, compared with reading a file of the same code alone."""
     plain = place / f"{key}.cubin"
     plain.write_bytes(cubin)
     report(

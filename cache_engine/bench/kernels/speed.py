@@ -1,4 +1,6 @@
-"""Our kernels compared with cuBLAS, on the local GPU and the shapes of public models. Saved after each case, so that it can resume.
+"""Our kernels compared with cuBLAS, on the local GPU and the shapes of public models.
+
+Each case is saved at once, so that a run can resume.
 
 There is one JSON file for each kind of GPU and element type, and the same as CSV. A case is measured again
 when its kernel, the GPU or the driver is another than it was.
@@ -128,7 +130,7 @@ class Report:
     """What ``measure`` has done.
 
     Attributes:
-        file: where everything is; the same as CSV lies compared with it.
+        file: where everything is; the same as CSV is next to it.
         measured, kept, left: cases measured now, measured before, and left for another run.
         left_out: families that are unavailable here.
     """

@@ -1,4 +1,4 @@
-"""Triton's kernels through our cache, compared with Triton itself: a hit on the same kernel, and compiling it compared with NVRTC."""
+"""Triton's kernels through our cache, compared with Triton itself: a hit, and compiling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HIT_GOAL = 1 / 8
 
 
 def hit(report: Report, name: str, folder: Path) -> None:
-    """A lookup that finds a Triton kernel on disk compared with ``triton.compile`` of the same source in Triton's own cache.
+    """A lookup that finds a Triton kernel on disk, compared with ``triton.compile`` on a hit in Triton's cache.
 
     Nothing is cached in memory on either side, so each reads from disk, as the first lookup of a process does.
     """
