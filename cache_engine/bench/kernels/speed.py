@@ -242,7 +242,7 @@ def load(file: Path) -> Kept:
     except FileNotFoundError:
         return Kept(_FORMAT, [], [])
     except msgspec.DecodeError as error:
-        raise UsageError(f"{file} holds no measurements of kernels ({error}); move it away") from error
+        raise UsageError(f"{file} holds no measurements of kernels ({error}); move the file") from error
     if kept.format != _FORMAT:
         raise UsageError(f"{file} has format {kept.format}, and this program reads {_FORMAT}; move the file")
     return kept
