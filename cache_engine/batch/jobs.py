@@ -12,7 +12,6 @@ unless they still run.
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import signal
 import subprocess
@@ -21,84 +20,37 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
-from cache_engine.errors import StoreError, TooManyJobs
-from cache_engine.store.layout import StoreLayout
+from cache_engine.errors import CorruptEntry, StoreError, TooManyJobs
+from cache_engine.model.job import (
+    CANCELED,
+    DIED,
+    DONE,
+    FAILED,
+    MOST_BYTES,
+    RUNNING,
+    Job,
+    JobProgress,
+    JobStage,
+    decode_job,
+)
+from cache_engine.store.layout import StoreLayout, job_of_name
 from cache_engine.store.lock import file_lock
 from cache_engine.store.publish import publish_file
 
-RUNNING, DONE, FAILED, DIED, CANCELED = "running", "done", "failed", "died", "canceled"
+__all__ = ["CANCELED", "DIED", "DONE", "FAILED", "RUNNING", "Job", "JobProgress", "JobStage", "Jobs", "LostJob"]
+
 MOST_KEPT = 50
 KEPT_DAYS = 30
 MOST_AT_ONCE = 4
 
 _BUSY_VERBS = ("warm", "sample")
-_MOST_BYTES = 8 * 2**20
 _LONGEST_TEXT = 200_000
 _FIRST_REPORT_S = 60.0
 _PROGRESS_S = 0.2
 _START_LOCK_S = 10.0
-
-# A file may say anything. What would be no time, no count or no state makes it one that cannot be read.
-_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
-_Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
-
-
-class JobStage(msgspec.Struct):
-    """A stage of a job; ``ms`` is ``None`` while it is under way."""
-
-    name: str
-    ms: Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None = None
-
-
-class JobProgress(msgspec.Struct):
-    """How many kernels of a table are done, and what became of them."""
-
-    total: _Count = 0
-    compiled: _Count = 0
-    found: _Count = 0
-    failed: _Count = 0
-
-    @property
-    def done(self) -> int:
-        """How many are done, one way or the other."""
-        return self.compiled + self.found + self.failed
-
-
-class Job(msgspec.Struct, kw_only=True):
-    """A job's state.
-
-    Attributes:
-        command: the arguments after ``gemm-cache``.
-        state: running, done, failed, canceled, or died (ended without saying so).
-        pid: the process at work, and
-        process_start: when it started, as the system counts; a number may be given to another process later.
-        started_at, ended_at: seconds since 1970.
-        progress: of a job that gets many kernels.
-        result: the command's JSON document, as text.
-        error: what went wrong, for people, and
-        level: how far it reaches (``errors.Level``).
-        told: what else is known about that, such as a compiler's log, by name.
-        cancel_asked: whether it has been asked to end. Not in the file.
-    """
-
-    id: str
-    command: list[str]
-    state: Annotated[str, msgspec.Meta(pattern=f"^({RUNNING}|{DONE}|{FAILED}|{DIED}|{CANCELED})$")] = RUNNING
-    pid: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
-    process_start: str = ""
-    started_at: _Seconds = 0.0
-    ended_at: _Seconds = 0.0
-    stages: list[JobStage] = msgspec.field(default_factory=list)
-    progress: JobProgress | None = None
-    result: str = ""
-    error: str = ""
-    level: str = ""
-    told: dict[str, str] = msgspec.field(default_factory=dict)
-    cancel_asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +156,13 @@ class Jobs:
                 os.kill(pid, signal.SIGTERM)
 
     def _path(self, job_id: str) -> Path:
-        if not _ID.fullmatch(job_id):
+        if job_of_name(f"{job_id}.json") != job_id:
             raise StoreError(f"{job_id!r} is not the id of a job; take it from a link of the Compile page")
         return self._layout.jobs / f"{job_id}.json"
 
     def _files(self) -> list[Path]:
         """The jobs' files, the oldest first."""
-        files = [path for path in self._layout.jobs.glob("*.json") if _ID.fullmatch(path.stem)]
+        files = [path for path in self._layout.jobs.glob("*.json") if job_of_name(path.name)]
         return sorted(files, key=lambda path: (_began(path), path.stem))
 
     def _forget_old(self, keep: str) -> None:
@@ -286,9 +238,6 @@ class Reporter:
         self._saved_at = time.monotonic()
 
 
-_ID = re.compile(r"[0-9a-f]{1,32}-[0-9a-f]{1,32}")
-
-
 def _check_room(command: list[str], running: list[Job]) -> None:
     """Whether one more job may run beside these."""
     busy = next((job for job in running if job.command[:1] and job.command[0] in _BUSY_VERBS), None)
@@ -307,15 +256,12 @@ def _check_room(command: list[str], running: list[Job]) -> None:
 def _read(path: Path) -> Job:
     try:
         with open(path, "rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise StoreError(f"the file of job {path.stem} cannot be read: it is larger than any job's")
-        job = msgspec.json.decode(data, type=Job)
+            job = decode_job(file.read(MOST_BYTES + 1))
     except FileNotFoundError as error:
         raise StoreError(
             f"there is no job {path.stem}; the store keeps the last {MOST_KEPT}, for {KEPT_DAYS} days"
         ) from error
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, CorruptEntry) as error:
         raise StoreError(f"the file of job {path.stem} cannot be read: {error}") from error
     job.id = path.stem
     return job

@@ -16,7 +16,7 @@ from cache_engine.bench.results import Report, Result
 from cache_engine.bench.timing import compare
 from cache_engine.catalogue import model_shapes
 from cache_engine.evaluations import Evaluations
-from cache_engine.evaluations.entry import encode_entry, make_entry
+from cache_engine.evaluations.entry import encode_entry, judge, make_entry
 from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, Evaluation, SearchMode
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
@@ -101,10 +101,9 @@ def _fill(layout: StoreLayout, entries: int) -> Path:
     """Results as a store at rest has them: in the snapshot."""
     problem, evaluation = EvaluationProblem(1, 2112, 7168), _evaluation()
     made = [make_entry(replace(problem, m=m), SearchMode(), evaluation, 0.5, 1e9) for m in range(1, entries + 1)]
-    file = ResultFile(layout, _empty(_CHIP), durable=False, lock_timeout_s=60)
+    file = ResultFile(layout, _empty(_CHIP), judge, durable=False, lock_timeout_s=60)
     file.append(NewResult(entry.key(), 1e9, 0.5, encode_entry(entry)) for entry in made)
     file.fold()
-    file.close()
     return layout.results_file(_CHIP.fingerprint())
 
 

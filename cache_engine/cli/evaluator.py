@@ -348,7 +348,7 @@ def _print_summaries(rows: list[Document]) -> None:
             else (
                 row["arch_fingerprint"][:12], row["chip"], f"{row['total_entries']:,}", f"{row['cache_hits']:,}",
                 f"{row['cache_misses']:,}", f"{row['total_search_time_hours'] * 3600:.2f} s",
-                human_age(now - row["last_updated"]),
+                human_age(now - row["last_updated"]) if row["last_updated"] else "unknown",
             )
             for row in rows
         ],

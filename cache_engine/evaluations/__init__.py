@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
-from cache_engine.evaluations.entry import Entry, decode_entry, key_of, make_entry
+from cache_engine.evaluations.entry import Entry, decode_entry, judge, key_of, make_entry
 from cache_engine.evaluations.kept import ResultSet, adopt, fingerprint_of, is_older, last_used
 from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, Evaluation, SearchMode
 from cache_engine.evaluator.hardware import Hardware
@@ -31,7 +31,6 @@ from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.process import renew_after_fork, run_at_end
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results.file import (
-    NewResult,
     ResultFile,
     Snapshot,
     decode_snapshot,
@@ -47,6 +46,10 @@ UNUSED_DAYS = 90.0
 
 _OLDEST_SHARE = 10
 """Above the number of entries to keep, one in so many goes, the longest unused first."""
+
+
+_MOST_SETS = 64
+"""How many accelerators' results a process holds in memory; a service may be asked about any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,9 @@ class Evaluations:
         """
         self._layout = layout
         self._later, self._now = save_later, now
-        self._file = partial(ResultFile, layout, durable=durable, lock_timeout_s=lock_timeout_s, compressed=compressed)
+        self._file = partial(
+            ResultFile, layout, judge=judge, durable=durable, lock_timeout_s=lock_timeout_s, compressed=compressed
+        )
         self._forget_end: Callable[[], None] = lambda: None
         self._start()
         renew_after_fork(self)
@@ -164,6 +169,16 @@ class Evaluations:
         unkept = self.put(problem, hardware, mode, evaluation, search_ms)
         return Answer(key, evaluation, False, search_ms, unkept)
 
+    def look_up(self, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode | None = None) -> Answer | None:
+        """The stored result, if there is one. Searches for nothing, counts nothing and leaves the store as it is."""
+        key = key_of(problem, mode or SearchMode())
+        with self._lock:
+            fingerprint = fingerprint_of(hardware)
+            if fingerprint not in self._sets and fingerprint not in self.fingerprints():
+                return None
+            entry = self._set(hardware).peek(key)
+        return None if entry is None else Answer(key, entry.evaluation(), True, entry.metadata.search_time_ms)
+
     def put(
         self,
         problem: EvaluationProblem,
@@ -176,7 +191,10 @@ class Evaluations:
         entry = make_entry(problem, mode, evaluation, search_ms, self._now())
         with self._lock:
             kept = self._set(hardware)
-            kept.add(entry)
+            try:
+                kept.add(entry)
+            except CorruptEntry as error:
+                return str(error)
             if not self._later or self.is_closed:
                 return kept.save(usage=False)
             self._start_saver()
@@ -250,7 +268,7 @@ class Evaluations:
             except StoreError as error:
                 found.append({"arch_fingerprint": fingerprint, "error": str(error)})
                 continue
-            about = {"arch_fingerprint": fingerprint, "chip": str(snapshot.architecture.get("name", ""))}
+            about = {"arch_fingerprint": fingerprint, "chip": snapshot.chip}
             about |= {"evaluator": snapshot.evaluator, "version": snapshot.version}
             found.append(about | msgspec.to_builtins(snapshot.statistics))
         return found
@@ -298,6 +316,15 @@ class Evaluations:
                 self._known(fingerprint).drop(victims, gone)
         return len(gone)
 
+    def mend(self, fingerprint: str) -> None:
+        """Copies an accelerator's damaged files to quarantine, and goes on with what is sound.
+
+        Raises:
+            UnknownResults, LockTimeout, OSError: when they cannot be read or written.
+        """
+        with self._lock:
+            self._known(fingerprint).file.mend()
+
     def export(self, fingerprint: str) -> bytes:
         """The interchange file of an accelerator, all that is kept in it."""
         self.flush()
@@ -326,7 +353,7 @@ class Evaluations:
             kept = self._set(hardware)
             ours = kept.load().cache_entries
             is_new = hardware.fingerprint() not in self.fingerprints()
-            refused, taken, present = [], [], 0
+            refused, wanted, present = [], [], 0
             for name, raw in theirs.cache_entries.items():
                 try:
                     entry = decode_entry(raw)
@@ -337,25 +364,34 @@ class Evaluations:
                 if key in ours and not is_older(ours[key], entry):
                     present += 1
                 else:
-                    taken.append(NewResult(key, entry.metadata.timestamp, entry.metadata.search_time_ms, bytes(raw)))
-            kept.file.append(taken)
-            if is_new:
+                    wanted.append(entry)
+            stored, lost = kept.merge(wanted)
+            refused += [(key, "it was written, and did not read back the same") for key in sorted(lost)]
+            if is_new and stored:
                 kept.file.fold(partial(adopt, theirs))
-        return Taken(hardware.fingerprint(), len(taken), present, tuple(refused))
+        return Taken(hardware.fingerprint(), len(stored), present, tuple(refused))
 
     # ---- Inside ----
 
     def _set(self, hardware: Hardware) -> ResultSet:
         """An accelerator's results; there is one such object for each in a process."""
         fingerprint = fingerprint_of(hardware)
-        found = self._sets.get(fingerprint)
+        found = self._sets.pop(fingerprint, None)
         if found is None:
             if not self._sets:
                 self._forget_end()
                 self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
+            self._drop_idle()
             new = empty_snapshot(MODEL_VERSION, EVALUATOR, fingerprint, hardware.to_dict())
-            found = self._sets[fingerprint] = ResultSet(self._file(new), self._now)
+            found = ResultSet(self._file(new), self._now)
+        self._sets[fingerprint] = found  # the last used is the last of all
         return found
+
+    def _drop_idle(self) -> None:
+        """Makes room for one more accelerator: drops the longest unused, once all of it is on disk."""
+        for fingerprint in list(self._sets)[: max(0, len(self._sets) - _MOST_SETS + 1)]:
+            if not self._sets[fingerprint].save(usage=True):
+                del self._sets[fingerprint]
 
     def _known(self, fingerprint: str) -> ResultSet:
         """Results by fingerprint alone: nothing can be added to them, as what accelerator it is may not be known."""

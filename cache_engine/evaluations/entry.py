@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from xxhash import xxh3_64_hexdigest
@@ -10,6 +10,16 @@ from xxhash import xxh3_64_hexdigest
 from cache_engine.errors import CorruptEntry, UsageError
 from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, ORDERS, Evaluation, Partition, SearchMode, Tile
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.model.artifact import Count, Ms, Seconds
+from cache_engine.store.results.interchange import UNREADABLE
+
+# Bounds on what a file may say, far beyond any result: everything that is read must fit wherever it goes. A product
+# of sizes of 10¹² has 10⁴⁸ operations.
+_LARGEST = 10**60
+_Time = Annotated[float, msgspec.Meta(gt=0, le=float(_LARGEST))]
+_Part = Annotated[float, msgspec.Meta(ge=0, le=float(_LARGEST))]
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+_Version = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,6}(\.[0-9]{1,6}){0,2}\Z")]
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -40,27 +50,27 @@ class Mode(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True):
     """What was found; see ``Evaluation``."""
 
-    latency_us: float
-    compute_us: float
-    memory_us: float
+    latency_us: _Time
+    compute_us: _Part
+    memory_us: _Part
     flops: int
     traffic_bytes: int
-    arch_utilization: float
-    effective_utilization: float
-    alignment_efficiency: float
-    tile: dict[str, int]
+    arch_utilization: _Share
+    effective_utilization: _Share
+    alignment_efficiency: _Share
+    tile: dict[str, Count]
     order: str
-    partition: dict[str, int]
+    partition: dict[str, Count]
 
 
 class Metadata(msgspec.Struct, frozen=True):
     """How a result came about. ``checksum`` is XXH3 of all the rest but this; other tools may leave it out."""
 
-    timestamp: float
-    search_time_ms: float
-    num_searched_partitions: int = 0
-    num_searched_tiles: int = 0
-    model_version: str = MODEL_VERSION
+    timestamp: Seconds
+    search_time_ms: Ms
+    num_searched_partitions: Count = 0
+    num_searched_tiles: Count = 0
+    model_version: _Version = MODEL_VERSION
     checksum: str = ""
 
 
@@ -133,8 +143,16 @@ def make_entry(
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """The entry's JSON text."""
-    return msgspec.json.encode(entry)
+    """The entry's JSON text, one line, with its checksum."""
+    return msgspec.json.encode(_with_checksum(entry, _checksum(entry)))
+
+
+def judge(_: str, raw: bytes | msgspec.Raw) -> str:
+    """The key of a result that is sound by its own checksum, or that never had one; else empty."""
+    try:
+        return decode_entry(raw).key()
+    except CorruptEntry:
+        return ""
 
 
 def decode_entry(data: bytes | msgspec.Raw, key: str = "") -> Entry:
@@ -150,7 +168,7 @@ def decode_entry(data: bytes | msgspec.Raw, key: str = "") -> Entry:
         entry = _decode(data)
         found = entry.key()
         _check_choice(entry.result)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, UsageError) as error:
+    except (*UNREADABLE, UsageError) as error:
         raise CorruptEntry(f"it is no result: {error}") from error
     if entry.metadata.checksum and entry.metadata.checksum != _checksum(entry):
         raise CorruptEntry("it does not match its checksum")
@@ -160,8 +178,13 @@ def decode_entry(data: bytes | msgspec.Raw, key: str = "") -> Entry:
 
 
 def _check_choice(result: Result) -> None:
+    for name, number in (("flops", result.flops), ("traffic_bytes", result.traffic_bytes)):
+        if not 0 < number <= _LARGEST:
+            raise UsageError(f"{name} is out of range; it must be a whole number from 1 to 1e60")
     if set(result.tile) != {"m", "n", "k"} or set(result.partition) != {"g", "m", "n", "k"}:
         raise UsageError("tile must have m, n and k, and partition g, m, n and k")
+    if not all((*result.tile.values(), *result.partition.values())):
+        raise UsageError("tile and partition must have whole numbers above 0")
     if result.order not in ORDERS:
         raise UsageError(f"order is {result.order[:20]!r}; it must be one of: {', '.join(ORDERS)}")
 

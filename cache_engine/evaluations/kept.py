@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
 
@@ -38,14 +38,16 @@ class ResultSet:
 
     def find(self, key: str) -> Entry | None:
         """The result of a key, of a model that would find the same now; counts the lookup."""
-        entry = self._found.get(key)
-        if entry is None:
-            entry = self._look(key)
+        entry = self.peek(key)
         if entry is None:
             self._misses += 1
         else:
             self._hits[key] = self._hits.get(key, 0) + 1
         return entry
+
+    def peek(self, key: str) -> Entry | None:
+        """The same, and counts nothing."""
+        return self._found.get(key) or self._look(key)
 
     def _look(self, key: str) -> Entry | None:
         try:
@@ -67,10 +69,34 @@ class ResultSet:
         return entry
 
     def add(self, entry: Entry) -> None:
-        """Takes a result in, to be written by ``save``."""
-        key, metadata = entry.key(), entry.metadata
-        self._found[key] = entry
-        self._unwritten.append(NewResult(key, metadata.timestamp, metadata.search_time_ms, encode_entry(entry)))
+        """Adds a result, to be written by ``save``.
+
+        Raises:
+            CorruptEntry: when a number in it is out of range, so that no reader would accept it.
+        """
+        new = new_result(entry)
+        decode_entry(new.entry)
+        self._found[new.key] = entry
+        self._unwritten.append(new)
+
+    def merge(self, entries: Iterable[Entry]) -> tuple[set[str], set[str]]:
+        """Writes results that are new, or of a later model, and reads them back.
+
+        Returns:
+            The keys of those that were stored, and of those that did not read back as they were written.
+
+        Raises:
+            OSError, StoreError: when the store refuses.
+        """
+        new = {entry.key(): new_result(entry) for entry in entries}
+        if not new:
+            return set(), set()
+        self.file.append(new.values())
+        there = self.file.load().cache_entries
+        stored = {key for key, one in new.items() if key in there and bytes(there[key]) == one.entry}
+        for key in stored:
+            self._found.pop(key, None)
+        return stored, new.keys() - stored
 
     def save(self, *, usage: bool) -> str:
         """Writes what is not written yet; returns why that failed, and then keeps it for the next time."""
@@ -100,10 +126,9 @@ class ResultSet:
         self.file.fold(change)
 
     def close(self) -> None:
-        """Folds a log that is long beside its snapshot, and lets it go."""
+        """Folds a log that is long compared with its snapshot."""
         with suppress(OSError, StoreError):
             self.file.fold_if_long()
-        self.file.close()
 
 
 @lru_cache(maxsize=256)
@@ -137,6 +162,12 @@ def _minor(version: str) -> str:
     return version.rpartition(".")[0]
 
 
+def new_result(entry: Entry) -> NewResult:
+    """A result as it is written: one line, with its checksum, whatever it was read from."""
+    return NewResult(entry.key(), entry.metadata.timestamp, entry.metadata.search_time_ms, encode_entry(entry))
+
+
 def adopt(theirs: Snapshot, snapshot: Snapshot) -> None:
     """Gives results that were all imported the history they come with."""
-    snapshot.statistics, snapshot.usage = theirs.statistics, theirs.usage
+    snapshot.statistics = theirs.statistics
+    snapshot.usage = {key: at for key, at in theirs.usage.items() if key in snapshot.cache_entries}

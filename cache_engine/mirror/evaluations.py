@@ -10,7 +10,7 @@ import msgspec
 from xxhash import xxh3_64_hexdigest
 
 from cache_engine.errors import CorruptEntry, StoreError
-from cache_engine.evaluations.entry import Entry, decode_entry
+from cache_engine.evaluations.entry import Entry, decode_entry, judge
 from cache_engine.mirror import rows
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results.file import (
@@ -52,7 +52,7 @@ def sync_evaluations(connection: duckdb.DuckDBPyConnection, layout: StoreLayout)
         changed += _forget(connection, fingerprint)
     for fingerprint in there:
         file = ResultFile(
-            layout, empty_snapshot("", "", fingerprint, {}), durable=False, lock_timeout_s=_LOCK_TIMEOUT_S
+            layout, empty_snapshot("", "", fingerprint, {}), judge, durable=False, lock_timeout_s=_LOCK_TIMEOUT_S
         )
         read, error, *sums = known.get(fingerprint, ("", ""))
         before = msgspec.json.decode(read, type=ReadSoFar) if read else None
@@ -169,7 +169,7 @@ def _describe(connection: duckdb.DuckDBPyConnection, fingerprint: str, snapshot:
     told = connection.execute(
         "SELECT chip, evaluator, version FROM accelerators WHERE fingerprint = ?", [fingerprint]
     ).fetchone()
-    about = (str(snapshot.architecture.get("name", "")), snapshot.evaluator, snapshot.version)
+    about = (snapshot.chip, snapshot.evaluator, snapshot.version)
     if not snapshot.architecture and told is not None:
         about = told
     connection.execute("DELETE FROM accelerators WHERE fingerprint = ?", [fingerprint])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cache_engine.model.artifact import Record
+from cache_engine.model.artifact import MOST_COUNT, Record
 from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, TIERS, Period, Tally
 from cache_engine.model.fingerprint import toolchain_text
 from cache_engine.store.codec import stored_bytes
@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     import duckdb
 
 Row = tuple[Any, ...]
+
+JOURNAL, TIMINGS = "journal", "timings"
+"""Where rows are from that cannot be mirrored."""
+
+# What pyarrow raises for a value that its column cannot have; ArrowInvalid and ArrowTypeError are such errors.
+_UNFIT = (ValueError, TypeError, OverflowError)
 
 
 def kernel_row(record: Record, stamp: str) -> Row:
@@ -44,17 +50,59 @@ def fetch(
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row]) -> None:
-    """Adds rows, as one set: row by row it would take a hundred times as long."""
+def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row]) -> list[tuple[Row, str]]:
+    """Adds rows, as one set: row by row it would take a hundred times as long.
+
+    Returns:
+        The rows that do not fit into the table's columns, each with the reason. They are skipped, and the rest is in.
+    """
     if not rows:
-        return
+        return []
     import pyarrow
 
-    described = connection.execute(f"SELECT * FROM {table} LIMIT 0").description or []
-    columns = {column[0]: list(values) for column, values in zip(described, zip(*rows, strict=True), strict=True)}
-    connection.register("incoming", pyarrow.table(columns))
+    types = {
+        "VARCHAR": pyarrow.string(),
+        "BIGINT": pyarrow.int64(),
+        "INTEGER": pyarrow.int32(),
+        "DOUBLE": pyarrow.float64(),
+        "BOOLEAN": pyarrow.bool_(),
+    }
+    columns = [(name, types[kind]) for name, kind, *_ in connection.execute(f"DESCRIBE {table}").fetchall()]
+
+    def as_table(some: Sequence[Row]) -> pyarrow.Table:
+        # A value that does not fit must fail here: in DuckDB it would end the whole transaction.
+        of_each = zip(columns, zip(*some, strict=True), strict=True)
+        return pyarrow.table({name: pyarrow.array(values, kind) for (name, kind), values in of_each})
+
+    refused: list[tuple[Row, str]] = []
+    try:
+        incoming = as_table(rows)
+    except _UNFIT:
+        fitting = []
+        for row in rows:
+            try:
+                as_table([row])
+                fitting.append(row)
+            except _UNFIT as error:
+                refused.append((row, f"it does not fit into the mirror: {error}"))
+        if not fitting:
+            return refused
+        incoming = as_table(fitting)
+    connection.register("incoming", incoming)
     connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming")
     connection.unregister("incoming")
+    return refused
+
+
+def skip(connection: duckdb.DuckDBPyConnection, source: str, names: dict[str, tuple[int, str]]) -> None:
+    """Notes what cannot be mirrored: by name how many rows, and why."""
+    insert(connection, "skipped", [(source, name[:100], rows, cause) for name, (rows, cause) in names.items()])
+
+
+def insert_or_skip(connection: duckdb.DuckDBPyConnection, source: str, table: str, rows: Sequence[Row]) -> None:
+    """Adds rows, and notes those that do not fit under the first of their values."""
+    for row, cause in insert(connection, table, rows):
+        skip(connection, source, {str(row[0]): (1, cause)})
 
 
 def delete_keys(connection: duckdb.DuckDBPyConnection, table: str, keys: Sequence[str]) -> None:
@@ -71,6 +119,7 @@ def clear_journal(connection: duckdb.DuckDBPyConnection) -> None:
     """Forgets everything that came from the journal."""
     for table in ("usage", "events", "totals", "periods", "misses"):
         connection.execute(f"DELETE FROM {table}")
+    connection.execute("DELETE FROM skipped WHERE source = ?", [JOURNAL])
 
 
 def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
@@ -78,18 +127,18 @@ def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
     usage = [
         (used.key, used.made_at, *(used.hits.get(tier, 0) for tier in TIERS), used.last_used_at) for used in tally.usage
     ]
-    insert(connection, "usage", usage)
+    insert_or_skip(connection, JOURNAL, "usage", usage)
     if usage:
         # The same entry may now stand twice: as it was, and as it was used since.
         connection.execute(
-            "CREATE OR REPLACE TEMP TABLE merged AS SELECT key, made_at, sum(memory_hits) AS memory_hits, "
-            "sum(pack_hits) AS pack_hits, sum(disk_hits) AS disk_hits, max(last_used_at) AS last_used_at "
-            "FROM usage GROUP BY key, made_at"
+            "CREATE OR REPLACE TEMP TABLE merged AS SELECT key, made_at, "
+            + "".join(f"least(sum({tier}_hits), {MOST_COUNT}) AS {tier}_hits, " for tier in TIERS)
+            + "max(last_used_at) AS last_used_at FROM usage GROUP BY key, made_at"
         )
         connection.execute("DELETE FROM usage")
         connection.execute("INSERT INTO usage BY NAME SELECT * FROM merged")
     events = [(e.at, e.kind, e.key, e.compile_us / 1000, e.stored_bytes, e.detail, e.by) for e in tally.recent]
-    insert(connection, "events", events)
+    insert_or_skip(connection, JOURNAL, "events", events)
     is_act = f"kind IN {ACTS}"
     connection.execute(
         "DELETE FROM events WHERE rowid NOT IN (SELECT rowid FROM events QUALIFY row_number() OVER "
@@ -102,16 +151,16 @@ def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
         t.corruptions, sum(t.failures.values()), t.evictions, t.evicted_bytes, t.last_publish_at,
         t.lock_waits, t.lock_timeouts, t.lock_wait_us,
     )  # fmt: skip
-    insert(connection, "totals", [added])
+    insert_or_skip(connection, JOURNAL, "totals", [added])
     connection.execute(
-        "CREATE OR REPLACE TEMP TABLE summed AS SELECT sum(COLUMNS(* EXCLUDE last_publish_at)), "
+        f"CREATE OR REPLACE TEMP TABLE summed AS SELECT {_sums(connection, 'totals', 'last_publish_at')}, "
         "max(last_publish_at) AS last_publish_at FROM totals"
     )
     connection.execute("DELETE FROM totals")
     connection.execute("INSERT INTO totals BY NAME SELECT * FROM summed")
-    insert(connection, "periods", [_period_row(period) for period in tally.periods])
+    insert_or_skip(connection, JOURNAL, "periods", [_period_row(period) for period in tally.periods])
     _sum_up(connection, "periods", "start, seconds")
-    insert(connection, "misses", list(t.misses_by_arch.items()))
+    insert_or_skip(connection, JOURNAL, "misses", list(t.misses_by_arch.items()))
     _sum_up(connection, "misses", "arch")
 
 
@@ -125,8 +174,14 @@ def _period_row(p: Period) -> Row:
 def _sum_up(connection: duckdb.DuckDBPyConnection, table: str, names: str) -> None:
     """Makes one row of those that are named alike."""
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE summed AS SELECT {names}, sum(COLUMNS(* EXCLUDE ({names}))) FROM {table} "
+        f"CREATE OR REPLACE TEMP TABLE summed AS SELECT {names}, {_sums(connection, table, names)} FROM {table} "
         f"GROUP BY {names}"
     )
     connection.execute(f"DELETE FROM {table}")
     connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM summed")
+
+
+def _sums(connection: duckdb.DuckDBPyConnection, table: str, but: str) -> str:
+    """The sums of all columns but some, as SQL. They end where a file's do: a larger one fits into no column."""
+    names = [row[0] for row in connection.execute(f"DESCRIBE {table}").fetchall()]
+    return ", ".join(f"least(sum({name}), {MOST_COUNT}) AS {name}" for name in names if name not in but.split(", "))

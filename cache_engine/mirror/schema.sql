@@ -185,6 +185,15 @@ CREATE TABLE unreadable (
     cause VARCHAR
 );
 
+-- What else is there but cannot be mirrored: damaged lines of the journal, timings that cannot be right. Results of the
+-- evaluator have a cause of their own.
+CREATE TABLE skipped (
+    source VARCHAR,     -- journal or timings
+    name   VARCHAR,     -- of the file, or of the row
+    rows   BIGINT,      -- how many
+    cause  VARCHAR
+);
+
 -- Where the last sync got to.
 CREATE TABLE shards (shard VARCHAR, mtime_ns BIGINT);
 CREATE TABLE journal_positions (stem VARCHAR, position BIGINT);

@@ -69,7 +69,8 @@ class Synced:
     """What a sync changed: entries by what became of them, events and results read, and the generation since.
 
     ``timings`` is how many measurements were read or went: all, when some are new. ``settled`` tells whether everything
-    could be read, so that nothing need be looked at again before it changes.
+    could be read, so that nothing need be looked at again before it changes. ``skipped`` is how many records, results,
+    timings and lines of the journal are in the store and cannot be mirrored: all there are, not only new ones.
     """
 
     added: int
@@ -80,6 +81,7 @@ class Synced:
     settled: bool = True
     results: int = 0
     timings: int = 0
+    skipped: int = 0
 
     @property
     def changed(self) -> bool:
@@ -102,6 +104,7 @@ class Mirror:
         self._home: StoreLayout | None = None
         self._seen: object = None
         self._generation = 0
+        self._skipped = 0
         self._in_process = threading.Lock()
         renew_after_fork(self)
 
@@ -129,7 +132,7 @@ class Mirror:
             try:
                 sources = self._sources()
                 if not rebuild and sources is not None and sources == self._seen:
-                    return Synced(0, 0, 0, 0, self._generation)
+                    return Synced(0, 0, 0, 0, self._generation, skipped=self._skipped)
                 with file_lock(self._layout.mirror_lock, _WRITE_TIMEOUT_S):
                     try:
                         synced = self._write(rebuild)
@@ -142,7 +145,7 @@ class Mirror:
             except (LockTimeout, OSError, duckdb.Error) as error:
                 raise MirrorError(f"the mirror cannot be brought up to date: {error}") from error
             self._seen = None if sources is None or not synced.settled else (sources[0], self._file_identity())
-            self._generation = synced.generation
+            self._generation, self._skipped = synced.generation, synced.skipped
             return synced
 
     def _write(self, rebuild: bool) -> Synced:
@@ -272,7 +275,17 @@ def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
     ).fetchone()
     waiting = connection.execute("SELECT count(*) FROM unreadable WHERE stamp = ?", [_UNREAD]).fetchone()
     settled = waiting == (0,) and results_settled and timings_settled
-    return Synced(added, removed, unreadable, events, int(row[0]) if row else 0, settled, results, timings)
+    left_out = connection.execute(_SKIPPED).fetchone()
+    return Synced(
+        added, removed, unreadable, events, int(row[0]) if row else 0, settled, results, timings,
+        int(left_out[0]) if left_out else 0,
+    )  # fmt: skip
+
+
+_SKIPPED = """
+    SELECT (SELECT count(*) FROM unreadable) + (SELECT count(*) FROM evaluations WHERE cause <> '')
+        + (SELECT count(*) FROM accelerators WHERE error <> '') + (SELECT coalesce(sum(rows), 0) FROM skipped)
+"""
 
 
 def _sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tuple[int, int, int]:
@@ -315,7 +328,7 @@ def _sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tu
     stale = [*mirrored, *(row[0] for row in fresh), *(row[0] for row in refused)]
     for table in ("kernels", "unreadable"):
         rows.delete_keys(connection, table, stale)
-    rows.insert(connection, "kernels", fresh)
+    refused += [(row[0], row[-1], cause) for row, cause in rows.insert(connection, "kernels", fresh)]
     rows.insert(connection, "unreadable", refused)
     connection.execute("DELETE FROM shards WHERE list_contains(?, shard)", [list(changed)])
     rows.insert(connection, "shards", list(changed.items()))
@@ -345,7 +358,8 @@ def _sync_journal(connection: duckdb.DuckDBPyConnection, folder: Path) -> int:
             positions = {}
             tally = snapshot.tally()
         before = dict(positions)
-        for event in read_events(folder, snapshot, positions):
+        damaged: dict[str, int] = {}
+        for event in read_events(folder, snapshot, positions, damaged):
             tally.add(event)
         if read_snapshot(folder).generation == generation:
             break
@@ -356,6 +370,7 @@ def _sync_journal(connection: duckdb.DuckDBPyConnection, folder: Path) -> int:
         rows.clear_journal(connection)
         connection.execute("UPDATE sync_state SET snapshot_generation = ?", [generation])
     rows.add_tally(connection, tally)
+    rows.skip(connection, rows.JOURNAL, {stem: (count, "damaged lines") for stem, count in damaged.items()})
     connection.execute("DELETE FROM journal_positions")
     rows.insert(connection, "journal_positions", list(positions.items()))
     return max(1, len(tally.recent) + len(tally.usage))

@@ -38,24 +38,28 @@ def sync_timings(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> 
     known = connection.execute("SELECT state FROM timings_read").fetchone()
     if known == (state,):
         return 0, True
-    found, settled = _read(layout)
+    skipped: dict[str, tuple[int, str]] = {}
+    found, settled = _read(layout, skipped)
     gone = connection.execute("DELETE FROM timings RETURNING key").fetchall()
-    rows.insert(connection, "timings", [_row(one) for one in found])
+    connection.execute("DELETE FROM skipped WHERE source = ?", [rows.TIMINGS])
+    rows.skip(connection, rows.TIMINGS, skipped)
+    rows.insert_or_skip(connection, rows.TIMINGS, "timings", [_row(one) for one in found])
     connection.execute("DELETE FROM timings_read")
     if settled:
         rows.insert(connection, "timings_read", [(state,)])
     return len(found) + len(gone), settled
 
 
-def _read(layout: StoreLayout) -> tuple[list[Measurement], bool]:
+def _read(layout: StoreLayout, skipped: dict[str, tuple[int, str]]) -> tuple[list[Measurement], bool]:
+    """All timings that are sound, and whether everything could be read; those ``skipped`` go there, by name."""
     from cache_engine.store.results.file import UnknownResults
 
     timings, found, settled = Timings(layout, durable=False, lock_timeout_s=_LOCK_TIMEOUT_S), [], True
     for fingerprint in timings.fingerprints():
         try:
-            found += timings.read_device(fingerprint)
-        except UnknownResults:
-            pass  # and stays so
+            found += timings.read_device(fingerprint, lambda name, error: skipped.update({name: (1, str(error))}))
+        except UnknownResults as error:
+            skipped[fingerprint] = (1, str(error))  # and stays so
         except (StoreError, OSError):
             settled = False
     return found, settled

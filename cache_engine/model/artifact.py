@@ -12,7 +12,8 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import Components
 
 # Bounds on numbers in files, far beyond any real one: what is read must fit wherever it goes.
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+MOST_COUNT = 2**53
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
 Small = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Ms = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from cache_engine.model.artifact import Count, Seconds
+from cache_engine.model.artifact import MOST_COUNT, Count, Seconds
 
 USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT, SET_ASIDE, RESTORE, DISCARD = (
     "use",
@@ -155,7 +155,7 @@ class Period(msgspec.Struct, omit_defaults=True):
         """Adds the sums of another period."""
         _add_up(self, more)
         for name in ("compiles", "compile_us", "publish_failures", "corruptions"):
-            setattr(self, name, getattr(self, name) + getattr(more, name))
+            setattr(self, name, _sum(getattr(self, name), getattr(more, name)))
 
 
 class Tally:
@@ -197,11 +197,11 @@ class Tally:
             self.totals.last_publish_at = max(self.totals.last_publish_at, event.at)
         elif event.kind == EVICT:
             self.totals.evictions += 1
-            self.totals.evicted_bytes += event.stored_bytes
+            self.totals.evicted_bytes = _sum(self.totals.evicted_bytes, event.stored_bytes)
         for sums in (self.totals, period):
             if event.kind in (PUBLISH, UNPUBLISHED):
                 sums.compiles += 1
-                sums.compile_us += event.compile_us
+                sums.compile_us = _sum(sums.compile_us, event.compile_us)
             if event.kind == UNPUBLISHED:
                 sums.publish_failures += 1
             elif event.kind == CORRUPT:
@@ -261,16 +261,18 @@ def _add_up(sums: Totals | Period, more: Event | Period) -> None:
     """Adds what events of use and sums have in common."""
     _add(sums.hits, more.hits)
     _add(sums.failures, more.failures)
-    sums.misses += more.misses
-    sums.saved_us += more.saved_us
-    sums.lock_waits += more.lock_waits
-    sums.lock_timeouts += more.lock_timeouts
-    sums.lock_wait_us += more.lock_wait_us
+    for name in ("misses", "saved_us", "lock_waits", "lock_timeouts", "lock_wait_us"):
+        setattr(sums, name, _sum(getattr(sums, name), getattr(more, name)))
 
 
 def _add(counts: dict[str, int], more: dict[str, int]) -> None:
     for name, count in more.items():
-        counts[name] = counts.get(name, 0) + count
+        counts[name] = _sum(counts.get(name, 0), count)
+
+
+def _sum(one: int, other: int) -> int:
+    """Both together, but no more than a file of sums may say: beyond that no reader would accept it."""
+    return min(MOST_COUNT, one + other)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
 from cache_engine.model.artifact import RecordedProblem, Seconds
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.key import is_key
 
 GIVEN, COST_MODEL, TUNED = "given", "cost model", "tuning"
 """Where a config comes from; ``"measured on …"`` where measurements chose it."""
+
+_TEXTS = ("family", "compiler", "compiler_version", "arch", "config_from", "measured_by")
+_PROBLEM_TEXTS = ("dtype", "out_dtype", "layout", "epilogue", "specialisation")
+_TIMES = ("p10_us", "p90_us", "tflops", "reference_median_us", "speed_ratio", "max_rel_error")
+_LONGEST_TEXT = 300
+_LARGEST = 1e300
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +60,33 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def fault(self) -> str:
         """Why it cannot have been measured; empty when it can."""
+        if not is_key(self.key):
+            return "key is not that of a kernel"
+        texts = {name: getattr(self, name) for name in _TEXTS}
+        texts |= {f"device {name}": getattr(self.device, name) for name in ("name", "arch", "driver")}
+        texts |= {f"problem {name}": getattr(self.problem, name) for name in _PROBLEM_TEXTS}
+        for name, text in texts.items():
+            if len(text) > _LONGEST_TEXT or not text.isprintable():
+                return f"{name} must be at most {_LONGEST_TEXT} printable characters"
+        for name in ("sms", "memory_bytes", "l2_bytes", "clock_khz"):
+            if not 0 <= getattr(self.device, name) <= 2**53:
+                return f"device {name} must be a whole number from 0 to 2**53"
+        return self._timing_fault()
+
+    def _timing_fault(self) -> str:
         median = self.timing.get("median_us")
-        if isinstance(median, bool) or not isinstance(median, int | float) or not 0 < median <= 1e15:
-            return f"median_us is {str(median)[:20]!r}; it must be a number above 0, at most 1e15"
+        if not _is_number(median) or not 0 < median <= 1e15:
+            return "median_us must be a number above 0, at most 1e15"
         if not isinstance(self.timing.get("verified"), bool):
             return "verified must be true or false"
+        for name, value in self.timing.items():
+            # Those of later versions are not known; a number, whatever it means, must fit into one.
+            if _is_number(value) and not -_LARGEST <= value <= _LARGEST:
+                return f"{name[:40]!r} must be a number of at most 1e300"
+            if name in _TIMES and not (value is None or (_is_number(value) and value >= 0)):
+                return f"{name} must be a number, 0 or more"
         return ""
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

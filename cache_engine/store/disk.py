@@ -8,7 +8,6 @@ writer with the bytes of another.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -31,7 +30,7 @@ from cache_engine.store.codec import (
     encode_blob,
     encode_record,
 )
-from cache_engine.store.files import read_file
+from cache_engine.store.files import move_to_quarantine, read_file
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.publish import publish_file
 
@@ -167,9 +166,7 @@ class DiskStore:
 
     def set_aside(self, path: Path) -> None:
         """Moves one file into quarantine, under a name that keeps its own and is never taken."""
-        self.layout.quarantine.mkdir(mode=0o700, exist_ok=True)
-        with suppress(FileNotFoundError):
-            path.rename(self.layout.quarantine / f"{time.time_ns()}-{path.name}")
+        move_to_quarantine(self.layout, path)
 
     def keys(self, start: str = "") -> Iterator[CacheKey]:
         """The keys of all records, in order, without reading any; with ``start``, two digits, of those that have it."""
@@ -297,8 +294,7 @@ def _check_free(layout: StoreLayout) -> None:
         raise StoreUnusable(f"{layout.root} is a file; a store is a directory")
     # What a store may hold is no stranger: its making may have been cut short, its marker lost, or another process be
     # making it just now.
-    single = (layout.marker, layout.cleaned, layout.mirror, layout.mirror_log)
-    own = {path.name for path in (*layout.folders, layout.timings, *single)}
+    own = {path.name for path in (*layout.folders, layout.timings, *layout.single_files)}
     strangers = sorted({path.name for path in layout.root.iterdir()} - own)
     if strangers:
         raise StoreUnusable(f"{layout.root} holds {strangers[0]!r} and is not a store; give an empty or new directory")

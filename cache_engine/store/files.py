@@ -1,11 +1,16 @@
-"""Reading files that anybody may have put there."""
+"""Reading files that anybody may have put there, and moving damaged ones to quarantine."""
 
 from __future__ import annotations
 
 import os
 import stat
+import time
+from contextlib import suppress
+from pathlib import Path
 
 from cache_engine.errors import CorruptEntry
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.publish import publish_file
 
 # Most records are smaller than the first; whatever claims to be enormous is read by the second.
 _FIRST_READ, _NEXT_READ = 4096, 2**20
@@ -44,3 +49,38 @@ def read_file(path: str | os.PathLike[str], limit: int, likely: int | None = Non
         raise CorruptEntry(f"{path} is no regular file") from error
     finally:
         os.close(descriptor)
+
+
+def move_to_quarantine(layout: StoreLayout, path: Path) -> None:
+    """Moves one file into quarantine, under a name that holds its own and is never in use.
+
+    Raises:
+        OSError: when the disk refuses; the file is then where it was.
+    """
+    layout.quarantine.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileNotFoundError):
+        path.rename(layout.quarantined(path.name, time.time_ns()))
+
+
+def copy_to_quarantine(layout: StoreLayout, path: Path, *, durable: bool) -> Path | None:
+    """Copies one file into quarantine, where what is sound in it is about to be written again.
+
+    What is no regular file has no content to copy, and is moved.
+
+    Returns:
+        Where it is now; ``None`` when the file is gone.
+
+    Raises:
+        OSError: when the disk refuses; nothing has changed then.
+    """
+    layout.quarantine.mkdir(mode=0o700, exist_ok=True)
+    target = layout.quarantined(path.name, time.time_ns())
+    try:
+        data = read_file(path, 2**40)
+    except CorruptEntry:
+        path.rename(target)
+        return target
+    if data is None:
+        return None
+    publish_file(layout.temp, str(target), data, durable=durable)
+    return target

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from cache_engine.model.key import CacheKey, is_key
 
+JOURNAL_SNAPSHOT, JOURNAL_OPEN, JOURNAL_FOLDING = "snapshot.json", ".jsonl", ".folding"
 SHARDS = tuple(f"{number:02x}" for number in range(256))
 
 
@@ -109,6 +110,11 @@ class StoreLayout:
         return self.root / "cleaned"
 
     @property
+    def single_files(self) -> tuple[Path, ...]:
+        """Every file that a store may have at its top."""
+        return (self.marker, self.cleaned, self.mirror, self.mirror_log)
+
+    @property
     def folders(self) -> tuple[Path, ...]:
         """Every folder a store has from the start."""
         return (
@@ -154,6 +160,10 @@ class StoreLayout:
         """The lock of an accelerator's results: shared to add to their log, exclusive to fold it."""
         return self.locks / f"results-{fingerprint[:2]}.lock"
 
+    def quarantined(self, name: str, at_ns: int) -> Path:
+        """Where a file of this name goes that enters quarantine at a time (nanoseconds since 1970)."""
+        return self.quarantine / f"{at_ns}-{name}"
+
     @property
     def maintenance_lock(self) -> Path:
         """The lock of cleaning, repairing and folding."""
@@ -188,4 +198,39 @@ def fingerprint_of_results_name(name: str) -> tuple[str, int | None] | None:
     return None if match is None else (match[1], None if match[2] is None else int(match[2]))
 
 
+def is_lock_name(name: str) -> bool:
+    """Whether a file of this name belongs into ``locks``."""
+    return name.endswith(".lock")
+
+
+def is_journal_name(name: str) -> bool:
+    """Whether a file of this name belongs into ``journal``: one that is written, one being folded, or their sums."""
+    return name == JOURNAL_SNAPSHOT or name.endswith((JOURNAL_OPEN, JOURNAL_FOLDING))
+
+
+def job_of_name(name: str) -> str | None:
+    """The id of the job that a file in ``jobs`` belongs to; ``None`` for other names."""
+    match = _JOB.fullmatch(name)
+    return None if match is None else match[1]
+
+
+def original_of_quarantined(name: str) -> tuple[str, float | None]:
+    """The name that a file in quarantine had in the store, and when it came (seconds since 1970).
+
+    The time is ``None`` for a file that nothing here has put there.
+    """
+    match = _QUARANTINED.fullmatch(name)
+    if match is not None:
+        return match[2], int(match[1]) / 1e9
+    match = _QUARANTINED_RESULTS.fullmatch(name)
+    if match is not None:
+        return f"{match[1]}.{match[3]}", int(match[2], 16) / 1e9
+    return name, None
+
+
+# The job itself, what its process printed, and the request to end.
+_JOB = re.compile(r"([0-9a-f]{1,32}-[0-9a-f]{1,32})\.(?:json|log|cancel)")
+_QUARANTINED = re.compile(r"([0-9]{16,20})-(.+)", re.DOTALL)
+# As version 0.1.0 named results files: the time stands between the name and its ending.
+_QUARANTINED_RESULTS = re.compile(r"(gemm_cache_[0-9a-f]{32})-([0-9a-f]{15,16})\.(json(?:\.zst)?)")
 _RESULTS = re.compile(r"gemm_cache_([0-9a-f]{32})(?:\.json(?:\.zst)?|\.([0-9]{1,18})\.log)")

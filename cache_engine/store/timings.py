@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-import shutil
 import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
@@ -25,18 +23,15 @@ from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.measurement import Measurement
 from cache_engine.process import renew_after_fork
-from cache_engine.store.files import read_file
-from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
+from cache_engine.store.layout import StoreLayout
 
 if TYPE_CHECKING:
-    from cache_engine.store.results.file import ResultFile, Snapshot
+    from cache_engine.store.results.file import Judge, ResultFile
 
 _log = logging.getLogger(__name__)
 
 KIND = "timings"
 """What a snapshot of measurements says it holds."""
-
-_LARGEST_BYTES = 2**31
 
 
 class _Envelope(msgspec.Struct):
@@ -86,9 +81,10 @@ class Timings:
         return self._layout.timings.is_dir()
 
     def add(self, measurements: Iterable[Measurement]) -> None:
-        """Keeps measurements.
+        """Stores measurements.
 
         Raises:
+            CorruptEntry: when one cannot be right, so that no reader would accept it; then none is stored.
             LockTimeout, OSError: when the store refuses.
             UnknownResults: when what there is of the device was written by another version of this program.
         """
@@ -96,6 +92,8 @@ class Timings:
 
         by_device: dict[DeviceFingerprint, list[NewResult]] = {}
         for one in measurements:
+            if one.fault:
+                raise CorruptEntry(f"a timing of {one.key[:12]} cannot be right: {one.fault}")
             name = f"{one.key[:12]}-{secrets.token_hex(12)}"
             by_device.setdefault(one.device, []).append(NewResult(name, one.measured_at, 0.0, encode(one)))
         self._layout.timings.mkdir(mode=0o700, exist_ok=True)
@@ -104,12 +102,11 @@ class Timings:
                 self._file(device.digest(), device).append(new)
 
     def close(self) -> None:
-        """Folds logs that are long beside their snapshots, and lets them go."""
+        """Folds logs that are long compared with their snapshots."""
         with self._lock:
             for file in self._files.values():
                 with suppress(OSError, StoreError):
                     file.fold_if_long()
-                file.close()
             self._files.clear()
 
     def fingerprints(self) -> list[str]:
@@ -135,26 +132,30 @@ class Timings:
             _log.warning("timings of device %s cannot be read: %s", fingerprint[:12], error)
             return []
 
-    def read_device(self, fingerprint: str) -> list[Measurement]:
-        """The same; single measurements that are damaged are passed over, and said.
+    def read_device(
+        self, fingerprint: str, on_damage: Callable[[str, CorruptEntry], None] | None = None
+    ) -> list[Measurement]:
+        """The same; a single measurement that is damaged is skipped.
 
-        A file that is damaged as a whole is set aside.
+        Args:
+            on_damage: gets the name of each that is skipped, and why; by default a warning is logged.
 
         Raises:
             UnknownResults: when they are another version's.
             LockTimeout, OSError: when they cannot be read now.
         """
+        on_damage = on_damage or (lambda _, error: _log.warning("%s; it is skipped", error))
         with self._lock:
-            kept = list(self._file(fingerprint).load().cache_entries.values())
+            kept = list(self._file(fingerprint).load().cache_entries.items())
         found = []
-        for raw in kept:
+        for name, raw in kept:
             try:
                 one = decode(raw)
                 if one.device.digest() != fingerprint:
                     raise CorruptEntry(f"a timing of {one.device.name[:40]!r} is among those of another device")
                 found.append(one)
             except CorruptEntry as error:
-                _log.warning("%s; it is passed over", error)
+                on_damage(name, error)
         return sorted(found, key=lambda one: -one.measured_at)
 
     def __iter__(self) -> Iterator[Measurement]:
@@ -166,41 +167,14 @@ class Timings:
         """A kernel's measurements, newest first."""
         return [one for one in self if one.key == key]
 
-    def check(self, fingerprint: str) -> None:
-        """Reads all that there is of a device. Changes nothing.
-
-        Raises:
-            CorruptEntry: saying what is damaged.
-            UnknownResults, LockTimeout, OSError: as ``read_device``.
-        """
-        from cache_engine.store.results.file import decode_snapshot
-
-        path = self._layout.results_file(fingerprint)
-        data = read_file(path, _LARGEST_BYTES)
-        # Loading would set a damaged one aside.
-        told = 0 if data is None else decode_snapshot(data, fingerprint).statistics.corrupt_lines
-        with self._lock:
-            loaded = self._file(fingerprint).load()
-        lines = loaded.statistics.corrupt_lines - told
-        damaged = lines + sum(map(_is_damaged, loaded.cache_entries.values()))
-        if damaged:
-            raise CorruptEntry(f"{damaged:,} of {len(loaded.cache_entries) + lines:,} timings are damaged")
-
     def mend(self, fingerprint: str) -> None:
-        """Sets what is damaged aside, whole files at that, and goes on with what is sound.
+        """Copies a device's damaged files to quarantine, and goes on with what is sound.
 
         Raises:
             UnknownResults, LockTimeout, OSError: as ``read_device``.
         """
         with self._lock:
-            file = self._file(fingerprint)
-            file.load()  # sets a snapshot aside that cannot be read at all
-            self._layout.quarantine.mkdir(mode=0o700, exist_ok=True)
-            for path in sorted(self._layout.timings.iterdir()):
-                named = fingerprint_of_results_name(path.name)
-                if named is not None and named[0] == fingerprint:
-                    shutil.copyfile(path, self._layout.quarantine / f"{time.time_ns()}-{path.name}")
-            file.fold(_drop_damaged)
+            self._file(fingerprint).mend()
 
     def _file(self, fingerprint: str, device: DeviceFingerprint | None = None) -> ResultFile:
         from cache_engine.store.results.file import ResultFile, empty_snapshot
@@ -208,25 +182,27 @@ class Timings:
         file = self._files.get(fingerprint)
         if file is None or (device is not None and not file.snapshot.architecture):
             about = {} if device is None else {field.name: getattr(device, field.name) for field in fields(device)}
-            if file is not None:
-                file.close()
             new = empty_snapshot(__version__, KIND, fingerprint, about)
-            file = ResultFile(self._layout, new, durable=self._durable, lock_timeout_s=self._lock_timeout_s)
-            self._files[fingerprint] = file
+            file = self._files[fingerprint] = ResultFile(
+                self._layout,
+                new,
+                judge_of(fingerprint),
+                durable=self._durable,
+                lock_timeout_s=self._lock_timeout_s,
+            )
         return file
 
 
-def _is_damaged(raw: msgspec.Raw) -> bool:
-    try:
-        decode(raw)
-    except CorruptEntry:
-        return True
-    return False
+def judge_of(device: str) -> Judge:
+    """What says which timings are sound and those of a device, which is known by its fingerprint."""
 
+    def judge(name: str, raw: bytes | msgspec.Raw) -> str:
+        with suppress(CorruptEntry):
+            if decode(raw).device.digest() == device:
+                return name
+        return ""
 
-def _drop_damaged(snapshot: Snapshot) -> None:
-    for name in [name for name, raw in snapshot.cache_entries.items() if _is_damaged(raw)]:
-        del snapshot.cache_entries[name]
+    return judge
 
 
 def encode(measurement: Measurement) -> bytes:

@@ -17,7 +17,13 @@ from cache_engine.model.events import AUTOMATIC, CLEAN, EVICT
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold, read_journal
-from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
+from cache_engine.store.layout import (
+    SHARDS,
+    StoreLayout,
+    key_of_blob_name,
+    key_of_record_name,
+    original_of_quarantined,
+)
 from cache_engine.store.lock import file_lock
 from cache_engine.upkeep.leftovers import abandoned_temporaries, orphan_blobs, remove_orphan, remove_temporary
 from cache_engine.upkeep.plan import DAY_S, EVERYTHING, EntryFacts, EvictionPlan, Limits, plan
@@ -87,9 +93,8 @@ def find_leftovers(store: DiskStore, now: float | None = None) -> list[Leftover]
     before = (time.time() if now is None else now) - _QUARANTINE_S
     with suppress(FileNotFoundError):
         for path in store.layout.quarantine.iterdir():
-            # The name starts with when it was set aside, in nanoseconds.
-            set_aside_at = path.name.partition("-")[0]
-            if set_aside_at.isdigit() and int(set_aside_at) < before * 1e9:
+            _, came_at = original_of_quarantined(path.name)
+            if came_at is not None and came_at < before:
                 found.append((path, "in quarantine for more than 30 days"))
     leftovers = []
     for path, reason in found:

@@ -1,13 +1,12 @@
 """What was set aside: looking into it, putting it back where it is sound after all, and deleting it.
 
-``DiskStore.set_aside`` names a file by when it was set aside and by its own name. The files of one key make one item,
+``store.layout`` names a file there by when it came and by its own name. The files of one key make one item,
 whenever each of them came; any other file is an item of its own.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -22,14 +21,13 @@ from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, check_blob
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file
 from cache_engine.store.journal import Journal, read_journal
-from cache_engine.store.layout import key_of_blob_name, key_of_record_name
+from cache_engine.store.layout import key_of_blob_name, key_of_record_name, original_of_quarantined
 from cache_engine.store.lock import file_lock
 from cache_engine.upkeep.contents import check_code, check_record
 
 _LOCK_TIMEOUT_S = 30.0
 # An event is written right after the files that it is about were moved.
 _SAME_MOMENT_S = 30.0
-_NAME = re.compile(r"([0-9]{16,20})-(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +201,8 @@ def _files(store: DiskStore) -> Iterator[File]:
         for entry in entries:
             with suppress(FileNotFoundError):
                 status = entry.stat(follow_symlinks=False)
-                match = _NAME.fullmatch(entry.name)
-                at = int(match[1]) / 1e9 if match else status.st_mtime
-                yield File(entry.name, match[2] if match else entry.name, at, status.st_size)
+                original, at = original_of_quarantined(entry.name)
+                yield File(entry.name, original, status.st_mtime if at is None else at, status.st_size)
 
 
 def _key_of(original: str) -> str:

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +27,17 @@ from cache_engine.evaluator import search
 from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
-from cache_engine.store.disk import open_store
+from cache_engine.mirror.sync import Mirror
+from cache_engine.store.disk import DiskStore, open_store
+from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results import file as results
-from cache_engine.store.results.file import UnknownResults
+from cache_engine.store.results import log
+from cache_engine.store.results.file import UnknownResults, Usage
+from cache_engine.upkeep import cleaning as housekeeping
+from cache_engine.upkeep import integrity, quarantine
+from cache_engine.upkeep.integrity import Kind
+from tests.helpers import make_store
 
 CHIP, OTHER = PRESETS["SG2262"], PRESETS["SG2261"]
 PROBLEM = EvaluationProblem(64, 2112, 7168)
@@ -293,9 +301,9 @@ def test_a_damaged_file_is_set_aside_never_overwritten(
     with Evaluations(layout) as kept:
         assert kept.evaluate(replace(PROBLEM, m=3), CHIP).cached, "what the log has still counts"
         assert not kept.evaluate(replace(PROBLEM, m=77), CHIP).unkept
-    (aside,) = layout.quarantine.iterdir()
-    assert aside.read_text() == content
-    assert "set aside" in caplog.text
+    (copied,) = layout.quarantine.iterdir()
+    assert copied.read_text() == content
+    assert "quarantine" in caplog.text
     assert keys(layout) >= set(expected)
     assert Hardware.from_dict(document(layout)["architecture"]) == CHIP
 
@@ -445,3 +453,212 @@ def test_a_killed_writer_loses_nothing_that_was_kept(layout: StoreLayout) -> Non
 def test_the_key_names_everything() -> None:
     assert key_of(PROBLEM, SearchMode()) == "core-grid-1/1x64x7168x2112/bf16-bf16/tp"
     assert key_of(PROBLEM, SearchMode(False, False, True, 2.5)).endswith("/-rx2.5")
+
+
+# ---- What a file says is not believed ----
+
+
+def test_an_import_of_a_pretty_printed_file_stores_every_result(layout: StoreLayout, tmp_path: Path) -> None:
+    """Other tools write one line for each field, and lines are what a log is made of."""
+    fill(layout, 20)
+    exported = document(layout)
+    for entry in list(exported["cache_entries"].values())[:10]:
+        del entry["metadata"]["checksum"]
+    other = open_store(tmp_path / "other")
+    with Evaluations(other) as kept:
+        taken = kept.import_file(json.dumps(exported, indent=2).encode())
+        assert (taken.taken, taken.refused) == (20, ())
+    assert keys(other) == keys(layout)
+    stored = document(other)["cache_entries"].values()
+    assert all(entry["metadata"]["checksum"] for entry in stored)
+    assert list(integrity.check(DiskStore(other))) == []
+
+
+def test_an_import_counts_what_it_stored_and_not_what_it_read(
+    layout: StoreLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = fill(layout, 4)
+    exported = json.dumps(document(layout)).encode()
+    monkeypatch.setattr(results, "log_lines", lambda new, usage: log.log_lines(list(new)[1:], usage))
+    with Evaluations(open_store(tmp_path / "other")) as kept:
+        taken = kept.import_file(exported)
+    assert (taken.taken, len(taken.refused)) == (3, 1)
+    assert taken.refused[0][0] == expected[0]
+
+
+_ABSURD: list[tuple[str, Any]] = [
+    ("metadata.model_version", "1 2.0.0"),
+    ("metadata.model_version", "1.0.0\n0123456789abcdef ~ {}"),
+    ("metadata.model_version", "1.0.0\n"),
+    ("metadata.timestamp", -1),
+    ("metadata.timestamp", 1e300),
+    ("metadata.search_time_ms", -5),
+    ("metadata.num_searched_tiles", 10**30),
+    ("result.latency_us", -1),
+    ("result.latency_us", 0),
+    ("result.compute_us", -1),
+    ("result.flops", 10**400),
+    ("result.flops", -2),
+    ("result.traffic_bytes", 10**400),
+    ("result.arch_utilization", -0.5),
+    ("result.effective_utilization", 1e300),
+    ("result.order", "x" * 10**6),
+    ("result.tile", {"m": 0, "n": 1, "k": 1}),
+    ("result.tile", {"m": 10**30, "n": 1, "k": 1}),
+    ("result.partition", {"g": 1, "m": 1, "n": 1}),
+    ("shape.M", 10**30),
+    ("dtypes.input", "bf16 bf16"),
+    ("search_mode.compute_rate", 1e300),
+]
+
+
+def test_no_absurd_field_of_a_result_is_imported_or_served(layout: StoreLayout, tmp_path: Path) -> None:
+    """One result for each absurd field, and one that is sound."""
+    sound, *names = fill(layout, len(_ABSURD) + 1)
+    exported = document(layout)
+    for key, (field, value) in zip(names, _ABSURD, strict=True):
+        section, name = field.split(".")
+        forged = exported["cache_entries"][key]
+        forged[section][name] = value
+        del forged["metadata"]["checksum"]
+    other = make_store(tmp_path / "other")
+    with Evaluations(other.layout, durable=False) as kept:
+        taken = kept.import_file(json.dumps(exported).encode())
+    assert taken.taken == 1
+    assert [key for key, _ in taken.refused] == names
+    assert keys(other.layout) == {sound}
+    # The same file put in the store's place is read, checked, mirrored and mended, without those results.
+    layout.results_file(CHIP.fingerprint()).write_text(json.dumps(exported))
+    for path in layout.evaluations.glob("*.log"):
+        path.unlink()
+    store = DiskStore(layout)
+    assert keys(layout) == {sound}
+    assert Mirror(store).sync().skipped == len(_ABSURD)
+    assert Mirror(store).sync().skipped == len(_ABSURD), "all there are, not only new ones"
+    findings = list(integrity.check(store))
+    assert [finding.kind for finding in findings] == [Kind.CORRUPT_EVALUATIONS]
+    assert integrity.repair(store, Journal(layout.journal, 3600.0), findings) == findings
+    assert list(integrity.check(store)) == []
+    assert keys(layout) == {sound}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"statistics": {"cache_hits": 10**30}},
+        {"statistics": {"cache_misses": -1}},
+        {"statistics": {"last_updated": 1e300}},
+        {"statistics": {"total_search_time_hours": -3}},
+        {"usage": {"x": 1e300}},
+        {"generation": 10**30},
+        {"version": "1" * 10**5},
+    ],
+    ids=str,
+)
+def test_no_absurd_sum_stops_the_store(layout: StoreLayout, tmp_path: Path, change: dict[str, Any]) -> None:
+    """Import refuses the file; where it lies in the store, its results go on without that field."""
+    expected = fill(layout, 3)
+    exported = document(layout)
+    exported.update({name: {**exported[name], **v} if isinstance(v, dict) else v for name, v in change.items()})
+    with Evaluations(open_store(tmp_path / "other")) as kept, pytest.raises(CorruptEntry):
+        kept.import_file(json.dumps(exported).encode())
+    layout.results_file(CHIP.fingerprint()).write_text(json.dumps(exported))
+    for path in layout.evaluations.glob("*.log"):
+        path.unlink()
+    assert keys(layout) == set(expected)
+    (summary,) = Evaluations(layout).summaries()
+    assert summary["cache_hits"] >= 0
+    with Evaluations(layout) as kept:
+        assert kept.evaluate(replace(PROBLEM, m=2), CHIP).cached
+    assert keys(layout) == set(expected)
+
+
+def test_sums_end_at_their_bounds_and_are_read_again(layout: StoreLayout) -> None:
+    fill(layout, 1)
+    (key,) = keys(layout)
+    kept = Evaluations(layout)
+    file = kept._set(CHIP).file
+    for _ in range(3):
+        file.append([], Usage(1e9, {key: 2**53}, 2**53))
+    file.fold()
+    assert document(layout)["statistics"]["cache_hits"] == 2**53
+    assert list(integrity.check(DiskStore(layout))) == []
+
+
+def test_a_result_out_of_range_is_answered_and_not_stored(kept: Evaluations, layout: StoreLayout) -> None:
+    absurd = replace(search.evaluate(PROBLEM, CHIP), latency_us=float("inf"))
+    assert "no result" in kept.put(PROBLEM, CHIP, SearchMode(), absurd)
+    assert keys(layout) == set() if kept.fingerprints() else True
+
+
+@pytest.mark.parametrize("torn", ["cut", "flipped"])
+def test_a_damaged_file_keeps_each_result_whose_own_checksum_is_right(layout: StoreLayout, torn: str) -> None:
+    expected = fill(layout, 100)
+    with Evaluations(layout) as kept:
+        kept.preload(CHIP)
+        kept._set(CHIP).file.fold()
+    path = layout.results_file(CHIP.fingerprint())
+    data = path.read_bytes()
+    middle = data.index(expected[49].encode()) + 200
+    path.write_bytes(data[:middle] if torn == "cut" else data[:middle] + b"\0" + data[middle + 1 :])
+    sound = set(expected[:49]) if torn == "cut" else {*expected[:49], *expected[50:]}
+    assert keys(layout) == sound
+    store = DiskStore(layout)
+    findings = list(integrity.check(store))
+    assert [finding.kind for finding in findings] == [Kind.CORRUPT_EVALUATIONS]
+    with Evaluations(layout) as kept:
+        assert not kept.evaluate(replace(PROBLEM, m=1000), CHIP).unkept
+    assert keys(layout) == {*sound, key_of(replace(PROBLEM, m=1000), SearchMode())}
+    assert Hardware.from_dict(document(layout)["architecture"]) == CHIP
+    assert list(integrity.check(store)) == []
+    (item,) = quarantine.items(store)
+    assert (item.files[0].original, item.files[0].stored_bytes) == (path.name, len(data) if torn != "cut" else middle)
+    late = time.time() + 31 * DAY
+    assert [leftover.path for leftover in housekeeping.find_leftovers(store, late)] == [f"quarantine/{item.name}"]
+
+
+def test_results_of_another_accelerator_are_never_salvaged(layout: StoreLayout) -> None:
+    fill(layout, 5, OTHER)
+    with Evaluations(layout) as kept:
+        kept._set(OTHER).file.fold()
+    other = layout.results_file(OTHER.fingerprint())
+    layout.results_file(CHIP.fingerprint()).write_bytes(other.read_bytes()[:-20])
+    assert keys(layout) == set()
+
+
+def test_no_file_stays_open_however_many_accelerators_there_are(layout: StoreLayout) -> None:
+    evaluation = search.evaluate(PROBLEM, CHIP)
+    before = len(os.listdir("/proc/self/fd"))
+    with Evaluations(layout, durable=False) as kept:
+        for number in range(200):
+            assert not kept.put(PROBLEM, replace(CHIP, name=f"chip {number}"), SearchMode(), evaluation)
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(kept._sets) <= 64
+    assert len(Evaluations(layout).fingerprints()) == 200
+
+
+def test_a_result_is_never_added_to_a_log_that_was_folded(layout: StoreLayout) -> None:
+    """The folding process may be killed after it wrote the snapshot and before it deleted the log."""
+    kept = Evaluations(layout)
+    kept.put(PROBLEM, CHIP, SearchMode(), search.evaluate(PROBLEM, CHIP))
+    (log_path,) = layout.evaluations.glob("*.log")
+    os.link(log_path, layout.temp / "undeleted")
+    with Evaluations(layout) as other:
+        other.preload(CHIP)
+        other._set(CHIP).file.fold()
+    (layout.temp / "undeleted").rename(log_path)  # as after that kill
+    assert kept.put(replace(PROBLEM, m=2), CHIP, SearchMode(), search.evaluate(PROBLEM, CHIP)) == ""
+    assert key_of(replace(PROBLEM, m=2), SearchMode()) in keys(layout)
+
+
+def test_looking_up_leaves_no_trace(layout: StoreLayout) -> None:
+    fill(layout, 1)
+    before = sorted(layout.root.rglob("*"))
+    with Evaluations(layout) as kept:
+        found = kept.look_up(replace(PROBLEM, m=1), CHIP)
+        assert found is not None
+        assert found.cached
+        assert kept.look_up(replace(PROBLEM, m=2), CHIP) is None
+        assert kept.look_up(PROBLEM, OTHER) is None
+    assert sorted(layout.root.rglob("*")) == before
+    assert document(layout)["statistics"]["cache_hits"] == 0

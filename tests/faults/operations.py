@@ -252,7 +252,7 @@ def _before_importing(store: DiskStore) -> Promise:
     promise = _filled(store)
     source = make_store(store.layout.root.parent / "source")
     _, damaged, *new = fill(source, 1) + fill(source, 3, start=200)
-    export_pack(source, store.layout.jobs / _PACK)
+    export_pack(source, store.layout.quarantine / _PACK)
     publish(store, 200)
     path = blob_file(store, damaged)
     path.write_bytes(path.read_bytes()[:-2000])
@@ -266,7 +266,7 @@ def _importing(store: DiskStore) -> Action:
     journal = Journal(store.layout.journal, 3600.0)
 
     def act() -> object:
-        imported = import_pack(store, journal, Pack(store.layout.jobs / _PACK))
+        imported = import_pack(store, journal, Pack(store.layout.quarantine / _PACK))
         journal.close()
         if imported.refused:
             raise OSError(imported.refused[0].cause)

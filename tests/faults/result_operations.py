@@ -110,12 +110,12 @@ def _before_taking_in(store: DiskStore) -> Promise:
             _keep(kept, m)
         exported = kept.export(CHIP.fingerprint())
     promise = _promised(_filled(store), range(1, RESULTS + 1), new=(100, 101, 102))
-    (store.layout.jobs / _EXCHANGED).write_bytes(exported)
+    (store.layout.quarantine / _EXCHANGED).write_bytes(exported)
     return promise
 
 
 def _taking_in(store: DiskStore) -> Action:
-    data = (store.layout.jobs / _EXCHANGED).read_bytes()
+    data = (store.layout.quarantine / _EXCHANGED).read_bytes()
 
     def act() -> object:
         return Evaluations(store.layout, lock_timeout_s=10.0).import_file(data).taken

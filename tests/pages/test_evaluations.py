@@ -213,7 +213,8 @@ def test_hostile_names_of_accelerators_are_only_ever_text(open_page: Open, tmp_p
     described["architecture"]["name"] = text
     path.write_text(json.dumps(described))
     app = sound(open_page(tmp_path / "store", "evaluations", e_kind=KEPT))
-    assert table_with(app, "Misses")["Chip"][0] == text
+    shown = text if text.isprintable() else ""
+    assert table_with(app, "Misses")["Chip"][0] == shown
     for markdown in (*app.markdown, *app.caption, *app.title, *app.subheader, *app.info):
         assert text not in markdown.value
 

@@ -32,7 +32,7 @@ from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results import file as results
-from cache_engine.store.results.file import UnknownResults
+from cache_engine.store.results.file import NewResult, UnknownResults
 from cache_engine.store.timings import Timings, decode, encode
 from cache_engine.upkeep import integrity
 from cache_engine.upkeep.integrity import Kind
@@ -179,7 +179,7 @@ def test_a_file_in_the_folders_place_harms_nobody(cache: Cache) -> None:
     timing = Timing(INVENTED_GPU, 1.0, 1.0, 1.0, 1, 1.0, 0.0, True)
     assert cache.keep_timing(kernel, timing) == Failure("the store refused it: File exists")
     assert list(cache.timings) == []
-    assert cache.verify() == []
+    assert [(finding.path, finding.cause) for finding in cache.verify()] == [("timings", "it is no folder")]
     assert cache.search("sm_90")[0]["key"] == kernel.key
 
 
@@ -243,10 +243,27 @@ def test_a_damaged_file_is_set_aside_and_what_the_log_has_counts(
     fill_timings(store.layout, 1)
     snapshot_file(store.layout).write_bytes(b'{"version": "0')
     assert medians(store.layout) == [1.0]
-    assert [path.read_bytes() for path in store.layout.quarantine.iterdir()] == [b'{"version": "0']
     assert "damaged" in caplog.text
+    assert list(store.layout.quarantine.iterdir()) == [], "reading changes nothing"
     fill_timings(store.layout, 2)
+    assert [path.read_bytes() for path in store.layout.quarantine.iterdir()] == [b'{"version": "0']
     assert medians(store.layout) == [1.0, 1.0, 2.0]
+
+
+def test_a_torn_file_keeps_each_timing_whose_own_checksum_is_right(store: DiskStore) -> None:
+    fill_timings(store.layout, 100)
+    Timings(store.layout)._file(DIGEST).fold()
+    path = snapshot_file(store.layout)
+    whole = path.read_bytes()
+    torn = whole[: whole.index(b'"median_us":60.0')] + b"}"
+    path.write_bytes(torn)
+    assert medians(store.layout) == [float(number) for number in range(1, 60)]
+    findings = list(integrity.check(store))
+    assert [finding.kind for finding in findings] == [Kind.CORRUPT_TIMINGS]
+    assert integrity.repair(store, Journal(store.layout.journal, 3600.0), findings) == findings
+    assert list(integrity.check(store)) == []
+    assert [aside.read_bytes() for aside in store.layout.quarantine.iterdir()] == [torn]
+    assert medians(store.layout) == [float(number) for number in range(1, 60)]
 
 
 def test_one_damaged_timing_is_passed_over_and_said(store: DiskStore, caplog: pytest.LogCaptureFixture) -> None:
@@ -255,7 +272,7 @@ def test_one_damaged_timing_is_passed_over_and_said(store: DiskStore, caplog: py
     path = snapshot_file(store.layout)
     path.write_bytes(path.read_bytes().replace(b'"median_us":2.0', b'"median_us":0.5'))
     assert medians(store.layout) == [1.0, 3.0]
-    assert "a timing does not match its checksum; it is passed over" in caplog.text
+    assert "a timing does not match its checksum; it is skipped" in caplog.text
 
 
 def test_timings_of_another_device_in_a_devices_file_are_passed_over(store: DiskStore) -> None:
@@ -308,13 +325,15 @@ def test_damage_is_found_set_aside_and_the_rest_goes_on(store: DiskStore, damage
     damage(store.layout)  # type: ignore[operator]
     files = {path: path.read_bytes() for path in store.layout.timings.iterdir()}
     (finding,) = findings = list(integrity.check(store))
-    assert (finding.kind, finding.cause) == (Kind.CORRUPT_TIMINGS, "1 of 3 timings are damaged")
+    where = "results" if finding.path.endswith(".json") else "lines"
+    assert (finding.kind, finding.cause) == (Kind.CORRUPT_TIMINGS, f"1 of 3 {where} are damaged")
     assert {path: path.read_bytes() for path in store.layout.timings.iterdir()} == files, "checking changes nothing"
     journal = Journal(store.layout.journal, 3600.0)
     assert integrity.repair(store, journal, findings) == findings
     assert list(integrity.check(store)) == []
     assert medians(store.layout) == [1.0, 3.0]
-    assert set(files.values()) <= {path.read_bytes() for path in store.layout.quarantine.iterdir()}
+    damaged = files[store.layout.root / finding.path]
+    assert [path.read_bytes() for path in store.layout.quarantine.iterdir()] == [damaged]
     fill_timings(store.layout, 1)
     assert list(integrity.check(store)) == []
 
@@ -374,10 +393,29 @@ def test_the_mirror_tells_a_kernels_timings_newest_first(store: DiskStore, timin
 
 
 def test_hostile_timings_do_not_stop_the_mirror(store: DiskStore, timings: Timings) -> None:
-    hostile = replace(INVENTED_GPU, name="<b>'; DROP TABLE kernels; --\x1b[31m", sms=2**62)
-    timings.add([invented_timing(PROBLEM, CONFIG, 5.0, device=hostile, tflops=10**400, p10_us=[1], speed_ratio={})])
+    hostile = replace(INVENTED_GPU, name="<b>'; DROP TABLE kernels; --")
+    timings.add([invented_timing(PROBLEM, CONFIG, 5.0, device=hostile, samples=[1], sizes={})])
+    sound = invented_timing(PROBLEM, CONFIG, 6.0, device=hostile)
+    forged = [
+        msgspec.structs.replace(sound, device=replace(hostile, name="\x1b[31m")),
+        msgspec.structs.replace(sound, device=replace(hostile, sms=10**30)),
+        msgspec.structs.replace(sound, key="1 2"),
+        msgspec.structs.replace(sound, config_from="x" * 10**5),
+        msgspec.structs.replace(sound, timing={**sound.timing, "tflops": 10**400}),
+        msgspec.structs.replace(sound, timing={**sound.timing, "p10_us": -1}),
+    ]
+    for one in forged:
+        with pytest.raises(CorruptEntry, match="cannot be right"):
+            timings.add([one])
+    timings._file(hostile.digest()).append(
+        NewResult(f"forged-{number}", 1e9, 0.0, encode(one)) for number, one in enumerate(forged)
+    )
     mirror = Mirror(store)
-    assert mirror.sync().timings == 1
+    assert (mirror.sync().timings, mirror.sync().skipped) == (1, len(forged))
     with mirror.read() as connection:
         (row,) = queries.timings(connection, "ab" * 32)
-    assert (row["device"], row["tflops"], row["p10_us"], row["speed_ratio"]) == (hostile.name, None, None, None)
+    assert (row["device"], row["tflops"]) == (hostile.name, None)
+    findings = list(integrity.check(store))
+    assert [finding.kind for finding in findings] == [Kind.CORRUPT_TIMINGS]
+    assert integrity.repair(store, Journal(store.layout.journal, 3600.0), findings) == findings
+    assert mirror.sync().skipped == 0

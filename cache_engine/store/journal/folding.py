@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 
 from cache_engine.model.events import EntryUsage, Event, Period, Tally, Totals, coarsened
+from cache_engine.store.layout import JOURNAL_FOLDING, JOURNAL_OPEN, JOURNAL_SNAPSHOT
 from cache_engine.store.lock import try_lock
 from cache_engine.store.publish import publish_file
 
 _log = logging.getLogger(__name__)
-OPEN, _FOLDING = ".jsonl", ".folding"
-SNAPSHOT = "snapshot.json"
+OPEN, _FOLDING, SNAPSHOT = JOURNAL_OPEN, JOURNAL_FOLDING, JOURNAL_SNAPSHOT
 _FORMAT = 1
 
 _encode = msgspec.json.Encoder().encode
@@ -83,8 +83,14 @@ def load_snapshot(folder: Path) -> Snapshot:
     return snapshot
 
 
-def read_events(folder: Path, snapshot: Snapshot, positions: dict[str, int]) -> Iterator[Event]:
-    """Events of all files not in the snapshot, from ``positions`` (bytes by file stem) on, which it moves forward."""
+def read_events(
+    folder: Path, snapshot: Snapshot, positions: dict[str, int], damaged: dict[str, int] | None = None
+) -> Iterator[Event]:
+    """Events of all files not in the snapshot, from ``positions`` (bytes by file stem) on, which it moves forward.
+
+    Args:
+        damaged: counts the lines of each file that are damaged, and skipped.
+    """
     folded = set(snapshot.folded)
     for name in file_names(folder, OPEN, _FOLDING):
         stem = name.partition(".")[0]
@@ -93,7 +99,13 @@ def read_events(folder: Path, snapshot: Snapshot, positions: dict[str, int]) -> 
         data = _read_from(folder, stem, positions.get(stem, 0))
         whole = data.rfind(b"\n") + 1
         positions[stem] = positions.get(stem, 0) + whole
-        yield from _decode_lines(data[:whole])
+        read = 0
+        for event in _decode_lines(data[:whole]):
+            read += 1
+            yield event
+        lost = _line_count(data[:whole]) - read
+        if damaged is not None and lost:
+            damaged[stem] = lost
 
 
 def _read_from(folder: Path, stem: str, position: int) -> bytes:
@@ -158,6 +170,26 @@ def file_names(folder: Path, *suffixes: str) -> list[str]:
     with suppress(FileNotFoundError):
         return sorted(name for name in os.listdir(folder) if name.endswith(suffixes))
     return []
+
+
+def damaged_lines(path: Path) -> tuple[int, int]:
+    """How many whole lines of a file are damaged, and how many there are.
+
+    Raises:
+        OSError: when it cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:  # folded meanwhile
+        return 0, 0
+    # The last may still be being written.
+    data = data[: data.rfind(b"\n") + 1]
+    lines = _line_count(data)
+    return lines - sum(1 for _ in _decode_lines(data)), lines
+
+
+def _line_count(data: bytes) -> int:
+    return sum(1 for line in data.splitlines() if line)
 
 
 def _decode_lines(data: bytes) -> Iterator[Event]:

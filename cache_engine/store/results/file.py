@@ -5,7 +5,10 @@ where both are there, for a writer was killed in between or another tool wrote o
 
 Adding a result appends a line to a log, whatever there is already. Folding puts a log's lines into the snapshot.
 Appending takes the lock shared, folding exclusively, so no line is written to a log that is being folded. The entries
-themselves are opaque here, and stay undecoded until they are asked for.
+themselves are opaque here, and stay undecoded until they are asked for. No file stays open between two calls.
+
+Reading changes nothing. Of a damaged snapshot it gives what is sound; the next to write copies the file to quarantine
+and goes on with that.
 """
 
 from __future__ import annotations
@@ -20,10 +23,11 @@ from pathlib import Path
 import msgspec
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.store.files import read_file
+from cache_engine.store.files import copy_to_quarantine, read_file
 from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
 from cache_engine.store.lock import file_lock
 from cache_engine.store.publish import publish_file
+from cache_engine.store.results.checking import DamagedEntries, damaged_files
 from cache_engine.store.results.interchange import (
     FORMAT,
     LARGEST_BYTES,
@@ -36,9 +40,11 @@ from cache_engine.store.results.interchange import (
     empty_snapshot,
 )
 from cache_engine.store.results.log import NewResult, ResultLogs, Usage, log_lines
+from cache_engine.store.results.salvage import Judge, decompressed_part, salvage
 
 __all__ = [
     "FORMAT",
+    "Judge",
     "NewResult",
     "ReadSoFar",
     "ResultFile",
@@ -70,21 +76,29 @@ class ResultFile:
     """The results of one accelerator. Used by one thread at a time, and by any number of processes."""
 
     def __init__(
-        self, layout: StoreLayout, new: Snapshot, *, durable: bool, lock_timeout_s: float, compressed: bool = False
+        self,
+        layout: StoreLayout,
+        new: Snapshot,
+        judge: Judge,
+        *,
+        durable: bool,
+        lock_timeout_s: float,
+        compressed: bool = False,
     ) -> None:
         """Opens nothing yet.
 
         Args:
             new: the snapshot to begin with where there is none; it names the accelerator.
+            judge: says which entries of a damaged snapshot are sound.
             compressed: whether snapshots are written compressed.
         """
         self._layout, self._fingerprint = layout, new.arch_fingerprint
         self._forms = [layout.results_file(self._fingerprint), layout.compressed_results_file(self._fingerprint)]
         self._target, self._other = reversed(self._forms) if compressed else self._forms
         self._logs = ResultLogs(layout, new.arch_fingerprint)
-        self._new = new
+        self._new, self._judge = new, judge
         self._durable, self._lock_timeout_s = durable, lock_timeout_s
-        self._descriptor: int | None = None
+        self._newest: int | None = None
         self._snapshot_state: tuple[tuple[int, int, int], ...] = ()
         self._read: dict[int, int] = {}
         self.snapshot = new
@@ -92,7 +106,7 @@ class ResultFile:
     def load(self) -> Snapshot:
         """The results with all that the logs add, kept in ``snapshot``. Read again only when they changed.
 
-        A snapshot that is damaged is set aside and reported; what the logs have still counts.
+        Of a snapshot that is damaged, this is what is sound, and what the logs have; a warning says so.
 
         Raises:
             UnknownResults: when they are of another format version.
@@ -100,23 +114,19 @@ class ResultFile:
         """
         if self._disk_state() == (self._snapshot_state, self._read):
             return self.snapshot
-        damage = None
         with ExitStack() as locked:
             with suppress(OSError):  # a store that may only be read has no lock to take, and nobody who writes
                 locked.enter_context(self._lock(shared=True))
             snapshot_state, _ = self._disk_state()
             if snapshot_state != self._snapshot_state:
-                try:
-                    self.snapshot = self._read_snapshot()
-                except CorruptEntry as error:
-                    damage, self.snapshot = error, self._empty()
+                self.snapshot, damage = self._read_snapshot()
+                for path, error in damage.items():
+                    _log.warning(
+                        "%s; %d sound results of it still count; gemm-cache verify --repair mends %s",
+                        error, len(self.snapshot.cache_entries), path.name,
+                    )  # fmt: skip
                 self._snapshot_state, self._read = snapshot_state, {}
             self._replay(self.snapshot, self._read)
-        if damage is not None:
-            try:
-                self._set_aside(damage)
-            except OSError as error:
-                _log.warning("%s; it could not be set aside: %s", damage, error.strerror)
         return self.snapshot
 
     @property
@@ -145,14 +155,9 @@ class ResultFile:
         data = log_lines(results, usage)
         while True:
             with self._lock(shared=True):
-                if self._is_open():
-                    assert self._descriptor is not None  # noqa: S101 (for the type checker)
-                    if os.write(self._descriptor, data) != len(data):
-                        raise OSError("the log took only a part; the disk may be full")
-                    if self._durable:
-                        os.fsync(self._descriptor)
-                    size = os.fstat(self._descriptor).st_size
-                    break
+                size = self._append(data)
+            if size is not None:
+                break
             self._begin()
         if size > _FOLD_BYTES and size > self._snapshot_bytes():
             self.fold()
@@ -163,12 +168,13 @@ class ResultFile:
         Args:
             keep: may change the snapshot before it is written, such as taking entries out.
 
+        A snapshot that is damaged goes to quarantine first.
+
         Raises:
-            as ``append``; a snapshot that is damaged is set aside first.
+            as ``append``.
         """
-        self.load()
         with self._lock(shared=False):
-            snapshot = self._read_snapshot()
+            snapshot, damage = self._read_snapshot()
             read: dict[int, int] = {}
             self._replay(snapshot, read)
             keep(snapshot)
@@ -177,41 +183,66 @@ class ResultFile:
             snapshot.statistics.total_entries = len(snapshot.cache_entries)
             # The next log first: whoever finds no log would begin at the start.
             self._logs.make(snapshot.generation, durable=self._durable)
-            self._write(snapshot)
+            self._write(snapshot, damage)
             for generation in generations:
                 self._logs.path(generation).unlink(missing_ok=True)
             self.snapshot = snapshot
             self._snapshot_state, self._read = self._disk_state()
 
+    def mend(self) -> None:
+        """Copies every damaged file to quarantine, and folds what is sound into a new snapshot.
+
+        Raises:
+            as ``append``.
+        """
+        with self._lock(shared=False):
+            forms = set(self._forms)
+            for path, damage in damaged_files(self._layout, self._fingerprint, self._judge):
+                if isinstance(damage, UnknownResults):
+                    raise damage
+                # Folding does so with a snapshot that cannot be read as a whole.
+                if path not in forms or isinstance(damage, DamagedEntries):
+                    copy_to_quarantine(self._layout, path, durable=self._durable)
+        self.fold(self._drop_damaged)
+
+    def _drop_damaged(self, snapshot: Snapshot) -> None:
+        entries, snapshot.cache_entries = snapshot.cache_entries, {}
+        for name, raw in entries.items():
+            key = self._judge(name, raw)
+            if key:
+                snapshot.cache_entries.setdefault(key, raw)
+
     def fold_if_long(self) -> None:
-        """Puts the logs into the snapshot if they are long beside it: to be called when there is time."""
-        if self._descriptor is not None:
+        """Puts the logs into the snapshot if they are long compared with it: to be called when there is time."""
+        if self._newest is not None:
             logs = sum(self._logs.sizes().values())
             if logs > _FOLD_BYTES // 16 and logs > self._snapshot_bytes() // 4:
                 self.fold()
 
-    def close(self) -> None:
-        """Lets the log go."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            with suppress(OSError):
-                os.close(descriptor)
-
     # ---- Reading ----
 
-    def _read_snapshot(self) -> Snapshot:
-        found = [snapshot for path in self._forms if (snapshot := self._read_form(path)) is not None]
+    def _read_snapshot(self) -> tuple[Snapshot, dict[Path, CorruptEntry]]:
+        """What the snapshots have, and which of them are damaged."""
+        found: list[Snapshot] = []
+        damage: dict[Path, CorruptEntry] = {}
+        for path in self._forms:
+            data = b""
+            try:
+                data = read_file(path, LARGEST_BYTES, _size(path) + 1) or b""
+                if data or path.exists():
+                    found.append(decode_snapshot(decompress(data), self._fingerprint))
+            except CorruptEntry as error:
+                damage[path] = error
+                with suppress(CorruptEntry):
+                    text = decompressed_part(data) if path.suffix == ".zst" else data
+                    found.append(salvage(text, self._empty(), self._judge))
         if not found:
-            return self._empty()
+            return self._empty(), damage
         newest, *older = sorted(found, key=lambda snapshot: snapshot.generation, reverse=True)
         for other in older:
             newest.cache_entries = other.cache_entries | newest.cache_entries
             newest.usage = other.usage | newest.usage
-        return newest
-
-    def _read_form(self, path: Path) -> Snapshot | None:
-        data = read_file(path, LARGEST_BYTES, _size(path) + 1)
-        return None if data is None else decode_snapshot(decompress(data), self._fingerprint)
+        return newest, damage
 
     def _empty(self) -> Snapshot:
         statistics = Statistics(created_at=time.time())
@@ -234,26 +265,41 @@ class ResultFile:
     def _lock(self, *, shared: bool) -> AbstractContextManager[None]:
         return file_lock(self._layout.results_lock(self._fingerprint), self._lock_timeout_s, shared=shared)
 
-    def _is_open(self) -> bool:
-        """Whether a log is open that was not folded meanwhile."""
-        return self._descriptor is not None and os.fstat(self._descriptor).st_nlink > 0
+    def _append(self, data: bytes) -> int | None:
+        """Writes to the newest log and returns its size; ``None`` when there is none that this object knows."""
+        newest = self._newest
+        # Folding makes the next log first, and may be killed before it deletes this one, which then nobody reads.
+        if newest is None or self._logs.path(newest + 1).exists():
+            return None
+        try:
+            descriptor = os.open(self._logs.path(newest), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None
+        try:
+            if os.write(descriptor, data) != len(data):
+                raise OSError("the log took only a part; the disk may be full")
+            if self._durable:
+                os.fsync(descriptor)
+            return os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
 
     def _begin(self) -> None:
-        """Opens the newest log; where there is none, the first, after a snapshot that names the accelerator."""
-        self.close()
-        self.load()  # sets a damaged snapshot aside, and refuses to add to an unknown one
+        """Finds the newest log; where there is none, makes the first, after a snapshot that names the accelerator."""
         with self._lock(shared=False):
-            snapshot = self._read_snapshot()
-            if not any(path.exists() for path in self._forms):
-                self._write(snapshot)
+            snapshot, damage = self._read_snapshot()
+            if damage or not any(path.exists() for path in self._forms):
+                self._write(snapshot, damage)
             generations = self._logs.generations()
             newest = max([snapshot.generation, *generations])
             if newest not in generations:
                 self._logs.make(newest, durable=self._durable)
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._descriptor = os.open(self._logs.path(newest), flags)
+            self._newest = newest
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _write(self, snapshot: Snapshot, damage: Iterable[Path]) -> None:
+        for path in damage:
+            copied = copy_to_quarantine(self._layout, path, durable=self._durable)
+            _log.warning("%s is damaged; it is in quarantine as %s, and what is sound goes on", path.name, copied)
         snapshot.version, snapshot.cache_format_version = self._new.version, FORMAT
         # Whoever wrote it before may have known the accelerator by its fingerprint alone.
         snapshot.architecture = snapshot.architecture or self._new.architecture
@@ -261,18 +307,6 @@ class ResultFile:
         is_plain = self._target.suffix == ".json"
         publish_file(self._layout.temp, str(self._target), data if is_plain else compress(data), durable=self._durable)
         self._other.unlink(missing_ok=True)
-
-    def _set_aside(self, damage: CorruptEntry) -> None:
-        """Moves a damaged snapshot to quarantine, unless another process did or replaced it."""
-        with self._lock(shared=False):
-            for path in self._forms:
-                try:
-                    self._read_form(path)
-                except CorruptEntry:
-                    stem, _, suffix = path.name.partition(".")
-                    aside = self._layout.quarantine / f"{stem}-{time.time_ns():x}.{suffix}"
-                    path.rename(aside)
-                    _log.warning("%s; it is set aside as %s, and what was added since is kept", damage, aside)
 
 
 def _size(path: Path) -> int:
@@ -290,7 +324,7 @@ def _identity(path: Path) -> tuple[int, int, int]:
 
 def stored_fingerprints(layout: StoreLayout) -> list[str]:
     """Fingerprints of all accelerators that a store has results of."""
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         found = (fingerprint_of_results_name(name) for name in os.listdir(layout.evaluations))
         return sorted({name[0] for name in found if name is not None})
     return []

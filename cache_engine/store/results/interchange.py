@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from cache_engine.errors import CorruptEntry, StoreError
+from cache_engine.model.artifact import MOST_COUNT, Count, Seconds
 
 FORMAT = "1.0"
 """Of the snapshot. Another first number is another format, which is left alone."""
@@ -17,19 +18,33 @@ LARGEST_BYTES = 2**31
 """Of such a file; whatever claims more is damaged."""
 
 
+# Bounds on what a file may say: everything that is read must fit wherever it goes.
+MOST_HOURS = 1e9
+_Hours = Annotated[float, msgspec.Meta(ge=0, le=MOST_HOURS)]
+_Generation = Annotated[int, msgspec.Meta(ge=0, le=10**17)]
+_Text = Annotated[str, msgspec.Meta(max_length=100)]
+
+
 class Statistics(msgspec.Struct):
     """What has become of an accelerator's results; times in seconds since 1970.
 
     ``corrupt_lines`` are lines of logs that were damaged and skipped.
     """
 
-    total_entries: int = 0
-    created_at: float = 0.0
-    last_updated: float = 0.0
-    cache_hits: int = 0
-    cache_misses: int = 0
-    total_search_time_hours: float = 0.0
-    corrupt_lines: int = 0
+    total_entries: Count = 0
+    created_at: Seconds = 0.0
+    last_updated: Seconds = 0.0
+    cache_hits: Count = 0
+    cache_misses: Count = 0
+    total_search_time_hours: _Hours = 0.0
+    corrupt_lines: Count = 0
+
+    def count(self, hits: int = 0, misses: int = 0, corrupt_lines: int = 0, hours: float = 0.0) -> None:
+        """Adds to the sums. They end at their bounds, as beyond them no reader would accept the file."""
+        self.cache_hits = min(MOST_COUNT, self.cache_hits + hits)
+        self.cache_misses = min(MOST_COUNT, self.cache_misses + misses)
+        self.corrupt_lines = min(MOST_COUNT, self.corrupt_lines + corrupt_lines)
+        self.total_search_time_hours = min(MOST_HOURS, self.total_search_time_hours + hours)
 
 
 class Snapshot(msgspec.Struct):
@@ -47,15 +62,21 @@ class Snapshot(msgspec.Struct):
         generation: logs with lower numbers are in it. Tools that know of no logs leave it out, and then none is.
     """
 
-    version: str
+    version: _Text
     cache_format_version: str
     arch_fingerprint: str
     architecture: dict[str, Any]
     cache_entries: dict[str, msgspec.Raw]
     statistics: Statistics
-    evaluator: str = "core-grid"
-    usage: dict[str, float] = {}
-    generation: int = 0
+    evaluator: _Text = "core-grid"
+    usage: dict[str, Seconds] = {}
+    generation: _Generation = 0
+
+    @property
+    def chip(self) -> str:
+        """The accelerator's name; empty where the file has none that can be shown."""
+        name = self.architecture.get("name")
+        return name if isinstance(name, str) and len(name) <= 100 and name.isprintable() else ""
 
 
 class UnknownResults(StoreError):
@@ -63,6 +84,8 @@ class UnknownResults(StoreError):
 
 
 _decode_snapshot = msgspec.json.Decoder(Snapshot).decode
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for bytes that are not what they should be; the last for brackets nested too deep."""
 
 
 def empty_snapshot(version: str, evaluator: str, fingerprint: str, architecture: Mapping[str, Any]) -> Snapshot:
@@ -79,8 +102,8 @@ def decode_snapshot(data: bytes, fingerprint: str = "") -> Snapshot:
     """
     try:
         snapshot = _decode_snapshot(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE as error:
+        with suppress(*UNREADABLE):
             fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
             version = fields.get("cache_format_version")
             if version is not None:

@@ -8,15 +8,17 @@ generation are in it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
+from cache_engine.model.artifact import Count, Ms, Seconds
+from cache_engine.store.files import read_file
 from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
 from cache_engine.store.publish import sync_folder
-from cache_engine.store.results.interchange import Snapshot
+from cache_engine.store.results.interchange import UNREADABLE, Snapshot
 
 _USAGE = b"~"
 
@@ -33,12 +35,24 @@ class NewResult(msgspec.Struct):
 class Usage(msgspec.Struct):
     """Lookups to be counted: keys that were hit, with how often, and how many were missed."""
 
-    at: float
-    hits: dict[str, int] = {}
-    misses: int = 0
+    at: Seconds
+    hits: dict[str, Count] = {}
+    misses: Count = 0
 
 
 _decode_usage = msgspec.json.Decoder(Usage).decode
+_decode_at = msgspec.json.Decoder(Seconds).decode
+_decode_ms = msgspec.json.Decoder(Ms).decode
+
+
+class Line(msgspec.Struct):
+    """A sound line of a log: an entry with its key, when and in which time it was made; or usage."""
+
+    key: str = ""
+    at: float = 0.0
+    search_ms: float = 0.0
+    entry: bytes = b""
+    usage: Usage | None = None
 
 
 class ResultLogs:
@@ -92,14 +106,35 @@ class ResultLogs:
             # A line without its end may still be being written.
             whole = data.rfind(b"\n") + 1
             read[generation] = position + whole
-            damaged += sum(not _take(snapshot, line) for line in data[:whole].split(b"\n") if line)
+            for line in read_lines(data[:whole]):
+                damaged += line is None
+                if line is not None:
+                    _add(snapshot, line)
         snapshot.statistics.total_entries = len(snapshot.cache_entries)
-        snapshot.statistics.corrupt_lines += damaged
+        snapshot.statistics.count(corrupt_lines=damaged)
         return damaged
+
+    def lines(self, generation: int) -> list[Line | None]:
+        """All whole lines of a log; ``None`` for each that is damaged.
+
+        Raises:
+            CorruptEntry: when it is no regular file.
+            OSError: when it cannot be read.
+        """
+        data = read_file(self.path(generation), 2**40) or b""
+        return list(read_lines(data[: data.rfind(b"\n") + 1]))
 
 
 def log_lines(results: Iterable[NewResult], usage: Usage | None) -> bytes:
-    """What is added to a log for results and usage."""
+    """What is added to a log for results and usage.
+
+    Raises:
+        ValueError: when a result would not be read back: its key has white space, or its text line breaks.
+    """
+    results = list(results)
+    for new in results:
+        if not new.key or new.key.split() != [new.key] or b"\n" in new.entry:
+            raise ValueError(f"the result {new.key[:80]!r} cannot be one line of a log")
     lines = [_line(b"%b %r %r %b" % (new.key.encode(), new.at, new.search_ms, bytes(new.entry))) for new in results]
     if usage is not None:
         lines.append(_line(_USAGE + b" " + msgspec.json.encode(usage)))
@@ -110,24 +145,37 @@ def _line(text: bytes) -> bytes:
     return b"\n" + xxh3_64_hexdigest(text).encode() + b" " + text + b"\n"
 
 
-def _take(snapshot: Snapshot, line: bytes) -> bool:
-    """Puts one line of a log into a snapshot; whether the line was sound."""
-    text = line[17:]
-    if xxh3_64_hexdigest(text) != line[:16].decode("ascii", "replace"):
-        return False
-    statistics = snapshot.statistics
-    if text.startswith(_USAGE + b" "):
-        usage = _decode_usage(text[2:])
-        statistics.cache_hits += sum(usage.hits.values())
-        statistics.cache_misses += usage.misses
+def read_lines(data: bytes) -> Iterator[Line | None]:
+    """The lines of a log; ``None`` for each that is damaged."""
+    for line in data.split(b"\n"):
+        if line:
+            text = line[17:]
+            is_whole = xxh3_64_hexdigest(text) == line[:16].decode("ascii", "replace")
+            yield _decode_line(text) if is_whole else None
+
+
+def _decode_line(text: bytes) -> Line | None:
+    # A checksum says that a line is what was written, not that it could be right.
+    try:
+        if text.startswith(_USAGE + b" "):
+            return Line(usage=_decode_usage(text[2:]))
+        key, at, search_ms, entry = text.split(b" ", 3)
+        return Line(key.decode(), _decode_at(at), _decode_ms(search_ms), entry)
+    except (*UNREADABLE, ValueError):
+        return None
+
+
+def _add(snapshot: Snapshot, line: Line) -> None:
+    """Puts one line of a log into a snapshot."""
+    statistics, usage = snapshot.statistics, line.usage
+    if usage is not None:
+        statistics.count(hits=sum(usage.hits.values()), misses=usage.misses)
         for used in usage.hits:
             snapshot.usage[used] = max(usage.at, snapshot.usage.get(used, 0.0))
-        return True
-    key, at, search_ms, entry = text.split(b" ", 3)
-    snapshot.cache_entries[key.decode()] = msgspec.Raw(entry)
-    statistics.last_updated = max(statistics.last_updated, float(at))
-    statistics.total_search_time_hours += float(search_ms) / 3_600_000
-    return True
+        return
+    snapshot.cache_entries[line.key] = msgspec.Raw(line.entry)
+    statistics.last_updated = max(statistics.last_updated, line.at)
+    statistics.count(hours=line.search_ms / 3_600_000)
 
 
 def _read_from(path: Path, position: int) -> bytes:

@@ -1,0 +1,89 @@
+"""A job as its file says it: what was asked for, how far it has come, and what became of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from cache_engine.errors import CorruptEntry
+
+RUNNING, DONE, FAILED, DIED, CANCELED = "running", "done", "failed", "died", "canceled"
+
+MOST_BYTES = 8 * 2**20
+"""Of a job's file."""
+
+# A file may say anything. What would be no time, no count or no state makes it one that cannot be read.
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+
+
+class JobStage(msgspec.Struct):
+    """A stage of a job; ``ms`` is ``None`` while it is under way."""
+
+    name: str
+    ms: Annotated[float, msgspec.Meta(ge=0, le=1e12)] | None = None
+
+
+class JobProgress(msgspec.Struct):
+    """How many kernels of a table are done, and what became of them."""
+
+    total: _Count = 0
+    compiled: _Count = 0
+    found: _Count = 0
+    failed: _Count = 0
+
+    @property
+    def done(self) -> int:
+        """How many are done, one way or the other."""
+        return self.compiled + self.found + self.failed
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """A job's state.
+
+    Attributes:
+        command: the arguments after ``gemm-cache``.
+        state: running, done, failed, canceled, or died (ended without saying so).
+        pid: the process at work, and
+        process_start: when it started, as the system counts; a number may be given to another process later.
+        started_at, ended_at: seconds since 1970.
+        progress: of a job that gets many kernels.
+        result: the command's JSON document, as text.
+        error: what went wrong, for people, and
+        level: how far it reaches (``errors.Level``).
+        told: what else is known about that, such as a compiler's log, by name.
+        cancel_asked: whether it has been asked to end. Not in the file.
+    """
+
+    id: str
+    command: list[str]
+    state: Annotated[str, msgspec.Meta(pattern=f"^({RUNNING}|{DONE}|{FAILED}|{DIED}|{CANCELED})$")] = RUNNING
+    pid: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+    process_start: str = ""
+    started_at: _Seconds = 0.0
+    ended_at: _Seconds = 0.0
+    stages: list[JobStage] = msgspec.field(default_factory=list)
+    progress: JobProgress | None = None
+    result: str = ""
+    error: str = ""
+    level: str = ""
+    told: dict[str, str] = msgspec.field(default_factory=dict)
+    cancel_asked: bool = False
+
+
+_decode = msgspec.json.Decoder(Job).decode
+
+
+def decode_job(data: bytes) -> Job:
+    """The job in a file.
+
+    Raises:
+        CorruptEntry: when it is none.
+    """
+    if len(data) > MOST_BYTES:
+        raise CorruptEntry("it is larger than any job's")
+    try:
+        return _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptEntry(str(error)) from error

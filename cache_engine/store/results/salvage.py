@@ -1,0 +1,95 @@
+"""What is sound in a damaged results file.
+
+A file that is still JSON loses only the fields that cannot be right. In one that is not, each entry stands for itself:
+it is sound when its own checksum says so. Nothing here trusts what has no checksum in a file that lost its form.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from cache_engine.errors import Misplaced
+from cache_engine.store.results.interchange import LARGEST_BYTES, UNREADABLE, Snapshot
+
+Judge = Callable[[str, bytes | msgspec.Raw], str]
+"""Gives the key that a sound entry belongs under, from its name and its bytes; empty for one that is not sound."""
+
+# Entries start so, those of the evaluator and timings; none is nearly as long as the second.
+_ENTRY = re.compile(rb'"([^"\\]{1,300})"\s*:\s*(?=\{\s*"(?:shape|checksum)"\s*:)')
+_LONGEST_ENTRY = 2**16
+_CHECKSUM = re.compile(rb'"checksum"\s*:\s*"[^"]')
+_FINGERPRINT = re.compile(rb'"arch_fingerprint"\s*:\s*"([0-9a-f]{32})"')
+# Of a frame; a forged one may give thousands of times as much for each.
+_CHUNK = 2**12
+
+_find_end = json.JSONDecoder().raw_decode
+
+
+def salvage(data: bytes, new: Snapshot, judge: Judge) -> Snapshot:
+    """All that is sound in a file that ``decode_snapshot`` refuses as damaged, put into a copy of ``new``.
+
+    Raises:
+        Misplaced: when the file does not say that it is the one of ``new``; its entries may then be another's.
+    """
+    snapshot = msgspec.structs.replace(new, cache_entries={}, usage={})
+    named = {match[1].decode() for match in _FINGERPRINT.finditer(data)}
+    if named != {new.arch_fingerprint}:
+        raise Misplaced(f"it does not name {new.arch_fingerprint} as whose results it holds")
+    fields = _fields(data)
+    for field in msgspec.structs.fields(Snapshot):
+        if field.name in fields and field.name not in ("arch_fingerprint", "cache_format_version"):
+            with suppress(*UNREADABLE):
+                setattr(snapshot, field.name, msgspec.json.decode(fields[field.name], type=field.type))
+    if "cache_entries" not in fields:
+        snapshot.cache_entries = _entries(data, judge)
+    return snapshot
+
+
+def _fields(data: bytes) -> dict[str, msgspec.Raw]:
+    """The parts of a file that is JSON; of any other its accelerator, if that can be read."""
+    with suppress(*UNREADABLE):
+        return msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    found = re.search(rb'"architecture"\s*:\s*(?=\{)', data)
+    architecture = b"" if found is None else _object_at(data, found.end())
+    return {"architecture": msgspec.Raw(architecture)} if architecture else {}
+
+
+def _entries(data: bytes, judge: Judge) -> dict[str, msgspec.Raw]:
+    found = {}
+    for match in _ENTRY.finditer(data):
+        raw = msgspec.Raw(_object_at(data, match.end()))
+        key = judge(match[1].decode("utf-8", "replace"), raw) if _CHECKSUM.search(raw) else ""
+        if key:
+            found[key] = raw
+    return found
+
+
+def _object_at(data: bytes, start: int) -> bytes:
+    """The bytes of the JSON object that starts there; none when it is cut short or too long for any here."""
+    # One character for each byte, so that places in the text are places in the data.
+    text = data[start : start + _LONGEST_ENTRY].decode("latin-1")
+    with suppress(ValueError, RecursionError):
+        _, end = _find_end(text)
+        return data[start : start + end]
+    return b""
+
+
+def decompressed_part(data: bytes) -> bytes:
+    """What a damaged zstd frame gives before its damage."""
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor().decompressobj()
+    parts: list[bytes] = []
+    size = 0
+    with suppress(zstandard.ZstdError):
+        for start in range(0, len(data), _CHUNK):
+            parts.append(decompressor.decompress(data[start : start + _CHUNK]))
+            size += len(parts[-1])
+            if size > LARGEST_BYTES:
+                break
+    return b"".join(parts)

@@ -1,0 +1,172 @@
+"""Checks of all files of a store that are no part of an entry: the journal, results, jobs, locks and single files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from cache_engine.errors import CorruptEntry, LockTimeout
+from cache_engine.evaluations import Evaluations
+from cache_engine.evaluations.entry import judge
+from cache_engine.model.job import MOST_BYTES, decode_job
+from cache_engine.store.files import copy_to_quarantine, read_file
+from cache_engine.store.journal import (
+    SNAPSHOT,
+    UnknownSnapshot,
+    damaged_lines,
+    fold,
+    load_snapshot,
+)
+from cache_engine.store.layout import (
+    StoreLayout,
+    fingerprint_of_results_name,
+    is_journal_name,
+    is_lock_name,
+    job_of_name,
+)
+from cache_engine.store.lock import file_lock
+from cache_engine.store.results.checking import damaged_files
+from cache_engine.store.results.file import UnknownResults, stored_fingerprints
+from cache_engine.store.timings import Timings, judge_of
+from cache_engine.upkeep.findings import RESULT_KINDS, Finding, Kind, finding_at, names_in
+
+_LOCK_TIMEOUT_S = 30.0
+
+
+def check_side_files(layout: StoreLayout, owner: int | None) -> Iterator[Finding]:
+    """What is wrong with all files but entries and temporaries. Changes nothing.
+
+    Args:
+        owner: the user that files must belong to; ``None`` where that does not matter.
+    """
+    own = {path.name for path in (*layout.folders, layout.timings, *layout.single_files)}
+    for name in sorted(set(names_in(layout.root)) - own):
+        yield finding_at(layout, Kind.UNKNOWN_FILE, layout.root / name, "", "no store has a file of this name")
+    for path in layout.single_files:
+        yield from _regular(layout, path, None)
+    for path in (*layout.folders, layout.timings):
+        if os.path.lexists(path) and not path.is_dir():
+            yield finding_at(layout, Kind.MISNAMED, path, "", "it is no folder")
+    for folder, is_named in (
+        (layout.locks, is_lock_name),
+        (layout.journal, is_journal_name),
+        (layout.jobs, job_of_name),
+        (layout.evaluations, fingerprint_of_results_name),
+        (layout.timings, fingerprint_of_results_name),
+    ):
+        for name in sorted(names_in(folder)):
+            if is_named(name):
+                yield from _check_file(layout, folder / name, owner)
+            else:
+                cause = f"nothing in {folder.name} has such a name"
+                yield finding_at(layout, Kind.MISNAMED, folder / name, "", cause)
+    for kind in (Kind.CORRUPT_EVALUATIONS, Kind.CORRUPT_TIMINGS):
+        yield from check_results(layout, kind)
+
+
+def _check_file(layout: StoreLayout, path: Path, owner: int | None) -> Iterator[Finding]:
+    irregular = list(_regular(layout, path, owner))
+    if path.parent in (layout.evaluations, layout.timings):
+        # What is wrong with their content, ``check_results`` says.
+        irregular = [finding for finding in irregular if finding.kind is Kind.FOREIGN_FILE]
+    yield from irregular
+    if not irregular and path.parent == layout.journal:
+        yield from check_journal_file(layout, path)
+    elif not irregular and path.parent == layout.jobs:
+        yield from _check_job(layout, path)
+
+
+def _regular(layout: StoreLayout, path: Path, owner: int | None) -> Iterator[Finding]:
+    """A finding where a file is none, or is someone else's."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(status.st_mode):
+        yield finding_at(layout, Kind.MISNAMED, path, "", "it is no regular file")
+    elif owner is not None and status.st_uid != owner:
+        cause = f"it belongs to user {status.st_uid}, the store to {owner}"
+        yield finding_at(layout, Kind.FOREIGN_FILE, path, "", cause)
+
+
+def check_journal_file(layout: StoreLayout, path: Path) -> Iterator[Finding]:
+    """Checks the sums of the journal, or the lines of one of its files."""
+    found = partial(finding_at, layout, path=path, key="")
+    try:
+        if path.name == SNAPSHOT:
+            load_snapshot(layout.journal)
+            return
+        damaged, lines = damaged_lines(path)
+        if damaged:
+            yield found(Kind.CORRUPT_JOURNAL, cause=f"{damaged:,} of {lines:,} lines are damaged")
+    except UnknownSnapshot as error:
+        yield found(Kind.UNKNOWN_FORMAT, cause=str(error))
+    except (ValueError, RecursionError) as error:
+        yield found(Kind.CORRUPT_SNAPSHOT, cause=str(error))
+    except OSError as error:
+        yield found(Kind.UNREADABLE, cause=str(error.strerror))
+
+
+def _check_job(layout: StoreLayout, path: Path) -> Iterator[Finding]:
+    if path.suffix != ".json":
+        return
+    found = partial(finding_at, layout, path=path, key="")
+    try:
+        data = read_file(path, MOST_BYTES + 1)
+        if data is not None:
+            decode_job(data)
+    except CorruptEntry as error:
+        yield found(Kind.CORRUPT_JOB, cause=str(error))
+    except OSError as error:
+        yield found(Kind.UNREADABLE, cause=str(error.strerror))
+
+
+def check_results(layout: StoreLayout, kind: Kind) -> Iterator[Finding]:
+    """Checks the evaluator's results of every accelerator, or the timings of every device."""
+    there = layout.for_timings() if kind is Kind.CORRUPT_TIMINGS else layout
+    for fingerprint in stored_fingerprints(there):
+        judging = judge_of(fingerprint) if kind is Kind.CORRUPT_TIMINGS else judge
+        first = there.results_file(fingerprint)
+        try:
+            with file_lock(there.results_lock(fingerprint), _LOCK_TIMEOUT_S, shared=True):
+                damaged = list(damaged_files(there, fingerprint, judging))
+        except (LockTimeout, OSError) as error:
+            yield finding_at(layout, Kind.UNREADABLE, first, "", str(error))
+            continue
+        for path, damage in damaged:
+            match damage:
+                case UnknownResults():
+                    yield finding_at(layout, Kind.UNKNOWN_FORMAT, path, "", str(damage))
+                case OSError():
+                    yield finding_at(layout, Kind.UNREADABLE, path, "", str(damage.strerror))
+                case _:
+                    yield finding_at(layout, kind, path, "", str(damage))
+
+
+def mend_journal(layout: StoreLayout, path: Path) -> bool:
+    """Copies a journal file to quarantine and folds its sound lines; whether that could be done.
+
+    A file that a process is writing cannot be folded. To be called under the maintenance lock.
+    """
+    copy_to_quarantine(layout, path, durable=True)
+    fold(layout.journal, layout.temp, lambda _: True)
+    return not list(check_journal_file(layout, path))
+
+
+def results_of(finding: Finding) -> str:
+    """The fingerprint of the accelerator, or device, whose results a finding is about; empty for other findings."""
+    named = fingerprint_of_results_name(os.path.basename(finding.path)) if finding.kind in RESULT_KINDS else None
+    return "" if named is None else named[0]
+
+
+def mend_results(layout: StoreLayout, finding: Finding) -> None:
+    """Goes on with what is sound of the results that a finding is about.
+
+    Raises:
+        UnknownResults, LockTimeout, OSError: when they cannot be read or written.
+    """
+    kept = Timings(layout) if finding.kind is Kind.CORRUPT_TIMINGS else Evaluations(layout)
+    kept.mend(results_of(finding))
