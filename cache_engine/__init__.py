@@ -33,7 +33,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``assets`` · ``units`` -- files that travel with the package; numbers as people read them
 - ``model`` -- values: problem, config, architecture, key, artifact, record, measurement, event
 - ``config`` -- settings and environment variables
-- ``errors`` · ``process`` · ``_version`` -- everything that is raised; forks and the end of a process; the version
+- ``errors`` · ``process`` · ``_version`` -- everything that is raised; forks, signals, the end of a process; version
 """
 
 from typing import TYPE_CHECKING, Any

@@ -74,7 +74,7 @@ class Settings:
     compress_results: bool = _setting(False, "Compress the evaluator's results on disk.")
     durability: str = _setting("durable", "durable: fsync before publish; fast: no fsync.")
     lock_timeout_s: float = _setting(60.0, "Seconds to wait for another process that compiles the same kernel.")
-    journal_flush_s: float = _setting(5.0, "Seconds between writes of usage counts to the journal.")
+    journal_flush_s: float = _setting(5.0, "Least number of seconds between writes of usage counts to the journal.")
     compiler_flags: tuple[str, ...] = _setting((), "Extra compiler flags, space-separated (part of the key).")
     fast_math: bool = _setting(False, "Compile with --use_fast_math.")
     default_arch: str = _setting("sm_90", "Default target when there is no local GPU.")

@@ -1,17 +1,24 @@
-"""What must happen when a process forks, and when it ends.
+"""What must happen when a process forks, closes its files, is interrupted by a signal, and ends.
 
 A forked child inherits locks that other threads of its parent held, and no thread will ever release them; an object
 with such a lock registers here, and is asked in the child to renew it. A worker of ``multiprocessing`` ends without
 running what ``atexit`` was given, so what must run at the end is given to both.
+
+A signal handler runs in the main thread between any two of its instructions, also while that thread holds a lock. A
+handler that then asks for the lock, or waits for a thread that asks for it, would wait for ever. So locks that a
+handler can reach are ``RLock``, and what is done under them asks ``holds`` first.
 """
 
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 
@@ -40,6 +47,15 @@ def _renew_all() -> None:
 os.register_at_fork(after_in_child=_renew_all)
 
 
+def holds(lock: threading.RLock) -> bool:
+    """Whether this thread holds the lock, so that a signal handler runs in the middle of what is done under it.
+
+    ``threading.Condition`` asks its lock the same.
+    """
+    owned = lock._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001 (nothing public says so)
+    return bool(owned)
+
+
 def run_at_end(call: Callable[[], None]) -> Callable[[], None]:
     """Has ``call`` run when this process ends; returns what takes that back."""
     atexit.register(call)
@@ -53,3 +69,71 @@ def run_at_end(call: Callable[[], None]) -> Callable[[], None]:
             finalizer.cancel()
 
     return forget
+
+
+class OwnFile:
+    """An open file that is known by its inode, as SQLite knows its own.
+
+    A program may close descriptors that are not its own, as daemons do with ``os.closerange``, and the number then
+    belongs to the next file that the program opens. So look with ``status`` before every write.
+    """
+
+    def __init__(self, descriptor: int, *, shared: bool = False) -> None:
+        """Owns an open descriptor.
+
+        Args:
+            shared: whether a forked child goes on using it. Else the child closes its copy, which ends no lock of the
+                parent's; and the parent's lock then ends with the parent, however long the child lives.
+        """
+        self.descriptor = descriptor
+        self._is_open = True
+        try:
+            self._inode = _inode(os.fstat(descriptor))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if not shared:
+            renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: the file is the parent's."""
+        self.close()
+
+    def status(self) -> os.stat_result | None:
+        """What the descriptor leads to, as long as that is the file it was opened for; else ``None``.
+
+        Raises:
+            OSError: when the disk refuses to say.
+        """
+        try:
+            status = os.fstat(self.descriptor)
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                return None
+            raise
+        return status if self._is_open and _inode(status) == self._inode else None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the descriptor leads to that file still, or may do so as far as the disk says."""
+        with suppress(OSError):
+            return self.status() is not None
+        return self._is_open
+
+    def close(self, *, check: bool = False) -> None:
+        """Closes the file, unless the program has done so; more often than once does no harm.
+
+        Args:
+            check: whether to raise what closing reports, as a network file system may report a full disk only then.
+        """
+        ours, self._is_open = self.is_ours, False
+        if ours:
+            try:
+                os.close(self.descriptor)
+            except OSError:
+                if check:
+                    raise
+
+
+def _inode(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino

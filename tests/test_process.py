@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from cache_engine.engine.cache import open_cache
 from cache_engine.store.journal import read_journal
+from cache_engine.store.lock import try_lock
+from cache_engine.store.pack import write_pack
+from cache_engine.upkeep.packs import export_pack
+from tests.helpers import fill, make_store
 
 
 def _run(code: str, *arguments: object) -> str:
     """What a program prints. Forking is done there, where no test framework's thread is in the way."""
     done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parents[1],
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -49,6 +59,91 @@ def test_a_child_forked_under_a_lock_neither_keeps_nor_ends_it(tmp_path: Path) -
     )
 
 
+def test_a_child_forked_during_a_compile_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Path) -> None:
+    """Neither the key's, nor that of a file being written, nor that of the journal's."""
+    code = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from cache_engine import GemmProblem, open_cache; from cache_engine.engine import serving as engine\n"
+        "def compiling(*_):\n"
+        "    if os.fork(): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    os.write(1, b'forked'); os.read(0, 1); os._exit(0)\n"
+        "vars(engine).update(make_artifact=compiling)\n"
+        "cache = open_cache(sys.argv[1])\n"
+        "cache.journal.event('publish')\n"
+        "from cache_engine.store.publish import _stage; staged = _stage(cache.layout.temp)\n"
+        "cache.get_or_compile(GemmProblem(64, 48, 80, dtype='fp32', arch='sm_90'))\n"
+    )
+    store = tmp_path / "store"
+    command = [sys.executable, "-c", code, str(store)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        assert parent.stdout.read(6) == b"forked"
+        assert parent.wait(20) == -signal.SIGKILL
+        layout = make_store(store).layout
+        locks = list(layout.locks.glob("key-*"))
+        assert locks
+        for path in (*locks, *layout.journal.iterdir(), *layout.temp.iterdir()):
+            with path.open("r+b") as file:
+                assert try_lock(file.fileno()), path
+        parent.stdin.write(b".")
+
+
+def test_a_program_that_is_executed_gets_no_file_of_the_store(tmp_path: Path) -> None:
+    code = (
+        "import os, subprocess, sys; from pathlib import Path\n"
+        "from cache_engine import open_cache; from cache_engine.store.lock import file_lock\n"
+        "cache = open_cache(sys.argv[1], packs=(Path(sys.argv[2]),))\n"
+        "cache.journal.event('publish')\n"
+        "def opened(): return [os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd')[:-1]]\n"
+        "with file_lock(cache.layout.maintenance_lock, 0):\n"
+        "    print(sum(sys.argv[3] in path for path in opened()), flush=True)\n"
+        "    subprocess.run(['ls', '-l', '/proc/self/fd'], close_fds=False)\n"
+    )
+    write_pack(tmp_path / "a.gemmpack", [])
+    mine, *theirs = _run(code, tmp_path / "store", tmp_path / "a.gemmpack", tmp_path).splitlines()
+    assert int(mine) == 3
+    assert theirs
+    assert str(tmp_path) not in "".join(theirs)
+
+
+def test_after_the_program_has_closed_all_descriptors_its_own_files_stay_as_they_are(tmp_path: Path) -> None:
+    """As a program does that becomes a daemon. The cache goes on, packs included."""
+    filled = make_store(tmp_path / "filled")
+    keys = fill(filled, 2)
+    export_pack(filled, tmp_path / "a.gemmpack")
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from cache_engine import open_cache; from cache_engine.store.lock import file_lock\n"
+        "from cache_engine.evaluator.hardware import PRESETS\n"
+        "from cache_engine.evaluator.problem import EvaluationProblem\n"
+        "from tests.helpers import invented_timing, publish; from cache_engine import GemmProblem\n"
+        "from cache_engine.model.kernel import KernelConfig\n"
+        "cache = open_cache(sys.argv[1], packs=(Path(sys.argv[2]),), memory_bytes=0)\n"
+        "def use(seed):\n"
+        "    print(cache.look_up(sys.argv[4 + seed]).tier)\n"
+        "    cache.get(sys.argv[4]); cache.journal.flush()\n"
+        "    publish(cache.store, seed)\n"
+        "    cache.evaluations.evaluate(EvaluationProblem(64, 64 + seed, 64), next(iter(PRESETS.values())))\n"
+        "    cache.timings.add([invented_timing(GemmProblem(64, 64, 64), KernelConfig(64, 64, 32, 2, 2, 3), 1.0)])\n"
+        "use(0)\n"
+        "with file_lock(cache.layout.mirror_lock, 0):\n"
+        "    os.closerange(3, 1000)\n"
+        "    theirs = [os.open(f'{sys.argv[3]}/{n}', os.O_RDWR | os.O_CREAT) for n in range(30)]\n"
+        "use(1)\n"
+        "cache.close(); del cache\n"
+        "print(sum(os.fstat(n).st_size for n in theirs))\n"  # all are open still, and empty
+    )
+    (tmp_path / "theirs").mkdir()
+    told = _run(code, tmp_path / "store", tmp_path / "a.gemmpack", tmp_path / "theirs", *keys)
+    assert told.split() == ["pack", "pack", "0"]
+    with open_cache(tmp_path / "store") as cache:
+        assert cache.stats().totals.hits == {"pack": 2}
+        assert len(list(cache.timings)) == 2
+        (fingerprint,) = cache.evaluations.fingerprints()
+        assert len(list(cache.evaluations.entries(fingerprint))) == 2
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -56,7 +151,7 @@ def test_a_child_forked_under_a_lock_neither_keeps_nor_ends_it(tmp_path: Path) -
         "def use(): return tier.get('0' * 64)\n",
         "from cache_engine.store.journal import Journal; journal = Journal(Path(sys.argv[1]), 9)\n"
         "lock = journal._lock\n"
-        "def use(): journal.miss('0' * 64); journal.flush()\n",
+        "def use(): journal.miss(); journal.flush()\n",
         "from cache_engine.compilers import COMPILERS; nvrtc = COMPILERS['nvrtc']; lock = nvrtc._loading\n"
         "def use(): nvrtc.load()\n",
     ],

@@ -162,6 +162,7 @@ def statistics(stats: Statistics) -> Document:
         "max_entries": stats.max_entries,
         "stored_bytes": stats.stored_bytes,
         "max_bytes": stats.max_bytes,
+        "journal_bytes": stats.journal_bytes,
         "hits": totals.hits,
         "misses": totals.misses,
         "hit_rate": stats.hit_rate,

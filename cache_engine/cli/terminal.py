@@ -146,6 +146,7 @@ def print_statistics(stats: Document) -> None:
         {
             "entries": f"{stats['entries']:,} of {stats['max_entries']:,}",
             "on disk": f"{human_bytes(stats['stored_bytes'])} of {human_bytes(stats['max_bytes'])}",
+            "journal": human_bytes(stats["journal_bytes"]),
             "hits": hits,
             "misses": f"{stats['misses']:,}",
             "hit rate": human_rate(stats["hit_rate"]),

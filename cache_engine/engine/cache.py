@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -26,7 +26,7 @@ from cache_engine.model.key import CacheKey, Components
 from cache_engine.model.outcome import Failure
 from cache_engine.store.base import Loaded
 from cache_engine.store.disk import DiskStore, open_store
-from cache_engine.store.journal import Journal, NoJournal, read_journal
+from cache_engine.store.journal import Journal, NoJournal, fold_when_long, journal_bytes, read_journal
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack
 from cache_engine.store.timings import Timings
@@ -69,7 +69,7 @@ class Cache:
         if store is not None and settings.use_timings:
             history = History(lambda: self.timings, settings.timings_of)
         self._selector = Selector(fast_math=settings.fast_math, compiler_flags=settings.compiler_flags, history=history)
-        self.journal = NoJournal() if store is None else Journal(store.layout.journal, settings.journal_flush_s)
+        self.journal = NoJournal() if store is None else _journal(store.layout, settings)
         self._serving = Serving(store, settings, self.journal)
 
     def get_or_compile(
@@ -250,7 +250,8 @@ class Cache:
         self.journal.flush()
         entries, bytes_on_disk = self.count()
         totals = read_journal(self.layout.journal).totals
-        return Statistics(entries, bytes_on_disk, self.settings.max_entries, self.settings.max_bytes, totals)
+        s, journal = self.settings, journal_bytes(self.layout.journal)
+        return Statistics(entries, bytes_on_disk, s.max_entries, s.max_bytes, journal, totals)
 
     def policy(self) -> Limits:
         """The limits that the settings set."""
@@ -352,7 +353,11 @@ class Cache:
         return upkeep.packs.import_pack(self.store, self.journal, opened, dry_run=dry_run, on_entry=on_entry, by=acting)
 
     def close(self) -> None:
-        """Writes the last usage counts and ends cleaning that is under way."""
+        """Writes the last usage counts and ends cleaning that is under way.
+
+        A signal handler may call it. What the signal interrupted in the cache is then written when that goes on, or at
+        the end of the process, and nothing is waited for that waits for it.
+        """
         if "evaluations" in self.__dict__:
             self.evaluations.close()
         if "timings" in self.__dict__:
@@ -398,6 +403,10 @@ def open_cache(
     layout = open_store(settings.directory(), trust=settings.trust_store, create=create)
     store = DiskStore(layout, durable=settings.durability == "durable", compress=settings.compression)
     return Cache(store, settings)
+
+
+def _journal(layout: StoreLayout, settings: Settings) -> Journal:
+    return Journal(layout.journal, settings.journal_flush_s, fold=partial(fold_when_long, layout))
 
 
 def _acting(by: str | None) -> str:

@@ -106,7 +106,7 @@ class Serving:
                     found = self._look_again(key, no_lock)
                 if found is not None:
                     return self._hit(selection, found, stages)
-            self._journal.miss(key, selection.problem.arch or "")
+            self._journal.miss(selection.problem.arch or "")
             if not self._settings.enable_jit:
                 raise NotCached(
                     f"no tier has {selection.name} ({key[:12]}), and compiling is switched off (enable_jit)"
@@ -202,7 +202,7 @@ class Serving:
     def close(self) -> None:
         """Ends cleaning that is under way."""
         if self._housekeeper is not None:
-            self._housekeeper.close()
+            self._housekeeper.close(wait=not self._journal.is_interrupted)
 
     def _mount_packs(self) -> Iterator[Pack]:
         """Opens the packs that the settings name. One that cannot be used is skipped."""

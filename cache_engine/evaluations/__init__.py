@@ -28,7 +28,7 @@ from cache_engine.evaluations.kept import ResultSet, adopt, fingerprint_of, is_o
 from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, Evaluation, SearchMode
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
-from cache_engine.process import renew_after_fork, run_at_end
+from cache_engine.process import holds, renew_after_fork, run_at_end
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results.file import (
     ResultFile,
@@ -216,6 +216,8 @@ class Evaluations:
 
     def close(self) -> None:
         """Writes what is left to write, folds long logs and ends the thread."""
+        if holds(self._lock):
+            return  # a signal handler in the middle of writing; what is left is written at the end of the process
         self.is_closed = True
         self._wanted.set()
         if self._saver is not None:

@@ -281,6 +281,7 @@ class Statistics:
 
     Attributes:
         entries, stored_bytes: what is on disk.
+        journal_bytes: what the journal takes, which is not in ``stored_bytes`` and has a bound of its own.
         max_entries, max_bytes: the limits in force.
         totals: sums over the store's history, across restarts.
     """
@@ -289,6 +290,7 @@ class Statistics:
     stored_bytes: int
     max_entries: int
     max_bytes: int
+    journal_bytes: int
     totals: Totals
 
     @property

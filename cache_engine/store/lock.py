@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from cache_engine.errors import LockTimeout
 from cache_engine.model.key import CacheKey
-from cache_engine.process import renew_after_fork
+from cache_engine.process import OwnFile, renew_after_fork
 
 _POLL_S = (0.001, 0.005)
 
@@ -27,24 +28,19 @@ _POLL_S = (0.001, 0.005)
 def file_lock(path: Path, timeout_s: float, *, shared: bool = False) -> Iterator[None]:
     """Holds the lock for the body of a ``with``. The file is made when missing and never deleted.
 
+    In a child that is forked in the body the lock stays the parent's, and ends with the parent.
+
     Raises:
         LockTimeout: when it was not had within ``timeout_s`` (0 asks once).
         OSError: when the lock file cannot be opened, as on a read-only file system.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    holder = os.getpid()
+    file = OwnFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     try:
-        if not try_lock(descriptor, shared=shared) and not _wait_in_line(descriptor, timeout_s, shared):
+        if not try_lock(file.descriptor, shared=shared) and not _wait_in_line(file.descriptor, timeout_s, shared):
             raise LockTimeout(f"lock {path.name} was held by another process for more than {timeout_s:g} s")
         yield
     finally:
-        # Closing is not enough: a child forked meanwhile has the file open too, and would keep the lock. In that child,
-        # in turn, unlocking would take it from its parent.
-        if os.getpid() == holder:
-            _unlock(descriptor)
-        # What the lock was for is done, and a file is closed whatever closing it says.
-        with suppress(OSError):
-            os.close(descriptor)
+        _release(file)
 
 
 class ThreadLocks:
@@ -63,12 +59,16 @@ class ThreadLocks:
         return self._locks[int(key[:2], 16) % 64]
 
 
-def _unlock(descriptor: int) -> None:
-    import portalocker
+def _release(file: OwnFile) -> None:
+    """Unlocks and closes a file, unless this is a forked child, or the program has closed it."""
+    if file.is_ours:
+        import portalocker
 
-    # Should the file system refuse this of all things, closing the file does it, but for children forked meanwhile.
-    with suppress(portalocker.LockException, OSError):
-        portalocker.unlock(descriptor)
+        # A child forked a moment ago may have the file open still, so closing is not enough. Where the file system
+        # refuses this of all things, it is.
+        with suppress(portalocker.LockException, OSError):
+            portalocker.unlock(file.descriptor)
+    file.close()
 
 
 def _wait_in_line(descriptor: int, timeout_s: float, shared: bool) -> bool:
@@ -89,7 +89,7 @@ class _Waiter:
 
     def __init__(self, descriptor: int, shared: bool) -> None:
         # A descriptor of its own: closing the other one, when the wait is over, must not pull this from under it.
-        self._descriptor = os.dup(descriptor)
+        self._file = OwnFile(os.dup(descriptor))
         self._shared = shared
         self._deciding = threading.Lock()
         self._over = threading.Event()
@@ -99,12 +99,11 @@ class _Waiter:
     def wait(self) -> None:
         """Body of the thread."""
         try:
-            _lock(self._descriptor, self._shared, blocking=True)
+            _lock(self._file.descriptor, self._shared, blocking=True)
             with self._deciding:
                 self._had = not self._given_up
                 if self._given_up:
-                    # Not by closing alone: a child forked meanwhile has the file open too.
-                    _unlock(self._descriptor)
+                    _release(self._file)
         except OSError as error:
             self._trouble = error
         finally:
@@ -128,8 +127,7 @@ class _Waiter:
 
     def close(self) -> None:
         """Closes the thread's descriptor."""
-        with suppress(OSError):
-            os.close(self._descriptor)
+        self._file.close()
 
 
 def _poll(descriptor: int, timeout_s: float, shared: bool) -> bool:
@@ -142,8 +140,14 @@ def _poll(descriptor: int, timeout_s: float, shared: bool) -> bool:
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Locks an open file if nobody else holds it; closing the file releases it, unless a forked child has it too."""
+    """Locks an open file if no other process holds it; closing it releases it, unless a forked child has it too."""
     return _lock(descriptor, shared, blocking=False)
+
+
+def is_loading() -> bool:
+    """Whether what locks is being imported just now, so that a signal handler may have interrupted that."""
+    module = sys.modules.get("portalocker")
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def _lock(descriptor: int, shared: bool, *, blocking: bool) -> bool:

@@ -27,6 +27,7 @@ from pathlib import Path
 from cache_engine.errors import CorruptEntry, PackUnusable
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.key import CacheKey
+from cache_engine.process import OwnFile
 from cache_engine.store.base import Loaded
 from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, decode_record, decode_section
 from cache_engine.store.publish import sync_folder
@@ -68,18 +69,22 @@ class Pack:
             PackUnusable: naming what is wrong with it.
         """
         self.path = path
-        self._check = check
+        self._check, self._trust = check, trust
+        self._open()
+
+    def _open(self) -> None:
         try:
             # Not to hang on a pipe.
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
-            raise PackUnusable(f"pack {path} cannot be opened: {error.strerror}") from error
-        weakref.finalize(self, os.close, self._descriptor)
-        status = os.fstat(self._descriptor)
+            raise PackUnusable(f"pack {self.path} cannot be opened: {error.strerror}") from error
+        self._file = OwnFile(descriptor, shared=True)
+        weakref.finalize(self, self._file.close)
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise PackUnusable(f"{path} is no regular file; a pack is one")
-        if not trust:
-            _check_owner(path, status)
+            raise PackUnusable(f"{self.path} is no regular file; a pack is one")
+        if not self._trust:
+            _check_owner(self.path, status)
         self._size = status.st_size
         self._count, self._index, self._index_digest = self._read_header()
 
@@ -93,6 +98,7 @@ class Pack:
             CorruptEntry: when there is one that must not be served.
             OSError: when the disk fails.
         """
+        self._open_again_if_closed()
         number = bisect_left(_Keys(self), key)
         if number == self._count:
             return None
@@ -152,8 +158,16 @@ class Pack:
         """The key of a row."""
         return CacheKey(self._read(self._index + number * _ROW.size, 32).hex())
 
+    def _open_again_if_closed(self) -> None:
+        """The program may have closed all descriptors, and opened files of its own."""
+        if not self._file.is_ours:
+            try:
+                self._open()
+            except PackUnusable as error:
+                raise OSError(str(error)) from error
+
     def _read(self, offset: int, size: int) -> bytes:
-        return os.pread(self._descriptor, size, offset)
+        return os.pread(self._file.descriptor, size, offset)
 
     def _read_header(self) -> tuple[int, int, bytes]:
         header = self._read(0, _HEADER.size)

@@ -7,6 +7,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
+from cache_engine.process import OwnFile
 from cache_engine.store.lock import try_lock
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -21,21 +22,21 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
     Raises:
         OSError: when the disk refuses; the temporary is then gone and ``target`` is as it was.
     """
-    descriptor, staged = _stage(temp)
+    file, staged = _stage(temp)
     try:
         try:
             view = memoryview(data)
             while view:
-                view = view[os.write(descriptor, view) :]
+                view = view[os.write(file.descriptor, view) :]
             if durable:
-                os.fsync(descriptor)
+                os.fsync(file.descriptor)
             try:
                 os.rename(staged, target)
             except FileNotFoundError:
                 _make_folder(os.path.dirname(target), durable)
                 os.rename(staged, target)
         finally:
-            os.close(descriptor)
+            file.close(check=True)
     except BaseException:
         _forget(staged)
         raise
@@ -43,19 +44,19 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
         sync_folder(os.path.dirname(target))
 
 
-def _stage(temp: Path) -> tuple[int, str]:
-    """A new temporary, open and locked, and its path. The lock tells cleaners that its writer lives."""
+def _stage(temp: Path) -> tuple[OwnFile, str]:
+    """A new temporary, open and locked, and its path. The lock shows cleaners that its writer lives."""
     while True:
         staged = f"{temp}/{os.getpid()}-{secrets.token_hex(8)}"
         try:
-            descriptor = os.open(staged, _FLAGS, 0o600)
+            file = OwnFile(os.open(staged, _FLAGS, 0o600))
             try:
                 # A cleaner that came between opening and locking has it locked, or deleted.
-                if try_lock(descriptor) and os.fstat(descriptor).st_nlink:
-                    return descriptor, staged
+                if try_lock(file.descriptor) and os.fstat(file.descriptor).st_nlink:
+                    return file, staged
             except OSError:
-                return descriptor, staged  # locks do not work here, and cleaners go by age
-            os.close(descriptor)
+                return file, staged  # locks do not work here, and cleaners go by age
+            file.close()
         except BaseException:  # Ctrl-C is raised as soon as the file has been made, before its descriptor has a name
             _forget(staged)
             raise

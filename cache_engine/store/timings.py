@@ -22,7 +22,7 @@ from cache_engine._version import __version__
 from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.measurement import Measurement
-from cache_engine.process import renew_after_fork
+from cache_engine.process import holds, renew_after_fork
 from cache_engine.store.layout import StoreLayout
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Timings:
         renew_after_fork(self)
 
     def _start(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._files: dict[str, ResultFile] = {}
 
     def renew_after_fork(self) -> None:
@@ -103,6 +103,8 @@ class Timings:
 
     def close(self) -> None:
         """Folds logs that are long compared with their snapshots."""
+        if holds(self._lock):
+            return  # a signal handler; what it interrupted writes what there is to write
         with self._lock:
             for file in self._files.values():
                 with suppress(OSError, StoreError):

@@ -16,7 +16,7 @@ from cache_engine.model.artifact import Record
 from cache_engine.model.events import AUTOMATIC, CLEAN, EVICT
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
-from cache_engine.store.journal import Journal, fold, read_journal
+from cache_engine.store.journal import Journal, fold_journal, read_journal
 from cache_engine.store.layout import (
     SHARDS,
     StoreLayout,
@@ -35,6 +35,8 @@ _MAINTENANCE_TIMEOUT_S = 30.0
 _ENTRY_TIMEOUT_S = 0.1
 # Cleaning that nobody asked for leaves alone what was published or used so recently: it may be in use just now.
 _SPARE_S = 600.0
+# The entry at hand takes milliseconds; but a signal handler may have interrupted something that the thread waits for.
+_END_S = 5.0
 _QUARANTINE_S = 30 * DAY_S
 
 NOBODY_STALE: Callable[[Record], bool] = lambda _: False  # noqa: E731 (a default with a name)
@@ -151,7 +153,7 @@ def apply(
             if chosen.victims or removed:
                 summary = _summary(evicted, chosen, removed)
                 journal.event(CLEAN, stored_bytes=freed + removed_bytes, detail=summary, by=by)
-        fold(layout.journal, layout.temp, keep=lambda key: _may_exist(layout, CacheKey(key)))
+        fold_journal(layout)
     return Cleaned(evicted, freed, len(chosen.victims) - evicted, removed)
 
 
@@ -214,24 +216,29 @@ class Housekeeper:
         self._limits = replace(limits, spare_s=_SPARE_S)
         self._interval_s = interval_s
         self._thread: threading.Thread | None = None
-        self._closing = threading.Event()
+        self._closing = False
 
     def published(self) -> None:
         """Starts cleaning if it is due and not under way. Returns at once."""
         if self._interval_s > 0 and not (self._thread and self._thread.is_alive()) and self._is_due():
+            self._closing = False
             thread = threading.Thread(target=self._clean, daemon=True)
             # This process may have no more threads; some other will clean.
             with suppress(RuntimeError):
                 thread.start()
                 self._thread = thread
 
-    def close(self) -> None:
-        """Ends cleaning after the entry at hand."""
-        if self._thread is not None:
-            self._closing.set()
-            self._thread.join()
-            self._thread = None
-            self._closing.clear()
+    def close(self, *, wait: bool = True) -> None:
+        """Ends cleaning after the entry at hand.
+
+        Args:
+            wait: whether to wait for that, though not for ever: a signal handler may call this.
+        """
+        thread = self._thread
+        if thread is not None and thread.is_alive():
+            self._closing = True
+            if wait:
+                thread.join(_END_S)
 
     def _is_due(self) -> bool:
         """Whether the last cleaning is longer ago than the interval, or lies in the future by more than that."""
@@ -251,7 +258,7 @@ class Housekeeper:
             # First, so that no other process starts as well.
             os.utime(self._store.layout.cleaned)
             chosen = plan_cleaning(self._store, self._limits)
-            apply(self._store, self._journal, chosen, by=AUTOMATIC, wait_s=0, stopped=self._closing.is_set)
+            apply(self._store, self._journal, chosen, by=AUTOMATIC, wait_s=0, stopped=lambda: self._closing)
         except LockTimeout:
             pass  # others are at it
         except (OSError, StoreError) as error:
@@ -299,12 +306,3 @@ def _published_at(layout: StoreLayout, key: CacheKey) -> float:
         return os.lstat(layout.record_path(key)).st_mtime
     except FileNotFoundError:
         return float("inf")
-
-
-def _may_exist(layout: StoreLayout, key: CacheKey) -> bool:
-    """Whether there is an entry; also when the disk refuses to say: nobody's usage is forgotten for that."""
-    try:
-        os.lstat(layout.record_path(key))
-    except OSError as error:
-        return not isinstance(error, FileNotFoundError)
-    return True

@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from cache_engine.config import Settings
 from cache_engine.engine import cache as engine
+from cache_engine.engine import serving
 from cache_engine.engine.selection import Selection, Selector, describe
 from cache_engine.engine.stages import COMPILE, StageClock
 from cache_engine.mirror.sync import Mirror
@@ -22,7 +24,7 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey
 from cache_engine.model.measurement import Measurement
 from cache_engine.store.disk import DiskStore
-from cache_engine.store.journal import Journal, fold
+from cache_engine.store.journal import Journal, fold, fold_when_long
 from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack
 from cache_engine.store.timings import Timings
@@ -118,7 +120,7 @@ def _filled(store: DiskStore) -> Promise:
     for number, journal in enumerate(journals):
         for _ in range(used[keys[number]]):
             journal.hit(keys[number], "disk", made_at=1_700_000_000.0 + number, saved_us=1000)
-        journal.miss(keys[number])
+        journal.miss()
         journal.event(PUBLISH, key=keys[number], compile_us=150_000)
     for journal in journals:
         journal.close()
@@ -284,6 +286,25 @@ def _folding(store: DiskStore) -> Action:
     return act
 
 
+def _before_folding_by_itself(store: DiskStore) -> Promise:
+    """Finished files, one of them of another day."""
+    promise = _filled(store)
+    oldest = min(store.layout.journal.glob("*.jsonl"))
+    oldest.rename(oldest.with_name(f"{1:016x}-1-old.jsonl"))
+    return promise
+
+
+def _folding_by_itself(store: DiskStore) -> Action:
+    """A process that only hits folds what others left."""
+    journal = Journal(store.layout.journal, 3600.0, fold=partial(fold_when_long, store.layout))
+
+    def act() -> object:
+        journal.work(None)
+        return True
+
+    return act
+
+
 def _before_counting(store: DiskStore) -> Promise:
     promise = _filled(store)
     more = Counts(hits=4, misses=1, compiles=1)
@@ -297,7 +318,7 @@ def _counting(store: DiskStore) -> Action:
         journal = Journal(store.layout.journal, 3600.0)
         for _ in range(3):
             journal.hit(key, "disk", made_at=1_700_000_000.0)
-        journal.miss(key)
+        journal.miss()
         journal.event(PUBLISH, key=key, compile_us=1)
         journal.hit(key, "memory", made_at=1_700_000_000.0)
         journal.close()
@@ -392,7 +413,7 @@ def _before_a_damaged_hit(store: DiskStore) -> Promise:
 
 
 def _getting(store: DiskStore) -> Action:
-    vars(engine).update(make_artifact=_artifact)
+    vars(serving).update(make_artifact=_artifact)
     cache = engine.Cache(DiskStore(store.layout, durable=True), Settings())
     cache.select(PROBLEM)  # reads the compiler's version, once; the promise holds from then on
 
@@ -417,6 +438,7 @@ OPERATIONS = {
     "discard": Operation(_before_discarding, _discarding),
     "import": Operation(_before_importing, _importing, may_raise=("OSError", "StoreError")),
     "fold": Operation(_filled, _folding),
+    "fold by itself": Operation(_before_folding_by_itself, _folding_by_itself, may_raise=(), sure=False),
     "count": Operation(_before_counting, _counting, may_raise=(), sure=False),
     "time": Operation(_before_timing, _timing),
     "sync": Operation(_before_syncing, _syncing, may_raise=("MirrorError",), mirrored=True),

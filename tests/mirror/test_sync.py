@@ -143,7 +143,7 @@ def test_after_any_history_the_mirror_equals_one_built_anew(
             journal.hit(key, tier, made_at=made_at, saved_us=generator.randrange(1000))
             journal.flush()
         elif operation == "miss":
-            journal.miss(key, generator.choice(["sm_80", "sm_90"]))
+            journal.miss(generator.choice(["sm_80", "sm_90"]))
         elif operation == "wait":
             journal.lock_wait(generator.random(), in_vain=generator.random() < 0.5)
         elif operation == "clock":

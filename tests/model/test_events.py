@@ -159,7 +159,7 @@ def test_uses_are_no_events_to_show() -> None:
 
 def test_the_hit_rate_counts_all_tiers() -> None:
     assert hit_rate(0, 0) is None
-    stats = Statistics(1, 1, 1, 1, Totals(hits={"memory": 2, "disk": 1}, misses=1))
+    stats = Statistics(1, 1, 1, 1, 1, Totals(hits={"memory": 2, "disk": 1}, misses=1))
     assert stats.hits == 3
     assert stats.hit_rate == 0.75
 
@@ -171,4 +171,4 @@ def test_each_tier_has_the_hit_rate_of_the_lookups_that_reach_it() -> None:
     assert tier_hit_rates({"memory": 5}, 0) == {"memory": 1.0, "pack": None, "disk": None}
     assert tier_hit_rates({}, 0) == dict.fromkeys(("memory", "pack", "disk"))
     totals = Totals(hits={"memory": 3}, misses=1)
-    assert Statistics(1, 1, 1, 1, totals).tier_hit_rates["memory"] == 0.75
+    assert Statistics(1, 1, 1, 1, 1, totals).tier_hit_rates["memory"] == 0.75

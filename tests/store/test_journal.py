@@ -8,16 +8,29 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cache_engine.engine.cache import open_cache
 from cache_engine.model.events import EVICT, PUBLISH
 from cache_engine.model.key import CacheKey
-from cache_engine.store.journal import Journal, fold, read_journal, read_snapshot, writing
-from cache_engine.store.lock import try_lock
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import (
+    Journal,
+    fold,
+    fold_when_long,
+    journal_bytes,
+    read_journal,
+    read_snapshot,
+    writing,
+)
+from cache_engine.store.journal.folding import LONG_BYTES
+from cache_engine.store.lock import file_lock, try_lock
+from tests.helpers import publish
 
 KEY, OTHER = CacheKey("a" * 64), CacheKey("b" * 64)
 NEVER = 3600.0  # seconds between flushes: tests flush themselves
@@ -44,7 +57,7 @@ def test_counts_are_added_up_by_key_and_tier(folder: Path) -> None:
         journal.hit(KEY, "memory")
     journal.hit(KEY, "disk", saved_us=250_000)
     journal.hit(OTHER, "disk", saved_us=1)
-    journal.miss(OTHER)
+    journal.miss()
     journal.flush()
     tally = read_journal(folder)
     assert tally.totals.hits == {"memory": 3, "disk": 2}
@@ -186,7 +199,7 @@ def test_sums_by_time_survive_folding_however_the_clock_jumps(folder: Path) -> N
     for at in (now, now - 86_400 * 30, now + 86_400 * 30, 0.0, now):
         journal = Journal(folder, NEVER, now=lambda at=at: at)  # type: ignore[misc]
         journal.hit(KEY, "disk", saved_us=7)
-        journal.miss(OTHER, "sm_90")
+        journal.miss("sm_90")
         journal.event(PUBLISH, key=KEY, compile_us=11)
         journal.close()
         _fold(folder)
@@ -222,6 +235,103 @@ def test_long_waits_for_a_lock_are_counted(folder: Path) -> None:
     totals = read_journal(folder).totals
     assert (totals.lock_waits, totals.lock_timeouts, totals.lock_wait_us) == (3, 1, 3_500_000)
     assert totals.failures == {"pack": 1}
+
+
+def test_a_process_that_only_hits_has_a_journal_of_bounded_size(store: DiskStore) -> None:
+    journal = Journal(store.layout.journal, NEVER, fold=partial(fold_when_long, store.layout))
+    # Kernels that are there, so that folding keeps their usage.
+    keys = [CacheKey(f"{number:064x}") for number in range(200)]
+    for key in keys:
+        Path(store.layout.record_path(key)).parent.mkdir(exist_ok=True)
+        Path(store.layout.record_path(key)).touch()
+    rounds, most = 400, 0
+    for _ in range(rounds):
+        for key in keys:
+            journal.hit(key, "memory", made_at=1_700_000_000.123456)
+        journal.work(None)
+        most = max(most, journal_bytes(store.layout.journal))
+    journal.close()
+    assert read_snapshot(store.layout.journal).generation > 0
+    assert most < LONG_BYTES + 1.5 * 1024**2  # and the file at hand, and the sums
+    tally = read_journal(store.layout.journal)
+    assert tally.totals.hits == {"memory": rounds * len(keys)}
+    assert {usage.hits["memory"] for usage in tally.usage} == {rounds}
+
+
+def test_the_more_entries_a_process_uses_the_less_often_it_writes(folder: Path) -> None:
+    """So it writes about a kibibyte a second at most, and every five minutes at least."""
+    journal = Journal(folder, 5.0)
+    for count, least_s, most_s in ((1, 5, 5), (200, 20, 60), (5000, 300, 300)):
+        for number in range(count):
+            journal.hit(CacheKey(f"{number:064x}"), "memory", made_at=1.0)
+        wait_s = journal.work(None)
+        assert wait_s is not None
+        assert least_s <= wait_s <= most_s
+    journal.close()
+
+
+def test_hits_on_ever_new_entries_do_not_pile_up_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "_MOST_WAITING", 10)
+    journal = Journal(folder, NEVER)
+    for number in range(11):
+        journal.hit(CacheKey(f"{number:064x}"), "disk")
+    deadline = time.monotonic() + 10
+    while not _hits(folder) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert _hits(folder)["disk"] >= 10
+    journal.close()
+
+
+def test_misses_take_a_line_for_each_target_however_many_there_are(folder: Path) -> None:
+    journal = Journal(folder, NEVER)
+    for _ in range(5000):
+        journal.miss("sm_90")
+        journal.miss("sm_80")
+    journal.close()
+    assert journal_bytes(folder) < 500
+    assert read_journal(folder).totals.misses_by_arch == {"sm_90": 5000, "sm_80": 5000}
+
+
+def _old_file(store: DiskStore, key: CacheKey) -> Path:
+    """A finished file of the day before yesterday with one hit."""
+    journal = Journal(store.layout.journal, NEVER)
+    journal.hit(key, "disk")
+    journal.close()
+    (path,) = store.layout.journal.glob("*.jsonl")
+    return path.rename(path.with_name(f"{time.time_ns() - 2 * 86_400 * 10**9:016x}-1-old.jsonl"))
+
+
+def test_a_file_of_yesterday_is_folded_by_a_process_that_only_hits(store: DiskStore) -> None:
+    old = _old_file(store, publish(store))
+    with open_cache(store.layout.root, cleanup_interval_h=0.0) as cache:
+        cache.get(next(store.keys()))
+    assert not old.exists()
+    assert _hits(store.layout.journal) == {"disk": 2}
+
+
+def test_folding_by_itself_waits_for_no_other_maintenance(store: DiskStore) -> None:
+    _old_file(store, publish(store))
+    with file_lock(store.layout.maintenance_lock, 0):
+        assert fold_when_long(store.layout) == 0
+    assert fold_when_long(store.layout) == 1
+    assert fold_when_long(store.layout) == 0
+
+
+def test_a_journal_does_not_write_into_a_file_that_the_program_opened_in_its_place(folder: Path) -> None:
+    """A program that becomes a daemon closes all descriptors, and its own files get their numbers."""
+    journal = Journal(folder, NEVER)
+    journal.event(PUBLISH, key=KEY)
+    assert journal._file is not None
+    number = journal._file.descriptor
+    os.close(number)
+    theirs = folder.parent / "theirs"
+    descriptor = os.open(theirs, os.O_RDWR | os.O_CREAT)
+    assert descriptor == number
+    journal.event(PUBLISH, key=KEY)
+    journal.close()
+    assert os.fstat(descriptor).st_size == 0
+    os.close(descriptor)
+    assert read_journal(folder).totals.compiles == 2
 
 
 def test_folding_leaves_a_file_that_is_being_written(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""How the journal is added up: what its files say, and folding those nobody holds into ``snapshot.json``."""
+"""How the journal is added up: what its files say, and folding those that no process holds into ``snapshot.json``."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from pathlib import Path
 
 import msgspec
 
+from cache_engine.errors import LockTimeout
 from cache_engine.model.events import EntryUsage, Event, Period, Tally, Totals, coarsened
-from cache_engine.store.layout import JOURNAL_FOLDING, JOURNAL_OPEN, JOURNAL_SNAPSHOT
-from cache_engine.store.lock import try_lock
+from cache_engine.model.key import CacheKey
+from cache_engine.store.layout import JOURNAL_FOLDING, JOURNAL_OPEN, JOURNAL_SNAPSHOT, StoreLayout
+from cache_engine.store.lock import file_lock, try_lock
 from cache_engine.store.publish import publish_file
 
 _log = logging.getLogger(__name__)
 OPEN, _FOLDING, SNAPSHOT = JOURNAL_OPEN, JOURNAL_FOLDING, JOURNAL_SNAPSHOT
 _FORMAT = 1
+# What files that no process writes may come to, in bytes and in age, before they are folded.
+LONG_BYTES, _LONG_S = 4 * 1024**2, 86_400
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Event).decode
@@ -125,7 +129,7 @@ def journal_state(folder: Path) -> tuple[tuple[str, int], ...]:
 
 
 def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
-    """Adds up the files nobody holds into the snapshot; returns how many. To be called under the maintenance lock.
+    """Adds up the files that no process holds into the snapshot; returns how many. Call it under the maintenance lock.
 
     A snapshot that cannot be read is left alone, and with it all files: it may be a newer version's.
 
@@ -163,6 +167,64 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
     for name in names:
         (folder / name).unlink(missing_ok=True)
     return len(fresh)
+
+
+def fold_when_long(layout: StoreLayout) -> int:
+    """Folds the journal if files that no process holds are long or old, unless other maintenance is under way.
+
+    Returns how many files that were. So the journal's files stay below a bound however long a store is only read:
+    ``LONG_BYTES``, and the file that each process writes.
+
+    Raises:
+        OSError: when the disk refuses.
+    """
+    if not _is_long(layout.journal):
+        return 0
+    with suppress(LockTimeout), file_lock(layout.maintenance_lock, 0):
+        return fold_journal(layout)
+    return 0
+
+
+def fold_journal(layout: StoreLayout) -> int:
+    """Folds a store's journal as ``fold`` does; usage of entries that are gone is dropped."""
+    return fold(layout.journal, layout.temp, keep=lambda key: _may_exist(layout, CacheKey(key)))
+
+
+def journal_bytes(folder: Path) -> int:
+    """What the journal takes on disk."""
+    return sum(size for _, size in journal_state(folder))
+
+
+def _is_long(folder: Path) -> bool:
+    files = [(name, size) for name, size in journal_state(folder) if name.endswith((OPEN, _FOLDING)) and size]
+    before = time.time_ns() - _LONG_S * 10**9
+    if sum(size for _, size in files) < LONG_BYTES and not any(_made_ns(name) < before for name, _ in files):
+        return False
+    closed = [(name, size) for name, size in files if _is_closed(folder / name)]
+    return sum(size for _, size in closed) >= LONG_BYTES or any(_made_ns(name) < before for name, _ in closed)
+
+
+def _made_ns(name: str) -> int:
+    """When a file was made, by its name; now, for one that other hands named."""
+    with suppress(ValueError):
+        return int(name.partition("-")[0], 16)
+    return time.time_ns()
+
+
+def _is_closed(path: Path) -> bool:
+    """Whether no process holds a file."""
+    with suppress(OSError), open(path, "r+b") as file:
+        return try_lock(file.fileno())
+    return False
+
+
+def _may_exist(layout: StoreLayout, key: CacheKey) -> bool:
+    """Whether there is an entry; also when the disk refuses to say: no usage is forgotten for that."""
+    try:
+        os.lstat(layout.record_path(key))
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+    return True
 
 
 def file_names(folder: Path, *suffixes: str) -> list[str]:

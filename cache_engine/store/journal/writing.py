@@ -11,19 +11,29 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum, auto
 from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 import msgspec
 
 from cache_engine.model.events import USE, Event
 from cache_engine.model.key import CacheKey
-from cache_engine.process import renew_after_fork, run_at_end
+from cache_engine.process import OwnFile, holds, renew_after_fork, run_at_end
 from cache_engine.store.journal.folding import OPEN, file_names
-from cache_engine.store.lock import try_lock
+from cache_engine.store.lock import is_loading, try_lock
 
 _log = logging.getLogger(__name__)
 _ROTATE_BYTES = 1024**2
+# A process that uses many entries writes them less often, so that it writes about a kibibyte a second.
+_BYTES_PER_S, _LONGEST_WAIT_S = 1024, 300.0
+# Entries whose hits wait in memory: above that they are written before their time.
+_MOST_WAITING = 10_000
+# How often a process looks whether the journal is to be folded.
+_LOOK_S = 60.0
+# A signal handler that closes the journal may have interrupted something that the thread waits for.
+_END_S = 5.0
 
 _encode = msgspec.json.Encoder().encode
 
@@ -31,29 +41,53 @@ _Hit = tuple[CacheKey, float, str]
 """An entry's key, when it was made, and the tier that had it."""
 
 
-class Journal:
-    """One process's way of writing to the journal. Safe to use from several threads, and after a fork."""
+class _Order(Enum):
+    WRITE = auto()
+    END = auto()
 
-    def __init__(self, folder: Path, flush_s: float, now: Callable[[], float] = time.time) -> None:
-        """Writes to files in ``folder``, at most every ``flush_s`` seconds for hits. Opens nothing yet."""
+
+class Journal:
+    """One process's way of writing to the journal. Safe to use from several threads, in signal handlers, after a fork.
+
+    Everything but events is written by a thread of its own, which starts with the first count.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        flush_s: float,
+        now: Callable[[], float] = time.time,
+        *,
+        fold: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Writes to files in ``folder``. Opens nothing yet.
+
+        Args:
+            flush_s: the least number of seconds between two writes of counts.
+            fold: folds the journal if it is long; called by the thread now and then, and at the end.
+        """
         self._folder = folder
         self._flush_s = flush_s
         self._now = now
-        self._descriptor: int | None = None
+        self._fold = fold
+        self._file: OwnFile | None = None
         self._complaint = logging.WARNING
         self._start_counting()
         renew_after_fork(self)
 
     def _start_counting(self) -> None:
-        self._lock = threading.Lock()
-        self._writing = threading.Lock()
+        # No thread that has the second waits for the first.
+        self._lock = threading.RLock()
+        self._writing = threading.RLock()
+        self._postponed: list[Event] = []
         self._hits: dict[_Hit, int] = {}
-        self._misses: dict[CacheKey, tuple[str, int]] = {}
+        self._misses: dict[str, int] = {}
         self._failures: dict[str, int] = {}
         self._lock_waits = Event(kind=USE, at=0.0)
         self._saved_us: dict[CacheKey, int] = {}
         self._thread: threading.Thread | None = None
-        self._closed = threading.Event()
+        self._orders: SimpleQueue[_Order] = SimpleQueue()  # a signal handler may put in, whatever it interrupts
+        self._looked_at = 0.0
         self._forget_end: Callable[[], None] = lambda: None
 
     def renew_after_fork(self) -> None:
@@ -65,16 +99,21 @@ class Journal:
         """Counts a hit on the entry of a key that was made then. Writes nothing now."""
         hit = (key, made_at, tier)
         with self._lock:
-            self._hits[hit] = self._hits.get(hit, 0) + 1
+            try:
+                self._hits[hit] += 1
+            except KeyError:
+                self._hits[hit] = 1
+                if len(self._hits) == _MOST_WAITING:
+                    self._orders.put(_Order.WRITE)
             if saved_us:
                 self._saved_us[key] = self._saved_us.get(key, 0) + saved_us
             if self._thread is None:
                 self._start_thread()
 
-    def miss(self, key: CacheKey, arch: str = "") -> None:
+    def miss(self, arch: str = "") -> None:
         """Counts a lookup that has to compile for this target. Writes nothing now."""
         with self._lock:
-            self._misses[key] = arch, self._misses.get(key, (arch, 0))[1] + 1
+            self._misses[arch] = self._misses.get(arch, 0) + 1
             if self._thread is None:
                 self._start_thread()
 
@@ -103,111 +142,178 @@ class Journal:
         """Writes what is counted so far."""
         self._write(self._take_counts())
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether this is a signal handler that interrupted counting or writing: then waiting could last for ever."""
+        return holds(self._lock) or holds(self._writing) or is_loading()
+
     def close(self) -> None:
-        """Writes what is counted so far, lets the file go and ends the thread."""
-        self._finish()
-        # The interpreter stops threads wherever they are when it ends, with the locks they have. None is left to it.
-        if self._thread is not None:
-            self._thread.join()
+        """Writes what is counted so far, releases the file and ends the thread.
+
+        In a signal handler that interrupted counting or writing, the thread does so once that goes on.
+        """
+        thread = self._thread
+        if thread is not None and thread.is_alive():
+            if not self.is_interrupted:
+                self._flush_and_release()
+            self._orders.put(_Order.END)
+            # The interpreter stops threads wherever they are when it ends, with the locks they have.
+            if not self.is_interrupted:
+                thread.join(_END_S)
+        elif not self.is_interrupted:
+            self._finish()
+        if self._thread is None and not self.is_interrupted:
+            self._forget_end()
+
+    def work(self, order: _Order | None) -> float | None:
+        """What the writing thread does when it has an order, or its time has come.
+
+        Returns how many seconds it then waits; ``None`` at the end.
+        """
+        if order is _Order.END:
+            self._finish()
+            return None
+        written = self._write(self._take_counts())
+        self._fold_if_due()
+        return min(max(self._flush_s, written / _BYTES_PER_S), _LONGEST_WAIT_S)
 
     def __del__(self) -> None:
-        # Dropped without being closed, maybe by its own thread. Whatever fails here has nobody left to be told. When
+        # Dropped without being closed, maybe by its own thread. No caller is left to hear of a failure. When
         # the interpreter ends it was closed before, or its thread may have been stopped with a lock.
         if not sys.is_finalizing():
             with suppress(Exception):
-                self._finish()
+                self._orders.put(_Order.END)
+                self._forget_end()
+                self._flush_and_release()
+
+    def _flush_and_release(self) -> None:
+        self.flush()
+        if not holds(self._writing):
+            with self._writing:
+                self._release()
 
     def _finish(self) -> None:
-        self.flush()
-        with self._writing:
-            self._release()
-        self._closed.set()
-        self._forget_end()
+        """Writes what is counted, releases the file and leaves the journal without a thread."""
+        self._flush_and_release()
+        self._fold_if_due()
+        with self._lock:
+            self._thread = None
+            if self._hits or self._misses or self._failures or self._lock_waits.lock_waits:
+                self._start_thread()  # for what was counted meanwhile
 
     def _start_thread(self) -> None:
         # Weak, so that a journal no longer used can go.
         self._forget_end()
         self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
-        arguments = (weakref.ref(self), self._closed, self._flush_s)
-        thread = threading.Thread(target=_flush_now_and_then, args=arguments, daemon=True)
+        self._orders = SimpleQueue()
+        arguments = (weakref.ref(self), self._orders, self._flush_s)
+        thread = threading.Thread(target=_write_now_and_then, args=arguments, daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
             # This process may have no more threads. Then counts are written with the next event, or at the end.
             _log.log(self._complaint, "usage is not written in between: %s", error)
             self._complaint = logging.DEBUG
+            if len(self._hits) >= _MOST_WAITING:
+                self.flush()
         else:
             self._thread = thread
 
     def _take_counts(self) -> list[Event]:
+        no_waits = Event(kind=USE, at=0.0)
         with self._lock:
+            # Without a call up to the end of the block, so that no signal handler comes in between.
             hits, misses, saved, failures = self._hits, self._misses, self._saved_us, self._failures
             waits = self._lock_waits
             if not hits and not misses and not failures and not waits.lock_waits:
                 return []
             self._hits, self._misses, self._saved_us, self._failures = {}, {}, {}, {}
-            self._lock_waits = Event(kind=USE, at=0.0)
-        by_entry: dict[tuple[CacheKey, float], dict[str, int]] = {(key, 0.0): {} for key in misses}
+            self._lock_waits = no_waits
+        by_entry: dict[tuple[CacheKey, float], dict[str, int]] = {}
         for (key, made_at, tier), count in hits.items():
             by_entry.setdefault((key, made_at), {})[tier] = count
         now = self._now()
         waits.at, waits.failures = now, failures
         counted = [waits] if failures or waits.lock_waits else []
+        counted += [Event(kind=USE, at=now, misses=missed, arch=arch) for arch, missed in misses.items()]
         for (key, made_at), tiers in by_entry.items():
-            arch, missed = misses.pop(key, ("", 0))
             saved_us = saved.pop(key, 0)
-            counted.append(
-                Event(
-                    kind=USE, at=now, key=key, made_at=made_at, hits=tiers, misses=missed, arch=arch, saved_us=saved_us
-                )
-            )
+            counted.append(Event(kind=USE, at=now, key=key, made_at=made_at, hits=tiers, saved_us=saved_us))
         return counted
 
-    def _write(self, events: list[Event]) -> None:
+    def _write(self, events: list[Event]) -> int:
+        """Appends events; returns how many bytes that took."""
         if not events:
-            return
-        data = b"".join(_encode(event) + b"\n" for event in events)
+            return 0
+        if holds(self._writing):
+            # A signal handler in the middle of writing, which goes on with these.
+            self._postponed += events
+            return 0
+        written, trouble = 0, None
         with self._writing:
-            try:
-                if self._descriptor is None:
-                    self._descriptor = self._acquire()
-                if os.write(self._descriptor, data) != len(data):
-                    raise OSError("the journal took only a part")
-                if os.fstat(self._descriptor).st_size >= _ROTATE_BYTES:
+            self._postponed += events
+            while self._postponed:
+                events, self._postponed = self._postponed, []
+                data = b"".join(_encode(event) + b"\n" for event in events)
+                try:
+                    self._append(data)
+                    written += len(data)
+                except OSError as error:
+                    trouble = error
                     self._release()
-            except OSError as error:
-                # A full disk or read-only store: counts are lost, kernels are not.
-                _log.log(self._complaint, "usage could not be written to %s: %s", self._folder, error)
-                self._complaint = logging.DEBUG  # once is enough
-                self._release()
+        if trouble is not None:
+            # A full disk or read-only store: counts are lost, kernels are not. Said when the lock is free: a signal
+            # handler may have interrupted another message.
+            _log.log(self._complaint, "usage could not be written to %s: %s", self._folder, trouble)
+            self._complaint = logging.DEBUG  # once is enough
+        return written
 
-    def _acquire(self) -> int:
-        """A file nobody else holds, at its end."""
+    def _append(self, data: bytes) -> None:
+        status = None if self._file is None else self._file.status()
+        if self._file is None or status is None:
+            self._file, status = self._acquire()
+        if os.write(self._file.descriptor, data) != len(data):
+            raise OSError("the journal took only a part")
+        if status.st_size + len(data) >= _ROTATE_BYTES:
+            self._release()
+            self._looked_at = 0.0
+
+    def _fold_if_due(self) -> None:
+        """Has the journal folded if it was not looked at lately: so what it holds is bounded, whoever writes."""
+        now = time.monotonic()
+        if self._looked_at and now - self._looked_at < _LOOK_S:
+            return
+        self._looked_at = now
+        try:
+            self._fold()
+        except OSError as error:
+            _log.log(self._complaint, "the journal in %s could not be folded: %s", self._folder, error)
+            self._complaint = logging.DEBUG
+
+    def _acquire(self) -> tuple[OwnFile, os.stat_result]:
+        """A file that no other process holds, at its end, and its state."""
         while True:
             for name in file_names(self._folder, OPEN):
-                # One that cannot be opened is somebody else's, or gone.
+                # One that cannot be opened is another user's, or gone.
                 with suppress(OSError):
                     taken = _take_over(self._folder / name)
                     if taken is not None:
                         return taken
             path = self._folder / f"{time.time_ns():016x}-{os.getpid()}-{secrets.token_hex(4)}{OPEN}"
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            descriptor = os.open(path, flags, 0o600)
+            file = OwnFile(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             try:
-                if _lock_in_place(descriptor, path):
-                    return descriptor
+                if _lock_in_place(file.descriptor, path):
+                    return file, os.fstat(file.descriptor)
             except BaseException:
-                os.close(descriptor)
+                file.close()
                 raise
-            # Between the two, another writer took it over, or it was folded away.
-            os.close(descriptor)
+            # Between the two, another writer has locked it, or it was folded away.
+            file.close()
 
     def _release(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            # A network file system may say only now that it is full; the file is closed all the same.
-            with suppress(OSError):
-                os.close(descriptor)
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 class NoJournal(Journal):
@@ -219,7 +325,7 @@ class NoJournal(Journal):
     def hit(self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0) -> None:
         """Counts nothing."""
 
-    def miss(self, key: CacheKey, arch: str = "") -> None:
+    def miss(self, arch: str = "") -> None:
         """Counts nothing."""
 
     def failure(self, tier: str) -> None:
@@ -234,6 +340,11 @@ class NoJournal(Journal):
     def flush(self) -> None:
         """Writes nothing."""
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Never: it does nothing that could be."""
+        return False
+
     def close(self) -> None:
         """Has nothing to close."""
 
@@ -241,19 +352,20 @@ class NoJournal(Journal):
         pass
 
 
-def _take_over(path: Path) -> int | None:
+def _take_over(path: Path) -> tuple[OwnFile, os.stat_result] | None:
     """Opens and locks a file if it is free and has room, and closes off a line cut short; else ``None``."""
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+    file = OwnFile(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW))
+    descriptor = file.descriptor
     try:
         if os.fstat(descriptor).st_size < _ROTATE_BYTES and _lock_in_place(descriptor, path):
-            size = os.fstat(descriptor).st_size
-            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            status = os.fstat(descriptor)
+            if status.st_size and os.pread(descriptor, 1, status.st_size - 1) != b"\n":
                 os.write(descriptor, b"\n")
-            return descriptor
+            return file, status
     except BaseException:
-        os.close(descriptor)
+        file.close()
         raise
-    os.close(descriptor)
+    file.close()
     return None
 
 
@@ -272,11 +384,17 @@ def _close_if_alive(reference: weakref.ref[Journal]) -> None:
         journal.close()
 
 
-def _flush_now_and_then(reference: weakref.ref[Journal], closed: threading.Event, wait_s: float) -> None:
+def _write_now_and_then(reference: weakref.ref[Journal], orders: SimpleQueue[_Order], wait_s: float) -> None:
     """Body of the writing thread; ends when its journal is closed or gone."""
-    while not closed.wait(wait_s):
+    while True:
+        order = None
+        with suppress(Empty):
+            order = orders.get(timeout=wait_s)
         journal = reference()
         if journal is None:
             return
-        journal.flush()
+        next_s = journal.work(order)
         del journal  # not to keep it alive while waiting
+        if next_s is None:
+            return
+        wait_s = next_s
