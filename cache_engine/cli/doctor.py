@@ -78,7 +78,8 @@ def _compilers() -> Iterator[Check]:
         try:
             fingerprint = compiler.fingerprint()
             compiler.load()
-            yield Check(name, OK, f"{fingerprint.version}, build {fingerprint.build}")
+            variables = f", environment {fingerprint.environment}" if fingerprint.environment else ""
+            yield Check(name, OK, f"{fingerprint.version}, build {fingerprint.build}{variables}")
         except NotHereError as error:
             # What compiles unless another is asked for must be there.
             yield Check(name, PROBLEM if name == "nvrtc" else NOTE, str(error))

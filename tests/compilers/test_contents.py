@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from cache_engine.compilers import contents
 from cache_engine.compilers.contents import WatchedFiles, digests
@@ -137,6 +139,20 @@ def test_what_others_could_have_written_or_is_damaged_is_not_believed(
     assert digests(FILES) == SHA256
 
 
+NUMBERS = st.lists(st.integers(-(2**70), 2**70), min_size=4, max_size=6).map(lambda some: " ".join(map(str, some)))
+LINES = st.lists(st.binary() | st.tuples(NUMBERS, st.from_regex("[0-9a-f]{63,65}")).map(lambda t: " ".join(t).encode()))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(LINES)
+def test_whatever_the_file_holds_only_whole_lines_are_believed(lines: list[bytes]) -> None:
+    """Also under a checksum that is right; and what is believed is written as it was."""
+    rest = b"\n".join(lines)
+    known = contents._parse(contents._head(rest) + b"\n" + rest)
+    assert all(len(identity) == 5 and len(digest) == 64 for identity, digest in known.items())
+    assert contents._parse(contents._encode(known)) == known
+
+
 def test_without_a_place_to_write_files_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for home in (os.devnull, str(tmp_path / ("x" * 300))):
         monkeypatch.setenv("XDG_CACHE_HOME", home)
@@ -149,11 +165,12 @@ def test_what_a_killed_process_left_does_not_stop_the_next_and_one_that_writes_i
     left.write_bytes(b"x" * 9999)
     left.chmod(0o600)
     with left.open("rb") as writing:
-        fcntl.flock(writing, fcntl.LOCK_EX)
+        fcntl.flock(writing, fcntl.LOCK_SH)
         assert digests(FILES) == SHA256
         assert (left.stat().st_size, (place / "digests").exists()) == (9999, False)
     digests(FILES)
     assert [path.name for path in place.iterdir()] == ["digests"]
+    assert set(contents._parse((place / "digests").read_bytes()).values()) == set(SHA256)
 
 
 def test_the_file_stays_within_its_bound(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,5 +199,14 @@ def test_a_file_replaced_by_an_equal_one_counts_as_replaced(tmp_path: Path) -> N
     watched.check_unchanged("It")
     other.write_bytes(b"content")
     other.rename(path)
+    with pytest.raises(CompilerMissing, match="It was replaced while this process ran"):
+        watched.check_unchanged("It")
+
+
+def test_a_file_patched_in_place_counts_as_replaced_though_its_times_say_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "library"
+    path.write_bytes(b"content")
+    watched = WatchedFiles([path], lambda: digests([path])[0])
+    patch_in_place(path)
     with pytest.raises(CompilerMissing, match="It was replaced while this process ran"):
         watched.check_unchanged("It")

@@ -53,6 +53,11 @@ def test_a_variable_that_changes_the_code_changes_the_key(tmp_path: Path) -> Non
     assert len({clean[1], another[1], elf[1], _compiled(tmp_path, FINALIZER_USE_LEGACY_ELF_BUILDER="")[1]}) == 4
 
 
+def test_variables_left_out_change_neither_the_code_nor_the_key(tmp_path: Path) -> None:
+    odd = dict.fromkeys(LEFT_OUT, "1") | dict.fromkeys(("HOME", "PATH", "PWD", "TMPDIR"), str(tmp_path))
+    assert _compiled(tmp_path, **odd) == _compiled(tmp_path)
+
+
 def test_values_of_variables_are_hashed(tmp_path: Path) -> None:
     """They may be paths, and of any length."""
     component = _compiled(tmp_path, EDG_BASE=str(tmp_path), NVRTC_DISABLE_PCH="1" * 10_000)[0]

@@ -17,7 +17,7 @@ import pytest
 from cache_engine.compilers import nvcc
 from cache_engine.compilers.workplace import sweep, workplace
 from cache_engine.errors import CompileError, CompilerMissing
-from tests.helpers import needs_host_compiler
+from tests.helpers import needs_host_compiler, patch_in_place
 
 pytestmark = needs_host_compiler
 
@@ -210,6 +210,17 @@ def test_another_header_is_another_fingerprint_and_is_refused_while_running(tool
     header.write_text(header.read_text() + "\n#if __CUDA_ARCH__ == 1200\nint more;\n#endif\n")
     assert nvcc.Nvcc().fingerprint() != before
     with pytest.raises(CompilerMissing, match="replaced while this process ran; start it again"):
+        compiler.compile(KERNEL, "sm_90")
+
+
+def test_a_header_patched_in_place_is_another_fingerprint_and_is_refused_while_running(toolkit: Path) -> None:
+    """With its size and its time of modification as they were."""
+    compiler = nvcc.Nvcc()
+    before = compiler.fingerprint()
+    header = toolkit / "include" / "cuda_runtime.h"
+    patch_in_place(header, header.read_bytes().index(b"NVIDIA"))  # in a comment
+    assert nvcc.Nvcc().fingerprint() != before
+    with pytest.raises(CompilerMissing, match="NVCC or a header it includes was replaced while this process ran"):
         compiler.compile(KERNEL, "sm_90")
 
 
