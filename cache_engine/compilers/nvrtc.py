@@ -43,6 +43,18 @@ class _Installation:
         self.files.check_unchanged("NVRTC")
         check_environment_unchanged()
 
+    def check_loaded(self) -> None:
+        """Refuses a library of this path that another in this process has loaded, and that was replaced since.
+
+        The system hands out what it has under a path, whatever lies there now.
+
+        Raises:
+            CompilerMissing: then it is not the one that was fingerprinted.
+        """
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            if any(line.rstrip("\n").endswith(f" {self.library} (deleted)") for line in maps):
+                raise CompilerMissing("NVRTC was replaced after this process had loaded it; start it again")
+
     def check_companion(self) -> None:
         """Refuses a companion that somebody else in this process has loaded.
 
@@ -145,6 +157,7 @@ class Nvrtc:
                         f"NVRTC cannot be loaded ({error}); run: pip install --force-reinstall nvidia-cuda-nvrtc"
                     ) from error
                 installation.check_unchanged()
+                installation.check_loaded()
                 self._library = library
             return self._library
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import subprocess
 import sys
@@ -107,6 +108,19 @@ def test_a_library_patched_in_place_is_another_fingerprint(tmp_path: Path, monke
     assert nvrtc.Nvrtc().fingerprint().build != before.fingerprint().build
     with pytest.raises(CompilerMissing, match="NVRTC was replaced while this process ran; start it again"):
         before.load()
+
+
+def test_a_library_replaced_after_another_has_loaded_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by CuPy before the first key: the system hands out the old one, and the key names the new one."""
+    copied = _copy_of_nvrtc(tmp_path)
+    monkeypatch.setattr(nvrtc, "package_files", lambda pattern: iter([copied]))
+    ctypes.CDLL(str(copied))
+    shutil.copyfile(copied, tmp_path / "new")
+    (tmp_path / "new").rename(copied)
+    with pytest.raises(CompilerMissing, match="NVRTC was replaced after this process had loaded it; start it again"):
+        nvrtc.Nvrtc().load()
 
 
 def test_a_new_hard_link_to_the_library_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
