@@ -130,7 +130,7 @@ class Serving:
         except CorruptEntry as error:
             if no_lock is None:
                 self._quarantine(self._store, key, error)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self._tiers.skip(self._store.name, key, error)
         if loaded is None:
             return None
@@ -163,8 +163,8 @@ class Serving:
             except LockTimeout as error:
                 failure = Failure(str(error))
                 self._journal.lock_wait(time.perf_counter() - started, in_vain=True)
-            except OSError as error:
-                failure = Failure(f"the store cannot be locked: {error.strerror or error}")
+            except (OSError, MemoryError) as error:
+                failure = Failure(f"the store cannot be locked: {_in_words(error)}")
             else:
                 waited_s = time.perf_counter() - started
                 if waited_s > _LONG_WAIT_S:
@@ -186,7 +186,7 @@ class Serving:
                 try:
                     record = self._store.publish(key, artifact, record_of)
                     self._journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=stored_bytes(record))
-                except (OSError, StoreError) as error:
+                except (OSError, StoreError, MemoryError) as error:
                     failure = refusal(error)
             if failure is not None:
                 record = record_of(encode_blob(key, artifact, compress=self._settings.compression)[1])
@@ -229,9 +229,15 @@ def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> 
     return make_artifact_and_dump(debug_dump, selection, stages)
 
 
-def refusal(error: OSError | StoreError) -> Failure:
+def refusal(error: OSError | StoreError | MemoryError) -> Failure:
     """Why the store did not take something."""
-    return Failure(f"the store refused it: {(isinstance(error, OSError) and error.strerror) or error}")
+    return Failure(f"the store refused it: {_in_words(error)}")
+
+
+def _in_words(error: OSError | StoreError | MemoryError) -> str:
+    if isinstance(error, MemoryError):
+        return "this process is out of memory"
+    return str((isinstance(error, OSError) and error.strerror) or error)
 
 
 def _kernel(

@@ -45,7 +45,7 @@ class Tiers:
         for tier in self._slower:
             try:
                 loaded = tier.get(key)
-            except (CorruptEntry, OSError) as error:
+            except (CorruptEntry, OSError, MemoryError) as error:
                 self.skip(tier.name, key, error)
                 continue
             if loaded is not None:

@@ -61,14 +61,16 @@ class ThreadLocks:
 
 def _release(file: OwnFile) -> None:
     """Unlocks and closes a file, unless this is a forked child, or the program has closed it."""
-    if file.is_ours:
-        import portalocker
+    try:
+        if file.is_ours:
+            import portalocker
 
-        # A child forked a moment ago may have the file open still, so closing is not enough. Where the file system
-        # refuses this of all things, it is.
-        with suppress(portalocker.LockException, OSError):
-            portalocker.unlock(file.descriptor)
-    file.close()
+            # A child forked a moment ago may have the file open still, so closing is not enough. Where the file system
+            # refuses this of all things, it is.
+            with suppress(portalocker.LockException, OSError):
+                portalocker.unlock(file.descriptor)
+    finally:
+        file.close()  # also where there is no memory to unlock it
 
 
 def _wait_in_line(descriptor: int, timeout_s: float, shared: bool) -> bool:

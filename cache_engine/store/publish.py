@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from contextlib import suppress
 from pathlib import Path
 
 from cache_engine.process import OwnFile
@@ -22,7 +21,7 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
     Raises:
         OSError: when the disk refuses; the temporary is then gone and ``target`` is as it was.
     """
-    file, staged = _stage(temp)
+    file, staged, as_bytes = _stage(temp)
     try:
         try:
             view = memoryview(data)
@@ -38,34 +37,43 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
         finally:
             file.close(check=True)
     except BaseException:
-        _forget(staged)
+        _forget(as_bytes)
         raise
     if durable:
         sync_folder(os.path.dirname(target))
 
 
-def _stage(temp: Path) -> tuple[OwnFile, str]:
-    """A new temporary, open and locked, and its path. The lock shows cleaners that its writer lives."""
+def _stage(temp: Path) -> tuple[OwnFile, str, bytes]:
+    """A new temporary, open and locked, and its path, also as ``_forget`` takes it.
+
+    The lock shows cleaners that its writer lives.
+    """
     while True:
         staged = f"{temp}/{os.getpid()}-{secrets.token_hex(8)}"
+        as_bytes, file = os.fsencode(staged), None
         try:
             file = OwnFile(os.open(staged, _FLAGS, 0o600))
             try:
                 # A cleaner that came between opening and locking has it locked, or deleted.
                 if try_lock(file.descriptor) and os.fstat(file.descriptor).st_nlink:
-                    return file, staged
+                    return file, staged, as_bytes
             except OSError:
-                return file, staged  # locks do not work here, and cleaners go by age
+                return file, staged, as_bytes  # locks do not work here, and cleaners go by age
             file.close()
         except BaseException:  # Ctrl-C is raised as soon as the file has been made, before its descriptor has a name
-            _forget(staged)
+            if file is not None:
+                file.close()
+            _forget(as_bytes)
             raise
-        _forget(staged)
+        _forget(as_bytes)
 
 
-def _forget(staged: str) -> None:
-    with suppress(OSError):
+def _forget(staged: bytes) -> None:
+    """Deletes a temporary. Asks for no memory, of which there may be none: a path as text is encoded first."""
+    try:  # noqa: SIM105 (suppress is made anew each time)
         os.unlink(staged)
+    except OSError:
+        pass
 
 
 def _make_folder(folder: str, durable: bool) -> None:

@@ -9,6 +9,8 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from cache_engine.store.disk import DiskStore
@@ -49,6 +51,7 @@ CHANGES = ("write", "pwrite64", "fsync", "fdatasync", "rename", "unlink", "mkdir
 _BY_CHANCE = ("futex", "brk", "mmap", "munmap", "madvise", "mprotect", "getrandom", "clock_nanosleep", "exit")
 _ATTEMPTS = 3
 UNREACHED, EXCEPTION, NO_KERNEL, TEMPORARY = "not reached", "exception", "no kernel", "temporary left by the living"
+HELD = "lock or temporary still open"
 
 
 class Campaign:
@@ -64,8 +67,16 @@ class Campaign:
         self.promise: Promise = self.operation.lay_out(self._original)
         self.counts: Counter[str] = Counter()
         self.found: list[str] = []
-        self.trace = self._baseline()
-        self.points = points(self.trace)
+
+    @cached_property
+    def trace(self) -> str:
+        """The system calls of the operation where nothing fails."""
+        return self._baseline()
+
+    @cached_property
+    def points(self) -> dict[str, range]:
+        """The same, counted by name."""
+        return points(self.trace)
 
     def kills(self, sample: int | None = None) -> list[Fault]:
         """A kill at every system call; with ``sample``, at all that change anything and at so many of the others."""
@@ -95,6 +106,31 @@ class Campaign:
         report(self.counts)
         return self.found
 
+    def allocations(self) -> int:
+        """How many pieces of memory the interpreter asks for while it does the operation, about."""
+        return int(self._starved(0, 0).value)
+
+    def starve(self, faults: Iterable[tuple[int, int]]) -> list[str]:
+        """Makes a trial of each run of allocations that are refused, from one up to another; returns as ``run``."""
+        for first, last in faults:
+            self.counts["trials"] += 1
+            outcome = self._starved(first, last)
+            fault = Fault("allocation", first, f"ENOMEM to {last}")
+            if outcome.signal == signal.SIGSEGV:
+                # msgspec and DuckDB do not check all they allocate. That is a kill, and must be as harmless as one.
+                self.counts["ended by a C library"] += 1
+                outcome = replace(outcome, killed=True, signal=0)
+            if outcome.held:
+                self._add(fault, [Trouble(HELD, ", ".join(outcome.held))])
+            self.counts["served" if outcome.acknowledged else "MemoryError"] += 1
+            self._add(fault, self._judge(outcome, fault))
+        report(self.counts)
+        return self.found
+
+    def _starved(self, first: int, last: int) -> Outcome:
+        self._lay_out_copy()
+        return self._zygote.starve(self.name, self._copy, first, last)
+
     def _baseline(self) -> str:
         outcome = self._run(None)
         assert outcome.acknowledged, outcome.error
@@ -103,10 +139,13 @@ class Campaign:
         return outcome.trace
 
     def _run(self, fault: Fault | None) -> Outcome:
+        self._lay_out_copy()
+        return self._zygote.run(self.name, self._copy, fault)
+
+    def _lay_out_copy(self) -> None:
         if self._copy.exists():
             shutil.rmtree(self._copy)
         shutil.copytree(self._original.layout.root, self._copy)
-        return self._zygote.run(self.name, self._copy, fault)
 
     def _trial(self, fault: Fault) -> None:
         self.counts["trials"] += 1
@@ -131,7 +170,7 @@ class Campaign:
         done = outcome.acknowledged and (self.operation.sure or not refused)
         store = make_store(self._copy)
         found = [*self._answered(outcome, refused), *self._free(store)]
-        if refused and not outcome.signal:
+        if refused and not outcome.signal and not outcome.killed:
             # Whoever is alive cleans up behind itself.
             before = set(os.listdir(self._original.layout.temp))
             found += [Trouble(TEMPORARY, name) for name in set(os.listdir(store.layout.temp)) - before]
@@ -147,7 +186,7 @@ class Campaign:
             return []
         if outcome.signal:
             return [Trouble(EXCEPTION, f"ended by signal {outcome.signal}")]
-        if outcome.error and not (refused and set(outcome.types) & set(self.operation.may_raise)):
+        if outcome.error and not (refused and set(outcome.types) & {*self.operation.may_raise, "MemoryError"}):
             return [Trouble(EXCEPTION, outcome.error)]
         if self.name in GETTING and outcome.acknowledged:
             kernel = {"key": selection().key, "cubin": hashlib.sha256(code_of(0)).hexdigest()}

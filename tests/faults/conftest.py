@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from tests.faults.inject import Zygote, needs_strace
 @pytest.fixture(scope="session")
 def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     """The process that forks a child for every trial."""
-    needs_strace()
     with Zygote(tmp_path_factory.mktemp("zygote")) as running:
         yield running
 
@@ -22,4 +22,13 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
 @pytest.fixture
 def campaign(zygote: Zygote, tmp_path: Path) -> Callable[[str], Campaign]:
     """Trials of an operation by its name."""
+    needs_strace()
+    return lambda name: Campaign(name, zygote, tmp_path)
+
+
+@pytest.fixture
+def starving(zygote: Zygote, tmp_path: Path) -> Callable[[str], Campaign]:
+    """Trials that refuse memory, which need no strace."""
+    if find_spec("_testcapi") is None:
+        pytest.skip("this Python has no _testcapi, which refuses allocations")
     return lambda name: Campaign(name, zygote, tmp_path)

@@ -14,6 +14,7 @@ Counts = Mapping[str, object]
 _TABLES = {
     "Killed at each system call": "test_killed_at_any_system_call",
     "Each system call refused": "test_any_refusal_of_any_system_call",
+    "Memory refused": "test_any_allocation",
     "Random kills": "test_a_thousand_kills",
     "Readers while others evict": "test_two_minutes_of_reading",
     "Contention": "test_(sixteen|the_turns)",

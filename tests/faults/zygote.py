@@ -9,24 +9,28 @@ from __future__ import annotations
 
 import gc
 import importlib
+import itertools
 import json
 import logging
 import os
 import signal
 import sys
 import tempfile
+import threading
+from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import StoreLayout
-from tests.faults.operations import selection
+from tests.faults.operations import Action, selection
 from tests.faults.result_operations import EVERY_OPERATION
 from tests.helpers import make_store
 
 GO = signal.SIGUSR1
 TOO_LONG_S = 60
 READY = b"ready\n"
+_FAR = 1_000_000  # more allocations than any operation makes
 
 
 def main() -> None:
@@ -77,6 +81,8 @@ def _trial(command: dict[str, str]) -> None:
 def _child(command: dict[str, str], writing: int) -> NoReturn:
     signal.alarm(TOO_LONG_S)
     act = EVERY_OPERATION[command["operation"]].begin(DiskStore(StoreLayout(Path(command["store"]))))
+    if "allocations" in command:
+        act = starved(act, *map(int, command["allocations"].split()))
     os.write(writing, READY)
     signal.sigwait({GO})
     os.getsid(0)
@@ -85,10 +91,51 @@ def _child(command: dict[str, str], writing: int) -> NoReturn:
     except BaseException as error:
         answer = {"error": repr(error), "types": [kind.__name__ for kind in type(error).__mro__]}
     os.getsid(0)
+    answer["held"] = held(command["store"])
     try:
         os.write(writing, json.dumps(answer).encode())
     finally:
         os._exit(0)
+
+
+def starved(act: Action, first: int, last: int) -> Action:
+    """The operation, with the interpreter's allocations from ``first`` up to ``last`` refused; 0 only counts them."""
+    _testcapi: Any = importlib.import_module("_testcapi")
+
+    # A thread that gets no memory while it starts leaves its maker waiting for ever (CPython 3.11).
+    setattr(threading.Thread, "start", _no_thread)  # noqa: B010 (mypy knows that it is a method)
+
+    def act_without() -> object:
+        _testcapi.set_nomemory(first, last)
+        try:
+            return act()
+        finally:
+            _testcapi.remove_mem_hooks()
+
+    def counting() -> object:
+        _testcapi.set_nomemory(_FAR, _FAR + 1)
+        act()
+        left = -1
+        with suppress(MemoryError):
+            for left in itertools.count():  # noqa: B007 (each round makes these bytes, and a number twice)
+                bytes(1000)
+        _testcapi.remove_mem_hooks()
+        return _FAR - 3 * left
+
+    return act_without if first else counting
+
+
+def _no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def held(store: str) -> list[str]:
+    """Files of a store that this process still has open and no other could use: temporaries and locks."""
+    links = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [link for link in links if link.startswith((f"{store}/temp/", f"{store}/locks/"))]
 
 
 def _say(message: dict[str, object]) -> None:

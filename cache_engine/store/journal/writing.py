@@ -135,12 +135,14 @@ class Journal:
 
     def event(self, kind: str, **fields: object) -> None:
         """Writes an event at once, with all that is counted so far."""
-        event = msgspec.convert({"kind": kind, "at": self._now(), **fields}, Event)
-        self._write([*self._take_counts(), event])
+        with suppress(MemoryError):  # counts are lost, kernels are not
+            event = msgspec.convert({"kind": kind, "at": self._now(), **fields}, Event)
+            self._write([*self._take_counts(), event])
 
     def flush(self) -> None:
         """Writes what is counted so far."""
-        self._write(self._take_counts())
+        with suppress(MemoryError):
+            self._write(self._take_counts())
 
     @property
     def is_interrupted(self) -> bool:
