@@ -194,7 +194,7 @@ class Serving:
                 if self._store is not None:
                     _log.warning("kernel %s is served but not stored: %s", key[:12], failure)
         if self._housekeeper is not None and failure is None:
-            self._housekeeper.published()
+            self._housekeeper.published(stored_bytes(record))
         loaded = Loaded(record, artifact.cubin)
         self._tiers.memory.put(key, loaded)
         return _kernel(selection, loaded, COMPILED, stages, failure)

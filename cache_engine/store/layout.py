@@ -13,6 +13,7 @@
     evaluations/                results of the evaluator, a JSON file and logs for each accelerator
     timings/                    measurements of kernels, kept likewise for each device; made with the first
     mirror.duckdb               the mirror; may be deleted at any moment
+    population                  how many entries and bytes there are, by estimate; may be deleted at any moment
     cleaned                     empty; its time is when the store was last cleaned by itself
 
 ``ab`` are the first two digits of the key.
@@ -105,6 +106,11 @@ class StoreLayout:
         return self.root / "mirror.duckdb.wal"
 
     @property
+    def population(self) -> Path:
+        """The file that estimates how much the store holds."""
+        return self.root / "population"
+
+    @property
     def cleaned(self) -> Path:
         """The file whose time tells when the store was last cleaned by itself."""
         return self.root / "cleaned"
@@ -112,7 +118,7 @@ class StoreLayout:
     @property
     def single_files(self) -> tuple[Path, ...]:
         """Every file that a store may have at its top."""
-        return (self.marker, self.cleaned, self.mirror, self.mirror_log)
+        return (self.marker, self.population, self.cleaned, self.mirror, self.mirror_log)
 
     @property
     def folders(self) -> tuple[Path, ...]:

@@ -26,17 +26,30 @@ from cache_engine.store.layout import (
 )
 from cache_engine.store.lock import file_lock
 from cache_engine.upkeep.leftovers import abandoned_temporaries, orphan_blobs, remove_orphan, remove_temporary
-from cache_engine.upkeep.plan import DAY_S, EVERYTHING, EntryFacts, EvictionPlan, Limits, plan
+from cache_engine.upkeep.plan import (
+    DAY_S,
+    EVERYTHING,
+    SLACK_ENTRIES,
+    SLACK_SHARE,
+    EntryFacts,
+    EvictionPlan,
+    Limits,
+    is_far_above,
+    plan,
+)
+from cache_engine.upkeep.population import Population, add_published, write_population
 
 _log = logging.getLogger(__name__)
 
 _MAINTENANCE_TIMEOUT_S = 30.0
 # An entry being compiled or replaced is left alone after this wait.
 _ENTRY_TIMEOUT_S = 0.1
-# Cleaning that nobody asked for leaves alone what was published or used so recently: it may be in use just now.
+# Automatic cleaning leaves alone what was published or used so recently, as it may be in use, unless that is too much.
 _SPARE_S = 600.0
 # The entry at hand takes milliseconds; but a signal handler may have interrupted something that the thread waits for.
 _END_S = 5.0
+# How long a process that ends gives to cleaning that is under way.
+_FINISH_S = 1.0
 _QUARANTINE_S = 30 * DAY_S
 
 NOBODY_STALE: Callable[[Record], bool] = lambda _: False  # noqa: E731 (a default with a name)
@@ -203,7 +216,10 @@ def _is_stale(record: Record, is_stale: Callable[[Record], bool]) -> bool:
 
 
 class Housekeeper:
-    """Cleans a store when it is due, in a thread of its own. To be told after each publish: only those make it grow."""
+    """Cleans a store when that is due, or the store is far above its limits, in a thread of its own.
+
+    Call ``published`` after each publish: only those make a store grow.
+    """
 
     def __init__(self, store: DiskStore, journal: Journal, limits: Limits, interval_s: float) -> None:
         """Does nothing yet.
@@ -217,25 +233,38 @@ class Housekeeper:
         self._interval_s = interval_s
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._can_estimate = True
+        # With so many entries nothing could be evicted; it is tried again when there are more.
+        self._stuck_at = 0
 
-    def published(self) -> None:
-        """Starts cleaning if it is due and not under way. Returns at once."""
-        if self._interval_s > 0 and not (self._thread and self._thread.is_alive()) and self._is_due():
-            self._closing = False
-            thread = threading.Thread(target=self._clean, daemon=True)
-            # This process may have no more threads; some other will clean.
-            with suppress(RuntimeError):
-                thread.start()
-                self._thread = thread
+    def published(self, stored_bytes: int) -> None:
+        """Starts cleaning if it is due, or the store is far above its limits, and none is under way. Returns at once.
+
+        Args:
+            stored_bytes: what the published entry takes.
+        """
+        held = add_published(self._store.layout, stored_bytes)
+        if self._interval_s > 0 and not (self._thread and self._thread.is_alive()):
+            is_due = self._is_due()
+            if is_due or self._is_to_survey(held):
+                self._closing = False
+                thread = threading.Thread(target=self._clean, args=(is_due,), daemon=True)
+                # This process may have no more threads; some other will clean.
+                with suppress(RuntimeError):
+                    thread.start()
+                    self._thread = thread
 
     def close(self, *, wait: bool = True) -> None:
-        """Ends cleaning after the entry at hand.
+        """Ends cleaning: if it takes longer than a second, after the entry at hand.
 
         Args:
             wait: whether to wait for that, though not for ever: a signal handler may call this.
         """
         thread = self._thread
         if thread is not None and thread.is_alive():
+            if wait:
+                # A process that publishes one kernel and ends has to do its part.
+                thread.join(_FINISH_S)
             self._closing = True
             if wait:
                 thread.join(_END_S)
@@ -253,15 +282,42 @@ class Housekeeper:
             _log.warning("when the store was last cleaned cannot be told: %s", error)
         return False
 
-    def _clean(self) -> None:
+    def _is_to_survey(self, held: Population | None) -> bool:
+        """Whether the estimate is too old, or far above the limits. Looks into no folder."""
+        if held is None:
+            return self._can_estimate
+        if held.published >= max(SLACK_ENTRIES, SLACK_SHARE * (self._limits.max_entries or 0)):
+            return True
+        return held.entries > self._stuck_at + SLACK_ENTRIES and self._is_far_above(held.entries, held.stored_bytes)
+
+    def _is_far_above(self, entries: int, stored_bytes: int) -> bool:
+        free_bytes = shutil.disk_usage(self._store.layout.root).free
+        return is_far_above(replace(self._limits, free_bytes=free_bytes), entries, stored_bytes)
+
+    def _clean(self, is_due: bool) -> None:
+        layout = self._store.layout
         try:
-            # First, so that no other process starts as well.
-            os.utime(self._store.layout.cleaned)
-            chosen = plan_cleaning(self._store, self._limits)
-            apply(self._store, self._journal, chosen, by=AUTOMATIC, wait_s=0, stopped=lambda: self._closing)
+            if is_due:
+                # First, so that no other process starts as well.
+                os.utime(layout.cleaned)
+            with file_lock(layout.maintenance_lock, 0):
+                pass  # nobody else is at it
+            while True:
+                # Also after cleaning: other entries were published meanwhile.
+                entries, stored_bytes = count(layout)
+                write_population(layout, entries, stored_bytes)
+                if self._closing or not (is_due or self._is_far_above(entries, stored_bytes)):
+                    return
+                chosen = plan_cleaning(self._store, self._limits)
+                done = apply(self._store, self._journal, chosen, by=AUTOMATIC, wait_s=0, stopped=lambda: self._closing)
+                if not is_due and not done.evicted:
+                    self._stuck_at = entries
+                    return
+                is_due = False
         except LockTimeout:
             pass  # others are at it
         except (OSError, StoreError) as error:
+            self._can_estimate = False
             _log.warning("the store could not be cleaned: %s", error)
 
 

@@ -20,6 +20,8 @@ EXPIRED, STALE, NAMED, NAMED_ARCH, TOO_MANY, TOO_LARGE, LITTLE_SPACE, EVERYTHING
 )
 
 DAY_S = 86_400.0
+# How far above a limit is far: by this share of it, or by so many entries, whichever is more.
+SLACK_SHARE, SLACK_ENTRIES = 0.025, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class Limits:
         max_disk_share: as ``max_bytes``, of this share of what is free on the disk and what the store holds together
         down_to: to this share of the limit.
         free_bytes: what is free on the disk.
-        spare_s: never evict what was published or used so recently.
+        spare_s: do not evict what was published or used so recently, unless the store is far above its limits without
+            it; then that goes too, the least recently used first, until the limits hold. See ``is_far_above``.
         everything: evict all there is.
     """
 
@@ -123,22 +126,47 @@ def plan(entries: Iterable[EntryFacts], limits: Limits, now: float) -> EvictionP
         else:
             kept.append(entry)
 
-    # What is spared counts against the limits, and only the others can make room.
+    # What is spared counts against the limits, and the others make room first.
     entries_left = len(kept) + len(spared)
     bytes_left = sum(entry.stored_bytes for entry in (*kept, *spared))
-    if limits.max_entries is not None and entries_left > limits.max_entries:
-        excess = entries_left - math.ceil(limits.max_entries * limits.down_to)
-        victims += [_victim(entry, TOO_MANY) for entry in kept[:excess]]
-        bytes_left -= sum(entry.stored_bytes for entry in kept[:excess])
-        kept = kept[excess:]
     max_bytes, too_large = _byte_limit(limits, sum(entry.stored_bytes for entry in by_age))
-    evicted = 0
-    if bytes_left > max_bytes:
-        while bytes_left > max_bytes * limits.down_to and evicted < len(kept):
-            victims.append(_victim(kept[evicted], too_large))
-            bytes_left -= kept[evicted].stored_bytes
-            evicted += 1
-    return EvictionPlan(tuple(victims), len(kept) - evicted + len(spared), bytes_left)
+    for candidates, down_to in ((kept, limits.down_to), (spared, 1.0)):
+        if candidates is spared and not _is_far_above(limits.max_entries, max_bytes, entries_left, bytes_left):
+            break
+        excess = _excess(candidates, entries_left, limits.max_entries, down_to)
+        victims += [_victim(entry, TOO_MANY) for entry in candidates[:excess]]
+        bytes_left -= sum(entry.stored_bytes for entry in candidates[:excess])
+        entries_left -= len(candidates[:excess])
+        if bytes_left > max_bytes:
+            for entry in candidates[excess:]:
+                if bytes_left <= max_bytes * down_to:
+                    break
+                victims.append(_victim(entry, too_large))
+                bytes_left -= entry.stored_bytes
+                entries_left -= 1
+    return EvictionPlan(tuple(victims), entries_left, bytes_left)
+
+
+def is_far_above(limits: Limits, entries: int, stored_bytes: int) -> bool:
+    """Whether a store holds so much more than its limits that it is to be cleaned at once.
+
+    That is more than 2.5 % of a limit, and more than five entries of average size.
+    """
+    return _is_far_above(limits.max_entries, _byte_limit(limits, stored_bytes)[0], entries, stored_bytes)
+
+
+def _is_far_above(max_entries: int | None, max_bytes: float, entries: int, stored_bytes: int) -> bool:
+    if max_entries is not None and entries > max_entries + max(SLACK_ENTRIES, SLACK_SHARE * max_entries):
+        return True
+    average_bytes = stored_bytes / max(1, entries)
+    return stored_bytes > max_bytes + max(SLACK_ENTRIES * average_bytes, SLACK_SHARE * max_bytes)
+
+
+def _excess(candidates: list[EntryFacts], entries: int, max_entries: int | None, down_to: float) -> int:
+    """How many of the candidates go for the limit on entries."""
+    if max_entries is None or entries <= max_entries:
+        return 0
+    return min(len(candidates), entries - math.ceil(max_entries * down_to))
 
 
 def _doom(entry: EntryFacts, limits: Limits, age_s: float) -> str:

@@ -414,7 +414,7 @@ def _before_a_damaged_hit(store: DiskStore) -> Promise:
 
 def _getting(store: DiskStore) -> Action:
     vars(serving).update(make_artifact=_artifact)
-    cache = engine.Cache(DiskStore(store.layout, durable=True), Settings())
+    cache = engine.Cache(DiskStore(store.layout, durable=True), Settings(cleanup_interval_h=0.0))
     cache.select(PROBLEM)  # reads the compiler's version, once; the promise holds from then on
 
     def act() -> object:

@@ -56,7 +56,7 @@ def work(number):
         raise {"KeyboardInterrupt": KeyboardInterrupt, "SystemExit": SystemExit}[manner]
 
     signal.signal(signal.SIGTERM, end)
-    problems = [GemmProblem(64, 8 * (1 + number), 8 * k, arch="sm_90") for k in range(1, 100)]
+    problems = [GemmProblem(64, 8 * (1 + number), 8 * k, arch="sm_80") for k in range(1, 100)]
     try:
         os.write(1, b"ready")
         while True:

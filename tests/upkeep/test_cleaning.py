@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,9 +17,11 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.lock import file_lock, try_lock
 from cache_engine.upkeep import cleaning as housekeeping
-from cache_engine.upkeep.cleaning import Housekeeper
+from cache_engine.upkeep import integrity
+from cache_engine.upkeep.cleaning import Housekeeper, count
 from cache_engine.upkeep.plan import DAY_S, LITTLE_SPACE, STALE, Limits
-from tests.helpers import blob_file, files_of, fill, publish, record_file
+from cache_engine.upkeep.population import add_published, read_population
+from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
 
 
 @pytest.fixture
@@ -234,7 +238,7 @@ class Settled:
 
     def run(self) -> None:
         """Tells the housekeeper of a publish, and waits for what it does."""
-        self.housekeeper.published()
+        self.housekeeper.published(1000)
         if self.housekeeper._thread is not None:
             self.housekeeper._thread.join()
 
@@ -290,3 +294,105 @@ def test_closing_ends_automatic_cleaning_between_entries(store: DiskStore, journ
     cleaned = housekeeping.apply(store, journal, plan, stopped=lambda: next(answers))
     assert (cleaned.evicted, cleaned.skipped) == (2, 2)
     assert len(list(store.keys())) == 3
+
+
+def _publish_and_wait(store: DiskStore, housekeeper: Housekeeper, seed: int) -> None:
+    key = publish(store, seed)
+    housekeeper.published(record_file(store, key).stat().st_size + blob_file(store, key).stat().st_size)
+    if housekeeper._thread is not None:
+        housekeeper._thread.join()
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[object]:
+    """Grows with each call of a function of the module."""
+    calls: list[object] = []
+    called = getattr(housekeeping, name)
+
+    def count_call(*given: object) -> object:
+        calls.append(given)
+        return called(*given)
+
+    monkeypatch.setattr(housekeeping, name, count_call)
+    return calls
+
+
+@pytest.mark.parametrize("limits", [Limits(max_entries=3, down_to=0.8), Limits(max_bytes=10_000, down_to=0.8)])
+def test_a_store_that_grows_stays_within_its_limits_and_ten_entries(
+    store: DiskStore, journal: Journal, monkeypatch: pytest.MonkeyPatch, limits: Limits
+) -> None:
+    """However new they are, and without a look through the folders at each publish."""
+    surveys = _counted(monkeypatch, "count")
+    housekeeper = Housekeeper(store, journal, limits, 3600.0)
+    most = 0
+    for seed in range(40):
+        _publish_and_wait(store, housekeeper, seed)
+        most = max(most, count(store.layout)[0])
+    allowed = 3 if limits.max_entries else 10_000 // (count(store.layout)[1] // count(store.layout)[0])
+    assert allowed < most <= allowed + 10
+    assert len(surveys) <= 40 / 2
+    assert store.get(make_entry(39)[0]) is not None, "the newest stays"
+    assert read_journal(store.layout.journal).totals.evictions >= 40 - most
+
+
+def test_what_cannot_be_evicted_is_not_looked_for_at_each_publish(
+    store: DiskStore, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in fill(store, 20):
+        record_file(store, key).write_bytes(b'{"format": 99}')
+    plans = _counted(monkeypatch, "plan_cleaning")
+    housekeeper = Housekeeper(store, journal, Limits(max_entries=3), 3600.0)
+    for _ in range(12):
+        housekeeper.published(1000)
+        if housekeeper._thread is not None:
+            housekeeper._thread.join()
+    assert 1 <= len(plans) <= 4
+    assert len(list(store.keys())) == 20
+
+
+def test_a_damaged_estimate_is_surveyed(store: DiskStore, journal: Journal) -> None:
+    fill(store, 6)
+    housekeeper = Housekeeper(store, journal, Limits(max_entries=100), 3600.0)
+    for damage in (b"", b"x", b"1 2\n+y\n", b"\xff"):
+        store.layout.population.write_bytes(damage)
+        assert add_published(store.layout, 5) is None
+        housekeeper.published(5)
+        assert housekeeper._thread is not None
+        housekeeper._thread.join()
+        held = read_population(store.layout)
+        assert held is not None
+        assert (held.entries, held.stored_bytes) == count(store.layout)
+
+
+_PUBLISHING = """
+import sys
+from cache_engine import GemmProblem, open_cache
+from cache_engine.engine import serving
+from cache_engine.engine.stages import COMPILE
+from tests.helpers import make_entry
+
+def compiled(_, stages):
+    with stages(COMPILE):
+        return make_entry(0)[1]
+
+vars(serving).update(make_artifact=compiled)
+first, publishes, openings = map(int, sys.argv[2:])
+for number in range(openings):
+    with open_cache(sys.argv[1], durability="fast", max_entries=3) as cache:
+        for k in range(publishes):
+            cache.get_or_compile(GemmProblem(64, 8 * (first + number + 1), 8 * (k + 1), arch="sm_80"))
+"""
+
+
+@pytest.mark.parametrize(("processes", "publishes", "openings"), [(3, 20, 1), (1, 1, 20)], ids=["long", "short"])
+def test_processes_that_publish_leave_a_store_within_its_limits_and_ten_entries(
+    store: DiskStore, processes: int, publishes: int, openings: int
+) -> None:
+    """Three at once, and many that publish one entry each."""
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", _PUBLISHING, str(store.layout.root)]
+    running = [
+        subprocess.Popen([*command, str(100 * n), str(publishes), str(openings)], cwd=root) for n in range(processes)
+    ]
+    assert [process.wait(120) for process in running] == [0] * processes
+    assert 0 < count(store.layout)[0] <= 13
+    assert list(integrity.check(store)) == []

@@ -20,6 +20,7 @@ from cache_engine.upkeep.plan import (
     TOO_MANY,
     EntryFacts,
     Limits,
+    is_far_above,
     plan,
 )
 
@@ -87,21 +88,55 @@ def test_a_second_plan_on_what_was_kept_evicts_nothing(entries: list[EntryFacts]
 
 
 @given(ENTRIES, LIMITS, st.floats(0, 20 * DAY_S))
-def test_what_was_used_just_now_is_spared_and_only_that(
+def test_what_was_used_just_now_is_spared_unless_that_is_far_too_much(
     entries: list[EntryFacts], limits: Limits, spare_s: float
 ) -> None:
     if limits.everything:
         return
     made = plan(entries, replace(limits, spare_s=spare_s), NOW)
     evicted = {victim.key for victim in made.victims}
-    recent = {entry.key for entry in entries if max(0.0, NOW - entry.last_used_at) < spare_s}
-    assert not evicted & recent
+    recent = {entry.key: entry for entry in entries if max(0.0, NOW - entry.last_used_at) < spare_s}
+    others_left = len(entries) - len(evicted | set(recent))
+    if limits.free_bytes is not None:  # what was evicted is free by then
+        limits = replace(limits, free_bytes=limits.free_bytes + made.freed_bytes)
+    assert not is_far_above(limits, made.kept_entries, made.kept_bytes)
+    given_up = [recent[victim.key] for victim in made.victims if victim.key in recent]
+    if given_up:
+        assert others_left == 0
+        assert _exceeded(limits, made.kept_entries + 1, made.kept_bytes + given_up[-1].stored_bytes, made.kept_bytes)
+        return
     # The others go as far as the limits want it, and no further than without sparing.
-    others_left = len(entries) - len(evicted) - len(recent)
     if limits.max_entries is not None and made.kept_entries > limits.max_entries:
         assert others_left == 0
     if limits.max_bytes is not None and made.kept_bytes > limits.max_bytes:
         assert others_left == 0
+
+
+def _exceeded(limits: Limits, entries: int, stored_bytes: int, kept_bytes: int) -> bool:
+    share = limits.max_disk_share if limits.max_disk_share is not None and limits.free_bytes is not None else None
+    return (
+        (limits.max_entries is not None and entries > limits.max_entries)
+        or (limits.max_bytes is not None and stored_bytes > limits.max_bytes)
+        or (share is not None and stored_bytes > share * ((limits.free_bytes or 0) + kept_bytes))
+    )
+
+
+@pytest.mark.parametrize(("entries", "kept"), [(3, 3), (8, 8), (9, 3), (300, 3)])
+def test_new_entries_far_above_a_limit_go_until_it_holds(entries: int, kept: int) -> None:
+    """Those beyond it by five or fewer stay, since they may be in use."""
+    made = plan(_entries(*[0.0] * entries), Limits(max_entries=3, down_to=0.5, spare_s=600), NOW)
+    assert (made.kept_entries, len(made.victims)) == (kept, entries - kept)
+
+
+@pytest.mark.parametrize(
+    ("entries", "stored_bytes", "far"),
+    [(1025, 1000, False), (1026, 1000, True), (100, 102_500, False), (100, 105_001, False), (100, 105_300, True)],
+)
+def test_far_above_is_by_more_than_a_fortieth_and_by_more_than_five_entries(
+    entries: int, stored_bytes: int, far: bool
+) -> None:
+    assert is_far_above(Limits(max_entries=1000, max_bytes=100_000), entries, stored_bytes) is far
+    assert not is_far_above(Limits(), entries, stored_bytes)
 
 
 def _entries(*ages_in_days: float, stored_bytes: int = 100) -> list[EntryFacts]:
