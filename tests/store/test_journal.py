@@ -442,6 +442,29 @@ def test_a_snapshot_that_cannot_be_read_is_not_folded_over(folder: Path, text: s
     assert _hits(folder) == {"disk": 1}
 
 
+@pytest.mark.parametrize("interrupted", ["_lock", "_writing"])
+def test_closing_in_the_middle_of_counting_or_writing_waits_for_nothing_and_loses_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, interrupted: str
+) -> None:
+    """As a signal handler may. The thread waits for what the handler has interrupted, so the handler must not wait."""
+    journal = Journal(folder, NEVER)
+    journal.hit(KEY, "disk")
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("this would wait for ever")
+
+    with monkeypatch.context() as patched, getattr(journal, interrupted):
+        patched.setattr(threading.Thread, "join", refuse)
+        assert journal.is_interrupted
+        journal.close()
+        journal.event(PUBLISH, key=KEY)
+    deadline = time.monotonic() + 10
+    while journal._thread is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    journal.close()
+    assert (_hits(folder), read_journal(folder).totals.compiles) == ({"disk": 1}, 1)
+
+
 def test_a_closed_journal_leaves_no_thread(folder: Path) -> None:
     """One stopped by the end of the interpreter keeps the locks it has, and who waits for them waits for ever."""
     before = threading.active_count()
