@@ -102,14 +102,12 @@ def _draw_token_form() -> None:
 
 
 def _try(given: str) -> None:
-    token, peer = context.cache().settings.admin_token, request().peer
-    wait_s = _attempts().begin(peer, time.monotonic())
-    if wait_s:
-        st.session_state[_REFUSED] = f"Too many attempts. Try again in {wait_s:.0f} s."
-    elif token is not None and fits(token, given):
-        _attempts().succeeded(peer)
+    token = context.cache().settings.admin_token
+    if token is not None and fits(token, given):
         st.session_state[_PROVED] = True
     else:
+        with st.spinner("Checking…"):
+            time.sleep(_attempts().wrong(request().peer, time.monotonic()))  # this tab's next attempt waits as long
         st.session_state[_REFUSED] = "This is not the admin token."
     st.rerun()
 

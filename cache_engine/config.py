@@ -37,6 +37,7 @@ _NUMBERS = (
 _TEXTS = ("compiler_flags", "admin_users")
 MIN_FLUSH_S = 0.01  # below, writing would keep a processor busy
 MIN_TOKEN_LENGTH = 16  # letters and digits: beyond guessing, at any rate of attempts
+MIN_TOKEN_CHARACTERS = 8  # different ones: of random letters and digits, one in five million has fewer
 
 
 class Origin(StrEnum):
@@ -169,6 +170,11 @@ class Settings:
         if self.admin_token is not None and len(self.admin_token.strip()) < MIN_TOKEN_LENGTH:
             # Without the value: what is nearly right is nearly a secret.
             raise UsageError(f"setting admin_token is too short; it must have {MIN_TOKEN_LENGTH} characters or more")
+        if self.admin_token is not None and len(set(self.admin_token.strip())) < MIN_TOKEN_CHARACTERS:
+            raise UsageError(
+                f"setting admin_token is too easy to guess; it must have {MIN_TOKEN_CHARACTERS} different characters "
+                'or more, such as python -c "import secrets; print(secrets.token_urlsafe(24))" prints'
+            )
         return self
 
     def directory(self) -> Path:

@@ -70,6 +70,9 @@ def test_the_admin_token_is_long_and_never_shown() -> None:
     with pytest.raises(UsageError, match="16 characters") as refused:
         Settings.load({"GEMM_CACHE_ADMIN_TOKEN": "nearly-secret"})
     assert "nearly-secret" not in str(refused.value)
+    with pytest.raises(UsageError, match="easy to guess; it must have 8 different characters") as refused:
+        Settings.load({"GEMM_CACHE_ADMIN_TOKEN": "12345671234567123456"})
+    assert "1234567" not in str(refused.value)
 
 
 def test_values_are_shown_as_people_read_them() -> None:

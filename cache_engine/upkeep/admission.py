@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 
 # What proxies and tunnels add to a request; with it comes whatever starts with x-forwarded.
 _FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"})
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 64.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 16.0
+_BETWEEN_ANSWERS_S = 0.1
 _FORGOTTEN_AFTER_S = 900.0
 _MOST_PEERS = 1000
 ANYONE = "*"
@@ -135,35 +136,33 @@ def fits(token: str, given: str) -> bool:
 
 
 class Attempts:
-    """Slows whoever gives wrong tokens: after each the next is not looked at for a while, twice as long each time.
+    """How long the answer to a wrong token waits. Safe to use from several threads.
 
-    Counted by address, so that who guesses keeps out nobody else. Safe to use from several threads.
+    Only wrong tokens are counted, after they were compared, so a correct one is never refused: behind a proxy everybody
+    comes from one address, and a guesser there would lock out the owner. What keeps guessing hopeless is the token:
+    16 random letters and digits are 95 bits, and at a thousand guesses a second, more than this server draws pages, half
+    of them take 10¹⁷ years. The waits keep the guesses of a tab apart, and so help a token that is less random.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._failed: dict[str, tuple[int, float]] = {}
+        self._wrong: dict[str, tuple[int, float]] = {}
+        self._next_answer = 0.0
 
-    def begin(self, peer: str, now: float) -> float:
-        """Starts an attempt from an address, or says how many seconds are left until one is looked at.
+    def wrong(self, peer: str, now: float) -> float:
+        """Counts a wrong token from an address; returns for how many seconds its answer waits.
 
-        It counts as failed until ``succeeded`` is told, so that many at once are no way around.
+        Twice as long each time for one address; and all answers to wrong tokens, wherever they are from, are given one
+        after another.
         """
         with self._lock:
-            count, last = self._failed.get(peer, (0, now))
-            left = last + _wait_s(count) - now if count else 0.0
-            if left > 0:
-                return left
-            self._failed.pop(peer, None)  # to the end of the line
-            self._failed[peer] = (1 if now - last > _FORGOTTEN_AFTER_S else count + 1), now
-            if len(self._failed) > _MOST_PEERS:
-                del self._failed[next(iter(self._failed))]
-        return 0.0
-
-    def succeeded(self, peer: str) -> None:
-        """Forgets what went wrong before."""
-        with self._lock:
-            self._failed.pop(peer, None)
+            count, last = self._wrong.pop(peer, (0, now))  # to the end of the line
+            count = 1 if now - last > _FORGOTTEN_AFTER_S else count + 1
+            self._wrong[peer] = count, now
+            if len(self._wrong) > _MOST_PEERS:
+                del self._wrong[next(iter(self._wrong))]
+            self._next_answer = min(max(self._next_answer, now) + _BETWEEN_ANSWERS_S, now + _LONGEST_WAIT_S)
+            return max(_wait_s(count), self._next_answer - now)
 
 
 def local_user() -> str:

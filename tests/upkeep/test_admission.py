@@ -118,27 +118,27 @@ def test_only_the_token_fits() -> None:
     assert not any(fits(token, wrong) for wrong in ("", token[:-1], token + "x", token.upper(), "ü" * 50))
 
 
-def test_each_wrong_token_doubles_the_wait_of_its_address_alone() -> None:
+def test_each_wrong_token_of_an_address_waits_twice_as_long() -> None:
     attempts, now = Attempts(), 1000.0
     waits = []
     for _ in range(9):
-        assert attempts.begin("a", now) == 0
-        left = attempts.begin("a", now)
-        waits.append(left)
-        assert attempts.begin("a", now + left - 0.001) > 0
-        now += left
-    assert waits == [1, 2, 4, 8, 16, 32, 64, 64, 64]
-    assert attempts.begin("b", now) == 0
-    attempts.succeeded("a")
-    assert attempts.begin("a", now) == 0
+        waits.append(attempts.wrong("a", now))
+        now += waits[-1]
+    assert waits == [0.25, 0.5, 1, 2, 4, 8, 16, 16, 16]
+    assert attempts.wrong("b", now) == 0.25, "another address"
+    assert attempts.wrong("a", now + 901) == 0.25, "forgotten"
 
 
-def test_waits_are_forgotten_and_guessers_take_no_memory() -> None:
+def test_wrong_tokens_from_everywhere_are_answered_one_after_another() -> None:
     attempts = Attempts()
-    for _ in range(2):
-        attempts.begin("a", 0.0)
-    assert attempts.begin("a", 5000.0) == 0
-    assert attempts.begin("a", 5000.0) == 1
+    waits = [attempts.wrong(f"address {number}", 1000.0) for number in range(200)]
+    assert waits[2:160] == pytest.approx([0.1 * (number + 1) for number in range(2, 160)])
+    assert waits[160:] == [16.0] * 40, "none waits for ever"
+    assert attempts.wrong("another", 1020.0) == 0.25
+
+
+def test_guessers_take_no_memory() -> None:
+    attempts = Attempts()
     for number in range(5000):
-        attempts.begin(str(number), 6000.0)
-    assert len(attempts._failed) <= 1000
+        attempts.wrong(str(number), 6000.0)
+    assert len(attempts._wrong) <= 1000
