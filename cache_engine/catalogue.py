@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,11 @@ from pathlib import Path
 from cache_engine.assets import shape_catalogue
 from cache_engine.errors import InvalidProblem, UsageError
 from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.units import human_bytes
+
+LARGEST_TABLE_BYTES = 4 * 2**20
+MOST_SHAPES = 10_000
+"""Of a table: what its bytes and lines may be. The largest model has a few dozen shapes."""
 
 TOKENS = (1, 16, 64, 256, 1024, 4096)
 """Numbers of tokens that stand for all there are: from one for each sequence to a long prompt."""
@@ -79,18 +85,21 @@ def table_shapes(path: Path) -> list[ModelShape]:
     """The shapes of a CSV file with the columns n and k, and batch and m if wanted; others are not looked at.
 
     Raises:
-        UsageError: naming the line and what is wrong with it.
+        UsageError: naming the line and what is wrong with it, or the limit that the file is beyond.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
-            missing = [name for name in ("n", "k") if name not in (reader.fieldnames or ())]
-            if missing:
-                raise UsageError(
-                    f"{path} has no column {' and no column '.join(missing)}; its first line must name the columns: "
-                    "n, k and, if wanted, batch and m"
-                )
-            shapes = list(_table_rows(path, reader))
+        with path.open("rb") as file:
+            data = file.read(LARGEST_TABLE_BYTES + 1)
+        if len(data) > LARGEST_TABLE_BYTES:
+            raise UsageError(f"{path} is larger than {human_bytes(LARGEST_TABLE_BYTES)}; split the table")
+        reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), skipinitialspace=True)
+        missing = [name for name in ("n", "k") if name not in (reader.fieldnames or ())]
+        if missing:
+            raise UsageError(
+                f"{path} has no column {' and no column '.join(missing)}; its first line must name the columns: "
+                "n, k and, if wanted, batch and m"
+            )
+        shapes = list(_table_rows(path, reader))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{path} cannot be read: {reason}") from error
@@ -100,7 +109,9 @@ def table_shapes(path: Path) -> list[ModelShape]:
 
 
 def _table_rows(path: Path, reader: csv.DictReader[str]) -> Iterator[ModelShape]:
-    for row in reader:
+    for number, row in enumerate(reader, start=1):
+        if number > MOST_SHAPES:
+            raise UsageError(f"{path} has more than {MOST_SHAPES:,} shapes; split the table")
         where = f"{path}, line {reader.line_num}"
         sizes = {name: _size(where, name, (row.get(name) or "").strip()) for name in ("n", "k", "batch", "m")}
         n, k = sizes["n"], sizes["k"]

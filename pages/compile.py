@@ -37,6 +37,7 @@ ONE, TABLE = "One shape", "A model's table"
 # In the address, where the table's fields must not be taken for the shape's.
 PREFIXES = {ONE: "", TABLE: "t_"}
 IN_A_ROW = 4
+MOST_PROBLEMS = 10_000  # whose configs are chosen in about a second each time the page is drawn
 
 
 def draw(one: Field, place: DeltaGenerator, key: str) -> Any:
@@ -148,7 +149,8 @@ def table(form: Sequence[Field]) -> None:
     try:
         shapes = model_shapes(values["model"])
         tokens = tokens_of(values["tokens"])
-        problems = problems_of(shapes, tokens, DType(values["dtype"]), values["arch"], **made_of(values))
+        made = made_of(values)
+        problems = problems_of(shapes, tokens, DType(values["dtype"]), values["arch"], most=MOST_PROBLEMS, **made)
         with st.spinner("Choosing configs…", show_time=False):
             chosen, refused = one_per_key(cache, problems, values["compiler"])
         there = kept(cache, chosen, compiler=values["compiler"])

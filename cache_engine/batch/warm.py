@@ -11,9 +11,12 @@ from typing import Any
 
 from cache_engine.catalogue import ModelShape
 from cache_engine.engine.cache import Cache, CompiledKernel
-from cache_engine.errors import GemmCacheError, NotHereError
+from cache_engine.errors import GemmCacheError, NotHereError, UsageError
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey
+
+MOST_PROBLEMS = 100_000
+"""Of one warm-up: choosing their configs takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +40,26 @@ def problems_of(
     ms: Sequence[int],
     dtype: DType,
     archs: Sequence[str | None],
+    *,
+    most: int = MOST_PROBLEMS,
     **asked: Any,
 ) -> list[GemmProblem]:
     """Every shape with every m, or with its own where it has one, on every target.
 
     Args:
+        most: how many there may be.
         asked: what else each problem has, by the names of ``GemmProblem``.
 
     Raises:
         InvalidProblem: when one of them is beyond what is supported.
+        UsageError: when there are too many.
     """
+    count = len(archs) * sum(1 if shape.m is not None else len(ms) for shape in shapes)
+    if count > most:
+        raise UsageError(
+            f"these shapes, sizes of m and targets make {count:,} problems, and {most:,} may be asked for at a time; "
+            "ask for fewer, in several runs"
+        )
     return [
         replace(shape.problem(m, dtype), arch=arch, **asked)
         for arch in archs

@@ -161,9 +161,10 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, force: bool
 @click.pass_obj
 def import_verb(settings: Settings, /, file: Path, as_json: bool) -> None:
     """Merge the results of FILE; those that are there already stay. Exit 1 when some were refused."""
-    from cache_engine.store.results.file import decompress
+    from cache_engine.store.results.interchange import LARGEST_IMPORT_BYTES, decompress
 
-    data = decompress(file.read_bytes())
+    with file.open("rb") as given:
+        data = decompress(given.read(LARGEST_IMPORT_BYTES + 1), LARGEST_IMPORT_BYTES)
     settings = settings.with_overrides({"enable_caching": True})
     with open_cache(settings) as cache:
         taken = cache.evaluations.import_file(data)

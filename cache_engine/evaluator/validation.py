@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
+import io
 import math
 import zlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO, Any
@@ -17,12 +19,16 @@ from numpy.typing import NDArray
 
 from cache_engine.errors import InvalidHardware, UsageError
 from cache_engine.evaluator.gpu import GPUS, Floats, Gpu, latencies_us, parameters_of, roofline_us
+from cache_engine.units import human_bytes
 
 M_RANGES = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 4096), (4097, 10**12))
 
 _COLUMNS = ("arch", "M", "N", "K", "latency_us")
 _BATCH = 20_000
 _MOST_LINES = 1_000_000
+
+LARGEST_BYTES = 2**27
+"""Of a file of measurements, decompressed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +98,28 @@ def read_measurements(path: Path) -> list[Measurements]:
     Raises:
         UsageError: naming the line that cannot be right, or what is missing.
     """
-    with _open(path) as file:
-        return parse_measurements(file, str(path))
+    try:
+        with path.open("rb") as file, as_text(file, str(path)) as text:
+            return parse_measurements(text, str(path))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+
+
+def as_text(file: IO[bytes], source: str) -> IO[str]:
+    """A CSV file as text, decompressed if its name ends in .gz.
+
+    Raises:
+        UsageError: when it is larger than ``LARGEST_BYTES``, or cannot be decompressed.
+        OSError: when it cannot be read.
+    """
+    try:
+        with gzip.open(file) if source.endswith(".gz") else nullcontext(file) as opened:
+            data = opened.read(LARGEST_BYTES + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UsageError(f"{source} cannot be decompressed: {error}") from error
+    if len(data) > LARGEST_BYTES:
+        raise UsageError(f"{source} is larger than {human_bytes(LARGEST_BYTES)}; validate it in parts")
+    return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="")
 
 
 def parse_measurements(file: IO[str], source: str) -> list[Measurements]:
@@ -114,7 +140,7 @@ def parse_measurements(file: IO[str], source: str) -> list[Measurements]:
                     f"{source}, line {number}: unknown arch {str(row['arch'])[:40]!r}; use one of: {known}"
                 )
             rows.setdefault(name, []).append(_numbers(row, f"{source}, line {number}"))
-    except (csv.Error, UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except (csv.Error, UnicodeDecodeError) as error:
         raise UsageError(f"{source} cannot be read as CSV: {error}") from error
     if not rows:
         raise UsageError(f"{source} has no measurements")
@@ -153,15 +179,6 @@ def _errors(errors: Floats) -> Errors:
     return Errors(
         float(absolute.mean()), float(np.median(absolute)), float(errors.mean()), float((absolute <= 0.2).mean())
     )
-
-
-def _open(path: Path) -> IO[str]:
-    try:
-        if path.suffix == ".gz":
-            return gzip.open(path, "rt", encoding="utf-8", newline="")
-        return path.open(encoding="utf-8", newline="")
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _numbers(row: dict[str, str], where: str) -> tuple[float, ...]:

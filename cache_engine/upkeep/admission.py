@@ -140,8 +140,8 @@ class Attempts:
 
     Only wrong tokens are counted, after they were compared, so a correct one is never refused: behind a proxy everybody
     comes from one address, and a guesser there would lock out the owner. What keeps guessing hopeless is the token:
-    16 random letters and digits are 95 bits, and at a thousand guesses a second, more than this server draws pages, half
-    of them take 10¹⁷ years. The waits keep the guesses of a tab apart, and so help a token that is less random.
+    16 random letters and digits are 95 bits, and at a thousand guesses a second, more than this server draws pages,
+    half of them take 10¹⁷ years. The waits keep the guesses of a tab apart, and so help a token that is less random.
     """
 
     def __init__(self) -> None:

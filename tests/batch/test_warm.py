@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.batch.warm import Warmed, compile_all, one_per_key, problems_of
-from cache_engine.catalogue import ModelShape, model_shapes, table_shapes
+from cache_engine.catalogue import LARGEST_TABLE_BYTES, MOST_SHAPES, ModelShape, model_shapes, table_shapes
 from cache_engine.compilers import COMPILERS, inspect
 from cache_engine.engine.cache import Cache
 from cache_engine.errors import CompilerMissing, NotHereError, ToolMissing, UsageError
@@ -124,6 +124,24 @@ def test_a_bad_table_is_refused_naming_the_line(place: Path, tmp_path: Path, tex
     assert done.stderr.count("\n") == 1
     assert named in done.stderr
     assert not place.exists()
+
+
+def test_a_table_beyond_its_limits_is_refused_before_it_is_worked_on(tmp_path: Path) -> None:
+    path = tmp_path / "large.csv"
+    path.write_text("n,k\n" + "64,64\n" * MOST_SHAPES)
+    shapes = table_shapes(path)
+    assert len(shapes) == MOST_SHAPES
+    path.write_text("n,k\n" + "64,64\n" * (MOST_SHAPES + 1))
+    with pytest.raises(UsageError, match="has more than 10,000 shapes; split the table"):
+        table_shapes(path)
+    path.write_bytes(b"n,k\n64,64\n" + b" " * LARGEST_TABLE_BYTES)
+    with pytest.raises(UsageError, match=r"is larger than 4\.0 MiB; split the table"):
+        table_shapes(path)
+    assert len(problems_of(shapes[:2], (1, 2), DType.BF16, ["sm_90"] * 3, most=12)) == 12
+    with pytest.raises(
+        UsageError, match="make 110,000 problems, and 100,000 may be asked for at a time; ask for fewer"
+    ):
+        problems_of(shapes, range(1, 12), DType.BF16, ["sm_90"])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +139,21 @@ def test_import_refuses_bad_results_and_bad_files(place: Path, tmp_path: Path) -
         file.write_bytes(content)
         done = run("evaluations", "import", file, store=tmp_path / "other")
         assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+
+
+def test_a_small_file_that_declares_to_be_large_is_refused_before_it_is_decompressed(tmp_path: Path) -> None:
+    """With 512 MiB of memory, where it declares 2 GiB."""
+    bomb = tmp_path / "bomb.json.zst"
+    # Magic; four bytes of size, one segment, a checksum; the size.
+    bomb.write_bytes(b"\x28\xb5\x2f\xfd\xa4" + (2**31 - 1).to_bytes(4, "little") + bytes(1000))
+    done = subprocess.run(
+        [sys.executable, "-m", "cache_engine", "evaluations", "import", str(bomb)],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2**29, 2**29)),
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "declare 2,147,483,647 bytes, and 32.0 MiB may be read" in done.stderr
 
 
 def test_prune_says_and_then_does(place: Path) -> None:

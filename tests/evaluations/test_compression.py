@@ -17,7 +17,7 @@ from cache_engine.evaluations import Evaluations
 from cache_engine.evaluations.entry import encode_entry
 from cache_engine.store.disk import open_store
 from cache_engine.store.layout import StoreLayout, original_of_quarantined
-from cache_engine.store.results.interchange import LARGEST_BYTES, compress, decompress
+from cache_engine.store.results.interchange import LARGEST_BYTES, LARGEST_IMPORT_BYTES, compress, decompress
 from tests.evaluations.test_evaluations import CHIP, PROBLEM, document, fill, keys
 
 
@@ -113,3 +113,12 @@ def test_a_frame_that_declares_too_much_is_refused_unread() -> None:
     frame[5:9] = (LARGEST_BYTES + 1).to_bytes(4, "little")
     with pytest.raises(CorruptEntry, match="declare 2,147,483,649 bytes"):
         decompress(bytes(frame))
+
+
+def test_a_file_from_elsewhere_may_have_32_mib_decompressed() -> None:
+    most = b" " * LARGEST_IMPORT_BYTES
+    for data in (most, compress(most)):
+        assert decompress(data, LARGEST_IMPORT_BYTES) == most
+    for data in (most + b" ", compress(most + b" ")):
+        with pytest.raises(CorruptEntry, match=r"32\.0 MiB"):
+            decompress(data, LARGEST_IMPORT_BYTES)

@@ -183,6 +183,17 @@ def test_a_table_tells_what_no_kernel_serves_and_lists_it_at_the_end(open_page: 
     assert all("bf16 needs the tensor_core family" in cause for cause in causes["Cause"])
 
 
+def test_a_table_of_too_many_problems_is_refused(open_page: Open, compiled_store: Path) -> None:
+    """The field holds 200 characters: 100 numbers of tokens, for each shape and target."""
+    app = open_page(compiled_store, "compile", what="A model's table", t_model="DeepSeek-V3")
+    app.text_input(key="t_tokens").set_value(",".join("1" * 100))
+    targets = app.multiselect(key="t_arch")
+    targets.set_value(targets.options)
+    app.run()
+    assert [error.value for error in app.error] == ["This table cannot be compiled."]
+    assert "problems, and 10,000 may be asked for at a time" in app.text[0].value
+
+
 @pytest.mark.parametrize("tokens", ["", "16,many", "0", "-1", "1_000", "9" * 50, "²"])
 def test_numbers_of_tokens_that_are_none_are_refused(open_page: Open, compiled_store: Path, tokens: str) -> None:
     app = open_page(compiled_store, "compile", what="A model's table")

@@ -75,9 +75,13 @@ def test_kept_out_pairs_alone() -> None:
     ],
     ids=["empty", "no lines", "no number", "no GPU", "no text", "no gzip", "cut short", "a bomb"],
 )
-def test_a_file_that_cannot_be_right_is_refused(data: bytes, name: str, said: str) -> None:
+def test_a_file_that_cannot_be_right_is_refused(data: bytes, name: str, said: str, tmp_path: Path) -> None:
+    """Uploaded, and given to the command line."""
     with pytest.raises(UsageError, match=said):
         presenters.validation_of(data, name)
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(UsageError, match=said):
+        read_measurements(tmp_path / name)
 
 
 def test_on_the_page_a_file_is_compared_or_refused(open_page: Open, tmp_path: Path) -> None:

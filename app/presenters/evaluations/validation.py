@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import gzip
 import io
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO
 
 import numpy as np
 import plotly.graph_objects as go
 
 from app.presenters.evaluations.figures import LEGEND, MARGIN, SYMBOLS
 from app.presenters.shared import COLOURS, GREY, Row
-from cache_engine.errors import UsageError
 from cache_engine.evaluator.validation import (
     Measurements,
     Validated,
+    as_text,
     parse_measurements,
     predictions,
     range_text,
     validate,
 )
-from cache_engine.units import human_bytes
 
 MOST_POINTS = 2_000
 """Of a scatter plot, for each GPU; of more, every so many are drawn."""
-
-LARGEST_BYTES = 2**27
-"""Of a file of measurements, decompressed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +49,11 @@ def validation_of(data: bytes, name: str, *, kept_out: bool = False) -> Validati
     Raises:
         UsageError: naming the line that cannot be right, or what is missing.
     """
-    with _opened(data, name) as file:
+    with as_text(io.BytesIO(data), name) as file:
         measured = [one.only(one.kept_out()) if kept_out else one for one in parse_measurements(file, name)]
     lines = [line for one in measured for line in validate(one)]
     points = [row for one in measured for row in _points(one)]
     return Validation(lines, points, sum(len(one.m) for one in measured))
-
-
-def _opened(data: bytes, name: str) -> IO[str]:
-    if name.endswith(".gz"):
-        try:
-            with gzip.open(io.BytesIO(data)) as packed:
-                data = packed.read(LARGEST_BYTES + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise UsageError(f"{name} cannot be decompressed: {error}") from error
-    if len(data) > LARGEST_BYTES:
-        raise UsageError(f"{name} is larger than {human_bytes(LARGEST_BYTES)}; validate it in parts")
-    return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="")
 
 
 def _points(measured: Measurements) -> list[Row]:

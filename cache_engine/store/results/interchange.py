@@ -10,12 +10,17 @@ import msgspec
 
 from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.artifact import MOST_COUNT, Count, Seconds
+from cache_engine.units import human_bytes
 
 FORMAT = "1.0"
 """Of the snapshot. Another first number is another format, which is left alone."""
 
 LARGEST_BYTES = 2**31
-"""Of such a file; whatever claims more is damaged."""
+"""Of such a file in a store; whatever claims more is damaged."""
+
+LARGEST_IMPORT_BYTES = 32 * 2**20
+"""Of such a file from elsewhere, decompressed: three times what pruning leaves of an accelerator's results. Decoding
+may take thirty times as much memory."""
 
 
 # Bounds on what a file may say: everything that is read must fit wherever it goes.
@@ -122,21 +127,28 @@ def compress(data: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=3, write_checksum=True, write_content_size=True).compress(data)
 
 
-def decompress(data: bytes) -> bytes:
+def decompress(data: bytes, largest: int = LARGEST_BYTES) -> bytes:
     """An interchange file that may be compressed.
 
+    Args:
+        largest: bytes that it may have, decompressed; nothing is decompressed before that is known.
+
     Raises:
-        CorruptEntry: when it is compressed, and damaged or larger than any such file.
+        CorruptEntry: when it is compressed and damaged, or too large.
     """
     if not data.startswith(b"\x28\xb5\x2f\xfd"):
+        if len(data) > largest:
+            raise CorruptEntry(f"the results have more than {human_bytes(largest)}, and no more are read at a time")
         return data
     import zstandard
 
     try:
         # max_output_size is ignored for frames that declare their size, so the declaration is checked first.
         declared = zstandard.frame_content_size(data)
-        if not 0 <= declared <= LARGEST_BYTES:
-            raise CorruptEntry(f"the compressed results declare {declared:,} bytes")
+        if not 0 <= declared <= largest:
+            raise CorruptEntry(
+                f"the compressed results declare {declared:,} bytes, and {human_bytes(largest)} may be read at a time"
+            )
         return bytes(zstandard.ZstdDecompressor().decompress(data))
     except zstandard.ZstdError as error:
         raise CorruptEntry(f"the compressed results cannot be decompressed: {error}") from error
