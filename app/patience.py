@@ -9,6 +9,8 @@ import streamlit as st
 from app import context
 
 _SIGN_S = 0.2
+SMALLER_CHIP = "Choose a chip with fewer cores or larger cubes, or run gemm-cache evaluate, which has no limit."
+FEWER_ROWS = "Give fewer measurements, or run gemm-cache evaluations validate, which has no limit."
 
 
 class Patience:
@@ -18,8 +20,13 @@ class Patience:
     a search ends whose tab was closed, or whose reader has asked for something else.
     """
 
-    def __init__(self) -> None:
-        """Starts counting."""
+    def __init__(self, sign: str = "Searching…") -> None:
+        """Starts counting.
+
+        Args:
+            sign: what the page says meanwhile.
+        """
+        self._sign = sign
         self.limit_s = context.cache().settings.page_limit_s
         self._place = st.empty()
         self._until = time.monotonic() + self.limit_s
@@ -36,12 +43,9 @@ class Patience:
         now = time.monotonic()
         if now >= self._next_sign:
             self._next_sign = now + _SIGN_S
-            self._place.caption("Searching…")
+            self._place.caption(self._sign)
         return now < self._until
 
-    def what_next(self) -> str:
+    def what_next(self, advice: str = SMALLER_CHIP) -> str:
         """What a reader can do whose search was stopped."""
-        return (
-            f"A page may search for {self.limit_s:g} s (setting page_limit_s). Choose a chip with fewer cores or "
-            "larger cubes, or run gemm-cache evaluate, which has no limit."
-        )
+        return f"A page may search for {self.limit_s:g} s (setting page_limit_s). {advice}"

@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from app import context, widgets
-from app.patience import Patience
+from app.patience import FEWER_ROWS, Patience
 from app.presenters.evaluations.evaluated import (
     CHIPS,
     HEAT_SIZES,
@@ -79,10 +79,18 @@ def shares_of_peak(problem: EvaluationProblem, chip: Chip, patience: Patience) -
     return shares
 
 
-@st.cache_data(show_spinner="Comparing with predictions…", max_entries=4)
-def validated(data: bytes, name: str, kept_out: bool) -> Validation:
+@st.cache_resource(show_spinner=False, max_entries=4)
+def found_validation(data: bytes, name: str, kept_out: bool) -> list[Validation]:  # noqa: ARG001 (what it is of)
+    """What a file of measurements was compared with, once it was; empty before."""
+    return []
+
+
+def validated(data: bytes, name: str, kept_out: bool, patience: Patience) -> Validation:
     """Errors of predictions; some seconds for a hundred thousand measurements."""
-    return validation_of(data, name, kept_out=kept_out)
+    found = found_validation(data, name, kept_out)
+    if not found:
+        found.append(validation_of(data, name, kept_out=kept_out, may_go_on=patience.may_go_on))
+    return found[0]
 
 
 def own_chip() -> Chip | None:
@@ -209,8 +217,13 @@ def measured_latencies() -> None:
     if uploaded is None:
         st.info("Choose a file. It is compared here and kept nowhere.")
         return
+    patience = Patience("Comparing with predictions…")
     try:
-        found = validated(uploaded.getvalue(), uploaded.name, kept_out)
+        with patience:
+            found = validated(uploaded.getvalue(), uploaded.name, kept_out, patience)
+    except SearchStopped as error:
+        widgets.problem("This takes too long.", f"{error}. {patience.what_next(FEWER_ROWS)}")
+        return
     except GemmCacheError as error:
         widgets.problem("This file cannot be compared.", str(error))
         return

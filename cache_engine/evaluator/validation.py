@@ -8,7 +8,7 @@ import hashlib
 import io
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,14 +17,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_engine.errors import InvalidHardware, UsageError
+from cache_engine.errors import InvalidHardware, SearchStopped, UsageError
 from cache_engine.evaluator.gpu import GPUS, Floats, Gpu, latencies_us, parameters_of, roofline_us
-from cache_engine.units import human_bytes
 
 M_RANGES = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 4096), (4097, 10**12))
 
 _COLUMNS = ("arch", "M", "N", "K", "latency_us")
-_BATCH = 20_000
+_BATCH = 5_000
 _MOST_LINES = 1_000_000
 
 LARGEST_BYTES = 2**27
@@ -118,7 +117,7 @@ def as_text(file: IO[bytes], source: str) -> IO[str]:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UsageError(f"{source} cannot be decompressed: {error}") from error
     if len(data) > LARGEST_BYTES:
-        raise UsageError(f"{source} is larger than {human_bytes(LARGEST_BYTES)}; validate it in parts")
+        raise UsageError(f"{source} is larger than {LARGEST_BYTES // 2**20} MiB; validate it in parts")
     return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="")
 
 
@@ -147,10 +146,10 @@ def parse_measurements(file: IO[str], source: str) -> list[Measurements]:
     return [Measurements(GPUS[name], *np.array(values).T) for name, values in rows.items()]
 
 
-def validate(measured: Measurements) -> Iterator[Validated]:
-    """Errors on a GPU in all, then by range of m."""
+def validate(measured: Measurements, may_go_on: Callable[[], bool] = lambda: True) -> Iterator[Validated]:
+    """Errors on a GPU in all, then by range of m; raises as ``predictions``."""
     calibrated_on, _ = parameters_of(measured.gpu)
-    predicted = predictions(measured)
+    predicted = predictions(measured, may_go_on)
     roofline = roofline_us(measured.gpu, measured.m, measured.n, measured.k)
     for low, high in ((0, 0), *M_RANGES):
         chosen = (measured.m >= low) & (measured.m <= high) if high else np.ones_like(measured.m, dtype=bool)
@@ -166,11 +165,22 @@ def range_text(m_from: int, m_to: int) -> str:
     return f"{m_from:,} on" if m_to >= M_RANGES[-1][1] else f"{m_from:,}–{m_to:,}"
 
 
-def predictions(measured: Measurements) -> Floats:
-    """What the model says each of them takes, in microseconds."""
+def predictions(measured: Measurements, may_go_on: Callable[[], bool] = lambda: True) -> Floats:
+    """What the model says each of them takes, in microseconds.
+
+    Args:
+        may_go_on: asked before each few thousand.
+
+    Raises:
+        SearchStopped: when it says no.
+    """
     _, parameters = parameters_of(measured.gpu)
-    parts = [measured.only(slice(at, at + _BATCH)) for at in range(0, len(measured.m), _BATCH)]
-    predicted = [latencies_us(parameters, part.gpu, part.m, part.n, part.k) for part in parts]
+    predicted = []
+    for at in range(0, len(measured.m), _BATCH):
+        if not may_go_on():
+            raise SearchStopped(f"predicting {len(measured.m):,} measurements was stopped after {at:,}")
+        part = measured.only(slice(at, at + _BATCH))
+        predicted.append(latencies_us(parameters, part.gpu, part.m, part.n, part.k))
     return np.concatenate(predicted) if predicted else np.zeros(0)
 
 

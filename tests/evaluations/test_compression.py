@@ -120,5 +120,5 @@ def test_a_file_from_elsewhere_may_have_32_mib_decompressed() -> None:
     for data in (most, compress(most)):
         assert decompress(data, LARGEST_IMPORT_BYTES) == most
     for data in (most + b" ", compress(most + b" ")):
-        with pytest.raises(CorruptEntry, match=r"32\.0 MiB"):
+        with pytest.raises(CorruptEntry, match=r"32 MiB"):
             decompress(data, LARGEST_IMPORT_BYTES)

@@ -181,7 +181,7 @@ def test_a_file_of_measurements_that_cannot_be_right_is_refused(
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "some.csv.gz"
     path.write_bytes(b"no gzip")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot be decompressed"):
         read_measurements(path)
     with pytest.raises(UsageError, match="cannot read"):
         read_measurements(tmp_path / "none.csv")

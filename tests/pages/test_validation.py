@@ -71,7 +71,7 @@ def test_kept_out_pairs_alone() -> None:
         (b"\xff\xfe", "a.csv", "cannot be read"),
         (b"no gzip", "a.csv.gz", "cannot be decompressed"),
         (gzip.compress(HEADER.encode())[:-3], "a.csv.gz", "cannot be decompressed"),
-        (gzip.compress(bytes(2**27 + 1), 1), "a.csv.gz", r"larger than 128\.0 MiB"),
+        (gzip.compress(bytes(2**27 + 1), 1), "a.csv.gz", r"larger than 128 MiB"),
     ],
     ids=["empty", "no lines", "no number", "no GPU", "no text", "no gzip", "cut short", "a bomb"],
 )
@@ -82,6 +82,17 @@ def test_a_file_that_cannot_be_right_is_refused(data: bytes, name: str, said: st
     (tmp_path / name).write_bytes(data)
     with pytest.raises(UsageError, match=said):
         read_measurements(tmp_path / name)
+
+
+def test_on_the_page_a_comparison_that_takes_too_long_is_stopped(
+    open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMM_CACHE_PAGE_LIMIT_S", "0")
+    app = open_page(tmp_path / "store", "evaluations", e_kind="Measured latencies")
+    app.file_uploader[0].set_value(("mine.csv", measurements().encode(), "text/csv")).run()
+    assert [error.value for error in app.error] == ["This takes too long."]
+    assert "measurements was stopped after 0. A page may search for 0 s" in app.text[0].value
+    assert "gemm-cache evaluations validate, which has no limit" in app.text[0].value
 
 
 def test_on_the_page_a_file_is_compared_or_refused(open_page: Open, tmp_path: Path) -> None:

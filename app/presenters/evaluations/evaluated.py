@@ -20,7 +20,7 @@ from cache_engine.evaluator.cost import Evaluation
 from cache_engine.evaluator.gpu import GPUS, Gpu, Prediction, predict
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
-from cache_engine.evaluator.search import evaluate, most_tiles, without_limit
+from cache_engine.evaluator.search import evaluate, most_tiles
 from cache_engine.mirror.evaluation_queries import EvaluationFilter, evaluations
 from cache_engine.mirror.sync import Mirror
 from cache_engine.units import human_bytes
@@ -111,7 +111,7 @@ def chip_text(chip: Chip) -> str:
 
 
 def evaluate_on(
-    kept: Evaluations, label: str, problem: EvaluationProblem, chip: Chip, may_go_on: Callable[[], bool] = without_limit
+    kept: Evaluations, label: str, problem: EvaluationProblem, chip: Chip, may_go_on: Callable[[], bool] = lambda: True
 ) -> Evaluated:
     """A problem on a chip; what takes a search is kept.
 
@@ -192,7 +192,7 @@ def model_table(rows: Sequence[tuple[str, int, Sequence[Evaluated]]]) -> list[Ro
 
 
 def heat_map(
-    problem: EvaluationProblem, chip: Chip, may_go_on: Callable[[], bool] = without_limit
+    problem: EvaluationProblem, chip: Chip, may_go_on: Callable[[], bool] = lambda: True
 ) -> list[list[float | None]]:
     """Share of the peak for each n (rows) and m (columns) of ``HEAT_SIZES``, all else as in the problem.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +40,9 @@ class Validation:
     count: int
 
 
-def validation_of(data: bytes, name: str, *, kept_out: bool = False) -> Validation:
+def validation_of(
+    data: bytes, name: str, *, kept_out: bool = False, may_go_on: Callable[[], bool] = lambda: True
+) -> Validation:
     """What the GPU model makes of measured latencies, a CSV, gzipped if its name ends in .gz.
 
     Args:
@@ -48,10 +50,11 @@ def validation_of(data: bytes, name: str, *, kept_out: bool = False) -> Validati
 
     Raises:
         UsageError: naming the line that cannot be right, or what is missing.
+        SearchStopped: when ``may_go_on`` says no.
     """
     with as_text(io.BytesIO(data), name) as file:
         measured = [one.only(one.kept_out()) if kept_out else one for one in parse_measurements(file, name)]
-    lines = [line for one in measured for line in validate(one)]
+    lines = [line for one in measured for line in validate(one, may_go_on)]
     points = [row for one in measured for row in _points(one)]
     return Validation(lines, points, sum(len(one.m) for one in measured))
 

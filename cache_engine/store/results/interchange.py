@@ -10,7 +10,6 @@ import msgspec
 
 from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.artifact import MOST_COUNT, Count, Seconds
-from cache_engine.units import human_bytes
 
 FORMAT = "1.0"
 """Of the snapshot. Another first number is another format, which is left alone."""
@@ -138,7 +137,7 @@ def decompress(data: bytes, largest: int = LARGEST_BYTES) -> bytes:
     """
     if not data.startswith(b"\x28\xb5\x2f\xfd"):
         if len(data) > largest:
-            raise CorruptEntry(f"the results have more than {human_bytes(largest)}, and no more are read at a time")
+            raise CorruptEntry(f"the results have more than {largest / 2**20:,.0f} MiB, and no more are read at a time")
         return data
     import zstandard
 
@@ -147,7 +146,7 @@ def decompress(data: bytes, largest: int = LARGEST_BYTES) -> bytes:
         declared = zstandard.frame_content_size(data)
         if not 0 <= declared <= largest:
             raise CorruptEntry(
-                f"the compressed results declare {declared:,} bytes, and {human_bytes(largest)} may be read at a time"
+                f"the compressed results declare {declared:,} bytes, and {largest / 2**20:,.0f} MiB may be read at once"
             )
         return bytes(zstandard.ZstdDecompressor().decompress(data))
     except zstandard.ZstdError as error:
