@@ -245,7 +245,7 @@ class Journal:
 
     def _write(self, events: list[Event]) -> int:
         """Appends events; returns how many bytes that took."""
-        if not events:
+        if not events and not self._postponed:
             return 0
         if holds(self._writing):
             # A signal handler in the middle of writing, which goes on with these.
