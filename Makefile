@@ -46,6 +46,7 @@ bench: $(DEV) $(BROWSER)
 
 # The long tests.
 soak: $(DEV) $(BROWSER) $(STRACE)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[fuzz]"
 	@mkdir -p .cache; rm -f $(COUNTS)
 	FAULT_REPORT=$(COUNTS) $(BIN)/python -m pytest -n auto --dist worksteal -m "soak and not gpu"
 	FAULT_REPORT=$(COUNTS) $(BIN)/python -m pytest tests/faults/test_damage.py

@@ -89,11 +89,23 @@ class OwnFile:
         self._is_open = True
         try:
             self._inode = _inode(os.fstat(descriptor))
+            if not shared:
+                renew_after_fork(self)
         except BaseException:
             os.close(descriptor)
             raise
-        if not shared:
-            renew_after_fork(self)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> OwnFile:
+        """Opens a file; where there is no memory to own it, it is closed again. Raises as ``os.open``."""
+        descriptor = os.open(path, flags, mode)
+        try:
+            file = cls.__new__(cls)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        file.__init__(descriptor)  # type: ignore[misc]  # closes it itself where it fails
+        return file
 
     def renew_after_fork(self) -> None:
         """In a forked child: the file is the parent's."""

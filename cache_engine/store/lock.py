@@ -34,7 +34,7 @@ def file_lock(path: Path, timeout_s: float, *, shared: bool = False) -> Iterator
         LockTimeout: when it was not had within ``timeout_s`` (0 asks once).
         OSError: when the lock file cannot be opened, as on a read-only file system.
     """
-    file = OwnFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    file = OwnFile.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     try:
         if not try_lock(file.descriptor, shared=shared) and not _wait_in_line(file.descriptor, timeout_s, shared):
             raise LockTimeout(f"lock {path.name} was held by another process for more than {timeout_s:g} s")

@@ -52,7 +52,7 @@ def _stage(temp: Path) -> tuple[OwnFile, str, bytes]:
         staged = f"{temp}/{os.getpid()}-{secrets.token_hex(8)}"
         as_bytes, file = os.fsencode(staged), None
         try:
-            file = OwnFile(os.open(staged, _FLAGS, 0o600))
+            file = OwnFile.open(staged, _FLAGS)
             try:
                 # A cleaner that came between opening and locking has it locked, or deleted.
                 if try_lock(file.descriptor) and os.fstat(file.descriptor).st_nlink:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 from collections import Counter
@@ -51,6 +52,8 @@ CHANGES = ("write", "pwrite64", "fsync", "fdatasync", "rename", "unlink", "mkdir
 _BY_CHANCE = ("futex", "brk", "mmap", "munmap", "madvise", "mprotect", "getrandom", "clock_nanosleep", "exit")
 _ATTEMPTS = 3
 UNREACHED, EXCEPTION, NO_KERNEL, TEMPORARY = "not reached", "exception", "no kernel", "temporary left by the living"
+# What CPython 3.11 makes of a MemoryError while it turns a pathlib.Path into text.
+_IN_A_PATH = re.compile("not PosixPath|returned NULL without setting an exception")
 HELD = "lock or temporary still open"
 
 
@@ -120,6 +123,9 @@ class Campaign:
                 # msgspec and DuckDB do not check all they allocate. That is a kill, and must be as harmless as one.
                 self.counts["ended by a C library"] += 1
                 outcome = replace(outcome, killed=True, signal=0)
+            if {"TypeError", "SystemError"} & set(outcome.types) and _IN_A_PATH.search(outcome.error):
+                self.counts["MemoryError lost by CPython"] += 1
+                outcome = replace(outcome, types=("MemoryError",))
             if outcome.held:
                 self._add(fault, [Trouble(HELD, ", ".join(outcome.held))])
             self.counts["served" if outcome.acknowledged else "MemoryError"] += 1

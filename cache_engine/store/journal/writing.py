@@ -302,7 +302,7 @@ class Journal:
                     if taken is not None:
                         return taken
             path = self._folder / f"{time.time_ns():016x}-{os.getpid()}-{secrets.token_hex(4)}{OPEN}"
-            file = OwnFile(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            file = OwnFile.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
             try:
                 if _lock_in_place(file.descriptor, path):
                     return file, os.fstat(file.descriptor)
@@ -356,7 +356,7 @@ class NoJournal(Journal):
 
 def _take_over(path: Path) -> tuple[OwnFile, os.stat_result] | None:
     """Opens and locks a file if it is free and has room, and closes off a line cut short; else ``None``."""
-    file = OwnFile(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW))
+    file = OwnFile.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
     descriptor = file.descriptor
     try:
         if os.fstat(descriptor).st_size < _ROTATE_BYTES and _lock_in_place(descriptor, path):

@@ -1,0 +1,313 @@
+"""What is fuzzed: every parser of bytes that others may have written.
+
+A target is called with bytes. It repairs checksums, digests and counts first, so that a mutation reaches what lies
+behind them, then reads. It returns when the bytes were read or refused with an error that is documented, and raises
+anything else. What was decoded must come out the same when it is written and read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from cache_engine.batch import jobs
+from cache_engine.catalogue import table_shapes
+from cache_engine.compilers.disassembly import comparable_lines, instruction_mix
+from cache_engine.compilers.elf import cubin_fault
+from cache_engine.errors import CorruptEntry, GemmCacheError, InvalidHardware, PackUnusable, StoreUnusable, UsageError
+from cache_engine.evaluations import entry as results
+from cache_engine.evaluator.chips import load_chip
+from cache_engine.evaluator.cost import SearchMode
+from cache_engine.evaluator.hardware import PRESETS
+from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.search import evaluate
+from cache_engine.model.artifact import CUBIN, Blob, Section
+from cache_engine.model.gemm import Epilogue, GemmProblem
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.key import CacheKey, check_prefix
+from cache_engine.store import timings
+from cache_engine.store.codec import (
+    MAX_RAW_BYTES,
+    UnknownFormat,
+    decode_record,
+    decode_section,
+    encode_blob,
+    encode_record,
+)
+from cache_engine.store.disk import open_store
+from cache_engine.store.journal import SNAPSHOT, Journal, load_snapshot, read_journal
+from cache_engine.store.pack import Pack, write_pack
+from cache_engine.store.results.interchange import UnknownResults, compress, decode_snapshot, decompress
+from cache_engine.store.results.log import read_lines
+from cache_engine.upkeep.contents import check_entry, check_record
+from cache_engine.upkeep.packs import look_into
+from tests.helpers import invented_timing, make_cubin, make_entry, make_store
+
+PROBLEM = GemmProblem(128, 256, 192, arch="sm_90")
+CONFIG = KernelConfig(64, 64, 32, 2, 2, 3)
+_PACK_HEADER, _PACK_ROW = struct.Struct("<8sHHIQQ32s"), 48
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parser: inputs to start from, and what reads one, given a folder of its own."""
+
+    seeds: Callable[[Path], list[bytes]]
+    read: Callable[[bytes, Path], None]
+
+
+def _record(_: Path) -> list[bytes]:
+    key, artifact, describe = make_entry(1)
+    return [msgspec.json.encode(describe(encode_blob(key, artifact, compress=True)[1]))]
+
+
+def _read_record(data: bytes, _: Path) -> None:
+    """The inner object; the envelope and its checksum are made to fit."""
+    try:
+        key = CacheKey(msgspec.json.decode(data, type=_Keyed).key)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        key = CacheKey("0" * 64)
+    checksum = f"xxh3:{xxhash.xxh3_128_hexdigest(data.strip())}"
+    envelope = b'{"format":1,"checksum":"%b","record":%b}\n' % (checksum.encode(), data.strip())
+    for whole in (envelope, data):
+        with suppress(CorruptEntry, UnknownFormat):
+            record = decode_record(key, whole)
+            assert decode_record(key, encode_record(record)) == record
+            check_record(record)
+
+
+class _Keyed(msgspec.Struct):
+    key: str
+
+
+def _blob(_: Path) -> list[bytes]:
+    key, artifact, _describe = make_entry(1, cubin_bytes=200)
+    return [bytes([compress]) + encode_blob(key, artifact, compress=bool(compress))[0][44:] for compress in (0, 1)]
+
+
+def _read_blob(data: bytes, _: Path) -> None:
+    """One section; header and checksum are made to fit. The first byte says whether it is compressed."""
+    key, compressed, stored = CacheKey("ab" * 32), bool(data[:1].strip(b"\0")), data[1:]
+    declared = int.from_bytes(stored[5:7], "little") + 256 if len(stored) > 7 else 0  # of a small zstd frame
+    for raw in {len(stored), declared, 0}:
+        section = Section(44, len(stored), raw, f"xxh3:{xxhash.xxh3_128_hexdigest(stored)}")
+        blob = Blob("", 44 + len(stored), compressed, {CUBIN: section})
+        header = struct.pack("<8sHH32s", b"GEMMBLOB", 1, int(compressed), bytes.fromhex(key))
+        with suppress(CorruptEntry):
+            assert len(decode_section(key, blob, CUBIN, header + stored)) <= MAX_RAW_BYTES
+
+
+def _pack(folder: Path) -> list[bytes]:
+    entries = []
+    for seed in range(3):
+        key, artifact, describe = make_entry(seed, cubin_bytes=100)
+        data, blob = encode_blob(key, artifact, compress=True)
+        entries.append((key, encode_record(describe(blob)), data))
+    write_pack(folder / "seed.gemmpack", sorted(entries))
+    return [(folder / "seed.gemmpack").read_bytes()]
+
+
+def _read_pack(data: bytes, folder: Path) -> None:
+    """The header's magic, format, count and digest are made to fit the index that it points at."""
+    if len(data) >= _PACK_HEADER.size:
+        index = max(_PACK_HEADER.size, min(int.from_bytes(data[24:32], "little"), len(data)))
+        count = (len(data) - index) // _PACK_ROW
+        data = data[: index + count * _PACK_ROW]
+        digest = hashlib.sha256(data[index:]).digest()
+        header = _PACK_HEADER.pack(b"GEMMPACK", 1, 0, 0, count, index, digest)
+        data = header + data[_PACK_HEADER.size :]
+    path = folder / "fuzzed.gemmpack"
+    path.write_bytes(data)
+    path.chmod(0o600)
+    store = make_store(folder / "store")
+    with suppress(PackUnusable, CorruptEntry):
+        pack = Pack(path, check=check_entry)
+        for number in range(min(len(pack), 10)):
+            with suppress(CorruptEntry):
+                pack.get(pack.key_at(number))
+        for incoming in look_into(store, pack):
+            assert incoming.refused or incoming.record is not None
+
+
+def _journal(folder: Path) -> list[bytes]:
+    journal = Journal(folder / "seed", 3600.0)
+    (folder / "seed").mkdir(exist_ok=True)
+    journal.hit(make_entry(1)[0], "disk", made_at=1_700_000_000.0, saved_us=1000)
+    journal.event("publish", key=make_entry(1)[0], compile_us=1000, stored_bytes=10, detail="new")
+    journal.close()
+    return [path.read_bytes() for path in (folder / "seed").iterdir()]
+
+
+def _read_journal(data: bytes, folder: Path) -> None:
+    (folder / "journal").mkdir(exist_ok=True)
+    (folder / "journal" / "0001.jsonl").write_bytes(data)
+    totals = read_journal(folder / "journal").totals
+    assert min(totals.misses, totals.compiles, totals.saved_us, *totals.hits.values(), 0) == 0
+
+
+def _read_journal_snapshot(data: bytes, folder: Path) -> None:
+    (folder / "sums").mkdir(exist_ok=True)
+    (folder / "sums" / SNAPSHOT).write_bytes(data)
+    with suppress(ValueError, RecursionError):  # UnknownSnapshot is a ValueError
+        load_snapshot(folder / "sums")
+    read_journal(folder / "sums")
+
+
+def _results(_: Path) -> list[bytes]:
+    """A result without a checksum, as other tools write it, so that mutations reach what is behind that."""
+    chip, problem = PRESETS["SG2262"], EvaluationProblem(64, 128, 64)
+    stored = results.make_entry(problem, SearchMode(), evaluate(problem, chip), 1.0, 1_700_000_000.0)
+    unsigned = msgspec.structs.replace(stored, metadata=msgspec.structs.replace(stored.metadata, checksum=""))
+    snapshot = {
+        "version": "1.0.0", "cache_format_version": "1.0", "arch_fingerprint": "ab" * 16, "architecture": {},
+        "cache_entries": {stored.key(): unsigned}, "statistics": {"total_entries": 1},
+    }  # fmt: skip
+    plain = msgspec.json.encode(snapshot)
+    return [plain, compress(plain)]
+
+
+def _read_results(data: bytes, _: Path) -> None:
+    with suppress(CorruptEntry, UnknownResults):
+        snapshot = decode_snapshot(decompress(data))
+        for key, raw in snapshot.cache_entries.items():
+            with suppress(CorruptEntry):
+                entry = results.decode_entry(raw, key)
+                assert results.decode_entry(results.encode_entry(entry), key).result == entry.result
+
+
+def _result_log(_: Path) -> list[bytes]:
+    return [b'key 1700000000.0 2.5 {"a": 1}\n~ {"at": 1.0, "hits": {"key": 1}, "misses": 2}\n']
+
+
+def _read_result_log(data: bytes, _: Path) -> None:
+    """Each line gets the checksum that it needs."""
+    whole = b"".join(
+        b"\n" + xxhash.xxh3_64_hexdigest(line).encode() + b" " + line + b"\n" for line in data.split(b"\n") if line
+    )
+    for line in (*read_lines(whole), *read_lines(data)):
+        assert line is None or line.usage is not None or isinstance(line.key, str)
+
+
+def _timing(_: Path) -> list[bytes]:
+    return [timings.encode(invented_timing(PROBLEM, CONFIG, 10.0))]
+
+
+def _read_timing(data: bytes, _: Path) -> None:
+    """The checksum is made to fit the measurement in it."""
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        inner = bytes(msgspec.json.decode(data, type=_Timed).measurement)
+        checksum = f"xxh3:{xxhash.xxh3_128_hexdigest(inner)}"
+        fitted = b'{"checksum":"%b","measurement":%b}' % (checksum.encode(), inner)
+        with suppress(CorruptEntry):
+            measurement = timings.decode(fitted)
+            assert timings.decode(timings.encode(measurement)) == measurement
+    with suppress(CorruptEntry):
+        timings.decode(data)
+
+
+class _Timed(msgspec.Struct):
+    measurement: msgspec.Raw
+
+
+def _job(_: Path) -> list[bytes]:
+    return [b'{"id": "1", "command": ["compile"], "started_at": 1.0, "state": "running", "pid": 1}']
+
+
+def _read_job(data: bytes, folder: Path) -> None:
+    path = folder / "1700000000000000000.json"
+    path.write_bytes(data)
+    with suppress(GemmCacheError):
+        jobs._read(path)
+
+
+def _chip(_: Path) -> list[bytes]:
+    return [msgspec.json.encode({field.name: getattr(chip, field.name) for field in fields(chip)})
+            for chip in (PRESETS["SG2262"],)]  # fmt: skip
+
+
+def _read_chip(data: bytes, folder: Path) -> None:
+    path = folder / "chip.json"
+    path.write_bytes(data)
+    with suppress(InvalidHardware):
+        load_chip(path)
+
+
+def _read_config(data: bytes, _: Path) -> None:
+    text = data.decode("utf-8", "surrogateescape")
+    with suppress(UsageError):
+        config = KernelConfig.parse(text)
+        again = ",".join(f"{field.name}={getattr(config, field.name)}" for field in fields(config))
+        assert KernelConfig.parse(again) == config
+    with suppress(UsageError):
+        epilogue = Epilogue.parse(text)
+        assert Epilogue.parse(str(epilogue)) == epilogue
+    with suppress(UsageError):
+        assert text.strip().lower().startswith(check_prefix(text))
+
+
+def _read_elf(data: bytes, _: Path) -> None:
+    for header in (b"", make_cubin("sm_90", b"")[:52]):
+        assert isinstance(cubin_fault(header + data[len(header) :], "sm_90"), str)
+
+
+def _sass(_: Path) -> list[bytes]:
+    return [
+        b"\t.text.gemm_x:\n.L_x_1:\n        /*0000*/  @P0 IMAD.MOV.U32 R1, RZ, RZ, c[0x0][0x28] ;\n"
+        b"        /*0010*/  HMMA.16816.F32.BF16 R4, R8, R12, R4 ;\n        /*0020*/  EXIT ;\n"
+    ]
+
+
+def _read_sass(data: bytes, _: Path) -> None:
+    text = data.decode("utf-8", "replace")
+    instruction_mix(text)
+    comparable_lines(text, text[:20])
+
+
+def _read_table(data: bytes, folder: Path) -> None:
+    path = folder / "shapes.csv"
+    path.write_bytes(data)
+    with suppress(UsageError):
+        for shape in table_shapes(path):
+            assert shape.n >= 1
+            assert shape.k >= 1
+
+
+def _read_marker(data: bytes, folder: Path) -> None:
+    root = folder / "marked"
+    if not root.exists():
+        open_store(root)
+    (root / "store.json").write_bytes(data)
+    with suppress(StoreUnusable):
+        open_store(root)
+
+
+TARGETS = {
+    "record": Target(_record, _read_record),
+    "blob": Target(_blob, _read_blob),
+    "pack": Target(_pack, _read_pack),
+    "journal": Target(_journal, _read_journal),
+    "journal snapshot": Target(
+        lambda _: [b'{"format":1,"generation":1,"folded":["0001"],"totals":{},"usage":[],"recent":[],"periods":[]}'],
+        _read_journal_snapshot,
+    ),
+    "results": Target(_results, _read_results),
+    "results log": Target(_result_log, _read_result_log),
+    "timing": Target(_timing, _read_timing),
+    "job": Target(_job, _read_job),
+    "chip": Target(_chip, _read_chip),
+    "config": Target(
+        lambda _: [b"block_m=64,block_n=64,block_k=32,warps_m=2,warps_n=2,stages=3", b"alpha+beta+bias+gelu"],
+        _read_config,
+    ),
+    "elf": Target(lambda _: [make_cubin("sm_90", bytes(200))], _read_elf),
+    "sass": Target(_sass, _read_sass),
+    "table": Target(lambda _: [b"n,k,batch,m\n128,256,1,16\n"], _read_table),
+    "marker": Target(lambda _: [b'{"kind":"gemm-cache store","format":1}'], _read_marker),
+}

@@ -1,0 +1,74 @@
+"""No bytes crash a parser: each refuses with an error that is documented, or reads what can be written again."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.faults.campaign import report
+from tests.fuzz.targets import TARGETS
+
+INPUTS = 300
+SECONDS = 60
+_ROOT = Path(__file__).parents[2]
+# What parsers trip over: ends of ranges, brackets, and text that is none.
+_TOKENS = (
+    b"", b"\0", b"\xff", b"\xed\xa0\x80", b"-1", b"0", b"1e999", b"NaN", b"9" * 30, b"[" * 200, b"{", b"}", b"null",
+    b'"', b'""', b"[]", b"{}", b"\n", b",", b"=", bytes(8), b"\xff" * 8,
+)  # fmt: skip
+
+
+def _mutated(seed: bytes, chance: random.Random) -> bytes:
+    data = bytearray(seed)
+    for _ in range(chance.choice((1, 1, 2, 5))):
+        at = chance.randrange(len(data) + 1)
+        match chance.randrange(5):
+            case 0 if at < len(data):
+                data[at] ^= 1 << chance.randrange(8)
+            case 1:
+                del data[at : at + chance.choice((1, 4, 50, len(data)))]
+            case 2:
+                data[at:at] = chance.choice(_TOKENS)
+            case 3:
+                token = chance.choice(_TOKENS)
+                data[at : at + len(token)] = token
+            case _:
+                other = chance.randrange(len(data) + 1)
+                data[at:at] = data[other : other + chance.randrange(40)]
+    return bytes(data)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_bytes_crash_a_parser(name: str, tmp_path: Path) -> None:
+    """Some hundred inputs, the same every time."""
+    chance, target = random.Random(name), TARGETS[name]
+    seeds = target.seeds(tmp_path)
+    for seed in seeds:
+        target.read(seed, tmp_path)
+    for _ in range(INPUTS):
+        data = _mutated(chance.choice(seeds), chance)
+        try:
+            target.read(data, tmp_path)
+        except Exception as error:
+            raise AssertionError(f"{name} with {data!r}") from error
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", TARGETS)
+def test_no_bytes_that_coverage_leads_to_crash_a_parser(name: str, tmp_path: Path) -> None:
+    """A minute of atheris, in bounded memory."""
+    if find_spec("atheris") is None:
+        pytest.skip("atheris is not installed (pip install 'gemm-cache[fuzz]')")
+    command = [sys.executable, "-m", "tests.fuzz", name, str(SECONDS)]
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=tmp_path, env=environment)
+    runs = re.findall(r"^Done (\d+) runs", done.stderr, re.MULTILINE)
+    assert done.returncode == 0, done.stderr[-3000:]
+    report({"trials": int(runs[-1]) if runs else 0})
