@@ -69,6 +69,7 @@ def work(number):
             if hits % 5 == 0:
                 cache.stats()
     except (KeyboardInterrupt, SystemExit):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         cache.get(keys[0])  # it goes on
         hits += 1
         cache.close()
@@ -84,13 +85,18 @@ for number in range(trials):
     os.read(readable, 5)
     time.sleep(chance.random() * 0.05)
     os.kill(child, signal.SIGTERM)
-    deadline = time.monotonic() + float(sys.argv[5])
+    sent = time.monotonic()
+    deadline = sent + float(sys.argv[5])
     while not (ended := os.waitpid(child, os.WNOHANG))[0]:
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             ended = 0, -1
             break
+        if manner != "close" and time.monotonic() > sent + 2:
+            # Python ignores what is raised in a destructor or callback, so people press Ctrl-C again.
+            os.kill(child, signal.SIGTERM)
+            sent = time.monotonic()
         time.sleep(0.001)
     print(json.dumps(ended[1]), flush=True)
     os.close(readable), os.close(writable)
