@@ -1,0 +1,120 @@
+"""``verify`` names whatever is damaged, of every kind of file that a store has."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cache_engine.errors import StoreUnusable
+from cache_engine.evaluations import Evaluations
+from cache_engine.evaluator.hardware import PRESETS
+from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.store.disk import DiskStore, open_store
+from cache_engine.store.journal import SNAPSHOT, Journal, fold
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.timings import Timings
+from cache_engine.upkeep.integrity import check
+from tests.helpers import blob_file, invented_timing, publish, record_file
+
+_PROBLEM = GemmProblem(128, 256, 192, arch="sm_90")
+
+
+def _results(store: DiskStore, *, compressed: bool = False) -> None:
+    with Evaluations(store.layout, durable=False, compressed=compressed) as kept:
+        kept.evaluate(EvaluationProblem(64, 128, 64), PRESETS["SG2262"])
+
+
+def _evaluations(store: DiskStore) -> Path:
+    _results(store)
+    return next(store.layout.evaluations.glob("*.json"))
+
+
+def _compressed_evaluations(store: DiskStore) -> Path:
+    _results(store, compressed=True)
+    return next(store.layout.evaluations.glob("*.zst"))
+
+
+def _log_of_evaluations(store: DiskStore) -> Path:
+    _results(store)
+    return next(store.layout.evaluations.glob("*.log"))
+
+
+def _timings(store: DiskStore) -> Path:
+    timings = Timings(store.layout, durable=False)
+    timings.add([invented_timing(_PROBLEM, KernelConfig(64, 64, 32, 2, 2, 3), 10.0)])
+    timings.close()
+    return next(store.layout.timings.glob("*.json"))
+
+
+def _log_of_timings(store: DiskStore) -> Path:
+    _timings(store)
+    return next(store.layout.timings.glob("*.log"))
+
+
+def _snapshot(store: DiskStore) -> Path:
+    journal = Journal(store.layout.journal, 3600.0)
+    journal.miss(publish(store, 2))
+    journal.close()
+    fold(store.layout.journal, store.layout.temp, keep=lambda _: True)
+    return store.layout.journal / SNAPSHOT
+
+
+def _temporary(store: DiskStore) -> Path:
+    return store.layout.temp / "1234-abcd"
+
+
+DAMAGED: dict[str, tuple[Callable[[DiskStore], Path], ...]] = {
+    "kernels": (lambda store: blob_file(store, publish(store, 1)),),
+    "metadata": (lambda store: record_file(store, publish(store, 1)),),
+    "temp": (_temporary,),
+    "journal": (_snapshot,),
+    "evaluations": (_evaluations, _compressed_evaluations, _log_of_evaluations),
+    "timings": (_timings, _log_of_timings),
+}
+"""By the name in ``StoreLayout``: each makes a file of this kind, to be damaged."""
+
+NOT_CHECKED = {
+    "marker": "a store with a damaged one is not opened at all",
+    "locks": "their content means nothing",
+    "quarantine": "it is there because it is damaged",
+    "jobs": "work of a dashboard, shown as lost where it cannot be read",
+    "mirror": "disposable, and built again where it is damaged",
+    "mirror_log": "likewise",
+    "mirror_lock": "its content means nothing",
+    "population": "an estimate, made again where it cannot be read",
+    "cleaned": "empty; only its time counts",
+    "maintenance_lock": "its content means nothing",
+    "jobs_lock": "its content means nothing",
+}
+
+
+def test_every_kind_of_file_is_damaged_here_or_needs_no_check() -> None:
+    paths = {
+        name
+        for name, value in inspect.getmembers(StoreLayout, lambda value: isinstance(value, property))
+        if inspect.signature(value.fget).return_annotation == "Path"
+    }
+    assert paths == {*DAMAGED, *NOT_CHECKED}
+
+
+@pytest.mark.parametrize("make", [make for makes in DAMAGED.values() for make in makes], ids=lambda make: make.__name__)
+def test_verify_names_each(make: Callable[[DiskStore], Path], store: DiskStore) -> None:
+    path = make(store)
+    if path.exists():
+        assert list(check(store)) == []
+    path.write_bytes(b"\n0123456789abcdef damaged\n")
+    findings = {finding.path for finding in check(store)}
+    # Results and timings are named by the file of their accelerator or device, whichever of its files it is.
+    stem = str(path.relative_to(store.layout.root)).partition(".")[0]
+    assert [found for found in findings if found.startswith(stem)]
+
+
+def test_a_store_with_a_damaged_marker_is_refused(store: DiskStore) -> None:
+    store.layout.marker.write_bytes(b"damaged")
+    with pytest.raises(StoreUnusable, match="marker"):
+        open_store(store.layout.root)
