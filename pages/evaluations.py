@@ -243,7 +243,6 @@ def measured_latencies() -> None:
 
 def what_is_kept() -> None:
     """Accelerators with results, their interchange files, and the results page by page."""
-    kept.flush()
     try:
         chips = context.ask(evaluation_queries.accelerators)
     except MirrorError as error:
@@ -252,7 +251,7 @@ def what_is_kept() -> None:
         export_results(chips)
         return
     if not chips:
-        st.info("No results are kept yet. Those of accelerators are; predicting a GPU takes no search.")
+        st.info("There are no stored results. Run gemm-cache evaluate M N K --chip SG2262; this page stores none.")
         return
     st.dataframe(chip_table(chips, context.timezone()), hide_index=True, column_config=COLUMNS, key="e_chips")
     export_results(chips)

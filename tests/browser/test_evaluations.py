@@ -17,9 +17,11 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from app.presenters.evaluations.evaluated import chip_text
+from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate
+from cache_engine.store.disk import open_store
 from tests.browser.conftest import served
 
 pytestmark = pytest.mark.browser
@@ -36,6 +38,10 @@ ENDLESS_SHAPE = {"e_m": "1000000000", "e_n": "1000000000", "e_k": "1000000000", 
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A dashboard whose pages may search for ten minutes, so that nothing here is ended by that."""
     store = tmp_path_factory.mktemp("evaluations") / "store"
+    problem = EvaluationProblem(64, 7168, 2048)
+    with Evaluations(open_store(store), durable=False) as kept:
+        for chip in (PRESETS["SG2262"], MINE):
+            kept.evaluate(problem, chip)
     with served([sys.executable, "-m", "cache_engine"], store, GEMM_CACHE_PAGE_LIMIT_S="600") as served_at:
         yield served_at
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
@@ -58,15 +60,38 @@ def fill(store: Path, count: int) -> None:
             assert kept.put(replace(PROBLEM, m=m), PRESETS["SG2262"], SearchMode(), found) == ""
 
 
-def test_one_shape_is_evaluated_and_kept(open_page: Open, tmp_path: Path) -> None:
+def test_one_shape_is_evaluated(open_page: Open, tmp_path: Path) -> None:
     app = sound(open_page(tmp_path / "store", "evaluations"))
     expected = evaluate(PROBLEM, PRESETS["SG2262"])
     assert metrics(app)["Latency"] == f"{expected.latency_us:,.2f} µs"
     assert metrics(app)["Partition"] == "×".join(map(str, expected.partition))
-    app.number_input(key="e_m").set_value(16).run()
-    app.segmented_control(key="e_kind").set_value(KEPT).run()
-    assert list(table_with(sound(app), "Misses")["Results"]) == [2]
-    assert sorted(table_with(app, "Tile")["m × n × k"]) == ["16 × 7168 × 2048", "4096 × 7168 × 2048"]
+
+
+def test_looking_stores_nothing_and_creates_no_file(open_page: Open, tmp_path: Path) -> None:
+    """Neither for a chip of the list nor for a visitor's own, and no descriptor stays open."""
+    fill(tmp_path / "store", 1)
+
+    def seen() -> dict[str, bytes]:
+        files = (path for path in (tmp_path / "store").rglob("*") if path.is_file())
+        return {path.name: path.read_bytes() for path in files if not path.name.startswith("mirror.")}
+
+    open_page(tmp_path / "store", "evaluations", e_kind=KEPT)  # reads the mirror, which makes it
+    before = seen()
+    descriptors = set(os.listdir("/proc/self/fd"))
+    parameters = {"e_m": "1", "e_chip": "Mine 2.0", "e_other": "SG2262", "own": presenters.chip_text(MINE)}
+    for kind in ("One shape", "A model's shapes", KEPT):
+        app = sound(open_page(tmp_path / "store", "evaluations", e_kind=kind, **parameters))
+    assert list(table_with(app, "Misses")["Misses"]) == [0]
+    assert seen() == before
+    assert not [path for path in _opened(set(os.listdir("/proc/self/fd")) - descriptors) if "gemm_cache" in path]
+
+
+def _opened(descriptors: set[str]) -> list[str]:
+    found = []
+    for descriptor in descriptors:
+        with suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return found
 
 
 def test_a_link_shows_the_same(open_page: Open, tmp_path: Path) -> None:
@@ -94,9 +119,7 @@ def test_a_models_shapes_make_a_table(open_page: Open, tmp_path: Path) -> None:
     table = table_with(sound(app), "Operation")
     assert len(table) == len(model_shapes("DeepSeek-V3"))
     assert (table["SG2262, µs"] > 0).all()
-    with Evaluations(open_store(tmp_path / "store")) as kept:
-        results = {entry.problem() for _, entry in kept.entries(PRESETS["SG2262"].fingerprint())}
-    assert results == {problem for *_, problem in presenters.model_problems(model_shapes("DeepSeek-V3"), 4096, "bf16")}
+    assert Evaluations(open_store(tmp_path / "store")).fingerprints() == []
 
 
 def test_a_chip_of_ones_own_can_be_chosen_and_forgotten(open_page: Open, tmp_path: Path) -> None:
@@ -185,7 +208,7 @@ def test_kept_results_are_searched_sorted_and_paged(open_page: Open, tmp_path: P
 
 def test_without_results_the_list_says_where_they_come_from(open_page: Open, tmp_path: Path) -> None:
     app = sound(open_page(tmp_path / "store", "evaluations", e_kind=KEPT))
-    assert "No results are kept yet" in app.info[0].value
+    assert "There are no stored results" in app.info[0].value
 
 
 def test_while_the_mirror_is_busy_results_can_be_exported(open_page: Open, tmp_path: Path) -> None:

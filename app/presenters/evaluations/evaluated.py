@@ -113,14 +113,16 @@ def chip_text(chip: Chip) -> str:
 def evaluate_on(
     kept: Evaluations, label: str, problem: EvaluationProblem, chip: Chip, may_go_on: Callable[[], bool] = lambda: True
 ) -> Evaluated:
-    """A problem on a chip; what takes a search is kept.
+    """A problem on a chip, from the stored results where it is there. Nothing is stored because someone looked.
 
     Raises:
         SearchStopped: when ``may_go_on`` says no before a search has ended.
     """
     if isinstance(chip, Gpu):
         return Evaluated(label, chip, problem, predict(problem, chip))
-    return Evaluated(label, chip, problem, kept.evaluate(problem, chip, may_go_on=may_go_on).evaluation)
+    stored = kept.look_up(problem, chip)
+    found = evaluate(problem, chip, may_go_on=may_go_on) if stored is None else stored.evaluation
+    return Evaluated(label, chip, problem, found)
 
 
 def model_problems(shapes: Iterable[ModelShape], m: int, dtype: str) -> list[tuple[str, int, EvaluationProblem]]:
