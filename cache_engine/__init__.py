@@ -18,9 +18,10 @@ The rooms, top to bottom; each imports only from those below it:
 - ``insight`` -- what is known without running anything: ``inspection``, ``comparison``, ``explanation`` of misses,
   ``coverage`` of a model, ``toolchains`` that are stale
 - ``engine`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``selection`` of a config, ``history`` of timings,
-  ``tiers``, ``stages``, ``operator``, ``matmul``, ``debug_dump``
-- ``upkeep`` -- a store in order: ``plan`` and ``cleaning``, ``integrity`` and ``contents``, ``quarantine``, ``packs``
-  (import and export), ``leftovers``, ``admission``
+  ``tiers``, ``stages``, ``operator``, ``matmul``, ``debug_dump``, ``descriptors`` in reserve
+- ``upkeep`` -- a store in order: ``plan`` and ``cleaning``, ``integrity``, ``contents`` and ``side_files``
+  (what ``verify`` checks) with its ``findings``, ``quarantine``, ``packs`` (import and export), ``leftovers``,
+  ``admission``
 - ``mirror`` -- the DuckDB copy of a store; ``queries`` and ``evaluation_queries`` have all SQL of the pages
 - ``evaluations`` -- stored results of the evaluator
 - ``catalogue`` -- GEMM shapes of public models

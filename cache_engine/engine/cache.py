@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from cache_engine import upkeep
 from cache_engine.config import Settings
+from cache_engine.engine.descriptors import spare_descriptors
 from cache_engine.engine.history import History
 from cache_engine.engine.selection import Selection, Selector, measurement
 from cache_engine.engine.serving import COMPILED, CompiledKernel, Serving, refusal
@@ -71,6 +72,7 @@ class Cache:
         self._selector = Selector(fast_math=settings.fast_math, compiler_flags=settings.compiler_flags, history=history)
         self.journal = NoJournal() if store is None else _journal(store.layout, settings)
         self._serving = Serving(store, settings, self.journal)
+        self._spare = spare_descriptors()
 
     def get_or_compile(
         self,
@@ -102,15 +104,19 @@ class Cache:
             CompileError: when the compiler refuses the source.
         """
         stages = StageClock(on_stage)
-        with stages(VALIDATE):
-            if not isinstance(problem, GemmProblem):
-                raise UsageError(f"a kernel is asked for with a GemmProblem, not with {type(problem).__name__}")
-            if config is not None and not isinstance(config, KernelConfig):
-                raise UsageError(f"config is a {type(config).__name__}; it must be a KernelConfig")
-            problem = self.targeted(problem, arch)
-        with stages(SELECT):
-            selection = self.select(problem, family=family, compiler=compiler, config=config)
-        return self._serving.get_or_compile(selection, stages, force=force, debug_dump=debug_dump)
+
+        def attempt() -> CompiledKernel:
+            with stages(VALIDATE):
+                if not isinstance(problem, GemmProblem):
+                    raise UsageError(f"a kernel is asked for with a GemmProblem, not with {type(problem).__name__}")
+                if config is not None and not isinstance(config, KernelConfig):
+                    raise UsageError(f"config is a {type(config).__name__}; it must be a KernelConfig")
+                targeted = self.targeted(problem, arch)
+            with stages(SELECT):
+                selection = self.select(targeted, family=family, compiler=compiler, config=config)
+            return self._serving.get_or_compile(selection, stages, force=force, debug_dump=debug_dump)
+
+        return self._spare.retried(attempt)
 
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry of a key from the fastest tier that has it, counted as a hit; ``None`` when there is none."""

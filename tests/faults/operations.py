@@ -71,6 +71,7 @@ class Promise:
         more: what the operation adds to the journal.
         results: latencies that each key of an evaluation may have (``None``: it is not there), as ``served``.
         results_finished: the latency of each once the operation was acknowledged.
+        results_damaged: whether some were damaged from the start, which statistics go on to say.
         timings: keys that there were timings of before.
         timed: the key whose timing the operation adds.
     """
@@ -83,6 +84,7 @@ class Promise:
     more: Counts = field(default_factory=Counts)
     results: dict[str, set[float | None]] = field(default_factory=dict)
     results_finished: dict[str, float | None] = field(default_factory=dict)
+    results_damaged: bool = False
     timings: frozenset[str] = frozenset()
     timed: str = ""
 

@@ -13,6 +13,8 @@ from cache_engine.evaluator.cost import Evaluation, SearchMode
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
+from cache_engine.upkeep import integrity
 from tests.faults import operations
 from tests.faults.operations import OPERATIONS, Action, Operation, Promise
 from tests.helpers import make_store
@@ -123,6 +125,28 @@ def _taking_in(store: DiskStore) -> Action:
     return act
 
 
+def _before_repairing(store: DiskStore) -> Promise:
+    """A snapshot that lost its form in the middle of one result, and a line of a log that does not match its sum."""
+    promise = _filled(store)
+    path = store.layout.results_file(CHIP.fingerprint())
+    data = path.read_bytes()
+    path.write_bytes(data.replace(_key(2).encode(), b"\0" + _key(2)[1:].encode()))
+    (log,) = store.layout.evaluations.glob("*.log")
+    log.write_bytes(log.read_bytes().replace(b'"latency_us":', b'"latency_us":1', 1))
+    lost = {_key(m): None for m in (2, RESULTS // 2 + 1)}
+    return replace(
+        promise,
+        results=promise.results | {key: {None} for key in lost},
+        results_finished=promise.results_finished | lost,
+        results_damaged=True,
+    )
+
+
+def _repairing(store: DiskStore) -> Action:
+    journal = Journal(store.layout.journal, 3600.0)
+    return lambda: len(integrity.repair(store, journal, list(integrity.check(store))))
+
+
 def _exporting(store: DiskStore) -> Action:
     def act() -> object:
         kept = Evaluations(store.layout, lock_timeout_s=10.0)
@@ -142,6 +166,7 @@ EVERY_OPERATION = OPERATIONS | {
     "fold results": Operation(_filled, _folding(compressed=False), _MAY_RAISE),
     "compress results": Operation(_filled, _folding(compressed=True), _MAY_RAISE),
     "prune results": Operation(_before_pruning, _pruning, _MAY_RAISE),
+    "repair results": Operation(_before_repairing, _repairing, _MAY_RAISE, sure=False),
     "import results": Operation(_before_taking_in, _taking_in, _MAY_RAISE),
     "export results": Operation(_filled, _exporting, _MAY_RAISE),
 }
