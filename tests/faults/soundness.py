@@ -166,11 +166,8 @@ def _kept(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]:
             yield Trouble(LOST if latency_us is None else UNDONE, f"result {key}: {latency_us} µs")
     for key in found.keys() - promise.results.keys():
         yield Trouble(WRONG_BYTES, f"result {key}")
-    if (
-        promise.results
-        and not promise.results_damaged
-        and any(row.get("corrupt_lines") or "error" in row for row in kept.summaries())
-    ):
+    damaged = any(row.get("corrupt_lines") or "error" in row for row in kept.summaries())
+    if promise.results and damaged and not promise.results_damaged:
         yield Trouble(CORRUPT, "results")
 
 
