@@ -60,6 +60,7 @@ REMEDIES = {
 }
 ENTRY_KINDS = frozenset(kind for kind, remedy in REMEDIES.items() if remedy == _AGAIN) | {Kind.MISSING_BLOB}
 RESULT_KINDS = frozenset({Kind.CORRUPT_TIMINGS, Kind.CORRUPT_EVALUATIONS})
+JOURNAL_KINDS = frozenset({Kind.CORRUPT_SNAPSHOT, Kind.CORRUPT_JOURNAL})
 _NOTES = frozenset({Kind.UNKNOWN_FORMAT, Kind.UNKNOWN_FILE})
 _UNREPAIRED = _NOTES | {Kind.UNREADABLE}
 

@@ -24,6 +24,7 @@ from cache_engine.store.lock import file_lock
 from cache_engine.upkeep.contents import check_code, check_record
 from cache_engine.upkeep.findings import (
     ENTRY_KINDS,
+    JOURNAL_KINDS,
     RESULT_KINDS,
     Finding,
     Kind,
@@ -34,7 +35,6 @@ from cache_engine.upkeep.findings import (
 )
 from cache_engine.upkeep.leftovers import is_abandoned, is_orphan, remove_temporary
 from cache_engine.upkeep.side_files import (
-    check_journal_file,
     check_results,
     check_side_files,
     mend_journal,
@@ -134,19 +134,25 @@ def repair(store: DiskStore, journal: Journal, findings: Iterable[Finding], *, b
     """
     layout = store.layout
     findings = list(findings)
+    of_journal = [finding for finding in findings if finding.kind in JOURNAL_KINDS]
     done: set[Finding] = set()
     mended: set[tuple[Kind, str]] = set()  # kinds of results, and whose
     with file_lock(layout.maintenance_lock, _LOCK_TIMEOUT_S):
         try:
             # Before this process writes any event, which would keep a damaged file of the journal open.
-            for finding in sorted(findings, key=lambda finding: finding.kind is not Kind.CORRUPT_JOURNAL):
-                if not finding.repairable:
+            done.update(mend_journal(store, of_journal))
+            for finding in of_journal:
+                if finding in done:
+                    journal.event(SET_ASIDE, detail=f"{finding.path}: {finding.kind}: {finding.cause}")
+            for finding in findings:
+                if not finding.repairable or finding.kind in JOURNAL_KINDS:
                     continue
                 key = CacheKey(finding.key)
                 with file_lock(layout.key_lock(key), _LOCK_TIMEOUT_S) if key else nullcontext():
                     if (finding.kind, results_of(finding)) in mended:
                         done.add(finding)  # with the other files of the same results
-                    elif _still_holds(store, finding) and _repair_one(store, journal, finding):
+                    elif _still_holds(store, finding):
+                        _repair_one(store, journal, finding)
                         done.add(finding)
                         mended |= {(finding.kind, results_of(finding))} if finding.kind in RESULT_KINDS else set()
         finally:
@@ -155,25 +161,21 @@ def repair(store: DiskStore, journal: Journal, findings: Iterable[Finding], *, b
     return [finding for finding in findings if finding in done]
 
 
-def _repair_one(store: DiskStore, journal: Journal, finding: Finding) -> bool:
-    """Does what one finding's remedy says; whether that could be done."""
+def _repair_one(store: DiskStore, journal: Journal, finding: Finding) -> None:
+    """Does what one finding's remedy says."""
     layout, path = store.layout, store.layout.root / finding.path
     if finding.kind in ENTRY_KINDS:
         store.quarantine(CacheKey(finding.key))
         journal.event(CORRUPT, key=finding.key, detail=f"{finding.kind}: {finding.cause}")
-        return True
+        return
     if finding.kind is Kind.STALE_TEMPORARY:
         remove_temporary(path)
-        return True
-    if finding.kind is Kind.CORRUPT_JOURNAL:
-        if not mend_journal(layout, path):
-            return False
-    elif finding.kind in RESULT_KINDS:
+        return
+    if finding.kind in RESULT_KINDS:
         mend_results(layout, finding)
     else:
         store.set_aside(path)
     journal.event(SET_ASIDE, key=finding.key, detail=f"{finding.path}: {finding.kind}: {finding.cause}")
-    return True
 
 
 def _still_holds(store: DiskStore, finding: Finding) -> bool:
@@ -192,8 +194,6 @@ def _still_holds(store: DiskStore, finding: Finding) -> bool:
         return path.name not in named and os.path.lexists(path)
     if finding.kind is Kind.STALE_TEMPORARY:
         return _check_temporary(layout, path.name) is not None
-    if finding.kind in (Kind.CORRUPT_SNAPSHOT, Kind.CORRUPT_JOURNAL):
-        return bool(list(check_journal_file(layout, path)))
     if finding.kind in RESULT_KINDS:
         return any(again.path == finding.path for again in check_results(layout, finding.kind))
     return os.path.lexists(path)

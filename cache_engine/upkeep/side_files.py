@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluations.entry import judge
 from cache_engine.model.job import MOST_BYTES, decode_job
+from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import copy_to_quarantine, read_file
 from cache_engine.store.journal import (
     SNAPSHOT,
@@ -74,7 +75,7 @@ def _check_file(layout: StoreLayout, path: Path, owner: int | None) -> Iterator[
         irregular = [finding for finding in irregular if finding.kind is Kind.FOREIGN_FILE]
     yield from irregular
     if not irregular and path.parent == layout.journal:
-        yield from check_journal_file(layout, path)
+        yield from _check_journal_file(layout, path)
     elif not irregular and path.parent == layout.jobs:
         yield from _check_job(layout, path)
 
@@ -92,8 +93,7 @@ def _regular(layout: StoreLayout, path: Path, owner: int | None) -> Iterator[Fin
         yield finding_at(layout, Kind.FOREIGN_FILE, path, "", cause)
 
 
-def check_journal_file(layout: StoreLayout, path: Path) -> Iterator[Finding]:
-    """Checks the sums of the journal, or the lines of one of its files."""
+def _check_journal_file(layout: StoreLayout, path: Path) -> Iterator[Finding]:
     found = partial(finding_at, layout, path=path, key="")
     try:
         if path.name == SNAPSHOT:
@@ -146,14 +146,29 @@ def check_results(layout: StoreLayout, kind: Kind) -> Iterator[Finding]:
                     yield finding_at(layout, kind, path, "", str(damage))
 
 
-def mend_journal(layout: StoreLayout, path: Path) -> bool:
-    """Copies a journal file to quarantine and folds its sound lines; whether that could be done.
+def mend_journal(store: DiskStore, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Quarantines sums of the journal that are damaged, and files with damaged lines; folds the sound lines of these.
 
-    A file that a process is writing cannot be folded. To be called under the maintenance lock.
+    Yields the findings dealt with. A file that a process is writing cannot be folded, and stays as it is. To be called
+    under the maintenance lock.
+
+    Raises:
+        OSError: when the disk refuses.
     """
-    copy_to_quarantine(layout, path, durable=True)
-    fold(layout.journal, layout.temp, lambda _: True)
-    return not list(check_journal_file(layout, path))
+    layout, damaged = store.layout, []
+    for finding in findings:
+        path = layout.root / finding.path
+        if not list(_check_journal_file(layout, path)):
+            continue
+        if finding.kind is Kind.CORRUPT_SNAPSHOT:
+            store.set_aside(path)
+            yield finding
+        else:
+            copy_to_quarantine(layout, path, durable=True)
+            damaged.append(finding)
+    if damaged:
+        fold(layout.journal, layout.temp, lambda _: True)
+    yield from (finding for finding in damaged if not list(_check_journal_file(layout, layout.root / finding.path)))
 
 
 def results_of(finding: Finding) -> str:
