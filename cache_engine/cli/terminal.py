@@ -135,6 +135,8 @@ def print_synced(document: Document) -> None:
         f"{counted(document['results'], 'evaluation')}, {counted(document['timings'], 'timing')}; "
         f"in {human_ms(document['ms'])}."
     )
+    if document["skipped"]:
+        print(f"{counted(document['skipped'], 'item')} of the store cannot be mirrored; gemm-cache verify names each.")
 
 
 def print_statistics(stats: Document) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.errors import UsageError
+from cache_engine.mirror.rows import ALL_SKIPPED
 from cache_engine.mirror.rows import fetch as _rows
 from cache_engine.model.events import ACTS
 
@@ -216,14 +217,13 @@ def kernel_batches(
 
 
 def overview(connection: duckdb.DuckDBPyConnection) -> Row:
-    """Entries, their bytes, everything in ``totals``, when the mirror was synced, and how many records it lacks."""
+    """Entries, their bytes, everything in ``totals``, when the mirror was synced, and how much it had to skip."""
     rows = _rows(
         connection,
-        """
-        SELECT entries.*, totals.*, synced_at, unreadable.count AS unreadable
+        f"""
+        SELECT entries.*, totals.*, synced_at, {ALL_SKIPPED} AS unreadable
         FROM (SELECT count(*) AS entries, coalesce(sum(stored_bytes), 0) AS stored_bytes,
                      coalesce(sum(size_bytes), 0) AS size_bytes FROM kernels) AS entries,
-             (SELECT count(*) AS count FROM unreadable) AS unreadable,
              sync_state LEFT JOIN totals ON true
         """,
     )
@@ -283,8 +283,10 @@ def sizes_of(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> lis
 
 
 def state(connection: duckdb.DuckDBPyConnection) -> Row:
-    """What the mirror is: its schema's version, its generation, when it was synced, and rows by table."""
-    (row,) = _rows(connection, "SELECT schema_version, generation, synced_at FROM sync_state")
+    """What the mirror is: its schema's version, generation, when it was synced, what it had to skip, rows by table."""
+    (row,) = _rows(
+        connection, f"SELECT schema_version, generation, synced_at, {ALL_SKIPPED} AS skipped FROM sync_state"
+    )
     tables = ("kernels", "usage", "events", "unreadable")
     counted = " UNION ALL ".join(f"SELECT '{table}', count(*) FROM {table}" for table in tables)
     return {**row, "rows": dict(connection.execute(counted).fetchall())}

@@ -18,6 +18,12 @@ Row = tuple[Any, ...]
 JOURNAL, TIMINGS = "journal", "timings"
 """Where rows are from that cannot be mirrored."""
 
+ALL_SKIPPED = """
+    (SELECT count(*) FROM unreadable) + (SELECT count(*) FROM evaluations WHERE cause <> '')
+    + (SELECT count(*) FROM accelerators WHERE error <> '') + (SELECT coalesce(sum(rows), 0)::BIGINT FROM skipped)
+"""
+"""SQL: how much there is in the store that cannot be mirrored."""
+
 # What pyarrow raises for a value that its column cannot have; ArrowInvalid and ArrowTypeError are such errors.
 _UNFIT = (ValueError, TypeError, OverflowError)
 

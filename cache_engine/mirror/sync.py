@@ -275,17 +275,11 @@ def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
     ).fetchone()
     waiting = connection.execute("SELECT count(*) FROM unreadable WHERE stamp = ?", [_UNREAD]).fetchone()
     settled = waiting == (0,) and results_settled and timings_settled
-    left_out = connection.execute(_SKIPPED).fetchone()
+    left_out = connection.execute(f"SELECT {rows.ALL_SKIPPED}").fetchone()
     return Synced(
         added, removed, unreadable, events, int(row[0]) if row else 0, settled, results, timings,
         int(left_out[0]) if left_out else 0,
     )  # fmt: skip
-
-
-_SKIPPED = """
-    SELECT (SELECT count(*) FROM unreadable) + (SELECT count(*) FROM evaluations WHERE cause <> '')
-        + (SELECT count(*) FROM accelerators WHERE error <> '') + (SELECT coalesce(sum(rows), 0) FROM skipped)
-"""
 
 
 def _sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tuple[int, int, int]:

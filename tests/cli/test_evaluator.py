@@ -60,6 +60,19 @@ def test_each_switch_gives_another_result(place: Path) -> None:
     assert "8 results" in run("evaluations", "ls", *CHIP, store=place).stdout
 
 
+def test_a_file_that_lost_its_times_is_listed_without_an_age(place: Path) -> None:
+    document(*SHAPE, *CHIP, store=place)
+    (path,) = (place / "evaluations").glob("*.json")
+    path.write_bytes(path.read_bytes().replace(b'"statistics":{', b'"statistics":{"cache_hits":-1,', 1))
+    for log in (place / "evaluations").glob("*.log"):
+        log.unlink()
+    listed = run("evaluations", "ls", store=place)
+    assert listed.returncode == 0
+    assert "unknown" in listed.stdout
+    assert "days ago" not in listed.stdout
+    assert "corrupt evaluations" in run("verify", store=place).stdout
+
+
 def test_hardware_from_a_file(place: Path, tmp_path: Path) -> None:
     description = {**PRESETS["SG2262"].to_dict(), "name": "Mine"}
     path = tmp_path / "mine.json"

@@ -77,7 +77,7 @@ def test_the_overview_warns_of_troubles(open_page: Open, compiled_store: Path) -
     store = make_store(compiled_store)
     record_file(store, next(iter(store.keys()))).write_text("{")
     app = sound(open_page(compiled_store, "overview"))
-    assert "1 record cannot be read now" in app.warning[0].value
+    assert "1 item cannot be read now" in app.warning[0].value
 
 
 def test_troubles_of_long_ago_are_no_longer_shown(open_page: Open, compiled_store: Path) -> None:

@@ -230,7 +230,11 @@ def mirror_tiles(state: Row, size_bytes: int, now: float) -> list[Tile]:
     return [
         Tile("Last changed", human_age(now - state["synced_at"]), "When a sync last found something new in the store."),
         Tile("Kernels", f"{rows['kernels']:,}", "Records that are mirrored."),
-        Tile("Unreadable", f"{rows['unreadable']:,}", "Records that are there but cannot be mirrored."),
+        Tile(
+            "Unreadable",
+            f"{state['skipped']:,}",
+            "Records, results, timings and lines of the journal that cannot be read; the integrity check names each.",
+        ),
         Tile("Size", human_bytes(size_bytes), "Of the DuckDB file."),
     ]
 

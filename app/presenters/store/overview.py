@@ -95,7 +95,7 @@ def _publishing(row: Row, failures: int, events: Iterable[Row], now: float) -> C
 def _integrity(row: Row, found: int) -> Check:
     words = []
     if row["unreadable"]:
-        words.append(f"{counted(row['unreadable'], 'record')} cannot be read now.")
+        words.append(f"{counted(row['unreadable'], 'item')} cannot be read now; the integrity check names each.")
     if found:
         damaged = counted(found, "damaged entry", "damaged entries")
         words.append(f"In the last week {damaged} were found and set aside in the store's quarantine folder.")
