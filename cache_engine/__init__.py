@@ -34,7 +34,8 @@ The rooms, top to bottom; each imports only from those below it:
 - ``assets`` · ``units`` -- files that travel with the package; numbers as people read them
 - ``model`` -- values: problem, config, architecture, key, artifact, record, measurement, event
 - ``config`` -- settings and environment variables
-- ``errors`` · ``process`` · ``_version`` -- everything that is raised; forks, signals, the end of a process; version
+- ``errors`` · ``inputs`` · ``process`` · ``_version`` -- everything that is raised; opening files that a user names;
+  forks, signals, the end of a process; version
 """
 
 from typing import TYPE_CHECKING, Any

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cache_engine.assets import shape_catalogue
 from cache_engine.errors import InvalidProblem, UsageError
+from cache_engine.inputs import open_input
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.units import human_bytes
 
@@ -88,7 +89,7 @@ def table_shapes(path: Path) -> list[ModelShape]:
         UsageError: naming the line and what is wrong with it, or the limit that the file is beyond.
     """
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             data = file.read(LARGEST_TABLE_BYTES + 1)
         if len(data) > LARGEST_TABLE_BYTES:
             raise UsageError(f"{path} is larger than {human_bytes(LARGEST_TABLE_BYTES)}; split the table")

@@ -84,7 +84,7 @@ class Settings:
         None, "Which device's timings to use: GPU name or fingerprint prefix. Default: the local GPU."
     )
     page_limit_s: float = _setting(10.0, "Time limit of searches and mirror queries of a dashboard page, in seconds.")
-    trust_store: bool = _setting(False, "Use a store that another user owns or that others can write.")
+    trust_store: bool = _setting(False, "Use a store or pack that another user owns or that others can write.")
     admin_token: str | None = _setting(
         None,
         f"Token required for deleting and importing in the dashboard; {MIN_TOKEN_LENGTH} characters or more.",

@@ -22,7 +22,8 @@
     │   ├── PackUnusable           not a pack, damaged, owned by someone else, or of an unknown version
     │   ├── CorruptEntry           bytes that do not match their checksum or their key
     │   │   ├── Truncated          fewer bytes than there should be
-    │   │   └── Misplaced          sound bytes, but those of another entry
+    │   │   ├── Misplaced          sound bytes, but those of another entry
+    │   │   └── Untrusted          a file or folder that anyone but you and root can change
     │   ├── LockTimeout            a lock was not had in time
     │   └── KeyNotFound            no entry has this key, or a prefix names several
     └── MirrorError                the DuckDB mirror cannot be read or written just now
@@ -152,6 +153,10 @@ class Truncated(CorruptEntry):
 
 class Misplaced(CorruptEntry):
     """The bytes are those of another entry: files were swapped or renamed."""
+
+
+class Untrusted(CorruptEntry):
+    """Anyone but you and root can change the file, or a folder on the way to it; the text says which and who."""
 
 
 class LockTimeout(StoreError):

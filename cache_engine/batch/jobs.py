@@ -36,8 +36,10 @@ from cache_engine.model.job import (
     JobStage,
     decode_job,
 )
+from cache_engine.store.files import read_file
 from cache_engine.store.layout import StoreLayout, job_of_name
 from cache_engine.store.lock import file_lock
+from cache_engine.store.ownership import open_file, private
 from cache_engine.store.publish import publish_file
 
 __all__ = ["CANCELED", "DIED", "DONE", "FAILED", "RUNNING", "Job", "JobProgress", "JobStage", "Jobs", "LostJob"]
@@ -78,13 +80,13 @@ class Jobs:
         """
         with file_lock(self._layout.jobs_lock, _START_LOCK_S):
             _check_room(command, [job for job in self.recent() if isinstance(job, Job) and job.state == RUNNING])
-            job = Job(id=f"{time.time_ns():x}-{secrets.token_hex(4)}", command=command, started_at=time.time())
+            job = Job(id=f"{abs(time.time_ns()):x}-{secrets.token_hex(4)}", command=command, started_at=time.time())
             path = self._path(job.id)
             _save(self._layout.temp, path, job)
             # Children that have ended are let go of here, so that no more than the last of them lingers.
             self._children = {started: child for started, child in self._children.items() if child.poll() is None}
             program = [sys.executable, "-m", "cache_engine", "--store", str(self._layout.root)]
-            with open(path.with_suffix(".log"), "wb") as log:
+            with open(path.with_suffix(".log"), "xb", opener=private) as log:
                 self._children[job.id] = subprocess.Popen(
                     [*program, *command, "--json", "--report-to", str(path)],
                     stdin=subprocess.DEVNULL,
@@ -112,7 +114,7 @@ class Jobs:
         gone = job.pid and _process_start(job.pid) != job.process_start
         if job.state == RUNNING and (ended or (child is None and (silent or gone))):
             job.state = CANCELED if job.cancel_asked else DIED
-            with suppress(OSError):
+            with suppress(OSError, CorruptEntry):
                 log = path.with_suffix(".log")
                 job.ended_at = log.stat().st_mtime
                 if job.state == DIED:
@@ -255,12 +257,10 @@ def _check_room(command: list[str], running: list[Job]) -> None:
 
 def _read(path: Path) -> Job:
     try:
-        with open(path, "rb") as file:
-            job = decode_job(file.read(MOST_BYTES + 1))
-    except FileNotFoundError as error:
-        raise StoreError(
-            f"there is no job {path.stem}; the store keeps the last {MOST_KEPT}, for {KEPT_DAYS} days"
-        ) from error
+        data = read_file(path, MOST_BYTES + 1)
+        if data is None:
+            raise StoreError(f"there is no job {path.stem}; the store keeps the last {MOST_KEPT}, for {KEPT_DAYS} days")
+        job = decode_job(data)
     except (OSError, CorruptEntry) as error:
         raise StoreError(f"the file of job {path.stem} cannot be read: {error}") from error
     job.id = path.stem
@@ -303,6 +303,6 @@ def _cancel_mark(path: Path) -> Path:
 
 def _tail(log: Path) -> str:
     """The last of what a process printed."""
-    with open(log, "rb") as file:
+    with os.fdopen(open_file(log), "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
         return file.read().decode("utf-8", "replace").strip()

@@ -16,6 +16,7 @@ from cache_engine.cli.support import FAILED, Size, SizedVerb, emit, json_option,
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
+from cache_engine.inputs import open_input
 from cache_engine.units import counted, human_age, human_bytes, printable
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def import_verb(settings: Settings, /, file: Path, as_json: bool) -> None:
     """Merge the results of FILE; those that are there already stay. Exit 1 when some were refused."""
     from cache_engine.store.results.interchange import LARGEST_IMPORT_BYTES, decompress
 
-    with file.open("rb") as given:
+    with open_input(file) as given:
         data = decompress(given.read(LARGEST_IMPORT_BYTES + 1), LARGEST_IMPORT_BYTES)
     settings = settings.with_overrides({"enable_caching": True})
     with open_cache(settings) as cache:

@@ -15,7 +15,7 @@ from cache_engine.config import Settings
 from cache_engine.engine.descriptors import spare_descriptors
 from cache_engine.engine.history import History
 from cache_engine.engine.selection import Selection, Selector, measurement
-from cache_engine.engine.serving import COMPILED, CompiledKernel, Serving, refusal
+from cache_engine.engine.serving import COMPILED, SWITCHED_OFF, CompiledKernel, Serving, refusal
 from cache_engine.engine.stages import SELECT, VALIDATE, OnStage, StageClock
 from cache_engine.engine.tiers import Found
 from cache_engine.errors import StoreError, StoreUnusable, UsageError
@@ -62,8 +62,9 @@ class Cache:
     default it is the user that this process runs as.
     """
 
-    def __init__(self, store: DiskStore | None, settings: Settings) -> None:
-        """Serves an opened store, or none."""
+    def __init__(self, store: DiskStore | None, settings: Settings, without_store: str = SWITCHED_OFF) -> None:
+        """Serves an opened store, or none; then ``without_store`` says why."""
+        self._without_store = without_store
         self.settings = settings
         self._store = store
         history = None
@@ -71,7 +72,7 @@ class Cache:
             history = History(lambda: self.timings, settings.timings_of)
         self._selector = Selector(fast_math=settings.fast_math, compiler_flags=settings.compiler_flags, history=history)
         self.journal = NoJournal() if store is None else _journal(store.layout, settings)
-        self._serving = Serving(store, settings, self.journal)
+        self._serving = Serving(store, settings, self.journal, without_store)
         self._spare = spare_descriptors()
 
     def get_or_compile(
@@ -162,7 +163,7 @@ class Cache:
             config_from: what chose the kernel's config, where that differs from what the kernel says.
         """
         if self._store is None:
-            return Failure("caching is switched off")
+            return Failure(self._without_store)
         made = measurement(kernel.record, kernel.problem, timing, config_from or kernel.config_from)
         try:
             self.timings.add([made])
@@ -172,10 +173,15 @@ class Cache:
         return None
 
     @property
+    def unpublished(self) -> int:
+        """How many kernels this process has compiled and could not store."""
+        return self._serving.unpublished
+
+    @property
     def store(self) -> DiskStore:
-        """Entries on disk; raises ``StoreUnusable`` when caching is switched off."""
+        """Entries on disk; raises ``StoreUnusable`` where there is no store, as when caching is switched off."""
         if self._store is None:
-            raise StoreUnusable("caching is switched off (enable_caching), so there is no store")
+            raise StoreUnusable(f"{self._without_store}, so there is no store; set enable_caching, and dir if need be")
         return self._store
 
     @property

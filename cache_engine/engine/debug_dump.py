@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import sys
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from cache_engine.errors import CompileError, GemmCacheError, UsageError
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.source import render
 from cache_engine.model.artifact import Artifact, RecordedProblem
+from cache_engine.store.ownership import private
 
 SOURCE = "kernel"  # and the suffix of what the compiler takes
 PREPROCESSED, LOG, PTX, CUBIN, SASS = "kernel.ii", "compile.log", "kernel.ptx", "kernel.cubin", "kernel.sass"
@@ -70,7 +73,7 @@ def make_artifact_and_dump(folder: Path, selection: Selection, stages: StageCloc
         UsageError: when the folder cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_private(folder)
         for name in FILES:
             (folder / name).unlink(missing_ok=True)
         _write_inputs(folder, selection)
@@ -135,8 +138,8 @@ def _write_preprocessed(folder: Path, selection: Selection) -> None:
 
 def _write_outputs(folder: Path, artifact: Artifact, stages: StageClock) -> None:
     log = artifact.log.decode("utf-8", "replace")
-    (folder / CUBIN).write_bytes(artifact.cubin)
-    (folder / PTX).write_bytes(artifact.ptx)
+    _write_bytes(folder, CUBIN, artifact.cubin)
+    _write_bytes(folder, PTX, artifact.ptx)
     _write(folder, LOG, log)
     _write(folder, SASS, sass(artifact.cubin))
     found = warnings(log, artifact.resources)
@@ -172,7 +175,24 @@ def _environment(selection: Selection) -> dict[str, Any]:
 
 
 def _write(folder: Path, name: str, text: str) -> None:
-    (folder / name).write_text(text, encoding="utf-8")
+    _write_bytes(folder, name, text.encode())
+
+
+def _write_bytes(folder: Path, name: str, data: bytes) -> None:
+    """Writes a new file for the user alone: the source and the environment are private."""
+    with open(folder / name, "xb", opener=private) as file:
+        os.fchmod(file.fileno(), 0o600)  # also where the umask is odd
+        file.write(data)
+
+
+def _make_private(folder: Path) -> None:
+    """Makes the folder for the user alone; one that is there stays as it is."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        folder.chmod(0o700)
+    if not folder.is_dir():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
 
 
 def _json(document: object) -> str:

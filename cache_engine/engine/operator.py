@@ -8,13 +8,17 @@ what it says.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import astuple, dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from cache_engine.config import Settings
 from cache_engine.engine.cache import Cache, CompiledKernel, open_cache
+from cache_engine.errors import StoreUnusable
 from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem, Layout, Specialisation
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -44,7 +48,7 @@ def default_cache() -> Cache:
     """The cache of operators without switches of their own.
 
     Raises:
-        StoreUnusable: when the directory cannot serve as a store.
+        StoreUnusable: when a directory that is named cannot serve as a store.
     """
     return _opened(switches.in_force())
 
@@ -107,10 +111,10 @@ class GemmOperator:
 
     @property
     def cache(self) -> Cache:
-        """The cache in force; without a store, when caching is switched off.
+        """The cache in force; without a store, when caching is switched off or the default directory cannot be one.
 
         Raises:
-            StoreUnusable: when the directory cannot serve as a store.
+            StoreUnusable: when a directory that is named cannot serve as a store.
         """
         return _opened(self._settings)
 
@@ -159,5 +163,15 @@ def _in_force(own: tuple[object, ...], shared: tuple[object, ...]) -> Settings:
 
 @cache
 def _opened(settings: Settings) -> Cache:
-    """One cache for all operators with the same settings."""
-    return open_cache(settings=settings)
+    """One cache for all operators with the same settings.
+
+    Where no directory is named and the default cannot be a store, as in a home that may not be written, kernels are
+    cached in this process's memory alone.
+    """
+    try:
+        return open_cache(settings=settings)
+    except StoreUnusable as error:
+        if settings.dir is not None:
+            raise
+        _log.warning("kernels are cached in this process alone: %s", error)
+        return Cache(None, settings, without_store=str(error))

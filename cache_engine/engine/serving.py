@@ -38,6 +38,9 @@ _log = logging.getLogger(__name__)
 COMPILED = "compiled"
 """The tier of a kernel that no tier had."""
 
+SWITCHED_OFF = "caching is switched off"
+"""Why a cache has no store, unless something else is said."""
+
 # Most compiles take less, so a wait for one is nothing to look at.
 _LONG_WAIT_S = 1.0
 
@@ -72,9 +75,16 @@ class CompiledKernel:
 class Serving:
     """How one process serves a store, or memory alone where there is none. Safe to use from several threads."""
 
-    def __init__(self, store: DiskStore | None, settings: Settings, journal: Journal) -> None:
-        """Serves an opened store, or none."""
+    def __init__(
+        self, store: DiskStore | None, settings: Settings, journal: Journal, without_store: str = SWITCHED_OFF
+    ) -> None:
+        """Serves an opened store, or none; then ``without_store`` says why.
+
+        ``unpublished`` counts the kernels that were compiled and could not be stored.
+        """
         self._store = store
+        self._without_store = without_store
+        self.unpublished = 0
         self._settings = settings
         self._journal = journal
         self._housekeeper: Housekeeper | None = None
@@ -154,7 +164,7 @@ class Serving:
         with ExitStack() as stack:
             if self._store is None:
                 stack.enter_context(self._compiling.of(key))
-                yield Failure("caching is switched off")
+                yield Failure(self._without_store)
                 return
             failure = None
             started = time.perf_counter()
@@ -189,6 +199,7 @@ class Serving:
                 except (OSError, StoreError, MemoryError) as error:
                     failure = refusal(error)
             if failure is not None:
+                self.unpublished += 1
                 record = record_of(encode_blob(key, artifact, compress=self._settings.compression)[1])
                 self._journal.event(UNPUBLISHED, key=key, compile_us=compile_us, detail=failure.reason)
                 if self._store is not None:

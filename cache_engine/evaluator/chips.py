@@ -9,6 +9,7 @@ import msgspec
 
 from cache_engine.errors import InvalidHardware
 from cache_engine.evaluator.hardware import PRESETS, Hardware
+from cache_engine.inputs import open_input
 
 if TYPE_CHECKING:
     from cache_engine.evaluator.gpu import Gpu
@@ -67,7 +68,7 @@ def _read(path: Path) -> Any:
     from cache_engine.evaluator.gpu import GPUS
 
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             data = file.read(_FILE_BYTES + 1)
     except OSError as error:
         names = ", ".join((*PRESETS, *GPUS))

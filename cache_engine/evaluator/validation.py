@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from cache_engine.errors import InvalidHardware, SearchStopped, UsageError
 from cache_engine.evaluator.gpu import GPUS, Floats, Gpu, latencies_us, parameters_of, roofline_us
+from cache_engine.inputs import open_input
 
 M_RANGES = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 4096), (4097, 10**12))
 
@@ -98,7 +99,7 @@ def read_measurements(path: Path) -> list[Measurements]:
         UsageError: naming the line that cannot be right, or what is missing.
     """
     try:
-        with path.open("rb") as file, as_text(file, str(path)) as text:
+        with open_input(path) as file, as_text(file, str(path)) as text:
             return parse_measurements(text, str(path))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from cache_engine.errors import CorruptEntry, LockTimeout, MirrorError
 from cache_engine.mirror import rows
 from cache_engine.mirror.evaluations import results_state, sync_evaluations
+from cache_engine.mirror.home import home_of, is_own
 from cache_engine.mirror.interrupting import interrupted_after
 from cache_engine.mirror.timings import sync_timings, timings_state
 from cache_engine.model.artifact import Record
@@ -150,7 +150,7 @@ class Mirror:
 
     def _write(self, rebuild: bool) -> Synced:
         """Opens the mirror, makes its tables if there are none, and syncs it, all or nothing. Under the lock."""
-        if rebuild:
+        if rebuild or not is_own(self._layout):
             self._discard()
         connection = self._connect()
         try:
@@ -182,6 +182,8 @@ class Mirror:
 
         try:
             with file_lock(self._layout.mirror_lock, _READ_TIMEOUT_S, shared=True):
+                if not is_own(self._layout):
+                    raise MirrorError(f"{self.path} is not your own file; gemm-cache sync --rebuild makes it again")
                 try:
                     connection = self._connect(read_only=True)
                 except duckdb.Error as error:
@@ -218,8 +220,7 @@ class Mirror:
     @property
     def _layout(self) -> StoreLayout:
         if self._home is None:
-            store = self._store.layout
-            self._home = store if os.access(store.root, os.W_OK) else _private_home(store)
+            self._home = home_of(self._store.layout)
         return self._home
 
     def _sources(self) -> tuple[object, object] | None:
@@ -385,15 +386,3 @@ def _mtime_ns(folder: Path) -> int:
         return os.stat(folder).st_mtime_ns
     except FileNotFoundError:
         return _NO_FOLDER
-
-
-def _private_home(store: StoreLayout) -> StoreLayout:
-    """A folder of this user's own to mirror a store that cannot be written."""
-    name = hashlib.sha256(os.fsencode(store.root)).hexdigest()[:16]
-    private = Path(tempfile.gettempdir(), f"gemm-cache-{os.geteuid()}")
-    private.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if private.is_symlink() or private.stat().st_uid != os.geteuid():
-        raise MirrorError(f"{private} belongs to someone else, so there is no place for the mirror")
-    home = StoreLayout(private / name)
-    home.locks.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return home

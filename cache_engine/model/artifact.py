@@ -16,7 +16,8 @@ MOST_COUNT = 2**53
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
 Small = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Ms = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+# Below zero where the clock is before 1970, as on a board without a battery; -2**31 is the year 1901.
+Seconds = Annotated[float, msgspec.Meta(ge=-(2**31), le=1e12)]
 
 MAX_WARNINGS, MAX_WARNING_LENGTH = 20, 500
 

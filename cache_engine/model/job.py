@@ -14,7 +14,7 @@ MOST_BYTES = 8 * 2**20
 """Of a job's file."""
 
 # A file may say anything. What would be no time, no count or no state makes it one that cannot be read.
-_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+_Seconds = Annotated[float, msgspec.Meta(ge=-(2**31), le=1e11)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 
 

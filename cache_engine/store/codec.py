@@ -87,10 +87,10 @@ def decode_section(key: CacheKey, blob: Blob, name: str, data: bytes) -> bytes:
         raise CorruptEntry(f"record of {key[:12]} names no {name} section")
     if len(data) < section.offset + section.stored_bytes:
         raise Truncated(f"blob of {key[:12]} ends within its {name}")
-    stored = data[section.offset : section.offset + section.stored_bytes]
+    stored = memoryview(data)[section.offset : section.offset + section.stored_bytes]
     if _checksum(stored) != section.checksum:
         raise CorruptEntry(f"{name} of {key[:12]} does not match the checksum in its record")
-    return _decompress(stored, section, name, key) if blob.compressed else stored
+    return _decompress(stored, section, name, key) if blob.compressed else bytes(stored)
 
 
 def check_header(key: CacheKey, blob: Blob, data: bytes) -> None:
@@ -202,7 +202,7 @@ def _header(key: CacheKey, compressed: bool) -> bytes:
     return _HEADER.pack(_MAGIC, FORMAT, _COMPRESSED if compressed else 0, bytes.fromhex(key))
 
 
-def _decompress(stored: bytes, section: Section, name: str, key: CacheKey) -> bytes:
+def _decompress(stored: memoryview, section: Section, name: str, key: CacheKey) -> bytes:
     # max_output_size is ignored for frames that declare their size, so the declaration is checked first.
     try:
         declared = zstandard.frame_content_size(stored)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from cache_engine.errors import CorruptEntry, KeyNotFound, StoreError, StoreUnusable
+from cache_engine.errors import CorruptEntry, KeyNotFound, LockTimeout, StoreError, StoreUnusable, Untrusted
 from cache_engine.model.artifact import CUBIN, Artifact, Blob, Record
 from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.store.base import Loaded
@@ -32,9 +32,15 @@ from cache_engine.store.codec import (
 )
 from cache_engine.store.files import move_to_quarantine, read_file
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
+from cache_engine.store.lock import make_lock_file
+from cache_engine.store.ownership import check_file, open_folder, open_way
 from cache_engine.store.publish import publish_file
 
 _KIND = "gemm-cache store"
+_ONLY_YOU = (
+    "a store is for one user: name a directory that only you and root may write (chmod go-w on what is yours), export "
+    "a pack to share kernels, or set GEMM_CACHE_TRUST_STORE=1 to use it as it is"
+)
 
 
 class _Marker(msgspec.Struct):
@@ -95,7 +101,7 @@ class DiskStore:
     def is_foreign(self, key: CacheKey) -> bool:
         """Whether the entry is of another format version: then it is neither read nor replaced nor deleted."""
         try:
-            data = read_file(self.layout.record_path(key), MAX_RECORD_BYTES)
+            data = read_file(self.layout.record_path(key), MAX_RECORD_BYTES, trust=self.layout.trust)
             if data is not None:
                 decode_record(key, data)
         except UnknownFormat:
@@ -111,7 +117,8 @@ class DiskStore:
             CorruptEntry: when it is missing or damaged.
         """
         key = CacheKey(record.key)
-        data = read_file(self.layout.blob_path(key, record.blob.digest), record.blob.stored_bytes)
+        path = self.layout.blob_path(key, record.blob.digest)
+        data = read_file(path, record.blob.stored_bytes, trust=self.layout.trust)
         if data is None:
             raise CorruptEntry(f"blob of {key[:12]} is missing")
         return decode_section(key, record.blob, name, data)
@@ -215,7 +222,8 @@ class DiskStore:
             except UnknownFormat:
                 return None
             wanted = how_much(record)
-            blob_data = read_file(self.layout.blob_path(key, record.blob.digest), wanted, min(wanted, LIKELY_BYTES))
+            path = self.layout.blob_path(key, record.blob.digest)
+            blob_data = read_file(path, wanted, min(wanted, LIKELY_BYTES), trust=self.layout.trust)
             if blob_data is not None:
                 return data, record, blob_data
             # Evicted or replaced between the two reads, maybe again and again. It is missing only if the same record
@@ -225,7 +233,7 @@ class DiskStore:
                 raise CorruptEntry(f"blob of {key[:12]} is missing")
 
     def _record_data(self, key: CacheKey) -> bytes | None:
-        data = read_file(self.layout.record_path(key), MAX_RECORD_BYTES + 1)
+        data = read_file(self.layout.record_path(key), MAX_RECORD_BYTES + 1, trust=self.layout.trust)
         if data is not None and len(data) > MAX_RECORD_BYTES:
             raise CorruptEntry(f"record of {key[:12]} is larger than {MAX_RECORD_BYTES:,} bytes")
         return data
@@ -259,30 +267,31 @@ def open_store(directory: Path, *, trust: bool = False, create: bool = True) -> 
     """Checks that a directory is a store, making it one when it does not exist or is empty.
 
     Args:
-        trust: accept a store owned by someone else, or writable by everyone.
+        trust: accept a store that anyone but you and root can change.
         create: make it when there is none.
 
     Raises:
         StoreUnusable: naming what is wrong and what would do.
     """
-    layout = StoreLayout(directory.absolute())
+    layout = StoreLayout(directory.absolute(), trust=trust)
     try:
         str(layout.root).encode()
     except UnicodeEncodeError as error:
         raise StoreUnusable(f"the path {os.fsencode(layout.root)!r} is not UTF-8; give another directory") from error
     try:
-        if layout.root.exists():
-            _check_owner(layout, trust)
-        if not layout.marker.exists():
+        if not _has_marker(layout):
             _check_free(layout)
             if not create:
                 raise StoreUnusable(f"there is no store in {layout.root}; gemm-cache compile or sample would make one")
-            _create(layout)
+            _make(layout)
+        _check_folders(layout)
         _check_marker(layout)
-        _make_folders(layout)
+    except Untrusted as error:
+        raise StoreUnusable(f"{error}; {_ONLY_YOU}") from error
     except OSError as error:
         raise StoreUnusable(
-            f"cannot use {layout.root} as a store: {error.strerror or error}; give a directory that you may write"
+            f"cannot use {layout.root} as a store: {error.strerror or error}; name a directory that you may write with "
+            "--store or GEMM_CACHE_DIR"
         ) from error
     return layout
 
@@ -300,36 +309,76 @@ def _check_free(layout: StoreLayout) -> None:
         raise StoreUnusable(f"{layout.root} holds {strangers[0]!r} and is not a store; give an empty or new directory")
 
 
-def _create(layout: StoreLayout) -> None:
-    layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for folder in layout.folders:
-        folder.mkdir(mode=0o700, exist_ok=True)
+def _has_marker(layout: StoreLayout) -> bool:
+    """Whether there is one; a directory without it is checked first, as whose it is may be why."""
+    try:
+        if layout.marker.exists():
+            return True
+    except PermissionError:
+        os.close(_open_root(layout))
+        raise
+    if layout.root.is_dir():
+        os.close(_open_root(layout))
+    return False
+
+
+def _make(layout: StoreLayout) -> None:
+    if layout.trust:
+        layout.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    root = _open_root(layout, make=True)
+    try:
+        for folder in layout.folders:
+            with suppress(FileExistsError):
+                os.mkdir(folder.name, 0o700, dir_fd=root)
+    finally:
+        os.close(root)
+    _check_folders(layout)
     publish_file(layout.temp, str(layout.marker), msgspec.json.encode(_Marker(_KIND, FORMAT)), durable=True)
 
 
-def _make_folders(layout: StoreLayout) -> None:
-    """Makes folders that were lost, as empty ones are by some ways of copying."""
-    for folder in layout.folders:
-        if not folder.exists():
-            with suppress(OSError):  # a read-only store serves what it has
-                folder.mkdir(mode=0o700)
+def _open_root(layout: StoreLayout, *, make: bool = False) -> int:
+    """A descriptor of the store's directory, which is checked with every folder on the way to it."""
+    if layout.trust:
+        return os.open(layout.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    root = open_way(layout.root, make=make)
+    try:
+        status = os.fstat(root)
+        check_file(layout.root, status)
+        if status.st_uid != os.geteuid():
+            raise Untrusted(f"{layout.root} belongs to user {status.st_uid}, not to you")
+    except BaseException:
+        os.close(root)
+        raise
+    return root
 
 
-def _check_owner(layout: StoreLayout, trust: bool) -> None:
-    status = layout.root.stat()
-    if trust or not layout.root.is_dir():
-        return
-    hint = "set GEMM_CACHE_TRUST_STORE=1 to use it all the same"
-    if status.st_uid != os.geteuid():
-        raise StoreUnusable(f"{layout.root} belongs to user {status.st_uid}, not to you; {hint}")
-    if status.st_mode & 0o002:
-        raise StoreUnusable(f"{layout.root} can be written by everyone; run chmod o-w on it, or {hint}")
+def _check_folders(layout: StoreLayout) -> None:
+    """Checks the folders, and makes those that were lost, as empty ones are by some ways of copying."""
+    root = _open_root(layout)
+    try:
+        for folder in (*layout.folders, layout.timings):
+            try:
+                os.close(open_folder(folder, within=root, trust=layout.trust))
+            except FileNotFoundError:
+                if folder != layout.timings:
+                    with suppress(OSError):  # a read-only store serves what it has
+                        os.mkdir(folder.name, 0o700, dir_fd=root)
+    finally:
+        os.close(root)
+    for lock in (layout.maintenance_lock, layout.jobs_lock, layout.mirror_lock):
+        # Cleaning must need no new file on a disk that has no room for one.
+        if not os.path.exists(lock):
+            with suppress(OSError, LockTimeout):
+                make_lock_file(lock)
 
 
 def _check_marker(layout: StoreLayout) -> None:
     try:
-        marker = msgspec.json.decode(layout.marker.read_bytes(), type=_Marker)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        data = read_file(layout.marker, MAX_RECORD_BYTES, trust=layout.trust)
+        marker = msgspec.json.decode(data or b"", type=_Marker)
+    except Untrusted:
+        raise
+    except (CorruptEntry, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise StoreUnusable(f"{layout.marker} cannot be read as the marker of a store: {error}") from error
     if marker.kind != _KIND:
         raise StoreUnusable(f"{layout.root} is a {marker.kind!r}, not a {_KIND}; give another directory")

@@ -10,21 +10,26 @@ from pathlib import Path
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.store.layout import StoreLayout
+from cache_engine.store.ownership import check_opened, name_what_is_no_file
 from cache_engine.store.publish import publish_file
 
 # Most records are smaller than the first; whatever claims to be enormous is read by the second.
 _FIRST_READ, _NEXT_READ = 4096, 2**20
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+_LOOK_AT = stat.S_IFMT(0o177777) | stat.S_IWGRP | stat.S_IWOTH
+_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
-def read_file(path: str | os.PathLike[str], limit: int, likely: int | None = None) -> bytes | None:
+def read_file(
+    path: str | os.PathLike[str], limit: int, likely: int | None = None, *, trust: bool | None = None
+) -> bytes | None:
     """The first ``limit`` bytes of a file; ``None`` when there is none.
 
     Args:
         likely: how many there will be, most likely.
+        trust: as for ``open_file``.
 
     Raises:
-        CorruptEntry: when it is no regular file. Opening a pipe would hang, and a link may lead anywhere.
+        CorruptEntry: when it is no regular file, or ``Untrusted``.
         OSError: when it cannot be read.
     """
     try:
@@ -32,21 +37,20 @@ def read_file(path: str | os.PathLike[str], limit: int, likely: int | None = Non
     except FileNotFoundError:
         return None
     except OSError as error:
-        if os.path.islink(path):
-            raise CorruptEntry(f"{path} is a link, not a file") from error
+        name_what_is_no_file(path, error)
         raise
     try:
+        status = os.fstat(descriptor)
+        # Every hit comes here twice. What is yours, and regular, needs no closer look.
+        if status.st_mode & _LOOK_AT != stat.S_IFREG or status.st_uid != os.geteuid():
+            check_opened(path, status, trust)
         # No more is asked for than is likely there: the buffer is allocated first. A regular file gives all it has.
         wanted = min(limit, _FIRST_READ if likely is None else likely)
         data = os.read(descriptor, wanted)
         while len(data) == wanted < limit:
             wanted = min(limit, wanted + _NEXT_READ)
             data += os.read(descriptor, wanted - len(data))
-        if not data and not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise CorruptEntry(f"{path} is no regular file")
         return data
-    except (IsADirectoryError, BlockingIOError) as error:
-        raise CorruptEntry(f"{path} is no regular file") from error
     finally:
         os.close(descriptor)
 

@@ -36,10 +36,12 @@ class StoreLayout:
     """Paths below ``root``, which is absolute.
 
     ``results`` is the folder of what ``store.results`` keeps: those of the evaluator, or those of ``for_timings``.
+    ``trust`` says that files count also where anyone but you and root can change them.
     """
 
     root: Path
     results: str = "evaluations"
+    trust: bool = False
 
     @property
     def marker(self) -> Path:
@@ -167,8 +169,11 @@ class StoreLayout:
         return self.locks / f"results-{fingerprint[:2]}.lock"
 
     def quarantined(self, name: str, at_ns: int) -> Path:
-        """Where a file of this name goes that enters quarantine at a time (nanoseconds since 1970)."""
-        return self.quarantine / f"{at_ns}-{name}"
+        """Where a file of this name goes that enters quarantine at a time (nanoseconds since 1970).
+
+        A clock before 1970 counts from there the other way.
+        """
+        return self.quarantine / f"{abs(at_ns):016d}-{name}"
 
     @property
     def maintenance_lock(self) -> Path:

@@ -8,20 +8,23 @@ network file systems such locks are best effort.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from cache_engine.errors import LockTimeout
+from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.key import CacheKey
 from cache_engine.process import OwnFile, renew_after_fork
+from cache_engine.store.ownership import own_file
 
 _POLL_S = (0.001, 0.005)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -34,13 +37,41 @@ def file_lock(path: Path, timeout_s: float, *, shared: bool = False) -> Iterator
         LockTimeout: when it was not had within ``timeout_s`` (0 asks once).
         OSError: when the lock file cannot be opened, as on a read-only file system.
     """
-    file = OwnFile.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    file = _open(path, timeout_s)
     try:
         if not try_lock(file.descriptor, shared=shared) and not _wait_in_line(file.descriptor, timeout_s, shared):
             raise LockTimeout(f"lock {path.name} was held by another process for more than {timeout_s:g} s")
         yield
     finally:
         _release(file)
+
+
+@contextmanager
+def file_lock_to_delete(path: Path, timeout_s: float) -> Iterator[None]:
+    """As ``file_lock``, also where the disk has no room for a lock file that is not there yet.
+
+    While the folder is locked no process can make that file, so none can hold it. Only for what makes room: other
+    processes wait for the folder.
+    """
+    with ExitStack() as held:
+        try:
+            held.enter_context(file_lock(path, timeout_s))
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            held.enter_context(_folder_lock(path.parent, timeout_s, shared=False))
+            if path.exists():
+                raise LockTimeout(f"lock {path.name} was made just now by another process") from error
+        yield
+
+
+def make_lock_file(path: Path) -> None:
+    """Makes a lock file, unless it is there.
+
+    Raises:
+        OSError: when it cannot be made, or be a lock.
+    """
+    _open(path, 0).close()
 
 
 class ThreadLocks:
@@ -57,6 +88,30 @@ class ThreadLocks:
     def of(self, key: CacheKey) -> threading.Lock:
         """The lock of a key."""
         return self._locks[int(key[:2], 16) % 64]
+
+
+def _open(path: Path, timeout_s: float) -> OwnFile:
+    try:
+        with suppress(FileNotFoundError):
+            return own_file(path, os.O_RDWR)
+        # Not while a deleter counts on its not being there.
+        with _folder_lock(path.parent, timeout_s, shared=True):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        os.close(descriptor)
+        return own_file(path, os.O_RDWR)
+    except CorruptEntry as error:
+        raise PermissionError(errno.EPERM, str(error)) from error
+
+
+@contextmanager
+def _folder_lock(folder: Path, timeout_s: float, *, shared: bool) -> Iterator[None]:
+    file = OwnFile.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not try_lock(file.descriptor, shared=shared) and not _wait_in_line(file.descriptor, timeout_s, shared):
+            raise LockTimeout(f"{folder.name} was locked by another process for more than {timeout_s:g} s")
+        yield
+    finally:
+        _release(file)
 
 
 def _release(file: OwnFile) -> None:

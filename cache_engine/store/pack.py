@@ -24,18 +24,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cache_engine.errors import CorruptEntry, PackUnusable
+from cache_engine.errors import CorruptEntry, PackUnusable, Untrusted
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.key import CacheKey
 from cache_engine.process import OwnFile
 from cache_engine.store.base import Loaded
 from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, decode_record, decode_section
+from cache_engine.store.ownership import check_file, open_way, private
 from cache_engine.store.publish import sync_folder
 
 SUFFIX = ".gemmpack"
 FORMAT = 1
 
 _MAGIC = b"GEMMPACK"
+_ONLY_YOU = (
+    "only you and root may be able to change a pack: run chmod go-w on what is yours, copy the pack to a folder of "
+    "your own if you trust it, or set GEMM_CACHE_TRUST_STORE=1 to use it as it is"
+)
 _HEADER = struct.Struct("<8sHHIQQ32s")
 _ROW = struct.Struct("<32sQII")
 
@@ -61,7 +66,7 @@ class Pack:
         """Opens a pack and reads its header.
 
         Args:
-            trust: accept one that belongs to someone other than you and root, or that everyone may write.
+            trust: accept one that anyone but you and root can change.
             check: called with the record and the code of each entry before ``get`` returns it; raises ``CorruptEntry``
                 for one that must not be served. See ``upkeep.contents``.
 
@@ -73,19 +78,9 @@ class Pack:
         self._open()
 
     def _open(self) -> None:
-        try:
-            # Not to hang on a pipe.
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            raise PackUnusable(f"pack {self.path} cannot be opened: {error.strerror}") from error
-        self._file = OwnFile(descriptor, shared=True)
+        self._file = OwnFile(_open(self.path, self._trust), shared=True)
         weakref.finalize(self, self._file.close)
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise PackUnusable(f"{self.path} is no regular file; a pack is one")
-        if not self._trust:
-            _check_owner(self.path, status)
-        self._size = status.st_size
+        self._size = os.fstat(self._file.descriptor).st_size
         self._count, self._index, self._index_digest = self._read_header()
 
     def __len__(self) -> int:
@@ -205,7 +200,7 @@ def write_pack(path: Path, entries: Iterable[tuple[CacheKey, bytes, bytes]]) -> 
     staged = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     index = bytearray()
     try:
-        with open(staged, "xb", opener=_private) as file:
+        with open(staged, "xb", opener=private) as file:
             file.write(bytes(_HEADER.size))
             for key, record, blob in entries:
                 index += _ROW.pack(bytes.fromhex(key), file.tell(), len(record), len(blob))
@@ -237,13 +232,27 @@ def find_packs(places: Iterable[Path]) -> list[Path]:
     return found
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
-
-
-def _check_owner(path: Path, status: os.stat_result) -> None:
-    hint = "set GEMM_CACHE_TRUST_STORE=1 to use it all the same"
-    if status.st_uid not in (os.geteuid(), 0):
-        raise PackUnusable(f"pack {path} belongs to user {status.st_uid}, not to you; {hint}")
-    if status.st_mode & 0o002:
-        raise PackUnusable(f"pack {path} can be written by everyone; run chmod o-w on it, or {hint}")
+def _open(path: Path, trust: bool) -> int:
+    """A descriptor of a pack that only you and root may change, in folders of which that is so as well."""
+    try:
+        if not trust:
+            os.close(open_way(path))
+        # Not to hang on a pipe.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise PackUnusable(f"pack {path} cannot be opened: {error.strerror}") from error
+    except Untrusted as error:
+        raise PackUnusable(f"pack {path}: {error}; {_ONLY_YOU}") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise PackUnusable(f"{path} is no regular file; a pack is one")
+        if not trust:
+            check_file(path, status)
+    except Untrusted as error:
+        os.close(descriptor)
+        raise PackUnusable(f"pack {error}; {_ONLY_YOU}") from error
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

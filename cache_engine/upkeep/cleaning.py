@@ -24,7 +24,7 @@ from cache_engine.store.layout import (
     key_of_record_name,
     original_of_quarantined,
 )
-from cache_engine.store.lock import file_lock
+from cache_engine.store.lock import file_lock, file_lock_to_delete
 from cache_engine.upkeep.leftovers import abandoned_temporaries, orphan_blobs, remove_orphan, remove_temporary
 from cache_engine.upkeep.plan import (
     DAY_S,
@@ -144,14 +144,14 @@ def apply(
     """
     layout = store.layout
     evicted = freed = removed = removed_bytes = 0
-    with file_lock(layout.maintenance_lock, wait_s):
+    with file_lock_to_delete(layout.maintenance_lock, wait_s):
         used = _last_uses(layout)
         try:
             for number, victim in enumerate(chosen.victims, start=1):
                 if stopped():
                     break
                 key = CacheKey(victim.key)
-                with suppress(LockTimeout), file_lock(layout.key_lock(key), _ENTRY_TIMEOUT_S):
+                with suppress(LockTimeout), file_lock_to_delete(layout.key_lock(key), _ENTRY_TIMEOUT_S):
                     last_used_at = max(_published_at(layout, key), used.get(key, 0.0))
                     unused = victim.reason == EVERYTHING or last_used_at <= victim.last_used_at
                     if unused and not store.is_foreign(key):
@@ -166,7 +166,10 @@ def apply(
             if chosen.victims or removed:
                 summary = _summary(evicted, chosen, removed)
                 journal.event(CLEAN, stored_bytes=freed + removed_bytes, detail=summary, by=by)
-        fold_journal(layout)
+        try:
+            fold_journal(layout)
+        except OSError as error:  # a disk that is still full; what was there still counts
+            _log.warning("the journal is not folded: %s", error)
     return Cleaned(evicted, freed, len(chosen.victims) - evicted, removed)
 
 

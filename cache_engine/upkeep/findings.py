@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from cache_engine.errors import CorruptEntry, Misplaced, Truncated
+from cache_engine.errors import CorruptEntry, Misplaced, Truncated, Untrusted
 from cache_engine.store.layout import StoreLayout
 
 
@@ -116,6 +116,8 @@ def kind_of(error: CorruptEntry | OSError, otherwise: Kind) -> Kind:
             return Kind.SWAPPED
         case Truncated():
             return Kind.TRUNCATED
+        case Untrusted():
+            return Kind.FOREIGN_OWNER
         case PermissionError():
             return Kind.FORBIDDEN
         case OSError():

@@ -75,7 +75,6 @@ def check(
         trust: take no notice of whom files belong to.
     """
     layout = store.layout
-    owner = None if trust else os.stat(layout.root).st_uid
     chance = random.Random()  # noqa: S311 (a sample, no secret)
     for folder in (layout.metadata, layout.kernels):
         for name in sorted(set(names_in(folder)) - set(SHARDS)):
@@ -86,7 +85,7 @@ def check(
             if share < 1 and chance.random() >= share:
                 named.update(_blobs_of(layout, shard, name))
                 continue
-            finding = _check_record(layout, shard, name, named, owner)
+            finding = _check_record(layout, shard, name, named, trust)
             if finding is not None:
                 yield finding
             on_entry()
@@ -98,7 +97,7 @@ def check(
         finding = _check_temporary(layout, name)
         if finding is not None:
             yield finding
-    yield from check_side_files(layout, owner)
+    yield from check_side_files(layout, trust=trust)
 
 
 def plan_repair(store: DiskStore, findings: Iterable[Finding]) -> list[RepairAct]:
@@ -184,13 +183,13 @@ def _still_holds(store: DiskStore, finding: Finding) -> bool:
     path = layout.root / finding.path
     if finding.kind in ENTRY_KINDS:
         key = CacheKey(finding.key)
-        owner = os.stat(layout.root).st_uid if finding.kind is Kind.FOREIGN_OWNER else None
-        again = _check_record(layout, key[:2], Path(layout.record_path(key)).name, set(), owner)
+        trust = layout.trust or finding.kind is not Kind.FOREIGN_OWNER
+        again = _check_record(layout, key[:2], Path(layout.record_path(key)).name, set(), trust)
         return again is not None and again.kind in ENTRY_KINDS
     if finding.kind is Kind.ORPHAN_BLOB:
         # The record may name it by now.
         named: set[str] = set()
-        _check_record(layout, path.parent.name, f"{finding.key}.json", named, None)
+        _check_record(layout, path.parent.name, f"{finding.key}.json", named, True)
         return path.name not in named and os.path.lexists(path)
     if finding.kind is Kind.STALE_TEMPORARY:
         return _check_temporary(layout, path.name) is not None
@@ -199,7 +198,7 @@ def _still_holds(store: DiskStore, finding: Finding) -> bool:
     return os.path.lexists(path)
 
 
-def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], owner: int | None) -> Finding | None:
+def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], trust: bool) -> Finding | None:
     """Checks one record with its blob. Names of blobs that are not to be taken for orphans go into ``named``."""
     path = layout.metadata / shard / name
     key = key_of_record_name(name, shard)
@@ -212,7 +211,7 @@ def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], o
         return finding_at(layout, kind, at, key, str(cause))
 
     try:
-        data = read_file(path, MAX_RECORD_BYTES + 1)
+        data = read_file(path, MAX_RECORD_BYTES + 1, trust=trust)
         if data is None:
             return None  # evicted meanwhile
         if len(data) > MAX_RECORD_BYTES:
@@ -226,19 +225,12 @@ def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], o
     blob_path = Path(layout.blob_path(key, record.blob.digest))
     named.add(blob_path.name)
     try:
-        blob = read_file(blob_path, record.blob.stored_bytes + 1)
+        blob = read_file(blob_path, record.blob.stored_bytes + 1, trust=trust)
         if blob is None:
-            if read_file(path, MAX_RECORD_BYTES + 1) != data:
-                return _check_record(layout, shard, name, named, owner)  # replaced or evicted meanwhile
+            if read_file(path, MAX_RECORD_BYTES + 1, trust=trust) != data:
+                return _check_record(layout, shard, name, named, trust)  # replaced or evicted meanwhile
             return found(Kind.MISSING_BLOB, path, f"{blob_path.name} is not there")
         check_code(record, check_blob(key, record.blob, blob))
-        for file in (path, blob_path):
-            if owner is not None and file.lstat().st_uid != owner:
-                return found(
-                    Kind.FOREIGN_OWNER, file, f"it belongs to user {file.lstat().st_uid}, the store to {owner}"
-                )
-    except FileNotFoundError:
-        return None  # evicted meanwhile
     except (CorruptEntry, OSError) as error:
         return found(kind_of(error, Kind.CORRUPT_BLOB), blob_path, cause_of(error))
     return None

@@ -18,7 +18,7 @@ from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name
-from cache_engine.store.lock import file_lock, try_lock
+from cache_engine.store.lock import file_lock_to_delete, try_lock
 
 # Where only age can tell: a file this young may belong to a publish under way.
 GRACE_S = 600.0
@@ -101,7 +101,7 @@ def is_orphan(store: DiskStore, key: CacheKey, path: Path) -> bool:
     if _named(store, key) in (path.name, None):
         return False
     try:
-        with file_lock(store.layout.key_lock(key), 0):
+        with file_lock_to_delete(store.layout.key_lock(key), 0):
             # Once more: its publish may have ended in between.
             return os.path.lexists(path) and _named(store, key) not in (path.name, None)
     except LockTimeout:
@@ -121,7 +121,7 @@ def remove_orphan(store: DiskStore, path: Path) -> bool:
     key = key_of_blob_name(path.name, path.parent.name)
     if key is None:
         return False
-    with suppress(LockTimeout), file_lock(store.layout.key_lock(key), 0):
+    with suppress(LockTimeout), file_lock_to_delete(store.layout.key_lock(key), 0):
         if _named(store, key) not in (path.name, None):
             path.unlink(missing_ok=True)
             return True

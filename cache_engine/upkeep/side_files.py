@@ -29,6 +29,7 @@ from cache_engine.store.layout import (
     job_of_name,
 )
 from cache_engine.store.lock import file_lock
+from cache_engine.store.ownership import others_may_change
 from cache_engine.store.results.checking import damaged_files
 from cache_engine.store.results.file import UnknownResults, stored_fingerprints
 from cache_engine.store.timings import Timings, judge_of
@@ -37,17 +38,17 @@ from cache_engine.upkeep.findings import RESULT_KINDS, Finding, Kind, finding_at
 _LOCK_TIMEOUT_S = 30.0
 
 
-def check_side_files(layout: StoreLayout, owner: int | None) -> Iterator[Finding]:
+def check_side_files(layout: StoreLayout, *, trust: bool) -> Iterator[Finding]:
     """What is wrong with all files but entries and temporaries. Changes nothing.
 
     Args:
-        owner: the user that files must belong to; ``None`` where that does not matter.
+        trust: whether files count that anyone but you and root can change.
     """
     own = {path.name for path in (*layout.folders, layout.timings, *layout.single_files)}
     for name in sorted(set(names_in(layout.root)) - own):
         yield finding_at(layout, Kind.UNKNOWN_FILE, layout.root / name, "", "no store has a file of this name")
     for path in layout.single_files:
-        yield from _regular(layout, path, None)
+        yield from _regular(layout, path, True)
     for path in (*layout.folders, layout.timings):
         if os.path.lexists(path) and not path.is_dir():
             yield finding_at(layout, Kind.MISNAMED, path, "", "it is no folder")
@@ -60,7 +61,7 @@ def check_side_files(layout: StoreLayout, owner: int | None) -> Iterator[Finding
     ):
         for name in sorted(names_in(folder)):
             if is_named(name):
-                yield from _check_file(layout, folder / name, owner)
+                yield from _check_file(layout, folder / name, trust)
             else:
                 cause = f"nothing in {folder.name} has such a name"
                 yield finding_at(layout, Kind.MISNAMED, folder / name, "", cause)
@@ -68,8 +69,8 @@ def check_side_files(layout: StoreLayout, owner: int | None) -> Iterator[Finding
         yield from check_results(layout, kind)
 
 
-def _check_file(layout: StoreLayout, path: Path, owner: int | None) -> Iterator[Finding]:
-    irregular = list(_regular(layout, path, owner))
+def _check_file(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Finding]:
+    irregular = list(_regular(layout, path, trust))
     if path.parent in (layout.evaluations, layout.timings):
         # What is wrong with their content, ``check_results`` says.
         irregular = [finding for finding in irregular if finding.kind is Kind.FOREIGN_FILE]
@@ -80,7 +81,7 @@ def _check_file(layout: StoreLayout, path: Path, owner: int | None) -> Iterator[
         yield from _check_job(layout, path)
 
 
-def _regular(layout: StoreLayout, path: Path, owner: int | None) -> Iterator[Finding]:
+def _regular(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Finding]:
     """A finding where a file is none, or is someone else's."""
     try:
         status = path.lstat()
@@ -88,9 +89,8 @@ def _regular(layout: StoreLayout, path: Path, owner: int | None) -> Iterator[Fin
         return
     if not stat.S_ISREG(status.st_mode):
         yield finding_at(layout, Kind.MISNAMED, path, "", "it is no regular file")
-    elif owner is not None and status.st_uid != owner:
-        cause = f"it belongs to user {status.st_uid}, the store to {owner}"
-        yield finding_at(layout, Kind.FOREIGN_FILE, path, "", cause)
+    elif not trust and others_may_change(status):
+        yield finding_at(layout, Kind.FOREIGN_FILE, path, "", f"it {others_may_change(status)}")
 
 
 def _check_journal_file(layout: StoreLayout, path: Path) -> Iterator[Finding]:
@@ -104,6 +104,8 @@ def _check_journal_file(layout: StoreLayout, path: Path) -> Iterator[Finding]:
             yield found(Kind.CORRUPT_JOURNAL, cause=f"{damaged:,} of {lines:,} lines are damaged")
     except UnknownSnapshot as error:
         yield found(Kind.UNKNOWN_FORMAT, cause=str(error))
+    except CorruptEntry as error:
+        yield found(Kind.CORRUPT_JOURNAL, cause=str(error))
     except (ValueError, RecursionError) as error:
         yield found(Kind.CORRUPT_SNAPSHOT, cause=str(error))
     except OSError as error:

@@ -140,7 +140,8 @@ class Campaign:
     def _baseline(self) -> str:
         outcome = self._run(None)
         assert outcome.acknowledged, outcome.error
-        assert self._judge(outcome, Fault("", 0)) == []
+        troubles_found = self._judge(outcome, Fault("", 0))
+        assert not troubles_found, troubles_found
         assert ".pyc" not in outcome.trace, "a module is imported by the operation; have the zygote import it"
         return outcome.trace
 

@@ -159,6 +159,8 @@ def test_a_number_no_kernel_can_have_is_refused_though_the_checksum_fits(path: t
     place = fields
     for name in path[:-1]:
         place = place[name]
+    if path == ("created_at",) and value == "-1":
+        value = "-1e10"  # the clock of a board without a battery may be before 1970, and not before 1901
     place[path[-1]] = "PLACE"
     inner = json.dumps(fields).replace('"PLACE"', value)
     checksum = xxhash.xxh3_128_hexdigest(inner.encode())

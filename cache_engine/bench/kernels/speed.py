@@ -33,6 +33,7 @@ from cache_engine.device.probe import require_gpu
 from cache_engine.device.timer import Timing, time_kernel
 from cache_engine.engine.cache import Cache, CompiledKernel
 from cache_engine.errors import GemmCacheError, NotHereError, UsageError
+from cache_engine.inputs import open_input
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem
 
@@ -238,7 +239,7 @@ def load(file: Path) -> Kept:
         UsageError: when it is no such file.
     """
     try:
-        kept = msgspec.json.decode(file.read_bytes(), type=Kept)
+        kept = msgspec.json.decode(_read(file), type=Kept)
     except FileNotFoundError:
         return Kept(_FORMAT, [], [])
     except msgspec.DecodeError as error:
@@ -246,6 +247,11 @@ def load(file: Path) -> Kept:
     if kept.format != _FORMAT:
         raise UsageError(f"{file} has format {kept.format}, and this program reads {_FORMAT}; move the file")
     return kept
+
+
+def _read(file: Path) -> bytes:
+    with open_input(file) as opened:
+        return opened.read()
 
 
 def save(file: Path, kept: Kept) -> None:

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from cache_engine.errors import LockTimeout
+from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.events import EntryUsage, Event, Period, Tally, Totals, coarsened
 from cache_engine.model.key import CacheKey
+from cache_engine.store.files import read_file
 from cache_engine.store.layout import JOURNAL_FOLDING, JOURNAL_OPEN, JOURNAL_SNAPSHOT, StoreLayout
 from cache_engine.store.lock import file_lock, try_lock
+from cache_engine.store.ownership import open_file
 from cache_engine.store.publish import publish_file
 
 _log = logging.getLogger(__name__)
@@ -23,6 +25,7 @@ OPEN, _FOLDING, SNAPSHOT = JOURNAL_OPEN, JOURNAL_FOLDING, JOURNAL_SNAPSHOT
 _FORMAT = 1
 # What files that no process writes may come to, in bytes and in age, before they are folded.
 LONG_BYTES, _LONG_S = 4 * 1024**2, 86_400
+_LARGEST_BYTES = 2**31
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Event).decode
@@ -79,9 +82,12 @@ def load_snapshot(folder: Path) -> Snapshot:
         OSError: when it cannot be read.
     """
     try:
-        snapshot = msgspec.json.decode((folder / SNAPSHOT).read_bytes(), type=Snapshot)
-    except FileNotFoundError:
+        data = read_file(folder / SNAPSHOT, _LARGEST_BYTES)
+    except CorruptEntry as error:
+        raise ValueError(error) from error
+    if data is None:
         return Snapshot()
+    snapshot = msgspec.json.decode(data, type=Snapshot)
     if snapshot.format != _FORMAT:
         raise UnknownSnapshot(f"it is of format {snapshot.format}, and this program knows {_FORMAT}")
     return snapshot
@@ -115,7 +121,7 @@ def read_events(
 def _read_from(folder: Path, stem: str, position: int) -> bytes:
     """A file's bytes, also when it is renamed to be folded just now; nothing when it cannot be read."""
     for suffix in (OPEN, _FOLDING):
-        with suppress(OSError), open(folder / f"{stem}{suffix}", "rb") as file:
+        with suppress(OSError, CorruptEntry), os.fdopen(open_file(folder / f"{stem}{suffix}"), "rb") as file:
             file.seek(position)
             return file.read()
     return b""
@@ -143,16 +149,16 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
         return 0
     for name in file_names(folder, OPEN):
         # One that cannot be opened is somebody else's.
-        with suppress(OSError), open(folder / name, "r+b") as file:
+        with suppress(OSError, CorruptEntry), os.fdopen(open_file(folder / name, os.O_RDWR), "r+b") as file:
             if try_lock(file.fileno()):
                 (folder / name).rename((folder / name).with_suffix(_FOLDING))
-    names = file_names(folder, _FOLDING)
+    names = [name for name in file_names(folder, _FOLDING) if _is_own(folder / name)]
     stems = [name.partition(".")[0] for name in names]
     fresh = [name for name, stem in zip(names, stems, strict=True) if stem not in snapshot.folded]
     if fresh:
         tally = snapshot.tally()
         for name in fresh:
-            for event in _decode_lines((folder / name).read_bytes()):
+            for event in _decode_lines(read_file(folder / name, _LARGEST_BYTES) or b""):
                 tally.add(event)
         snapshot = Snapshot(
             # Never one that was given before, also if an earlier snapshot was lost: the mirror goes by it.
@@ -167,6 +173,19 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
     for name in names:
         (folder / name).unlink(missing_ok=True)
     return len(fresh)
+
+
+def _is_own(path: Path) -> bool:
+    """Whether it is a file that only you and root may change; any other is left alone.
+
+    Raises:
+        OSError: when the disk refuses to open it.
+    """
+    try:
+        os.close(open_file(path))
+    except CorruptEntry:
+        return False
+    return True
 
 
 def fold_when_long(layout: StoreLayout) -> int:
@@ -213,7 +232,7 @@ def _made_ns(name: str) -> int:
 
 def _is_closed(path: Path) -> bool:
     """Whether no process holds a file."""
-    with suppress(OSError), open(path, "r+b") as file:
+    with suppress(OSError, CorruptEntry), os.fdopen(open_file(path, os.O_RDWR), "r+b") as file:
         return try_lock(file.fileno())
     return False
 
@@ -238,11 +257,11 @@ def damaged_lines(path: Path) -> tuple[int, int]:
     """How many whole lines of a file are damaged, and how many there are.
 
     Raises:
+        CorruptEntry: when it is no regular file, or ``Untrusted``.
         OSError: when it cannot be read.
     """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:  # folded meanwhile
+    data = read_file(path, _LARGEST_BYTES)
+    if data is None:  # folded meanwhile
         return 0, 0
     # The last may still be being written.
     data = data[: data.rfind(b"\n") + 1]

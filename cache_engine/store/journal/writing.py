@@ -18,11 +18,13 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
+from cache_engine.errors import CorruptEntry
 from cache_engine.model.events import USE, Event
 from cache_engine.model.key import CacheKey
 from cache_engine.process import OwnFile, holds, renew_after_fork, run_at_end
 from cache_engine.store.journal.folding import OPEN, file_names
 from cache_engine.store.lock import is_loading, try_lock
+from cache_engine.store.ownership import own_file
 
 _log = logging.getLogger(__name__)
 _ROTATE_BYTES = 1024**2
@@ -297,7 +299,7 @@ class Journal:
         while True:
             for name in file_names(self._folder, OPEN):
                 # One that cannot be opened is another user's, or gone.
-                with suppress(OSError):
+                with suppress(OSError, CorruptEntry):
                     taken = _take_over(self._folder / name)
                     if taken is not None:
                         return taken
@@ -356,7 +358,7 @@ class NoJournal(Journal):
 
 def _take_over(path: Path) -> tuple[OwnFile, os.stat_result] | None:
     """Opens and locks a file if it is free and has room, and closes off a line cut short; else ``None``."""
-    file = OwnFile.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+    file = own_file(path, os.O_RDWR | os.O_APPEND)
     descriptor = file.descriptor
     try:
         if os.fstat(descriptor).st_size < _ROTATE_BYTES and _lock_in_place(descriptor, path):

@@ -26,6 +26,7 @@ from cache_engine.errors import CorruptEntry
 from cache_engine.store.files import copy_to_quarantine, read_file
 from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
 from cache_engine.store.lock import file_lock
+from cache_engine.store.ownership import open_file
 from cache_engine.store.publish import publish_file
 from cache_engine.store.results.checking import DamagedEntries, damaged_files
 from cache_engine.store.results.interchange import (
@@ -174,6 +175,7 @@ class ResultFile:
             as ``append``.
         """
         with self._lock(shared=False):
+            self._logs.quarantine_refused()
             snapshot, damage = self._read_snapshot()
             read: dict[int, int] = {}
             self._replay(snapshot, read)
@@ -272,8 +274,8 @@ class ResultFile:
         if newest is None or self._logs.path(newest + 1).exists():
             return None
         try:
-            descriptor = os.open(self._logs.path(newest), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
+            descriptor = open_file(self._logs.path(newest), os.O_WRONLY | os.O_APPEND)
+        except (FileNotFoundError, CorruptEntry):
             return None
         try:
             if os.write(descriptor, data) != len(data):
@@ -287,6 +289,7 @@ class ResultFile:
     def _begin(self) -> None:
         """Finds the newest log; where there is none, makes the first, after a snapshot that names the accelerator."""
         with self._lock(shared=False):
+            self._logs.quarantine_refused()
             snapshot, damage = self._read_snapshot()
             if damage or not any(path.exists() for path in self._forms):
                 self._write(snapshot, damage)

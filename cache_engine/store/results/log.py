@@ -7,6 +7,7 @@ generation are in it.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,11 +15,15 @@ from pathlib import Path
 import msgspec
 from xxhash import xxh3_64_hexdigest
 
+from cache_engine.errors import CorruptEntry
 from cache_engine.model.artifact import Count, Ms, Seconds
-from cache_engine.store.files import read_file
+from cache_engine.store.files import move_to_quarantine, read_file
 from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
+from cache_engine.store.ownership import open_file
 from cache_engine.store.publish import sync_folder
 from cache_engine.store.results.interchange import UNREADABLE, Snapshot
+
+_log = logging.getLogger(__name__)
 
 _USAGE = b"~"
 
@@ -91,6 +96,16 @@ class ResultLogs:
         if durable:
             sync_folder(str(self._layout.evaluations))
 
+    def quarantine_refused(self) -> None:
+        """Moves what is no regular file, or others may change, out of the logs. Under the exclusive lock."""
+        for generation in self.generations():
+            path = self.path(generation)
+            try:
+                os.close(open_file(path))
+            except CorruptEntry as error:
+                move_to_quarantine(self._layout, path)
+                _log.warning("%s; it is moved to quarantine", error)
+
     def replay(self, snapshot: Snapshot, read: dict[int, int]) -> int:
         """Puts into a snapshot in memory what logs have beyond the bytes ``read``, which is moved forward.
 
@@ -102,7 +117,12 @@ class ResultLogs:
             if generation < snapshot.generation:
                 read[generation] = self.size(generation)  # folded before; its deletion was cut short
                 continue
-            data = _read_from(self.path(generation), position)
+            try:
+                data = _read_from(self.path(generation), position)
+            except CorruptEntry as error:
+                _log.warning("%s; what it says does not count", error)
+                damaged += 1
+                continue
             # A line without its end may still be being written.
             whole = data.rfind(b"\n") + 1
             read[generation] = position + whole
@@ -180,7 +200,7 @@ def _add(snapshot: Snapshot, line: Line) -> None:
 
 def _read_from(path: Path, position: int) -> bytes:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        descriptor = open_file(path)
     except FileNotFoundError:
         return b""
     with os.fdopen(descriptor, "rb") as file:

@@ -1,0 +1,229 @@
+"""Who besides you and root may change a file or a folder.
+
+What a store holds is served as it is, so only you and root may be able to put a file there. A path is walked from ``/``
+down, each folder and link opened from the one above it and checked by its descriptor. A folder that only you and root
+may write stays what it is, so the path cannot lead elsewhere after the check. git (``safe.directory``) and OpenSSH
+(``StrictModes``) ask for the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path, PurePath
+
+from cache_engine.errors import CorruptEntry, Untrusted
+from cache_engine.process import OwnFile
+
+# Opens a folder that may be passed through and not be listed, and a link itself.
+_PASS = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+_MOST_LINKS = 40  # as many as Linux follows
+
+
+def others_may_change(status: os.stat_result) -> str:
+    """Why users other than you and root can change what has this status; empty when they cannot."""
+    if status.st_uid and status.st_uid != os.geteuid():
+        return f"belongs to user {status.st_uid}, not to you"
+    if status.st_mode & stat.S_IWOTH:
+        return "can be written by everyone"
+    if status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid):
+        return f"can be written by its group {_group_name(status.st_gid)}"
+    return ""
+
+
+def check_file(path: str | os.PathLike[str], status: os.stat_result) -> None:
+    """Refuses an open file that others may change.
+
+    Raises:
+        Untrusted: saying why.
+    """
+    why = others_may_change(status)
+    if why:
+        raise Untrusted(f"{os.fspath(path)} {why}")
+
+
+def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY, *, trust: bool | None = None) -> int:
+    """A descriptor of a regular file of a store that only you and root may change; to be closed.
+
+    Opening a pipe would hang, and a link may lead anywhere.
+
+    Args:
+        flags: of ``os.open``, but ``O_CREAT``.
+        trust: accept a file that others may change. ``None`` goes by the folder: ``open_store`` refuses one that others
+            may change, unless it is to be trusted with all that is in it.
+
+    Raises:
+        CorruptEntry: when it is no regular file, or ``Untrusted``.
+        OSError: when it cannot be opened.
+    """
+    try:
+        descriptor = os.open(path, flags | _FLAGS)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        name_what_is_no_file(path, error)
+        raise
+    try:
+        check_opened(path, os.fstat(descriptor), trust)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def own_file(path: str | os.PathLike[str], flags: int) -> OwnFile:
+    """The same as an ``OwnFile``; raises as ``open_file``."""
+    try:
+        file = OwnFile.open(path, flags | _FLAGS)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        name_what_is_no_file(path, error)
+        raise
+    try:
+        check_opened(path, os.fstat(file.descriptor), None)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def name_what_is_no_file(path: str | os.PathLike[str], error: OSError) -> None:
+    """Raises ``CorruptEntry`` where opening failed since it is a link or no regular file."""
+    if os.path.islink(path):
+        raise CorruptEntry(f"{os.fspath(path)} is a link, not a file") from error
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise CorruptEntry(f"{os.fspath(path)} is no regular file") from error
+
+
+def check_opened(path: str | os.PathLike[str], status: os.stat_result, trust: bool | None) -> None:
+    """Refuses an open file as ``open_file`` does."""
+    if not stat.S_ISREG(status.st_mode):
+        raise CorruptEntry(f"{os.fspath(path)} is no regular file")
+    if not trust and others_may_change(status):
+        if trust is None and others_may_change(os.stat(os.path.dirname(path) or os.curdir)):
+            return
+        check_file(path, status)
+
+
+def private(path: str, flags: int) -> int:
+    """An ``opener`` of files that are yours alone."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def open_way(path: Path, *, make: bool = False) -> int:
+    """A descriptor of what ``path`` leads to, to be a ``dir_fd`` or to ask for its status; to be closed.
+
+    Every folder and link on the way is checked. The last is not: the caller knows what it should be.
+
+    Args:
+        make: make the folders that are missing, for you alone.
+
+    Raises:
+        Untrusted: when others may lead the path elsewhere.
+        OSError: when the way cannot be gone.
+    """
+    parts = list(reversed(path.absolute().parts[1:]))
+    here, links = os.open("/", _PASS), 0
+    way = PurePath("/")
+    try:
+        while parts:
+            _check_passed(way, os.fstat(here))
+            name = parts.pop()
+            there = _open_next(here, name, make=make)
+            status = os.fstat(there)
+            if stat.S_ISLNK(status.st_mode):
+                os.close(there)
+                links += 1
+                if links > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+                if status.st_uid and status.st_uid != os.geteuid():
+                    raise Untrusted(f"the link {way / name} belongs to user {status.st_uid}, not to you")
+                target = PurePath(os.readlink(name, dir_fd=here))
+                parts.extend(reversed(target.parts[target.is_absolute() :]))
+                if target.is_absolute():
+                    there, way = os.open("/", _PASS), PurePath("/")
+                else:
+                    continue
+            else:
+                way = way.parent if name == os.pardir else way / name
+            os.close(here)
+            here = there
+    except BaseException:
+        os.close(here)
+        raise
+    return here
+
+
+def open_folder(path: Path, *, within: int, trust: bool = False) -> int:
+    """A descriptor of a folder, opened by its name from the one it is in; to be closed.
+
+    Args:
+        trust: accept one that others may change, and a link.
+
+    Raises:
+        Untrusted: when anyone but you and root can change it, or it is a link.
+        OSError: when there is none.
+    """
+    descriptor = os.open(path.name, _PASS & ~os.O_NOFOLLOW if trust else _PASS, dir_fd=within)
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISLNK(status.st_mode):
+            raise Untrusted(f"{path} is a link, not a folder")
+        if not stat.S_ISDIR(status.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        if not trust:
+            check_file(path, status)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _open_next(folder: int, name: str, *, make: bool) -> int:
+    try:
+        return os.open(name, _PASS, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with suppress(FileExistsError):  # another process made it just now
+        os.mkdir(name, 0o700, dir_fd=folder)
+    return os.open(name, _PASS, dir_fd=folder)
+
+
+def _check_passed(way: PurePath, status: os.stat_result) -> None:
+    why = others_may_change(status)
+    # In a sticky folder, such as /tmp, only its owner can rename or replace what is there.
+    if why and not (status.st_mode & stat.S_ISVTX and status.st_uid in (0, os.geteuid())):
+        raise Untrusted(f"{way} {why}")
+
+
+def _is_private_group(gid: int) -> bool:
+    """Whether a group has one member, you or root: many systems give each user a group of their own.
+
+    Where a directory service does not list its users, a group may have more members than are seen; so its name has to
+    be the user's as well. As Debian's OpenSSH does.
+    """
+    import grp  # rarely needed
+    import pwd
+
+    try:
+        group = grp.getgrgid(gid)
+        owner = pwd.getpwnam(group.gr_name)
+    except KeyError:
+        return False
+    if owner.pw_uid not in (0, os.geteuid()) or owner.pw_gid != gid or set(group.gr_mem) - {owner.pw_name}:
+        return False
+    return all(user.pw_gid != gid or user.pw_uid == owner.pw_uid for user in pwd.getpwall())
+
+
+def _group_name(gid: int) -> str:
+    import grp
+
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
