@@ -490,7 +490,7 @@ _ABSURD: list[tuple[str, Any]] = [
     ("metadata.model_version", "1 2.0.0"),
     ("metadata.model_version", "1.0.0\n0123456789abcdef ~ {}"),
     ("metadata.model_version", "1.0.0\n"),
-    ("metadata.timestamp", -1),
+    ("metadata.timestamp", -1e10),
     ("metadata.timestamp", 1e300),
     ("metadata.search_time_ms", -5),
     ("metadata.num_searched_tiles", 10**30),
