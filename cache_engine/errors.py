@@ -7,7 +7,7 @@
     │   ├── InvalidProblem         a size, dtype, layout or architecture that is not supported
     │   ├── InvalidHardware        an accelerator's description that cannot be right, or an unknown one
     │   └── InfeasibleConfig       a kernel config that breaks a limit of its target
-    ├── CompileError               the compiler refused the source; carries its log, the source and the flags
+    ├── CompileError               the compiler rejected the source; carries its log, the source and the flags
     ├── NotCached                  no tier has the kernel, and compiling is switched off
     ├── TooManyJobs                as many jobs run as may
     ├── SearchStopped              an evaluator's search was ended before its end
@@ -74,7 +74,7 @@ class InfeasibleConfig(UsageError):
 
 
 class CompileError(GemmCacheError):
-    """The compiler refused the source.
+    """The compiler rejected the source.
 
     Attributes:
         log: what the compiler printed.

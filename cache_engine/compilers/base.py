@@ -1,4 +1,4 @@
-"""What a compiler is."""
+"""The interface of a compiler."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from cache_engine.model.fingerprint import ToolchainFingerprint
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What a compiler gave: CUBIN, PTX and its log.
+    """The output of a compile: CUBIN, PTX and log.
 
     Attributes:
-        shared_bytes: dynamic shared memory that a launch must ask for, where the compiler has decided that; ``None``
-            where the family's template has.
+        shared_bytes: dynamic shared memory of a launch, where the compiler decides it (Triton); ``None`` where the
+            family's template decides it.
     """
 
     cubin: bytes
@@ -24,24 +24,24 @@ class Compiled:
 
 
 class Compiler(Protocol):
-    """Makes CUBIN from source. Needs no GPU."""
+    """Compiles source to CUBIN. Needs no GPU."""
 
     name: str
     takes: str
     """The templates it compiles, by the suffix of their names: ``.cu`` is CUDA C++, ``.py`` Triton."""
     flags: tuple[str, ...]
-    """All flags but the target; they enter the key."""
+    """All flags except the target. They are part of the key."""
 
     def with_flags(self, extra: tuple[str, ...]) -> Compiler:
-        """The same compiler with flags after its own, which enter the key as those do.
+        """The same compiler with flags after its own. They are part of the key too.
 
         Raises:
-            UsageError: when it takes none.
+            UsageError: when it accepts none.
         """
         ...
 
     def at_level(self, level: int) -> Compiler:
-        """The same compiler, told to optimise so hard, one of ``OPT_LEVELS``; the highest is its own.
+        """The same compiler at an optimisation level, one of ``OPT_LEVELS``; the highest is the default.
 
         Raises:
             UsageError: when it has no levels.
@@ -49,7 +49,7 @@ class Compiler(Protocol):
         ...
 
     def fingerprint(self) -> ToolchainFingerprint:
-        """What can change its bytes, found without loading it.
+        """Everything that can change its output, found without loading it.
 
         Raises:
             CompilerMissing: when it is not installed; the text says how to get it.
@@ -57,10 +57,10 @@ class Compiler(Protocol):
         ...
 
     def load(self) -> None:
-        """Makes it ready; the first call in a process takes longest. ``compile`` does so by itself.
+        """Loads the compiler; the first call in a process takes longest. ``compile`` calls it.
 
         Raises:
-            CompilerMissing: when it cannot be loaded, or what was loaded is not what was fingerprinted.
+            CompilerMissing: when it cannot be loaded, or the loaded file is not the one that was fingerprinted.
         """
         ...
 
@@ -68,14 +68,14 @@ class Compiler(Protocol):
         """Compiles for one target.
 
         Raises:
-            CompileError: with the log, when the source is refused.
+            CompileError: with the log, when the compiler rejects the source.
         """
         ...
 
     def preprocess(self, source: str, arch: str) -> str | None:
-        """The source as it is once preprocessed, for a debug dump; ``None`` when the compiler does not show it.
+        """The preprocessed source, for a debug dump; ``None`` when the compiler cannot print it.
 
         Raises:
-            CompileError: when the source is refused.
+            CompileError: when the compiler rejects the source.
         """
         ...

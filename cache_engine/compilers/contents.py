@@ -1,11 +1,11 @@
-"""What files hold: their SHA-256, remembered across processes, and whether they are still what they were.
+"""The SHA-256 of files, remembered across processes, and whether a file has changed since.
 
-A compiler is hundreds of megabytes, and hashing them takes longer than a compile. So the digests of files are kept in
-one small file of the user, each with what the system says of the file: device, inode, size, and the times of its last
-change in nanoseconds. The time of change of status (ctime) cannot be set, so a file edited in place with its time of
-modification restored is read again. Where that file cannot be written, or others could have written it, files are read.
+A compiler has hundreds of megabytes, and hashing them takes longer than a compile. So one small file of the user stores
+the digests, each with the identity of its file: device, inode, size, mtime and ctime in nanoseconds. No program can set
+ctime, so a file that was edited in place and got its old mtime back is read again. Where the small file cannot be
+written, or another user could have written it, every file is read.
 
-The form is a line with the SHA-256 of all that follows, then a line for each file: the five numbers and the digest.
+The format is a line with the SHA-256 of all that follows, then a line for each file: the five numbers and the digest.
 """
 
 from __future__ import annotations
@@ -24,33 +24,35 @@ from cache_engine.config import user_cache_folder
 from cache_engine.errors import CompilerMissing
 
 Identity = tuple[int, int, int, int, int]
-"""Of a file: device, inode, size, times of modification and of change of status in nanoseconds since 1970."""
+"""Of a file: device, inode, size, mtime and ctime in nanoseconds since 1970."""
 
 _FORM = b"gemm-cache digests 1"
 _LINE = re.compile(rb"(-?\d{1,20} \d{1,20} \d{1,20} -?\d{1,20} -?\d{1,20}) ([0-9a-f]{64})")
-# The 170 files of Triton take 25 kB. Forty installations fit; then the file starts again.
+# The 170 files of Triton take 25 kB. Forty installations fit; then the file starts empty again.
 _MOST_BYTES = 1024 * 1024
-# A file changed twice within a tick of the clock looks the same after both; as git, do not trust one so young.
+# A file changed twice within a clock tick looks the same after both changes. Like git, we do not trust one so young.
 _SETTLED_NS = 2_000_000_000
 
 Known = dict[Identity, str]
-"""Digests of files by their identities. No path: two names of a file have one."""
+"""Digests of files by identity. No path: two names of one file share an identity."""
 
 
 def identities(paths: Iterable[Path]) -> tuple[Identity, ...]:
-    """What shows whether files are still the same, without reading them.
+    """The identities of files, which show a change without reading them.
 
     Raises:
-        CompilerMissing: when one has gone.
+        CompilerMissing: when one no longer exists.
     """
     try:
         return tuple(_identity(path.stat()) for path in paths)
     except FileNotFoundError as error:
-        raise CompilerMissing(f"{error.filename} has gone; install its package again, and start again") from error
+        raise CompilerMissing(
+            f"{error.filename} no longer exists; reinstall its package, and restart this process"
+        ) from error
 
 
 def digests(paths: Sequence[Path]) -> tuple[str, ...]:
-    """The SHA-256 (hex) of each file's content, read only where it is not known already.
+    """The SHA-256 (hex) of each file's content. Reads only files without a remembered digest.
 
     Raises:
         OSError: when a file cannot be read.
@@ -68,12 +70,12 @@ def digests(paths: Sequence[Path]) -> tuple[str, ...]:
         found.append(digest)
     if fresh and place is not None:
         with suppress(OSError):  # the next process reads the files again
-            _keep(place, known, fresh)
+            _save(place, known, fresh)
     return tuple(found)
 
 
 class WatchedFiles:
-    """Files whose content has been hashed, and what shows that they still hold it."""
+    """Files with the digest and the identities they had when they were hashed."""
 
     def __init__(self, paths: Sequence[Path], digest: Callable[[], str]) -> None:
         """Hashes them.
@@ -82,30 +84,30 @@ class WatchedFiles:
             digest: reads all of them; called again if one may have changed.
 
         Raises:
-            CompilerMissing: when one has gone, or cannot be read.
+            CompilerMissing: when one does not exist or cannot be read.
         """
         self._paths, self._digest = tuple(paths), digest
-        # Looked at before they are read: a change in between is seen later.
+        # Taken before the files are read, so that a change in between is noticed later.
         self._seen = identities(self._paths)
         self.digest = self._digest_now()
 
     def check_unchanged(self, whose: str) -> None:
-        """Refuses files replaced since, as by an upgrade under a running process.
+        """Refuses files replaced since they were hashed, e.g. by an upgrade while this process runs.
 
-        A change of status alone, as by a new hard link, is none if the content is the same.
+        If only ctime changed, e.g. by a new hard link, the content decides.
 
         Args:
             whose: the subject of the error, such as ``"NVRTC"``.
 
         Raises:
-            CompilerMissing: then a kernel would be stored under the key of another compiler.
+            CompilerMissing: because the kernel would be stored under the key of another compiler.
         """
         now = identities(self._paths)
         if now == self._seen:
             return
         same_but_status = all(one[:-1] == other[:-1] for one, other in zip(now, self._seen, strict=True))
         if not same_but_status or self._digest_now() != self.digest:
-            raise CompilerMissing(f"{whose} was replaced while this process ran; start it again")
+            raise CompilerMissing(f"{whose} was replaced while this process ran; restart the process")
         self._seen = now
 
     def _digest_now(self) -> str:
@@ -113,7 +115,7 @@ class WatchedFiles:
             return self._digest()
         except OSError as error:
             raise CompilerMissing(
-                f"{error.filename} cannot be read ({error.strerror}); install its package again, and start again"
+                f"cannot read {error.filename} ({error.strerror}); reinstall its package, and restart this process"
             ) from error
 
 
@@ -122,7 +124,7 @@ def _identity(status: os.stat_result) -> Identity:
 
 
 def _read(path: Path) -> tuple[Identity | None, str]:
-    """A file's digest, and its identity if that stood still for long enough to be remembered."""
+    """A file's digest, and its identity if the file is old enough to remember it."""
     with path.open("rb", buffering=0) as file:
         before = _identity(os.fstat(file.fileno()))
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -132,7 +134,7 @@ def _read(path: Path) -> tuple[Identity | None, str]:
 
 
 def _load(place: Path) -> Known:
-    """The digests remembered; none where the file is damaged, or anyone else could have written it."""
+    """The remembered digests; none where the file is damaged or another user could have written it."""
     with suppress(OSError):
         folder = os.lstat(place)
         if not stat.S_ISDIR(folder.st_mode) or not _is_private(folder):
@@ -141,7 +143,7 @@ def _load(place: Path) -> Known:
         try:
             status = os.fstat(file)
             if stat.S_ISREG(status.st_mode) and _is_private(status):
-                return _parse(os.read(file, _MOST_BYTES))  # of a longer one the checksum is wrong
+                return _parse(os.read(file, _MOST_BYTES))  # the checksum of a longer file is wrong
         finally:
             os.close(file)
     return {}
@@ -173,8 +175,8 @@ def _encode(known: Known) -> bytes:
     return _head(rest) + b"\n" + rest
 
 
-def _keep(place: Path, known: Known, fresh: Known) -> None:
-    """Replaces the file. Whoever comes while another writes leaves it to that one."""
+def _save(place: Path, known: Known, fresh: Known) -> None:
+    """Replaces the file, unless another process is writing it."""
     data = _encode(known | fresh)
     if len(data) > _MOST_BYTES:
         data = _encode(fresh)
@@ -186,7 +188,7 @@ def _keep(place: Path, known: Known, fresh: Known) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = os.fstat(file)
-        # Another may have renamed it between opening and locking; then it is the file that others read.
+        # Another process may have renamed it between open and lock; then it is the file that others read.
         if os.path.samestat(status, os.lstat(new)) and stat.S_ISREG(status.st_mode) and _is_private(status):
             os.ftruncate(file, 0)
             if os.write(file, data) == len(data):

@@ -1,4 +1,4 @@
-"""What a compiler's log says: warnings and errors, their lines, and a report of a failed compile for people."""
+"""Parses a compiler's log: warnings and errors, their lines, and a readable report of a failed compile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_ERRORS = 10
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One thing a compiler said. ``line`` is that of the source, from 1 on; ``None`` where it names none."""
+    """One message of a compiler. ``line`` is a line of the source, from 1; ``None`` where the message has none."""
 
     level: Level
     message: str
@@ -51,7 +51,7 @@ def diagnostics(log: str) -> list[Diagnostic]:
 
 
 def first_error(log: str) -> str | None:
-    """The first line of a log that tells an error, as it stands there; ``None`` when there is none."""
+    """The first line of a log that reports an error, unchanged; ``None`` when no line does."""
     for text in log.splitlines():
         if any(found.level is not Level.WARNING for found in diagnostics(text)):
             return text.strip()
@@ -59,19 +59,19 @@ def first_error(log: str) -> str | None:
 
 
 def warnings(log: str, resources: Resources) -> tuple[str, ...]:
-    """What a finished compile warned of, register spills first; at most ``MAX_WARNINGS``, none twice."""
-    told = []
+    """The warnings of a finished compile, register spills first; at most ``MAX_WARNINGS``, without duplicates."""
+    found = []
     if resources.spill_bytes:
-        told.append(
+        found.append(
             f"{resources.spill_bytes} bytes of registers are spilled to local memory, with {resources.registers} "
             "registers per thread; a config with smaller tiles or more warps needs fewer"
         )
-    told += [str(found) for found in diagnostics(log) if found.level is Level.WARNING]
-    return tuple(dict.fromkeys(text[:MAX_WARNING_LENGTH] for text in told))[:MAX_WARNINGS]
+    found += [str(each) for each in diagnostics(log) if each.level is Level.WARNING]
+    return tuple(dict.fromkeys(text[:MAX_WARNING_LENGTH] for text in found))[:MAX_WARNINGS]
 
 
 def excerpt(source: str, lines: Iterable[int]) -> str:
-    """The source around each of ``lines``, numbered, those themselves marked ``>``."""
+    """The source around each of ``lines``, numbered; the lines themselves are marked ``>``."""
     text = source.splitlines()
     marked = [line for line in dict.fromkeys(lines) if 1 <= line <= len(text)][:_MOST_ERRORS]
     shown = {
@@ -92,12 +92,12 @@ def excerpt(source: str, lines: Iterable[int]) -> str:
 
 def error_excerpt(error: CompileError) -> str:
     """The source around each error of a failed compile; empty when the log names no line."""
-    told = diagnostics(error.log)
-    return excerpt(error.source, (d.line for d in told if d.level is not Level.WARNING and d.line is not None))
+    found = diagnostics(error.log)
+    return excerpt(error.source, (d.line for d in found if d.level is not Level.WARNING and d.line is not None))
 
 
 def report(error: CompileError) -> str:
-    """Everything about a failed compile: the log, the lines it names, the flags, and how to see it again."""
+    """Everything about a failed compile: the log, the lines it names, the flags, and the command that repeats it."""
     lines = error_excerpt(error)
     parts = [
         error.log,

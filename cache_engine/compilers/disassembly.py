@@ -1,6 +1,6 @@
-"""What a kernel's machine code says, as text: its instructions counted, and its lines made comparable.
+"""Reads disassembled machine code: counts its instructions, and makes its lines comparable.
 
-Takes the text that nvdisasm or cuobjdump prints, one instruction to a line::
+The input is the output of nvdisasm or cuobjdump, one instruction per line::
 
     /*09f0*/              @!P6 STG.E desc[UR6][R2.64+0x8c000], R137 ;
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 OTHER = "other"
 
-# Opcodes that tell a GEMM kernel's character, by their names in NVIDIA's "CUDA Binary Utilities", tables "Instruction
+# Opcodes that characterise a GEMM kernel, by their names in NVIDIA's "CUDA Binary Utilities", tables "Instruction
 # Set Reference"; UTC… are the tensor-core instructions of sm_100, …GMMA those of sm_90a. HFMA2 is not among them: the
 # compiler also uses it to make constants.
 CLASSES = (
@@ -34,10 +34,10 @@ _LABEL = re.compile(r"^(?P<label>\.L_x?_?\d+|\$\S+):")
 
 @dataclass(frozen=True, slots=True)
 class InstructionMix:
-    """How many instructions of each opcode the code holds: as it is written down, not as often as it is run.
+    """The static number of instructions per opcode, however often each runs.
 
     Attributes:
-        opcodes: counts by opcode without its modifiers, the most frequent first. NOP, which fills up the end, is
+        opcodes: counts by opcode without its modifiers, the most frequent first. NOP, which pads the end, is
             left out.
     """
 
@@ -45,7 +45,7 @@ class InstructionMix:
 
     @property
     def total(self) -> int:
-        """All instructions."""
+        """The number of all instructions."""
         return sum(self.opcodes.values())
 
     @property
@@ -68,7 +68,7 @@ def instruction_mix(sass: str) -> InstructionMix:
 
 
 def comparable_lines(sass: str, kernel: str) -> list[str]:
-    """Instructions and labels, a line each, without what differs between equal kernels: addresses and names.
+    """Instructions and labels, one per line, without addresses and names, which differ between equal kernels.
 
     Args:
         kernel: the kernel's name, which is replaced by ``kernel``.
@@ -81,7 +81,7 @@ def comparable_lines(sass: str, kernel: str) -> list[str]:
                 lines.append(found["text"])
         elif label := _LABEL.match(line):
             lines.append(f"{label['label']}:")
-    # Only now: a name may be anything, also what instructions are recognised by.
+    # Last, because the kernel's name may look like part of an instruction.
     return [line.replace(kernel, "kernel") for line in lines] if kernel else lines
 
 

@@ -1,11 +1,11 @@
-"""Which environment variables NVRTC reads, and what of them enters the key.
+"""The environment variables that NVRTC reads, and which of them are part of the key.
 
-NVRTC runs in this process, where other threads may read and set variables, so none can be hidden from it. Those that
-are set, and could change what it makes, enter the key. NVCC and Triton run in processes of their own, which get an
-environment of named variables.
+NVRTC runs in this process, where other threads may read and set variables, so we cannot hide any from it. The key
+contains each variable that is set and could change the output. NVCC and Triton run in separate processes, with an
+environment of named variables only.
 
-Source: every call of ``getenv`` in libnvrtc 13.5, found in its machine code and by a ``getenv`` that notes the names it
-is asked for. ``tests/compilers/test_environment.py`` finds them again in the library that is installed.
+Source: every call of ``getenv`` in libnvrtc 13.5, found in its machine code and by a ``getenv`` that records the names
+it gets. ``tests/compilers/test_environment.py`` finds them again in the installed library.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ KEYED = (
     "NVVM_IR_VER_CHK",
     "NV_NVVM_VERSION",
 )
-"""Those whose values enter the key where they are set. All are NVIDIA's own or LLVM's, and rarely set."""
+"""The key contains the values of these where they are set. All belong to NVIDIA or LLVM and are rarely set."""
 
-_OPENSSL = "of the OpenSSL in it, which no compile calls but for checksums"
+_OPENSSL = "read by OpenSSL inside NVRTC, which a compile calls only for checksums"
 _CRASH = "how LLVM prints the stack of a crash"
 _PRINTED = "how messages look"
-_FILES = "where temporary files and the user's files are; our sources name none"
+_FILES = "the folder of temporary files or of the user's files; our sources name none"
 
 LEFT_OUT = {
     "COLUMNS": _PRINTED,
     "CTLOG_FILE": _OPENSSL,
-    "CUDA_CACHE_DISABLE": "NVRTC's own cache, which our flags switch off",
+    "CUDA_CACHE_DISABLE": "switches NVRTC's own cache, which our flags switch off",
     "EDG_COLORS": _PRINTED,
     "GCC_COLORS": _PRINTED,
     "HOME": _FILES,
@@ -50,7 +50,7 @@ LEFT_OUT = {
     "LLVM_DISABLE_SYMBOLIZATION": _CRASH,
     "LLVM_ENABLE_SYMBOLIZER_MARKUP": _CRASH,
     "LLVM_SYMBOLIZER_PATH": _CRASH,
-    "MAKEFLAGS": "how many threads make lends; set in every run of make",
+    "MAKEFLAGS": "the number of threads that make lends; set in every run of make",
     "NOCOLOR": _PRINTED,
     "NO_PROXY": _OPENSSL,
     "OPENSSL_CONF": _OPENSSL,
@@ -58,35 +58,35 @@ LEFT_OUT = {
     "OPENSSL_ENGINES": _OPENSSL,
     "OPENSSL_MODULES": _OPENSSL,
     "OPENSSL_ia32cap": _OPENSSL,
-    "PATH": "LLVM looks for its symbolizer there",
+    "PATH": "where LLVM looks for its symbolizer",
     "PWD": "the working folder, which only debug information names; our flags ask for none",
     "TEMP": _FILES,
     "TEMPDIR": _FILES,
     "TERM": _PRINTED,
     "TMP": _FILES,
     "TMPDIR": _FILES,
-    "bar": "LLVM compares it with an address that no variable has",
+    "bar": "LLVM compares it with an address that no variable can have",
     "http_proxy": _OPENSSL,
     "https_proxy": _OPENSSL,
     "no_proxy": _OPENSSL,
 }
-"""Those that do not reach the code, each with the reason. Hashing them would part users and folders for nothing."""
+"""These do not change the code; the reason follows each. Hashing them would only make users and folders miss."""
 
 
 @cache
 def environment_of_nvrtc() -> str:
-    """What of the environment enters NVRTC's keys: each variable set, with a hash of its value; else an empty text.
+    """The environment in NVRTC's keys: each variable that is set, with a hash of its value; empty when none is set.
 
-    The value itself may hold a path. NVRTC reads some variables once in a process, so this looks once too.
+    It is a hash because a value may be a path. NVRTC reads some variables once per process, and so does this.
     """
     return _environment_now()
 
 
 def check_environment_unchanged() -> None:
-    """Refuses to compile once a variable has changed.
+    """Refuses to compile after a variable has changed.
 
     Raises:
-        CompilerMissing: then a kernel would be stored under the key of another environment.
+        CompilerMissing: because the kernel would be stored under the key of another environment.
     """
     if _environment_now() != environment_of_nvrtc():
         raise CompilerMissing(
@@ -96,10 +96,10 @@ def check_environment_unchanged() -> None:
 
 
 def _environment_now() -> str:
-    # As NVRTC asks, and so with what C libraries have set. Through PyDLL, so that no Python thread changes the
+    # getenv, as in NVRTC, also sees what C libraries have set. PyDLL holds the GIL, so no Python thread changes the
     # environment meanwhile.
     getenv = ctypes.PyDLL(None).getenv
     getenv.argtypes, getenv.restype = [ctypes.c_char_p], ctypes.c_char_p
     values = ((name, getenv(name.encode())) for name in KEYED)
-    # One set to nothing is still set, and some are only looked for.
+    # A variable set to nothing is still set: NVRTC only checks whether some of them exist.
     return " ".join(f"{name}={hashlib.sha256(value).hexdigest()[:32]}" for name, value in values if value is not None)

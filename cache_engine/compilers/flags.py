@@ -1,9 +1,9 @@
-"""Extra compiler flags: which may be given.
+"""Extra compiler flags: which are allowed.
 
-Flags enter the key as they are written, so one may be given if its text is all there is to it. One that names a file or
-a folder has effects that the key would not see; one that names a target contradicts the problem; one that defines a
-macro contradicts the constants; a limit on registers does nothing beside the launch bounds of our kernels; how hard to
-optimise is the problem's to say. So there is a list of those allowed, all of which NVRTC and NVCC both take.
+The key contains the text of each flag, so a flag is allowed only if its text determines its effect. The key would not
+see the content of a file or folder that a flag names. A target contradicts the problem, a macro contradicts the
+constants, and a register limit has no effect because our kernels have launch bounds. The problem sets the optimisation
+level. NVRTC and NVCC accept every flag in the list.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _HIGHEST = f"-O{OPT_LEVELS[-1]}"
 
 
 def flags_at_level(flags: tuple[str, ...], level: int) -> tuple[str, ...]:
-    """A compiler's flags with another level of ptxas, the program that all of them end with, than the highest."""
+    """A compiler's flags with the highest level of ptxas, which every compiler runs last, replaced by ``level``."""
     return tuple(f"{flag.removesuffix(_HIGHEST)}-O{level}" if flag.endswith(_HIGHEST) else flag for flag in flags)
 
 
 def extra_flags(fast_math: bool, given: Sequence[str]) -> tuple[str, ...]:
-    """The flags that settings ask for, once each is known to be allowed.
+    """The flags that the settings ask for, each checked against ``ALLOWED``.
 
     Raises:
-        UsageError: naming the flag that is not, and those that are.
+        UsageError: naming the flag that is not allowed, and those that are.
     """
     for flag in given:
         name, equals, value = flag.partition("=")
@@ -51,7 +51,7 @@ def extra_flags(fast_math: bool, given: Sequence[str]) -> tuple[str, ...]:
         if pattern == "" or bool(equals) != (pattern is not None):
             raise UsageError(f"compiler_flags has {flag!r}, which is not allowed; use: {_usage()}")
         if pattern is not None and not re.fullmatch(pattern, value):
-            hint = "; the level is asked for with --opt-level" if value.startswith("-O") else ""
+            hint = "; set the optimisation level with --opt-level" if value.startswith("-O") else ""
             raise UsageError(f"compiler_flags has {flag!r}; its value must be of the form {pattern}{hint}")
     return (*((FAST_MATH,) if fast_math else ()), *given)
 

@@ -1,4 +1,4 @@
-"""Looking into compiled code, with NVIDIA's own disassemblers."""
+"""Inspects compiled code with NVIDIA's disassemblers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SPILLS = re.compile(rb"(\d+) bytes spill (?:stores|loads)")
 
 
 def resources(cubin: bytes, log: bytes, dynamic_shared_bytes: int) -> Resources:
-    """What the kernel in a CUBIN takes.
+    """The resources that the kernel in a CUBIN uses.
 
     Args:
-        log: ptxas' report on the same compile; the only place that tells spills.
-        dynamic_shared_bytes: what the launch will ask for; a CUBIN does not know.
+        log: the report of ptxas on the same compile; the only source of spills.
+        dynamic_shared_bytes: the amount that the launch asks for; a CUBIN does not contain it.
 
     Raises:
         ToolMissing: when cuobjdump is not installed.
@@ -30,7 +30,7 @@ def resources(cubin: bytes, log: bytes, dynamic_shared_bytes: int) -> Resources:
         raise GemmCacheError(f"cuobjdump reported no resource usage: {usage.strip()[:200]!r}")
     return Resources(
         registers=int(found["registers"]),
-        # What it reports as SHARED is what the system reserves; the kernels have no static shared memory.
+        # The reported SHARED is what the system reserves; the kernels have no static shared memory.
         shared_bytes=dynamic_shared_bytes,
         stack_bytes=int(found["stack"]),
         spill_bytes=sum(int(count) for count in _SPILLS.findall(log)),
@@ -48,7 +48,7 @@ def sass(cubin: bytes) -> str:
 
 def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
     executable = find_tool(tool, package)
-    # A file in memory: temporary folders may be full, and this is on the path of every compile.
+    # A file in memory: a temporary folder may be full, and every compile calls this.
     image = os.memfd_create("kernel.cubin")
     try:
         with open(image, "wb", closefd=False) as file:
@@ -62,7 +62,7 @@ def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
             timeout=60,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise GemmCacheError(f"{tool} could not be run: {error}") from error
+        raise GemmCacheError(f"cannot run {tool}: {error}") from error
     finally:
         os.close(image)
     if done.returncode != 0:

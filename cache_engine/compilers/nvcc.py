@@ -1,8 +1,7 @@
 """NVCC, as a subprocess. Compiles for any target it knows on a machine without a GPU.
 
 ``nvcc --cubin`` runs three programs: the host's C++ compiler, which only preprocesses; ``cicc``, which makes PTX; and
-``ptxas``, which makes CUBIN. Nothing is compiled for the host and nothing is linked, but without a host compiler NVCC
-can do nothing at all.
+``ptxas``, which makes CUBIN. It compiles nothing for the host and links nothing, but it needs a host compiler.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.process import renew_after_fork
 
 _HOW_TO_GET = "run: pip install 'gemm-cache[nvcc]', or set CUDA_HOME to a CUDA toolkit"
-# A large kernel takes seconds. Whatever takes longer than this hangs.
+# A large kernel takes seconds. A compile that takes longer than this hangs.
 _TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Installation:
-    """NVCC as it was found: what runs it, its fingerprint, and what tells whether its files are still those."""
+    """The installed NVCC: its programs, its fingerprint, and a check that the files have not changed since."""
 
     nvcc: Path
     host: Path
@@ -42,10 +41,10 @@ class _Installation:
     files: WatchedFiles
 
     def check_unchanged(self) -> None:
-        """Refuses files replaced since, as by an upgrade under a running process.
+        """Refuses files replaced since, e.g. by an upgrade while this process runs.
 
         Raises:
-            CompilerMissing: then a kernel would be stored under the key of another compiler.
+            CompilerMissing: because the kernel would be stored under the key of another compiler.
         """
         self.files.check_unchanged("NVCC or a header it includes")
 
@@ -58,15 +57,15 @@ class Nvcc:
     flags: tuple[str, ...] = ("--std=c++17", "--ptxas-options=-v", "--ptxas-options=-O3")
 
     def __init__(self) -> None:
-        """Looks for nothing yet."""
+        """Does not search for the compiler yet."""
         self._found: _Installation | None = None
-        self._looking = Lock()
+        self._finding = Lock()
         self._swept = False
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
-        self._looking = Lock()
+        self._finding = Lock()
 
     def with_flags(self, extra: tuple[str, ...]) -> Nvcc:
         """The same compiler with more flags; see ``Compiler.with_flags``."""
@@ -81,14 +80,14 @@ class Nvcc:
         return other
 
     def fingerprint(self) -> ToolchainFingerprint:
-        """The content of its programs and of every header it includes by itself; see ``Compiler.fingerprint``.
+        """The content of its programs and of every header it includes by default; see ``Compiler.fingerprint``.
 
-        It has to run the host's preprocessor to know those headers (0.1 s), once in a process.
+        Once per process it runs the host's preprocessor to find those headers (0.1 s).
         """
         return self._installation().fingerprint
 
     def load(self) -> None:
-        """Finds it, and removes what killed compiles have left; see ``Compiler.load``."""
+        """Finds NVCC, and removes the folders of killed compiles; see ``Compiler.load``."""
         self._installation()
         if not self._swept:
             self._swept = True
@@ -98,15 +97,15 @@ class Nvcc:
         """Compiles for one target; see ``Compiler.compile``. Other threads run meanwhile."""
         self.load()
         flags = (f"-arch={arch}", *self.flags)
-        # --keep leaves the PTX beside the CUBIN, so that one run makes both.
+        # With --keep, one run leaves both PTX and CUBIN.
         with self._at_work(source, flags) as place:
             log = self._run(place, source, arch, (*flags, "--cubin", "--keep", "--keep-dir=."))
-            # Not before: an upgrade may also come between looking and running.
+            # After the run: an upgrade may also happen between check and run.
             self._installation().check_unchanged()
             return Compiled(place.read("kernel.cubin"), place.read("kernel.ptx"), log.encode())
 
     def preprocess(self, source: str, arch: str) -> str:
-        """The source as ``cicc`` gets it, with every header NVCC includes by itself; see ``Compiler.preprocess``."""
+        """The source as ``cicc`` gets it, with every header NVCC includes by default; see ``Compiler.preprocess``."""
         self.load()
         flags = (f"-arch={arch}", *self.flags)
         with self._at_work(source, flags) as place:
@@ -115,7 +114,7 @@ class Nvcc:
 
     @contextmanager
     def _at_work(self, source: str, flags: tuple[str, ...]) -> Iterator[Workplace]:
-        """A folder with the source in it. What the disk refuses becomes a ``CompileError``."""
+        """A folder with the source in it. An ``OSError`` of the disk becomes a ``CompileError``."""
         try:
             with workplace() as place:
                 place.write("kernel.cu", source.encode())
@@ -135,15 +134,15 @@ class Nvcc:
         if code == 0:
             return log
         if code is None:
-            problem = f"NVCC had not finished after {_TIMEOUT_S:.0f} s and was stopped; it was compiling for {arch}"
+            problem = f"NVCC did not finish within {_TIMEOUT_S:.0f} s and was stopped; it was compiling for {arch}"
         elif code < 0:
             problem = f"NVCC was killed by {signal.Signals(-code).name} while it compiled for {arch}"
         else:
-            problem = f"NVCC refused the source for {arch}: {first_error(log) or f'exit code {code}'}"
+            problem = f"NVCC rejected the source for {arch}: {first_error(log) or f'exit code {code}'}"
         raise CompileError(problem, log=log, source=source, flags=arguments)
 
     def _installation(self) -> _Installation:
-        with self._looking:
+        with self._finding:
             if self._found is None:
                 self._found = _find_installation()
             return self._found
@@ -159,7 +158,7 @@ def _find_installation() -> _Installation:
             code, log = _execute((*base, "-E", "--compiler-options=-dD", "kernel.cu", "-o", "kernel.ii"), place)
             text = place.read("kernel.ii").decode("utf-8", "replace") if code == 0 else ""
     except OSError as error:
-        raise CompilerMissing(f"{nvcc} could not be run: {error.strerror}; {_HOW_TO_GET}") from error
+        raise CompilerMissing(f"cannot run {nvcc}: {error.strerror}; {_HOW_TO_GET}") from error
     version = re.search(r"#define __CUDACC_VER_MAJOR__ (\d+)\n(?s:.*?)#define __CUDACC_VER_MINOR__ (\d+)\n", text)
     if version is None:
         cause = first_error(log) or log.strip()[:200] or f"exit code {code}"
@@ -171,7 +170,7 @@ def _find_installation() -> _Installation:
 
 
 def _find_nvcc() -> Path:
-    """The one in ``CUDA_HOME``, which somebody chose; else the package's; else the first on the path."""
+    """The one in ``CUDA_HOME``, which the user chose; else the package's; else the first on the path."""
     places = [Path(os.environ.get("CUDA_HOME") or os.devnull, "bin", "nvcc"), *package_files("bin/nvcc")]
     for place in places:
         if os.access(place, os.X_OK):
@@ -183,19 +182,19 @@ def _find_nvcc() -> Path:
 
 
 def _find_host_compiler() -> Path:
-    """What NVCC preprocesses with: that of ``NVCC_CCBIN``, NVCC's own variable for it, else what there is."""
+    """The compiler NVCC preprocesses with: the one in ``NVCC_CCBIN``, NVCC's own variable, else the first installed."""
     for name in filter(None, (os.environ.get("NVCC_CCBIN"), "g++", "clang++", "c++")):
         found = shutil.which(name)
         if found is not None:
             return Path(found).absolute()
     raise CompilerMissing(
-        "NVCC needs a C++ compiler of the host to preprocess with, and there is none; install g++, or name one in "
+        "NVCC needs a C++ compiler of the host to preprocess with, and none is installed; install g++, or name one in "
         "NVCC_CCBIN, or use the nvrtc compiler, which needs none"
     )
 
 
 def _tools(nvcc: Path, plan: str) -> tuple[Path, ...]:
-    """The files that turn preprocessed source into code, as a dry run names their folders."""
+    """The files that turn preprocessed source into code, in the folders that a dry run names."""
     folders = dict(re.findall(r"^#\$ (\w+)=(.*)$", plan, re.MULTILINE))
     here = Path(folders.get("_HERE_", nvcc.parent))
     tools = (
@@ -212,9 +211,9 @@ def _tools(nvcc: Path, plan: str) -> tuple[Path, ...]:
 
 
 def _headers(preprocessed: str) -> tuple[Path, ...]:
-    """The files that a preprocessed text comes from, in the order of their first line markers."""
+    """The files that a preprocessed text includes, in the order of their first line markers."""
     named = dict.fromkeys(re.findall(r'^# \d+ "(/[^"]+)"', preprocessed, re.MULTILINE))
-    # One marker names the folder it was preprocessed in, with a slash at the end.
+    # One marker names the working folder, with a slash at the end.
     return tuple(Path(name) for name in named if not name.endswith("/"))
 
 
@@ -232,7 +231,7 @@ def _digest_of_files(files: Sequence[Path]) -> str:
 
 
 def _digest_of_headers(preprocessed: str, headers: Sequence[Path]) -> str:
-    """Of what the host's compiler defines by itself, and of the headers whole: other targets take other branches."""
+    """Of the host compiler's predefined macros, and of whole headers, since targets use different branches of them."""
     from xxhash import xxh3_128
 
     defined = xxh3_128(re.sub(r"^# .*\n", "", preprocessed, flags=re.MULTILINE).encode()).hexdigest()
@@ -241,12 +240,12 @@ def _digest_of_headers(preprocessed: str, headers: Sequence[Path]) -> str:
 
 
 def _execute(command: tuple[str, ...], place: Workplace) -> tuple[int | None, str]:
-    """Runs a program in the workplace; returns its exit code (``None``: out of time) and all it printed.
+    """Runs a program in the workplace; returns its exit code (``None``: timed out) and its output.
 
-    It and what it starts form a session of their own, which is killed as a whole if this is interrupted. Of the
-    environment it gets no more than it needs: compilers take flags and folders from variables such as CPATH and
-    NVCC_APPEND_FLAGS, and the key would not know. NVCC runs its programs through a shell, so what it names there has
-    names that are ours: its folder for temporary files is the workplace, called ".".
+    The program and its children form a session, which is killed as a whole if this call is interrupted. It gets only
+    the variables it needs: compilers read flags and folders from variables such as CPATH and NVCC_APPEND_FLAGS, which
+    the key does not contain. NVCC runs its programs through a shell, so every path it passes must be a safe name of
+    ours: its folder for temporary files is the workplace, called ".".
     """
     import subprocess
 

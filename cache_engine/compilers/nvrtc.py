@@ -1,6 +1,6 @@
-"""NVRTC, called in its own library. Compiles for any target on a machine without a GPU.
+"""NVRTC, called through ctypes. Compiles for any target on a machine without a GPU.
 
-Its C interface is small, and calling it here takes 10 ms to start where a binding takes 200 and more.
+Its C interface is small. Loading it with ctypes takes 10 ms; importing a binding takes more than 200 ms.
 Source: NVRTC documentation, "Basic API"; every call returns 0 for success.
 """
 
@@ -27,7 +27,7 @@ from cache_engine.process import renew_after_fork
 
 @dataclass(frozen=True, slots=True)
 class _Installation:
-    """NVRTC as it was found: its fingerprint, and what tells whether the files are still those fingerprinted."""
+    """The installed NVRTC: its files, its fingerprint, and a check that the files have not changed since."""
 
     library: Path
     builtins: Path
@@ -35,50 +35,48 @@ class _Installation:
     files: WatchedFiles
 
     def check_unchanged(self) -> None:
-        """Refuses files or variables changed since.
+        """Refuses files or variables that have changed since.
 
         Raises:
-            CompilerMissing: then a kernel would be stored under the key of another compiler.
+            CompilerMissing: because the kernel would be stored under the key of another compiler.
         """
         self.files.check_unchanged("NVRTC")
         check_environment_unchanged()
 
     def check_loaded(self) -> None:
-        """Refuses a library of this path that another in this process has loaded, and that was replaced since.
+        """Refuses a library that other code in this process loaded from this path before the file was replaced.
 
-        The system hands out what it has under a path, whatever lies there now.
+        The dynamic loader returns the library that it already has for a path, whatever the file holds now.
 
         Raises:
-            CompilerMissing: then it is not the one that was fingerprinted.
+            CompilerMissing: because that library is not the one that was fingerprinted.
         """
         with open("/proc/self/maps", encoding="utf-8") as maps:
             if any(line.rstrip("\n").endswith(f" {self.library} (deleted)") for line in maps):
-                raise CompilerMissing("NVRTC was replaced after this process had loaded it; start it again")
+                raise CompilerMissing("NVRTC was replaced after this process had loaded it; restart the process")
 
     def check_companion(self) -> None:
-        """Refuses a companion that somebody else in this process has loaded.
+        """Refuses a companion library that other code in this process has loaded from another path.
 
-        NVRTC asks the system for it by name, once it compiles, and gets one of that name which is there already.
+        At its first compile NVRTC asks the loader for the companion by name, and gets one that is already loaded.
 
         Raises:
-            CompilerMissing: naming it.
+            CompilerMissing: naming the other file.
         """
         with open("/proc/self/maps", encoding="utf-8") as maps:
             paths = {line.split(maxsplit=5)[5].strip() for line in maps if f"/{self.builtins.name}" in line}
-        strangers = {Path(path).resolve() for path in paths} - {self.builtins.resolve()}
-        if strangers:
-            raise CompilerMissing(
-                f"{min(strangers)} was loaded where the key names {self.builtins}; remove one of the two"
-            )
+        others = {Path(path).resolve() for path in paths} - {self.builtins.resolve()}
+        if others:
+            raise CompilerMissing(f"the key names {self.builtins}, but {min(others)} was loaded; remove one of the two")
 
 
 def _find_installation() -> _Installation:
     library = _find_library()
     companions = sorted(library.parent.glob("libnvrtc-builtins.so.*"))
     if not companions:
-        raise CompilerMissing(f"{library.name} lacks libnvrtc-builtins beside it; reinstall nvidia-cuda-nvrtc")
+        raise CompilerMissing(f"libnvrtc-builtins is missing next to {library.name}; reinstall nvidia-cuda-nvrtc")
     builtins = companions[-1]
-    # By content: a library patched in place has the build ID of what it was.
+    # By content: a library patched in place still has its old build ID.
     files = WatchedFiles((library, builtins), lambda: "+".join(each[:40] for each in digests((library, builtins))))
     version = re.search(r"\.so\.(\d+\.\d+)", builtins.name)
     fingerprint = ToolchainFingerprint(
@@ -90,12 +88,12 @@ def _find_installation() -> _Installation:
 def _find_library() -> Path:
     for path in package_files("lib/libnvrtc.so.*"):
         return path.resolve()
-    # No package: let NVIDIA's own search find the system's. It has to load the library to tell (0.15 s).
+    # No package: NVIDIA's own search finds the system's library. It has to load it for that (0.15 s).
     try:
         from cuda import pathfinder
 
         return Path(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path or "").resolve(strict=True)
-    except Exception as error:  # the search raises errors of many kinds; each means: not found
+    except Exception as error:  # the search raises errors of many types; each means: not found
         raise CompilerMissing("NVRTC is not installed; run: pip install nvidia-cuda-nvrtc") from error
 
 
@@ -104,12 +102,12 @@ class Nvrtc:
 
     name = "nvrtc"
     takes = ".cu"
-    # --minimal leaves out what GEMM kernels do not use; ptxas -v reports spills. Where there is a driver, NVRTC would
-    # take code from a cache of its own, made by whoever wrote it under whatever environment.
+    # --minimal leaves out what GEMM kernels do not use; ptxas -v reports spills. Without --no-cache NVRTC would use the
+    # driver's cache, whose code may come from another environment.
     flags: tuple[str, ...] = ("--std=c++17", "--minimal", "--no-cache", "--ptxas-options=-v", "--ptxas-options=-O3")
 
     def __init__(self) -> None:
-        """Looks for nothing yet."""
+        """Does not search for the compiler yet."""
         self._found: _Installation | None = None
         self._library: ctypes.CDLL | None = None
         self._loading = Lock()
@@ -154,7 +152,7 @@ class Nvrtc:
                     library.nvrtcGetErrorString.restype = ctypes.c_char_p
                 except (OSError, AttributeError) as error:
                     raise CompilerMissing(
-                        f"NVRTC cannot be loaded ({error}); run: pip install --force-reinstall nvidia-cuda-nvrtc"
+                        f"cannot load NVRTC ({error}); run: pip install --force-reinstall nvidia-cuda-nvrtc"
                     ) from error
                 installation.check_unchanged()
                 installation.check_loaded()
@@ -173,19 +171,19 @@ class Nvrtc:
             if status != 0:
                 error = nvrtc.nvrtcGetErrorString(status).decode()
                 raise CompileError(
-                    f"NVRTC refused the source for {arch}: {first_error(log) or error}",
+                    f"NVRTC rejected the source for {arch}: {first_error(log) or error}",
                     log=log,
                     source=source,
                     flags=options,
                 )
-            # The companion library is loaded by the first compile.
+            # The first compile loads the companion library.
             self._installation().check_unchanged()
             self._installation().check_companion()
             ptx = _text(nvrtc, program, "PTX").rstrip(b"\0")
             return Compiled(_text(nvrtc, program, "CUBIN"), ptx, log.encode())
 
     def preprocess(self, source: str, arch: str) -> None:
-        """NVRTC does not show what it preprocesses; see ``Compiler.preprocess``."""
+        """``None``: NVRTC cannot print preprocessed source; see ``Compiler.preprocess``."""
 
 
 @contextmanager
@@ -203,7 +201,7 @@ def _program(nvrtc: ctypes.CDLL, source: str) -> Iterator[ctypes.c_void_p]:
 
 
 def _text(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
-    """The bytes of one of a program's results: ``ProgramLog``, ``PTX`` or ``CUBIN``."""
+    """The bytes of one result of a program: ``ProgramLog``, ``PTX`` or ``CUBIN``."""
     size = ctypes.c_size_t()
     _check(nvrtc, getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
     buffer = ctypes.create_string_buffer(size.value)

@@ -1,4 +1,4 @@
-"""Where NVIDIA's files are: those of the PyPI packages first, then the system's."""
+"""Finds NVIDIA's files: first in the PyPI packages, then on the system."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def find_tool(name: str, package: str) -> Path:
     """The executable called ``name``.
 
     Raises:
-        ToolMissing: saying which package has it.
+        ToolMissing: naming the package that has it.
     """
     for path in package_files(f"bin/{name}"):
         return path

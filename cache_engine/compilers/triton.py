@@ -1,8 +1,7 @@
-"""Triton, in a process of its own. Compiles for any target on a machine without a GPU.
+"""Triton, in a separate process. Compiles for any target on a machine without a GPU.
 
-A worker process keeps three things apart from ours: Triton's settings, which come from the environment and from whoever
-else uses it here, and can change what it makes; its cache, which would serve what it has made before; and LLVM, which
-ends its process on some errors.
+A worker process isolates three things. Triton's settings come from the environment and from other code that uses
+Triton, and can change the output. Triton's cache would return earlier output. LLVM ends its process on some errors.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 _HOW_TO_GET = "run: pip install 'gemm-cache[triton]'"
-# The rest of the environment stays outside. These are about finding programs and libraries.
+# The worker gets only these variables of our environment; they locate programs and libraries.
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH")
 
 
-# Parts of the package that no compile for an NVIDIA GPU opens, 350 MB of it: other backends' libraries, profilers,
-# headers for what Triton compiles for the host.
+# Parts of the package that no compile for an NVIDIA GPU opens, 350 MB: libraries of other backends, profilers, headers
+# for code that Triton compiles for the host.
 LEFT_OUT = (
     "FileCheck",
     "_C/libproton.so",
@@ -51,7 +50,7 @@ LEFT_OUT = (
 
 @dataclass(frozen=True)
 class _Installation:
-    """Triton as it was found: its fingerprint, and what tells whether the files are still those fingerprinted."""
+    """The installed Triton: its files, its fingerprint, and a check that the files have not changed since."""
 
     packages: Path
     fingerprint: ToolchainFingerprint
@@ -59,18 +58,18 @@ class _Installation:
     files: WatchedFiles
 
     def check_unchanged(self) -> None:
-        """Refuses files replaced or added since, as by an upgrade under a running process.
+        """Refuses files replaced or added since, e.g. by an upgrade while this process runs.
 
         Raises:
-            CompilerMissing: then a kernel would be stored under the key of another compiler.
+            CompilerMissing: because the kernel would be stored under the key of another compiler.
         """
         self.files.check_unchanged("Triton")
         if parts(self.packages / "triton") != self.names:
-            raise CompilerMissing("Triton has files that it had not when this process started; start it again")
+            raise CompilerMissing("files were added to Triton while this process ran; restart the process")
 
 
 def _find_installation() -> _Installation:
-    from importlib import metadata  # 15 ms, of which who uses no Triton needs none
+    from importlib import metadata  # 15 ms, needed only with Triton
 
     try:
         found = metadata.distribution("triton")
@@ -80,8 +79,8 @@ def _find_installation() -> _Installation:
     package = packages / "triton"
     names = parts(package)
     if not any(name.startswith("_C/libtriton.") for name in names):
-        # Installed to be worked on: it is in another place, and its library may be.
-        raise CompilerMissing(f"Triton is not installed from a wheel, so what it makes cannot be keyed; {_HOW_TO_GET}")
+        # An editable install: its files, and maybe its library, are elsewhere.
+        raise CompilerMissing(f"Triton is not installed from a wheel, so its content is unknown; {_HOW_TO_GET}")
     paths = tuple(package / name for name in names)
 
     def digest() -> str:
@@ -94,9 +93,9 @@ def _find_installation() -> _Installation:
 
 
 def parts(package: Path) -> tuple[str, ...]:
-    """The files of the package that may take part in a compile, by their paths in it, in order.
+    """The files of the package that a compile may use, as sorted paths relative to the package.
 
-    No bytecode: the worker reads none.
+    Without bytecode, which the worker never reads.
     """
     names = []
     for folder, folders, files in os.walk(package, followlinks=True):
@@ -109,7 +108,7 @@ def parts(package: Path) -> tuple[str, ...]:
 
 @cache
 def _worker() -> str:
-    """The worker's program, as it was when this process first asked: what runs is what the key names."""
+    """The worker's program, read once per process, so that the text that runs is the text in the key."""
     return Path(__file__).with_name("triton_worker.py").read_text(encoding="utf-8")
 
 
@@ -118,12 +117,12 @@ class Triton:
 
     name = "triton"
     takes = ".py"
-    # The worker's environment. No line numbers: they would put paths into the CUBIN. Multiply-adds are fused, as NVRTC
-    # does it too. What else Triton is told is in the template.
+    # The worker's environment. No line numbers: they would put paths into the CUBIN. Multiply-adds are fused, as in
+    # NVRTC. The template holds all other options of Triton.
     flags: tuple[str, ...] = ("TRITON_DISABLE_LINE_INFO=1", "TRITON_DEFAULT_FP_FUSION=1", "PTXAS_OPTIONS=-O3")
 
     def __init__(self) -> None:
-        """Looks for nothing yet."""
+        """Does not search for the compiler yet."""
         self._found: _Installation | None = None
         self._idle: list[_Worker] = []
         renew_after_fork(self)
@@ -133,8 +132,8 @@ class Triton:
         self._idle = []
 
     def with_flags(self, extra: tuple[str, ...]) -> Triton:  # noqa: ARG002
-        """Refuses them: they are flags of CUDA C++; see ``Compiler.with_flags``."""
-        raise UsageError("Triton takes no compiler_flags and no fast_math; unset them to use it")
+        """Refuses them, because they are flags of CUDA C++; see ``Compiler.with_flags``."""
+        raise UsageError("Triton accepts neither compiler_flags nor fast_math; unset them to use it")
 
     def at_level(self, level: int) -> Triton:
         """The same compiler at another level of ptxas, with workers of its own; see ``Compiler.at_level``."""
@@ -143,34 +142,34 @@ class Triton:
         return other
 
     def preprocess(self, source: str, arch: str) -> None:
-        """Nothing: Python is not preprocessed; see ``Compiler.preprocess``."""
+        """``None``: Python has no preprocessor; see ``Compiler.preprocess``."""
 
     def fingerprint(self) -> ToolchainFingerprint:
-        """The content of all that may take part, the worker's program included; see ``Compiler.fingerprint``."""
+        """Hash of every file that a compile may use and of the worker's program; see ``Compiler.fingerprint``."""
         return self._installation().fingerprint
 
     def _installation(self) -> _Installation:
-        # Two threads may both look; they find the same.
+        # Two threads may both search; they find the same.
         if self._found is None:
             self._found = _find_installation()
         return self._found
 
     def load(self) -> None:
-        """Has a worker ready; see ``Compiler.load``."""
+        """Starts a worker for the next compile; see ``Compiler.load``."""
         self._idle.append(self._worker())
 
     def compile(self, source: str, arch: str) -> Compiled:
-        """Compiles for one target; see ``Compiler.compile``. Each thread has a worker to itself.
+        """Compiles for one target; see ``Compiler.compile``. Threads do not share a worker.
 
         Raises:
-            InfeasibleConfig: when the kernel came to need more shared memory than the target has.
-            InvalidProblem: when Triton does not know the target.
+            InfeasibleConfig: when the compiled kernel needs more shared memory than the target has.
+            InvalidProblem: when Triton does not support the target.
         """
         from base64 import b64decode
 
         target = architecture(arch)
         if arch.endswith("f"):
-            raise InvalidProblem(f"Triton has no targets for families of chips such as {arch}; use {arch[:-1]}a")
+            raise InvalidProblem(f"Triton has no family targets such as {arch}; use {arch[:-1]}a")
         worker = self._worker()
         try:
             answer = worker.ask({"source": source, "capability": 10 * target.major + target.minor})
@@ -183,7 +182,7 @@ class Triton:
             error, log = str(answer["error"]), str(answer["log"])
             reason = next((line for line in error.splitlines() if line.strip()), "")
             raise CompileError(
-                f"Triton refused the source for {arch}: {reason}",
+                f"Triton rejected the source for {arch}: {reason}",
                 log=f"{log}{error}",
                 source=source,
                 flags=(f"cuda:{target.major}{target.minor}", *self.flags),
@@ -191,9 +190,9 @@ class Triton:
         shared_bytes = answer["shared_bytes"]
         if shared_bytes > target.shared_bytes_per_block:
             raise InfeasibleConfig(
-                f"Triton made a kernel of {shared_bytes:,} bytes of shared memory per block, "
+                f"Triton made a kernel that needs {shared_bytes:,} bytes of shared memory per block, "
                 f"{shared_bytes - target.shared_bytes_per_block:,} more than the {target.shared_bytes_per_block:,} "
-                f"that {arch} has; take fewer stages or smaller tiles"
+                f"of {arch}; use fewer stages or smaller tiles"
             )
         return Compiled(b64decode(answer["cubin"]), answer["ptx"].encode(), answer["log"].encode(), shared_bytes)
 
@@ -208,19 +207,19 @@ class Triton:
 
 
 class _Worker:
-    """A process with Triton in it, for one question at a time."""
+    """A process with Triton in it. It answers one request at a time."""
 
     def __init__(self, installation: _Installation, flags: tuple[str, ...]) -> None:
         """Starts it, and waits until it is ready.
 
         Raises:
-            CompilerMissing: when it cannot be started, or has another Triton than was fingerprinted.
+            CompilerMissing: when it does not start, or its Triton is not the fingerprinted one.
         """
         import subprocess  # no hit needs it
         import tempfile
 
         self._folder = Path(tempfile.mkdtemp(prefix="gemm-cache-triton-"))
-        # What LLVM and ptxas print themselves.
+        # The output of LLVM and ptxas.
         self._printed = self._folder / "printed"
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= dict(flag.split("=", 1) for flag in flags)
@@ -231,31 +230,31 @@ class _Worker:
             "TRITON_BACKENDS_IN_TREE": "1",
             "TRITON_DUMP_PTXAS_LOG": "1",
         }
-        # Neither start-up files of other packages (-S) nor bytecode, which need not be that of the sources hashed.
+        # No start-up files of other packages (-S), and no bytecode, which may not match the hashed sources.
         isolated = ("-I", "-S", "-B", "-X", f"pycache_prefix={self._folder}/none")
         command = [sys.executable, *isolated, "-c", _worker(), str(installation.packages), str(self._folder)]
         pipe = subprocess.PIPE
         try:
             with self._printed.open("ab") as printed:
-                # In a session of its own: Ctrl-C is for whoever asked.
+                # In a separate session, so that Ctrl-C reaches only the caller.
                 self._process: Popen[bytes] = subprocess.Popen(
                     command, stdin=pipe, stdout=pipe, stderr=printed, env=environment, start_new_session=True
                 )
         except OSError as error:
-            raise CompilerMissing(f"Triton's process cannot be started: {error}") from error
+            raise CompilerMissing(f"cannot start the process of Triton: {error}") from error
         self._forget = run_at_end(self.end)
         renew_after_fork(self)
         hello = self._read()
         package = installation.packages / "triton"
         if "error" in hello:
             self.end()
-            raise CompilerMissing(f"Triton cannot be loaded ({hello['error']}); {_HOW_TO_GET}")
+            raise CompilerMissing(f"cannot load Triton ({hello['error']}); {_HOW_TO_GET}")
         if hello["package"] != str(package):
             self.end()
-            raise CompilerMissing(f"{hello['package']} was loaded where the key names {package}; remove one of the two")
+            raise CompilerMissing(f"the key names {package}, but {hello['package']} was loaded; remove one of the two")
 
     def ask(self, question: dict[str, object]) -> dict[str, Any]:
-        """What the worker answers; with ``error`` and ``log`` when it refuses or dies."""
+        """The worker's answer; with ``error`` and ``log`` when it fails or dies."""
         import json
 
         os.truncate(self._printed, 0)
@@ -264,7 +263,7 @@ class _Worker:
             self._process.stdin.write(json.dumps(question).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # it has died; reading says so
+            pass  # it has died; _read reports that
         return self._read()
 
     def _read(self) -> dict[str, Any]:
@@ -284,7 +283,7 @@ class _Worker:
         return {**answer, "log": f"{answer.get('log', '')}{printed}"}
 
     def is_usable(self) -> bool:
-        """Whether it can be asked: it has not died, and nobody has tidied its folder away."""
+        """Whether it is alive and its temporary folder still exists."""
         return self._process.poll() is None and self._printed.exists()
 
     def end(self) -> None:
@@ -296,14 +295,14 @@ class _Worker:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                with contextlib.suppress(OSError):  # what was not read any more
+                with contextlib.suppress(OSError):  # unsent data
                     pipe.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def renew_after_fork(self) -> None:
-        """In a forked child: lets go of the pipes, so that the worker ends with its parent."""
+        """In a forked child: releases the pipes, so that the worker ends when its parent does."""
         self._forget()
-        self._process.returncode = 0  # not for us to wait for
+        self._process.returncode = 0  # the parent waits for it
         # Not closed: another thread of the parent may have held their locks.
         nothing = os.open(os.devnull, os.O_RDWR)
         for pipe in (self._process.stdin, self._process.stdout):

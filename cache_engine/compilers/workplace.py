@@ -1,7 +1,7 @@
-"""A folder for one run of a compiler that works on files, gone when the run is over.
+"""A temporary folder for one run of a compiler.
 
-The folder is locked for as long as the run lasts, and the programs it starts inherit the lock. So a folder whose lock
-is free belongs to nobody who lives: its process was killed, and whoever comes next may remove it.
+The run holds a lock on the folder, and the programs it starts inherit the lock. So a free lock means that the process
+was killed, and the next process may remove the folder.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Workplace:
 
 @contextmanager
 def workplace() -> Iterator[Workplace]:
-    """An empty folder, readable by this user alone, which is removed with all that is in it at the end.
+    """An empty folder, readable only by this user. It is removed with its content at the end.
 
     Raises:
-        OSError: when there is no room for it.
+        OSError: when it cannot be created, e.g. on a full disk.
     """
     import tempfile  # 3 ms, on the path of every hit
 
@@ -53,7 +53,7 @@ def workplace() -> Iterator[Workplace]:
 
 
 def sweep() -> None:
-    """Removes the folders of processes that were killed, as far as that is possible."""
+    """Removes the folders of killed processes, where possible."""
     import tempfile
 
     left: list[str] = []
@@ -74,7 +74,7 @@ def _is_ours(entry: os.DirEntry[str]) -> bool:
 
 
 def _locked(folder: Path) -> Workplace | None:
-    """The folder with its lock held; ``None`` when another has it, or has removed it."""
+    """The folder with its lock held; ``None`` when another process holds the lock or has removed the folder."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -318,7 +318,7 @@ def test_a_compiler_that_refuses_is_told_in_full(jobs: Jobs) -> None:
     assert broken("--store", jobs._layout.root, *ASKED, "--report-to", jobs._path(job.id)).returncode == 1
     job = jobs.load(job.id)
     assert (job.state, job.level) == (FAILED, "error")
-    assert "NVRTC refused the source for sm_90" in job.error
+    assert "NVRTC rejected the source for sm_90" in job.error
     assert "error: " in job.told["log"]
     assert job.told["excerpt"].endswith("| broken;")
     assert job.told["flags"].startswith("-arch=sm_90 --std=c++17 ")

@@ -31,11 +31,11 @@ def test_the_abi_of_earlier_compilers_has_its_target_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("image", "said"),
     [
-        (b"", "no 64-bit ELF"),
-        (CUBIN[:63], "no 64-bit ELF"),
-        (b"MZ" + CUBIN[2:], "no 64-bit ELF"),
-        (_with(4, 1), "no 64-bit ELF"),
-        (_with(5, 2), "no 64-bit ELF"),
+        (b"", "not a 64-bit ELF"),
+        (CUBIN[:63], "not a 64-bit ELF"),
+        (b"MZ" + CUBIN[2:], "not a 64-bit ELF"),
+        (_with(4, 1), "not a 64-bit ELF"),
+        (_with(5, 2), "not a 64-bit ELF"),
         (_with(7, 0), "ABI 0 version 8"),
         (_with(8, 9), "ABI 65 version 9"),
         (_with(16, 1), "type 1 for machine 190"),

@@ -106,7 +106,7 @@ def test_a_library_patched_in_place_is_another_fingerprint(tmp_path: Path, monke
     assert before.fingerprint() == NVRTC.fingerprint()
     patch_in_place(copied)
     assert nvrtc.Nvrtc().fingerprint().build != before.fingerprint().build
-    with pytest.raises(CompilerMissing, match="NVRTC was replaced while this process ran; start it again"):
+    with pytest.raises(CompilerMissing, match="NVRTC was replaced while this process ran; restart the process"):
         before.load()
 
 
@@ -119,7 +119,9 @@ def test_a_library_replaced_after_another_has_loaded_it_is_refused(
     ctypes.CDLL(str(copied))
     shutil.copyfile(copied, tmp_path / "new")
     (tmp_path / "new").rename(copied)
-    with pytest.raises(CompilerMissing, match="NVRTC was replaced after this process had loaded it; start it again"):
+    with pytest.raises(
+        CompilerMissing, match="NVRTC was replaced after this process had loaded it; restart the process"
+    ):
         nvrtc.Nvrtc().load()
 
 
@@ -137,7 +139,7 @@ def test_a_companion_that_another_has_loaded_is_refused(tmp_path: Path, monkeypa
     """The system hands out the one that is there, whichever library asks for it."""
     copied = _copy_of_nvrtc(tmp_path)
     monkeypatch.setattr(nvrtc, "package_files", lambda pattern: iter([copied]))
-    with pytest.raises(CompilerMissing, match=f"was loaded where the key names {tmp_path}.*; remove one of the two"):
+    with pytest.raises(CompilerMissing, match=f"the key names {tmp_path}.* was loaded; remove one of the two"):
         nvrtc.Nvrtc().compile('extern "C" __global__ void k() {}', "sm_90")
 
 
@@ -162,10 +164,10 @@ def test_a_compiler_replaced_under_a_running_process_is_refused(
     (builtins,) = tmp_path.glob("libnvrtc-builtins.so.*")
     builtins.with_suffix(".new").write_bytes(builtins.read_bytes() + b"another build")
     builtins.with_suffix(".new").rename(builtins)
-    with pytest.raises(CompilerMissing, match="replaced while this process ran; start it again"):
+    with pytest.raises(CompilerMissing, match="replaced while this process ran; restart the process"):
         compiler.compile('extern "C" __global__ void k() {}', "sm_90")
     builtins.unlink()
-    with pytest.raises(CompilerMissing, match="has gone; install its package again"):
+    with pytest.raises(CompilerMissing, match="no longer exists; reinstall its package"):
         compiler.compile('extern "C" __global__ void k() {}', "sm_90")
 
 

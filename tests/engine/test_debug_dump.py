@@ -50,7 +50,9 @@ def test_a_failed_compile_shows_log_source_flags_and_command(tmp_path: Path, com
     assert found
     assert f"\n> {found[1]} | broken;\n" in done.stderr
     assert "\nflags: -arch=sm_90 --std=c++17 " in done.stderr
-    assert re.match(rf"error: \w+ refused the source for sm_90: kernel\.cu\({found[1]}\)", done.stderr.splitlines()[-1])
+    assert re.match(
+        rf"error: \w+ rejected the source for sm_90: kernel\.cu\({found[1]}\)", done.stderr.splitlines()[-1]
+    )
     error = json.loads(broken(*place, *ASKED, "--compiler", compiler, "--json").stdout)["error"]
     assert (error["kind"], error["level"]) == ("CompileError", "error")
     assert error["flags"][0] == "-arch=sm_90"

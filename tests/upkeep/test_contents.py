@@ -72,7 +72,7 @@ FORGERIES = {
     "specialisation": (_forged(problem=msgspec.structs.replace(PROBLEM, specialisation="exact")), "where M "),
     "dynamic": (_forged(problem=msgspec.structs.replace(PROBLEM, specialisation="dynamic")), "None where N"),
     "other target's code": (_with_code(make_cubin("sm_75", b"code")), "not for its target"),
-    "no code": (_with_code(b"GIF89a" * 100), "no 64-bit ELF"),
+    "no code": (_with_code(b"GIF89a" * 100), "not a 64-bit ELF"),
 }
 
 
