@@ -1,7 +1,8 @@
-"""What all pages share: the cache, its jobs, and answers from the mirror."""
+"""What all pages share: the cache, its jobs, and answers from the index."""
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from operator import attrgetter
@@ -31,7 +32,7 @@ _MOST_ANSWERS = 256
 @st.cache_resource(show_spinner=False)
 def cache() -> Cache:
     """The cache of the store that the dashboard was started on (``GEMM_CACHE_DIR``)."""
-    opened = open_cache(enable_caching=True)  # there is a store to look at, also where it is not to be used
+    opened = open_cache(enable_caching=True)  # the dashboard shows the store even where kernels do not use it
     opened.mirror.query_limit_s = opened.settings.page_limit_s
     return opened
 
@@ -43,18 +44,18 @@ def jobs() -> Jobs:
 
 
 def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.args, **options: _P.kwargs) -> _T:
-    """The answer to one of ``mirror.queries`` or ``mirror.evaluation_queries``, with the mirror brought up to date.
+    """The answer to one of ``mirror.queries`` or ``mirror.evaluation_queries``, once the mirror is up to date.
 
-    Answers are cached until the mirror changes, so a page that is drawn again costs no query. When the mirror cannot be
-    read, the last answer is given again; ``age_of_answers`` says how old it is.
+    Answers are cached until the mirror changes, so drawing a page again costs no query. While the mirror is
+    unavailable, the last answer is returned; ``age_of_answers`` says how old it is.
 
     Raises:
-        MirrorError: when the mirror cannot be read, and never could.
+        MirrorError: when the mirror is unavailable and no earlier answer exists.
     """
     asked = (question.__name__, repr(arguments), repr(options))
     answer: _T
     if _OLD_ANSWERS in st.session_state and asked in _last_answers():
-        answer = _last_answers()[asked][0]  # one wait a page is enough
+        answer = _last_answers()[asked][0]  # one wait for each page is enough
         return answer
     try:
         generation = cache().mirror.sync().generation
@@ -71,8 +72,13 @@ def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.a
     return answer
 
 
+def command(*arguments: str) -> str:
+    """A command of ``gemm-cache`` on this store, for a shell: without ``--store`` it would use another store."""
+    return shlex.join(("gemm-cache", "--store", str(cache().layout.root), *arguments))
+
+
 def age_of_answers() -> tuple[float, str] | None:
-    """When a page's answers are from (seconds since 1970) and why they are no newer; ``None`` if they are new."""
+    """The time of a page's answers (seconds since 1970) and why they are not newer; ``None`` if they are new."""
     old: tuple[float, str] | None = st.session_state.pop(_OLD_ANSWERS, None)
     return old
 
@@ -89,19 +95,19 @@ def _answer(store: str, generation: int, question: Callable[..., Any], arguments
 
 @st.cache_data(show_spinner=False, ttl=60)
 def missing_compilers() -> dict[str, str]:
-    """Compilers that are not installed, with how to get them; somebody may install one meanwhile."""
+    """Compilers that are not installed, and how to install them; checked again after a minute."""
     return look_for_compilers()
 
 
 @st.cache_data(show_spinner="Disassembling…", max_entries=64)
-def sass(key: str, digest: str) -> str:  # noqa: ARG001 (the digest tells one build of a key from the next)
+def sass(key: str, digest: str) -> str:  # noqa: ARG001 (the digest distinguishes builds of one key)
     """Machine code of a kernel as text; disassembling takes half a second."""
     opened = cache()
     return opened.text(opened.find(key), "sass")
 
 
 def inspection(record: Record) -> Inspection:
-    """What can be told of a kernel without running it; its instructions only if it can be disassembled here."""
+    """What is known of a kernel without running it; its instructions only if it can be disassembled here."""
     try:
         return inspect(record, sass(record.key, record.blob.digest))
     except GemmCacheError as error:
@@ -109,7 +115,7 @@ def inspection(record: Record) -> Inspection:
 
 
 def timezone() -> ZoneInfo:
-    """The reader's time zone, as the browser tells it."""
+    """The reader's time zone, as the browser reports it."""
     try:
         return ZoneInfo(st.context.timezone or "UTC")
     except (ZoneInfoNotFoundError, ValueError):

@@ -1,7 +1,7 @@
-"""Who may delete and take in. Streamlit is asked for the facts here, and nowhere else; ``admission`` decides.
+"""Who may delete and import. Only this module asks Streamlit for the facts; ``admission`` decides.
 
-Pages draw ``door`` once, and do every such act through ``act``, which asks again at that moment: what was drawn may be
-old, or be sent by a program that draws nothing.
+Pages draw ``door`` once, and do every such action through ``act``, which asks again at that moment: the drawn page may
+be old, or the request may come from a program that draws nothing.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ _Result = TypeVar("_Result")
 
 
 def request() -> Request:
-    """How the reader came here."""
+    """The reader's request."""
     headers = {str(name).lower(): str(value) for name, value in st.context.headers.items()}
     return Request(str(st.get_option("server.address") or ""), st.context.ip_address or "", headers)
 
 
 def visitor() -> Visitor:
-    """What is known of the reader. An e-mail address that the login does not vouch for is no name."""
+    """What is known of the reader. An e-mail address that the login does not verify is no name."""
     user = st.user
     name = ""
     if user.get("is_logged_in"):
         vouched = user.get("email") if user.get("email_verified") is not False else ""
-        name = str(vouched or user.get("sub") or "somebody without a name")
+        name = str(vouched or user.get("sub") or "a user without a name")
     return Visitor("is_logged_in" in user, name, st.session_state.get(_PROVED, False))
 
 
 def may() -> Permission:
-    """Whether the reader may delete and take in, just now."""
+    """Whether the reader may delete and import now."""
     settings = context.cache().settings
     return permission(request(), visitor(), token=settings.admin_token is not None, users=settings.admin_users)
 
 
 def require() -> str:
-    """Who acts, for the audit. To be asked at the moment of every act.
+    """Who acts, for the audit log. Called at the moment of every action.
 
     Raises:
         NotPermitted: when the reader may not.
     """
     given = may()
     if not given.granted:
-        raise NotPermitted(f"this may not be done here: {given.why_not}")
+        raise NotPermitted(f"not allowed: {given.why_not}")
     return given.by
 
 
 def act(trouble: str, do: Callable[[str], _Result]) -> _Result | None:
-    """Does something if the reader may, told who that is; ``None`` when it could not be done, which is said."""
+    """Acts for the reader if permitted; shows the error and returns ``None`` otherwise."""
     try:
         return do(require())
     except (GemmCacheError, OSError) as error:
@@ -65,7 +65,7 @@ def act(trouble: str, do: Callable[[str], _Result]) -> _Result | None:
 
 
 def door() -> bool:
-    """Says whether the reader may delete and take in, and lets them in; returns whether."""
+    """Shows whether the reader may delete and import, and how to get permission; returns whether."""
     given = may()
     who = visitor()
     if given.granted:
@@ -73,9 +73,7 @@ def door() -> bool:
             _draw_way_out(given, who)
         return True
     with st.container(border=True):
-        st.info(
-            "You can look at everything. Deleting, repairing and importing are off for you.", icon=":material/lock:"
-        )
+        st.info("Read-only access: you cannot delete, repair or import.", icon=":material/lock:")
         st.text(f"Why: {given.why_not}.")
         if TOKEN in given.asks_for:
             _draw_token_form()
@@ -85,8 +83,8 @@ def door() -> bool:
             st.logout()
         if not given.asks_for and not who.user:
             st.caption(
-                "Set GEMM_CACHE_ADMIN_TOKEN or set up a login before starting the dashboard, or serve it to its own "
-                "machine alone. The documentation tells how: Dashboard, “Who may do what”."
+                "To permit it, set GEMM_CACHE_ADMIN_TOKEN or set up a login before you start the dashboard, or run the "
+                "dashboard on localhost only. See “Who may do what” in the dashboard documentation."
             )
     return False
 
@@ -108,7 +106,7 @@ def _try(given: str) -> None:
     else:
         with st.spinner("Checking…"):
             time.sleep(_attempts().wrong(request().peer, time.monotonic()))  # this tab's next attempt waits as long
-        st.session_state[_REFUSED] = "This is not the admin token."
+        st.session_state[_REFUSED] = "Wrong token."
     st.rerun()
 
 
@@ -119,12 +117,12 @@ def _draw_login() -> None:
         if st.button(label, icon=":material/login:", key=f"login-{provider}"):
             try:
                 st.login(provider)
-            except Exception as error:  # whatever is wrong with what was set up is to be read here
-                widgets.problem("Logging in does not work.", str(error))
+            except Exception as error:  # the reader needs to see what is wrong with the configuration
+                widgets.problem("Login failed.", str(error))
 
 
 def _providers() -> list[str]:
-    """The names of the login's providers, where they have any."""
+    """The names of the login's providers, where they have names."""
     try:
         return [str(name) for name, value in st.secrets["auth"].items() if isinstance(value, Mapping)]
     except (FileNotFoundError, KeyError):  # the login is not from secrets
@@ -134,7 +132,7 @@ def _providers() -> list[str]:
 def _draw_way_out(given: Permission, who: Visitor) -> None:
     left, right = st.columns([4, 1], vertical_alignment="center")
     left.text(f"Unlocked: {given.by}.")
-    if right.button("Lock", icon=":material/lock:", help="Take the permission to delete and import back."):
+    if right.button("Lock", icon=":material/lock:", help="Give up admin access."):
         st.session_state.pop(_PROVED, None)
         if who.user and not who.proved:
             st.logout()
@@ -143,5 +141,5 @@ def _draw_way_out(given: Permission, who: Visitor) -> None:
 
 @st.cache_resource(show_spinner=False)
 def _attempts() -> Attempts:
-    """Of all readers, whichever tab they open."""
+    """The attempts of all readers, in all tabs."""
     return Attempts()

@@ -1,4 +1,4 @@
-"""What a job shows: while it runs, when it has ended, and in a list. What its file says is only ever text."""
+"""A job on the page: while it runs, after it ended, and in a list. Its file's contents are always plain text."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from app.presenters.compiling import result as compiled
 from app.presenters.compiling.jobs import (
     ended_badly,
     failure_table,
+    in_store,
     job_table,
     level_words,
     progress_share,
@@ -20,7 +21,6 @@ from app.presenters.compiling.jobs import (
     stage_lines,
     stage_table,
     table_verdict,
-    what_of,
 )
 from app.presenters.shared import Row
 from cache_engine.batch.jobs import CANCELED, DONE, KEPT_DAYS, MOST_AT_ONCE, MOST_KEPT, RUNNING, Job
@@ -30,22 +30,22 @@ POLL_S = 0.4
 LIST_POLL_S = 3.0
 ONE_KERNEL = ("compile", "time")
 TABLE = "warm"
-_TOLD = {"log": "What the compiler said", "excerpt": "Source around each error", "flags": "Flags"}
+_TOLD = {"log": "Compiler output", "excerpt": "Source at the errors", "flags": "Compiler flags"}
 _LONGEST = 100_000
 
 
 @st.fragment(run_every=POLL_S)
 def follow(job_id: str) -> None:
-    """A job as long as it runs; the page is drawn again when it has ended."""
+    """A running job; the page is drawn again when it ends."""
     try:
         job = context.jobs().load(job_id)
     except GemmCacheError as error:
-        widgets.problem("This job cannot be shown.", str(error))
+        widgets.problem("Job not found.", str(error))
         return
     if job.state != RUNNING:
         st.rerun()
     _asked(job)
-    st.status("Canceling: what has begun is being finished…" if job.cancel_asked else "Working…")
+    st.status("Canceling after the current kernel…" if job.cancel_asked else "Running…")
     if job.command[:1] == [TABLE]:
         st.progress(progress_share(job), text=progress_text(job, time.time()))
         tiles = progress_tiles(job)
@@ -53,19 +53,19 @@ def follow(job_id: str) -> None:
             widgets.tiles(tiles)
     elif job.stages:
         _stages(job)
-    label = "End it at once" if job.cancel_asked else "Cancel"
+    label = "Kill now" if job.cancel_asked else "Cancel"
     if st.button(label, icon=":material/cancel:", key=f"cancel-{job.cancel_asked}"):
         try:
             guard.require()
             context.jobs().cancel(job_id)
         except (GemmCacheError, OSError) as error:
-            widgets.problem("This job cannot be canceled.", str(error))
+            widgets.problem("Could not cancel the job.", str(error))
         else:
             st.rerun(scope="fragment")
 
 
 def ended(job: Job) -> None:
-    """What a job that has ended has found, made, or failed at."""
+    """The result of a job that has ended, or its error."""
     _asked(job)
     if job.state != DONE:
         _ended_badly(job)
@@ -77,20 +77,20 @@ def ended(job: Job) -> None:
                 _one_kernel(job)
             else:
                 st.success("Done.", icon=":material/check_circle:")
-                st.code(job.result[:_LONGEST] or "(it said nothing)", language="json", height="content")
+                st.code(job.result[:_LONGEST] or "(no output)", language="json", height="content")
         except compiled.NO_RESULT:
-            widgets.problem("The result of this job cannot be read.", job.result[:2000])
+            widgets.problem("Unreadable job result.", job.result[:2000])
     if job.stages:
         _stages(job)
 
 
 @st.fragment(run_every=LIST_POLL_S)
 def job_list() -> None:
-    """All jobs of the store, whoever has started them."""
+    """All jobs of the store, from every dashboard."""
     st.subheader("Jobs")
     jobs = context.jobs().recent()
     if not jobs:
-        st.info("No job has been started yet. Each is listed here, whichever dashboard starts it.")
+        st.info("No jobs yet. Jobs from every dashboard on this store appear here.")
         return
     st.dataframe(
         job_table(jobs, time.time(), context.timezone()),
@@ -98,21 +98,21 @@ def job_list() -> None:
         height=min(400, 36 * (len(jobs) + 1)),
         column_config={
             "Open": st.column_config.LinkColumn(display_text="Open", width="small"),
-            "What": st.column_config.TextColumn(width="large"),
+            "Command": st.column_config.TextColumn(width="large"),
             "Started": st.column_config.DatetimeColumn(format="distance"),
-            "Process": st.column_config.NumberColumn(format="%d", help="Number of the process at work."),
+            "Process": st.column_config.NumberColumn(format="%d", help="Process ID."),
         },
         key="jobs",
     )
     st.caption(
-        f"At most {MOST_AT_ONCE} jobs run at a time on a store, one of them over a table. The last {MOST_KEPT} are "
-        f"kept, for {KEPT_DAYS} days."
+        f"Up to {MOST_AT_ONCE} jobs run at a time on a store, at most one of them for a whole model. The last "
+        f"{MOST_KEPT} jobs are stored, for {KEPT_DAYS} days."
     )
 
 
 def _asked(job: Job) -> None:
     st.subheader("Job")
-    st.code(f"gemm-cache {what_of(job)}", language=None, wrap_lines=True)
+    st.code(context.command(*job.command)[:_LONGEST], language="bash", wrap_lines=True)
 
 
 def _one_kernel(job: Job) -> None:
@@ -125,54 +125,54 @@ def _one_kernel(job: Job) -> None:
     st.success(text, icon=":material/bolt:" if hit else ":material/check_circle:")
     st.code(f"{name}\n{key}", language=None)
     if unpublished:
-        widgets.problem("The kernel is not kept.", unpublished)
+        widgets.problem("Compiled, but not saved.", unpublished)
     if why:
         _why(lines, table, why)
     widgets.tiles(tiles)
     warnings = [str(warning) for warning in kernel.get("warnings", [])]
     if warnings:
-        st.warning("The compiler warned. The kernel is good; this is worth knowing.", icon=":material/warning:")
+        st.warning("Compiler warnings. The kernel is valid.", icon=":material/warning:")
         st.code("\n".join(warnings)[:_LONGEST], language=None, wrap_lines=True)
     if "median_us" in document:
         _time(document)
     if not unpublished:
         _texts(key)
-        widgets.kernel_link("Look into this kernel", key)
+        widgets.kernel_link("Open kernel", key)
 
 
 def _why(lines: list[str], table: list[Row], why: Row) -> None:
     with st.container(border=True):
-        st.caption("Why it was a miss")
+        st.caption("Why this was a miss")
         st.text("\n".join(lines)[:_LONGEST])
         if table:
-            widgets.kernel_link("Look into the nearest", str(why["nearest"]["key"]))
-            with st.expander("Components of the key that differ"):
+            widgets.kernel_link("Open nearest kernel", str(why["nearest"]["key"]))
+            with st.expander("Key differences"):
                 st.dataframe(table, hide_index=True, key="why")
 
 
 def _time(document: Row) -> None:
-    st.subheader("Time")
+    st.subheader("Timing")
     st.text(f"Measured on {document['device']}.")
     if document.get("reference"):
         st.text(f"Reference: {document['reference']}")
     elif document.get("no_reference"):
-        st.text(f"Without a reference: {document['no_reference']}")
+        st.text(f"No reference timing: {document['no_reference']}")
     widgets.tiles(compiled.timing_tiles(document))
     if document["verified"] is not True:
-        widgets.problem("The result is wrong.", f"Its largest relative error is {document['max_rel_error']}.")
+        widgets.problem("Wrong result.", f"Max relative error: {document['max_rel_error']}")
     st.plotly_chart(compiled.timing_figure(document), key="timing", config={"displayModeBar": False})
-    with st.expander("As a table"):
+    with st.expander("Show data table"):
         st.dataframe(compiled.timing_table(document), hide_index=True, key="timing-table")
 
 
 def _texts(key: str) -> None:
-    """Source and log of the kernel as it is in the store now."""
+    """Source and log of the kernel, from the store."""
     opened = context.cache()
     try:
         record = opened.find(key)
-        texts = {"Generated source": opened.text(record, "source"), "Compiler's log": opened.text(record, "log")}
+        texts = {"Generated source": opened.text(record, "source"), "Compiler log": opened.text(record, "log")}
     except GemmCacheError as error:
-        st.text(f"Its source cannot be shown: {error}")
+        st.text(f"Could not load its source: {error}")
         return
     for label, text in texts.items():
         with st.expander(label):
@@ -189,7 +189,7 @@ def _table(job: Job) -> None:
     text, failures = table_verdict(job), failure_table(job)
     (st.warning if failures else st.success)(text, icon=":material/rule:" if failures else ":material/check_circle:")
     if failures:
-        st.caption("These are not in the store. Started again, the job tries them again and finds the others.")
+        st.caption("These failed. Run the job again to retry only these.")
         st.dataframe(
             failures,
             hide_index=True,
@@ -206,7 +206,7 @@ def _ended_badly(job: Job) -> None:
         st.warning(what, icon=":material/cancel:")
         st.text(cause)
         return
-    widgets.problem(what, cause[:_LONGEST] or "It did not say why.")
+    widgets.problem(what, cause[:_LONGEST] or "No error message.")
     if level_words(job):
         st.caption(level_words(job))
     for name, label in _TOLD.items():
@@ -215,12 +215,13 @@ def _ended_badly(job: Job) -> None:
             with st.expander(label, expanded=name == "log"):
                 st.code(text[:_LONGEST], language="cpp" if name == "excerpt" else None, wrap_lines=True)
     if job.told.get("command"):
-        st.caption("What to type to see it again. With --debug-dump DIR it also keeps all that goes in and comes out.")
-        st.code(job.told["command"][:_LONGEST], language=None, wrap_lines=True)
+        st.caption("Reproduce with (add --debug-dump DIR to save inputs and outputs):")
+        command = in_store(job.told["command"], str(context.cache().layout.root))
+        st.code(command[:_LONGEST], language="bash", wrap_lines=True)
 
 
 def _stages(job: Job) -> None:
     st.plotly_chart(stage_figure(job), key="stages", config={"displayModeBar": False})
-    with st.expander("Stages in words and numbers"):
+    with st.expander("Stage timings (table)"):
         st.text(stage_lines(job))
         st.dataframe(stage_table(job), hide_index=True, key="stage-table")

@@ -37,4 +37,4 @@ try:
     page.run()
     widgets.age_notice(notice)
 except GemmCacheError as error:
-    widgets.problem("This page could not be made.", str(error))
+    widgets.problem("Could not load this page.", str(error))

@@ -1,4 +1,4 @@
-"""Long work of a page: ended when it takes too long, and when nobody waits for it any more."""
+"""Long work of a page: it stops when it takes too long, and when the reader has left."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ FEWER_ROWS = "Give fewer measurements, or run gemm-cache evaluations validate, w
 
 
 class Patience:
-    """How long one drawing of a page may go on searching. Made where the page says meanwhile that it does.
+    """The time limit of the searches in one drawing of a page. Created where the page shows that it is searching.
 
-    Streamlit ends a script only where it sends something to the browser. So a sign of life is sent now and then: there
-    a search ends whose tab was closed, or whose reader has asked for something else.
+    Streamlit ends a script only where the script sends something to the browser. So a sign of life is sent now and
+    then: at that point a search ends if its tab was closed, or if its reader asked for something else.
     """
 
     def __init__(self, sign: str = "Searching…") -> None:
         """Starts counting.
 
         Args:
-            sign: what the page says meanwhile.
+            sign: what the page shows meanwhile.
         """
         self._sign = sign
         self.limit_s = context.cache().settings.page_limit_s
@@ -39,7 +39,7 @@ class Patience:
         self._place.empty()
 
     def may_go_on(self) -> bool:
-        """Whether there is time left; to be asked often. Does not return when nobody waits any more."""
+        """Whether there is time left; called often. Does not return when the reader has left."""
         now = time.monotonic()
         if now >= self._next_sign:
             self._next_sign = now + _SIGN_S
@@ -47,5 +47,5 @@ class Patience:
         return now < self._until
 
     def what_next(self, advice: str = SMALLER_CHIP) -> str:
-        """What a reader can do whose search was stopped."""
-        return f"A page may search for {self.limit_s:g} s (setting page_limit_s). {advice}"
+        """What a reader can do after a search stopped."""
+        return f"A page searches for at most {self.limit_s:g} s (setting page_limit_s). {advice}"

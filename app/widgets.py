@@ -1,8 +1,9 @@
-"""Pieces that several pages show. Text from the store goes through ``st.text`` or ``st.code``, never Markdown."""
+"""Widgets that several pages share. Text from the store goes through ``st.text`` or ``st.code``, never Markdown."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -11,7 +12,8 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app import context
 from app.presenters.kernels.listed import kernel_table, picked_keys
-from app.presenters.shared import Tile
+from app.presenters.shared import Row, Tile, page_count
+from app.presenters.store.admin import arch_figure, arch_table
 from cache_engine.mirror.queries import FACETS
 from cache_engine.units import human_age
 
@@ -19,28 +21,46 @@ _KERNELS, _KERNEL, _COMPARE = "../pages/kernels.py", "../pages/kernel.py", "../p
 LIST_PARAMETERS = ("q", "text", *FACETS, "sort", "asc", "page")
 _RESULTS, _LISTS = "results last seen", "lists of kernels shown"
 _KERNEL_COLUMNS = {
-    "Code": st.column_config.NumberColumn(format="%.1f KiB", help="Size of the compiled code."),
-    "Compiled in": st.column_config.NumberColumn(format="%.0f ms"),
-    "Spilled": st.column_config.NumberColumn(format="%d B", help="Bytes of registers spilled to local memory."),
+    "Cubin size": st.column_config.NumberColumn(format="%.1f KiB", help="Size of the cubin."),
+    "Compile time": st.column_config.NumberColumn(format="%.0f ms"),
+    "Spills": st.column_config.NumberColumn(format="%d B", help="Register spills to local memory, bytes per thread."),
     "Last used": st.column_config.DatetimeColumn(format="distance"),
 }
 
 
 def problem(what: str, cause: str) -> None:
-    """Something went wrong: what, in our words, and the cause, as plain text."""
+    """An error: what happened, in our words, and the cause, as plain text."""
     with st.container(border=True):
         st.error(what, icon=":material/error:")
         st.text(cause)
 
 
+def command(*arguments: str) -> None:
+    """A command of ``gemm-cache`` on this store, to copy."""
+    st.code(context.command(*arguments), language="bash", wrap_lines=True)
+
+
+def empty_store() -> None:
+    """What to do on an empty store."""
+    st.info("This store is empty. Compile a kernel, or run this command to add example kernels:")
+    command("sample")
+    st.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
+
+
+def accept_old_link(name: str, new_values: Mapping[str, str]) -> None:
+    """Replaces a value in the address that an older version of the dashboard wrote."""
+    if st.query_params.get(name) in new_values:
+        st.session_state[name] = st.query_params[name] = new_values[st.query_params[name]]
+
+
 def age_notice(place: DeltaGenerator) -> None:
-    """Says so when a page shows how things were, because the mirror cannot be read just now."""
+    """A warning where a page shows old data because the index is unavailable."""
     old = context.age_of_answers()
     if old is not None:
         answered_at, cause = old
         with place.container():
             age = human_age(time.time() - answered_at)
-            st.warning(f"The mirror cannot be read just now. Shown is what was there {age}.", icon=":material/history:")
+            st.warning(f"The index is unavailable. Showing data from {age}.", icon=":material/history:")
             st.text(cause)
 
 
@@ -54,55 +74,68 @@ def tiles(shown: list[Tile]) -> None:
 
 
 def kernel_link(label: str, key: str) -> None:
-    """A link to a kernel's page. Every way to one kernel is here, or in ``open_kernel``."""
+    """A link to a kernel's page. Every link to one kernel is made here or in ``open_kernel``."""
     st.page_link(_KERNEL, label=label, icon=":material/memory:", query_params={"key": key})
 
 
-def paging(total: int, page_rows: int, *, key: str) -> int:
-    """A choice of page where there are several; the number of rows before the chosen one."""
-    pages = max(1, -(-total // page_rows))
+def paging(total: int, page_rows: int, *, key: str, **options: Any) -> int:
+    """A page selector where there are several pages; returns the number of rows before the chosen page.
+
+    Args:
+        options: of ``st.pagination``, such as ``bind``.
+    """
+    pages = page_count(total, page_rows)
     if st.session_state.get(key, 1) > pages:
         st.session_state[key] = pages
-    number = st.pagination(pages, key=key) if pages > 1 else 1
+    number = st.pagination(pages, key=key, **options) if pages > 1 else 1
     return (number - 1) * page_rows
 
 
-def open_kernel(key: str) -> NoReturn:
-    """Goes to a kernel's page at once, and has its address say what list it was picked from.
+def arch_sums(rows: list[Row], title: str, *, key: str) -> None:
+    """Kernels and bytes by target, as a figure and as a table; nothing where there are no rows."""
+    if rows:
+        st.plotly_chart(arch_figure(rows, title), key=key, config={"displayModeBar": False})
+        with st.expander("Show data table"):
+            size = st.column_config.NumberColumn(format="%.1f KiB")
+            columns = {"On disk": size}
+            st.dataframe(arch_table(rows), hide_index=True, column_config=columns, key=f"{key}-table")
 
-    Streamlit notes the page that is left once more, with the new address's parameters: so whoever goes back finds the
-    list as it was.
+
+def open_kernel(key: str) -> NoReturn:
+    """Goes to a kernel's page at once; its address also describes the list that it was opened from.
+
+    Streamlit records the old page once more with the new address's parameters, so going back shows the list unchanged.
     """
     st.switch_page(_KERNEL, query_params={"key": key, **_list_address()})
 
 
 def follow_old_link() -> None:
-    """Goes to the kernel that the list's address names, as it did when both were one page; not when coming back."""
+    """Goes to the kernel that an old list address names, from when list and kernel were one page; not on going back."""
     if "key" in st.query_params and _RESULTS not in st.session_state:
         remember_results()
         open_kernel(st.query_params["key"])
 
 
 def compare_link(label: str, first: str, second: str | None = None) -> None:
-    """A link to one kernel beside another, or beside one to be chosen there."""
+    """A link to the comparison of a kernel with another, or with one to choose there."""
     keys = {"a": first} if second is None else {"a": first, "b": second}
     st.page_link(_COMPARE, label=label, icon=":material/compare_arrows:", query_params=keys)
 
 
 def remember_results() -> None:
-    """Keeps the address of a list of kernels, for ``results_link``."""
+    """Stores the address of a list of kernels, for ``results_link``."""
     st.session_state[_RESULTS] = _list_address()
 
 
 def results_link() -> None:
-    """A link to the list of kernels as it was last seen."""
+    """A link to the list of kernels as last shown."""
     seen: dict[str, list[str]] = st.session_state.get(_RESULTS, _list_address())
-    label = "Back to the results" if seen else "All kernels"
+    label = "Back to results" if seen else "All kernels"
     st.page_link(_KERNELS, label=label, icon=":material/arrow_back:", query_params=seen)
 
 
 def _list_address() -> dict[str, list[str]]:
-    """What the address says of a list. The search may be bound to its field, and goes under another name."""
+    """The parameters of a list in the address. The search field binds its text under another name."""
     names = {name: "text" if name == "q" else name for name in st.query_params if name in LIST_PARAMETERS}
     if "q" in names:
         names.pop("text", None)
@@ -110,14 +143,14 @@ def _list_address() -> dict[str, list[str]]:
 
 
 def clicked_kernel(key: str) -> str | None:
-    """The kernel whose key's digits were just clicked in a list, as it was shown then."""
+    """The kernel whose key was clicked in a list, as the list was shown at that time."""
     shown = _shown(key)
     click = None if shown is None else st.session_state.get(f"{shown.name}-open")
     return None if shown is None or click is None else shown.keys[click["row"]]
 
 
-def kernel_list(rows: list[dict[str, Any]], *, key: str, opens: bool = True) -> None:
-    """A table of kernels; the digits of a key open its kernel, unless the page asks ``clicked_kernel`` itself."""
+def kernel_list(rows: list[Row], *, key: str, opens: bool = True) -> None:
+    """A table of kernels; a click on a key opens its kernel, unless the page asks ``clicked_kernel`` itself."""
     if opens:
         _open_clicked(key)
     shown = _show(key, [row["key"] for row in rows], ())
@@ -126,10 +159,10 @@ def kernel_list(rows: list[dict[str, Any]], *, key: str, opens: bool = True) -> 
 
 
 def picked_kernels(key: str) -> tuple[str, ...]:
-    """Keys of the kernels picked in a ``kernel_picker``, whatever it listed when they were.
+    """Keys of the kernels selected in a ``kernel_picker``, over all lists that it has shown.
 
-    What the reader ticks is a row of the list as it was shown, which may have changed since; so this is to be asked
-    before a new list is drawn. Nor does it return when the reader has just opened a kernel.
+    The reader ticks a row of the list as it was shown, which may have changed since; so call this before a new list is
+    drawn. It does not return when the reader has just opened a kernel.
     """
     _open_clicked(key)
     shown = _shown(key)
@@ -141,13 +174,13 @@ def picked_kernels(key: str) -> tuple[str, ...]:
 
 
 def forget_picked(key: str) -> None:
-    """Unticks everything in a ``kernel_picker``."""
+    """Clears the selection of a ``kernel_picker``."""
     st.session_state.pop(f"{key} picked", None)
     st.session_state.pop(f"{key} shown", None)
 
 
-def kernel_picker(rows: list[dict[str, Any]], picked: tuple[str, ...], *, key: str) -> None:
-    """A table of kernels of which several can be ticked, and any opened; see ``picked_kernels``."""
+def kernel_picker(rows: list[Row], picked: tuple[str, ...], *, key: str) -> None:
+    """A table of kernels to select several of, or to open one; see ``picked_kernels``."""
     keys = [row["key"] for row in rows]
     shown = _show(key, keys, tuple(index for index, shown in enumerate(keys) if shown in picked))
     st.dataframe(
@@ -164,7 +197,7 @@ def kernel_picker(rows: list[dict[str, Any]], picked: tuple[str, ...], *, key: s
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A list of kernels as the reader has it, under a name of its own: no answer to another is taken for one to it."""
+    """A list of kernels as the reader sees it, under its own name, so that clicks in an older list do not count."""
 
     name: str
     keys: tuple[str, ...]
@@ -177,7 +210,7 @@ def _shown(key: str) -> _Shown | None:
 
 
 def _show(key: str, keys: list[str], ticked: tuple[int, ...]) -> _Shown:
-    """The list as it stands, if it is the one that is shown; else a new one."""
+    """The shown list, if it has not changed; else a new one."""
     shown = _shown(key)
     if shown is None or shown.keys != tuple(keys) or shown.name not in st.session_state:
         number = st.session_state[_LISTS] = st.session_state.get(_LISTS, 0) + 1

@@ -1,1 +1,1 @@
-"""The dashboard's rooms, one short script each."""
+"""The dashboard's pages, one short script each."""

@@ -1,4 +1,4 @@
-"""Admin: clean up, check and repair, quarantine, packs, the mirror, the settings in force, and who did what."""
+"""Admin: cleanup, integrity, quarantine, packs, the index, the effective settings, and the audit log."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from app import context, guard, widgets
 from app.admin import audit, cleanup, integrity, mirror, packs, quarantine, settings
 from cache_engine.errors import GemmCacheError
 
-ROOMS = {
+TABS = {
     "Cleanup": cleanup.draw,
     "Integrity": integrity.draw,
     "Quarantine": quarantine.draw,
     "Packs": packs.draw,
-    "Mirror": mirror.draw,
+    "Index": mirror.draw,
     "Settings": settings.draw,
     "Audit log": audit.draw,
 }
@@ -24,15 +24,16 @@ st.title("Admin")
 permitted = guard.door()
 if not os.access(context.cache().layout.root, os.W_OK):
     st.info(
-        "The store cannot be written from here: you can look at it, and nothing can be changed.",
+        "Read-only store: nothing can be changed here.",
         icon=":material/edit_off:",
     )
     permitted = False
 
-for tab, draw in zip(st.tabs(list(ROOMS), key="tab", bind="query-params"), ROOMS.values(), strict=True):
+widgets.accept_old_link("tab", {"Mirror": "Index"})
+for tab, draw in zip(st.tabs(list(TABS), key="tab", bind="query-params"), TABS.values(), strict=True):
     if tab.open:
         with tab:
             try:
                 draw(permitted)
             except GemmCacheError as error:
-                widgets.problem("This could not be shown.", str(error))
+                widgets.problem("Could not load this tab.", str(error))

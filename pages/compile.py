@@ -1,4 +1,4 @@
-"""Compile: one shape, or a model's table, in a process of its own; and the jobs that do it."""
+"""Compile: a single shape or a whole model, as a job in its own process; and the list of jobs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from app.presenters.compiling.forms import (
     LONGEST_TEXT,
     Field,
     Kind,
-    asked_of,
     choice_of,
     command_of,
     made_of,
     problem_of,
     shape_form,
+    shown_of,
     table_form,
     tokens_of,
 )
@@ -29,12 +29,13 @@ from cache_engine.batch.warm import kept, one_per_key, problems_of
 from cache_engine.catalogue import model_shapes
 from cache_engine.device.probe import gpu, local_arch
 from cache_engine.errors import GemmCacheError, NotHereError
+from cache_engine.evaluator.gpu import DTYPES, GPUS
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.units import counted
 
-ONE, TABLE = "One shape", "A model's table"
-# In the address, where the table's fields must not be taken for the shape's.
+ONE, TABLE = "Single shape", "Whole model"
+# In the address, so that the fields of the two forms keep apart.
 PREFIXES = {ONE: "", TABLE: "t_"}
 IN_A_ROW = 4
 MOST_PROBLEMS = 10_000  # whose configs are chosen in about a second each time the page is drawn
@@ -65,21 +66,21 @@ def fill_in(form: Sequence[Field], prefix: str) -> Row:
             values[one.name] = draw(one, column, prefix + one.name)
     rare = [one for one in form if one.rare]
     if rare:
-        told = any(st.session_state.get(prefix + one.name, one.default) != one.default for one in rare)
+        changed = any(st.session_state.get(prefix + one.name, one.default) != one.default for one in rare)
         linked = any(prefix + one.name in st.query_params for one in rare)
-        with st.expander("More", expanded=told or linked):
+        with st.expander("More", expanded=changed or linked):
             columns = st.columns(IN_A_ROW)
             for number, one in enumerate(rare):
                 values[one.name] = draw(one, columns[number % IN_A_ROW], prefix + one.name)
     return values
 
 
-def start(command: list[str]) -> None:
-    """Starts a job and shows it, or says why it cannot be started."""
+def start(verb: str, form: Sequence[Field], values: Row) -> None:
+    """Starts a job and shows it, or the reason why it could not start."""
     try:
-        job_id = context.jobs().start(command)
+        job_id = context.jobs().start(command_of(verb, form, values), values)
     except (GemmCacheError, OSError) as error:
-        widgets.problem("This cannot be started just now.", str(error))
+        widgets.problem("Could not start the job.", str(error))
         return
     st.session_state["shown_job"] = job_id
     st.query_params["job"] = job_id
@@ -87,104 +88,100 @@ def start(command: list[str]) -> None:
 
 
 def one_shape(form: Sequence[Field]) -> None:
-    """The form of one shape, and what can be told before it is compiled."""
-    st.caption(
-        "C (m × n) = A (m × k) · B (k × n). A kernel that is in the store is found; any other is compiled and kept."
-    )
+    """The form of a single shape, and what is known before it is compiled."""
+    st.caption("C (m × n) = A (m × k) · B (k × n). Cached kernels are reused; others are compiled and stored.")
     values = fill_in(form, PREFIXES[ONE])
-    asked = st.button("Get kernel", type="primary", icon=":material/play_arrow:")
+    asked = st.button("Compile", type="primary", icon=":material/play_arrow:")
     here = isinstance(device, DeviceFingerprint) and device.arch.rstrip("af") == str(values["arch"]).rstrip("af")
     try:
         problem = problem_of(values)
         choice = choice_of(values)
         selection = cache.select(problem, **choice)
     except NotHereError as error:
-        widgets.problem("This compiler is not here.", str(error))
+        widgets.problem("Compiler not installed.", str(error))
         return
     except GemmCacheError as error:
-        widgets.problem("This cannot be compiled.", str(error))
+        widgets.problem("Invalid request.", str(error))
         return
-    there = kept(cache, [problem], **choice)
-    st.text(f"{selection.name}, by {selection.compiler.name}: {'in the store' if there else 'not in the store yet'}")
+    cached = kept(cache, [problem], **choice)
+    st.text(f"{selection.name}, by {selection.compiler.name}: {'cached' if cached else 'not cached'}")
     if asked:
         timed = here and not values["force"]
-        start(command_of("time" if timed else "compile", form, values))
+        start("time" if timed else "compile", form, values)
     if not here:
         beforehand(problem)
 
 
 def beforehand(problem: GemmProblem) -> None:
-    """What is predicted for a target whose GPU is not here, and what one would add."""
+    """The predicted time for a target without a local GPU, and what a GPU adds."""
     tiles = prediction_tiles(problem)
     with st.expander("Time", expanded=job is None):
         if tiles:
             widgets.tiles(tiles)
             st.caption(
-                "Predicted, not measured, for the kernels of a library and without an epilogue (docs/evaluator.md). "
+                "Estimate for cuBLAS-class kernels without an epilogue, not for this kernel. "
                 + " ".join(f"{tile.label}: {tile.help}" for tile in tiles)
             )
         else:
-            st.caption("No time is predicted: the GPU model knows bf16 and fp16 on A100, H100, H200, B200 and L40S.")
-        if isinstance(device, DeviceFingerprint):
-            lack = f"a GPU of this target, and this one is {device.name} ({device.arch})"
-        else:
-            lack = f"an NVIDIA GPU, and {device}"
+            st.caption(f"No prediction: the GPU model covers {' and '.join(DTYPES)} on {', '.join(GPUS)}.")
+        reason = device if isinstance(device, str) else f"the local GPU is {device.name}, {device.arch}"
         st.info(
-            f"Timing needs {lack}. With one the kernel's result is checked and its time measured, with its spread and "
-            "beside cuBLAS. Compiling needs none: any target can be compiled for here.",
+            f"No GPU for {problem.arch} here ({reason}), so the kernel is compiled but not run or timed. With a GPU, "
+            "its result is verified and its time measured: median, 10th and 90th percentile, compared with cuBLAS.",
             icon=":material/timer_off:",
         )
 
 
 def table(form: Sequence[Field]) -> None:
-    """The form of a model's table, and how much of it is there already."""
-    st.caption(
-        "All matrix products of a model, for each number of tokens and target. What is in the store is not made again."
-    )
+    """The form of a whole model, and how many of its kernels are cached."""
+    st.caption("Every GEMM of the model for each m and target. Cached kernels are skipped.")
     values = fill_in(form, PREFIXES[TABLE])
-    asked = st.button("Compile the table", type="primary", icon=":material/play_arrow:")
+    asked = st.button("Compile missing kernels", type="primary", icon=":material/play_arrow:")
     if not values["arch"]:
-        st.info("Choose a target.")
+        st.info("Select at least one target.")
         return
     try:
         shapes = model_shapes(values["model"])
         tokens = tokens_of(values["tokens"])
         made = made_of(values)
         problems = problems_of(shapes, tokens, DType(values["dtype"]), values["arch"], most=MOST_PROBLEMS, **made)
-        with st.spinner("Choosing configs…", show_time=False):
+        with st.spinner("Selecting configs…", show_time=False):
             chosen, refused = one_per_key(cache, problems, values["compiler"])
-        there = kept(cache, chosen, compiler=values["compiler"])
+        cached = kept(cache, chosen, compiler=values["compiler"])
     except NotHereError as error:
-        widgets.problem("This compiler is not here.", str(error))
+        widgets.problem("Compiler not installed.", str(error))
         return
     except GemmCacheError as error:
-        widgets.problem("This table cannot be compiled.", str(error))
+        widgets.problem("Invalid request.", str(error))
         return
     st.progress(
-        there / len(chosen) if chosen else 0.0,
-        text=f"{there:,} of {counted(len(chosen), 'kernel')} in the store already; {counted(len(problems), 'problem')}",
+        cached / len(chosen) if chosen else 0.0,
+        text=f"{cached:,} of {counted(len(chosen), 'kernel')} cached ({counted(len(problems), 'shape')})",
     )
     if refused:
-        st.warning(f"{counted(len(refused), 'problem')} can be served by no kernel.", icon=":material/warning:")
+        st.warning(
+            f"{counted(len(refused), 'unsupported shape')}.",
+            icon=":material/warning:",
+        )
         st.text(refused[0].trouble)
     if asked:
-        start(command_of("warm", form, {**values, "tokens": ",".join(map(str, tokens))}))
+        start(job_view.TABLE, form, {**values, "tokens": ",".join(map(str, tokens))})
 
 
 def shown_job() -> Job | None:
-    """The job that the address names; the form is filled in as it was asked, once."""
+    """The job that the address names; the form is filled in once with what the job was asked."""
     named = st.query_params.get("job")
     if named is None:
         return None
     try:
         job = context.jobs().load(named)
     except GemmCacheError as error:
-        widgets.problem("This job cannot be shown.", str(error))
+        widgets.problem("Job not found.", str(error))
         return None
     if st.session_state.get("shown_job") != job.id:
         st.session_state["shown_job"] = job.id
         kind = TABLE if job.command[:1] == [job_view.TABLE] else ONE
-        for name, value in asked_of(job.command, forms[kind]).items():
+        for name, value in shown_of(job.asked, forms[kind]).items():
             if PREFIXES[kind] + name not in st.query_params:
                 st.session_state[PREFIXES[kind] + name] = value
         if "what" not in st.query_params:
@@ -197,13 +194,14 @@ cache, device = context.cache(), gpu()
 default_arch = local_arch() or cache.settings.default_arch
 forms = {ONE: shape_form(default_arch), TABLE: table_form(default_arch)}
 job = shown_job()
+widgets.accept_old_link("what", {"One shape": ONE, "A model's table": TABLE})
 what = st.segmented_control(
     "Compile", [ONE, TABLE], default=ONE, required=True, key="what", bind="query-params", label_visibility="collapsed"
 )
 (table if what == TABLE else one_shape)(forms[str(what)])
 missing = context.missing_compilers()
 if missing:
-    with st.expander(f"Not installed here: {', '.join(missing)}"):
+    with st.expander(f"Unavailable compilers: {', '.join(missing)}"):
         st.text("\n".join(missing.values()))
 if job is not None:
     st.divider()

@@ -1,4 +1,4 @@
-"""Evaluations: a shape, or a model's, on one chip or two; measured latencies beside predicted ones; what is kept."""
+"""Evaluations: a shape or a model on one chip or two; validation against measurements; saved results."""
 
 from __future__ import annotations
 
@@ -33,25 +33,26 @@ from app.presenters.evaluations.evaluated import (
 )
 from app.presenters.evaluations.figures import heat_map_figure, roofline_figure
 from app.presenters.evaluations.validation import Validation, validation_figure, validation_of, validation_table
+from app.presenters.shared import rows_shown
 from cache_engine.catalogue import model_shapes
 from cache_engine.errors import GemmCacheError, InvalidHardware, MirrorError, SearchStopped
 from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem
 from cache_engine.mirror import evaluation_queries
 from cache_engine.mirror.evaluation_queries import EVALUATION_SORTS, EvaluationFilter
 
-ONE, MODEL, MEASURED, KEPT = "One shape", "A model's shapes", "Measured latencies", "Kept results"
-ALONE = "no other"
+ONE, MODEL, MEASURED, KEPT = "Single shape", "Whole model", "Validation", "Saved results"
+ALONE = "none"
 LARGEST = min(MAX_DIMENSION, 2**53 - 1)  # what a browser counts exactly
 PAGE_ROWS = 20
 OWN, FILE = "own", "own chip's file"
 COLUMNS = {
-    "Of peak": st.column_config.NumberColumn(format="percent"),
+    "% of peak": st.column_config.NumberColumn(format="percent"),
     "Latency, µs": st.column_config.NumberColumn(format="%.2f"),
     "Search, ms": st.column_config.NumberColumn(format="%.2f"),
-    "Searched for, s": st.column_config.NumberColumn(format="%.2f"),
-    "Last one": st.column_config.DatetimeColumn(format="distance"),
+    "Total search time, s": st.column_config.NumberColumn(format="%.2f"),
+    "Last added": st.column_config.DatetimeColumn(format="distance"),
     "Last used": st.column_config.DatetimeColumn(format="distance"),
-    "Made": st.column_config.DatetimeColumn(format="distance"),
+    "Created": st.column_config.DatetimeColumn(format="distance"),
 }
 NUMBER = st.column_config.NumberColumn(format="%.4g")
 SHARE = st.column_config.NumberColumn(format="percent")
@@ -63,7 +64,7 @@ bound: Any = {"bind": "query-params"}
 
 @st.cache_resource(show_spinner=False, max_entries=64)
 def found_shares(problem: EvaluationProblem, chip: Chip) -> list[Shares]:  # noqa: ARG001 (what it is of)
-    """The heat-map of a problem on a chip, once it was found; empty before."""
+    """The heat map of a problem on a chip; empty until it is found."""
     return []
 
 
@@ -94,15 +95,17 @@ def validated(data: bytes, name: str, kept_out: bool, patience: Patience) -> Val
 
 
 def own_chip() -> Chip | None:
-    """A chip by the reader's own description, which travels in the address."""
+    """A chip by the reader's own description, which is part of the address."""
     number = st.session_state.setdefault(FILE, 0)
-    with st.expander("A chip of your own", expanded=False, icon=":material/memory_alt:"):
-        st.caption("A JSON file with its fields: of an accelerator, or of a GPU. It becomes a part of the address.")
+    with st.expander("Custom chip", expanded=False, icon=":material/memory_alt:"):
+        st.caption(
+            "Upload a JSON description of an accelerator or a GPU. It is stored in the URL, so the link is shareable."
+        )
         left, right = st.columns(2, vertical_alignment="bottom")
-        uploaded = left.file_uploader("Description, JSON", type="json", key=f"{FILE} {number}", max_upload_size=1)
-        known = right.selectbox("Start from the description of", list(CHIPS), key="e_template")
+        uploaded = left.file_uploader("JSON description", type="json", key=f"{FILE} {number}", max_upload_size=1)
+        known = right.selectbox("Template", list(CHIPS), key="e_template")
         right.download_button(
-            "Download it", chip_text(CHIPS[known]), f"{known}.json", "application/json", on_click="ignore"
+            "Download template", chip_text(CHIPS[known]), f"{known}.json", "application/json", on_click="ignore"
         )
         chip, refused = None, ""
         try:
@@ -112,39 +115,39 @@ def own_chip() -> Chip | None:
             refused = str(error)
         if chip is not None:
             st.query_params[OWN] = chip_text(chip)
-            st.text(f"{chip.name} can be chosen as a chip.")
-        if (refused or chip is not None) and st.button("Forget it", icon=":material/close:", key="e_forget"):
+            st.text(f"{chip.name} added to the chip lists.")
+        if (refused or chip is not None) and st.button("Remove", icon=":material/close:", key="e_forget"):
             st.query_params.pop(OWN, None)
             st.session_state[FILE] = number + 1
             st.rerun()
     if refused:
-        widgets.problem("This chip cannot be.", refused)
+        widgets.problem("Invalid chip description.", refused)
     return chip
 
 
 def evaluate_each(label: str, problem: EvaluationProblem, chips: list[Chip], patience: Patience) -> list[Evaluated]:
-    """A problem on each chip that can take it; of the others it is said why they cannot."""
+    """A problem on each chip that can take it; for each other chip, the error."""
     found = []
     for chip in chips:
         try:
             found.append(evaluate_on(kept, label, problem, chip, patience.may_go_on))
         except SearchStopped as error:
-            widgets.problem("This takes too long.", f"{error}. {patience.what_next()}")
+            widgets.problem("Search stopped: it takes too long.", f"{error}. {patience.what_next()}")
         except GemmCacheError as error:
-            widgets.problem("This cannot be evaluated.", f"{chip.name}: {error}")
+            widgets.problem("Could not evaluate.", f"{chip.name}: {error}")
     return found
 
 
 def behind(table: list[dict[str, Any]], name: str) -> None:
-    """The numbers of a plot."""
-    with st.expander("The numbers of this plot", icon=":material/table:"):
+    """The data table of a plot."""
+    with st.expander("Show data table", icon=":material/table:"):
         formats = {column: NUMBER for column in table[0] if column != "n \\ m"} if table else {}
         st.dataframe(table, hide_index=True, column_config=formats, key=f"numbers-{name}")
         st.download_button("Download as CSV", as_csv(table), f"{name}.csv", "text/csv", key=f"csv-{name}")
 
 
 def one_shape(chips: list[Chip], patience: Patience) -> None:
-    """A shape on each chip: its numbers, the roofline plot, the heat-map."""
+    """A shape on each chip: its numbers, the roofline plot, the heat map."""
     sizes = st.columns(6)
     m = sizes[0].number_input("m", 1, LARGEST, 4096, key="e_m", **bound)
     n = sizes[1].number_input("n", 1, LARGEST, 7168, key="e_n", **bound)
@@ -160,9 +163,9 @@ def one_shape(chips: list[Chip], patience: Patience) -> None:
     if not evaluated:
         return
     if len(evaluated) == 2:
-        st.subheader("Side by side")
+        st.subheader("Comparison")
         table = comparison_table(evaluated)
-        formats = {column: NUMBER for column in table[0] if column != "Number"}
+        formats = {column: NUMBER for column in table[0] if column != "Metric"}
         st.dataframe(table, hide_index=True, column_config=formats, key="e_compared")
     plots = st.columns(len(evaluated) + 1)
     with plots[0]:
@@ -174,12 +177,12 @@ def one_shape(chips: list[Chip], patience: Patience) -> None:
             st.plotly_chart(heat_map_figure(shares, k, one.chip), key=f"heat-{one.chip}")
             missing = unsearched(shares)
             if missing:
-                st.caption(f"{missing} of {len(HEAT_SIZES) ** 2} squares were not searched. {patience.what_next()}")
+                st.caption(f"{missing} of {len(HEAT_SIZES) ** 2} cells were not searched. {patience.what_next()}")
             behind(heat_table(shares), f"heat-map-{one.chip}")
 
 
 def model(chips: list[Chip], patience: Patience) -> None:
-    """A model's shapes on each chip: a table to take away, and the roofline plot."""
+    """A model's shapes on each chip: a table to download, and the roofline plot."""
     choices = st.columns(3)
     models = list(dict.fromkeys(shape.model for shape in model_shapes()))
     chosen = choices[0].selectbox("Model", models, key="e_model", **bound)
@@ -196,9 +199,9 @@ def model(chips: list[Chip], patience: Patience) -> None:
         for operation, layers, problem in problems
     ]
     table = model_table(rows)
-    formats = {f"{chip.name}, of peak": SHARE for chip in able}
+    formats = {f"{chip.name}, % of peak": SHARE for chip in able}
     formats |= {f"{chip.name}, µs": st.column_config.NumberColumn(format="%.2f") for chip in able}
-    formats |= {f"{chip.name}, a pass, ms": st.column_config.NumberColumn(format="%.3f") for chip in able}
+    formats |= {f"{chip.name}, ms per pass": st.column_config.NumberColumn(format="%.3f") for chip in able}
     st.dataframe(table, hide_index=True, column_config=formats, key="e_table")
     with st.container(horizontal=True):
         st.download_button("Download as CSV", as_csv(table), f"{chosen}-{m}.csv", "text/csv")
@@ -209,13 +212,13 @@ def model(chips: list[Chip], patience: Patience) -> None:
 
 
 def measured_latencies() -> None:
-    """Latencies that the reader measured on GPUs, beside what the GPU model and roofline say."""
-    st.caption("A CSV with the columns arch (such as H100), M, N, K and latency_us; others are passed over.")
+    """Latencies that the reader measured on GPUs, compared with the GPU model and the roofline."""
+    st.caption("CSV with the columns arch (such as H100), M, N, K, latency_us; other columns are ignored.")
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     uploaded = left.file_uploader("Measurements", type=["csv", "gz"], key="e_measured", max_upload_size=50)
-    kept_out = right.toggle("Only (N, K) that no fit has seen", key="e_kept_out", **bound)
+    kept_out = right.toggle("Held-out (N, K) only", key="e_kept_out", **bound)
     if uploaded is None:
-        st.info("Choose a file. It is compared here and kept nowhere.")
+        st.info("Choose a file. It is not stored.")
         return
     patience = Patience("Comparing with predictions…")
     try:
@@ -225,10 +228,10 @@ def measured_latencies() -> None:
         widgets.problem("This takes too long.", f"{error}. {patience.what_next(FEWER_ROWS)}")
         return
     except GemmCacheError as error:
-        widgets.problem("This file cannot be compared.", str(error))
+        widgets.problem("Could not read this file.", str(error))
         return
     if not found.points:
-        st.info("Every (N, K) in this file is one that the model was fitted on.")
+        st.info("Nothing left: every (N, K) here was in the training data.")
         return
     st.text(f"{found.count:,} measurements of {uploaded.name}")
     table = validation_table(found.lines)
@@ -237,21 +240,22 @@ def measured_latencies() -> None:
     st.download_button("Download as CSV", as_csv(table), "errors.csv", "text/csv", key="csv-errors")
     st.plotly_chart(validation_figure(found.points), key="scatter")
     if len(found.points) < found.count:
-        st.caption(f"{len(found.points):,} of them are drawn, evenly chosen.")
+        st.caption(f"Showing an even sample of {len(found.points):,} points.")
     behind(found.points, "predictions")
 
 
 def what_is_kept() -> None:
-    """Accelerators with results, their interchange files, and the results page by page."""
+    """Accelerators with saved results, the export of each, and the results page by page."""
     try:
         chips = context.ask(evaluation_queries.accelerators)
     except MirrorError as error:
-        widgets.problem("The list of kept results cannot be read just now.", str(error))
+        widgets.problem("The index of saved results is unavailable.", str(error))
         chips = [{"fingerprint": fingerprint, "chip": "", "error": ""} for fingerprint in kept.fingerprints()]
         export_results(chips)
         return
     if not chips:
-        st.info("There are no stored results. Run gemm-cache evaluate M N K --chip SG2262; this page stores none.")
+        st.info("No saved results. This page saves none; run this command to search for a shape and save its result:")
+        widgets.command("evaluate", "4096", "7168", "2048", "--chip", "SG2262")
         return
     st.dataframe(chip_table(chips, context.timezone()), hide_index=True, column_config=COLUMNS, key="e_chips")
     export_results(chips)
@@ -259,19 +263,19 @@ def what_is_kept() -> None:
 
 
 def export_results(chips: list[dict[str, Any]]) -> None:
-    """The interchange file of an accelerator."""
+    """The results of an accelerator as a file."""
     there = {
         f"{chip['chip']} {chip['fingerprint'][:12]}".strip(): chip["fingerprint"] for chip in chips if not chip["error"]
     }
     if there:
         with st.container(horizontal=True, vertical_alignment="bottom"):
-            chosen = there[st.selectbox("Interchange file of", list(there), key="e_export", width=300)]
+            chosen = there[st.selectbox("Export results of", list(there), key="e_export", width=300)]
             name = f"gemm_cache_{chosen}.json"
             st.download_button("Export", lambda: kept.export(chosen), name, "application/json", on_click="ignore")
 
 
 def list_results(chips: dict[str, str]) -> None:
-    """Kept results, searched, filtered, sorted and paged."""
+    """Saved results, searched, filtered, sorted and paged."""
     st.subheader("Results")
     search, sort, order = st.columns([6, 2, 1], vertical_alignment="bottom")
     text = search.text_input(
@@ -296,19 +300,16 @@ def list_results(chips: dict[str, str]) -> None:
         st.session_state["e_page"] = 1
     st.session_state["e_listed"] = listed
     total = context.ask(evaluation_queries.count_evaluations, wanted)
-    pages = max(1, -(-total // PAGE_ROWS))
-    if st.session_state.get("e_page", 1) > pages:
-        st.session_state["e_page"] = pages
     caption, turning = st.columns([3, 2], vertical_alignment="center")
-    number = turning.pagination(pages, key="e_page", **bound) if pages > 1 else 1
-    offset = (number - 1) * PAGE_ROWS
+    with turning:
+        offset = widgets.paging(total, PAGE_ROWS, key="e_page", **bound)
     rows = context.ask(
         evaluation_queries.evaluations, wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=offset
     )
     if not rows:
-        st.info("No result matches. Take a word or a filter away.")
+        st.info("No matching results. Clear the search or a filter.")
         return
-    caption.caption(f"{offset + 1:,}–{offset + len(rows):,} of {total:,}.")
+    caption.caption(f"{rows_shown(offset, len(rows), total)}.")
     table = kept_table(rows, context.timezone())
     st.dataframe(table, hide_index=True, column_config=COLUMNS, height="content", key="e_results")
     mirror = context.cache().mirror
@@ -323,8 +324,10 @@ def list_results(chips: dict[str, str]) -> None:
 
 st.title("Evaluations")
 kept = context.cache().evaluations
-st.caption("Predicted, not measured: accelerators by the core-grid model, GPUs by a model calibrated on measurements.")
+st.caption("Analytical predictions: core-grid model for accelerators, calibrated model for GPUs.")
 
+old_kinds = {"One shape": ONE, "A model's shapes": MODEL, "Measured latencies": MEASURED, "Kept results": KEPT}
+widgets.accept_old_link("e_kind", old_kinds)
 kind = st.segmented_control("Show", [ONE, MODEL, MEASURED, KEPT], default=ONE, required=True, key="e_kind", **bound)
 if kind == MEASURED:
     measured_latencies()
@@ -336,12 +339,12 @@ else:
     names = {**CHIPS, **({} if own is None else {own.name: own})}
     first, second = choice.columns(2)
     chip = first.selectbox("Chip", list(names), index=list(CHIPS).index("SG2262"), key="e_chip", **bound)
-    other = second.selectbox("Beside", [ALONE, *names], key="e_other", **bound)
+    other = second.selectbox("Compare with", [ALONE, *names], key="e_other", **bound)
     chosen_chips = [names[name] for name in dict.fromkeys((chip, other)) if name in names]
     with Patience() as patience:
         try:
             (one_shape if kind == ONE else model)(chosen_chips, patience)
         except SearchStopped as error:
-            widgets.problem("This takes too long.", f"{error}. {patience.what_next()}")
+            widgets.problem("Search stopped: it takes too long.", f"{error}. {patience.what_next()}")
         except GemmCacheError as error:
-            widgets.problem("This cannot be evaluated.", str(error))
+            widgets.problem("Could not evaluate.", str(error))

@@ -10,6 +10,7 @@ import streamlit as st
 from app import context, widgets
 from app.presenters.kernels.kernel import (
     component_table,
+    event_rows,
     first_lines,
     found_lines,
     history_table,
@@ -28,9 +29,11 @@ from cache_engine.engine.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
 from cache_engine.mirror import queries
 from cache_engine.model.artifact import CUBIN, Record
+from cache_engine.model.events import RECENT
 from cache_engine.model.gemm import MAX_DIMENSION
+from cache_engine.units import counted
 
-PARTS = ("Summary", "Code", "Speed", "Key", "History", "Log")
+PARTS = ("Summary", "Code", "Performance", "Cache key", "History", "Compiler log")
 CODES = ("Source", "PTX", "SASS")
 SMALL = st.column_config.TextColumn(width="small")
 SHARE = st.column_config.NumberColumn(format="percent")
@@ -39,7 +42,7 @@ PLAIN = {"displayModeBar": False}
 
 
 def summary(record: Record) -> None:
-    """The numbers, what the kernel was made for and how it works, and what code and resources mean for running it."""
+    """The numbers, problem and config, tiling, instructions and occupancy."""
     inspection = context.inspection(record)
     widgets.tiles(kernel_tiles(inspection, context.ask(queries.kernel, record.key)))
     for note in inspection.notes:
@@ -47,24 +50,22 @@ def summary(record: Record) -> None:
     left, right = st.columns(2)
     with left:
         st.subheader("Problem and config")
-        facts = record_properties(record, context.timezone())
-        st.dataframe(facts, hide_index=True, height="content", column_config={"Property": SMALL}, key="facts")
+        shown = record_properties(record, context.timezone())
+        st.dataframe(shown, hide_index=True, height="content", column_config={"Property": SMALL}, key="facts")
     with right:
-        st.subheader("How it divides the work")
+        st.subheader("Tiling")
         st.plotly_chart(tile_figure(record), key="tiles", config=PLAIN)
         st.dataframe(level_table(record), hide_index=True, height="content", key="levels")
     left, right = st.columns(2)
     if inspection.instructions is not None:
         left.subheader("Instructions")
-        left.caption(
-            f"{inspection.instructions.total:,} in the code, however often each is run. Grey: in no class of its own."
-        )
+        left.caption(f"{counted(inspection.instructions.total, 'static instruction')}. Grey: not specific to GEMM.")
         left.plotly_chart(instruction_figure(inspection.instructions), key="instructions", config=PLAIN)
     if inspection.occupancy is not None:
         right.subheader("Theoretical occupancy")
         right.caption(f"{inspection.occupancy}.")
         right.dataframe(occupancy_table(inspection.occupancy), hide_index=True, height="content", key="occupancy")
-        right.caption("On every chip that runs this code:")
+        right.caption("On each chip that runs this cubin:")
         chips = occupancy_by_chip(record)
         columns = {"Occupancy": SHARE}
         right.dataframe(chips, hide_index=True, height="content", column_config=columns, key="chips")
@@ -72,23 +73,23 @@ def summary(record: Record) -> None:
 
 
 def reproduction(record: Record) -> None:
-    """The command that makes the kernel, whether it would make it here, and the kernel's parts as files."""
-    st.subheader("Make it again, or take it away")
+    """The command that compiles the kernel again, whether it makes the same key here, and the kernel's files."""
+    st.subheader("Reproduce and download")
     st.code(reproducing_command(record, cache.settings, cache.layout.root), language="bash", wrap_lines=True)
     problem, config = record.problem, record.config
     try:
         found = cache.select(problem.on(record.arch), family=record.family, compiler=record.compiler, config=config)
         st.caption(
-            "Here and now this gives this very key."
+            "Running this here reproduces this exact key."
             if found.key == record.key
-            else "Here it would give another key: the toolchain, the templates or the settings are others than then."
+            else "Running this here gives a different key: compiler or templates have changed since."
         )
     except GemmCacheError as error:
-        st.caption("It cannot be made here:")
+        st.caption("Cannot be rebuilt on this machine:")
         st.text(str(error))
     name, language = record.key[:12], "py" if record.compiler == "triton" else "cu"
     files: dict[str, tuple[str, Callable[[], str | bytes]]] = {
-        "CUBIN": (f"{name}.cubin", partial(cache.store.section, record, CUBIN)),
+        "CUBIN": (f"{name}.cubin", partial(cache.section, record, CUBIN)),
         "PTX": (f"{name}.ptx", partial(cache.text, record, "ptx")),
         "SASS": (f"{name}.sass", partial(cache.text, record, "sass")),
         "Source": (f"{name}.{language}", partial(cache.text, record, "source")),
@@ -109,13 +110,13 @@ def text_of(record: Record, code: str) -> str:
 
 
 def codes(record: Record) -> None:
-    """Source, PTX and SASS side by side, whole or only the lines that hold a text."""
+    """Source, PTX and SASS side by side, whole or only the lines that contain a text."""
     showing, searching = st.columns([1, 2], vertical_alignment="bottom")
     shown = showing.segmented_control("Show", CODES, default=CODES, selection_mode="multi", key="codes")
     wanted = searching.text_input("Find", key="find", bind="query-params", type="search", live=True, max_chars=100)
     chosen = [code for code in CODES if code in shown]
     if not chosen:
-        st.info("Choose what to show.")
+        st.info("Select at least one view.")
         return
     for column, code in zip(st.columns(len(chosen)), chosen, strict=True):
         with column:
@@ -123,16 +124,21 @@ def codes(record: Record) -> None:
             try:
                 text = text_of(record, code)
             except GemmCacheError as error:
-                widgets.problem(f"The {code} cannot be shown.", str(error))
+                widgets.problem(f"Could not load the {code}.", str(error))
                 continue
             lines, how_many = found_lines(text, wanted) if wanted else first_lines(text)
             st.caption(how_many)
             language = "asm" if code != "Source" else "python" if record.compiler == "triton" else "cpp"
-            st.code(lines or "(nothing)", language=language, line_numbers=not wanted, height=600)
+            st.code(
+                lines or "(no matching lines)" if wanted else lines or "(empty)",
+                language=language,
+                line_numbers=not wanted,
+                height=600,
+            )
 
 
-def speed(record: Record) -> None:
-    """What was measured, and what is predicted."""
+def performance(record: Record) -> None:
+    """The measured and the predicted times."""
     timings = context.ask(queries.timings, record.key)
     st.subheader("Measured")
     if timings:
@@ -140,26 +146,27 @@ def speed(record: Record) -> None:
         shown = timing_table(timings, context.timezone())
         st.dataframe(shown, hide_index=True, column_config=columns, height="content", key="timings")
     else:
-        st.info("No time is kept of this kernel. Measuring one takes an NVIDIA GPU of its target: `gemm-cache time`.")
+        st.info("Not timed yet. Run this command on a machine with a GPU of this target:")
+        command = reproducing_command(record, cache.settings, cache.layout.root, "time")
+        st.code(command, language="bash", wrap_lines=True)
     st.subheader("Predicted")
     size = min(max(record.problem.m, 1), MAX_DIMENSION)
     m = st.number_input("m", 1, MAX_DIMENSION, size, key="at", bind="query-params", width=200)
     points, trouble = predictions(record, m)
     if not points:
-        st.info("There is no prediction for this kernel.")
+        st.info("No prediction available.")
         st.text(trouble)
         return
     st.caption(
-        f"By the model {MODEL}, calibrated on measured libraries. It is told the problem and the GPU, and chooses a "
-        "tile of its own: it knows nothing of this kernel's code."
+        f"{MODEL}: estimates a vendor-library GEMM of this shape on this GPU; it does not model this kernel's code."
     )
     st.plotly_chart(speed_figure(points, timings), key="roofline")
-    columns = {"Predicted, µs": TIME, "TFLOP/s": TIME, "Roofline, µs": TIME, "Of the peak": SHARE}
+    columns = {"Predicted, µs": TIME, "TFLOP/s": TIME, "Roofline, µs": TIME, "% of peak": SHARE}
     st.dataframe(prediction_table(points), hide_index=True, column_config=columns, height="content", key="predictions")
 
 
 def history(record: Record) -> None:
-    """By whom it was made, what happened to it since, and how often it was hit."""
+    """The kernel's events and timings, and its hits."""
     row = context.ask(queries.kernel, record.key)
     events, timings = context.ask(queries.events_of, record.key), context.ask(queries.timings, record.key)
     left, right = st.columns([3, 1])
@@ -167,21 +174,29 @@ def history(record: Record) -> None:
     left.dataframe(shown, hide_index=True, height="content", key="history")
     if row is not None:
         right.dataframe(hit_table(row), hide_index=True, height="content", key="hits")
-    left.caption("The store keeps the last 500 events of all its kernels; hits are counted for good.")
+    left.caption(f"Only the store's last {RECENT:,} events are stored; hit counts are never reset.")
+
+
+def not_found(key: str) -> None:
+    """What the journal knows of a key that has no entry, such as when and why it was evicted."""
+    events = context.ask(queries.events_of, key)
+    if events:
+        st.dataframe(event_rows(events, context.timezone()), hide_index=True, height="content", key="past")
+    st.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
 
 
 def show(record: Record, part: str) -> None:
-    """One part of what there is to see."""
+    """One part of the page."""
     if part == "Summary":
         summary(record)
     elif part == "Code":
         codes(record)
-    elif part == "Speed":
-        speed(record)
+    elif part == "Performance":
+        performance(record)
     elif part == "History":
         history(record)
-    elif part == "Key":
-        st.caption("The key is the SHA-256 of these components. A kernel is found only if every one of them is equal.")
+    elif part == "Cache key":
+        st.caption("Key = SHA-256 of these components. Any difference is a miss.")
         st.dataframe(component_table(record), hide_index=True, height="content", key="components")
     else:
         lines, how_many = first_lines(cache.text(record, "log"))
@@ -196,16 +211,18 @@ with links:
     widgets.results_link()
 asked = st.query_params.get("key")
 if not asked:
-    st.info("No kernel was asked for. Pick one on the Kernels page.")
+    st.info("No kernel selected. Choose one on the Kernels page.")
     st.stop()
 try:
     record = cache.find(asked)
 except GemmCacheError as error:
-    widgets.problem("This kernel cannot be shown.", str(error))
+    widgets.problem("Kernel not found.", str(error))
+    not_found(asked)
     st.stop()
 st.code(f"{record.name}\n{record.key}", language=None, wrap_lines=True)
 with links:
-    widgets.compare_link("Compare with another", record.key)
+    widgets.compare_link("Compare with…", record.key)
+widgets.accept_old_link("part", {"Speed": "Performance", "Key": "Cache key", "Log": "Compiler log"})
 part = str(
     st.segmented_control(
         "Part", PARTS, default="Summary", required=True, label_visibility="collapsed", key="part", bind="query-params"
@@ -214,4 +231,4 @@ part = str(
 try:
     show(record, part)
 except GemmCacheError as error:
-    widgets.problem(f"The {part} cannot be shown.", str(error))
+    widgets.problem(f"Could not load the {part.lower()}.", str(error))

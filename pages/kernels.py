@@ -1,4 +1,4 @@
-"""Kernels: search, filter, page through; take the list away, or what was picked of it."""
+"""Kernels: search, filter and page through the list; export it, or selected kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import streamlit as st
 
 from app import context, widgets
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
-from app.presenters.kernels.listed import FACET_LABELS, facet_choices, kernel_filter, page_number
+from app.presenters.kernels.listed import FACET_LABELS, SORT_LABELS, facet_choices, kernel_filter, page_number
+from app.presenters.shared import page_count, rows_shown
 from cache_engine.mirror import queries
 from cache_engine.mirror.queries import SORTS, KernelFilter
 from cache_engine.units import counted
@@ -18,12 +19,18 @@ MOST_IN_A_LINK = 100  # keys of 64 digits
 
 
 def chosen_now(name: str = "") -> None:
-    """Puts what was just chosen into the address, from which it is read. Another list starts at its first page."""
+    """Puts the changed value into the address, which the page reads. Another list starts at its first page."""
     if name != "page":
         st.query_params.pop("page", None)
     if name:
         value = st.session_state[name]
         st.query_params[name] = value if isinstance(value, list) else str(value).lower()
+
+
+def clear() -> None:
+    """Shows all kernels again."""
+    st.query_params.clear()
+    st.session_state["q"] = ""
 
 
 def list_file(kind: str, wanted: KernelFilter, sort: str, descending: bool) -> bytes:
@@ -35,28 +42,28 @@ def list_file(kind: str, wanted: KernelFilter, sort: str, descending: bool) -> b
 
 def exports(wanted: KernelFilter, sort: str, descending: bool, total: int) -> None:
     """The list as a file."""
-    with st.popover("Export the list", icon=":material/download:"):
-        whole = f"All {total:,}" if total <= MOST_ROWS else f"The first {MOST_ROWS:,} of {total:,}"
-        st.caption(f"{whole}, in the order of the list. In CSV an apostrophe stands before what may be a formula.")
+    with st.popover("Export…", icon=":material/download:"):
+        whole = counted(total, "row") if total <= MOST_ROWS else f"The first {MOST_ROWS:,} of {total:,} rows"
+        st.caption(f"{whole}, sorted as shown. CSV cells that look like formulas are prefixed with '.")
         for kind, (mime, _) in LIST_FILES.items():
             data = partial(list_file, kind, wanted, sort, descending)
             st.download_button(kind, data, f"kernels.{kind.lower()}", mime, on_click="ignore")
 
 
 def actions(picked: tuple[str, ...]) -> None:
-    """What can be done with the kernels that were ticked, here or on other pages of the list."""
+    """Actions on the selected kernels, of this and other pages of the list."""
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(f"**{counted(len(picked), 'kernel')} selected**", width="content")
         if len(picked) == 2:
             widgets.compare_link("Compare", *picked)
         data = partial(pack_file, cache, picked)
-        st.download_button("Export pack", data, "kernels.gemmpack", icon=":material/archive:", on_click="ignore")
+        st.download_button("Export as pack", data, "kernels.gemmpack", icon=":material/archive:", on_click="ignore")
         if len(picked) <= MOST_IN_A_LINK:
             keys = {"keys": ",".join(picked)}
             st.page_link("../pages/admin.py", label="Delete…", icon=":material/delete:", query_params=keys)
         st.button("Clear selection", icon=":material/close:", on_click=widgets.forget_picked, args=("kernels",))
     if len(picked) != 2:
-        st.caption("Select two to compare them.")
+        st.caption("Select exactly two kernels to compare them.")
 
 
 st.title("Kernels")
@@ -78,13 +85,20 @@ text = search.text_input(
     bind="query-params",
     type="search",
     live="60ms",  # a search takes a few milliseconds; the usual quarter of a second would be most of the wait
-    placeholder="Words of a name, key, shape, target, dtype or family, or a model: sm_90 bf16 4096x7168",
+    placeholder="Search shape, target, dtype, family, config, key prefix or model, e.g. sm_90 bf16 4096x7168",
     max_chars=200,
     on_change=chosen_now,
 )
-sort.selectbox("Sort by", list(SORTS), key="sort", on_change=chosen_now, args=("sort",))
+sort.selectbox(
+    "Sort by",
+    list(SORTS),
+    format_func=lambda name: SORT_LABELS.get(name, name),
+    key="sort",
+    on_change=chosen_now,
+    args=("sort",),
+)
 order.toggle("Ascending", key="asc", on_change=chosen_now, args=("asc",))
-again.button("Refresh", icon=":material/refresh:", shortcut="U", help="Looks at the store as it is now.")
+again.button("Reload", icon=":material/refresh:", shortcut="U", help="Rescan the store.")
 
 wanted = kernel_filter(text or "", chosen)
 counts = context.ask(queries.facet_counts, wanted)
@@ -95,24 +109,22 @@ for column, (facet, label) in zip(st.columns(len(chosen)), FACET_LABELS.items(),
     )
 
 total = counts.total
-pages = max(1, -(-total // PAGE_ROWS))
-number = page_number(asked.get("page", ""), pages)
 caption, taking, turning = st.columns([3, 1, 2], vertical_alignment="center")
-if pages > 1:
-    st.session_state["page"] = number
-    turning.pagination(pages, key="page", on_change=chosen_now, args=("page",))
-offset = (number - 1) * PAGE_ROWS
+st.session_state["page"] = page_number(asked.get("page", ""), page_count(total, PAGE_ROWS))
+with turning:
+    offset = widgets.paging(total, PAGE_ROWS, key="page", on_change=chosen_now, args=("page",))
 rows = context.ask(queries.kernels, wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=offset)
 
 widgets.remember_results()
 if rows:
-    caption.caption(f"{offset + 1:,}–{offset + len(rows):,} of {total:,}. The digits of a key open its kernel.")
+    caption.caption(f"{rows_shown(offset, len(rows), total)}. Click a key to open the kernel.")
     with taking:
         exports(wanted, sorted_by, not ascending, total)
     if picked:
         actions(picked)
     widgets.kernel_picker(rows, picked, key="kernels")
 elif wanted != KernelFilter():
-    st.info("No kernel matches. Take a word or a filter away.")
+    st.info("No matching kernels.")
+    st.button("Clear search and filters", icon=":material/close:", on_click=clear)
 else:
-    st.info("The store is empty. Compile a kernel on the Compile page, or run `gemm-cache sample`.")
+    widgets.empty_store()

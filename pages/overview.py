@@ -1,4 +1,4 @@
-"""Overview: how the store is, how well it serves over time, what is stale, and what happened last."""
+"""Overview: health, hit rates and compile time, toolchains, and recent activity."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from app.presenters.store.overview import (
     gpu_check,
     health,
     overview_tiles,
+    tier_table,
 )
 from app.presenters.store.toolchains import stale_words, toolchain_table
 from cache_engine.device.probe import gpu
@@ -41,7 +42,7 @@ events = context.ask(queries.events, limit=500)
 
 
 def checked() -> None:
-    """The store's health, a card for each side of it."""
+    """The store's health, a card for each check."""
     lately = context.ask(queries.history, HOUR_S, since=(int(now) - LATELY_S) // HOUR_S * HOUR_S)
     checks = [*health(row, lately, events, now), gpu_check(gpu())]
     for first in range(0, len(checks), CHECKS_A_ROW):
@@ -51,7 +52,7 @@ def checked() -> None:
 
 
 def card(check: Check) -> None:
-    """One side of the health."""
+    """One check."""
     st.markdown(f"**{check.about}**")
     icon = f":material/{ICONS[check.state]}:"
     if check.state in (LOOK, TROUBLE):
@@ -61,80 +62,89 @@ def card(check: Check) -> None:
     if check.cause:
         st.text(check.cause)
     if check.state == TROUBLE and check.about == "Integrity":
-        st.page_link("../pages/admin.py", label="Check and repair", icon=":material/healing:")
+        st.page_link(
+            "../pages/admin.py",
+            label="Open integrity check",
+            icon=":material/healing:",
+            query_params={"tab": "Integrity"},
+        )
 
 
 def followed() -> None:
-    """Where the numbers above come from."""
+    """Links to the kernels behind the numbers."""
     with st.container(horizontal=True):
-        for label, sort in (("Largest", "size on disk"), ("Slowest to compile", "compile time"), ("Busiest", "hits")):
-            st.page_link(
-                "../pages/kernels.py", label=f"{label} kernels", icon=":material/memory:", query_params={"sort": sort}
-            )
-        st.page_link("../pages/admin.py", label="Limits and cleanup", icon=":material/build:")
+        for label, sort in (
+            ("Largest kernels", "size on disk"),
+            ("Slowest compiles", "compile time"),
+            ("Most-hit kernels", "hits"),
+        ):
+            st.page_link("../pages/kernels.py", label=label, icon=":material/memory:", query_params={"sort": sort})
+        st.page_link("../pages/admin.py", label="Storage limits and cleanup", icon=":material/build:")
 
 
 def over_time() -> None:
-    """Hit rate and compile time, step by step."""
-    st.subheader("Over time")
+    """Hit rates and compile time: by tier over all time, then step by step."""
+    st.subheader("Hit rate and compile time")
+    st.dataframe(tier_table(row), hide_index=True, height="content", key="tiers")
+    st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
     name = st.segmented_control(
-        "How far back", list(SPANS), default="7 days", required=True, key="span", bind="query-params"
+        "Time range", list(SPANS), default="7 days", required=True, key="span", bind="query-params"
     )
     span = SPANS[str(name)]
     rows = context.ask(queries.history, span.step_s, since=span.since(now))
     if not rows:
-        st.info("Nothing was looked up or compiled in this time.", icon=":material/schedule:")
+        st.info("No lookups or compiles in this period.", icon=":material/schedule:")
         return
     left, right = st.columns(2)
     left.plotly_chart(hit_figure(rows, span, zone, now), key="hit-figure")
     right.plotly_chart(compile_figure(rows, span, zone, now), key="compile-figure")
-    with st.expander("The numbers behind these figures"):
+    with st.expander("Show data table"):
         columns = {"Hit rate": st.column_config.NumberColumn(format="percent"), "Spent": SECONDS, "Saved": SECONDS}
         st.dataframe(history_table(rows, span, zone), hide_index=True, column_config=columns, key="history")
 
 
 def toolchains() -> None:
-    """What the kernels were made with, and what of it is stale."""
+    """The toolchains that compiled the kernels, and which are stale."""
     st.subheader("Toolchains")
     found = made_by_toolchain(cache, context.ask(queries.made_with))
     st.text(stale_words(found, zone))
     st.dataframe(
         toolchain_table(found, zone),
         hide_index=True,
-        column_order=("Toolchain", "Build", "State", "What has changed", "Kernels", "On disk", "Last made", "List"),
-        column_config={"On disk": KIB, "Last made": AGE, "List": LINK},
+        column_order=("Toolchain", "Build", "State", "Stale because", "Kernels", "On disk", "Last compiled", "Open"),
+        column_config={"On disk": KIB, "Last compiled": AGE, "Open": LINK},
         key="toolchains",
     )
     if any(made.state == STALE for made in found):
         st.page_link(
             "../pages/admin.py",
-            label="Preview the cleanup of what is stale",
+            label="Review stale kernels to delete",
             icon=":material/delete_sweep:",
             query_params={"rule": "stale"},
         )
 
 
 def activity() -> None:
-    """The busiest kernels, and what happened last."""
+    """The most-hit kernels, and the last events."""
     busiest = context.ask(queries.busiest, limit=10)
-    st.subheader("Busiest kernels")
+    st.subheader("Most-hit kernels")
     if busiest:
         widgets.kernel_list(busiest, key="busiest")
     else:
-        st.caption("No kernel was asked for again yet.")
+        st.caption("No cache hits yet.")
     st.subheader("Recent activity")
     if events:
         table = event_table(events[:20], zone)
-        st.dataframe(table, hide_index=True, column_config={"When": AGE, "Look into": LINK}, key="events")
+        st.dataframe(table, hide_index=True, column_config={"When": AGE, "Open": LINK}, key="events")
     else:
-        st.caption("Nothing has happened yet.")
+        st.caption("No activity yet.")
 
 
 checked()
 widgets.tiles(overview_tiles(row, cache.settings.max_entries, cache.settings.max_bytes))
 followed()
 if not row["entries"]:
-    st.info("The store is empty. Compile a kernel on the Compile page, or run `gemm-cache sample`.")
+    widgets.empty_store()
 over_time()
 if row["entries"]:
     toolchains()

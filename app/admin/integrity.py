@@ -1,4 +1,4 @@
-"""Integrity: a check in full or of a share, what it found, what repair would do, and repair."""
+"""Integrity: a check of all kernels or of a sample, its findings, the repair plan, and repair."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ACTS, _REPAIRED, _HOW = "repair plan", "repaired", "how it was checked"
 
 
 def draw(permitted: bool) -> None:
-    """Findings, and their repair."""
-    st.caption("Reads records and blobs and compares them with their checksums. Checking changes nothing.")
+    """The check, its findings, and their repair."""
+    st.caption("Verifies every file against its checksum. Read-only.")
     if _REPAIRED in st.session_state and _ACTS not in st.session_state:
         _check(1.0)
-    percent = st.slider("Percent of the kernels to read, chosen at random", 1, 100, 100, key="check-share")
-    if st.button("Check the store", icon=":material/fact_check:"):
+    percent = st.slider("Random sample, %", 1, 100, 100, key="check-share")
+    if st.button("Run check", icon=":material/fact_check:"):
         _check(percent / 100)
         st.session_state.pop(_REPAIRED, None)
     acts: list[RepairAct] | None = st.session_state.get(_ACTS)
@@ -30,9 +30,9 @@ def draw(permitted: bool) -> None:
         return
     if _REPAIRED in st.session_state:
         repaired = counted(st.session_state[_REPAIRED], "finding")
-        st.success(f"Repaired {repaired}. What was set aside is under Quarantine.", icon=":material/healing:")
+        st.success(f"Repaired {repaired}. See Quarantine for the removed files.", icon=":material/healing:")
     if not acts:
-        st.success(f"Nothing is wrong. {st.session_state[_HOW]}", icon=":material/verified:")
+        st.success(f"No problems found. {st.session_state[_HOW]}", icon=":material/verified:")
         return
     st.warning(f"{counted(len(acts), 'finding')}. {st.session_state[_HOW]}", icon=":material/warning:")
     offset = widgets.paging(len(acts), SHOWN, key="findings-page")
@@ -44,20 +44,21 @@ def draw(permitted: bool) -> None:
 def _draw_repair(acts: list[RepairAct], permitted: bool) -> None:
     repairable = sum(act.finding.repairable for act in acts)
     if not repairable:
-        st.caption("Repair would do nothing about these.")
+        st.caption("None of these can be repaired automatically.")
         return
     st.text(f"Repair plan: {repair_line(acts)}.")
-    with st.expander("Every file of the plan"):
+    with st.expander("Affected files"):
         files = repair_files(acts)
         st.dataframe(files[:1000], hide_index=True, column_config={"Size": _SIZE}, key="repair-files")
         if len(files) > 1000:
-            st.caption(f"The first 1,000 of {len(files):,}; gemm-cache verify --json tells all.")
-    agreed = st.checkbox("Do what the column “Repair would” says", key="agreed", disabled=not permitted)
+            st.caption(f"Showing the first 1,000 of {len(files):,}. For the full list, run:")
+            widgets.command("verify", "--json")
+    agreed = st.checkbox("I have reviewed the repair actions", key="agreed", disabled=not permitted)
     label = f"Repair {counted(repairable, 'finding')}"
     if st.button(label, icon=":material/healing:", disabled=not (permitted and agreed)):
         cache = context.cache()
         findings = [act.finding for act in acts]
-        done = guard.act("Repairing stopped.", lambda by: len(cache.repair(findings, by=by)))
+        done = guard.act("Repair failed.", lambda by: len(cache.repair(findings, by=by)))
         if done is None:
             return
         st.session_state[_REPAIRED] = done
@@ -66,7 +67,7 @@ def _draw_repair(acts: list[RepairAct], permitted: bool) -> None:
 
 
 def _check(share: float) -> None:
-    """Checks the store, with progress, and keeps what it found and what repair would do."""
+    """Checks the store, with progress, and stores the findings and the repair plan in the session."""
     cache = context.cache()
     total, numbers, read = max(1, round(cache.count()[0] * share)), count_from(1), 0
     bar = st.progress(0.0, "Checking…")
@@ -79,7 +80,7 @@ def _check(share: float) -> None:
     findings = list(cache.check(share=share, on_entry=checked))
     bar.empty()
     st.session_state[_ACTS] = cache.plan_repair(findings)
-    sample = "" if share == 1 else f", a sample of about {share:.0%}"
-    st.session_state[_HOW] = f"{counted(read, 'kernel')} read{sample}."
+    sample = "" if share == 1 else f", a random sample of about {share:.0%}"
+    st.session_state[_HOW] = f"{counted(read, 'kernel')} checked{sample}."
     st.session_state["findings-page"] = 1
     st.session_state["agreed"] = False

@@ -1,4 +1,4 @@
-"""Mirror: its state, bringing it up to date, building it anew."""
+"""Index: its state, an update, and a rebuild."""
 
 from __future__ import annotations
 
@@ -16,17 +16,14 @@ from cache_engine.units import counted, human_ms
 _SMALL = st.column_config.TextColumn(width="small")
 
 
-def draw(permitted: bool) -> None:  # noqa: ARG001 (whatever is done here, nothing is lost)
+def draw(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses data)
     """State and buttons."""
     mirror = context.cache().mirror
-    st.caption(
-        "The pages read a DuckDB copy of the store's records and journal. It can be built anew at any time: "
-        "nothing is lost."
-    )
+    st.caption("This dashboard reads a DuckDB index of the store. It can be rebuilt at any time without data loss.")
     left, right = st.columns(2)
     if left.button("Sync now", icon=":material/sync:", width="stretch"):
         _sync(rebuild=False)
-    if right.button("Rebuild the mirror", icon=":material/refresh:", width="stretch"):
+    if right.button("Rebuild index", icon=":material/refresh:", width="stretch"):
         _sync(rebuild=True)
     try:
         mirror.sync()
@@ -34,10 +31,10 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (whatever is done here, nothi
             state = queries.state(connection)
         size = os.stat(mirror.path).st_size
     except (GemmCacheError, OSError) as error:
-        widgets.problem("The mirror cannot be read just now.", str(error))
+        widgets.problem("The index is unavailable. Rebuild it, or try again.", str(error))
         return
     widgets.tiles(mirror_tiles(state, size, time.time()))
-    columns = {"Fact": _SMALL}
+    columns = {"Property": _SMALL}
     st.dataframe(mirror_table(state), hide_index=True, height="content", column_config=columns, key="mirror-table")
     st.text(f"File: {mirror.path}")
 
@@ -45,16 +42,16 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (whatever is done here, nothi
 def _sync(*, rebuild: bool) -> None:
     started = time.perf_counter()
     try:
-        with st.spinner("Building anew…" if rebuild else "Syncing…"):
+        with st.spinner("Rebuilding…" if rebuild else "Syncing…"):
             synced = context.cache().mirror.sync(rebuild=rebuild)
     except GemmCacheError as error:
-        trouble = "The mirror could not be rebuilt." if rebuild else "The mirror could not be synced."
+        trouble = "Rebuild failed." if rebuild else "Sync failed."
         widgets.problem(trouble, str(error))
         return
     took = human_ms((time.perf_counter() - started) * 1e3)
     unreadable = counted(synced.unreadable, "unreadable record")
     if rebuild:
-        st.success(f"Built anew: {counted(synced.added, 'kernel')}, {unreadable}, in {took}.")
+        st.success(f"Rebuilt: {counted(synced.added, 'kernel')}, {unreadable}, in {took}.")
     else:
-        changed = f"{counted(synced.added, 'kernel')} taken over, {synced.removed:,} dropped"
+        changed = f"{counted(synced.added, 'kernel')} added or updated, {synced.removed:,} removed"
         st.success(f"Up to date: {changed}, {counted(synced.events, 'event')}, {unreadable}, in {took}.")

@@ -1,37 +1,39 @@
-"""Quarantine: what was set aside, a look into it, putting it back or deleting it."""
+"""Quarantine: its items, one in detail, restoring and deleting."""
 
 from __future__ import annotations
 
 import streamlit as st
 
 from app import context, guard, widgets
-from app.presenters.store.admin import quarantine_facts, quarantine_table
+from app.presenters.store.admin import quarantine_properties, quarantine_table
 from cache_engine.units import counted, human_bytes
+from cache_engine.upkeep.cleaning import QUARANTINE_S
+from cache_engine.upkeep.plan import DAY_S
 from cache_engine.upkeep.quarantine import Discarded, Item
 
 SHOWN = 50
 _SMALL = st.column_config.TextColumn(width="small")
 _COLUMNS = {
     "Size": st.column_config.NumberColumn(format="%.1f KiB"),
-    "Set aside": st.column_config.DatetimeColumn(format="distance"),
+    "Quarantined": st.column_config.DatetimeColumn(format="distance"),
 }
-_DONE, _SEEN = "what became of the quarantine", "items seen in quarantine"
+_DONE, _SEEN = "outcome in quarantine", "items seen in quarantine"
 ALL = "all"
 
 
 def draw(permitted: bool) -> None:
-    """What is there, and what may be done with it."""
+    """The items, and what the reader can do with them."""
     if _DONE in st.session_state:
         st.success(st.session_state.pop(_DONE), icon=":material/check_circle:")
-    st.caption("What was found damaged is kept here for 30 days, then goes with any cleaning.")
+    st.caption(f"Corrupt entries are stored for {QUARANTINE_S / DAY_S:.0f} days, then deleted by the next cleanup.")
     items = context.cache().quarantined()
     seen = tuple((item.name, item.files) for item in items)
     if st.session_state.get(_SEEN) != seen:
-        # What is confirmed must be what was read.
+        # The reader confirms what the reader saw.
         st.session_state[_SEEN] = seen
         st.session_state["confirm-delete"] = ""
     if not items:
-        st.info("Nothing is in quarantine.", icon=":material/verified:")
+        st.info("Quarantine is empty.", icon=":material/verified:")
         return
     offset = widgets.paging(len(items), SHOWN, key="quarantine-page")
     table = quarantine_table(items[offset : offset + SHOWN], context.timezone())
@@ -43,38 +45,38 @@ def draw(permitted: bool) -> None:
 
 
 def _chosen(items: list[Item]) -> Item | None:
-    """The item to look into; none stands for all of them."""
+    """The chosen item; ``None`` for all of them."""
     by_name = {item.name: item for item in items}
 
     def label(name: str) -> str:
         return f"All {len(items):,}" if name == ALL else f"{name[:40]} ({human_bytes(by_name[name].stored_bytes)})"
 
-    return by_name.get(st.selectbox("Look into", [ALL, *by_name], format_func=label, key="item"))
+    return by_name.get(st.selectbox("Item", [ALL, *by_name], format_func=label, key="item"))
 
 
 def _draw_item(item: Item, permitted: bool) -> None:
     cache = context.cache()
     examined = cache.examine(item)
-    facts = quarantine_facts(item, examined, context.timezone())
-    st.dataframe(facts, hide_index=True, height="content", column_config={"Fact": _SMALL}, key="quarantine-facts")
-    label = "Put it back" if item.key else "Put it back: only entries can be"
+    shown = quarantine_properties(item, examined, context.timezone())
+    st.dataframe(shown, hide_index=True, height="content", column_config={"Property": _SMALL}, key="quarantine-facts")
+    label = "Restore" if item.key else "Cannot restore (not a complete entry)"
     may = permitted and not examined.cause
-    if st.button(label, icon=":material/undo:", disabled=not may, help="Every byte is checked once more."):
+    if st.button(label, icon=":material/undo:", disabled=not may, help="Re-verified before restoring."):
 
-        def put_back(by: str) -> bool:
+        def restore(by: str) -> bool:
             cache.restore(item, by=by)
             return True
 
-        if guard.act("It was not put back.", put_back):
-            st.session_state[_DONE] = f"Put back {item.name[:12]}."
+        if guard.act("Restore failed.", restore):
+            st.session_state[_DONE] = f"Restored {item.name[:12]}."
             st.rerun()
 
 
 def _draw_delete(items: list[Item], permitted: bool) -> None:
     count, size = len(items), sum(item.stored_bytes for item in items)
-    label = f"Delete {counted(count, 'item')} for good"
+    label = f"Delete {counted(count, 'item')} permanently"
     typed = st.text_input(
-        f"Type {count} to delete {counted(count, 'item')} ({human_bytes(size)}) for good",
+        f"Type {count} to delete {counted(count, 'item')} ({human_bytes(size)}) permanently",
         key="confirm-delete",
         max_chars=12,
         disabled=not permitted,
@@ -86,7 +88,7 @@ def _draw_delete(items: list[Item], permitted: bool) -> None:
         def delete(by: str) -> Discarded:
             return cache.discard(items, by=by)
 
-        done = guard.act("Deleting stopped.", delete)
+        done = guard.act("Deletion failed.", delete)
         if done is not None:
             st.session_state[_DONE] = f"Deleted {counted(done.items, 'item')}, {human_bytes(done.stored_bytes)}."
             st.rerun()

@@ -1,4 +1,4 @@
-"""Settings: what is in force in this process, and where each value is from."""
+"""Settings: the effective value of each, and its origin."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from app import context
 from app.presenters.store.admin import settings_table
 
 
-def draw(permitted: bool) -> None:  # noqa: ARG001 (looking is free)
+def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     """The table."""
     cache = context.cache()
     st.caption(
-        "In force in this process. Each can be set in the environment before the dashboard is started; "
-        "gemm-cache dashboard hands its --store on that way."
+        "Effective settings of this dashboard process. Set them as environment variables before starting it; "
+        "`gemm-cache --store DIR dashboard` sets the store's directory."
     )
     table = settings_table(cache.settings, cache.layout.root)
-    changed = sum(row["From"] != "default" for row in table)
-    st.caption(f"{changed} of {len(table)} are not at their default.")
+    changed = sum(row["Origin"] != "default" for row in table)
+    st.caption(f"Settings that differ from their default: {changed} of {len(table)}.")
     st.dataframe(table, hide_index=True, height="content", key="settings-table")

@@ -1,4 +1,4 @@
-"""Lists and entries as files to take away."""
+"""Lists and kernels as files to download."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import pyarrow
 
 MOST_ROWS = 100_000
-"""Of a list as a file, which is made in memory: some 40 MB as CSV."""
+"""The most rows of a list as a file, which is built in memory: about 40 MB as CSV."""
 
-# A spreadsheet takes a cell that begins with one of these for a formula, and runs it.
+# A spreadsheet runs a cell that begins with one of these as a formula.
 _FORMULA = r"^[=+\-@\t\r]"
 
 
 def csv_file(batches: pyarrow.RecordBatchReader) -> bytes:
-    """Rows as CSV, with an apostrophe before texts that a spreadsheet would take for formulas."""
+    """Rows as CSV, with an apostrophe before texts that a spreadsheet would run as formulas."""
     from pyarrow import csv
 
     file = io.BytesIO()
@@ -33,7 +33,7 @@ def csv_file(batches: pyarrow.RecordBatchReader) -> bytes:
 
 
 def parquet_file(batches: pyarrow.RecordBatchReader) -> bytes:
-    """Rows as Parquet, as they are: nothing in it is run."""
+    """Rows as Parquet, unchanged: nothing in it is run."""
     from pyarrow import parquet
 
     file = io.BytesIO()
@@ -47,11 +47,11 @@ LIST_FILES: dict[str, tuple[str, Callable[[pyarrow.RecordBatchReader], bytes]]] 
     "CSV": ("text/csv", csv_file),
     "Parquet": ("application/vnd.apache.parquet", parquet_file),
 }
-"""What a list can be had as: MIME type, and what makes the file."""
+"""The file types of a list: MIME type, and the function that builds the file."""
 
 
 def pack_file(cache: Cache, keys: Iterable[str]) -> bytes:
-    """Entries as a pack; what is gone or damaged is left out."""
+    """Kernels as a pack, without those that are deleted or corrupt."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernels.gemmpack")
         cache.export(path, keys=map(CacheKey, keys))

@@ -1,4 +1,4 @@
-"""What several pages show: numbers with their names, times, colours. No Streamlit in this package.
+"""What several pages share: numbers with their names, times, colours. No Streamlit in this package.
 
 Text from the store never becomes markup: tables show it as it is, and Plotly, which reads some HTML, gets it escaped.
 """
@@ -12,14 +12,14 @@ from typing import Any
 
 Row = dict[str, Any]
 
-# Okabe and Ito's colours, which most colour-blind readers tell apart, the accent first.
+# Okabe and Ito's colours, which most colour-blind readers can distinguish, the accent first.
 COLOURS = ("#437a00", "#0072b2", "#d55e00", "#cc79a7", "#e69f00", "#56b4e9")
 GREY = "#9a9a9a"
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A number with its name, what it is out of, and what it means."""
+    """A number with its name, its share of a limit, and its meaning."""
 
     label: str
     value: str
@@ -29,11 +29,11 @@ class Tile:
 
 
 def moment(seconds: float, zone: tzinfo) -> datetime | None:
-    """A time as the reader's clock shows it; none for "never"."""
+    """A time on the reader's clock; ``None`` for "never"."""
     try:
         return datetime.fromtimestamp(seconds, zone) if seconds > 0 else None
     except (ValueError, OverflowError, OSError):
-        return None  # a clock that was far off, or a record made up
+        return None  # a wrong clock, or a forged record
 
 
 def when(seconds: float, zone: tzinfo) -> str:
@@ -47,8 +47,18 @@ def total(rows: Iterable[Row], column: str) -> int:
     return sum(row[column] for row in rows)
 
 
+def page_count(total: int, page_rows: int) -> int:
+    """How many pages a list has; at least one."""
+    return max(1, -(-total // page_rows))
+
+
+def rows_shown(offset: int, shown: int, total: int) -> str:
+    """Which rows of a list a page shows: ``"21–40 of 1,234"``."""
+    return f"{offset + 1:,}–{offset + shown:,} of {total:,}"
+
+
 def kernel_address(key: str) -> str:
-    """Where a kernel is looked into, from any page."""
+    """The address of a kernel's page, from any page."""
     return f"kernel?key={key}"
 
 
@@ -58,5 +68,5 @@ def share(part: float, whole: float) -> float:
 
 
 def dtypes(row: Row) -> str:
-    """The dtype of A and B, and that of C where it is another."""
+    """The dtype of A and B, and that of C where it differs."""
     return row["dtype"] if row["dtype"] == row["out_dtype"] else f"{row['dtype']} → {row['out_dtype']}"

@@ -31,6 +31,7 @@ from cache_engine.model.job import (
     FAILED,
     MOST_BYTES,
     RUNNING,
+    Asked,
     Job,
     JobProgress,
     JobStage,
@@ -71,8 +72,11 @@ class Jobs:
         self._layout = layout
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, command: list[str]) -> str:
+    def start(self, command: list[str], asked: Asked | None = None) -> str:
         """Starts ``gemm-cache --store … COMMAND --json`` in the background; returns the job's id.
+
+        Args:
+            asked: what the form asked for, which the job file stores next to the command.
 
         Raises:
             TooManyJobs: when as many run as may, whoever has started them.
@@ -80,7 +84,8 @@ class Jobs:
         """
         with file_lock(self._layout.jobs_lock, _START_LOCK_S):
             _check_room(command, [job for job in self.recent() if isinstance(job, Job) and job.state == RUNNING])
-            job = Job(id=f"{abs(time.time_ns()):x}-{secrets.token_hex(4)}", command=command, started_at=time.time())
+            job_id = f"{abs(time.time_ns()):x}-{secrets.token_hex(4)}"
+            job = Job(id=job_id, command=command, asked=asked or {}, started_at=time.time())
             path = self._path(job.id)
             _save(self._layout.temp, path, job)
             # Children that have ended are let go of here, so that no more than the last of them lingers.

@@ -229,16 +229,16 @@ class Cache:
             from cache_engine.compilers.inspect import sass
 
             return sass(self.store.section(record, CUBIN))
-        return self.store.section(record, part).decode("utf-8", "replace")
+        return self.section(record, part).decode("utf-8", "replace")
+
+    def section(self, record: Record, part: str) -> bytes:
+        """One of an entry's ``SECTIONS``, checked; raises ``CorruptEntry`` when it is missing or damaged."""
+        return self.store.section(record, part)
 
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
-        """The answer to one of ``mirror.queries`` or ``mirror.evaluation_queries``, with the mirror brought up to date.
-
-        Raises:
-            MirrorError: when the mirror cannot be read or brought up to date.
-        """
+        """The answer to one of ``mirror.queries`` or ``mirror.evaluation_queries`` now; raises ``MirrorError``."""
         self.mirror.sync()
         return self.mirror.query(question, *arguments, **options)
 
@@ -260,10 +260,9 @@ class Cache:
     def stats(self) -> Statistics:
         """The store's state and history; this process's own counts included."""
         self.journal.flush()
-        entries, bytes_on_disk = self.count()
         totals = read_journal(self.layout.journal).totals
         s, journal = self.settings, journal_bytes(self.layout.journal)
-        return Statistics(entries, bytes_on_disk, s.max_entries, s.max_bytes, journal, totals)
+        return Statistics(*self.count(), s.max_entries, s.max_bytes, journal, totals)
 
     def policy(self) -> Limits:
         """The limits that the settings set."""
@@ -272,8 +271,7 @@ class Cache:
     def plan_cleaning(self, limits: Limits | None = None) -> EvictionPlan:
         """What cleaning would evict now; without ``limits``, by the settings. Changes nothing."""
         self.journal.flush()
-        limits = self.policy() if limits is None else limits
-        return cleaning.plan_cleaning(self.store, limits, is_stale=self._selector.is_stale)
+        return cleaning.plan_cleaning(self.store, limits or self.policy(), is_stale=self._selector.is_stale)
 
     def find_leftovers(self) -> list[Leftover]:
         """Files of no entry that any cleaning removes: those of killed writers, and old ones in quarantine."""
@@ -370,10 +368,8 @@ class Cache:
         A signal handler may call it. What the signal interrupted in the cache is then written when that goes on, or at
         the end of the process, and nothing is waited for that waits for it.
         """
-        if "evaluations" in self.__dict__:
-            self.evaluations.close()
-        if "timings" in self.__dict__:
-            self.timings.close()
+        for opened in {"evaluations", "timings"} & self.__dict__.keys():
+            getattr(self, opened).close()
         self._serving.close()
         self.journal.close()
 

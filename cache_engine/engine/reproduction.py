@@ -15,13 +15,14 @@ from cache_engine.model.gemm import OPT_LEVELS, Specialisation
 from cache_engine.model.kernel import KernelConfig
 
 
-def reproducing_command(record: Record, settings: Settings, store: Path) -> str:
+def reproducing_command(record: Record, settings: Settings, store: Path, verb: str = "compile") -> str:
     """The command, for a POSIX shell, that compiles the kernel of a record on a machine with the same toolchain.
 
     Args:
         settings: those in force where the command is shown. Where they ask for flags that the kernel was compiled
             without, the command switches them off.
         store: which store the command uses.
+        verb: ``compile``, or ``time`` for the command that times the kernel as well.
     """
     extra = _extra_flags(record)
     given = [flag for flag in extra if flag != FAST_MATH]
@@ -30,8 +31,8 @@ def reproducing_command(record: Record, settings: Settings, store: Path) -> str:
         variables.append(_assignment("compiler_flags", " ".join(given)))
     if FAST_MATH in extra or settings.fast_math:
         variables.append(_assignment("fast_math", "1" if FAST_MATH in extra else "0"))
-    asked = compile_arguments(record.problem, record.arch, record.compiler, record.family, record.config)
-    return " ".join((*variables, shlex.join(("gemm-cache", "--store", str(store), *asked))))
+    asked = _arguments(record.problem, record.arch, record.compiler, record.family, record.config)
+    return " ".join((*variables, shlex.join(("gemm-cache", "--store", str(store), verb, *asked))))
 
 
 def command_of_choice(
@@ -41,14 +42,12 @@ def command_of_choice(
     given = [flag for flag in extra_flags if flag != FAST_MATH]
     variables = [_assignment("compiler_flags", " ".join(given))] if given else []
     variables += [_assignment("fast_math", "1")] if FAST_MATH in extra_flags else []
-    asked = compile_arguments(problem, arch, compiler, family, config)
-    return " ".join((*variables, shlex.join(("gemm-cache", *asked, "--force"))))
+    asked = _arguments(problem, arch, compiler, family, config)
+    return " ".join((*variables, shlex.join(("gemm-cache", "compile", *asked, "--force"))))
 
 
-def compile_arguments(
-    problem: RecordedProblem, arch: str, compiler: str, family: str, config: KernelConfig
-) -> list[str]:
-    """The arguments of ``gemm-cache`` that ask for one kernel and leave nothing to choose."""
+def _arguments(problem: RecordedProblem, arch: str, compiler: str, family: str, config: KernelConfig) -> list[str]:
+    """The arguments of ``compile`` and ``time`` that ask for one kernel and leave nothing to choose."""
     p = problem
     values = ",".join(f"{field.name}={getattr(config, field.name)}" for field in fields(config))
     options = {
@@ -64,7 +63,7 @@ def compile_arguments(
         "family": family,
         "config": values,
     }
-    return ["compile", f"{p.m}", f"{p.n}", f"{p.k}", *(f"--{name}={value}" for name, value in options.items())]
+    return [f"{p.m}", f"{p.n}", f"{p.k}", *(f"--{name}={value}" for name, value in options.items())]
 
 
 def _extra_flags(record: Record) -> list[str]:

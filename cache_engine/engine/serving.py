@@ -42,7 +42,7 @@ SWITCHED_OFF = "caching is switched off"
 """Why a cache has no store, unless something else is said."""
 
 # Most compiles take less, so a wait for one is nothing to look at.
-_LONG_WAIT_S = 1.0
+LONG_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Serving:
                 failure = Failure(f"the store cannot be locked: {_in_words(error)}")
             else:
                 waited_s = time.perf_counter() - started
-                if waited_s > _LONG_WAIT_S:
+                if waited_s > LONG_WAIT_S:
                     self._journal.lock_wait(waited_s, in_vain=False)
             yield failure
 

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from cache_engine.errors import InvalidHardware, InvalidProblem
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.model.architecture import runs_on
 
 EVALUATOR = "gpu"
 MODEL_VERSION = "1.0.0"
@@ -149,6 +150,9 @@ GPUS = {
 }
 """GPUs known by name."""
 
+# Source: NVIDIA, "CUDA GPU Compute Capability".
+_TARGETS = {"A100": "sm_80", "H100": "sm_90", "H200": "sm_90", "B200": "sm_100", "L40S": "sm_89"}
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
@@ -243,6 +247,12 @@ def fitted() -> dict[str, GpuParameters]:
     """Parameters by the GPU they were fitted on."""
     file = msgspec.json.decode(PARAMETERS_FILE.read_bytes(), type=_ParametersFile)
     return {name: GpuParameters(**values) for name, values in file.parameters.items()}
+
+
+def gpus_running(target: str) -> list[Gpu]:
+    """The GPUs of ``GPUS`` that run code compiled for a target, such as ``"sm_90"``."""
+    chips = {chip.name for chip in runs_on(target)}
+    return [gpu for name, gpu in GPUS.items() if _TARGETS[name] in chips]
 
 
 def parameters_of(gpu: Gpu) -> tuple[str, GpuParameters]:

@@ -23,6 +23,11 @@ from cache_engine.inputs import open_input
 
 M_RANGES = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 4096), (4097, 10**12))
 
+PUBLISHED_MAPE = {"A100": 7.0, "B200": 9.0, "H100": 6.0, "H200": 7.3}
+"""Mean absolute error in percent on held-out measurements, by GPU: docs/evaluator.md, "The GPU model"."""
+PUBLISHED_MAPE_UNMEASURED = (9.7, 18.9)
+"""The same for a GPU without measurements: each GPU predicted from the others, the best and the worst."""
+
 _COLUMNS = ("arch", "M", "N", "K", "latency_us")
 _BATCH = 5_000
 _MOST_LINES = 1_000_000

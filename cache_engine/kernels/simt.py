@@ -8,7 +8,7 @@ from cache_engine.kernels.family import Constants, specialised_constants
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig, ceil_div
 
-_LANES_M, _LANES_N = 4, 8  # how a warp's lanes stand over its part of C; fixed in the template
+LANES_M, LANES_N = 4, 8  # how a warp's lanes stand over its part of C; fixed in the template
 _STAGES = 2  # two shared buffers; fixed in the template
 
 # (block_m, block_n, block_k, warps_m, warps_n)
@@ -75,8 +75,8 @@ class Simt:
         if config.stages != _STAGES:
             return f"stages must be {_STAGES}"
         for letter, block, warps, lanes in (
-            ("m", config.block_m, config.warps_m, _LANES_M),
-            ("n", config.block_n, config.warps_n, _LANES_N),
+            ("m", config.block_m, config.warps_m, LANES_M),
+            ("n", config.block_n, config.warps_n, LANES_N),
         ):
             step = warps * lanes * vector
             if block % step:
@@ -92,7 +92,7 @@ class Simt:
 
 
 def _thread_tile(config: KernelConfig) -> tuple[int, int]:
-    return config.block_m // config.warps_m // _LANES_M, config.block_n // config.warps_n // _LANES_N
+    return config.block_m // config.warps_m // LANES_M, config.block_n // config.warps_n // LANES_N
 
 
 _CONFIGS = tuple(KernelConfig(*tile, stages=_STAGES) for tile in _TILES)

@@ -23,6 +23,8 @@ _TILES = (
     (16, 128, 1, 4),
     (16, 64, 1, 2),
 )
+MMA_M, MMA_N, MMA_K_BYTES = 16, 8, 32
+"""One mma instruction: its tile of C in elements, and its depth in bytes of k; fixed in the template."""
 _DEPTHS = ((128, 3), (64, 4))  # (bytes in k, stages)
 
 

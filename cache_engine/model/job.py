@@ -13,6 +13,9 @@ RUNNING, DONE, FAILED, DIED, CANCELED = "running", "done", "failed", "died", "ca
 MOST_BYTES = 8 * 2**20
 """Of a job's file."""
 
+Asked = dict[str, str | int | bool | list[str]]
+"""What a form asked for, by the names of its fields."""
+
 # A file may say anything. What would be no time, no count or no state makes it one that cannot be read.
 _Seconds = Annotated[float, msgspec.Meta(ge=-(2**31), le=1e11)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
@@ -44,6 +47,7 @@ class Job(msgspec.Struct, kw_only=True):
 
     Attributes:
         command: the arguments after ``gemm-cache``.
+        asked: what the form that started the job asked for; empty for a job of an older version.
         state: running, done, failed, canceled, or died (ended without saying so).
         pid: the process at work, and
         process_start: when it started, as the system counts; a number may be given to another process later.
@@ -58,6 +62,7 @@ class Job(msgspec.Struct, kw_only=True):
 
     id: str
     command: list[str]
+    asked: Asked = msgspec.field(default_factory=dict)
     state: Annotated[str, msgspec.Meta(pattern=f"^({RUNNING}|{DONE}|{FAILED}|{DIED}|{CANCELED})$")] = RUNNING
     pid: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
     process_start: str = ""

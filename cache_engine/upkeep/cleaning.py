@@ -50,7 +50,7 @@ _SPARE_S = 600.0
 _END_S = 5.0
 # How long a process that ends gives to cleaning that is under way.
 _FINISH_S = 1.0
-_QUARANTINE_S = 30 * DAY_S
+QUARANTINE_S = 30 * DAY_S
 
 NOBODY_STALE: Callable[[Record], bool] = lambda _: False  # noqa: E731 (a default with a name)
 
@@ -105,7 +105,7 @@ def find_leftovers(store: DiskStore, now: float | None = None) -> list[Leftover]
     """What killed writers left behind, and what was set aside long ago. Changes nothing."""
     found = [(path, "temporary of a writer that is gone") for path in abandoned_temporaries(store.layout)]
     found += [(path, "blob without record") for path in orphan_blobs(store)]
-    before = (time.time() if now is None else now) - _QUARANTINE_S
+    before = (time.time() if now is None else now) - QUARANTINE_S
     with suppress(FileNotFoundError):
         for path in store.layout.quarantine.iterdir():
             _, came_at = original_of_quarantined(path.name)

@@ -23,10 +23,10 @@ PROGRAM = [sys.executable, "-m", "cache_engine"]
 
 
 def _confirm_all(page: Page) -> None:
-    page.get_by_label("Type 4 to confirm").fill("4", timeout=WAIT_MS)
-    page.get_by_label("Type 4 to confirm").press("Enter")
-    page.get_by_role("button", name="Evict 4 kernels").click()
-    expect(page.get_by_text("Evicted 4 kernels")).to_be_visible(timeout=WAIT_MS)
+    page.get_by_label("Type 4 to enable deletion").fill("4", timeout=WAIT_MS)
+    page.get_by_label("Type 4 to enable deletion").press("Enter")
+    page.get_by_role("button", name="Delete 4 kernels").click()
+    expect(page.get_by_text("Deleted 4 kernels")).to_be_visible(timeout=WAIT_MS)
 
 
 def test_damage_is_found_repaired_and_looked_into(page: Page, dashboard: str, compiled_store: Path) -> None:
@@ -34,11 +34,11 @@ def test_damage_is_found_repaired_and_looked_into(page: Page, dashboard: str, co
     key = next(store.keys())
     blob_file(store, key).write_bytes(b"damaged")
     page.goto(f"{dashboard}/admin?tab=Integrity")
-    page.get_by_role("button", name="Check the store").click()
+    page.get_by_role("button", name="Run check").click()
     expect(page.get_by_text("Repair plan: 2 files")).to_be_visible(timeout=WAIT_MS)
-    page.get_by_text("Do what the column").click()
+    page.get_by_text("I have reviewed").click()
     page.get_by_role("button", name="Repair 1 finding").click()
-    expect(page.get_by_text("Nothing is wrong. 3 kernels read.")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_text("No problems found. 3 kernels checked.")).to_be_visible(timeout=WAIT_MS)
     page.get_by_role("tab", name="Quarantine").click()
     expect(page).to_have_url(re.compile("tab=Quarantine"), timeout=WAIT_MS)
     expect(page.get_by_label("Type 1 to delete")).to_be_visible(timeout=WAIT_MS)
@@ -51,18 +51,18 @@ def test_served_to_others_nothing_can_be_deleted(page: Page, compiled_store: Pat
     with served(PROGRAM, compiled_store, "--host", "0.0.0.0") as address:
         page.goto(f"{address}/admin?rule=all")
         expect(page.get_by_text("the dashboard listens at 0.0.0.0")).to_be_visible(timeout=WAIT_MS)
-        expect(page.get_by_text("Would evict 4 kernels")).to_be_visible(timeout=WAIT_MS)
-        expect(page.get_by_role("button", name="Evict 4 kernels")).to_be_disabled(timeout=WAIT_MS)
-        expect(page.get_by_label("Type 4 to confirm")).to_be_disabled()
+        expect(page.get_by_text("Will delete 4 kernels")).to_be_visible(timeout=WAIT_MS)
+        expect(page.get_by_role("button", name="Delete 4 kernels")).to_be_disabled(timeout=WAIT_MS)
+        expect(page.get_by_label("Type 4 to enable deletion")).to_be_disabled()
 
 
 def test_served_to_others_the_token_unlocks(page: Page, compiled_store: Path) -> None:
     with served(PROGRAM, compiled_store, "--host", "0.0.0.0", GEMM_CACHE_ADMIN_TOKEN=TOKEN) as address:
         page.goto(f"{address}/admin?rule=all")
-        expect(page.get_by_role("button", name="Evict 4 kernels")).to_be_disabled(timeout=WAIT_MS)
+        expect(page.get_by_role("button", name="Delete 4 kernels")).to_be_disabled(timeout=WAIT_MS)
         page.get_by_label("Admin token").fill("wrong-horse-battery")
         page.get_by_role("button", name="Unlock").click()
-        expect(page.get_by_text("This is not the admin token.")).to_be_visible(timeout=WAIT_MS)
+        expect(page.get_by_text("Wrong token.")).to_be_visible(timeout=WAIT_MS)
         page.get_by_label("Admin token").fill(TOKEN)
         page.get_by_role("button", name="Unlock").click()
         expect(page.get_by_text("Unlocked: admin token, from this machine.")).to_be_visible(timeout=WAIT_MS)
@@ -77,7 +77,7 @@ def test_a_proxy_in_front_of_a_local_dashboard_makes_nobody_local(
     with _proxy(int(dashboard.rsplit(":", 1)[1]), b"X-Forwarded-For: 127.0.0.1, 203.0.113.7\r\n") as port:
         page.goto(f"http://127.0.0.1:{port}/admin?rule=all")
         expect(page.get_by_text("the request is from another machine")).to_be_visible(timeout=WAIT_MS)
-        expect(page.get_by_role("button", name="Evict 4 kernels")).to_be_disabled(timeout=WAIT_MS)
+        expect(page.get_by_role("button", name="Delete 4 kernels")).to_be_disabled(timeout=WAIT_MS)
     page.goto(f"{dashboard}/admin?rule=all")
     _confirm_all(page)
 

@@ -19,25 +19,25 @@ def test_a_miss_then_a_hit_then_its_link_in_a_fresh_browser(page: Page, browser:
     expect(page.get_by_label("n", exact=True)).to_have_value("96", timeout=WAIT_MS)
     page.get_by_label("k", exact=True).fill("64")
     page.get_by_label("k", exact=True).press("Tab")
-    expect(page.get_by_text("not in the store yet")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_text("not cached")).to_be_visible(timeout=WAIT_MS)
     expect(page).to_have_url(re.compile("k=64"), timeout=WAIT_MS)
-    page.get_by_role("button", name="Get kernel").click()
-    expect(page.get_by_text("Miss: compiled in")).to_be_visible(timeout=60_000)
-    expect(page.get_by_text("The nearest of 4 kernels in the store")).to_be_visible(timeout=WAIT_MS)
+    page.get_by_role("button", name="Compile", exact=True).click()
+    expect(page.get_by_text("Miss. Compiled in")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("Closest of 4 cached kernels")).to_be_visible(timeout=WAIT_MS)
     expect(page.locator(".js-plotly-plot").get_by_text("generate source")).to_be_visible(timeout=WAIT_MS)
     missed = page.url
-    page.get_by_role("button", name="Get kernel").click()
-    expect(page.get_by_text("Hit (disk): found in")).to_be_visible(timeout=60_000)
+    page.get_by_role("button", name="Compile", exact=True).click()
+    expect(page.get_by_text("Hit (disk): loaded in")).to_be_visible(timeout=60_000)
 
     stranger = browser.new_context(viewport={"width": 400, "height": 900})
     fresh = stranger.new_page()
     fresh.goto(missed)
-    expect(fresh.get_by_text("Miss: compiled in")).to_be_visible(timeout=WAIT_MS)
+    expect(fresh.get_by_text("Miss. Compiled in")).to_be_visible(timeout=WAIT_MS)
     for label, value in (("m", "64"), ("n", "96"), ("k", "64")):
         expect(fresh.get_by_label(label, exact=True)).to_have_value(value, timeout=WAIT_MS)
     # By the job alone, as the list of jobs links to it.
     fresh.goto(f"{dashboard}/compile?job={missed.partition('job=')[2]}")
-    expect(fresh.get_by_text("Miss: compiled in")).to_be_visible(timeout=WAIT_MS)
+    expect(fresh.get_by_text("Miss. Compiled in")).to_be_visible(timeout=WAIT_MS)
     for label, value in (("m", "64"), ("n", "96"), ("k", "64")):
         expect(fresh.get_by_label(label, exact=True)).to_have_value(value, timeout=WAIT_MS)
     stranger.close()
@@ -45,8 +45,8 @@ def test_a_miss_then_a_hit_then_its_link_in_a_fresh_browser(page: Page, browser:
 
 def test_a_table_is_compiled_with_progress_then_canceled(page: Page, dashboard: str, compiled_store: Path) -> None:
     page.goto(f"{dashboard}/compile?what=A+model%27s+table&t_arch=sm_80&t_arch=sm_90&t_arch=sm_120")
-    expect(page.get_by_text(re.compile("0 of [0-9]+ kernels in the store already"))).to_be_visible(timeout=WAIT_MS)
-    page.get_by_role("button", name="Compile the table").click()
+    expect(page.get_by_text(re.compile("0 of [0-9]+ kernels cached"))).to_be_visible(timeout=WAIT_MS)
+    page.get_by_role("button", name="Compile missing kernels").click()
     expect(page.get_by_text(re.compile("[0-9]+ of [0-9]+ kernels; about .* left"))).to_be_visible(timeout=60_000)
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_text("This job was canceled.")).to_be_visible(timeout=60_000)

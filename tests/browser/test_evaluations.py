@@ -49,11 +49,11 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_a_link_with_a_chip_of_ones_own_and_the_files(page: Page, address: str, tmp_path: Path) -> None:
     page.set_default_timeout(60_000)
     page.goto(f"{address}/evaluations?e_m=64")
-    page.get_by_text("A chip of your own").click()
+    page.get_by_text("Custom chip").click()
     file = tmp_path / "mine.json"
     file.write_text(chip_text(MINE))
     page.locator("input[type=file]").set_input_files(file)
-    page.get_by_text("Mine 2.0 can be chosen").wait_for()
+    page.get_by_text("Mine 2.0 added").wait_for()
     page.get_by_role("combobox", name="Chip").click()
     page.get_by_role("option", name="Mine 2.0").click()
     latency = f"{evaluate(EvaluationProblem(64, 7168, 2048), MINE).latency_us:,.2f} µs"
@@ -64,7 +64,7 @@ def test_a_link_with_a_chip_of_ones_own_and_the_files(page: Page, address: str, 
     expect(colleague.get_by_test_id("stMetricValue").first).to_have_text(latency, timeout=60_000)
     colleague.close()
 
-    page.get_by_text("Kept results", exact=True).click()
+    page.get_by_text("Saved results", exact=True).click()
     page.get_by_text("of 2.").wait_for()
     with page.expect_download() as exported:
         page.get_by_role("button", name="Export").click()

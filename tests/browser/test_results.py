@@ -33,14 +33,14 @@ def test_search_to_kernel_to_compare_and_back_to_the_same_results(
     _shows(page, "1", "sm_90")
     _first_row(page, "key", "sm_90", "bf16")
     expect(page.get_by_role("heading", name="Kernel", exact=True)).to_be_visible(timeout=WAIT_MS)
-    page.get_by_role("link", name="Compare with another").click()
-    page.get_by_label("Pick it from the list").fill("sm_80")
+    page.get_by_role("link", name="Compare with…").click()
+    page.get_by_label("Find a kernel").fill("sm_80")
     expect(page.get_by_role("grid", include_hidden=True).first).to_have_attribute("aria-rowcount", "2", timeout=WAIT_MS)
     canvas = page.get_by_test_id("stDataFrame").locator("canvas").first
     canvas.click(position={"x": 60, "y": 52}, force=True)
     expect(page.get_by_role("heading", name="Key differences")).to_be_visible(timeout=WAIT_MS)
     expect(page).to_have_url(re.compile("a=[0-9a-f]{64}&b=[0-9a-f]{64}"), timeout=WAIT_MS)
-    page.get_by_role("link", name="Back to the results").click()
+    page.get_by_role("link", name="Back to results").click()
     _shows(page, "1", "sm_90")
 
 
@@ -68,9 +68,9 @@ def test_what_was_ticked_stays_so_in_other_lists(page: Page, dashboard: str, com
     deletion = page.get_by_role("link", name="Delete…").get_attribute("href") or ""
     assert re.search(r"admin\?keys=[0-9a-f]{64}(,|%2C)[0-9a-f]{64}$", deletion)
     with page.expect_download(timeout=WAIT_MS) as pack:
-        page.get_by_role("button", name="Export pack").click()
+        page.get_by_role("button", name="Export as pack").click()
     assert Path(pack.value.path()).read_bytes().startswith(b"GEMMPACK")
-    page.get_by_role("button", name="Export the list").click()
+    page.get_by_role("button", name="Export…").click()
     with page.expect_download(timeout=WAIT_MS) as table:
         page.get_by_test_id("stPopoverBody").get_by_role("button", name="CSV").click()
     assert Path(table.value.path()).read_text().count("\n") == 2

@@ -62,7 +62,7 @@ def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Pa
     page.get_by_text("Code", exact=True).click()
     expect(page.get_by_test_id("stCode").filter(has_text="HMMA.16816.F32")).to_be_visible(timeout=WAIT_MS)
 
-    page.get_by_role("link", name="Compare with another").click()
+    page.get_by_role("link", name="Compare with…").click()
     expect(page.get_by_label("First kernel")).to_have_value(re.compile(r"[0-9a-f]{64}"), timeout=WAIT_MS)
     other = next(record for record in make_store(compiled_store).records() if record.arch == "sm_80")
     page.get_by_label("Second kernel").fill(other.key[:12])
@@ -74,30 +74,30 @@ def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Pa
     expect(page.locator(".js-plotly-plot")).to_have_count(4, timeout=WAIT_MS)
 
     _go(page, "Compile")
-    expect(page.get_by_text("Timing needs an NVIDIA GPU")).to_be_visible(timeout=WAIT_MS)
-    for verdict in ("Miss: compiled in", "Hit (disk): found in"):
+    expect(page.get_by_text("so the kernel is compiled but not run or timed")).to_be_visible(timeout=WAIT_MS)
+    for verdict in ("Miss. Compiled in", "Hit (disk): loaded in"):
         for label, value in (("m", "64"), ("n", "96"), ("k", "64")):
             page.get_by_label(label, exact=True).fill(value)
             page.get_by_label(label, exact=True).press("Tab")
-        page.get_by_role("button", name="Get kernel").click()
+        page.get_by_role("button", name="Compile", exact=True).click()
         expect(page.get_by_text(verdict)).to_be_visible(timeout=60_000)
-    page.get_by_role("link", name="Look into this kernel").click()
+    page.get_by_role("link", name="Open kernel").click()
     expect(page.get_by_role("heading", name="Kernel", exact=True)).to_be_visible(timeout=WAIT_MS)
     expect(page.get_by_test_id("stCode").first).to_contain_text("gemm_tensor_core_bf16_nt_n96_k64", timeout=WAIT_MS)
 
     _go(page, "Admin")
-    page.get_by_text("Down to a number of kernels").click()
+    page.get_by_text("Keep at most N kernels").click()
     page.get_by_label("Kernels to keep").fill("1")
     page.get_by_label("Kernels to keep").press("Tab")
-    expect(page.get_by_text("Would evict 4 kernels")).to_be_visible(timeout=WAIT_MS)
-    expect(page.get_by_role("button", name="Evict 4 kernels")).to_be_disabled()
-    page.get_by_label("Type 4 to confirm").fill("4")
-    page.get_by_label("Type 4 to confirm").press("Enter")
-    page.get_by_role("button", name="Evict 4 kernels").click()
-    expect(page.get_by_text("Evicted 4 kernels")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_text("Will delete 4 kernels")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_role("button", name="Delete 4 kernels")).to_be_disabled()
+    page.get_by_label("Type 4 to enable deletion").fill("4")
+    page.get_by_label("Type 4 to enable deletion").press("Enter")
+    page.get_by_role("button", name="Delete 4 kernels").click()
+    expect(page.get_by_text("Deleted 4 kernels")).to_be_visible(timeout=WAIT_MS)
     page.get_by_role("tab", name="Integrity").click()
-    page.get_by_role("button", name="Check the store").click()
-    expect(page.get_by_text("Nothing is wrong.")).to_be_visible(timeout=WAIT_MS)
+    page.get_by_role("button", name="Run check").click()
+    expect(page.get_by_text("No problems found.")).to_be_visible(timeout=WAIT_MS)
 
     _go(page, "Overview")
     assert _metric(page, "Kernels") == "1"
@@ -112,7 +112,7 @@ def test_a_link_to_a_kernel_opens_it_in_a_fresh_browser(page: Page, dashboard: s
     expect(page).to_have_url(re.compile(f"/kernel\\?key={record.key}"), timeout=WAIT_MS)
     page.goto(page.url)
     expect(page.get_by_test_id("stCode").first).to_contain_text(record.name, timeout=WAIT_MS)
-    page.get_by_role("link", name="Back to the results").click()
+    page.get_by_role("link", name="Back to results").click()
     expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
 
 
@@ -120,7 +120,7 @@ def test_reloading_after_the_mirror_was_deleted_shows_the_same(
     page: Page, dashboard: str, compiled_store: Path
 ) -> None:
     page.goto(dashboard)
-    before = [_metric(page, label) for label in ("Kernels", "Hit rate", "Compiling spent")]
+    before = [_metric(page, label) for label in ("Kernels", "Hit rate", "Compile time spent")]
     (compiled_store / "mirror.duckdb").unlink()
     page.reload()
-    assert [_metric(page, label) for label in ("Kernels", "Hit rate", "Compiling spent")] == before
+    assert [_metric(page, label) for label in ("Kernels", "Hit rate", "Compile time spent")] == before

@@ -232,7 +232,7 @@ def test_a_lock_not_had_in_time_still_serves_the_kernel(tmp_path: Path) -> None:
 def test_only_long_waits_for_a_lock_are_counted(
     cache: Cache, monkeypatch: pytest.MonkeyPatch, long_s: float, waits: int
 ) -> None:
-    monkeypatch.setattr(serving, "_LONG_WAIT_S", long_s)
+    monkeypatch.setattr(serving, "LONG_WAIT_S", long_s)
     lock = cache.layout.key_lock(cache.select(PROBLEM).key)
     held, asked = threading.Event(), threading.Thread(target=cache.get_or_compile, args=(PROBLEM,))
     with file_lock(lock, 1):

@@ -23,7 +23,7 @@ from tests.helpers import blob_file, fill, make_entry, make_store, record_file
 from tests.pages.opening import HERE, Open, Reader, sound
 from tests.pages.test_all_pages import HOLD_MIRROR
 
-TABS = ("Cleanup", "Integrity", "Quarantine", "Packs", "Mirror", "Settings", "Audit log")
+TABS = ("Cleanup", "Integrity", "Quarantine", "Packs", "Index", "Settings", "Audit log")
 TOKEN = "correct-horse-battery"
 ADA = "ada@example.com"
 
@@ -64,8 +64,8 @@ def test_a_store_that_cannot_be_written_is_looked_at_and_nothing_can_be_done(
     root = str(compiled_store)
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != root and access(path, mode))  # root may do all
     app = sound(open_page(compiled_store, "admin", tab=tab, rule="all"))
-    assert "cannot be written" in app.info[0].value
-    acting = ("Evict", "Repair", "Delete", "Put it", "Import")
+    assert "Read-only store" in app.info[0].value
+    acting = ("Repair", "Delete", "Restore", "Cannot restore", "Import")
     assert all(button.disabled for button in app.button if button.label.startswith(acting))
     assert all(box.disabled for box in app.text_input if str(box.key).startswith("confirm"))
 
@@ -75,22 +75,22 @@ def test_a_store_that_cannot_be_written_is_looked_at_and_nothing_can_be_done(
 
 def test_cleanup_shows_what_would_go_and_asks_before_it_does(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "admin"))
-    assert "Would evict 0 kernels" in _said(app)
-    assert "nothing to evict" in _said(app)
+    assert "Will delete 0 kernels" in _said(app)
+    assert "Nothing to delete" in _said(app)
     app.radio(key="rule").set_value("entries").run()
     app.number_input(key="keep").set_value(1).run()
-    assert "Would evict 3 kernels" in _said(sound(app))
+    assert "Will delete 3 kernels" in _said(sound(app))
     victims = _table(app, "Why")
     assert list(victims["Why"]) == ["too many entries"] * 3
     assert all(name.startswith("gemm_") for name in victims["Kernel"])
     assert _table(app, "Target", "Kernels")["Kernels"].sum() == 3
-    assert _button(app, "Evict 3 kernels").disabled
+    assert _button(app, "Delete 3 kernels").disabled
     app.text_input(key="confirm").set_value("2").run()
-    assert _button(app, "Evict 3 kernels").disabled
+    assert _button(app, "Delete 3 kernels").disabled
     assert len(list(make_store(compiled_store).keys())) == 4
     app.text_input(key="confirm").set_value("3").run()
-    _press(app, "Evict 3 kernels")
-    assert sound(app).success[0].value.startswith("Evicted 3 kernels")
+    _press(app, "Delete 3 kernels")
+    assert sound(app).success[0].value.startswith("Deleted 3 kernels")
     assert len(list(make_store(compiled_store).keys())) == 1
     (event,) = _acts(compiled_store, CLEAN)
     assert event.by.endswith("in the dashboard")
@@ -98,12 +98,12 @@ def test_cleanup_shows_what_would_go_and_asks_before_it_does(open_page: Open, co
 
 def test_the_rule_and_what_it_asks_for_are_in_the_address(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "admin", rule="entries", keep="1"))
-    assert "Would evict 3 kernels" in _said(app)
+    assert "Will delete 3 kernels" in _said(app)
     app.radio(key="rule").set_value("all").run()
     assert app.query_params["rule"] == "all"
-    assert "Would evict 4 kernels" in _said(sound(app))
+    assert "Will delete 4 kernels" in _said(sound(app))
     app.query_params["rule"] = "stale"
-    assert "can never hit" in _said(sound(app.run()))
+    assert "no longer in use" in _said(sound(app.run()))
     assert app.radio(key="rule").value == "stale"
     app.radio(key="rule").set_value("settings").run()
     assert "rule" not in sound(app).query_params
@@ -113,10 +113,10 @@ def test_the_rule_and_what_it_asks_for_are_in_the_address(open_page: Open, compi
 
 def test_targets_are_chosen_from_those_there_are(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "admin", rule="archs"))
-    assert "Would evict 0 kernels" in _said(app)
+    assert "Will delete 0 kernels" in _said(app)
     assert app.multiselect(key="archs").options == ["sm_75", "sm_80", "sm_90"]
     app.multiselect(key="archs").set_value(["sm_90"]).run()
-    assert "Would evict 2 kernels" in _said(sound(app))
+    assert "Will delete 2 kernels" in _said(sound(app))
     assert list(_table(app, "Why")["Why"]) == ["target selected"] * 2
 
 
@@ -125,11 +125,11 @@ def test_kernels_named_in_the_address_are_what_goes(open_page: Open, compiled_st
     address = f"{keys[0]},{keys[2].upper()},<b>nonsense</b>,{'0' * 64}"
     app = sound(open_page(compiled_store, "admin", keys=address))
     assert app.radio(key="rule").value == "keys"
-    assert "3 kernels named in the address" in _said(app)
-    assert "1 part of the address is no key" in _said(app)
-    assert "Would evict 2 kernels" in _said(app)
+    assert "3 kernels from the link" in _said(app)
+    assert "1 invalid key in the link" in _said(app)
+    assert "Will delete 2 kernels" in _said(app)
     app.text_input(key="confirm").set_value("2").run()
-    _press(app, "Evict 2 kernels")
+    _press(app, "Delete 2 kernels")
     assert sorted(make_store(compiled_store).keys()) == [keys[1], keys[3]]
     sound(app)
 
@@ -141,7 +141,7 @@ def test_a_long_plan_is_paged(open_page: Open, tmp_path: Path) -> None:
     assert "1–50 of 60" in _said(app)
     app.session_state["victims-page"] = 2
     assert len(_table(sound(app.run()), "Why")) == 10
-    assert not _button(app, "Preview again").disabled
+    assert not _button(app, "Refresh preview").disabled
 
 
 def test_a_size_that_cannot_be_read_is_told_plainly(open_page: Open, compiled_store: Path) -> None:
@@ -161,8 +161,8 @@ def test_what_is_confirmed_is_what_was_previewed(open_page: Open, compiled_store
     new = fill(make_store(compiled_store), 2)
     app.text_input(key="confirm").set_value("3").run()
     assert list(_table(app, "Why")["Key"]) == planned
-    _press(app, "Evict 3 kernels")
-    assert sound(app).success[0].value.startswith("Evicted 3 kernels")
+    _press(app, "Delete 3 kernels")
+    assert sound(app).success[0].value.startswith("Deleted 3 kernels")
     kept = set(make_store(compiled_store).keys())
     assert set(new) <= kept
     assert not kept & {key for key in kept if key[:12] in planned}
@@ -172,11 +172,11 @@ def test_two_people_cleaning_at_once_see_no_error(open_page: Open, compiled_stor
     one, other = (sound(open_page(compiled_store, "admin", rule="all")) for _ in range(2))
     for app in (one, other):
         app.text_input(key="confirm").set_value("4").run()
-    _press(one, "Evict 4 kernels")
-    _press(other, "Evict 4 kernels")
-    assert sound(one).success[0].value.startswith("Evicted 4 kernels")
-    assert "Evicted" in sound(other).success[0].value
-    assert "nothing to evict" in _said(other)
+    _press(one, "Delete 4 kernels")
+    _press(other, "Delete 4 kernels")
+    assert sound(one).success[0].value.startswith("Deleted 4 kernels")
+    assert "Deleted" in sound(other).success[0].value
+    assert "Nothing to delete" in _said(other)
 
 
 def test_while_the_mirror_cannot_be_read_the_plan_is_made_all_the_same(open_page: Open, compiled_store: Path) -> None:
@@ -186,9 +186,9 @@ def test_while_the_mirror_cannot_be_read_the_plan_is_made_all_the_same(open_page
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        _press(app, "Preview again")
+        _press(app, "Refresh preview")
         assert not app.exception
-        assert "Would evict 5 kernels" in _said(app)
+        assert "Will delete 5 kernels" in _said(app)
         holder.communicate()
     assert len(_table(sound(app.run()), "Why")) == 5
 
@@ -207,10 +207,10 @@ def _damage(folder: Path) -> None:
 
 
 def test_damage_is_found_and_repaired(open_page: Open, compiled_store: Path) -> None:
-    app = _press(sound(open_page(compiled_store, "admin", tab="Integrity")), "Check the store")
-    assert "Nothing is wrong. 4 kernels read." in _said(sound(app))
+    app = _press(sound(open_page(compiled_store, "admin", tab="Integrity")), "Run check")
+    assert "No problems found. 4 kernels checked." in _said(sound(app))
     _damage(compiled_store)
-    _press(app, "Check the store")
+    _press(app, "Run check")
     assert "3 findings" in sound(app).warning[0].value
     assert "4 files" in _said(app)
     assert "1 file (0 B) deleted" in _said(app)
@@ -221,7 +221,7 @@ def test_damage_is_found_and_repaired(open_page: Open, compiled_store: Path) -> 
     _press(app, "Repair 3 findings")
     shown = [success.value for success in sound(app).success]
     assert any(text.startswith("Repaired 3 findings.") for text in shown)
-    assert any(text.startswith("Nothing is wrong.") for text in shown)
+    assert any(text.startswith("No problems found.") for text in shown)
     assert len(list(make_store(compiled_store).keys())) == 2
     (event,) = _acts(compiled_store, REPAIR)
     assert event.by.endswith("in the dashboard")
@@ -231,8 +231,8 @@ def test_a_sample_says_that_it_is_one(open_page: Open, tmp_path: Path) -> None:
     fill(make_store(tmp_path / "store"), 100)
     app = sound(open_page(tmp_path / "store", "admin", tab="Integrity"))
     app.slider(key="check-share").set_value(20).run()
-    _press(app, "Check the store")
-    assert "a sample of about 20%" in _said(sound(app))
+    _press(app, "Run check")
+    assert "a random sample of about 20%" in _said(sound(app))
     assert "100 kernels read" not in _said(app)
 
 
@@ -240,29 +240,29 @@ def test_what_is_in_quarantine_is_looked_into_put_back_and_deleted(open_page: Op
     store = make_store(compiled_store)
     keys = sorted(store.keys())
     _damage(compiled_store)
-    app = _press(sound(open_page(compiled_store, "admin", tab="Integrity")), "Check the store")
+    app = _press(sound(open_page(compiled_store, "admin", tab="Integrity")), "Run check")
     app.checkbox(key="agreed").set_value(True).run()
     _press(app, "Repair 3 findings")
     sound_key = keys[2]
     store.quarantine(sound_key)
     app = sound(open_page(compiled_store, "admin", tab="Quarantine"))
-    assert len(_table(app, "Set aside")) == 3
-    assert _table(app, "Set aside").loc[0, "Why"] == "no longer in the journal"
+    assert len(_table(app, "Quarantined")) == 3
+    assert _table(app, "Quarantined").loc[0, "Why"] == "reason unknown"
     app.selectbox(key="item").set_value(keys[1]).run()
-    facts = dict(_table(sound(app), "Fact").to_numpy().tolist())
+    facts = dict(_table(sound(app), "Property").to_numpy().tolist())
     assert facts["Why"].startswith("truncated")
-    assert _button(app, "Put it back").disabled
+    assert _button(app, "Restore").disabled
     app.selectbox(key="item").set_value(sound_key).run()
-    facts = dict(_table(sound(app), "Fact").to_numpy().tolist())
-    assert facts["Now"] == "sound: it can be put back"
-    _press(app, "Put it back")
-    assert sound(app).success[0].value == f"Put back {sound_key[:12]}."
+    facts = dict(_table(sound(app), "Property").to_numpy().tolist())
+    assert facts["State"] == "valid: can be restored"
+    _press(app, "Restore")
+    assert sound(app).success[0].value == f"Restored {sound_key[:12]}."
     assert store.get(sound_key) is not None
-    assert _button(app, "Delete 2 items for good").disabled
+    assert _button(app, "Delete 2 items permanently").disabled
     app.text_input(key="confirm-delete").set_value("2").run()
-    _press(app, "Delete 2 items for good")
+    _press(app, "Delete 2 items permanently")
     assert sound(app).success[0].value.startswith("Deleted 2 items")
-    assert "Nothing is in quarantine" in _said(app)
+    assert "Quarantine is empty" in _said(app)
     assert [len(_acts(compiled_store, kind)) for kind in (RESTORE, DISCARD)] == [1, 1]
 
 
@@ -272,12 +272,12 @@ def test_a_quarantine_that_has_changed_is_confirmed_anew(open_page: Open, compil
     store.quarantine(keys[0])
     app = sound(open_page(compiled_store, "admin", tab="Quarantine"))
     app.text_input(key="confirm-delete").set_value("1").run()
-    assert not _button(app, "Delete 1 item for good").disabled
+    assert not _button(app, "Delete 1 item permanently").disabled
     for path in store.layout.quarantine.iterdir():
         path.unlink()
     store.quarantine(keys[1])
-    _press(app, "Delete 1 item for good")
-    assert _button(sound(app), "Delete 1 item for good").disabled
+    _press(app, "Delete 1 item permanently")
+    assert _button(sound(app), "Delete 1 item permanently").disabled
     assert len(list(store.layout.quarantine.iterdir())) == 2
 
 
@@ -287,13 +287,13 @@ def test_a_quarantine_that_has_changed_is_confirmed_anew(open_page: Open, compil
 def test_a_pack_goes_out_as_it_was_asked_for(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "admin", tab="Packs"))
     app.multiselect(key="export-archs").set_value(["sm_90"]).run()
-    _press(app, "Prepare the pack")
+    _press(app, "Build pack")
     assert sound(app).download_button[0].label.startswith("Download 2 kernels")
     app.multiselect(key="export-archs").set_value([]).run()
     assert not sound(app).download_button, "another choice wants another pack"
     keys = sorted(make_store(compiled_store).keys())
     app = open_page(compiled_store, "admin", tab="Packs", keys=f"{keys[0]},{'0' * 64}")
-    _press(app, "Prepare the pack")
+    _press(app, "Build pack")
     assert sound(app).download_button[0].label.startswith("Download 1 kernel ")
 
 
@@ -303,13 +303,13 @@ def test_what_comes_in_is_shown_first(open_page: Open, compiled_store: Path, tmp
     export_pack(make_store(compiled_store), pack)
     app = sound(open_page(other.layout.root, "admin", tab="Packs"))
     app.file_uploader[0].set_value(("some.gemmpack", pack.read_bytes(), "application/octet-stream")).run()
-    assert "Would take in 4 kernels" in _said(sound(app))
-    assert list(_table(app, "Import would")["Import would"]) == ["take it in"] * 4
+    assert "Will import 4 kernels" in _said(sound(app))
+    assert list(_table(app, "On import")["On import"]) == ["import"] * 4
     assert list(other.keys()) == []
     assert _button(app, "Import 4 kernels").disabled
     app.checkbox(key="trusted").set_value(True).run()
     _press(app, "Import 4 kernels")
-    assert "Took in 4 kernels" in _said(sound(app))
+    assert "Imported 4 kernels" in _said(sound(app))
     assert len(list(other.keys())) == 4
     (event,) = _acts(other.layout.root, IMPORT)
     assert event.detail == "4 entries of some.gemmpack"
@@ -330,7 +330,7 @@ def test_a_file_that_is_no_pack_is_refused_without_naming_our_folders(
     app = open_page(compiled_store, "admin", tab="Packs")
     app.file_uploader[0].set_value(("../../**evil**.gemmpack", content, "application/octet-stream")).run()
     assert not app.exception
-    assert [error.value for error in app.error] == ["This pack cannot be imported."]
+    assert [error.value for error in app.error] == ["Invalid pack."]
     told = app.text[-1].value
     assert said in told
     assert "evil.gemmpack" in told
@@ -346,8 +346,8 @@ def test_a_pack_of_damaged_kernels_is_told_entry_by_entry(
     data[len(data) // 2] ^= 1
     app = open_page(tmp_path / "other", "admin", tab="Packs")
     app.file_uploader[0].set_value(("some.gemmpack", bytes(data), "application/octet-stream")).run()
-    assert "1 are refused" in _said(sound(app))
-    assert sum(text.startswith("refuse it") for text in _table(app, "Import would")["Import would"]) == 1
+    assert "1 rejected" in _said(sound(app))
+    assert sum(text.startswith("reject") for text in _table(app, "On import")["On import"]) == 1
 
 
 def test_a_pack_too_large_to_download_is_left_to_the_command_line(
@@ -356,9 +356,9 @@ def test_a_pack_too_large_to_download_is_left_to_the_command_line(
     monkeypatch.setattr(packs, "MOST_BYTES", 1024**2)
     key, artifact, describe = make_entry(cubin_bytes=4 * 1024**2)
     make_store(compiled_store).publish(key, artifact, describe)
-    app = _press(open_page(compiled_store, "admin", tab="Packs"), "Prepare the pack")
+    app = _press(open_page(compiled_store, "admin", tab="Packs"), "Build pack")
     assert not app.exception
-    assert "gemm-cache export" in app.text[-1].value
+    assert f"gemm-cache --store {compiled_store} export FILE" in app.text[-1].value
     assert not app.download_button
 
 
@@ -366,13 +366,13 @@ def test_a_pack_too_large_to_download_is_left_to_the_command_line(
 
 
 def test_the_mirror_is_synced_and_rebuilt(open_page: Open, compiled_store: Path) -> None:
-    app = sound(open_page(compiled_store, "admin", tab="Mirror"))
+    app = sound(open_page(compiled_store, "admin", tab="Index"))
     assert next(tile.value for tile in app.metric if tile.label == "Kernels") == "4"
     fill(make_store(compiled_store), 2)
     _press(app, "Sync now")
-    assert "2 kernels taken over" in sound(app).success[0].value
-    _press(app, "Rebuild the mirror")
-    assert "Built anew: 6 kernels" in sound(app).success[0].value
+    assert "2 kernels added or updated" in sound(app).success[0].value
+    _press(app, "Rebuild index")
+    assert "Rebuilt: 6 kernels" in sound(app).success[0].value
     assert next(tile.value for tile in app.metric if tile.label == "Kernels") == "6"
 
 
@@ -383,10 +383,10 @@ def test_settings_tell_value_origin_variable_and_meaning(
     monkeypatch.setenv("GEMM_CACHE_ADMIN_TOKEN", TOKEN)
     app = sound(open_page(compiled_store, "admin", tab="Settings"))
     table = _table(app, "Setting").set_index("Setting")
-    assert tuple(table.loc["max_entries", ["Value", "From"]]) == ("5000", "default")
-    assert tuple(table.loc["max_bytes", ["Value", "From"]]) == ("2.0 GiB (2147483648)", "environment")
-    assert table.loc["enable_caching", "From"] == "given at opening"
-    assert tuple(table.loc["dir", ["Value", "Environment"]]) == (str(compiled_store), "GEMM_CACHE_DIR")
+    assert tuple(table.loc["max_entries", ["Value", "Origin"]]) == ("5000", "default")
+    assert tuple(table.loc["max_bytes", ["Value", "Origin"]]) == ("2.0 GiB (2147483648)", "environment")
+    assert table.loc["enable_caching", "Origin"] == "given at opening"
+    assert tuple(table.loc["dir", ["Value", "Environment variable"]]) == (str(compiled_store), "GEMM_CACHE_DIR")
     assert table.loc["admin_token", "Value"] == "set"
     assert TOKEN not in str(app)
 
@@ -400,15 +400,15 @@ def test_the_audit_log_is_paged_and_tells_who(open_page: Open, compiled_store: P
     app = sound(open_page(compiled_store, "admin", tab="Audit log"))
     table = _table(app, "Who")
     assert len(table) == 50
-    assert list(table.loc[0, ["What", "Who", "Details"]]) == ["repaired", "not recorded", "3 of 3 findings"]
-    assert list(table.loc[1, ["What", "Who", "How much"]]) == ["cleaned", "<b>ada</b>", "2.0 KiB"]
+    assert list(table.loc[0, ["Action", "Who", "Details"]]) == ["repair run", "unknown", "3 of 3 findings"]
+    assert list(table.loc[1, ["Action", "Who", "Size"]]) == ["cleanup run", "<b>ada</b>", "2.0 KiB"]
     assert "1–50 of 61" in _said(app)
     app.session_state["audit-page"] = 2
     assert len(_table(sound(app.run()), "Who")) == 11
     app.multiselect(key="kinds").set_value(["repair"]).run()
     assert len(_table(sound(app), "Who")) == 1
     app.multiselect(key="kinds").set_value(["discard"]).run()
-    assert "Nothing of this kind" in _said(sound(app))
+    assert "No matching events" in _said(sound(app))
 
 
 # ---- Who may ----
@@ -423,10 +423,10 @@ def test_whoever_comes_from_elsewhere_can_look_and_nothing_else(
     app = sound(open_page(compiled_store, "admin", tab=tab, rule="all"))
     assert "listens at 0.0.0.0" in _said(app)
     assert "GEMM_CACHE_ADMIN_TOKEN" in _said(app)
-    acting = ("Evict", "Repair", "Delete", "Put it", "Import")
+    acting = ("Repair", "Delete", "Restore", "Cannot restore", "Import")
     assert all(button.disabled for button in app.button if button.label.startswith(acting))
     if tab == "Cleanup":
-        assert "Would evict 3 kernels" in _said(app)
+        assert "Will delete 3 kernels" in _said(app)
 
 
 def test_the_act_itself_asks_again(
@@ -437,9 +437,9 @@ def test_the_act_itself_asks_again(
     reader.request = replace(HERE, headers={**HERE.headers, "x-forwarded-for": "203.0.113.7"})
     app = sound(open_page(compiled_store, "admin", rule="all"))
     app.text_input(key="confirm").set_value("4").run()
-    assert not _button(app, "Evict 4 kernels").disabled
-    _press(app, "Evict 4 kernels")
-    assert [error.value for error in app.error] == ["Cleaning stopped."]
+    assert not _button(app, "Delete 4 kernels").disabled
+    _press(app, "Delete 4 kernels")
+    assert [error.value for error in app.error] == ["Deletion stopped."]
     assert "came through a proxy" in app.text[-1].value
     assert len(list(make_store(compiled_store).keys())) == 4
     assert _acts(compiled_store, CLEAN) == []
@@ -456,15 +456,15 @@ def test_the_token_unlocks_until_it_is_locked_again(
     given = next(box for box in app.text_input if box.label == "Admin token")
     given.set_value("wrong-horse-battery")
     _press(app, "Unlock")
-    assert [error.value for error in app.error] == ["This is not the admin token."]
+    assert [error.value for error in app.error] == ["Wrong token."]
     for _ in range(100):
         guard._attempts().wrong("203.0.113.7", time.monotonic())
     next(box for box in app.text_input if box.label == "Admin token").set_value(TOKEN)
     _press(app, "Unlock")
     assert "Unlocked: admin token, from 203.0.113.7." in _said(sound(app)), "whoever guesses from the same address"
     app.text_input(key="confirm").set_value("4").run()
-    _press(app, "Evict 4 kernels")
-    assert sound(app).success[0].value.startswith("Evicted 4 kernels")
+    _press(app, "Delete 4 kernels")
+    assert sound(app).success[0].value.startswith("Deleted 4 kernels")
     assert [event.by for event in _acts(compiled_store, CLEAN)] == ["admin token, from 203.0.113.7"]
     _press(app, "Lock")
     assert "it asks for the admin token" in _said(sound(app))

@@ -46,7 +46,7 @@ def test_a_name_that_was_sent_becomes_one_of_ours(name: str, ours: str) -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_targets_are_no_markup_in_a_figure(text: str) -> None:
     rows = [{"arch": text, "entries": 1, "stored_bytes": 2048}]
-    figure = admin.arch_figure(rows, "Would go, by target")
+    figure = admin.arch_figure(rows, "To be deleted, by target")
     assert "<" not in str(figure.data[0].y)
     assert admin.arch_table(rows) == [{"Target": text, "Kernels": 1, "On disk": 2.0}]
 
@@ -59,7 +59,7 @@ def test_reasons_and_repairs_are_told_in_a_sentence() -> None:
         RepairAct(Finding(Kind.STALE_TEMPORARY, "temp/x", "", "?"), "delete", (("temp/x", 3),)),
         RepairAct(Finding(Kind.UNREADABLE, "metadata/aa/y", "", "?"), "leave", ()),
     ]
-    expected = "2 files (2.0 KiB) moved to quarantine, 1 file (3 B) deleted, 1 finding left alone"
+    expected = "2 files (2.0 KiB) moved to quarantine, 1 file (3 B) deleted, 1 finding: no action"
     assert admin.repair_line(acts) == expected
     assert [row["File"] for row in admin.repair_files(acts)] == ["r", "b", "temp/x"]
 
@@ -73,8 +73,8 @@ def test_only_what_would_be_taken_in_is_summed() -> None:
         Incoming(KEY, 1, None, refused="damaged"),
     ]
     assert admin.incoming_sums(incoming) == [{"arch": "sm_80", "entries": 1, "stored_bytes": 100}]
-    assert [row["Import would"] for row in admin.incoming_table(incoming)] == [
-        "take it in",
-        "leave what is there",
-        "refuse it: damaged",
+    assert [row["On import"] for row in admin.incoming_table(incoming)] == [
+        "import",
+        "skip (already present)",
+        "reject: damaged",
     ]

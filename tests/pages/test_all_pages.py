@@ -27,7 +27,7 @@ def test_a_page_on_an_empty_store(open_page: Open, tmp_path: Path, page: str) ->
     app = sound(open_page(tmp_path / "empty", page))
     assert app.title[0].value == page.capitalize()
     if page in ("overview", "architectures"):
-        assert "The store is empty" in app.info[0].value
+        assert "This store is empty" in app.info[0].value
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -35,7 +35,7 @@ def test_a_store_that_cannot_be_opened_is_told_plainly(open_page: Open, tmp_path
     (tmp_path / "file").touch()
     app = open_page(tmp_path / "file", page)
     assert not app.exception
-    assert [error.value for error in app.error] == ["This page could not be made."]
+    assert [error.value for error in app.error] == ["Could not load this page."]
     assert "is a file; a store is a directory" in app.text[0].value
 
 
@@ -77,7 +77,7 @@ def test_hostile_text_is_only_ever_text(open_page: Open, store: DiskStore, page:
     app = open_page(store.layout.root, page, **asked.get(page, {}))
     assert not app.exception, app.exception
     # These are no real code, so it cannot be disassembled.
-    assert [error.value for error in app.error] == (["The SASS cannot be shown."] if part == "Code" else [])
+    assert [error.value for error in app.error] == (["Could not load the SASS."] if part == "Code" else [])
     for markdown in (*app.markdown, *app.caption, *app.title, *app.subheader, *app.info, *app.warning, *app.success):
         assert text not in markdown.value
     for button in app.get("download_button"):
@@ -99,9 +99,9 @@ def test_while_the_mirror_cannot_be_read_the_last_answers_are_shown_with_their_a
         assert holder.stdout.readline() == "held\n"
         sound(app.run())
         assert app.metric[0].value == "4"
-        assert "what was there" in app.warning[0].value
+        assert "Showing data from" in app.warning[0].value
         assert "another program" in app.text[0].value
         holder.communicate()
     sound(app.run())
     assert app.metric[0].value == "5"
-    assert not [warning for warning in app.warning if "what was there" in warning.value]
+    assert not [warning for warning in app.warning if "Showing data from" in warning.value]

@@ -16,13 +16,14 @@ from app.presenters.store.coverage import (
     kernel_rows,
     matrix_table,
     missing_archs,
-    warm_command,
 )
 from cache_engine.batch.jobs import Jobs
 from cache_engine.catalogue import ModelShape
-from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.cli.main import commands
+from cache_engine.engine.cache import Cache
 from cache_engine.insight.coverage import Cell, coverage
 from cache_engine.model.gemm import DType
+from cache_engine.model.job import Asked
 from tests.pages.opening import Open, sound
 
 SHAPES = [ModelShape("a model", "qkv", 1, 4096, 4096, 1), ModelShape("a model", "router", 8, 4096, 1024, 1)]
@@ -36,10 +37,10 @@ def test_architectures_have_plots_and_a_table(open_page: Open, compiled_store: P
     assert list(table["Hits"]) == [0, 0, 1]
     assert list(table["Misses"]) == [1, 1, 2]
     assert list(table["Dtypes"]) == ["fp32", "bf16", "bf16, fp16"]
-    assert list(table["List"]) == [f"kernels?arch={arch}" for arch in table["Target"]]
+    assert list(table["Open"]) == [f"kernels?arch={arch}" for arch in table["Target"]]
     assert len(app.get("plotly_chart")) == 4
     toolchains = app.dataframe[1].value
-    assert (list(toolchains["Kernels"]), list(toolchains["State"])) == ([4], ["✓ present"])
+    assert (list(toolchains["Kernels"]), list(toolchains["State"])) == ([4], ["✓ current"])
 
 
 def test_the_matrix_is_that_of_the_address(open_page: Open, compiled_store: Path) -> None:
@@ -55,12 +56,12 @@ def test_targets_start_with_those_in_the_store_and_may_be_none(open_page: Open, 
     app = sound(open_page(compiled_store, "architectures"))
     assert app.multiselect[0].value == ["sm_75", "sm_80", "sm_90"]
     app.multiselect[0].set_value([]).run()
-    assert "Choose at least one target" in sound(app).info[0].value
+    assert "Select at least one target" in sound(app).info[0].value
 
 
 def test_an_empty_store_shows_what_a_model_would_ask_for(open_page: Open, tmp_path: Path) -> None:
     app = sound(open_page(tmp_path / "empty", "architectures"))
-    assert "The store is empty" in app.info[0].value
+    assert "This store is empty" in app.info[0].value
     assert app.multiselect[0].value == ["sm_90"]
     assert any(text.value.startswith("0 of ") for text in app.text)
 
@@ -69,11 +70,11 @@ def test_compiling_the_missing_starts_a_job_and_leads_to_it(
     open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command is noted, not run: a whole model takes minutes. What it does is for the tests of ``warm``."""
-    started: list[list[str]] = []
+    started: list[tuple[list[str], Asked | None]] = []
     really = Jobs.start
 
-    def noting(jobs: Jobs, command: list[str]) -> str:
-        started.append(command)
+    def noting(jobs: Jobs, command: list[str], asked: Asked | None = None) -> str:
+        started.append((command, asked))
         return really(jobs, ["stats"])
 
     monkeypatch.setattr(Jobs, "start", noting)
@@ -81,7 +82,12 @@ def test_compiling_the_missing_starts_a_job_and_leads_to_it(
     assert app.button(key="compile-missing").disabled, "bf16 needs sm_80, so there is nothing to compile"
     app = sound(open_page(compiled_store, "architectures", model="Qwen3-0.6B", dtype="bf16", archs="sm_90"))
     app.button(key="compile-missing").click().run()
-    assert started == [["warm", "Qwen3-0.6B", "--dtype", "bf16", "--m", "1,16,64,256,1024,4096", "--arch", "sm_90"]]
+    ((command, asked),) = started
+    parsed = commands.commands[command[0]].make_context("warm", command[1:]).params
+    wanted = (("sm_90",), "bf16", (1, 16, 64, 256, 1024, 4096))
+    assert (parsed["arch"], parsed["dtype"], parsed["ms"]) == wanted
+    assert asked is not None
+    assert (asked["model"], asked["arch"]) == ("Qwen3-0.6B", ["sm_90"]), "the Compile page shows what was asked"
     (link,) = (link.proto for link in sound(app).get("page_link") if "job" in link.proto.label)
     (job,) = context.jobs()._children
     assert (link.page, link.query_string) == ("compile", f"job={job}")
@@ -99,9 +105,9 @@ def test_a_compiler_that_is_missing_is_told(
     monkeypatch.setattr(COMPILERS["nvrtc"], "fingerprint", missing)
     app = open_page(compiled_store, "architectures")
     assert not app.exception
-    assert [error.value for error in app.error] == ["What this model asks for cannot be told."]
+    assert [error.value for error in app.error] == ["Could not work out this model's kernels."]
     assert any("NVRTC is not installed" in text.value for text in app.text)
-    assert list(app.dataframe[1].value["State"]) == ["? not installed here"]
+    assert list(app.dataframe[1].value["State"]) == ["? compiler not installed"]
 
 
 @pytest.fixture
@@ -113,7 +119,7 @@ def test_a_cell_tells_by_a_mark_and_by_numbers_how_much_is_cached(cells: list[li
     old, new = cells[0]
     keys = [kernel.key for kernel in new.kernels]
     assert len(keys) > 1
-    assert cell_text(old, keys) == "– not possible"
+    assert cell_text(old, keys) == "– unsupported"
     assert [cell_text(new, cached) for cached in ((), keys[:1], keys)] == [
         f"✗ 0 of {len(keys)}",
         f"◐ 1 of {len(keys)}",
@@ -130,8 +136,8 @@ def test_the_rows_behind_the_matrix_are_what_it_counts(cells: list[list[Cell]]) 
     rows = kernel_rows(flat, cached)
     assert [row["State"] for row in rows].count(CACHED) == 1
     assert [row["State"] for row in rows].count(MISSING) == sum(cell.missing(cached) for cell in flat)
-    assert [row["Look into"] for row in rows if row["State"] == CACHED] == [f"kernel?key={flat[1].kernels[0].key}"]
-    assert not any(row["Look into"] for row in rows if row["State"] != CACHED)
+    assert [row["Open"] for row in rows if row["State"] == CACHED] == [f"kernel?key={flat[1].kernels[0].key}"]
+    assert not any(row["Open"] for row in rows if row["State"] != CACHED)
     assert "needs sm_80 or newer" in rows[0]["State"]
     assert [row["Operation"] for row in matrix_table(cells, cached)] == ["qkv", "router"]
 
@@ -143,13 +149,3 @@ def test_what_is_missing_is_counted_once_a_kernel(cache: Cache) -> None:
     assert missing_archs(twice, ()) == {"sm_90": kernels}
     assert covered_words(twice, ()).startswith(f"0 of {kernels} kernels cached")
     assert missing_archs(twice, [kernel.key for kernel in twice[0][0].kernels]) == {}
-
-
-def test_the_command_that_compiles_what_is_missing_is_one_of_ours(tmp_path: Path) -> None:
-    from cache_engine.cli.main import commands
-
-    command = warm_command("Qwen3-0.6B", "fp32", ["sm_90", "sm_80"])
-    verb = commands.commands[command[0]]
-    parsed = verb.make_context("warm", command[1:], obj=open_cache(tmp_path / "s").settings)
-    assert parsed.params["arch"] == ("sm_90", "sm_80")
-    assert parsed.params["ms"] == (1, 16, 64, 256, 1024, 4096)

@@ -16,12 +16,12 @@ def test_two_kernels_are_compared(open_page: Open, compiled_store: Path) -> None
     app = sound(open_page(compiled_store, "compare", a=first.key[:10], b=second.key))
     assert [code.value for code in app.code] == [f"{each.name}\n{each.key}" for each in (first, second)]
     tables = dict(zip([each.value for each in app.subheader], [each.value for each in app.dataframe], strict=True))
-    assert tables["Key differences"]["What"][0] == "arch"
-    resources = tables["Resources"].set_index("What")
+    assert tables["Key differences"]["Property"][0] == "arch"
+    resources = tables["Resources"].set_index("Property")
     assert list(resources.loc["registers per thread"])[:2] == [
         str(each.resources.registers) for each in (first, second)
     ]
-    assert "HMMA" in set(tables["Static instruction mix"]["What"])
+    assert "HMMA" in set(tables["Static instruction mix"]["Property"])
     app.toggle(key="sass").set_value(True).run()
     assert sound(app).code[2].value.startswith(f"--- {first.key[:12]} ")
 
@@ -29,9 +29,9 @@ def test_two_kernels_are_compared(open_page: Open, compiled_store: Path) -> None
 def test_a_kernel_compared_with_itself_differs_in_nothing(open_page: Open, compiled_store: Path) -> None:
     key = next(iter(make_store(compiled_store).keys()))
     app = sound(open_page(compiled_store, "compare", a=key, b=key))
-    assert "The keys are equal" in app.info[0].value
+    assert "Same key" in app.info[0].value
     assert [subheader.value for subheader in app.subheader] == [
-        "Speed", "Resources", "Theoretical occupancy", "Static instruction mix"
+        "Performance", "Resources", "Theoretical occupancy", "Static instruction mix"
     ]  # fmt: skip
     assert not any(table.value["Change"].any() for table in app.dataframe)
 
@@ -40,7 +40,7 @@ def test_a_kernel_compared_with_itself_differs_in_nothing(open_page: Open, compi
 def test_comparing_with_no_kernel_is_told_plainly(open_page: Open, compiled_store: Path, key: str) -> None:
     app = open_page(compiled_store, "compare", a=next(iter(make_store(compiled_store).keys())), b=key)
     assert not app.exception
-    assert [error.value for error in app.error] == ["There is no such kernel."]
+    assert [error.value for error in app.error] == ["No kernel with this key."]
     assert len(app.dataframe[0].value) == 4
 
 
@@ -50,4 +50,4 @@ def test_a_kernel_is_found_in_the_list_to_pick_from(open_page: Open, compiled_st
     app.text_input(key="pick").set_value("fp16").run()
     assert list(sound(app).dataframe[0].value["Dtype"]) == ["fp16"]
     app.text_input(key="pick").set_value("no such").run()
-    assert "No kernel matches" in sound(app).info[0].value
+    assert "No matching kernels" in sound(app).info[0].value

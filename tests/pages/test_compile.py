@@ -37,7 +37,7 @@ def _wait_for_job(app: AppTest) -> AppTest:
 
 
 def _submit(app: AppTest) -> AppTest:
-    next(button for button in app.button if button.label == "Get kernel").click()
+    next(button for button in app.button if button.label == "Compile").click()
     return app.run()
 
 
@@ -50,7 +50,8 @@ def _put(store: Path, job: Job) -> str:
 @pytest.fixture
 def running(compiled_store: Path) -> Iterator[Job]:
     """A job of another dashboard over a table, half done; its process sleeps."""
-    job = Job(id=f"{time.time_ns():x}-1", command=["warm", "Qwen3-8B", "--arch", "sm_80"], started_at=time.time() - 10)
+    job = Job(id=f"{time.time_ns():x}-1", command=["warm", "Qwen3-8B"], started_at=time.time() - 10)
+    job.asked = {"arch": ["sm_80"]}
     command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)", f"{job.id}.json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
@@ -68,18 +69,18 @@ def test_compile_misses_then_hits_and_tells_why(open_page: Open, compiled_store:
     app.number_input(key="k").set_value(64)
     app.selectbox(key="arch").set_value("sm_80")
     sound(app.run())
-    assert any(text.value.endswith("by nvrtc: not in the store yet") for text in app.text)
+    assert any(text.value.endswith("by nvrtc: not cached") for text in app.text)
     _wait_for_job(sound(_submit(app)))
-    assert app.success[0].value.startswith("Miss: compiled in")
-    assert {"Registers", "Spilled", "Shared memory", "Code"} <= {metric.label for metric in app.metric}
-    (why,) = [text.value for text in app.text if "The nearest of 4 kernels in the store: gemm_" in text.value]
+    assert app.success[0].value.startswith("Miss. Compiled in")
+    assert {"Registers", "Spills", "Shared memory", "Cubin size"} <= {metric.label for metric in app.metric}
+    (why,) = [text.value for text in app.text if "Closest of 4 cached kernels: gemm_" in text.value]
     assert "k: 192 in the nearest kernel, 64 requested" in why
     labels = [expander.label for expander in app.expander]
-    assert {"Generated source", "Compiler's log", "Stages in words and numbers"} <= set(labels)
+    assert {"Generated source", "Compiler log", "Stage timings (table)"} <= set(labels)
     assert any("__global__" in code.value for code in app.code)
     _wait_for_job(_submit(sound(app)))
-    assert app.success[0].value.startswith("Hit (disk): found in")
-    assert any(text.value.endswith("by nvrtc: in the store") for text in app.text)
+    assert app.success[0].value.startswith("Hit (disk): loaded in")
+    assert any(text.value.endswith("by nvrtc: cached") for text in app.text)
 
 
 def test_a_link_to_a_job_shows_what_was_asked_and_found(open_page: Open, compiled_store: Path) -> None:
@@ -116,7 +117,7 @@ def test_a_config_given_by_hand_is_used_and_an_impossible_one_says_why(open_page
     config = "block_m=64,block_n=64,block_k=32,warps_m=2,warps_n=2,stages={}"
     app.text_input(key="config").set_value(config.format(90))
     app.run()
-    assert [error.value for error in app.error] == ["This cannot be compiled."]
+    assert [error.value for error in app.error] == ["Invalid request."]
     assert "bytes of shared memory per block" in app.text[0].value
     app.text_input(key="config").set_value(config.format(3))
     assert "64x64x32_w2x2_s3, by nvrtc" in sound(app.run()).text[0].value
@@ -130,10 +131,10 @@ def test_a_compiler_that_is_missing_is_told_with_how_to_get_it(
 
     monkeypatch.setattr(COMPILERS["nvcc"], "fingerprint", missing)
     app = sound(open_page(compiled_store, "compile"))
-    assert "Not installed here: nvcc" in [expander.label for expander in app.expander]
+    assert "Unavailable compilers: nvcc" in [expander.label for expander in app.expander]
     app.selectbox(key="compiler").set_value("nvcc")
     app.run()
-    assert [error.value for error in app.error] == ["This compiler is not here."]
+    assert [error.value for error in app.error] == ["Compiler not installed."]
     assert "pip install 'gemm-cache[nvcc]'" in app.text[0].value
 
 
@@ -142,27 +143,27 @@ def test_a_failed_compile_shows_log_source_flags_and_command(open_page: Open, co
     broken("--store", compiled_store, *ASKED, "--report-to", compiled_store / "jobs" / f"{job}.json")
     app = open_page(compiled_store, "compile", job=job)
     assert not app.exception
-    assert [error.value for error in app.error] == ["The kernel could not be made."]
+    assert [error.value for error in app.error] == ["Compilation failed."]
     shown = "\n".join(code.value for code in app.code)
     assert "error: " in shown
     assert "| broken;" in shown
     assert "-arch=sm_90 --std=c++17" in shown
-    assert "gemm-cache compile 64 48 80 " in shown
-    assert any(caption.value.startswith("Level: error.") for caption in app.caption)
+    assert f"gemm-cache --store {compiled_store} compile 64 48 80 " in shown
+    assert any(caption.value.startswith("Error: this request failed.") for caption in app.caption)
 
 
 def test_a_table_is_compiled_as_a_job(open_page: Open, compiled_store: Path) -> None:
-    app = sound(open_page(compiled_store, "compile", what="A model's table"))
+    app = sound(open_page(compiled_store, "compile", what="Whole model"))
     app.selectbox(key="t_model").set_value("Qwen3-0.6B")
     app.selectbox(key="t_dtype").set_value("fp32")
     app.selectbox(key="t_layout").set_value("nn")
     app.multiselect(key="t_arch").set_value(["sm_75"])
     app.text_input(key="t_tokens").set_value(" 1, 2")
     sound(app.run())
-    next(button for button in app.button if button.label == "Compile the table").click()
+    next(button for button in app.button if button.label == "Compile missing kernels").click()
     _wait_for_job(sound(app.run()))
     (done,) = [found.value for found in app.success]
-    assert "compiled, 0 found, 0 failed: " in done
+    assert "compiled, 0 cached, 0 failed: " in done
     made = [record for record in make_store(compiled_store).records() if record.problem.layout == "nn"]
     assert {(record.arch, record.problem.dtype) for record in made} == {("sm_75", "fp32")}
     linked = sound(open_page(compiled_store, "compile", job=_job_of(app)))
@@ -172,13 +173,13 @@ def test_a_table_is_compiled_as_a_job(open_page: Open, compiled_store: Path) -> 
 
 
 def test_a_table_tells_what_no_kernel_serves_and_lists_it_at_the_end(open_page: Open, compiled_store: Path) -> None:
-    app = open_page(compiled_store, "compile", what="A model's table", t_model="Qwen3-0.6B", t_arch="sm_75")
-    assert "can be served by no kernel." in sound(app).warning[0].value
+    app = open_page(compiled_store, "compile", what="Whole model", t_model="Qwen3-0.6B", t_arch="sm_75")
+    assert "unsupported shapes." in sound(app).warning[0].value
     app.text_input(key="t_tokens").set_value("16")
     app.run()
-    next(button for button in app.button if button.label == "Compile the table").click()
+    next(button for button in app.button if button.label == "Compile missing kernels").click()
     _wait_for_job(sound(app.run()))
-    assert "0 kernels compiled, 0 found, 5 failed" in app.warning[-1].value
+    assert "0 kernels compiled, 0 cached, 5 failed" in app.warning[-1].value
     causes = next(frame.value for frame in app.dataframe if "Cause" in frame.value.columns)
     assert all("bf16 needs the tensor_core family" in cause for cause in causes["Cause"])
 
@@ -196,18 +197,22 @@ def test_a_table_of_too_many_problems_is_refused(open_page: Open, compiled_store
 
 @pytest.mark.parametrize("tokens", ["", "16,many", "0", "-1", "1_000", "9" * 50, "²"])
 def test_numbers_of_tokens_that_are_none_are_refused(open_page: Open, compiled_store: Path, tokens: str) -> None:
-    app = open_page(compiled_store, "compile", what="A model's table")
+    app = open_page(compiled_store, "compile", what="Whole model")
     app.text_input(key="t_tokens").set_value(tokens)
     app.run()
     assert not app.exception
-    assert [error.value for error in app.error] == ["This table cannot be compiled."]
+    assert [error.value for error in app.error] == ["Invalid request."]
 
 
 def test_a_running_job_of_another_dashboard_is_followed_and_canceled(
     open_page: Open, compiled_store: Path, running: Job
 ) -> None:
     app = sound(open_page(compiled_store, "compile", job=running.id))
-    assert [metric.value for metric in app.metric if metric.label in ("Compiled", "Found", "Failed")] == ["6", "3", "1"]
+    assert [metric.value for metric in app.metric if metric.label in ("Compiled", "Cached", "Failed")] == [
+        "6",
+        "3",
+        "1",
+    ]
     assert app.multiselect(key="t_arch").value == ["sm_80"]
     next(button for button in app.button if button.label == "Cancel").click()
     app.run()
@@ -218,11 +223,11 @@ def test_a_running_job_of_another_dashboard_is_followed_and_canceled(
 
 
 def test_a_job_too_many_is_refused_and_no_error_page(open_page: Open, compiled_store: Path, running: Job) -> None:
-    app = open_page(compiled_store, "compile", what="A model's table")
-    next(button for button in app.button if button.label == "Compile the table").click()
+    app = open_page(compiled_store, "compile", what="Whole model")
+    next(button for button in app.button if button.label == "Compile missing kernels").click()
     app.run()
     assert not app.exception
-    assert [error.value for error in app.error] == ["This cannot be started just now."]
+    assert [error.value for error in app.error] == ["Could not start the job."]
     assert any("wait for that job to end, or cancel it" in text.value for text in app.text)
 
 
@@ -230,7 +235,7 @@ def test_a_job_that_died_says_so(open_page: Open, compiled_store: Path) -> None:
     job = _put(compiled_store, Job(id="1f-2e", command=["compile", "8", "8", "8"], pid=1, process_start="0"))
     (compiled_store / "jobs" / "1f-2e.log").write_text("Killed <b>")
     app = open_page(compiled_store, "compile", job=job)
-    assert [error.value for error in app.error] == ["The process of this job ended without saying why."]
+    assert [error.value for error in app.error] == ["The job process died unexpectedly."]
     assert any("Killed <b>" in text.value for text in app.text)
 
 
@@ -247,7 +252,7 @@ def test_jobs_are_listed_whoever_started_them(open_page: Open, compiled_store: P
     jobs = next(frame.value for frame in app.dataframe if "Process" in frame.value.columns)
     assert list(jobs["State"]) == ["▶ running", "? unreadable", "✓ done"]
     assert jobs["Open"].iloc[0] == f"/compile?job={running.id}"
-    assert list(jobs["Took"])[1:] == ["–", "2.0 s"]
+    assert list(jobs["Duration"])[1:] == ["–", "2.0 s"]
 
 
 @pytest.mark.parametrize("verb", ["compile", "warm"])
@@ -258,17 +263,17 @@ def test_a_result_that_says_nonsense_breaks_no_page(
     job = Job(id="1f-2e", command=[verb, "8", "8", "8"], state=DONE, result=result)
     app = open_page(compiled_store, "compile", job=_put(compiled_store, job))
     assert not app.exception
-    assert [error.value for error in app.error] == ["The result of this job cannot be read."]
+    assert [error.value for error in app.error] == ["Unreadable job result."]
 
 
-@pytest.mark.parametrize("size", [str(10**12), "-1", "0", "x"])
-def test_a_command_that_the_form_would_not_give_fills_in_nothing(
-    open_page: Open, compiled_store: Path, size: str
+@pytest.mark.parametrize("size", [10**12, -1, 0, "x"])
+def test_a_job_that_asked_for_what_the_form_cannot_show_fills_in_the_rest(
+    open_page: Open, compiled_store: Path, size: int | str
 ) -> None:
-    job = Job(id="1f-2e", command=["compile", size, "8", "8", "--arch", "../.."], state=DONE)
+    job = Job(id="1f-2e", command=["compile"], state=DONE, asked={"m": size, "n": 64, "arch": "../.."})
     app = open_page(compiled_store, "compile", job=_put(compiled_store, job))
     assert not app.exception
-    assert app.number_input(key="m").value == 4096
+    assert (app.number_input(key="m").value, app.number_input(key="n").value) == (4096, 64)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +310,7 @@ def test_a_job_file_that_is_no_jobs_is_told_and_listed(open_page: Open, compiled
     (compiled_store / "jobs" / "1f-2e.json").write_bytes(data)
     app = open_page(compiled_store, "compile", job="1f-2e")
     assert not app.exception
-    assert [error.value for error in app.error] == ["This job cannot be shown."]
+    assert [error.value for error in app.error] == ["Job not found."]
     assert "? unreadable" in [state for frame in app.dataframe for state in frame.value.get("State", [])]
 
 
@@ -313,14 +318,14 @@ def test_compile_says_that_timing_needs_a_gpu(open_page: Open, compiled_store: P
     if local_arch() is not None:
         pytest.skip("this machine has a GPU")
     app = sound(open_page(compiled_store, "compile"))
-    assert "Timing needs an NVIDIA GPU, and no NVIDIA driver is installed" in app.info[0].value
+    assert "here (no NVIDIA driver is installed), so the kernel is compiled but not run or timed" in app.info[0].value
 
 
 def test_compile_refuses_what_cannot_be_right_and_starts_nothing(open_page: Open, compiled_store: Path) -> None:
     app = open_page(compiled_store, "compile")
     app.selectbox(key="arch").set_value("sm_75")
     _submit(app)
-    assert [error.value for error in app.error] == ["This cannot be compiled."]
+    assert [error.value for error in app.error] == ["Invalid request."]
     assert "sm_75 computes: fp16, fp32, fp64, int8" in app.text[0].value
     assert "job" not in app.query_params
 
@@ -329,4 +334,4 @@ def test_compile_refuses_what_cannot_be_right_and_starts_nothing(open_page: Open
 def test_a_link_to_no_job_is_told_plainly(open_page: Open, compiled_store: Path, job: str) -> None:
     app = open_page(compiled_store, "compile", job=job)
     assert not app.exception
-    assert [error.value for error in app.error] == ["This job cannot be shown."]
+    assert [error.value for error in app.error] == ["Job not found."]

@@ -11,8 +11,6 @@ import pytest
 
 from app.presenters.compiling.result import (
     NO_RESULT,
-    PUBLISHED_ERROR,
-    PUBLISHED_ERROR_UNMEASURED,
     kernel_of,
     prediction_tiles,
     timing_figure,
@@ -24,6 +22,7 @@ from app.presenters.compiling.result import (
 )
 from cache_engine.evaluator.gpu import GPUS, MODEL_VERSION, predict
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
 from cache_engine.model.gemm import DType, GemmProblem, Layout
 
 INVENTED = {
@@ -37,9 +36,9 @@ BESIDE = {**INVENTED, "reference": "INVENTED LIBRARY", "reference_median_us": 20
 def test_the_kernel_of_a_timing_is_found_in_it() -> None:
     document, kernel = kernel_of(json.dumps(INVENTED))
     assert document == INVENTED
-    assert verdict(kernel) == (True, "Hit (disk): found in 200 µs; compiling it took 150 ms.")
-    assert verdict({"tier": "compiled", "compile_ms": 9}) == (False, "Miss: compiled in 9.0 ms.")
-    assert verdict({"tier": "compiled", "compile_ms": 9}, again=True) == (False, "Compiled again, in 9.0 ms.")
+    assert verdict(kernel) == (True, "Hit (disk): loaded in 200 µs; saved 150 ms of compiling.")
+    assert verdict({"tier": "compiled", "compile_ms": 9}) == (False, "Miss. Compiled in 9.0 ms.")
+    assert verdict({"tier": "compiled", "compile_ms": 9}, again=True) == (False, "Recompiled in 9.0 ms.")
     assert kernel_of('{"tier": "compiled"}')[1] == {"tier": "compiled"}
 
 
@@ -61,7 +60,7 @@ def test_the_spread_of_a_timing_is_drawn_from_the_10th_to_the_90th_percentile() 
 
 def test_a_result_that_is_not_verified_says_so_beside_each_number() -> None:
     for tile in timing_tiles({**INVENTED, "verified": False}):
-        assert "NOT VERIFIED" in tile.help
+        assert "WRONG RESULT" in tile.help
 
 
 @pytest.mark.parametrize("wrong", ["1", None, [], True, float("nan"), float("inf"), -1, 1e300])
@@ -75,11 +74,9 @@ def test_why_a_kernel_was_missed_is_told_in_sentences_and_as_a_table() -> None:
     cause = {"component": "arch", "there": "sm_90", "here": "sm_90a", "follows": False, "text": "the target differs"}
     follower = {**cause, "component": "KERNEL_NAME", "follows": True, "text": "the name differs"}
     why = {"compared": 1200, "nearest": {"name": "gemm_x", "differences": [cause, follower]}, "notes": ["a hint"]}
-    assert why_lines(why) == ["The nearest of 1,200 kernels in the store: gemm_x", "the target differs", "a hint"]
-    assert [row["Follows from another"] for row in why_table(why)] == [False, True]
-    assert why_lines({"compared": 0, "nearest": None, "notes": []}) == [
-        "The store had no other kernel to compare with."
-    ]
+    assert why_lines(why) == ["Closest of 1,200 cached kernels: gemm_x", "the target differs", "a hint"]
+    assert [row["Consequence"] for row in why_table(why)] == [False, True]
+    assert why_lines({"compared": 0, "nearest": None, "notes": []}) == ["No other kernels to compare with."]
     assert why_lines({"compared": 0, "nearest": None, "notes": ["damaged"]}) == ["damaged"]
 
 
@@ -89,10 +86,10 @@ def test_a_prediction_is_that_of_the_model_and_says_so() -> None:
     latency = predict(EvaluationProblem(4096, 7168, 2048, 1, "fp16", "fp16"), GPUS["H100"]).latency_us
     assert (h100.label, h100.value) == ("H100, predicted", f"{latency:.1f} µs")
     assert f"GPU model {MODEL_VERSION}" in h100.help
-    assert "off by 6.0 % on average" in h100.help
+    assert "Mean error 6.0 %" in h100.help
     assert h200.label == "H200, predicted"
     (unmeasured,) = prediction_tiles(problem.on("sm_89"))
-    assert "No L40S was measured" in unmeasured.help
+    assert "L40S was not in the calibration set" in unmeasured.help
 
 
 @pytest.mark.parametrize(
@@ -113,8 +110,8 @@ def test_the_errors_told_are_those_published() -> None:
     published = {
         name: float(mape) for name, mape in re.findall(r"^\| (\w+) \| [\d,]+ \| ([\d.]+)% ", text, re.MULTILINE)
     }
-    assert published == PUBLISHED_ERROR
+    assert published == PUBLISHED_MAPE
     left_out = re.search(r"predicting it by the other three: (.+?)\.\n", text, re.DOTALL)
     assert left_out
     errors = [float(error) for error in re.findall(r"([\d.]+) %", left_out[1])]
-    assert (min(errors), max(errors)) == PUBLISHED_ERROR_UNMEASURED
+    assert (min(errors), max(errors)) == PUBLISHED_MAPE_UNMEASURED

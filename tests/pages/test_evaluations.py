@@ -35,7 +35,7 @@ from tests.pages.test_all_pages import HOLD_MIRROR, HOSTILE
 CHIPS = ("SG2262", "H100")
 PROBLEM = EvaluationProblem(4096, 7168, 2048)
 MINE = replace(PRESETS["SG2262"], name="Mine 2.0", num_cores=128)
-KEPT = "Kept results"
+KEPT = "Saved results"
 
 
 @pytest.fixture
@@ -98,25 +98,27 @@ def test_a_link_shows_the_same(open_page: Open, tmp_path: Path) -> None:
     parameters = {"e_m": "16", "e_chip": "Mine 2.0", "e_other": "A100", "own": presenters.chip_text(MINE)}
     app = sound(open_page(tmp_path / "store", "evaluations", **parameters))
     expected = evaluate(replace(PROBLEM, m=16), MINE)
-    assert [header.value for header in app.subheader] == ["Mine 2.0", "A100", "Side by side"]
+    assert [header.value for header in app.subheader] == ["Mine 2.0", "A100", "Comparison"]
     assert app.metric[0].value == f"{expected.latency_us:,.2f} µs"
-    assert table_with(app, "Second / first")["Mine 2.0"][0] == expected.latency_us
+    assert table_with(app, "Ratio")["Mine 2.0"][0] == expected.latency_us
 
 
 def test_two_chips_stand_side_by_side(open_page: Open, tmp_path: Path) -> None:
     app = open_page(tmp_path / "store", "evaluations")
     app.selectbox(key="e_other").set_value("H100").run()
-    assert [header.value for header in sound(app).subheader] == ["SG2262", "H100", "Side by side"]
+    assert [header.value for header in sound(app).subheader] == ["SG2262", "H100", "Comparison"]
     assert "Roofline" in metrics(app)
     app.selectbox(key="e_dtype").set_value("fp8").run()
-    assert [error.value for error in app.error] == ["This cannot be evaluated."]
+    assert [error.value for error in app.error] == ["Could not evaluate."]
     assert any("H100: dtype fp8 is not calibrated" in text.value for text in app.text)
     assert [header.value for header in app.subheader] == ["SG2262"], "the other is evaluated all the same"
 
 
 def test_a_models_shapes_make_a_table(open_page: Open, tmp_path: Path) -> None:
-    app = open_page(tmp_path / "store", "evaluations", e_kind="A model's shapes")
+    app = open_page(tmp_path / "store", "evaluations", e_kind="Whole model")
     table = table_with(sound(app), "Operation")
+    assert list(table["Operation"])[-1] == "Total"
+    table = table[:-1]
     assert len(table) == len(model_shapes("DeepSeek-V3"))
     assert (table["SG2262, µs"] > 0).all()
     assert Evaluations(open_store(tmp_path / "store")).fingerprints() == []
@@ -126,7 +128,7 @@ def test_a_chip_of_ones_own_can_be_chosen_and_forgotten(open_page: Open, tmp_pat
     app = open_page(tmp_path / "store", "evaluations")
     file = ("mine.json", presenters.chip_text(MINE).encode(), "application/json")
     app.file_uploader[0].set_value(file).run()
-    assert "Mine 2.0 can be chosen" in app.text[0].value
+    assert "Mine 2.0 added" in app.text[0].value
     app.selectbox(key="e_chip").set_value("Mine 2.0").run()
     assert metrics(sound(app))["Latency"] == f"{evaluate(PROBLEM, MINE).latency_us:,.2f} µs"
     app.button(key="e_forget").click().run()
@@ -140,8 +142,11 @@ def test_a_chip_of_ones_own_can_be_chosen_and_forgotten(open_page: Open, tmp_pat
         ({"sram_bytes": -5}, "sram_bytes is -5"),
         ({"cube": 3}, "unknown field 'cube'"),
         ({"peak_flops": 1.0}, "contradict"),
-        ({"name": "H100"}, "another chip's"),
-        ({"cube_n": 1, "sram_bytes": 2**26}, "sizes of tile fit into the SRAM of Mine 2.0, and a page searches 65,536"),
+        ({"name": "H100"}, "taken by another chip"),
+        (
+            {"cube_n": 1, "sram_bytes": 2**26},
+            "SRAM of Mine 2.0, and a page searches at most 65,536",
+        ),
         *(({"name": text}, "name is") for text in HOSTILE),
     ],
 )
@@ -153,12 +158,12 @@ def test_a_chip_that_cannot_be_is_refused_by_its_field(
         presenters.described_chip(description)
     if change == {"sram_bytes": -5}:
         app = open_page(tmp_path / "store", "evaluations", own=description)
-        assert [error.value for error in app.error] == ["This chip cannot be."]
+        assert [error.value for error in app.error] == ["Invalid chip description."]
         assert said in app.text[0].value
         assert "Latency" in metrics(app), "the rest of the page is there"
 
 
-@pytest.mark.parametrize("kind", ["One shape", "A model's shapes"])
+@pytest.mark.parametrize("kind", ["Single shape", "Whole model"])
 def test_a_search_that_takes_too_long_is_stopped_and_said(
     open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -166,11 +171,11 @@ def test_a_search_that_takes_too_long_is_stopped_and_said(
     own = presenters.chip_text(MINE)
     app = open_page(tmp_path / "store", "evaluations", own=own, e_chip=MINE.name, e_other="H100", e_kind=kind)
     assert not app.exception
-    assert [error.value for error in app.error] == ["This takes too long."]
+    assert [error.value for error in app.error] == ["Search stopped: it takes too long."]
     said = " ".join(text.value for text in app.text)
     assert "on Mine 2.0 was stopped after 0 of 120 partitions" in said
-    assert "A page may search for 0 s (setting page_limit_s). Choose a chip with fewer cores" in said
-    assert kind != "One shape" or "Latency" in metrics(app), "what takes no search is there"
+    assert "A page searches for at most 0 s (setting page_limit_s). Choose a chip with fewer cores" in said
+    assert kind != "Single shape" or "Latency" in metrics(app), "what takes no search is there"
 
 
 def test_a_heat_map_shows_what_there_was_time_for(open_page: Open, tmp_path: Path) -> None:
@@ -203,12 +208,12 @@ def test_kept_results_are_searched_sorted_and_paged(open_page: Open, tmp_path: P
     app.text_input(key="e_q").set_value("7x7168").run()
     assert list(table_with(sound(app), "Tile")["m × n × k"]) == ["7 × 7168 × 2048"]
     app.text_input(key="e_q").set_value("999").run()
-    assert "No result matches" in sound(app).info[0].value
+    assert "No matching results" in sound(app).info[0].value
 
 
 def test_without_results_the_list_says_where_they_come_from(open_page: Open, tmp_path: Path) -> None:
     app = sound(open_page(tmp_path / "store", "evaluations", e_kind=KEPT))
-    assert "There are no stored results" in app.info[0].value
+    assert "No saved results" in app.info[0].value
 
 
 def test_while_the_mirror_is_busy_results_can_be_exported(open_page: Open, tmp_path: Path) -> None:
@@ -221,9 +226,9 @@ def test_while_the_mirror_is_busy_results_can_be_exported(open_page: Open, tmp_p
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         app = open_page(tmp_path / "store", "evaluations", e_kind=KEPT)
-        assert [error.value for error in app.error] == ["The list of kept results cannot be read just now."]
+        assert [error.value for error in app.error] == ["The index of saved results is unavailable."]
         assert PRESETS["SG2262"].fingerprint()[:12] in str(app.selectbox(key="e_export").value)
-        app.segmented_control(key="e_kind").set_value("One shape").run()
+        app.segmented_control(key="e_kind").set_value("Single shape").run()
         assert "Latency" in metrics(sound(app))
         holder.communicate()
 
@@ -250,9 +255,13 @@ def test_the_model_table_adds_up_a_pass(kept: Evaluations) -> None:
     ]
     table = presenters.model_table(rows)
     assert json.loads(presenters.as_json(table)) == table
-    for row, (_, layers, on) in zip(table, rows, strict=True):
-        assert row["H100, a pass, ms"] == pytest.approx(on[1].result.latency_us * layers / 1e3)
-        assert 0 < row["SG2262, of peak"] <= 1
+    *products, whole = table
+    calls = sum(layers for _, layers, _ in rows)
+    assert (whole["Operation"], whole["Calls per pass"], whole["H100, µs"]) == ("Total", calls, None)
+    assert whole["H100, ms per pass"] == pytest.approx(sum(row["H100, ms per pass"] for row in products))
+    for row, (_, layers, on) in zip(products, rows, strict=True):
+        assert row["H100, ms per pass"] == pytest.approx(on[1].result.latency_us * layers / 1e3)
+        assert 0 < row["SG2262, % of peak"] <= 1
 
 
 def test_the_roofline_figure_has_every_point_below_its_roof(kept: Evaluations) -> None:
@@ -262,13 +271,13 @@ def test_the_roofline_figure_has_every_point_below_its_roof(kept: Evaluations) -
         for chip in ("SG2262", "H100")
     ]
     figure = figures.roofline_figure(points)
-    assert [trace.name for trace in figure.data] == ["roof of SG2262", "SG2262", "roof of H100", "H100"]
+    assert [trace.name for trace in figure.data] == ["SG2262 roofline", "SG2262", "H100 roofline", "H100"]
     assert len({trace.marker.symbol for trace in figure.data[1::2]}) == 2, "colour is not the only signal"
     table = presenters.roofline_table(points)
     for trace, chip in ((figure.data[1], "SG2262"), (figure.data[3], "H100")):
         behind = [row for row in table if row["Chip"] == chip]
         assert [row["TFLOP/s"] for row in behind] == list(trace.y)
-        assert all(row["TFLOP/s"] <= row["Roof, TFLOP/s"] * (1 + 1e-9) for row in behind)
+        assert all(row["TFLOP/s"] <= row["Roofline, TFLOP/s"] * (1 + 1e-9) for row in behind)
         assert trace.text[0] == "&lt;b&gt;256"
 
 
@@ -294,8 +303,8 @@ def test_what_cannot_be_read_is_a_line_of_its_own() -> None:
     ]
     table = presenters.chip_table(rows, UTC)
     assert [row["Chip"] for row in table] == ["of another format", "X"]
-    assert table[0]["Last one"] is None
-    assert (table[1]["Damaged"], table[1]["Searched for, s"]) == (2, 3600)
+    assert table[0]["Last added"] is None
+    assert (table[1]["Corrupt"], table[1]["Total search time, s"]) == (2, 3600)
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1"])

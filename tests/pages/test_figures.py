@@ -30,7 +30,7 @@ def test_code_without_instructions_has_no_bar() -> None:
 def test_the_limit_that_binds_is_marked() -> None:
     resident = occupancy(architecture("sm_90"), threads=256, registers=234, shared_bytes=96 * 1024)
     table = occupancy_table(resident)
-    assert [row["Limit"] for row in table if row["Binds"]] == ["registers"]
+    assert [row["Limit"] for row in table if row["Limiting"]] == ["registers"]
     assert [row["Blocks per SM"] for row in table] == [1, 2, 8, 32]
 
 

@@ -25,7 +25,7 @@ for row in ROWS:
 
 def test_shares_of_the_tiers_add_up_and_steps_without_a_lookup_are_empty() -> None:
     figure = hit_figure(ROWS, SPANS["24 hours"], ZONE, NOW)
-    assert [bars.name for bars in figure.data] == ["Memory", "Disk", "Missed"]
+    assert [bars.name for bars in figure.data] == ["Memory", "Disk", "Miss"]
     assert [list(bars.y) for bars in figure.data] == [[0.6], [0.2], [0.2]]
     assert len({bars.marker.pattern.shape for bars in figure.data}) == 3, "colour must not be the only signal"
     assert figure.layout.yaxis.title.text == "Share of lookups"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import UTC
 from typing import Any
 
+import msgspec
 import pytest
 
-from app.presenters.compiling.forms import Kind, asked_of, choice_of, command_of, problem_of, shape_form, table_form
+from app.presenters.compiling.forms import Kind, choice_of, command_of, problem_of, shape_form, shown_of, table_form
 from app.presenters.compiling.jobs import (
     ended_badly,
     job_table,
@@ -19,12 +20,19 @@ from app.presenters.compiling.jobs import (
 )
 from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobProgress, JobStage, LostJob
 from cache_engine.cli.main import commands
+from cache_engine.cli.support import asked_choice, asked_problem
+from cache_engine.model.job import decode_job
 
 FORM, TABLE = shape_form("sm_90"), table_form("sm_90")
 
 
 def _job(**fields: Any) -> Job:
     return Job(**{"id": "1f-2e", "command": ["warm", "Qwen3-8B"], "started_at": 1000.0, **fields})
+
+
+def _stored(job: Job) -> Job:
+    """The job as its file gives it back."""
+    return decode_job(msgspec.json.encode(job))
 
 
 def test_each_stage_is_a_bar_that_begins_where_the_one_before_ended() -> None:
@@ -49,9 +57,9 @@ def test_the_time_left_is_estimated_only_once_there_is_something_to_go_by() -> N
     def told(**progress: int) -> str:
         return progress_text(_job(progress=JobProgress(**progress)), 1030.0)
 
-    assert progress_text(_job(), 1030.0) == "Choosing configs…"
+    assert progress_text(_job(), 1030.0) == "Selecting configs…"
     assert told(total=20, compiled=2) == "2 of 20 kernels"
-    assert told(total=20, compiled=5, found=4, failed=1) == "10 of 20 kernels; about 30.0 s left at this rate"
+    assert told(total=20, compiled=5, found=4, failed=1) == "10 of 20 kernels; about 30.0 s left"
     assert told(total=20, compiled=20) == "20 of 20 kernels"
     assert progress_text(_job(progress=JobProgress(total=9, found=3), state=CANCELED), 2e9) == "3 of 9 kernels"
 
@@ -76,9 +84,9 @@ def test_a_job_list_tells_state_command_and_duration() -> None:
     assert [row["State"] for row in table] == [
         "▶ running", "▶ canceling", "✓ done", "✗ failed", "✗ died", "■ canceled", "✗ died", "? unreadable",
     ]  # fmt: skip
-    assert [row["Took"] for row in table] == ["5.0 s", "5.0 s", *["2.0 s"] * 4, "–", "–"]
-    assert (table[0]["Open"], table[0]["What"], table[0]["Process"]) == ("/compile?job=1f-2e", "warm Qwen3-8B", 7)
-    assert max(len(row["What"]) for row in table) < 200
+    assert [row["Duration"] for row in table] == ["5.0 s", "5.0 s", *["2.0 s"] * 4, "–", "–"]
+    assert (table[0]["Open"], table[0]["Command"], table[0]["Process"]) == ("/compile?job=1f-2e", "warm Qwen3-8B", 7)
+    assert max(len(row["Command"]) for row in table) < 200
 
 
 def test_a_clock_that_was_set_back_makes_no_negative_duration() -> None:
@@ -88,9 +96,9 @@ def test_a_clock_that_was_set_back_makes_no_negative_duration() -> None:
 
 def test_each_bad_end_is_told_with_its_cause() -> None:
     assert ended_badly(_job(state=FAILED, error="why")) == ("The job failed.", "why")
-    assert ended_badly(_job(state=FAILED, error="why", command=["time"]))[0] == "The kernel could not be made."
-    assert "goes on from there" in ended_badly(_job(state=CANCELED))[1]
-    assert "asked for again" in ended_badly(_job(state=CANCELED, command=["compile"]))[1]
+    assert ended_badly(_job(state=FAILED, error="why", command=["time"]))[0] == "Compilation failed."
+    assert "run the job again to resume" in ended_badly(_job(state=CANCELED))[1]
+    assert "start it again" in ended_badly(_job(state=CANCELED, command=["compile"]))[1]
     assert "Killed" in ended_badly(_job(state=DIED, error="Killed"))[1]
 
 
@@ -106,35 +114,42 @@ def test_each_bad_end_is_told_with_its_cause() -> None:
         {"config": "block_m=128,block_n=128,block_k=32,warps_m=2,warps_n=2,stages=4"},
     ],
 )
-def test_a_form_is_filled_in_again_from_the_command_it_made(changed: dict[str, Any]) -> None:
+def test_a_form_is_filled_in_again_with_what_its_job_was_asked(changed: dict[str, Any]) -> None:
+    """Through the job's file. The command line takes the same problem and choice from the form's command."""
     values = {one.name: one.default for one in FORM} | changed
     command = command_of("compile", FORM, values)
-    assert asked_of(command, FORM) == values
+    assert shown_of(_stored(_job(command=command, asked=values)).asked, FORM) == values
     problem, choice = problem_of(values), choice_of(values)
+    parsed = commands.commands["compile"].make_context("compile", command[1:]).params
+    assert (problem, choice) == (asked_problem(parsed), asked_choice(parsed))
     assert (problem.m, problem.batch, str(problem.epilogue)) == (
         values["m"], values["batch"], "+".join(values["epilogue"])
     )  # fmt: skip
     assert (choice["config"] is None) == (not values["config"])
 
 
-def test_the_form_of_a_table_is_filled_in_again_too() -> None:
+def test_the_form_of_a_whole_model_is_filled_in_again_too() -> None:
     values = {one.name: one.default for one in TABLE} | {"arch": ["sm_80", "sm_90"], "tokens": "1,2", "layout": "nn"}
     command = command_of("warm", TABLE, values)
     assert command[2:] == ["--layout", "nn", "--arch", "sm_80", "--arch", "sm_90", "--m", "1,2"]
-    assert asked_of(command, TABLE) == values
+    assert shown_of(_stored(_job(command=command, asked=values)).asked, TABLE) == values
+
+
+def test_a_job_of_an_older_version_fills_in_nothing() -> None:
+    old = b'{"id": "1f-2e", "command": ["compile", "1", "2", "3"], "state": "done"}'
+    assert shown_of(decode_job(old).asked, FORM) == {}
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("name", "value"),
     [
-        [], ["compile"], ["compile", "1", "2"], ["compile", "1", "2", "3", "4"], ["compile", "1", "2", "0"],
-        ["compile", "1", "2", "3", "--batch"], ["compile", "1", "2", "3", "--arch", "../.."],
-        ["compile", "1", "2", "3", "--batch", "9" * 5000], ["compile", "1", "2", "3", "--epilogue", "alpha+<b>"],
-        ["compile", "1", "2", "3", "--debug-dump", "/x"],
+        ("m", 0), ("m", 10**12), ("m", True), ("m", "33"), ("batch", -1), ("arch", "../.."), ("arch", ["sm_90"]),
+        ("epilogue", ["alpha", "<b>"]), ("epilogue", "alpha"), ("force", "yes"), ("force", 1), ("config", "x" * 201),
+        ("config", 7), ("debug_dump", "/x"),
     ],
 )  # fmt: skip
-def test_a_command_that_the_form_would_not_give_is_no_command_of_it(command: list[str]) -> None:
-    assert asked_of(command, FORM) == {}
+def test_what_the_form_cannot_show_is_left_out(name: str, value: Any) -> None:
+    assert shown_of({name: value, "k": 64}, FORM) == {"k": 64}
 
 
 @pytest.mark.parametrize(("verb", "form"), [("compile", FORM), ("warm", TABLE)])

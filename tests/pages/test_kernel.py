@@ -23,6 +23,8 @@ from cache_engine.engine.reproduction import reproducing_command
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import CORRUPT, PUBLISH
 from cache_engine.model.key import CacheKey
+from cache_engine.store.journal import Journal
+from cache_engine.units import human_ms
 from tests.helpers import blob_file, make_store
 from tests.pages.opening import Open, a_record, sound
 
@@ -41,10 +43,10 @@ def test_the_summary_tells_what_the_kernel_is(open_page: Open, compiled_store: P
     assert dict(facts.itertuples(index=False))["Config"] == str(record.config)
     assert list(levels["Level"]) == ["Grid", "Block", "Warp", "mma"]
     assert list(occupancy["Limit"]) == ["registers", "shared memory", "warps", "blocks"]
-    assert occupancy["Binds"].any()
-    assert record.arch in list(chips["Chip"])
+    assert occupancy["Limiting"].any()
+    assert record.arch in list(chips["Target"])
     assert app.code[1].value == reproducing_command(record, Settings.load(), compiled_store)
-    assert "Here and now this gives this very key." in [caption.value for caption in app.caption]
+    assert "Running this here reproduces this exact key." in [caption.value for caption in app.caption]
     buttons: list[Any] = list(app.get("download_button"))
     assert [button.proto.label for button in buttons] == ["CUBIN", "PTX", "SASS", "Source", "Record"]
 
@@ -63,22 +65,24 @@ def test_source_ptx_and_sass_stand_side_by_side(open_page: Open, compiled_store:
 
 
 def test_the_key_the_log_and_the_history(open_page: Open, compiled_store: Path, record: Record) -> None:
+    """The address is that of an older version, which called this part Key."""
     app = sound(open_page(compiled_store, "kernel", key=record.key, part="Key"))
+    assert app.segmented_control(key="part").value == "Cache key"
     assert dict(app.dataframe[0].value.itertuples(index=False)) == dict(record.components)
-    app.segmented_control(key="part").set_value("Log").run()
+    app.segmented_control(key="part").set_value("Compiler log").run()
     assert "Used" in sound(app).code[1].value
     app.segmented_control(key="part").set_value("History").run()
     history, hits = (table.value for table in sound(app).dataframe)
-    assert sorted(history["What"]) == ["compiled", "made"]
+    assert list(history["Event"]) == ["compiled"]
     assert record.created_by in " ".join(history["Details"])
     assert list(hits["Tier"]) == ["memory", "pack", "disk"]
 
 
 def test_a_prediction_is_called_one_and_follows_m(open_page: Open, compiled_store: Path) -> None:
     record = next(record for record in make_store(compiled_store).records() if record.arch == "sm_80")
-    app = sound(open_page(compiled_store, "kernel", key=record.key, part="Speed"))
-    assert "No time is kept of this kernel" in app.info[0].value
-    assert any("knows nothing of this kernel's code" in caption.value for caption in app.caption)
+    app = sound(open_page(compiled_store, "kernel", key=record.key, part="Performance"))
+    assert "Not timed yet" in app.info[0].value
+    assert any("does not model this kernel's code" in caption.value for caption in app.caption)
     small = app.dataframe[0].value
     assert list(small["GPU"]) == ["A100", "L40S"]
     app.number_input(key="at").set_value(65_536).run()
@@ -88,8 +92,8 @@ def test_a_prediction_is_called_one_and_follows_m(open_page: Open, compiled_stor
 
 def test_where_the_model_does_not_apply_nothing_is_predicted(open_page: Open, compiled_store: Path) -> None:
     record = next(record for record in make_store(compiled_store).records() if record.family == "simt")
-    app = sound(open_page(compiled_store, "kernel", key=record.key, part="Speed"))
-    assert app.info[1].value == "There is no prediction for this kernel."
+    app = sound(open_page(compiled_store, "kernel", key=record.key, part="Performance"))
+    assert app.info[1].value == "No prediction available."
     assert len(app.dataframe) == 0
 
 
@@ -108,11 +112,21 @@ def test_a_kernel_that_cannot_be_disassembled_shows_the_rest(open_page: Open, co
 def test_a_link_to_no_kernel_is_told_plainly(open_page: Open, compiled_store: Path, key: str) -> None:
     app = open_page(compiled_store, "kernel", key=key)
     assert not app.exception
-    assert [error.value for error in app.error] == ["This kernel cannot be shown."]
+    assert [error.value for error in app.error] == ["Kernel not found."]
+
+
+def test_an_evicted_kernel_is_not_found_and_the_page_says_when_and_why(open_page: Open, compiled_store: Path) -> None:
+    journal = Journal(make_store(compiled_store).layout.journal, 3600.0)
+    journal.event("evict", key="0" * 64, detail="not used for 7 days")
+    journal.close()
+    app = open_page(compiled_store, "kernel", key="0" * 64)
+    assert [error.value for error in app.error] == ["Kernel not found."]
+    (past,) = (table.value for table in app.dataframe)
+    assert past[["Event", "Details"]].to_numpy().tolist() == [["evicted", "not used for 7 days"]]
 
 
 def test_the_page_of_no_kernel_says_where_to_find_one(open_page: Open, compiled_store: Path) -> None:
-    assert "Pick one on the Kernels page" in sound(open_page(compiled_store, "kernel")).info[0].value
+    assert "Choose one on the Kernels page" in sound(open_page(compiled_store, "kernel")).info[0].value
 
 
 def test_a_link_from_when_it_was_part_of_the_list_leads_here(
@@ -123,14 +137,14 @@ def test_a_link_from_when_it_was_part_of_the_list_leads_here(
     assert app.code[0].value == f"{record.name}\n{record.key}"
 
 
-@pytest.mark.parametrize(("part", "errors"), [("Code", ["Source", "PTX", "SASS"]), ("Log", ["Log"])])
+@pytest.mark.parametrize(("part", "errors"), [("Code", ["Source", "PTX", "SASS"]), ("Compiler log", ["compiler log"])])
 def test_a_damaged_part_is_told_plainly(
     open_page: Open, compiled_store: Path, record: Record, part: str, errors: list[str]
 ) -> None:
     blob_file(make_store(compiled_store), CacheKey(record.key)).write_bytes(b"damaged")
     app = open_page(compiled_store, "kernel", key=record.key, part=part)
     assert not app.exception
-    assert [error.value for error in app.error] == [f"The {name} cannot be shown." for name in errors]
+    assert [error.value for error in app.error] == [f"Could not load the {name}." for name in errors]
 
 
 def test_the_record_goes_out_as_show_prints_it(record: Record) -> None:
@@ -147,12 +161,12 @@ def test_a_page_holds_no_more_lines_than_a_browser_bears() -> None:
     text = "x\n" * (MOST_LINES + 1)
     for shown, how_many in (first_lines(text), found_lines(text, "x")):
         assert len(shown.splitlines()) == MOST_LINES
-        assert f"the first {MOST_LINES:,} are shown" in how_many
+        assert f"showing the first {MOST_LINES:,}" in how_many
 
 
 def test_code_runs_on_later_chips_of_its_generation() -> None:
     def chips(arch: str) -> list[str]:
-        return [row["Chip"] for row in occupancy_by_chip(msgspec.structs.replace(a_record(), arch=arch))]
+        return [row["Target"] for row in occupancy_by_chip(msgspec.structs.replace(a_record(), arch=arch))]
 
     assert chips("sm_80") == ["sm_80", "sm_86", "sm_88", "sm_89"]
     assert chips("sm_90a") == ["sm_90"]
@@ -161,18 +175,19 @@ def test_code_runs_on_later_chips_of_its_generation() -> None:
 
 
 def test_history_tells_what_happened_the_newest_first() -> None:
-    """Events and a measurement that are made up."""
+    """Made-up events and a timing. The record and the journal both have the compile of the present entry: one row."""
     record = a_record()
     at = record.created_at
     events = [
         {"happened_at": at + 60, "kind": CORRUPT, "compile_ms": 0.0, "detail": "<b>checksum"},
+        {"happened_at": at + 1, "kind": PUBLISH, "compile_ms": 7.0, "detail": ""},
         {"happened_at": at - 5, "kind": PUBLISH, "compile_ms": 120.0, "detail": ""},
     ]
     timings = [{"measured_at": at + 30, "device": "an invented GPU", "verified": True}]
     rows = history_table(record, events, timings, UTC)
-    assert [row["What"] for row in rows] == ["found damaged", "verified", "made", "compiled"]
+    assert [row["Event"] for row in rows] == ["corrupt", "timed", "compiled", "compiled"]
     assert [row["Details"] for row in rows][1:] == [
-        "and timed on an invented GPU",
-        "by a test, with nvrtc 13.5",
+        "on an invented GPU",
+        f"in {human_ms(record.compile_ms)}, by a test, with nvrtc 13.5",
         "in 120 ms",
     ]

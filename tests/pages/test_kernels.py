@@ -92,7 +92,7 @@ def test_an_address_names_a_page_that_there_is() -> None:
 def test_a_search_that_finds_nothing_says_so(open_page: Open, compiled_store: Path) -> None:
     app = open_page(compiled_store, "kernels")
     app.text_input(key="q").set_value("no such kernel").run()
-    assert "No kernel matches" in sound(app).info[0].value
+    assert "No matching kernels" in sound(app).info[0].value
 
 
 def test_filters_and_sorting(open_page: Open, compiled_store: Path) -> None:

@@ -31,9 +31,9 @@ def test_the_overview_tells_size_hits_and_savings(open_page: Open, compiled_stor
     shown = {metric.label: metric.value for metric in app.metric}
     assert shown["Kernels"] == "4"
     assert shown["Hit rate"] == "20.0%"
-    assert set(shown) == {"Kernels", "On disk", "Hit rate", "Compiling saved", "Compiling spent"}
-    assert list(_table(app, "What")["What"]) == ["compiled"] * 4
-    assert list(_table(app, "Spilled")["Hits"]) == [1]
+    assert set(shown) == {"Kernels", "On disk", "Hit rate", "Compile time saved", "Compile time spent"}
+    assert list(_table(app, "Event")["Event"]) == ["compiled"] * 4
+    assert list(_table(app, "Spills")["Hits"]) == [1]
 
 
 def test_the_figures_over_time_have_a_table_behind_them_that_adds_up(open_page: Open, compiled_store: Path) -> None:
@@ -42,8 +42,23 @@ def test_the_figures_over_time_have_a_table_behind_them_that_adds_up(open_page: 
         app.segmented_control[0].set_value(span).run()
         sound(app)
         assert len(app.get("plotly_chart")) == 2
-        table = _table(app, "Hit rate")
-        assert (table["Memory"].sum(), table["Missed"].sum(), table["Compiles"].sum()) == (1, 4, 4)
+        table = _table(app, "Compiles")
+        assert (table["Memory"].sum(), table["Miss"].sum(), table["Compiles"].sum()) == (1, 4, 4)
+
+
+def test_a_disk_that_never_hits_shows_behind_a_memory_that_does(open_page: Open, compiled_store: Path) -> None:
+    """Five lookups: the memory served one, and four had to compile."""
+    tiers = _table(sound(open_page(compiled_store, "overview")), "Tier")
+    assert tiers.to_numpy().tolist() == [
+        ["Memory", 5, 1, "20.0%"],
+        ["Pack", 4, 0, "0.0%"],
+        ["Disk", 4, 0, "0.0%"],
+    ]
+
+
+def test_an_empty_store_shows_the_command_that_fills_this_store(open_page: Open, tmp_path: Path) -> None:
+    app = sound(open_page(tmp_path / "a store", "overview"))
+    assert f"gemm-cache --store '{tmp_path / 'a store'}' sample" in [code.value for code in app.code]
 
 
 def test_a_store_that_nobody_used_in_that_time_says_so(open_page: Open, tmp_path: Path) -> None:
@@ -53,7 +68,7 @@ def test_a_store_that_nobody_used_in_that_time_says_so(open_page: Open, tmp_path
     long_ago.event("publish", key="a")
     long_ago.close()
     app = sound(open_page(store.layout.root, "overview"))
-    assert "Nothing was looked up or compiled in this time" in app.info[0].value
+    assert "No lookups or compiles in this period" in app.info[0].value
     assert not app.get("plotly_chart")
     app.segmented_control[0].set_value("90 days").run()
     assert len(sound(app).get("plotly_chart")) == 2
@@ -61,14 +76,14 @@ def test_a_store_that_nobody_used_in_that_time_says_so(open_page: Open, tmp_path
 
 def test_what_is_stale_is_told_and_leads_to_its_cleanup(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "overview"))
-    assert list(_table(app, "Build")["State"]) == ["✓ present"]
-    assert any("Nothing is stale" in text.value for text in app.text)
+    assert list(_table(app, "Build")["State"]) == ["✓ current"]
+    assert any("No stale kernels" in text.value for text in app.text)
     assert not any("stale" in link.proto.label for link in app.get("page_link"))
     fill(make_store(compiled_store), 3)
     app = sound(open_page(compiled_store, "overview"))
-    assert list(_table(app, "Build")["State"]) == ["✓ present", "✗ stale"]
+    assert list(_table(app, "Build")["State"]) == ["✓ current", "✗ stale"]
     assert list(_table(app, "Build")["Kernels"]) == [4, 3]
-    assert any("3 kernels" in text.value and "can never be hit again" in text.value for text in app.text)
+    assert any("3 stale kernels" in text.value and "which no lookup can hit" in text.value for text in app.text)
     (link,) = (link.proto for link in app.get("page_link") if "stale" in link.proto.label)
     assert (link.page, link.query_string) == ("admin", "rule=stale")
 
@@ -77,7 +92,7 @@ def test_the_overview_warns_of_troubles(open_page: Open, compiled_store: Path) -
     store = make_store(compiled_store)
     record_file(store, next(iter(store.keys()))).write_text("{")
     app = sound(open_page(compiled_store, "overview"))
-    assert "1 item cannot be read now" in app.warning[0].value
+    assert "1 unreadable item" in app.warning[0].value
 
 
 def test_troubles_of_long_ago_are_no_longer_shown(open_page: Open, compiled_store: Path) -> None:
@@ -88,8 +103,8 @@ def test_troubles_of_long_ago_are_no_longer_shown(open_page: Open, compiled_stor
     Journal(store.layout.journal, 3600.0).event("unpublished", key="full", detail="**No space left**")
     app = sound(open_page(compiled_store, "overview"))
     shown = [warning.value for warning in app.warning]
-    assert "1 kernel could not be kept" in shown[0]
-    assert "1 damaged entry" in shown[1]
+    assert "1 compiled kernel could not be saved" in shown[0]
+    assert "1 corrupt entry" in shown[1]
     assert "**No space left**" in [text.value for text in app.text]
 
 
@@ -102,7 +117,7 @@ def test_deleting_the_mirror_loses_nothing(open_page: Open, compiled_store: Path
 
 def test_a_store_in_good_health_has_nothing_to_look_at() -> None:
     checks = health(ROW, WEEK, [], NOW)
-    assert [check.about for check in checks] == ["Publishing", "Integrity", "Locks", "Tiers", "Mirror"]
+    assert [check.about for check in checks] == ["Writes", "Integrity", "Locks", "Pack and disk reads", "Search index"]
     assert {check.state for check in checks} == {FINE}
     assert "2 min ago" in checks[0].words
 
@@ -110,11 +125,16 @@ def test_a_store_in_good_health_has_nothing_to_look_at() -> None:
 @pytest.mark.parametrize(
     ("trouble", "about", "state", "words"),
     [
-        ({"publish_failures": 2}, "Publishing", TROUBLE, "2 kernels could not be kept"),
-        ({"corruptions": 1}, "Integrity", TROUBLE, "1 damaged entry"),
-        ({"lock_waits": 3, "lock_wait_us": 4_500_000}, "Locks", LOOK, "3 long waits in the last week, 4.5 s"),
-        ({"lock_waits": 3, "lock_timeouts": 1}, "Locks", TROUBLE, "1 in vain"),
-        ({"tier_failures": 5}, "Tiers", TROUBLE, "passed over 5 times"),
+        ({"publish_failures": 2}, "Writes", TROUBLE, "2 compiled kernels could not be saved"),
+        ({"corruptions": 1}, "Integrity", TROUBLE, "1 corrupt entry"),
+        (
+            {"lock_waits": 3, "lock_wait_us": 4_500_000},
+            "Locks",
+            LOOK,
+            "3 lock waits over 1 s in the last 7 days, 4.5 s in total",
+        ),
+        ({"lock_waits": 3, "lock_timeouts": 1}, "Locks", TROUBLE, "1 timed out"),
+        ({"tier_failures": 5}, "Pack and disk reads", TROUBLE, "5 failed reads"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -124,12 +144,15 @@ def test_each_trouble_is_told_where_it_belongs(trouble: dict[str, int], about: s
     (found,) = (check for check in health(ROW, week, events, NOW) if check.state != FINE)
     assert (found.about, found.state) == (about, state)
     assert words in found.words
-    assert found.cause == ("disk full" if about == "Publishing" else "")
+    assert found.cause == ("disk full" if about == "Writes" else "")
 
 
 def test_a_machine_without_a_gpu_is_told_why_and_is_no_trouble() -> None:
     check = gpu_check("no NVIDIA driver is installed")
-    assert (check.state, check.words) == (PLAIN, "None here: no NVIDIA driver is installed. Only timing needs one.")
+    assert (check.state, check.words) == (
+        PLAIN,
+        "No GPU found (no NVIDIA driver is installed). Only running and timing kernels needs one.",
+    )
     here = gpu_check(DeviceFingerprint("<b>H100</b>", "sm_90", 132, 80 * 2**30, 50 * 2**20, 1_980_000, "13.0"))
     assert (here.state, here.cause) == (FINE, "<b>H100</b>")
     assert "<b>" not in here.words

@@ -35,8 +35,8 @@ def invented(**changes: Any) -> dict[str, Any]:
 def test_measurements_say_what_they_were_beside_and_whether_the_result_was_right() -> None:
     first, second = timing_table([invented(), invented(verified=False, measured_at=0.0)], UTC)
     assert first["Device"] == "an invented <b>GPU</b>"
-    assert (first["Median, µs"], first["cuBLAS, µs"], first["Speed, of cuBLAS"]) == (100.0, 80.0, 0.8)
-    assert (first["Result"], second["Result"]) == ("verified", "NOT VERIFIED")
+    assert (first["Median, µs"], first["cuBLAS, µs"], first["vs cuBLAS"]) == (100.0, 80.0, 0.8)
+    assert (first["Result"], second["Result"]) == ("verified", "WRONG RESULT")
     assert (str(first["Measured"]), second["Measured"]) == ("2023-11-14 22:13:20+00:00", None)
 
 
@@ -64,9 +64,9 @@ def test_two_kernels_times_stand_beside_each_other() -> None:
 @pytest.mark.parametrize(
     ("arch", "problem", "why"),
     [
-        ("sm_75", {}, "none of the GPUs that the model knows"),
-        ("<script>", {}, "none of the GPUs that the model knows"),
-        ("sm_80", {"dtype": "fp32"}, "calibrated for bf16 and fp16 alone"),
+        ("sm_75", {}, "none of them runs this target"),
+        ("<script>", {}, "none of them runs this target"),
+        ("sm_80", {"dtype": "fp32"}, "covers only bf16 and fp16"),
         ("sm_80", {"m": 0}, "m is "),
     ],
 )

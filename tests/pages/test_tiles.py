@@ -50,8 +50,8 @@ def test_each_level_fills_the_one_above() -> None:
 
 def test_the_table_tells_the_grid_and_the_split() -> None:
     grid, block, warp, _ = level_table(record_with(CONFIG))
-    assert grid["How many"] == "8 × 2 blocks × 4 parts of k × batch 1; 28 steps of 64 each"
-    assert (block["Part of C"], warp["How many"]) == ("128 × 256", "2 × 4 in the one above")
+    assert grid["Count"] == "8 × 2 blocks × 4 split-k slices × batch 1; 28 steps of 64"
+    assert (block["Tile of C"], warp["Count"]) == ("128 × 256", "2 × 4 per block")
 
 
 def test_the_drawing_is_to_scale() -> None:
@@ -59,7 +59,7 @@ def test_the_drawing_is_to_scale() -> None:
     sizes = [(shape.x1 - shape.x0, shape.y1 - shape.y0) for shape in figure.layout.shapes]
     assert sizes == [(64, 128), (256, 64)] * 3 + [(256, 128)]
     assert figure.layout.yaxis.scaleanchor == "x"
-    assert "k is split among 4 blocks" in [note.text for note in figure.layout.annotations]
+    assert "split-k over 4 blocks" in [note.text for note in figure.layout.annotations]
 
 
 def test_a_config_that_nobody_would_choose_is_drawn_in_no_time() -> None:

@@ -42,7 +42,7 @@ def test_errors_are_those_of_the_command_line(tmp_path: Path) -> None:
 def test_the_scatter_shows_each_point_beside_the_line_of_equality() -> None:
     found = presenters.validation_of(measurements().encode(), "mine.csv")
     figure = presenters.validation_figure(found.points)
-    assert [trace.name for trace in figure.data] == ["equal", "H100", "A100"]
+    assert [trace.name for trace in figure.data] == ["y = x", "H100", "A100"]
     for trace in figure.data[1:]:
         assert len(trace.x) == len(SIZES)
         assert [y / x for x, y in zip(trace.x, trace.y, strict=True)] == pytest.approx([0.8] * len(SIZES))
@@ -91,17 +91,17 @@ def test_on_the_page_a_comparison_that_takes_too_long_is_stopped(
     app = open_page(tmp_path / "store", "evaluations", e_kind="Measured latencies")
     app.file_uploader[0].set_value(("mine.csv", measurements().encode(), "text/csv")).run()
     assert [error.value for error in app.error] == ["This takes too long."]
-    assert "measurements was stopped after 0. A page may search for 0 s" in app.text[0].value
+    assert "measurements was stopped after 0. A page searches for at most 0 s" in app.text[0].value
     assert "gemm-cache evaluations validate, which has no limit" in app.text[0].value
 
 
 def test_on_the_page_a_file_is_compared_or_refused(open_page: Open, tmp_path: Path) -> None:
-    app = open_page(tmp_path / "store", "evaluations", e_kind="Measured latencies")
+    app = open_page(tmp_path / "store", "evaluations", e_kind="Validation")
     assert "Choose a file" in app.info[0].value
     app.file_uploader[0].set_value(("mine.csv", measurements().encode(), "text/csv")).run()
     assert not app.error
     assert f"{2 * len(SIZES)} measurements of mine.csv" in app.text[0].value
     assert "MAPE" in app.dataframe[0].value
     app.file_uploader[0].set_value(("bad.csv", b"arch,M\nH100,1", "text/csv")).run()
-    assert [error.value for error in app.error] == ["This file cannot be compared."]
+    assert [error.value for error in app.error] == ["Could not read this file."]
     assert "lacks the column N" in app.text[0].value

@@ -1,8 +1,8 @@
-"""What the Compile page asks: a form of one shape and one of a model's table, and the commands they make."""
+"""The forms of the Compile page, one for a single shape and one for a whole model, and the commands they make."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -24,35 +24,36 @@ from cache_engine.model.gemm import (
     Layout,
     Specialisation,
 )  # fmt: skip
+from cache_engine.model.job import Asked
 from cache_engine.model.kernel import KernelConfig
 
-AS_INPUTS, CHOSEN = "default", "chosen"
+AS_INPUTS, AUTO = "same as A and B", "auto"
 TOKENS = "1,16,64,256,1024,4096"
 LONGEST_TEXT = 200
 
 
 class Kind(Enum):
-    """How a field is filled in."""
+    """The kind of a field's value."""
 
-    NUMBER = "a whole number from 1 on"
-    CHOICE = "one of some"
-    SEVERAL = "any of some"
-    TEXT = "written"
+    NUMBER = "a whole number of at least 1"
+    CHOICE = "one of several"
+    SEVERAL = "any of several"
+    TEXT = "text"
     SWITCH = "on or off"
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One thing that a form asks.
+    """One field of a form.
 
     Attributes:
         name: also in the address, behind the form's prefix.
         option: of the command; empty for its arguments.
-        default: which the command is not told, unless ``always``.
-        choices: what a reader can choose from.
+        default: left out of the command, unless ``always``.
+        choices: the values to choose from.
         most: the largest number.
-        joined: by what several are joined; empty where the option is repeated for each.
-        rare: whether it is asked under "More".
+        joined: what joins several values; empty where the option is repeated for each.
+        rare: whether the field is under "More".
     """
 
     name: str
@@ -68,7 +69,7 @@ class Field:
     always: bool = False
 
     def arguments(self, value: Any) -> list[str]:
-        """What the command is told."""
+        """The arguments of the command for a value."""
         if not self.option:
             return [str(value)]
         if value == self.default and not self.always:
@@ -80,50 +81,44 @@ class Field:
             texts = [self.joined.join(texts)]
         return [part for text in texts for part in (self.option, text)]
 
-    def read(self, given: Sequence[str]) -> Any:
-        """The value of a command's arguments of this field; raises ``ValueError`` for what the form cannot show."""
-        if not given:
-            return self.default
-        if self.kind is Kind.SWITCH:
-            return True
+    def takes(self, value: object) -> bool:
+        """Whether the form can show a value; a job's file may hold anything."""
         if self.kind is Kind.NUMBER:
-            number = int(given[-1])
-            if not 1 <= number <= self.most:
-                raise ValueError(given[-1])
-            return number
+            return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= self.most
+        if self.kind is Kind.SWITCH:
+            return isinstance(value, bool)
         if self.kind is Kind.TEXT:
-            return given[-1][:LONGEST_TEXT]
-        texts = [part for text in given for part in (text.split(self.joined) if self.joined else [text])]
-        if any(text not in self.choices for text in texts):
-            raise ValueError(texts)
-        return texts if self.kind is Kind.SEVERAL else texts[-1]
+            return isinstance(value, str) and len(value) <= LONGEST_TEXT
+        if self.kind is Kind.SEVERAL:
+            return isinstance(value, list) and all(each in self.choices for each in value)
+        return value in self.choices
 
 
 _LAYOUT = Field(
     "layout", "Layout", Kind.CHOICE, Layout.NT.value, "--layout", (Layout.NT, Layout.NN, Layout.TN, Layout.TT),
-    help="How A and B lie in row-major storage, a letter for each: n is A m×k and B k×n, t is A k×m and B n×k. "
-    "A linear layer is nt.",
+    help="Row-major storage order of A and B: n = not transposed (A is m×k, B is k×n), t = transposed (A is k×m, "
+    "B is n×k). A linear layer is nt.",
 )  # fmt: skip
 _DTYPE = Field("dtype", "Dtype of A and B", Kind.CHOICE, "bf16", "--dtype", tuple(INPUT_DTYPES))
 _SPECIALISATION = Field(
-    "specialisation", "Constants of the kernel", Kind.CHOICE, Specialisation.NK.value, "--specialise",
+    "specialisation", "Specialisation", Kind.CHOICE, Specialisation.NK.value, "--specialise",
     tuple(each.value for each in Specialisation), rare=True,
-    help="Sizes that are compiled in. nk: n and k. exact: m too. bucketed: n and k, with m bounded by a power of two. "
-    "dynamic: none, so that one kernel serves many shapes.",
+    help="Which of m, n, k are compile-time constants. nk: n and k. exact: all three. bucketed: n and k, and a power "
+    "of two bounds m. dynamic: none, so one kernel serves many shapes.",
 )  # fmt: skip
 _OPT_LEVEL = Field(
     "opt_level", "Optimisation level", Kind.CHOICE, str(OPT_LEVELS[-1]), "--opt-level",
-    tuple(map(str, reversed(OPT_LEVELS))), rare=True, help="How hard the compiler optimises.",
+    tuple(map(str, reversed(OPT_LEVELS))), rare=True, help="ptxas -O level.",
 )  # fmt: skip
 _TARGETS = tuple(ARCHITECTURES)
-_TARGETS_HELP = "Also those that are not here. " + "; ".join(
+_TARGETS_HELP = "Any target can be compiled for, with or without that GPU. " + "; ".join(
     f"{name}: {target.example.partition(' (')[0]}" for name, target in ARCHITECTURES.items() if name[-1].isdigit()
 )
 _EPILOGUE = ("alpha", "beta", "bias", "relu", "gelu")
 
 
 def shape_form(default_arch: str) -> tuple[Field, ...]:
-    """The form of one shape: all that ``gemm-cache compile`` takes, in its order. A new option is a line here."""
+    """The form of a single shape: all options of ``gemm-cache compile``, in its order. A new option is a line here."""
     return (
         Field("m", "m", Kind.NUMBER, 4096),
         Field("n", "n", Kind.NUMBER, 7168),
@@ -135,26 +130,26 @@ def shape_form(default_arch: str) -> tuple[Field, ...]:
         Field("arch", "Target", Kind.CHOICE, default_arch, "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
         Field(
             "epilogue", "Epilogue", Kind.SEVERAL, [], "--epilogue", _EPILOGUE, joined="+", rare=True,
-            help="What is done to A · B before it is stored: activation(alpha · A · B + beta · C + bias).",
+            help="Applied to A · B before it is stored: activation(alpha · A · B + beta · C + bias).",
         ),
         _SPECIALISATION,
         _OPT_LEVEL,
-        Field("compiler", "Compiler", Kind.CHOICE, CHOSEN, "--compiler", (CHOSEN, *COMPILERS), rare=True),
-        Field("family", "Family", Kind.CHOICE, CHOSEN, "--family", (CHOSEN, *FAMILIES), rare=True),
+        Field("compiler", "Compiler", Kind.CHOICE, AUTO, "--compiler", (AUTO, *COMPILERS), rare=True),
+        Field("family", "Family", Kind.CHOICE, AUTO, "--family", (AUTO, *FAMILIES), rare=True),
         Field(
             "config", "Config", Kind.TEXT, "", "--config", rare=True,
-            help="Left empty it is chosen. Else every field: block_m=128,block_n=128,block_k=32,warps_m=2,warps_n=2,"
-            "stages=4 and, if wanted, split_k.",
+            help="Leave empty for automatic. Otherwise give all fields: block_m=128,block_n=128,block_k=32,warps_m=2,"
+            "warps_n=2,stages=4; split_k is optional.",
         ),
         Field(
-            "force", "Compile again and replace", Kind.SWITCH, False, "--force", rare=True,
-            help="Compile even if it is in the store. It is then not timed.",
+            "force", "Force recompile", Kind.SWITCH, False, "--force", rare=True,
+            help="Recompile even if cached (skips timing).",
         ),
     )  # fmt: skip
 
 
 def table_form(default_arch: str) -> tuple[Field, ...]:
-    """The form of a model's table: what ``gemm-cache warm`` takes."""
+    """The form of a whole model: the options of ``gemm-cache warm``."""
     models = tuple(dict.fromkeys(shape.model for shape in model_shapes()))
     return (
         Field("model", "Model", Kind.CHOICE, models[0], choices=models),
@@ -164,7 +159,7 @@ def table_form(default_arch: str) -> tuple[Field, ...]:
         Field("arch", "Targets", Kind.SEVERAL, [default_arch], "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
         Field(
             "tokens", "m", Kind.TEXT, TOKENS, "--m",
-            help="Numbers of tokens, between commas. Sizes that one kernel serves compile it once.",
+            help="Comma-separated token counts. Sizes that share a kernel are compiled once.",
         ),
         _SPECIALISATION,
         _OPT_LEVEL,
@@ -172,30 +167,22 @@ def table_form(default_arch: str) -> tuple[Field, ...]:
 
 
 def command_of(verb: str, form: Iterable[Field], values: Row) -> list[str]:
-    """The command that asks for what a form says."""
+    """The arguments of ``gemm-cache`` for the values of a form."""
     return [verb, *(part for one in form for part in one.arguments(values[one.name]))]
 
 
-def asked_of(command: Sequence[str], form: Sequence[Field]) -> Row:
-    """What a command asks, as its form names it; nothing of a command that the form would not give."""
-    options = {one.option: one for one in form if one.option}
-    given: dict[str, list[str]] = {one.name: [] for one in form}
-    arguments = iter(one for one in form if not one.option)
-    parts = iter(command[1:])
-    try:
-        for part in parts:
-            one = options.get(part) or next(arguments)
-            takes_text = one.option and one.kind is not Kind.SWITCH
-            given[one.name].append(next(parts) if takes_text else part)
-        if any(not given[one.name] for one in form if not one.option):
-            return {}
-        return {one.name: one.read(given[one.name]) for one in form}
-    except (StopIteration, ValueError):
-        return {}
+def shown_of(asked: Asked, form: Iterable[Field]) -> Row:
+    """What a job was asked, as far as its form can show it."""
+    return {one.name: asked[one.name] for one in form if one.name in asked and one.takes(asked[one.name])}
+
+
+def model_values(form: Iterable[Field], **given: Any) -> Row:
+    """The values of the form of a whole model: those given, and the defaults of all others."""
+    return {one.name: one.default for one in form} | given
 
 
 def problem_of(values: Row) -> GemmProblem:
-    """The problem that the form of a shape asks for; raises ``InvalidProblem``."""
+    """The problem that the form of a single shape describes; raises ``InvalidProblem``."""
     names = ("m", "n", "k", "batch", "dtype", "layout", "arch", "specialisation")
     given = {name: values[name] for name in names} | {"opt_level": int(values["opt_level"])}
     out = None if values["out_dtype"] == AS_INPUTS else values["out_dtype"]
@@ -203,13 +190,13 @@ def problem_of(values: Row) -> GemmProblem:
 
 
 def choice_of(values: Row) -> dict[str, Any]:
-    """What that form leaves to the engine or not, by the names of its parameters; raises ``UsageError``."""
-    named = {name: None if values[name] == CHOSEN else values[name] for name in ("family", "compiler")}
+    """That form's family, compiler and config, as ``Cache.select`` takes them; raises ``UsageError``."""
+    named = {name: None if values[name] == AUTO else values[name] for name in ("family", "compiler")}
     return {**named, "config": KernelConfig.parse(values["config"]) if values["config"].strip() else None}
 
 
 def made_of(values: Row) -> dict[str, Any]:
-    """What the form of a table asks of all its problems, by the names of ``GemmProblem``."""
+    """What the form of a whole model sets for all its problems, by the names of ``GemmProblem``."""
     return {
         "layout": Layout(values["layout"]),
         "specialisation": Specialisation(values["specialisation"]),
@@ -218,16 +205,16 @@ def made_of(values: Row) -> dict[str, Any]:
 
 
 def tokens_of(text: str) -> tuple[int, ...]:
-    """The numbers of tokens in a text; raises ``UsageError``."""
+    """The token counts in a text; raises ``UsageError``."""
     parts = [part.strip() for part in text.split(",")]
     wrong = next((part for part in parts if not part.isascii() or not part.isdigit() or len(part) > 40), None)
     if wrong is not None:
-        raise UsageError(f"{wrong!r} is not a whole number; write m as {TOKENS}")
+        raise UsageError(f"{wrong!r} is not a whole number; m must be comma-separated integers, e.g. {TOKENS}")
     return tuple(int(part) for part in parts)
 
 
 def missing_compilers() -> dict[str, str]:
-    """Compilers that are not installed, with how to get them."""
+    """Compilers that are not installed, and how to install them."""
     missing = {}
     for name, compiler in COMPILERS.items():
         try:

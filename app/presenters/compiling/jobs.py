@@ -21,7 +21,7 @@ STATES = {
     DIED: "✗ died",
     CANCELED: "■ canceled",
 }
-"""States with a sign, so that none is told by a colour."""
+"""States with a sign each, so that none depends on a colour."""
 
 _STAGES = {
     "select": "select config",
@@ -35,35 +35,40 @@ _ESTIMATE_FROM = 3
 
 
 def what_of(job: Job) -> str:
-    """What a job does, as it would be typed behind ``gemm-cache``, cut off where it is long."""
+    """A job's arguments of ``gemm-cache``, cut off where they are long."""
     text = shlex.join(job.command)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
+def in_store(command: str, root: str) -> str:
+    """A command of ``gemm-cache`` with the store that it uses, behind any variables that it sets."""
+    return command.replace("gemm-cache compile", f"gemm-cache --store {shlex.quote(root)} compile", 1)
+
+
 def took_ms(job: Job, now: float) -> float | None:
-    """How long a job took, or has taken so far; ``None`` where nobody knows when it ended."""
+    """How long a job took, or has taken so far; ``None`` where its end is unknown."""
     end = now if job.state == RUNNING else job.ended_at
     return max(0.0, end - job.started_at) * 1e3 if end else None
 
 
 def job_table(jobs: Sequence[Job | LostJob], now: float, zone: tzinfo) -> list[Row]:
-    """Jobs, a line each."""
+    """Jobs, a row each."""
     return [
         {
             "Open": f"/compile?job={job.id}",
             "State": "? unreadable",
-            "What": job.error[:_LONGEST],
+            "Command": job.error[:_LONGEST],
             "Started": None,
-            "Took": "–",
+            "Duration": "–",
             "Process": None,
         }
         if isinstance(job, LostJob)
         else {
             "Open": f"/compile?job={job.id}",
             "State": "▶ canceling" if job.state == RUNNING and job.cancel_asked else STATES[job.state],
-            "What": what_of(job),
+            "Command": what_of(job),
             "Started": moment(job.started_at, zone),
-            "Took": _duration(took_ms(job, now)),
+            "Duration": _duration(took_ms(job, now)),
             "Process": job.pid or None,
         }
         for job in jobs
@@ -71,7 +76,7 @@ def job_table(jobs: Sequence[Job | LostJob], now: float, zone: tzinfo) -> list[R
 
 
 def stage_times(stages: Sequence[JobStage]) -> dict[str, float | None]:
-    """What each stage took, the one under way last and without a time; one that was entered twice adds up."""
+    """The time of each stage, the running one last and without a time; a stage entered twice adds up."""
     times: dict[str, float | None] = {}
     for stage in stages:
         name = _STAGES.get(stage.name, stage.name.replace("_", " "))[:_LONGEST]
@@ -108,7 +113,7 @@ def stage_figure(job: Job) -> go.Figure:
         hovertemplate="%{y}: %{text}<extra></extra>",
     )
     figure.update_layout(
-        title="Stages, one after the other",
+        title="Stage timeline",
         margin={"t": 40, "b": 40, "l": 8, "r": 16},
         height=110 + 26 * len(times),
         bargap=0.3,
@@ -125,53 +130,53 @@ def stage_table(job: Job) -> list[Row]:
     return [{"Stage": name, "ms": ms} for name, ms in stage_times(job.stages).items()]
 
 
-# ---- Jobs that get many kernels ----
+# ---- Jobs over a whole model ----
 
 
 def progress_share(job: Job) -> float:
-    """How far a job is, from 0 to 1."""
+    """The progress of a job, from 0 to 1."""
     progress = job.progress
     return 0.0 if progress is None or not progress.total else min(1.0, progress.done / progress.total)
 
 
 def progress_text(job: Job, now: float) -> str:
-    """The same in words, with an estimate of the time left once there is something to go by."""
+    """The progress in words, with an estimate of the time left once a few kernels are done."""
     progress = job.progress
     if progress is None:
-        return "Choosing configs…"
+        return "Selecting configs…"
     text = f"{progress.done:,} of {counted(progress.total, 'kernel')}"
     left = max(0, progress.total - progress.done)
     if job.state != RUNNING or not left or progress.done < _ESTIMATE_FROM:
         return text
     so_far = took_ms(job, now) or 0.0
-    return f"{text}; about {human_ms(so_far / progress.done * left)} left at this rate"
+    return f"{text}; about {human_ms(so_far / progress.done * left)} left"
 
 
 def progress_tiles(job: Job) -> list[Tile]:
-    """What became of the kernels so far."""
+    """How many kernels were compiled, cached or failed so far."""
     progress = job.progress
     if progress is None:
         return []
     return [
-        Tile("Compiled", f"{progress.compiled:,}", "Were not in the store, and are now."),
-        Tile("Found", f"{progress.found:,}", "Were in the store."),
-        Tile("Failed", f"{progress.failed:,}", "Are not in the store; the causes are listed at the end."),
+        Tile("Compiled", f"{progress.compiled:,}", "Newly compiled."),
+        Tile("Cached", f"{progress.found:,}", "Already cached."),
+        Tile("Failed", f"{progress.failed:,}", "Failed; the job lists the causes when it ends."),
     ]
 
 
 def table_verdict(job: Job) -> str:
-    """What a finished job over a table has done; raises one of ``NO_RESULT``."""
+    """What a finished job over a whole model has done; raises one of ``NO_RESULT``."""
     document = json.loads(job.result)
     problems, kernels = int(document["problems"]), int(document["kernels"])
     return (
-        f"{counted(int(document['compiled']), 'kernel')} compiled, {int(document['found']):,} found, "
+        f"{counted(int(document['compiled']), 'kernel')} compiled, {int(document['found']):,} cached, "
         f"{len(document['failed']):,} failed: {counted(kernels, 'kernel')} for {counted(problems, 'problem')}, "
         f"in {human_ms(float(document['seconds']) * 1e3)}."
     )
 
 
 def failure_table(job: Job) -> list[Row]:
-    """What could not be made or kept, and why."""
+    """The problems that failed, and why."""
     return [
         {"Problem": str(failure["problem"]), "Cause": str(failure["error"])}
         for failure in json.loads(job.result)["failed"]
@@ -179,27 +184,27 @@ def failure_table(job: Job) -> list[Row]:
 
 
 def ended_badly(job: Job) -> tuple[str, str]:
-    """Of a job that has not done what it was asked: what happened, and the cause."""
+    """Why a job did not finish: what happened, and the cause."""
     if job.state == CANCELED:
-        kept = "What it had finished is in the store. Started again it goes on from there."
-        return "This job was canceled.", kept if job.command[:1] == ["warm"] else "Its kernel can be asked for again."
+        stored = "Finished kernels are stored; run the job again to resume."
+        return "This job was canceled.", stored if job.command[:1] == ["warm"] else "You can start it again."
     if job.state == DIED:
-        last = f" The last it printed:\n{job.error}" if job.error else ""
-        return "The process of this job ended without saying why.", f"It may have been killed.{last}"
+        last = f" Last output:\n{job.error}" if job.error else ""
+        return "The job process died unexpectedly.", f"The system may have killed it.{last}"
     one_kernel = job.command[:1] in (["compile"], ["time"])
-    return "The kernel could not be made." if one_kernel else "The job failed.", job.error
+    return "Compilation failed." if one_kernel else "The job failed.", job.error
 
 
 def level_words(job: Job) -> str:
-    """How far a failure reaches, in words."""
+    """The level of a failure, and what to do."""
     return {
-        "error": "Level: error. This request has failed; another may succeed.",
-        "fatal": "Level: fatal. No such request can succeed until something outside of this program is mended.",
+        "error": "Error: this request failed. Others can succeed.",
+        "fatal": "Fatal: fix the environment first (compiler, disk, permissions).",
     }.get(job.level, "")
 
 
 def _spent(job: Job, ms: float | None) -> str:
-    """What a stage took; of one without a time, whether there is still hope."""
+    """The time of a stage; for one without a time, whether it still runs."""
     if ms is not None:
         return human_ms(ms)
     return "…" if job.state == RUNNING else "not finished"

@@ -1,6 +1,6 @@
-"""A kernel that was asked for: hit or miss and why, what it takes, its time, or what is predicted of that.
+"""The result of a compile job: hit or miss and why, the kernel's resources, and its time, measured or predicted.
 
-A job's file may say anything: what cannot be right raises one of ``NO_RESULT``.
+A job's file may hold anything: an invalid value raises one of ``NO_RESULT``.
 """
 
 from __future__ import annotations
@@ -12,98 +12,94 @@ import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Row, Tile
 from cache_engine.evaluator.gpu import DTYPES as PREDICTED_DTYPES
-from cache_engine.evaluator.gpu import GPUS, MODEL_VERSION, predict
+from cache_engine.evaluator.gpu import MODEL_VERSION, gpus_running, predict
 from cache_engine.evaluator.problem import EvaluationProblem
-from cache_engine.model.architecture import architecture
+from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
 from cache_engine.model.gemm import GemmProblem
-from cache_engine.units import human_bytes, human_ms
+from cache_engine.units import counted, human_bytes, human_ms
 
 NO_RESULT = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What reading a job's result may raise."""
+"""The exceptions of an invalid job result."""
 
 
 def kernel_of(result: str) -> tuple[Row, Row]:
-    """A job's document, and the part of it that is about the kernel."""
+    """A job's document, and its part about the kernel."""
     document = json.loads(result)
     return document, document.get("kernel", document)
 
 
 def verdict(kernel: Row, again: bool = False) -> tuple[bool, str]:
-    """Whether it was a hit, and the same in words; ``again`` where it was to be compiled in any case."""
-    made, tier = human_ms(_number(kernel, "compile_ms")), kernel["tier"]
+    """Whether the lookup was a hit, and the same in words; ``again`` where the job forced a recompile."""
+    spent, tier = human_ms(_number(kernel, "compile_ms")), kernel["tier"]
     if tier == "compiled":
-        return False, f"Compiled again, in {made}." if again else f"Miss: compiled in {made}."
+        return False, f"Recompiled in {spent}." if again else f"Miss. Compiled in {spent}."
     if tier not in ("memory", "pack", "disk"):
         raise ValueError(f"there is no tier {tier!r}")
-    return True, f"Hit ({tier}): found in {human_ms(_number(kernel, 'load_ms'))}; compiling it took {made}."
+    return True, f"Hit ({tier}): loaded in {human_ms(_number(kernel, 'load_ms'))}; saved {spent} of compiling."
 
 
 def why_table(why: Row) -> list[Row]:
-    """The key components in which the nearest entry differs, causes first."""
+    """The key components in which the nearest kernel differs, causes first."""
     nearest = why["nearest"]
     differences = [] if nearest is None else nearest["differences"]
     return [
         {
             "Component": str(one["component"]),
-            "There": str(one["there"]),
-            "Here": str(one["here"]),
-            "Follows from another": bool(one["follows"]),
+            "Nearest kernel": str(one["there"]),
+            "Requested": str(one["here"]),
+            "Consequence": bool(one["follows"]),
         }
         for one in differences
     ]
 
 
 def why_lines(why: Row) -> list[str]:
-    """Why a kernel was missed, a sentence a line."""
+    """Why the lookup missed, a sentence a line."""
     notes = [str(note) for note in why["notes"]]
     nearest, compared = why["nearest"], int(why["compared"])
     if nearest is None:
-        return notes or ["The store had no other kernel to compare with."]
+        return notes or ["No other kernels to compare with."]
     texts = [str(one["text"]) for one in nearest["differences"] if not one["follows"]]
-    found = f"The nearest of {compared:,} kernels in the store: {nearest['name']}"
-    return [found, *texts, *notes] if texts else [found, "its key is made in another way", *notes]
+    found = f"Closest of {counted(compared, 'cached kernel')}: {nearest['name']}"
+    return [found, *texts, *notes] if texts else [found, "It uses a different key format.", *notes]
 
 
 def resource_tiles(kernel: Row) -> list[Tile]:
-    """What a kernel takes."""
+    """The resources of a kernel."""
     spilled = int(_number(kernel, "spill_bytes"))
     return [
         Tile("Registers", f"{_number(kernel, 'registers'):,}", "Per thread."),
-        Tile("Spilled", human_bytes(spilled), "Register contents moved to local memory."),
+        Tile("Spills", human_bytes(spilled), "Register spills to local memory, bytes per thread."),
         Tile("Shared memory", human_bytes(_number(kernel, "shared_bytes")), "Per block."),
-        Tile("Code", human_bytes(_number(kernel, "size_bytes")), "Size of the compiled code."),
+        Tile("Cubin size", human_bytes(_number(kernel, "size_bytes")), "Size of the cubin."),
     ]
 
 
 def timing_tiles(document: Row) -> list[Tile]:
-    """How fast a kernel is; beside the reference where one was timed."""
-    check = "Its result was checked." if document["verified"] is True else "NOT VERIFIED: its result is wrong."
-    launches = f"Of {int(_number(document, 'repeats')):,} launches, each with a cold L2 cache. {check}"
+    """How fast a kernel is, and how fast the reference, where one was timed."""
+    check = "The result is verified." if document["verified"] is True else "WRONG RESULT."
+    launches = f"Median of {int(_number(document, 'repeats')):,} launches, each with a cold L2 cache. {check}"
     tiles = [
         Tile("Median", human_ms(_number(document, "median_us") / 1e3), launches),
-        Tile(
-            "Speed", f"{_number(document, 'tflops'):,.1f} TFLOP/s", f"The problem's operations over the median. {check}"
-        ),
+        Tile("Speed", f"{_number(document, 'tflops'):,.1f} TFLOP/s", f"2·m·n·k·batch ÷ median. {check}"),
     ]
     if document.get("reference_median_us") is not None:
         reference = human_ms(_number(document, "reference_median_us") / 1e3)
-        tiles.append(
-            Tile("Reference", reference, "Median of the library's kernel for the same problem, timed likewise.")
-        )
+        tiles.append(Tile("Reference", reference, "Median of the library kernel for the same problem."))
         if document.get("speed_ratio") is not None:
             ratio = f"{_number(document, 'speed_ratio'):.2f}×"
-            tiles.append(Tile("Beside the reference", ratio, "More than 1 is faster than the reference."))
+            tiles.append(Tile("Speed-up vs reference", ratio, "Above 1: faster than the reference."))
     return tiles
 
 
 def timing_table(document: Row) -> list[Row]:
-    """What was measured, number by number."""
+    """The timing, number by number."""
     rows = [
-        {"Measured": label, "µs": _number(document, name)}
+        {"Time": label, "µs": _number(document, name)}
         for label, name in (("10th percentile", "p10_us"), ("median", "median_us"), ("90th percentile", "p90_us"))
     ]
     if document.get("reference_median_us") is not None:
-        rows.append({"Measured": "reference, median", "µs": _number(document, "reference_median_us")})
+        rows.append({"Time": "reference, median", "µs": _number(document, "reference_median_us")})
     return rows
 
 
@@ -133,7 +129,7 @@ def timing_figure(document: Row) -> go.Figure:
             hovertemplate=f"median {reference:.1f} µs<extra></extra>",
         )
     figure.update_layout(
-        title="Time of one launch: median, and 10th to 90th percentile",
+        title="Launch time: median, and 10th to 90th percentile",
         margin={"t": 48, "b": 40, "l": 8, "r": 16},
         height=240,
         showlegend=False,
@@ -156,35 +152,28 @@ def _number(document: Row, name: str) -> float:
     return value
 
 
-# ---- What can be told of its time without a GPU ----
-
-# Mean absolute percentage error on measurements kept out of the fit, by GPU: docs/evaluator.md, "The GPU model".
-PUBLISHED_ERROR = {"A100": 7.0, "B200": 9.0, "H100": 6.0, "H200": 7.3}
-PUBLISHED_ERROR_UNMEASURED = (9.7, 18.9)
-"""That of each GPU when predicted by the others, from the best to the worst."""
-_GPUS_OF = {(8, 0): ("A100",), (8, 9): ("L40S",), (9, 0): ("H100", "H200"), (10, 0): ("B200",)}
+# ---- Its predicted time, without a GPU ----
 
 
 def prediction_tiles(problem: GemmProblem) -> list[Tile]:
-    """How long the problem would take on each GPU of its target, as the model predicts; none where it says nothing."""
-    gpus = _GPUS_OF.get(architecture(problem.arch or "").compute_capability, ())
+    """The predicted time of the problem on each GPU that runs its target; none where the model does not apply."""
     if problem.dtype not in PREDICTED_DTYPES or problem.output not in PREDICTED_DTYPES:
         return []
     tiles = []
-    for name in gpus:
+    for gpu in gpus_running(problem.arch or ""):
         asked = EvaluationProblem(problem.m, problem.n, problem.k, problem.batch, problem.dtype, problem.output)
-        prediction = predict(asked, GPUS[name])
+        prediction = predict(asked, gpu)
         rate = asked.flops / prediction.latency_us / 1e6
-        if prediction.calibrated_on in PUBLISHED_ERROR:
-            error = f"It is off by {PUBLISHED_ERROR[prediction.calibrated_on]} % on average."
+        if prediction.calibrated_on in PUBLISHED_MAPE:
+            error = f"Mean error {PUBLISHED_MAPE[prediction.calibrated_on]} %."
         else:
-            best, worst = PUBLISHED_ERROR_UNMEASURED
-            error = f"No {name} was measured; on GPUs left out of the fit it is off by {best} to {worst} % on average."
+            best, worst = PUBLISHED_MAPE_UNMEASURED
+            error = f"{gpu.name} was not in the calibration set; held-out error {best}–{worst} %."
         tiles.append(
             Tile(
-                f"{name}, predicted",
+                f"{gpu.name}, predicted",
                 f"{prediction.latency_us:,.1f} µs",
-                f"{rate:,.1f} TFLOP/s, by GPU model {MODEL_VERSION}. {error}",
+                f"{rate:,.1f} TFLOP/s (GPU model {MODEL_VERSION}). {error}",
             )
         )
     return tiles

@@ -1,4 +1,4 @@
-"""Evaluations as numbers, tables and files. No Streamlit here, so all of it can be tested plainly."""
+"""Evaluations as numbers, tables and files. No Streamlit here, so tests need none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datetime import tzinfo
 import msgspec
 
 from app.presenters.downloads import MOST_ROWS, csv_file
-from app.presenters.shared import Row, Tile, dtypes, moment
+from app.presenters.shared import Row, Tile, dtypes, moment, total
 from cache_engine.catalogue import ModelShape
 from cache_engine.errors import InvalidHardware, SearchStopped
 from cache_engine.evaluations import Evaluations
@@ -30,21 +30,21 @@ CHIPS: dict[str, Chip] = {**PRESETS, **GPUS}
 """Chips to choose from, by name."""
 
 HEAT_SIZES = tuple(2**power for power in range(4, 15))
-"""m and n of the heat-map: 16 to 16384."""
+"""m and n of the heat map: 16 to 16384."""
 
 LARGEST_DESCRIPTION = 4096
-"""Bytes of a chip's description, which travels in the address."""
+"""The most bytes of a chip's description, which is part of the address."""
 
 MOST_TILES = 2**16
-"""Sizes of tile that such a chip may have along m or n; a partition is then searched in a tenth of a second at most."""
+"""The most tile sizes of a custom chip along m or n: searching one partition then takes 0.1 s at most."""
 
-# Names stand in headings too, and none of these makes markup there.
+# Names appear in headings too, and none of these characters makes markup there.
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 .+-]|(?<=[A-Za-z0-9])_(?=[A-Za-z0-9]))*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A problem on a chip, as far as both evaluators can tell."""
+    """A problem on a chip, with what both evaluators have in common."""
 
     label: str
     on: Chip
@@ -73,8 +73,8 @@ class Evaluated:
 
     @property
     def bound_by(self) -> str:
-        """What roofline says it is limited by."""
-        return "computing" if self.intensity >= self.on.peak_flops / self.on.dram_bandwidth else "moving data"
+        """What limits it according to the roofline."""
+        return "compute" if self.intensity >= self.on.peak_flops / self.on.dram_bandwidth else "memory"
 
 
 def described_chip(text: str | bytes) -> Chip:
@@ -88,35 +88,35 @@ def described_chip(text: str | bytes) -> Chip:
     try:
         description = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise InvalidHardware(f"the description is no JSON: {error}") from error
+        raise InvalidHardware(f"the description is not JSON: {error}") from error
     chip = chip_of(description, "the description")
     if _NAME.fullmatch(chip.name) is None:
         raise InvalidHardware(
-            f"name is {chip.name!r}; here it may have letters, digits, spaces, . + - and, between letters or digits, _"
+            f"name is {chip.name!r}; use letters, digits, spaces, . + - and, between letters or digits, _"
         )
     if isinstance(chip, Hardware) and max(most_tiles(chip)) > MOST_TILES:
         raise InvalidHardware(
-            f"{max(most_tiles(chip)):,} sizes of tile fit into the SRAM of {chip.name}, and a page searches "
-            f"{MOST_TILES:,} at most; give larger cube_m and cube_n or less sram_bytes, or run gemm-cache evaluate"
+            f"{max(most_tiles(chip)):,} tile sizes fit into the SRAM of {chip.name}, and a page searches at most "
+            f"{MOST_TILES:,}; give larger cube_m and cube_n or less sram_bytes, or run gemm-cache evaluate"
         )
     known = CHIPS.get(chip.name)
     if known is not None and known != chip:
-        raise InvalidHardware(f"name is {chip.name!r}, which is another chip's; give yours a name of its own")
+        raise InvalidHardware(f"the name {chip.name!r} is taken by another chip; choose another name")
     return chip
 
 
 def chip_text(chip: Chip) -> str:
-    """A chip's description, as ``described_chip`` takes it, in few characters."""
+    """A chip's description for ``described_chip``, in few characters."""
     return json.dumps(asdict(chip), separators=(",", ":"), ensure_ascii=False)
 
 
 def evaluate_on(
     kept: Evaluations, label: str, problem: EvaluationProblem, chip: Chip, may_go_on: Callable[[], bool] = lambda: True
 ) -> Evaluated:
-    """A problem on a chip, from the stored results where it is there. Nothing is stored because someone looked.
+    """A problem on a chip, from the stored results where they have it. Stores nothing: a reader only looks.
 
     Raises:
-        SearchStopped: when ``may_go_on`` says no before a search has ended.
+        SearchStopped: when ``may_go_on`` says no before a search ends.
     """
     if isinstance(chip, Gpu):
         return Evaluated(label, chip, problem, predict(problem, chip))
@@ -126,71 +126,74 @@ def evaluate_on(
 
 
 def model_problems(shapes: Iterable[ModelShape], m: int, dtype: str) -> list[tuple[str, int, EvaluationProblem]]:
-    """A model's products for m tokens: name, how often in one pass, problem."""
+    """A model's GEMMs for m tokens: name, calls per forward pass, problem."""
     return [
         (shape.operation, shape.layers, EvaluationProblem(m, shape.n, shape.k, shape.batch, dtype)) for shape in shapes
     ]
 
 
 def evaluation_tiles(evaluated: Evaluated) -> list[Tile]:
-    """The numbers of one shape on one chip."""
+    """The numbers of a single shape on one chip."""
     result = evaluated.result
-    latency = Tile("Latency", f"{result.latency_us:,.2f} µs", f"Predicted, on {evaluated.chip}.")
-    peak = Tile("Of the peak", f"{evaluated.utilization:.1%}", "Flops as a share of what the peak does in that time.")
+    latency = Tile("Latency", f"{result.latency_us:,.2f} µs", f"Predicted for {evaluated.chip}.")
+    peak = Tile("% of peak", f"{evaluated.utilization:.1%}", "Achieved ÷ peak FLOP/s.")
     if isinstance(result, Prediction):
         whose = "all measured GPUs" if result.calibrated_on == "all" else result.calibrated_on
         return [
             latency,
             peak,
-            Tile("Roofline", f"{result.roofline_us:,.2f} µs", "By the datasheet's peak and bandwidth alone."),
-            Tile("Tile", f"{result.tile_m} × {result.tile_n}", f"The fastest in the model, calibrated on {whose}."),
-            Tile("Split of k", f"{result.split_k}", "Parts of k that are added up afterwards."),
+            Tile("Roofline", f"{result.roofline_us:,.2f} µs", "Roofline bound from datasheet peak and bandwidth."),
+            Tile("Tile", f"{result.tile_m} × {result.tile_n}", f"Best tile in the model (calibrated on {whose})."),
+            Tile("Split-k", f"{result.split_k}", "Number of k slices reduced at the end."),
         ]
     return [
         latency,
         peak,
-        Tile("Computing", f"{result.compute_us:,.2f} µs", "Of the slowest core."),
+        Tile("Compute time", f"{result.compute_us:,.2f} µs", "On the slowest core."),
         Tile(
-            "Moving data",
+            "Memory time",
             f"{result.memory_us:,.2f} µs",
-            f"Of the slowest core. {human_bytes(result.traffic_bytes)} between DRAM and all cores.",
+            f"On the slowest core. All cores together move {human_bytes(result.traffic_bytes)} to and from DRAM.",
         ),
-        Tile("Tile", "×".join(map(str, result.tile)), f"m × n × k in one core's SRAM; loop order {result.order}."),
-        Tile("Partition", "×".join(map(str, result.partition)), "Parts of batch × m × n × k, one for each core."),
+        Tile("Tile", "×".join(map(str, result.tile)), f"m × n × k in the SRAM of one core; loop order {result.order}."),
+        Tile("Partition", "×".join(map(str, result.partition)), "Core grid: batch × m × n × k."),
     ]
 
 
 def comparison_table(evaluated: Sequence[Evaluated]) -> list[Row]:
-    """One problem on two chips, number by number, and how many times the first's the second's is."""
+    """One problem on two chips, metric by metric, and the ratio of the second to the first."""
     first, second = evaluated
     numbers = (
         ("Latency, µs", [one.result.latency_us for one in evaluated]),
         ("Rate, TFLOP/s", [one.flops_rate / 1e12 for one in evaluated]),
-        ("Of the peak, %", [100 * one.utilization for one in evaluated]),
+        ("% of peak", [100 * one.utilization for one in evaluated]),
         ("Peak, TFLOP/s", [one.on.peak_flops / 1e12 for one in evaluated]),
         ("DRAM, TB/s", [one.on.dram_bandwidth / 1e12 for one in evaluated]),
     )
     return [
-        {"Number": name, first.chip: values[0], second.chip: values[1], "Second / first": values[1] / values[0]}
+        {"Metric": name, first.chip: values[0], second.chip: values[1], "Ratio": values[1] / values[0]}
         for name, values in numbers
     ]
 
 
 def model_table(rows: Sequence[tuple[str, int, Sequence[Evaluated]]]) -> list[Row]:
-    """A model's products, a line each, with the latency on every chip and in one pass."""
-    return [
+    """A model's GEMMs, a row each, with the latency on every chip and in one forward pass; then the total of a pass."""
+    table = [
         {
             "Operation": operation,
             "Shape": f"{one.problem.m} × {one.problem.n} × {one.problem.k}",
             "Batch": one.problem.batch,
-            "Times": layers,
+            "Calls per pass": layers,
             **{f"{evaluated.chip}, µs": evaluated.result.latency_us for evaluated in on},
-            **{f"{evaluated.chip}, of peak": evaluated.utilization for evaluated in on},
-            **{f"{evaluated.chip}, a pass, ms": evaluated.result.latency_us * layers / 1e3 for evaluated in on},
+            **{f"{evaluated.chip}, % of peak": evaluated.utilization for evaluated in on},
+            **{f"{evaluated.chip}, ms per pass": evaluated.result.latency_us * layers / 1e3 for evaluated in on},
         }
         for operation, layers, on in rows
         for one in on[:1]
     ]
+    sums = {name: total(table, name) for name in (table[0] if table else ()) if name.endswith("per pass")}
+    blank = dict.fromkeys(table[0] if table else ())
+    return [*table, {**blank, "Operation": "Total", **sums}] if table else []
 
 
 def heat_map(
@@ -198,7 +201,7 @@ def heat_map(
 ) -> list[list[float | None]]:
     """Share of the peak for each n (rows) and m (columns) of ``HEAT_SIZES``, all else as in the problem.
 
-    What ``may_go_on`` leaves no time for is ``None``.
+    Cells that ``may_go_on`` leaves no time for are ``None``.
     """
 
     def share(m: int, n: int) -> float | None:
@@ -214,12 +217,12 @@ def heat_map(
 
 
 def unsearched(shares: Sequence[Sequence[float | None]]) -> int:
-    """How many squares of a heat-map there was no time for."""
+    """How many cells of a heat map there was no time for."""
     return sum(share is None for row in shares for share in row)
 
 
 def heat_table(shares: Sequence[Sequence[float | None]]) -> list[Row]:
-    """The numbers behind a heat-map, in percent: a line for each n, a column for each m."""
+    """The numbers of a heat map, in percent: a row for each n, a column for each m."""
     return [
         {
             "n \\ m": n,
@@ -230,14 +233,14 @@ def heat_table(shares: Sequence[Sequence[float | None]]) -> list[Row]:
 
 
 def roofline_table(points: Sequence[Evaluated]) -> list[Row]:
-    """The numbers behind a roofline plot."""
+    """The numbers of a roofline plot."""
     return [
         {
             "Shape": point.label,
             "Chip": point.chip,
-            "Flops per byte": point.intensity,
+            "FLOP/byte": point.intensity,
             "TFLOP/s": point.flops_rate / 1e12,
-            "Roof, TFLOP/s": min(point.on.peak_flops, point.on.dram_bandwidth * point.intensity) / 1e12,
+            "Roofline, TFLOP/s": min(point.on.peak_flops, point.on.dram_bandwidth * point.intensity) / 1e12,
             "Limited by": point.bound_by,
         }
         for point in points
@@ -245,38 +248,38 @@ def roofline_table(points: Sequence[Evaluated]) -> list[Row]:
 
 
 def chip_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
-    """Accelerators with kept results, a line each."""
+    """Accelerators with saved results, a row each."""
     return [
         {
             "Fingerprint": row["fingerprint"][:12],
             "Chip": row["error"] or row["chip"],
             "Results": row["results"],
-            "Damaged": row["damaged"] + row["damaged_lines"],
+            "Corrupt": row["damaged"] + row["damaged_lines"],
             "Hits": row["hits"],
             "Misses": row["misses"],
-            "Searched for, s": row["search_hours"] * 3600,
-            "Last one": moment(row["last_updated"], zone),
+            "Total search time, s": row["search_hours"] * 3600,
+            "Last added": moment(row["last_updated"], zone),
         }
         for row in rows
     ]
 
 
 def kept_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
-    """Kept results as the list shows them."""
+    """Saved results, a row each."""
     return [
         {
             "Chip": row["chip"] or row["fingerprint"][:12],
             "m × n × k": f"{row['m']} × {row['n']} × {row['k']}",
             "Batch": row["batch"],
             "Dtype": dtypes(row),
-            "Searched": _searched(row),
+            "Search mode": _searched(row),
             "Latency, µs": row["latency_us"],
-            "Of peak": row["utilization"],
+            "% of peak": row["utilization"],
             "Tile": row["tile"],
             "Order": row["loop_order"],
             "Partition": row["partition"],
             "Search, ms": row["search_ms"],
-            "Made": moment(row["made_at"], zone),
+            "Created": moment(row["made_at"], zone),
             "Last used": moment(row["last_used_at"], zone),
         }
         for row in rows
@@ -291,19 +294,19 @@ def _searched(row: Row) -> str:
 
 
 def as_json(rows: Sequence[Row]) -> str:
-    """A table as a JSON document, to be downloaded."""
+    """A table as a JSON document, to download."""
     return json.dumps(rows, indent=1, ensure_ascii=False)
 
 
 def as_csv(rows: Sequence[Row]) -> bytes:
-    """A table as CSV, without formulas, to be downloaded."""
+    """A table as CSV without formulas, to download."""
     import pyarrow
 
     return csv_file(pyarrow.Table.from_pylist(list(rows)).to_reader())
 
 
 def kept_csv(mirror: Mirror, chosen: EvaluationFilter, sort: str, *, descending: bool) -> bytes:
-    """Kept results as CSV, every column, at most ``MOST_ROWS``.
+    """Saved results as CSV, every column, at most ``MOST_ROWS``.
 
     Raises:
         MirrorError: when the mirror cannot be read.

@@ -1,4 +1,4 @@
-"""Evaluations as figures; ``evaluations`` has the table behind each."""
+"""Evaluations as figures; ``evaluated`` has the table of each."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from app.presenters.shared import COLOURS
 
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "x")
 MARGIN = {"l": 10, "r": 10, "t": 40, "b": 10}
-# Below the plot, where it takes no width from it on a phone.
+# Below the plot, which keeps its width on a phone.
 LEGEND = {"orientation": "h", "y": -0.2, "yanchor": "top"}
 
 
 def roofline_figure(points: Sequence[Evaluated]) -> go.Figure:
-    """Each problem's predicted rate over its flops per byte, under the roof of its chip."""
+    """Each problem's predicted rate over its arithmetic intensity, under the roofline of its chip."""
     figure = go.Figure()
     ridges = [point.on.peak_flops / point.on.dram_bandwidth for point in points]
     intensities = [point.intensity for point in points]
@@ -29,7 +29,7 @@ def roofline_figure(points: Sequence[Evaluated]) -> go.Figure:
         name = html.escape(chip.name)
         dash = "solid" if index == 0 else "dash"
         figure.add_scatter(
-            x=roof_x, y=roof_y, mode="lines", line={"color": colour, "dash": dash}, name=f"roof of {name}"
+            x=roof_x, y=roof_y, mode="lines", line={"color": colour, "dash": dash}, name=f"{name} roofline"
         )
         on = [point for point in points if point.on == chip]
         figure.add_scatter(
@@ -39,16 +39,16 @@ def roofline_figure(points: Sequence[Evaluated]) -> go.Figure:
             marker={"color": colour, "size": 9, "symbol": symbol},
             name=name,
             text=[html.escape(point.label) for point in on],
-            hovertemplate="%{text}<br>%{y:.1f} TFLOP/s at %{x:.1f} flops per byte<extra></extra>",
+            hovertemplate="%{text}<br>%{y:.1f} TFLOP/s at %{x:.1f} FLOP/byte<extra></extra>",
         )
     figure.update_layout(title="Roofline", margin=MARGIN, height=420, legend=LEGEND)
-    figure.update_xaxes(type="log", title="flops per byte moved once")
-    figure.update_yaxes(type="log", title="TFLOP/s, predicted")
+    figure.update_xaxes(type="log", title="Arithmetic intensity, FLOP/byte")
+    figure.update_yaxes(type="log", title="Predicted TFLOP/s")
     return figure
 
 
 def heat_map_figure(shares: Sequence[Sequence[float | None]], k: int, chip: str) -> go.Figure:
-    """The heat-map, sizes evenly spaced."""
+    """The heat map, sizes evenly spaced."""
     sizes = [f"{size}" for size in HEAT_SIZES]
     figure = go.Figure(
         go.Heatmap(
@@ -62,7 +62,7 @@ def heat_map_figure(shares: Sequence[Sequence[float | None]], k: int, chip: str)
             hovertemplate="m %{x}, n %{y}: %{z:.1f} %<extra></extra>",
         )
     )
-    title = f"Share of {html.escape(chip)}'s peak, k = {k:,}"
+    title = f"{html.escape(chip)}: % of peak, k = {k:,}"
     figure.update_layout(title=title, margin=MARGIN, height=420)
     figure.update_xaxes(title="m", type="category")
     figure.update_yaxes(title="n", type="category")

@@ -1,4 +1,4 @@
-"""Measured latencies beside predicted ones: errors as a table, and a scatter plot."""
+"""Measured latencies compared with predicted ones: errors as a table, and a scatter plot."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from cache_engine.evaluator.validation import (
 )
 
 MOST_POINTS = 2_000
-"""Of a scatter plot, for each GPU; of more, every so many are drawn."""
+"""The most points of a scatter plot, for each GPU; of more, an even sample is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Measured latencies beside predicted ones.
+    """Measured latencies compared with predicted ones.
 
     Attributes:
         lines: errors by GPU and range of m.
         points: measurements with predictions, at most ``MOST_POINTS`` for each GPU.
-        count: how many were measured.
+        count: the number of measurements.
     """
 
     lines: list[Validated]
@@ -43,13 +43,13 @@ class Validation:
 def validation_of(
     data: bytes, name: str, *, kept_out: bool = False, may_go_on: Callable[[], bool] = lambda: True
 ) -> Validation:
-    """What the GPU model makes of measured latencies, a CSV, gzipped if its name ends in .gz.
+    """The errors of the GPU model on measured latencies, a CSV, gzipped if its name ends in .gz.
 
     Args:
-        kept_out: only (N, K) pairs that no fit has seen.
+        kept_out: only held-out (N, K) pairs, which no fit has seen.
 
     Raises:
-        UsageError: naming the line that cannot be right, or what is missing.
+        UsageError: naming the invalid line, or what is missing.
         SearchStopped: when ``may_go_on`` says no.
     """
     with as_text(io.BytesIO(data), name) as file:
@@ -75,7 +75,7 @@ def _points(measured: Measurements) -> list[Row]:
 
 
 def validation_table(lines: Sequence[Validated]) -> list[Row]:
-    """Errors by GPU and range of m, beside roofline's."""
+    """Errors by GPU and range of m, of the model and of the roofline."""
     return [
         {
             "GPU": line.arch,
@@ -94,11 +94,11 @@ def validation_table(lines: Sequence[Validated]) -> list[Row]:
 
 
 def validation_figure(points: Sequence[Row]) -> go.Figure:
-    """Predicted over measured latencies; on the line both are equal."""
+    """Predicted vs measured latencies; on the line both are equal."""
     figure = go.Figure()
     both = [point[name] for point in points for name in ("Measured, µs", "Predicted, µs")]
     ends = [min(both) / 1.5, max(both) * 1.5]
-    figure.add_scatter(x=ends, y=ends, mode="lines", line={"color": GREY, "dash": "dash"}, name="equal")
+    figure.add_scatter(x=ends, y=ends, mode="lines", line={"color": GREY, "dash": "dash"}, name="y = x")
     for index, gpu in enumerate(dict.fromkeys(point["GPU"] for point in points)):
         own = [point for point in points if point["GPU"] == gpu]
         figure.add_scatter(  # on canvas (scattergl) Plotly runs text as a program, which the page forbids
@@ -115,7 +115,7 @@ def validation_figure(points: Sequence[Row]) -> go.Figure:
             text=[f"{point['m × n × k']}<br>error {point['Error']:+.1%}" for point in own],
             hovertemplate="%{text}<br>measured %{x:.2f} µs, predicted %{y:.2f} µs<extra></extra>",
         )
-    figure.update_layout(title="Predicted over measured latency", margin=MARGIN, height=480, legend=LEGEND)
-    figure.update_xaxes(type="log", title="measured, µs")
-    figure.update_yaxes(type="log", title="predicted, µs")
+    figure.update_layout(title="Predicted vs measured latency", margin=MARGIN, height=480, legend=LEGEND)
+    figure.update_xaxes(type="log", title="Measured, µs")
+    figure.update_yaxes(type="log", title="Predicted, µs")
     return figure

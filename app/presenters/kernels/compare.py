@@ -13,9 +13,9 @@ from cache_engine.insight.comparison import Pair, change, shown
 
 
 def pair_table(pairs: Iterable[Pair], first: str, second: str) -> list[Row]:
-    """Things of two kernels side by side, as text, since numbers and words stand in one column."""
+    """Properties of two kernels side by side, as text: one column holds numbers and words."""
     return [
-        {"What": pair.name, first: shown(pair.first), second: shown(pair.second), "Change": change(pair)}
+        {"Property": pair.name, first: shown(pair.first), second: shown(pair.second), "Change": change(pair)}
         for pair in pairs
     ]
 

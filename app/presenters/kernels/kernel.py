@@ -1,10 +1,10 @@
-"""One kernel: its facts, tiles, occupancy, code and history."""
+"""One kernel: its properties, occupancy, code and history."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import tzinfo
+from datetime import UTC, datetime, tzinfo
 
 import msgspec
 import plotly.graph_objects as go
@@ -17,31 +17,32 @@ from cache_engine.insight.description import described
 from cache_engine.insight.inspection import Inspection
 from cache_engine.model.architecture import runs_on
 from cache_engine.model.artifact import Record
+from cache_engine.model.events import PUBLISH
 from cache_engine.model.occupancy import Occupancy, occupancy
 from cache_engine.units import counted, human_bytes, human_ms
 
 MOST_LINES = 5_000
-"""Of a text, in the page; the rest is in the download."""
+"""The most lines of a text on the page; the download has all."""
 
 _MOST_OTHERS = 6
 
 
 def kernel_tiles(inspection: Inspection, row: Row | None) -> list[Tile]:
-    """The numbers at the head of a kernel's page."""
+    """The numbers at the top of the kernel page."""
     record, resident = inspection.record, inspection.occupancy
     resources = record.resources
     hits = 0 if row is None else row["hits"]
     return [
         Tile("Registers", f"{resources.registers}", "Per thread."),
-        Tile("Spilled", human_bytes(resources.spill_bytes), "Register contents moved to local memory."),
+        Tile("Spills", human_bytes(resources.spill_bytes), "Register spills to local memory, bytes per thread."),
         Tile("Shared memory", human_bytes(resources.shared_bytes), "Per block."),
         Tile(
             "Occupancy",
             "–" if resident is None else f"{resident.share:.1%}",
-            "Theoretical, on its own target." if resident is None else f"Theoretical: {resident}.",
+            "Theoretical, on this target." if resident is None else f"Theoretical: {resident}.",
         ),
-        Tile("Compiled in", human_ms(record.compile_ms), "What a hit saves."),
-        Tile("Hits", f"{hits:,}", "In memory, in packs and on disk together."),
+        Tile("Compile time", human_ms(record.compile_ms), "Each hit saves this."),
+        Tile("Hits", f"{hits:,}", "Memory, pack and disk hits combined."),
     ]
 
 
@@ -58,39 +59,39 @@ def component_table(record: Record) -> list[Row]:
 
 
 def record_document(record: Record) -> str:
-    """What is kept about the kernel, as JSON: the document that ``show --json`` prints."""
+    """The record as JSON: the document that ``show --json`` prints."""
     return msgspec.json.format(msgspec.json.encode(documents.record(record)), indent=2).decode()
 
 
 def occupancy_table(resident: Occupancy) -> list[Row]:
     """How many blocks each limit allows on one SM."""
     return [
-        {"Limit": name, "Blocks per SM": blocks, "Binds": name in resident.bound_by}
+        {"Limit": name, "Blocks per SM": blocks, "Limiting": name in resident.bound_by}
         for name, blocks in resident.block_limits.items()
     ]
 
 
 def occupancy_by_chip(record: Record) -> list[Row]:
-    """The occupancy on each chip that runs the code."""
+    """The occupancy on each chip that runs this cubin."""
     r = record.resources
     found = []
     for chip in runs_on(record.arch):
         resident = occupancy(chip, threads=record.config.threads, registers=r.registers, shared_bytes=r.shared_bytes)
         found.append(
             {
-                "Chip": chip.name,
-                "Such as": chip.example,
+                "Target": chip.name,
+                "Example chip": chip.example,
                 "Occupancy": resident.share,
                 "Warps per SM": f"{resident.warps_per_sm} of {resident.most_warps_per_sm}",
                 "Blocks per SM": resident.blocks_per_sm,
-                "Bound by": " and ".join(resident.bound_by),
+                "Limited by": " and ".join(resident.bound_by),
             }
         )
     return found
 
 
 def found_lines(text: str, wanted: str) -> tuple[str, str]:
-    """The lines that hold a text, in any case, with their numbers; and how many they are, in words."""
+    """The lines that contain a text, in any case, with their numbers; and their count, in words."""
     lines = text.splitlines()
     wanted = wanted.casefold()
     found = [f"{number:>6}  {line}" for number, line in enumerate(lines, 1) if wanted in line.casefold()]
@@ -99,13 +100,13 @@ def found_lines(text: str, wanted: str) -> tuple[str, str]:
 
 
 def first_lines(text: str) -> tuple[str, str]:
-    """A text as far as a page shows it, and how long it is, in words."""
+    """The first lines of a text, as many as the page shows; and their count, in words."""
     lines = text.splitlines()
     return "\n".join(lines[:MOST_LINES]), f"{counted(len(lines), 'line')}{_shown_of(len(lines))}"
 
 
 def narrowed(sass: str) -> str:
-    """Disassembled code without the wide margins and gaps that the disassembler makes."""
+    """Disassembled code without the disassembler's wide margins and gaps."""
     return re.sub("[ \t]{2,}", "  ", sass)
 
 
@@ -115,31 +116,46 @@ def hit_table(row: Row) -> list[Row]:
 
 
 def history_table(record: Record, events: Iterable[Row], timings: Iterable[Row], zone: tzinfo) -> list[Row]:
-    """What is known to have happened to a key's entries, the newest first; by whom the present one was made."""
-    made = f"by {record.created_by}, with {record.compiler} {record.compiler_version}"
-    found = [(record.created_at, "made", made)]
-    found += [
-        (
-            event["happened_at"],
-            EVENTS.get(event["kind"], str(event["kind"])),
-            event["detail"] or (f"in {human_ms(event['compile_ms'])}" if event["compile_ms"] else ""),
-        )
-        for event in events
-    ]
-    found += [
-        (
+    """The known events and timings of a key's entries, newest first.
+
+    The journal has the compile of the present entry as well, but the record says more: the two are one row.
+    """
+    made = f"in {human_ms(record.compile_ms)}, by {record.created_by}, with {record.compiler} {record.compiler_version}"
+    rows = [_event(record.created_at, EVENTS[PUBLISH], made, zone)]
+    rows += event_rows(
+        (event for event in events if event["kind"] != PUBLISH or event["happened_at"] < record.created_at), zone
+    )
+    rows += [
+        _event(
             timing["measured_at"],
-            "verified" if timing["verified"] else "NOT VERIFIED",
-            f"and timed on {timing['device']}",
+            "timed" if timing["verified"] else "WRONG RESULT",
+            f"on {timing['device']}",
+            zone,
         )
         for timing in timings
     ]
-    found.sort(key=lambda row: -row[0])
-    return [{"When": moment(at, zone), "What": what, "Details": details} for at, what, details in found]
+    return sorted(rows, key=lambda row: row["When"] or datetime.min.replace(tzinfo=UTC), reverse=True)
+
+
+def event_rows(events: Iterable[Row], zone: tzinfo) -> list[Row]:
+    """Events, a row each."""
+    return [
+        _event(
+            event["happened_at"],
+            EVENTS.get(event["kind"], str(event["kind"])),
+            event["detail"] or (f"in {human_ms(event['compile_ms'])}" if event["compile_ms"] else ""),
+            zone,
+        )
+        for event in events
+    ]
+
+
+def _event(at: float, what: str, details: str, zone: tzinfo) -> Row:
+    return {"When": moment(at, zone), "Event": what, "Details": details}
 
 
 def instruction_figure(mix: InstructionMix) -> go.Figure:
-    """Instructions by class, and the most frequent of those in none, in grey."""
+    """Instructions by class, and in grey the most frequent others."""
     named = {name: count for name, count in mix.classes.items() if name != OTHER}
     most = dict(list(mix.others.items())[:_MOST_OTHERS])
     rest = mix.total - sum(named.values()) - sum(most.values())
@@ -162,4 +178,4 @@ def instruction_figure(mix: InstructionMix) -> go.Figure:
 
 
 def _shown_of(count: int) -> str:
-    return f"; the first {MOST_LINES:,} are shown" if count > MOST_LINES else ""
+    return f"; showing the first {MOST_LINES:,}" if count > MOST_LINES else ""

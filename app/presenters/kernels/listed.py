@@ -1,4 +1,4 @@
-"""Lists of kernels."""
+"""Lists of kernels: filters, rows and pages."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from app.presenters.shared import Row, dtypes, moment
 from cache_engine.catalogue import named_shapes
 from cache_engine.mirror.queries import FACETS, KernelFilter
 
-FACET_LABELS = dict(zip(FACETS, ("Target", "Dtype", "Family", "Compiler", "Layout", "Toolchain"), strict=True))
+FACET_LABELS = dict(zip(FACETS, ("Target", "Dtype", "Family", "Compiler", "Layout", "Compiler build"), strict=True))
+SORT_LABELS = {"architecture": "target"}
+"""What to call the orders of ``mirror.queries.SORTS`` whose names in links are older words."""
 _LONG_WORD, _SHOWN_OF_IT = 16, 8
 
 
 def kernel_filter(text: str, chosen: Mapping[str, Sequence[str]]) -> KernelFilter:
-    """What is looked for: words, models among them, and the values chosen of each facet."""
+    """The filter for a search text, model names included, and the chosen values of each facet."""
     words, shapes = named_shapes(text)
     archs, dtypes, families, compilers, layouts, toolchains = (tuple(chosen.get(facet, ())) for facet in FACETS)
     return KernelFilter(words, archs, dtypes, families, compilers, layouts, toolchains, shapes)
 
 
 def facet_choices(counts: Mapping[str, int], chosen: Iterable[str]) -> dict[str, str]:
-    """The values of a facet, each with what to call it: the value, and how many there are. What is chosen stays.
+    """The values of a facet, each with its label: the value and its count. Chosen values always stay in the list.
 
-    No two are called the same. Builds of a compiler are long, so words of such length are cut where that is so.
+    Labels are unique. Compiler builds are long, so long words are shortened where the label stays unique.
     """
     values = dict.fromkeys((*counts, *chosen))
     short = {value: " ".join(map(_short, value.split(" "))) for value in values}
@@ -36,7 +38,7 @@ def facet_choices(counts: Mapping[str, int], chosen: Iterable[str]) -> dict[str,
 
 
 def kernel_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
-    """Kernels as the lists show them."""
+    """Kernels, a row each."""
     return [
         {
             "Key": row["key"][:12],
@@ -48,9 +50,9 @@ def kernel_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
             "Batch": row["batch"],
             "Config": row["config"],
             "Registers": row["registers"],
-            "Spilled": row["spill_bytes"],
-            "Code": row["size_bytes"] / 1024,
-            "Compiled in": row["compile_ms"],
+            "Spills": row["spill_bytes"],
+            "Cubin size": row["size_bytes"] / 1024,
+            "Compile time": row["compile_ms"],
             "Hits": row["hits"],
             "Last used": moment(row["last_used_at"], zone),
         }
@@ -59,12 +61,12 @@ def kernel_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
 
 
 def page_number(asked: str, pages: int) -> int:
-    """Which of so many pages an address asks for: the first if it is none, the last if it is beyond."""
+    """The page number that an address names: 1 where it is invalid, the last page where it is too large."""
     return min(int(asked), pages) if re.fullmatch("[1-9][0-9]{0,15}", asked) else 1
 
 
 def picked_keys(before: Iterable[str], shown: Sequence[str], ticked: Collection[int]) -> tuple[str, ...]:
-    """The kernels picked, now that these rows of a list are ticked: in it what is ticked, else what was before."""
+    """The selected kernels, now that these rows of a list are ticked; kernels outside the list stay as they were."""
     now = [key for index, key in enumerate(shown) if index in ticked]
     kept = [key for key in before if key in now or key not in shown]
     return tuple(dict.fromkeys([*kept, *now]))

@@ -1,4 +1,4 @@
-"""How fast a kernel is: measured, where it was; predicted, where the model of GPUs applies."""
+"""How fast a kernel is: measured, where it was timed, and predicted, where the GPU model applies."""
 
 from __future__ import annotations
 
@@ -12,31 +12,26 @@ from app.presenters.evaluations.evaluated import Evaluated
 from app.presenters.evaluations.figures import roofline_figure
 from app.presenters.shared import Row, moment
 from cache_engine.errors import InvalidProblem
-from cache_engine.evaluator.gpu import DTYPES, EVALUATOR, GPUS, MODEL_VERSION, Prediction, predict
+from cache_engine.evaluator.gpu import DTYPES, EVALUATOR, GPUS, MODEL_VERSION, Prediction, gpus_running, predict
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.insight.comparison import Pair
-from cache_engine.model.architecture import runs_on
 from cache_engine.model.artifact import Record
 
 MODEL = f"{EVALUATOR} {MODEL_VERSION}"
 
-# The chips of the GPUs that the model knows. Source: NVIDIA, "CUDA GPU Compute Capability".
-_CHIPS = {"A100": "sm_80", "H100": "sm_90", "H200": "sm_90", "B200": "sm_100", "L40S": "sm_89"}
-
 
 def predictions(record: Record, m: int | None = None) -> tuple[list[Evaluated], str]:
-    """What the model says of a kernel's problem on each GPU that runs its code; or why there is nothing, in words.
+    """The model's predictions for a kernel's problem on each GPU that runs its code; or why there are none, in words.
 
     Args:
-        m: in place of that which the kernel was first asked for.
+        m: in place of that of the first request.
     """
     p = record.problem
-    chips = {chip.name for chip in runs_on(record.arch)}
-    gpus = [gpu for name, gpu in GPUS.items() if _CHIPS.get(name) in chips]
+    gpus = gpus_running(record.arch)
     if not gpus:
-        return [], f"none of the GPUs that the model knows ({', '.join(GPUS)}) runs code for this target"
+        return [], f"The GPU model covers {', '.join(GPUS)}; none of them runs this target."
     if p.dtype not in DTYPES or p.out_dtype not in DTYPES:
-        return [], f"the model is calibrated for {' and '.join(DTYPES)} alone"
+        return [], f"The GPU model covers only {' and '.join(DTYPES)}."
     try:
         problem = EvaluationProblem(p.m if m is None else m, p.n, p.k, p.batch, p.dtype, p.out_dtype)
         return [Evaluated("predicted", gpu, problem, predict(problem, gpu)) for gpu in gpus], ""
@@ -45,15 +40,15 @@ def predictions(record: Record, m: int | None = None) -> tuple[list[Evaluated], 
 
 
 def prediction_table(points: Iterable[Evaluated]) -> list[Row]:
-    """Predictions, a GPU a line."""
+    """Predictions, a row for each GPU."""
     return [
         {
             "GPU": point.chip,
             "Predicted, µs": point.result.latency_us,
             "TFLOP/s": point.flops_rate / 1e12,
-            "Of the peak": point.utilization,
+            "% of peak": point.utilization,
             "Roofline, µs": point.result.roofline_us,
-            "Tile in the model": f"{point.result.tile_m} × {point.result.tile_n}, k split by {point.result.split_k}",
+            "Model's tile": f"{point.result.tile_m} × {point.result.tile_n}, split-k {point.result.split_k}",
         }
         for point in points
         if isinstance(point.result, Prediction)
@@ -61,7 +56,7 @@ def prediction_table(points: Iterable[Evaluated]) -> list[Row]:
 
 
 def timing_table(timings: Iterable[Row], zone: tzinfo) -> list[Row]:
-    """Measurements, one a line."""
+    """Timings, a row each."""
     return [
         {
             "Device": timing["device"],
@@ -72,8 +67,8 @@ def timing_table(timings: Iterable[Row], zone: tzinfo) -> list[Row]:
             "90th percentile, µs": timing["p90_us"],
             "TFLOP/s": timing["tflops"],
             "cuBLAS, µs": timing["reference_median_us"],
-            "Speed, of cuBLAS": timing["speed_ratio"],
-            "Result": "verified" if timing["verified"] else "NOT VERIFIED",
+            "vs cuBLAS": timing["speed_ratio"],
+            "Result": "verified" if timing["verified"] else "WRONG RESULT",
             "Measured": moment(timing["measured_at"], zone),
         }
         for timing in timings
@@ -81,7 +76,7 @@ def timing_table(timings: Iterable[Row], zone: tzinfo) -> list[Row]:
 
 
 def speed_figure(points: Sequence[Evaluated], timings: Iterable[Row]) -> go.Figure:
-    """Predictions of one problem under the roofs of their GPUs, and what was measured of that problem."""
+    """Predictions of one problem on the rooflines of their GPUs, and the timings of that problem."""
     figure = roofline_figure(points)
     figure.for_each_trace(lambda trace: trace.update(name=f"{trace.name}, predicted"), selector={"mode": "markers"})
     problem = points[0].problem
@@ -101,7 +96,7 @@ def speed_figure(points: Sequence[Evaluated], timings: Iterable[Row]) -> go.Figu
 
 
 def speed_pairs(first: Record, second: Record, timings: tuple[Sequence[Row], Sequence[Row]]) -> list[Pair]:
-    """Two kernels' times side by side: measured on each device that timed one, predicted for each GPU."""
+    """Times of two kernels side by side: measured on each device, predicted for each GPU."""
     measured = [
         {f"m = {timing['m']:,} on {timing['device']}": _us(timing["median_us"]) for timing in reversed(rows)}
         for rows in timings

@@ -1,4 +1,4 @@
-"""How a kernel divides its work: a drawing to scale, and the same as a table."""
+"""Tiling: how a kernel divides its work, as a drawing to scale and as a table."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from fractions import Fraction
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Row
+from cache_engine.kernels.simt import LANES_M, LANES_N, Simt
+from cache_engine.kernels.tensor_core import MMA_K_BYTES, MMA_M, MMA_N, TensorCore
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import DType
 from cache_engine.model.kernel import ceil_div
 
 _MOST_PARTS = 64  # along one side; more would be a grey area, and take long to draw
 _MOST_STAGES = 6  # drawn one behind the other
-_LANES_M, _LANES_N = 4, 8  # templates/simt.cu
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level of the hierarchy: its part of C, how deep in k it goes at a time, and how many the one above holds."""
+    """One level of the tiling: its tile of C, its depth in k, and how many of it its parent holds."""
 
     name: str
     m: Fraction
@@ -30,47 +31,49 @@ class Level:
 
 
 def levels(record: Record) -> list[Level]:
-    """Block, warp and instruction (or lane), from the largest on; as far as the family's template fixes them."""
+    """Block, warp and instruction (or lane), largest first; as far as the family fixes them."""
     c = record.config
     block = Level("Block", Fraction(c.block_m), Fraction(c.block_n), c.block_k, Fraction(1), Fraction(1))
-    if record.family not in ("tensor_core", "simt"):
+    if record.family not in (TensorCore.name, Simt.name):
         return [block]  # Triton places warps and chooses instructions itself
     warp_m, warp_n = Fraction(c.block_m, c.warps_m), Fraction(c.block_n, c.warps_n)
     warp = Level("Warp", warp_m, warp_n, c.block_k, Fraction(c.warps_m), Fraction(c.warps_n))
-    if record.family == "simt":
-        m, n = warp_m / _LANES_M, warp_n / _LANES_N
-        return [block, warp, Level("Lane", m, n, 1, Fraction(_LANES_M), Fraction(_LANES_N))]
+    if record.family == Simt.name:
+        m, n = warp_m / LANES_M, warp_n / LANES_N
+        return [block, warp, Level("Lane", m, n, 1, Fraction(LANES_M), Fraction(LANES_N))]
     try:
-        depth = 32 // DType(record.problem.dtype).itemsize  # templates/tensor_core.cu
+        depth = MMA_K_BYTES // DType(record.problem.dtype).itemsize
     except ValueError:
         return [block, warp]
-    return [block, warp, Level("mma", Fraction(16), Fraction(8), depth, warp_m / 16, warp_n / 8)]
+    return [block, warp, Level("mma", Fraction(MMA_M), Fraction(MMA_N), depth, warp_m / MMA_M, warp_n / MMA_N)]
 
 
 def level_table(record: Record) -> list[Row]:
-    """The hierarchy, a level a line."""
+    """The tiling, a row for each level."""
     p, c = record.problem, record.config
     grid_m, grid_n = ceil_div(p.m, c.block_m), ceil_div(p.n, c.block_n)
     steps = ceil_div(ceil_div(p.k, c.block_k), c.split_k)
-    split = f" × {c.split_k} parts of k" if c.split_k > 1 else ""
+    split = f" × {c.split_k} split-k slices" if c.split_k > 1 else ""
     rows = [
         {
             "Level": "Grid",
-            "Part of C": f"{p.m} × {p.n}",
-            "Deep in k": f"{p.k}",
-            "How many": f"{grid_m} × {grid_n} blocks{split} × batch {p.batch}; {steps} steps of {c.block_k} each",
+            "Tile of C": f"{p.m} × {p.n}",
+            "k depth": f"{p.k}",
+            "Count": f"{grid_m} × {grid_n} blocks{split} × batch {p.batch}; {steps} steps of {c.block_k}",
         }
     ]
+    parent = ""
     for level in levels(record):
-        inside = "" if level.name == "Block" else f"{_plain(level.along_m)} × {_plain(level.along_n)} in the one above"
-        held = f"{c.stages} stages of A and B in shared memory" if level.name == "Block" else inside
+        inside = f"{_plain(level.along_m)} × {_plain(level.along_n)} per {parent}"
+        held = inside if parent else f"{c.stages}-stage pipeline in shared memory"
+        parent = level.name.lower()
         part = f"{_plain(level.m)} × {_plain(level.n)}"
-        rows.append({"Level": level.name, "Part of C": part, "Deep in k": f"{level.k}", "How many": held})
+        rows.append({"Level": level.name, "Tile of C": part, "k depth": f"{level.k}", "Count": held})
     return rows
 
 
 def tile_figure(record: Record) -> go.Figure:
-    """A block's tile of C with its warps, one warp's instructions, and the tiles of A and B beside it, to scale."""
+    """A block's tile of C with its warps, one warp's instructions, and the tiles of A and B next to it, to scale."""
     c = record.config
     figure = go.Figure()
     gap = max(c.block_m, c.block_n, c.block_k) / 10
@@ -89,7 +92,7 @@ def tile_figure(record: Record) -> go.Figure:
         below.append(f"{level.name} {_plain(level.m)} × {_plain(level.n)}")
     _label(figure, c.block_n / 2, c.block_m + gap / 2, " · ".join(below))
     if c.split_k > 1:
-        _label(figure, c.block_n / 2, c.block_m + gap * 1.3, f"k is split among {c.split_k} blocks")
+        _label(figure, c.block_n / 2, c.block_m + gap * 1.3, f"split-k over {c.split_k} blocks")
     # Shapes alone give a plot no range.
     figure.add_scatter(
         x=[-3 * gap - c.block_k, c.block_n + gap],
@@ -100,7 +103,7 @@ def tile_figure(record: Record) -> go.Figure:
         showlegend=False,
     )
     figure.update_layout(
-        title="Tiles, in elements, to scale", margin={"l": 8, "r": 8, "t": 40, "b": 8}, height=460, showlegend=False
+        title="Tile shapes (elements, to scale)", margin={"l": 8, "r": 8, "t": 40, "b": 8}, height=460, showlegend=False
     )
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False, autorange="reversed", scaleanchor="x")
@@ -108,7 +111,7 @@ def tile_figure(record: Record) -> go.Figure:
 
 
 def _grid(figure: go.Figure, level: Level, colour: str, width: float) -> None:
-    """The parts of a level: warps all over the block's tile, and in the first warp its instructions or lanes."""
+    """The grid of a level: warps over the block's tile, and in the first warp its instructions or lanes."""
     if max(level.along_m, level.along_n) > _MOST_PARTS:
         return
     height, breadth = float(level.m * level.along_m), float(level.n * level.along_n)

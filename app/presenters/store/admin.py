@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, Row, Tile, moment
 from app.presenters.store.overview import EVENTS
-from cache_engine.config import SETTINGS, Settings, variable
+from cache_engine.config import SETTINGS, Origin, Settings, variable
 from cache_engine.model.events import ACTS, CORRUPT, EVICT, SET_ASIDE, UNPUBLISHED
 from cache_engine.model.key import is_key
 from cache_engine.store.pack import SUFFIX
@@ -25,14 +25,14 @@ from cache_engine.upkeep.plan import Victim
 from cache_engine.upkeep.quarantine import Examined, Item
 
 RULES = {
-    "settings": "By the limits in the settings",
-    "expired": "Not used for a time",
-    "stale": "Made by another toolchain",
-    "entries": "Down to a number of kernels",
-    "bytes": "Down to a size",
-    "disk": "Down to a share of the disk",
-    "archs": "Of some targets",
-    "keys": "These kernels",
+    "settings": "Apply configured limits",
+    "expired": "Unused for N days",
+    "stale": "Stale toolchain",
+    "entries": "Keep at most N kernels",
+    "bytes": "Keep at most N GB",
+    "disk": "Keep at most N % of disk",
+    "archs": "Selected targets",
+    "keys": "Selected kernels",
     "all": "Everything",
 }
 AUDITED = (*ACTS, EVICT, SET_ASIDE, CORRUPT, UNPUBLISHED)
@@ -42,14 +42,14 @@ _KIB = 1024
 
 
 def asked_keys(text: str) -> tuple[frozenset[str], int]:
-    """The keys of an address (``keys=KEY,KEY``), and how many parts of it are none."""
+    """The keys of a link (``keys=KEY,KEY``), and how many of its parts are invalid."""
     parts = [part.strip().lower() for part in text.split(",") if part.strip()]
     keys = frozenset(part for part in parts if is_key(part))
     return keys, len(set(parts) - keys)
 
 
 def rules_offered(keys: Iterable[str]) -> list[str]:
-    """The rules to choose from: that of single kernels only where some are named."""
+    """The rules to choose from: selected kernels only where a link names some."""
     return [rule for rule in RULES if rule != "keys" or keys]
 
 
@@ -57,7 +57,7 @@ def rules_offered(keys: Iterable[str]) -> list[str]:
 
 
 def victim_table(victims: Iterable[Victim], names: dict[str, str], zone: tzinfo) -> list[Row]:
-    """What a cleanup would evict, and why each."""
+    """What a cleanup will delete, and why."""
     return [
         {
             "Key": victim.key[:12],
@@ -71,13 +71,13 @@ def victim_table(victims: Iterable[Victim], names: dict[str, str], zone: tzinfo)
 
 
 def reason_line(victims: Iterable[Victim]) -> str:
-    """How many go for which reason, in words."""
+    """How many kernels each reason applies to, in words."""
     reasons = Counter(victim.reason for victim in victims)
     return ", ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common())
 
 
 def leftover_table(leftovers: Iterable[Leftover]) -> list[Row]:
-    """Files that go with any cleaning."""
+    """Files that every cleanup deletes."""
     return [
         {"File": leftover.path, "On disk": leftover.stored_bytes / _KIB, "Why": leftover.reason}
         for leftover in leftovers
@@ -115,11 +115,11 @@ def arch_figure(rows: Sequence[Row], title: str) -> go.Figure:
 
 
 def repair_table(acts: Iterable[RepairAct]) -> list[Row]:
-    """What a check found, and what repair would do to which files."""
+    """What a check found, and what repair does about it."""
     return [
         {
             "Finding": act.finding.kind.value,
-            "Repair would": act.finding.remedy,
+            "Repair action": act.finding.remedy,
             "Files": len(act.files),
             "Size": act.stored_bytes / _KIB,
             "Cause": act.finding.cause,
@@ -132,20 +132,20 @@ def repair_table(acts: Iterable[RepairAct]) -> list[Row]:
 def repair_line(acts: Sequence[RepairAct]) -> str:
     """The repair plan in one sentence."""
     parts = []
-    for name, words in (("quarantine", "moved to quarantine"), ("delete", "deleted"), ("leave", "left alone")):
+    for name, words in (("quarantine", "moved to quarantine"), ("delete", "deleted"), ("leave", "no action")):
         chosen = [act for act in acts if act.act == name]
         files, size = sum(len(act.files) for act in chosen), sum(act.stored_bytes for act in chosen)
         if chosen and name == "leave":
-            parts.append(f"{counted(len(chosen), 'finding')} {words}")
+            parts.append(f"{counted(len(chosen), 'finding')}: {words}")
         elif chosen:
             parts.append(f"{counted(files, 'file')} ({human_bytes(size)}) {words}")
     return ", ".join(parts)
 
 
 def repair_files(acts: Iterable[RepairAct]) -> list[Row]:
-    """Every file that repair would touch."""
+    """Every file that repair touches."""
     return [
-        {"Repair would": act.act, "File": path, "Size": size / _KIB, "Finding": act.finding.kind.value}
+        {"Repair action": act.act, "File": path, "Size": size / _KIB, "Finding": act.finding.kind.value}
         for act in acts
         for path, size in act.files
     ]
@@ -155,9 +155,9 @@ def quarantine_table(items: Iterable[Item], zone: tzinfo) -> list[Row]:
     """What is in quarantine."""
     return [
         {
-            "What": item.key[:12] or item.files[0].original,
-            "Set aside": moment(item.set_aside_at, zone),
-            "Why": item.why or "no longer in the journal",
+            "Item": item.key[:12] or item.files[0].original,
+            "Quarantined": moment(item.set_aside_at, zone),
+            "Why": item.why or "reason unknown",
             "Files": len(item.files),
             "Size": item.stored_bytes / _KIB,
         }
@@ -165,46 +165,46 @@ def quarantine_table(items: Iterable[Item], zone: tzinfo) -> list[Row]:
     ]
 
 
-def quarantine_facts(item: Item, examined: Examined, zone: tzinfo) -> list[Row]:
-    """One item: its files, and what is told about the kernel if its record can be read."""
-    facts = {"Key": item.key} if item.key else {}
+def quarantine_properties(item: Item, examined: Examined, zone: tzinfo) -> list[Row]:
+    """One item: its files, and the kernel if its record is readable."""
+    shown = {"Key": item.key} if item.key else {}
     record = examined.record
     if record is not None:
-        facts |= {
+        shown |= {
             "Kernel": record.name,
             "Target": record.arch,
             "Compiler": f"{record.compiler} {record.compiler_version}",
             "Config": str(record.config),
         }
-    facts |= {"Why": item.why or "no longer in the journal", "Now": examined.cause or "sound: it can be put back"}
+    shown |= {"Why": item.why or "reason unknown", "State": examined.cause or "valid: can be restored"}
     for file in item.files:
         at = moment(file.set_aside_at, zone)
-        when = f", set aside {at:%Y-%m-%d %H:%M:%S}" if at else ""
-        facts[f"File {file.name}"] = f"{human_bytes(file.stored_bytes)}{when}"
-    return [{"Fact": name, "Value": value} for name, value in facts.items()]
+        when = f", quarantined {at:%Y-%m-%d %H:%M:%S}" if at else ""
+        shown[f"File {file.name}"] = f"{human_bytes(file.stored_bytes)}{when}"
+    return [{"Property": name, "Value": value} for name, value in shown.items()]
 
 
 # ---- Packs ----
 
 
 def incoming_table(incoming: Iterable[Incoming]) -> list[Row]:
-    """The entries of a pack, and what would become of each."""
+    """The kernels of a pack, and what importing does with each."""
     return [
         {
             "Key": entry.key[:12],
             "Kernel": "" if entry.record is None else entry.record.name,
             "Target": "" if entry.record is None else entry.record.arch,
             "Size": entry.stored_bytes / _KIB,
-            "Import would": f"refuse it: {entry.refused}"
+            "On import": f"reject: {entry.refused}"
             if entry.refused
-            else ("leave what is there" if entry.present else "take it in"),
+            else ("skip (already present)" if entry.present else "import"),
         }
         for entry in incoming
     ]
 
 
 def incoming_sums(incoming: Iterable[Incoming]) -> list[Row]:
-    """What would be taken in, by target."""
+    """What will be imported, by target."""
     sums: dict[str, Row] = {}
     for entry in incoming:
         if entry.record is not None and not entry.present and not entry.refused:
@@ -216,47 +216,47 @@ def incoming_sums(incoming: Iterable[Incoming]) -> list[Row]:
 
 
 def safe_name(name: str) -> str:
-    """A file name of ours made from one that was sent: no folder, no control character, and a pack's suffix."""
+    """A safe file name made from an uploaded one: no folder, no control character, and a pack's suffix."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(name.replace("\\", "/")).name).strip(".-")
     return f"{stem.removesuffix(SUFFIX)[:80].strip('.-') or 'uploaded'}{SUFFIX}"
 
 
-# ---- Mirror, settings, audit ----
+# ---- Index, settings, audit ----
 
 
 def mirror_tiles(state: Row, size_bytes: int, now: float) -> list[Tile]:
-    """The mirror's state."""
+    """The state of the index."""
     rows = state["rows"]
     return [
-        Tile("Last changed", human_age(now - state["synced_at"]), "When a sync last found something new in the store."),
-        Tile("Kernels", f"{rows['kernels']:,}", "Records that are mirrored."),
+        Tile("Last change", human_age(now - state["synced_at"]), "Last time the index changed."),
+        Tile("Kernels", f"{rows['kernels']:,}", "Kernels in the index."),
         Tile(
             "Unreadable",
             f"{state['skipped']:,}",
-            "Records, results, timings and lines of the journal that cannot be read; the integrity check names each.",
+            "Unreadable records, results, timings and journal lines; the integrity check names each.",
         ),
-        Tile("Size", human_bytes(size_bytes), "Of the DuckDB file."),
+        Tile("Size", human_bytes(size_bytes), "Size of the DuckDB file."),
     ]
 
 
 def mirror_table(state: Row) -> list[Row]:
-    """The mirror's tables, generation and schema."""
-    facts = {f"Rows of {table}": f"{count:,}" for table, count in state["rows"].items()}
-    facts |= {"Generation": str(state["generation"]), "Schema": state["schema_version"]}
-    return [{"Fact": name, "Value": value} for name, value in facts.items()]
+    """The tables, generation and schema of the index."""
+    shown = {f"{table} rows".capitalize(): f"{count:,}" for table, count in state["rows"].items()}
+    shown |= {"Generation": str(state["generation"]), "Schema": state["schema_version"]}
+    return [{"Property": name, "Value": value} for name, value in shown.items()]
 
 
 def settings_table(settings: Settings, root: Path) -> list[Row]:
-    """What is in force, and where from."""
+    """The effective settings and their origins, those that differ from the default first."""
     return [
         {
             "Setting": setting.name,
             "Value": _setting_value(settings, setting.name, root),
-            "From": settings.origin(setting.name),
-            "Environment": variable(setting.name),
-            "What it does": setting.metadata["help"],
+            "Origin": settings.origin(setting.name),
+            "Environment variable": variable(setting.name),
+            "Description": setting.metadata["help"],
         }
-        for setting in SETTINGS
+        for setting in sorted(SETTINGS, key=lambda setting: settings.origin(setting.name) == Origin.DEFAULT)
     ]
 
 
@@ -268,13 +268,13 @@ def _setting_value(settings: Settings, name: str, root: Path) -> str:
 
 
 def audit_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
-    """Who did what, when, and how much."""
+    """Actions: when, which, by whom, and how much."""
     return [
         {
             "When": moment(row["happened_at"], zone),
-            "What": kind_words(row["kind"]),
-            "Who": row["done_by"] or "not recorded",
-            "How much": human_bytes(row["stored_bytes"]) if row["stored_bytes"] else "",
+            "Action": kind_words(row["kind"]),
+            "Who": row["done_by"] or "unknown",
+            "Size": human_bytes(row["stored_bytes"]) if row["stored_bytes"] else "",
             "Details": row["detail"],
             "Key": row["key"][:12],
         }

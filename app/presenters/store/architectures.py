@@ -1,4 +1,4 @@
-"""Sums for each architecture, as a table and as figures."""
+"""Sums for each target, as a table and as figures."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, Row, moment
 
-# What has a colour of its own, so that it keeps it whatever else is in a store.
+# These have fixed colours, whatever else is in a store.
 _KINDS = (("simt", "fp32"), ("tensor_core", "bf16"), ("tensor_core", "fp16"), ("simt", "fp64"))
 
 
 def architecture_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
-    """Sums for each architecture, as numbers, so that every column can be sorted."""
+    """Sums for each target, as numbers, so that every column can be sorted."""
     return [
         {
             "Target": row["arch"],
-            "List": f"kernels?{urlencode({'arch': row['arch']})}",
+            "Open": f"kernels?{urlencode({'arch': row['arch']})}",
             "Kernels": row["entries"],
-            "Code": row["size_bytes"] / 1024,
+            "Cubin size": row["size_bytes"] / 1024,
             "On disk": row["stored_bytes"] / 1024,
-            "Compiling took": row["compile_ms"] / 1000,
-            "Median": row["median_compile_ms"],
+            "Total compile time": row["compile_ms"] / 1000,
+            "Median compile time": row["median_compile_ms"],
             "Hits": row["hits"],
             "Misses": row["misses"],
             "Families": ", ".join(row["families"]),
@@ -37,14 +37,14 @@ def architecture_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
 
 
 def entries_figure(families: Sequence[Row]) -> go.Figure:
-    """Kernels per architecture, stacked by family and dtype."""
+    """Kernels per target, stacked by family and dtype."""
     figure = go.Figure()
     kinds = sorted({(row["family"], row["dtype"]) for row in families})
-    strange = [kind for kind in kinds if kind not in _KINDS]
+    unlisted = [kind for kind in kinds if kind not in _KINDS]
     for family, dtype in kinds:
         kind = (family, dtype)
         chosen = [row for row in families if (row["family"], row["dtype"]) == kind]
-        number = _KINDS.index(kind) if kind in _KINDS else len(_KINDS) + strange.index(kind)
+        number = _KINDS.index(kind) if kind in _KINDS else len(_KINDS) + unlisted.index(kind)
         figure.add_bar(
             name=html.escape(f"{family} {dtype}"),
             marker_color=COLOURS[number % len(COLOURS)],
@@ -52,23 +52,23 @@ def entries_figure(families: Sequence[Row]) -> go.Figure:
             y=[row["entries"] for row in chosen],
         )
     figure.update_layout(barmode="stack", legend_title_text="Family and dtype")
-    return _titled(figure, "Kernels by architecture", "Target", "Kernels", families)
+    return _titled(figure, "Kernels per target", "Target", "Kernels", families)
 
 
 def compile_time_figure(architectures: Sequence[Row]) -> go.Figure:
-    """Median compile time per architecture."""
+    """Median compile time per target."""
     figure = _bars(architectures, "median_compile_ms")
-    return _titled(figure, "Median compile time", "Target", "Milliseconds", architectures)
+    return _titled(figure, "Median compile time", "Target", "ms", architectures)
 
 
 def stored_bytes_figure(architectures: Sequence[Row]) -> go.Figure:
-    """Bytes on disk per architecture."""
+    """Bytes on disk per target."""
     figure = _bars([{**row, "kib": row["stored_bytes"] / 1024} for row in architectures], "kib")
     return _titled(figure, "Size on disk", "Target", "KiB", architectures)
 
 
 def hits_figure(architectures: Sequence[Row]) -> go.Figure:
-    """Hits per architecture."""
+    """Hits per target."""
     return _titled(_bars(architectures, "hits"), "Hits", "Target", "Hits", architectures)
 
 

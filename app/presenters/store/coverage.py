@@ -1,4 +1,4 @@
-"""A model's shapes by targets: which of the kernels that they ask for there are."""
+"""Model coverage: which kernels of a model's shapes are cached, by target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CACHED, MISSING = "✓ cached", "✗ missing"
 _ALL, _SOME, _NONE, _REFUSED = "✓", "◐", "✗", "–"
 # Dark enough that the white text on them can be read: WCAG's contrast of 4.5.
 _COLOURS = {_ALL: "#437a00", _SOME: "#8a6000", _NONE: "#b34700", _REFUSED: "#6b6b6b"}
-LEGEND = "✓ all that the shape asks for are cached · ◐ some · ✗ none · – no kernel can serve it"
+LEGEND = "✓ all cached · ◐ some · ✗ none · – unsupported"
 
 
 def matrix_table(cells: Sequence[Sequence[Cell]], cached: Collection[str]) -> list[Row]:
@@ -33,7 +33,7 @@ def matrix_table(cells: Sequence[Sequence[Cell]], cached: Collection[str]) -> li
 def cell_text(cell: Cell, cached: Collection[str]) -> str:
     """A mark, and how many of how many kernels are cached."""
     if not cell.kernels:
-        return f"{_REFUSED} not possible"
+        return f"{_REFUSED} unsupported"
     asked, missing = len(cell.kernels), cell.missing(cached)
     mark = _NONE if missing == asked else _SOME if missing else _ALL
     return f"{mark} {asked - missing} of {asked}"
@@ -46,7 +46,7 @@ def cell_colours(cells: Iterable[Iterable[Cell]], cached: Collection[str]) -> di
 
 
 def kernel_rows(cells: Iterable[Cell], cached: Collection[str]) -> list[Row]:
-    """What is behind the matrix: a row for each kernel that is asked for, and for each cell that can have none."""
+    """The kernels of the matrix: a row for each kernel, and one for each unsupported cell."""
     rows = []
     for cell in cells:
         if cell.refused:
@@ -71,27 +71,21 @@ def _line(cell: Cell, kernel: WantedKernel | None, state: str, address: str) -> 
         "m": "" if kernel is None else ", ".join(f"{m:,}" for m in kernel.ms),
         "Config": "" if kernel is None else str(kernel.selection.config),
         "Kernel": "" if kernel is None else kernel.key[:12],
-        "Look into": address,
+        "Open": address,
     }
 
 
 def covered_words(cells: Iterable[Iterable[Cell]], cached: Collection[str]) -> str:
-    """How much of all that is asked for is cached."""
+    """How many of all kernels of the matrix are cached."""
     wanted = {kernel.key for row in cells for cell in row for kernel in cell.kernels}
     there = sum(key in cached for key in wanted)
-    return f"{there:,} of {counted(len(wanted), 'kernel')} cached, for m of {', '.join(f'{m:,}' for m in TOKENS)}."
+    return f"{there:,} of {counted(len(wanted), 'kernel')} cached (m = {', '.join(f'{m:,}' for m in TOKENS)})."
 
 
 def missing_archs(cells: Iterable[Iterable[Cell]], cached: Collection[str]) -> dict[str, int]:
-    """How many kernels are missing, for each target that lacks some."""
+    """How many kernels are missing, for each target with missing kernels."""
     missing: dict[str, set[str]] = {}
     for row in cells:
         for cell in row:
             missing.setdefault(cell.arch, set()).update(k.key for k in cell.kernels if k.key not in cached)
     return {arch: len(keys) for arch, keys in missing.items() if keys}
-
-
-def warm_command(model: str, dtype: str, archs: Iterable[str]) -> list[str]:
-    """The command that compiles what is missing of a model on these targets."""
-    named = [word for arch in archs for word in ("--arch", arch)]
-    return ["warm", model, "--dtype", dtype, "--m", ",".join(map(str, TOKENS)), *named]

@@ -1,4 +1,4 @@
-"""What happened in a store over time, as figures and as the table behind them."""
+"""Lookups and compile time of a store over time: figures, and the same numbers as a table."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Row, moment
+from cache_engine.engine.serving import LONG_WAIT_S
 from cache_engine.model.events import DAY_S, HOUR_S, hit_rate
 from cache_engine.units import counted
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """How far back to look, and by which length of time; both in seconds. 0 is as far as there is."""
+    """A time range and the length of its steps, in seconds. A range of 0 goes back to the first event."""
 
     back_s: int
     step_s: int
@@ -39,18 +40,18 @@ SPANS = {
     "All time": Span(0, 28 * DAY_S),
 }
 
-# Colour, and a pattern so that colour is not the only thing that tells them apart.
+# Colour, and a pattern, so that colour is not the only difference.
 _TIERS = (
     ("memory_hits", "Memory", COLOURS[0], ""),
     ("pack_hits", "Packs", COLOURS[4], "x"),
     ("disk_hits", "Disk", COLOURS[1], "/"),
-    ("misses", "Missed", GREY, "."),
+    ("misses", "Miss", GREY, "."),
 )
-_TIMES = (("compile_us", "Spent", COLOURS[2], "."), ("saved_us", "Saved by hits on disk and in packs", COLOURS[1], "/"))
+_TIMES = (("compile_us", "Spent", COLOURS[2], "."), ("saved_us", "Saved by disk and pack hits", COLOURS[1], "/"))
 
 
 def hit_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> go.Figure:
-    """By which tier lookups were served, as shares; steps without a lookup stay empty."""
+    """Lookups by the tier that served them, as shares; steps without a lookup stay empty."""
     asked = [row for row in rows if _lookups(row)]
     figure = go.Figure()
     for column, name, colour, pattern in _TIERS:
@@ -64,13 +65,13 @@ def hit_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> go.
             hovertemplate="%{x|%Y-%m-%d %H:%M}: %{y:.1%}, %{customdata:,} lookups",
             marker=_filled(colour, pattern),
         )
-    figure.update_layout(title="Lookups by the tier that served them", barmode="stack")
+    figure.update_layout(title="Lookups by tier", barmode="stack")
     figure.update_yaxes(title="Share of lookups", tickformat=".0%", range=[0, 1])
     return _over_time(figure, span, zone, now, rows)
 
 
 def compile_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> go.Figure:
-    """Compile time spent and saved, beside each other."""
+    """Compile time spent and saved, side by side."""
     figure = go.Figure()
     for column, name, colour, pattern in _TIMES:
         figure.add_bar(
@@ -86,7 +87,7 @@ def compile_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) ->
 
 
 def history_table(rows: Sequence[Row], span: Span, zone: tzinfo) -> list[Row]:
-    """The numbers behind the figures, the latest first."""
+    """The numbers of the figures, newest first."""
     return [
         {
             "From": moment(row["start"], _zone(span, zone)),
@@ -95,9 +96,9 @@ def history_table(rows: Sequence[Row], span: Span, zone: tzinfo) -> list[Row]:
             "Compiles": row["compiles"],
             "Spent": row["compile_us"] / 1e6,
             "Saved": row["saved_us"] / 1e6,
-            "Not kept": row["publish_failures"],
-            "Damaged": row["corruptions"],
-            "Long waits": row["lock_waits"],
+            "Save failures": row["publish_failures"],
+            "Corrupt": row["corruptions"],
+            f"Lock waits > {LONG_WAIT_S:.0f} s": row["lock_waits"],
         }
         for row in reversed(rows)
     ]
@@ -112,13 +113,13 @@ def _lookups(row: Row) -> int:
 
 
 def _zone(span: Span, zone: tzinfo) -> tzinfo:
-    """Hours are those of the reader; days were counted in UTC and can be told in nothing else."""
+    """Hours are in the reader's time zone; days are counted in UTC, so they are shown in UTC."""
     return zone if span.step_s < DAY_S else UTC
 
 
 def _start(row: Row, span: Span, zone: tzinfo) -> datetime | None:
     at = moment(row["start"], _zone(span, zone))
-    return None if at is None else at.replace(tzinfo=None)  # Plotly shows times as they are told
+    return None if at is None else at.replace(tzinfo=None)  # Plotly shows a time as it is given
 
 
 def _over_time(figure: go.Figure, span: Span, zone: tzinfo, now: float, rows: Sequence[Row]) -> go.Figure:
@@ -136,5 +137,5 @@ def _over_time(figure: go.Figure, span: Span, zone: tzinfo, now: float, rows: Se
         legend={"orientation": "h", "yref": "container", "yanchor": "bottom", "y": 0, "x": 0, "traceorder": "normal"},
         showlegend=True,
     )
-    figure.update_xaxes(title=f"Time, each bar {span.step} ({_zone(span, zone)})", type="date", range=limits)
+    figure.update_xaxes(title=f"1 bar = {span.step}, {_zone(span, zone)}", type="date", range=limits)
     return figure

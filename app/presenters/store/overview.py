@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import tzinfo
 
 from app.presenters.shared import Row, Tile, kernel_address, moment, share, total
+from cache_engine.engine.serving import LONG_WAIT_S
 from cache_engine.model.events import (
     CLEAN,
     CORRUPT,
@@ -17,8 +18,10 @@ from cache_engine.model.events import (
     REPAIR,
     RESTORE,
     SET_ASIDE,
+    TIERS,
     UNPUBLISHED,
     hit_rate,
+    tier_hit_rates,
 )
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate
@@ -26,17 +29,17 @@ from cache_engine.units import counted, human_age, human_bytes, human_ms, human_
 LATELY_S = 7 * 86_400
 FINE, LOOK, TROUBLE, PLAIN = "Fine", "Look", "Trouble", "None"
 
-# What happened, in words.
+# Kinds of events, in words.
 EVENTS = {
     PUBLISH: "compiled",
-    UNPUBLISHED: "compiled, not kept",
-    CORRUPT: "found damaged",
+    UNPUBLISHED: "compiled, not saved",
+    CORRUPT: "corrupt",
     EVICT: "evicted",
-    CLEAN: "cleaned",
-    REPAIR: "repaired",
+    CLEAN: "cleanup run",
+    REPAIR: "repair run",
     IMPORT: "imported",
-    SET_ASIDE: "set aside",
-    RESTORE: "put back from quarantine",
+    SET_ASIDE: "quarantined",
+    RESTORE: "restored from quarantine",
     DISCARD: "deleted from quarantine",
 }
 
@@ -46,10 +49,10 @@ class Check:
     """One side of a store's health.
 
     Attributes:
-        about: what was looked at.
-        state: ``FINE``, ``LOOK`` (worth a look), ``TROUBLE``, or ``PLAIN`` (neither good nor bad).
-        words: how it is.
-        cause: what somebody else's text says about it; never to be shown as markup.
+        about: what was checked.
+        state: ``FINE``, ``LOOK`` (a warning), ``TROUBLE``, or ``PLAIN`` (neither good nor bad).
+        words: its state, in a sentence.
+        cause: text of an error or a device; never markup.
     """
 
     about: str
@@ -59,110 +62,121 @@ class Check:
 
 
 def health(row: Row, lately: Sequence[Row], events: Iterable[Row], now: float) -> list[Check]:
-    """How the store is.
+    """The health of the store.
 
     Args:
         row: the mirror's overview.
-        lately: sums of the last week, by time.
-        events: what happened last, the latest first.
+        lately: sums of the last 7 days, by time.
+        events: the last events, newest first.
     """
     return [
         _publishing(row, total(lately, "publish_failures"), events, now),
         _integrity(row, total(lately, "corruptions")),
         _locks(lately),
         _tiers(total(lately, "tier_failures")),
-        Check("Mirror", FINE, f"It last took over a change {human_age(now - row['synced_at'])}."),
+        Check("Search index", FINE, f"Updated {human_age(now - row['synced_at'])}."),
     ]
 
 
 def gpu_check(device: DeviceFingerprint | str) -> Check:
     """The local GPU, or why there is none."""
     if isinstance(device, str):
-        return Check("GPU", PLAIN, f"None here: {device}. Only timing needs one.")
+        return Check("GPU", PLAIN, f"No GPU found ({device}). Only running and timing kernels needs one.")
     return Check("GPU", FINE, f"{device.arch}, {human_bytes(device.memory_bytes)}.", device.name)
 
 
 def _publishing(row: Row, failures: int, events: Iterable[Row], now: float) -> Check:
     last = row["last_publish_at"]
-    published = f"Last kept a kernel {human_age(now - last)}." if last else "No kernel was kept yet."
+    published = f"Last kernel stored {human_age(now - last)}." if last else "Nothing stored yet."
     if not failures:
-        return Check("Publishing", FINE, published)
+        return Check("Writes", FINE, published)
     cause = next((event["detail"] for event in events if event["kind"] == UNPUBLISHED), "")
-    kept = f"In the last week {counted(failures, 'kernel')} could not be kept after compiling. {published}"
-    return Check("Publishing", TROUBLE, kept, cause)
+    failed = f"{counted(failures, 'compiled kernel')} could not be saved in the last 7 days. {published}"
+    return Check("Writes", TROUBLE, failed, cause)
 
 
 def _integrity(row: Row, found: int) -> Check:
     words = []
     if row["unreadable"]:
-        words.append(f"{counted(row['unreadable'], 'item')} cannot be read now; the integrity check names each.")
+        words.append(f"{counted(row['unreadable'], 'unreadable item')}; the integrity check names each.")
     if found:
-        damaged = counted(found, "damaged entry", "damaged entries")
-        words.append(f"In the last week {damaged} were found and set aside in the store's quarantine folder.")
+        corrupt = counted(found, "corrupt entry", "corrupt entries")
+        words.append(f"{corrupt} quarantined in the last 7 days.")
     if words:
         return Check("Integrity", TROUBLE, " ".join(words))
-    return Check("Integrity", FINE, "No damage met in the last week, and every record can be read.")
+    return Check("Integrity", FINE, "No corruption found in the last 7 days; all records are readable.")
 
 
 def _locks(lately: Sequence[Row]) -> Check:
-    waits, in_vain = total(lately, "lock_waits"), total(lately, "lock_timeouts")
+    waits, timeouts = total(lately, "lock_waits"), total(lately, "lock_timeouts")
     if not waits:
-        return Check("Locks", FINE, "No long wait for another process in the last week.")
-    words = f"{counted(waits, 'long wait')} in the last week, {human_ms(total(lately, 'lock_wait_us') / 1e3)} together."
-    if not in_vain:
+        return Check("Locks", FINE, f"No lock waits over {LONG_WAIT_S:.0f} s in the last 7 days.")
+    together = human_ms(total(lately, "lock_wait_us") / 1e3)
+    words = f"{counted(waits, 'lock wait')} over {LONG_WAIT_S:.0f} s in the last 7 days, {together} in total."
+    if not timeouts:
         return Check("Locks", LOOK, words)
-    return Check("Locks", TROUBLE, f"{words} {in_vain:,} in vain: those kernels were compiled and not kept.")
+    return Check("Locks", TROUBLE, f"{words} {timeouts:,} timed out: those kernels were compiled but not stored.")
 
 
 def _tiers(failures: int) -> Check:
     if not failures:
-        return Check("Tiers", FINE, "Packs and the disk could always be read in the last week.")
-    passed_over = f"A pack or the disk failed and was passed over {counted(failures, 'time')} in the last week."
-    return Check("Tiers", TROUBLE, passed_over)
+        return Check("Pack and disk reads", FINE, "No pack or disk read failures in the last 7 days.")
+    failed = f"{counted(failures, 'failed read')} of a pack or the disk in the last 7 days; the next tier took over."
+    return Check("Pack and disk reads", TROUBLE, failed)
 
 
 def overview_tiles(row: Row, max_entries: int, max_bytes: int) -> list[Tile]:
-    """The numbers below the health."""
+    """The numbers below the health checks."""
     hits = row["memory_hits"] + row["pack_hits"] + row["disk_hits"]
     return [
         Tile(
             "Kernels",
             f"{row['entries']:,}",
-            "Entries in the store.",
+            "Kernels in the store, and the limit that cleanup enforces.",
             share(row["entries"], max_entries),
             f"of {max_entries:,}",
         ),
         Tile(
             "On disk",
             human_bytes(row["stored_bytes"]),
-            "Compiled code with PTX, source and log, compressed, and its records.",
+            "Cubins, PTX, sources, logs and records, compressed.",
             share(row["stored_bytes"], max_bytes),
             f"of {human_bytes(max_bytes)}",
         ),
         Tile(
             "Hit rate",
             human_rate(hit_rate(hits, row["misses"])),
-            f"{row['disk_hits']:,} lookups were served from disk, {row['pack_hits']:,} from packs, "
-            f"{row['memory_hits']:,} from the memory of the process that asked; {row['misses']:,} had to compile.",
+            f"All tiers together: {counted(hits, 'hit')}, {counted(row['misses'], 'miss', 'misses')}.",
         ),
         Tile(
-            "Compiling saved",
+            "Compile time saved",
             human_ms(row["saved_us"] / 1e3),
-            "What the kernels served from disk and packs took to compile. Hits in memory are not counted: without a "
-            "cache, too, a process would keep what it has compiled.",
+            "Sum of the original compile times of all disk and pack hits. In-process hits are excluded: the process "
+            "would have reused those kernels anyway.",
         ),
-        Tile("Compiling spent", human_ms(row["compile_us"] / 1e3), f"{counted(row['compiles'], 'compile')}."),
+        Tile("Compile time spent", human_ms(row["compile_us"] / 1e3), f"{counted(row['compiles'], 'compile')}."),
     ]
 
 
+def tier_table(row: Row) -> list[Row]:
+    """Each tier's hits, over the lookups that no tier before it served."""
+    hits = {tier: row[f"{tier}_hits"] for tier in TIERS}
+    left = sum(hits.values()) + row["misses"]
+    rows = []
+    for tier, rate in tier_hit_rates(hits, row["misses"]).items():
+        rows.append({"Tier": tier.capitalize(), "Lookups": left, "Hits": hits[tier], "Hit rate": human_rate(rate)})
+        left -= hits[tier]
+    return rows
+
+
 def event_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
-    """What happened last."""
+    """The last events."""
     return [
         {
             "When": moment(row["happened_at"], zone),
-            "What": EVENTS.get(row["kind"], row["kind"]),
+            "Event": EVENTS.get(row["kind"], row["kind"]),
             "Kernel": row["name"] or row["key"][:12],
-            "Look into": kernel_address(row["key"]) if row["name"] else "",
+            "Open": kernel_address(row["key"]) if row["name"] else "",
             "Details": row["detail"] or (f"in {human_ms(row['compile_ms'])}" if row["compile_ms"] else ""),
         }
         for row in rows
