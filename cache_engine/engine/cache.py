@@ -122,10 +122,9 @@ class Cache:
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry of a key from the fastest tier that has it, counted as a hit; ``None`` when there is none."""
         found = self._serving.look_up(key)
-        if found is None:
-            return None
-        self._serving.count(key, found)
-        return found.loaded
+        if found is not None:
+            self._serving.count(key, found)
+        return found and found.loaded
 
     def look_up(self, key: CacheKey) -> Found | None:
         """As ``get``, with the tier that has the entry; not counted as a use."""
@@ -159,14 +158,12 @@ class Cache:
     def keep_timing(self, kernel: CompiledKernel, timing: Timing, config_from: str | None = None) -> Failure | None:
         """Stores a timing of a kernel, to choose configs by; returns why that failed, or ``None``.
 
-        Args:
-            config_from: what chose the kernel's config, where that differs from what the kernel says.
+        ``config_from`` is what chose the kernel's config, where that differs from what the kernel says.
         """
         if self._store is None:
             return Failure(self._without_store)
-        made = measurement(kernel.record, kernel.problem, timing, config_from or kernel.config_from)
         try:
-            self.timings.add([made])
+            self.timings.add([measurement(kernel.record, kernel.problem, timing, config_from or kernel.config_from)])
         except (OSError, StoreError) as error:
             return refusal(error)
         self._selector.forget()
@@ -219,16 +216,11 @@ class Cache:
         return self.store.records()
 
     def text(self, record: Record, part: str) -> str:
-        """One of an entry's texts: ``source``, ``ptx``, ``log``, or ``sass``, which is disassembled now.
-
-        Raises:
-            CorruptEntry: when it is missing or damaged.
-            ToolMissing: when the disassembler is not installed.
-        """
+        """One of an entry's texts: ``source``, ``ptx``, ``log``, or ``sass``, for which it may raise ``ToolMissing``."""
         if part == "sass":
             from cache_engine.compilers.inspect import sass
 
-            return sass(self.store.section(record, CUBIN))
+            return sass(self.section(record, CUBIN))
         return self.section(record, part).decode("utf-8", "replace")
 
     def section(self, record: Record, part: str) -> bytes:
@@ -365,8 +357,7 @@ class Cache:
     def close(self) -> None:
         """Writes the last usage counts and ends cleaning that is under way.
 
-        A signal handler may call it. What the signal interrupted in the cache is then written when that goes on, or at
-        the end of the process, and nothing is waited for that waits for it.
+        A signal handler may call it without deadlock: what it interrupted is written when that continues, or at exit.
         """
         for opened in {"evaluations", "timings"} & self.__dict__.keys():
             getattr(self, opened).close()
