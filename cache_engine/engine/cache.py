@@ -124,7 +124,7 @@ class Cache:
         found = self._serving.look_up(key)
         if found is not None:
             self._serving.count(key, found)
-        return found and found.loaded
+        return None if found is None else found.loaded
 
     def look_up(self, key: CacheKey) -> Found | None:
         """As ``get``, with the tier that has the entry; not counted as a use."""
