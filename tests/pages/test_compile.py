@@ -191,7 +191,7 @@ def test_a_table_of_too_many_problems_is_refused(open_page: Open, compiled_store
     targets = app.multiselect(key="t_arch")
     targets.set_value(targets.options)
     app.run()
-    assert [error.value for error in app.error] == ["This table cannot be compiled."]
+    assert [error.value for error in app.error] == ["Invalid request."]
     assert "problems, and 10,000 may be asked for at a time" in app.text[0].value
 
 

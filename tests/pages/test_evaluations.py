@@ -79,7 +79,7 @@ def test_looking_stores_nothing_and_creates_no_file(open_page: Open, tmp_path: P
     before = seen()
     descriptors = set(os.listdir("/proc/self/fd"))
     parameters = {"e_m": "1", "e_chip": "Mine 2.0", "e_other": "SG2262", "own": presenters.chip_text(MINE)}
-    for kind in ("One shape", "A model's shapes", KEPT):
+    for kind in ("Single shape", "Whole model", KEPT):
         app = sound(open_page(tmp_path / "store", "evaluations", e_kind=kind, **parameters))
     assert list(table_with(app, "Misses")["Misses"]) == [0]
     assert seen() == before
