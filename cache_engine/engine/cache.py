@@ -216,7 +216,7 @@ class Cache:
         return self.store.records()
 
     def text(self, record: Record, part: str) -> str:
-        """One of an entry's texts: ``source``, ``ptx``, ``log``, or ``sass``, for which it may raise ``ToolMissing``."""
+        """One of an entry's texts: ``source``, ``ptx``, ``log``, or ``sass``, which may raise ``ToolMissing``."""
         if part == "sass":
             from cache_engine.compilers.inspect import sass
 
