@@ -144,7 +144,19 @@ def make_entry(
 
 def encode_entry(entry: Entry) -> bytes:
     """The entry's JSON text, one line, with its checksum."""
-    return msgspec.json.encode(_with_checksum(entry, _checksum(entry)))
+    return msgspec.json.encode(entry if entry.metadata.checksum else _with_checksum(entry, _checksum(entry)))
+
+
+def check_range(data: bytes) -> None:
+    """Checks an entry of our own before it is written: that no number in it is one that every reader refuses.
+
+    Raises:
+        CorruptEntry: naming the number.
+    """
+    try:
+        _check_choice(_decode(data).result)
+    except (*UNREADABLE, UsageError) as error:
+        raise CorruptEntry(f"it is no result: {error}") from error
 
 
 def judge(_: str, raw: bytes | msgspec.Raw) -> str:

@@ -10,7 +10,7 @@ from functools import lru_cache
 import msgspec
 
 from cache_engine.errors import CorruptEntry, StoreError
-from cache_engine.evaluations.entry import Entry, decode_entry, encode_entry
+from cache_engine.evaluations.entry import Entry, check_range, decode_entry, encode_entry
 from cache_engine.evaluator.cost import MODEL_VERSION
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.store.results.file import NewResult, ResultFile, Snapshot, Usage
@@ -75,7 +75,7 @@ class ResultSet:
             CorruptEntry: when a number in it is out of range, so that no reader would accept it.
         """
         new = new_result(entry)
-        decode_entry(new.entry)
+        check_range(new.entry)
         self._found[new.key] = entry
         self._unwritten.append(new)
 

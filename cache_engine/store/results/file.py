@@ -99,7 +99,7 @@ class ResultFile:
         self._logs = ResultLogs(layout, new.arch_fingerprint)
         self._new, self._judge = new, judge
         self._durable, self._lock_timeout_s = durable, lock_timeout_s
-        self._newest: int | None = None
+        self._newest: tuple[str, str] | None = None  # the newest log, and the one that folding would make next
         self._snapshot_state: tuple[tuple[int, int, int], ...] = ()
         self._read: dict[int, int] = {}
         self.snapshot = new
@@ -269,12 +269,14 @@ class ResultFile:
 
     def _append(self, data: bytes) -> int | None:
         """Writes to the newest log and returns its size; ``None`` when there is none that this object knows."""
-        newest = self._newest
+        if self._newest is None:
+            return None
+        newest, next_one = self._newest
         # Folding makes the next log first, and may be killed before it deletes this one, which then nobody reads.
-        if newest is None or self._logs.path(newest + 1).exists():
+        if os.path.lexists(next_one):
             return None
         try:
-            descriptor = open_file(self._logs.path(newest), os.O_WRONLY | os.O_APPEND)
+            descriptor = open_file(newest, os.O_WRONLY | os.O_APPEND)
         except (FileNotFoundError, CorruptEntry):
             return None
         try:
@@ -297,7 +299,7 @@ class ResultFile:
             newest = max([snapshot.generation, *generations])
             if newest not in generations:
                 self._logs.make(newest, durable=self._durable)
-            self._newest = newest
+            self._newest = str(self._logs.path(newest)), str(self._logs.path(newest + 1))
 
     def _write(self, snapshot: Snapshot, damage: Iterable[Path]) -> None:
         for path in damage:
