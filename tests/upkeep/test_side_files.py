@@ -129,6 +129,7 @@ def _job(layout: StoreLayout) -> Path:
 
 def _folder_for_a_lock(layout: StoreLayout) -> Path:
     path = layout.locks / "jobs.lock"
+    path.unlink()
     path.mkdir()
     return path
 
