@@ -1,4 +1,4 @@
-"""Serving the dashboard: Streamlit, on one store, for this machine only unless told otherwise."""
+"""The verb ``dashboard``: Streamlit on one store, for this machine only by default."""
 
 from __future__ import annotations
 
@@ -11,36 +11,70 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
+import click
+
 from cache_engine.assets import assets_root, dashboard_script, dashboard_server
+from cache_engine.cli.support import Verb, open_cache
+from cache_engine.config import Settings
 from cache_engine.errors import NotHereError, UsageError
 from cache_engine.upkeep.admission import is_loopback
 
 ADDRESS = "127.0.0.1"
 _OWN_NAMES = ("127.0.0.1", "localhost")
-# What whoever opens it to others should know, without and with an admin token.
+# What others who can reach the dashboard may do, without and with an admin token.
 _REACH = (
-    "Whoever reaches it can look at everything and compile; deleting and importing need a login, or are off. "
-    "Set GEMM_CACHE_ADMIN_TOKEN to have it ask for a token.",
-    "Whoever reaches it can look at everything and compile; deleting and importing ask for the admin token.",
+    "Anyone who can reach this address can view everything and compile. Deleting and importing need a login; without "
+    "one they are off. To require a token for them, set GEMM_CACHE_ADMIN_TOKEN.",
+    "Anyone who can reach this address can view everything and compile. Deleting and importing need the admin token.",
 )
+
+
+@click.command(
+    "dashboard",
+    cls=Verb,
+    examples=("dashboard", "--store ./demo-store dashboard --port 8502 --browser", "dashboard --host 0.0.0.0"),
+    done="The dashboard is stopped.",
+    missing="Streamlit is not installed.",
+)
+@click.option("--port", type=click.IntRange(1, 65_535), default=8501, show_default=True, help="Port to listen on.")
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    default=ADDRESS,
+    show_default=True,
+    help="Address to bind (0.0.0.0 = all interfaces).",
+)
+@click.option("--name", multiple=True, help="Extra allowed host name (repeatable).")
+@click.option("--headless/--browser", default=True, help="Whether to open a browser.")
+@click.pass_obj
+def dashboard_verb(settings: Settings, /, port: int, host: str, name: tuple[str, ...], headless: bool) -> None:
+    """Serve the dashboard of the store, until Ctrl-C.
+
+    By default it listens at 127.0.0.1: only this machine can reach it. With --host, deleting and importing need the
+    admin token (GEMM_CACHE_ADMIN_TOKEN) or a login, and are off without either.
+    """
+    with open_cache(settings) as cache:
+        root = cache.layout.root
+    guarded = settings.admin_token is not None
+    serve(root, port, headless=headless, address=host, names=name, guarded=guarded)
 
 
 def serve(
     store: Path, port: int, *, headless: bool, address: str = ADDRESS, names: Sequence[str] = (), guarded: bool = False
 ) -> NoReturn:
-    """Becomes the dashboard's process; ends with it.
+    """Replaces this process by the dashboard.
 
-    The settings that keep it to this machine are in ``app/.streamlit/config.toml``; what is given here goes before.
+    The settings that keep it to this machine are in ``app/.streamlit/config.toml``; the arguments take precedence.
 
     Args:
         address: where to listen.
-        names: under which others ask for it, besides the address itself; a request for any other name is refused, or a
-            page on the web could reach it under a name of its own.
-        guarded: whether an admin token is set; only told.
+        names: further host names under which requests are accepted. All others are refused, or a page on the web could
+            reach the dashboard under a name of its own.
+        guarded: whether an admin token is set; it is only printed.
 
     Raises:
         NotHereError: when Streamlit is not installed.
-        UsageError: when it cannot listen there.
+        UsageError: when the port or the address is unavailable.
     """
     if find_spec("streamlit") is None:
         raise NotHereError("the dashboard needs Streamlit; run: pip install streamlit")
@@ -51,7 +85,9 @@ def serve(
             probe.bind((address, port))
         except OSError as error:
             where = f"port {port}" if address == ADDRESS else f"port {port} of {address}"
-            raise UsageError(f"{where} cannot be had ({error.strerror or error}); give another with --port") from error
+            raise UsageError(
+                f"{where} is unavailable ({error.strerror or error}); choose another with --port"
+            ) from error
     environment = {
         **os.environ,
         "GEMM_CACHE_DIR": str(store),

@@ -1,4 +1,4 @@
-"""Is this machine ready: what is installed, what is found, and what to do about what is not."""
+"""The verb ``doctor``: what is installed on this machine, what is missing, and how to get it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+import click
+
+from cache_engine.cli.documents import store
+from cache_engine.cli.documents.store import CheckRow
+from cache_engine.cli.support import FAILED, Verb, emit, json_option
+from cache_engine.cli.terminal import LEFT, print_table
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.tools import find_tool
-from cache_engine.config import Settings
+from cache_engine.config import Origin, Settings
 from cache_engine.device.memory_pool import free_and_total_bytes
 from cache_engine.device.probe import gpu
 from cache_engine.errors import GemmCacheError, NotHereError, PackUnusable
@@ -29,100 +34,122 @@ _PACKAGES = ("cupy-cuda13x", "duckdb", "plotly", "portalocker", "streamlit")
 _NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "lustre", "gpfs", "beegfs", "ceph"})
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing looked at: its name, ``ok``, ``note`` or ``problem``, and what was seen."""
-
-    name: str
-    status: str
-    detail: str
+_SIGNS = {OK: "✓", NOTE: "·", PROBLEM: "✗"}
 
 
-def examine(settings: Settings) -> list[Check]:
-    """Everything worth knowing about this machine. Changes nothing, and needs no GPU."""
-    checks = [Check("python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
+@click.command(
+    "doctor",
+    cls=Verb,
+    examples=("doctor", "doctor --json"),
+    done="The installation is usable; notes are no problem.",
+    failed="There is a problem; the line marked ✗ says how to fix it.",
+)
+@json_option
+@click.pass_obj
+def doctor_verb(settings: Settings, /, as_json: bool) -> None:
+    """Check the installation.
+
+    Checks packages, compilers, tools, the GPU, the store and its disk, and packs. Also lists the settings that are
+    not at their default, with their origin. Changes nothing and needs no GPU.
+    """
+    checks = examine(settings)
+    document = store.Diagnosis(
+        checks=checks,
+        ok=all(check.status != PROBLEM for check in checks),
+        settings=store.settings_in_force(settings),
+    )
+    emit(document, as_json, lambda: _print_checks(document))
+    if not document.ok:
+        click.get_current_context().exit(FAILED)
+
+
+def examine(settings: Settings) -> list[CheckRow]:
+    """Checks this machine. Changes nothing, and needs no GPU."""
+    checks = [_check("python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
     checks += _packages()
     checks += _compilers()
     checks += _tools()
     device = gpu()
     if isinstance(device, DeviceFingerprint):
         checks.append(
-            Check("gpu", OK, f"{device.name}, {device.arch}, {device.sms} SMs, driver for CUDA {device.driver}")
+            _check("gpu", OK, f"{device.name}, {device.arch}, {device.sms} SMs, driver for CUDA {device.driver}")
         )
         checks.append(_device_memory())
     else:
-        checks.append(Check("gpu", NOTE, f"none: {device}. Everything but launching and timing works without one"))
+        checks.append(_check("gpu", NOTE, f"none: {device}. Compiling and browsing work without a GPU"))
     checks += _store(settings)
     checks += _packs(settings)
     return checks
 
 
-def _device_memory() -> Check:
+def _device_memory() -> CheckRow:
     try:
         free, total = free_and_total_bytes()
     except Exception as error:  # CuPy says in many ways that it cannot use a GPU
-        return Check("device memory", PROBLEM, f"CuPy cannot use the GPU: {error}")
-    return Check("device memory", OK, f"{human_bytes(free)} free of {human_bytes(total)}")
+        return _check("device memory", PROBLEM, f"CuPy cannot use the GPU: {error}")
+    return _check("device memory", OK, f"{human_bytes(free)} free of {human_bytes(total)}")
 
 
-def _packages() -> Iterator[Check]:
+def _packages() -> Iterator[CheckRow]:
     for name in _PACKAGES:
         try:
-            yield Check(name, OK, metadata.version(name))
+            yield _check(name, OK, metadata.version(name))
         except metadata.PackageNotFoundError:
-            yield Check(name, PROBLEM, f"not installed; run: {sys.executable} -m pip install {name}")
+            yield _check(name, PROBLEM, f"not installed; run: {sys.executable} -m pip install {name}")
 
 
-def _compilers() -> Iterator[Check]:
+def _compilers() -> Iterator[CheckRow]:
     for name, compiler in COMPILERS.items():
         try:
             fingerprint = compiler.fingerprint()
             compiler.load()
             variables = f", environment {fingerprint.environment}" if fingerprint.environment else ""
-            yield Check(name, OK, f"{fingerprint.version}, build {fingerprint.build}{variables}")
+            yield _check(name, OK, f"{fingerprint.version}, build {fingerprint.build}{variables}")
         except NotHereError as error:
-            # What compiles unless another is asked for must be there.
-            yield Check(name, PROBLEM if name == "nvrtc" else NOTE, str(error))
+            # The default compiler must be installed.
+            yield _check(name, PROBLEM if name == "nvrtc" else NOTE, str(error))
 
 
-def _tools() -> Iterator[Check]:
+def _tools() -> Iterator[CheckRow]:
     for name in ("cuobjdump", "nvdisasm"):
         try:
-            yield Check(name, OK, str(find_tool(name, f"nvidia-cuda-{name}")))
+            yield _check(name, OK, str(find_tool(name, f"nvidia-cuda-{name}")))
         except NotHereError as error:
-            yield Check(name, PROBLEM, str(error))
+            yield _check(name, PROBLEM, str(error))
 
 
-def _store(settings: Settings) -> Iterator[Check]:
+def _store(settings: Settings) -> Iterator[CheckRow]:
     directory = settings.directory()
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
-        yield Check("store", NOTE, f"{directory} does not exist yet; it is made when first used")
+        yield _check("store", NOTE, f"{directory} does not exist yet; the first use creates it")
         return
     try:
         layout = open_store(directory, trust=settings.trust_store, create=False)
     except GemmCacheError as error:
-        yield Check("store", PROBLEM, str(error))
+        yield _check("store", PROBLEM, str(error))
         return
     writable = os.access(layout.root, os.W_OK)
-    yield Check("store", OK if writable else NOTE, f"{layout.root}{'' if writable else ', which cannot be written'}")
+    yield _check("store", OK if writable else NOTE, f"{layout.root}{'' if writable else ', which is read-only'}")
     kind = _file_system(layout.root)
     if kind in _NETWORK_FILE_SYSTEMS:
-        yield Check("file system", NOTE, f"{kind}: locks between machines are best effort; a kernel may compile twice")
+        yield _check(
+            "file system", NOTE, f"{kind}: locks between machines are best effort; a kernel may be compiled twice"
+        )
     else:
-        yield Check("file system", OK, kind)
+        yield _check("file system", OK, kind)
     free = shutil.disk_usage(layout.root).free
     enough = free > settings.max_bytes
-    advice = "" if enough else f", less than the store may grow to ({human_bytes(settings.max_bytes)})"
-    yield Check("free disk", OK if enough else NOTE, f"{human_bytes(free)}{advice}")
+    advice = "" if enough else f", less than max_bytes allows the store to take ({human_bytes(settings.max_bytes)})"
+    yield _check("free disk", OK if enough else NOTE, f"{human_bytes(free)}{advice}")
 
 
-def _packs(settings: Settings) -> Iterator[Check]:
+def _packs(settings: Settings) -> Iterator[CheckRow]:
     for path in find_packs(settings.packs):
         try:
             pack = Pack(path, trust=settings.trust_store)
-            yield Check("pack", OK, f"{path}, {counted(len(pack), 'kernel')}")
+            yield _check("pack", OK, f"{path}, {counted(len(pack), 'kernel')}")
         except PackUnusable as error:
-            yield Check("pack", PROBLEM, str(error))
+            yield _check("pack", PROBLEM, str(error))
 
 
 def _file_system(path: Path) -> str:
@@ -134,3 +161,22 @@ def _file_system(path: Path) -> str:
             if len(mount_point) >= len(best) and path.is_relative_to(mount_point):
                 best, kind = mount_point, file_system
     return kind
+
+
+def _check(name: str, status: str, detail: str) -> CheckRow:
+    return CheckRow(name=name, status=status, detail=detail)
+
+
+# ---- For people ----
+
+
+def _print_checks(d: store.Diagnosis) -> None:
+    rows = [(_SIGNS[check.status], check.name, check.detail) for check in d.checks]
+    print_table({"": LEFT, "check": LEFT, "result": LEFT}, rows)
+    changed = [setting for setting in d.settings if setting.origin != Origin.DEFAULT]
+    if changed:
+        print()
+        print_table(
+            {"setting": LEFT, "value": LEFT, "origin": LEFT},
+            [(setting.name, setting.value, setting.origin) for setting in changed],
+        )

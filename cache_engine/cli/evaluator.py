@@ -1,18 +1,17 @@
-"""Verbs of the evaluator: how long a GEMM would take on an accelerator, and the results that are kept."""
+"""The verbs of the evaluator: ``evaluate`` predicts how long a GEMM takes, ``evaluations`` has the stored results."""
 
 from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from cache_engine.cli import terminal
-from cache_engine.cli.support import FAILED, Size, SizedVerb, emit, json_option, open_cache, printing
+from cache_engine.cli.support import FAILED, Size, SizedVerb, Verb, emit, json_option, open_cache, printing
+from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
@@ -20,26 +19,33 @@ from cache_engine.inputs import open_input
 from cache_engine.units import counted, human_age, human_bytes, printable
 
 if TYPE_CHECKING:
+    from cache_engine.cli.documents import evaluator as documents
     from cache_engine.evaluations import Answer, Evaluations
     from cache_engine.evaluator.cost import SearchMode
-    from cache_engine.evaluator.gpu import Gpu
     from cache_engine.evaluator.hardware import Hardware
+    from cache_engine.evaluator.validation import Validated
 
-Document = dict[str, Any]
 
-
-@click.command("evaluate", cls=SizedVerb)
+@click.command(
+    "evaluate",
+    cls=SizedVerb,
+    examples=("evaluate 4096 7168 2048 --chip H100", "evaluate 64 7168 2112 --chip SG2262 --json"),
+    done="The prediction is printed.",
+    failed="The description of the accelerator cannot be read.",
+)
 @click.argument("m", type=Size())
 @click.argument("n", type=Size())
 @click.argument("k", type=Size())
-@click.option("--chip", required=True, metavar="NAME|FILE", help="A known accelerator, or a JSON file describing one.")
+@click.option(
+    "--chip", required=True, metavar="NAME|FILE", help="A known accelerator, or a JSON file that describes one."
+)
 @click.option("--batch", type=Size(), default=1, show_default=True, help="Number of independent products.")
-@click.option("--dtype", default="bf16", show_default=True, help=f"{', '.join(ITEMSIZE)}.")
+@click.option("--dtype", default="bf16", show_default=True, help=f"Element type of A and B: {', '.join(ITEMSIZE)}.")
 @click.option("--out-dtype", default="", help="Element type of C. Default: that of A and B; bf16 for fp8 and int8.")
-@click.option("--no-tile-search", is_flag=True, help="Use tiles of one cube.")
-@click.option("--no-partition-search", is_flag=True, help="Use a square grid of cores over m and n.")
-@click.option("--reduce-partial-sums", is_flag=True, help="Count adding up what cores that share k have.")
-@click.option("--compute-rate", type=float, default=1.0, help="How many times its clock's rate this dtype runs at.")
+@click.option("--no-tile-search", is_flag=True, help="Use one cube as the tile; do not search.")
+@click.option("--no-partition-search", is_flag=True, help="Use a square grid of cores over m and n; do not search.")
+@click.option("--reduce-partial-sums", is_flag=True, help="Count the time to add partial sums over k.")
+@click.option("--compute-rate", type=float, default=1.0, help="Speed of this dtype, relative to the clock.")
 @json_option
 @click.pass_obj
 def evaluate_verb(
@@ -58,10 +64,12 @@ def evaluate_verb(
     compute_rate: float,
     as_json: bool,
 ) -> None:
-    """Predict how long a GEMM takes on an accelerator, and with which tiles, loop order and partition.
+    """Predict the latency of a GEMM on an accelerator.
 
-    C (M×N) = A (M×K) · B (K×N).
+    Also finds the best tile, loop order and partition. The GEMM is C (M×N) = A (M×K) · B (K×N). Results of
+    accelerators are stored; predictions for GPUs take no longer than a lookup and are not.
     """
+    from cache_engine.cli.documents import evaluator as documents
     from cache_engine.evaluator.chips import load_chip
     from cache_engine.evaluator.cost import SearchMode
     from cache_engine.evaluator.hardware import Hardware
@@ -71,73 +79,98 @@ def evaluate_verb(
     hardware = load_chip(chip)
     if not isinstance(hardware, Hardware):
         if mode != SearchMode():
-            raise UsageError(f"{hardware.name} is a GPU; switches of the search are for the core-grid model")
-        predicted = _predicted(problem, hardware)
+            raise UsageError(f"{hardware.name} is a GPU; the search options are for core-grid accelerators only")
+        predicted = documents.predicted(problem, hardware)
         emit(predicted, as_json, lambda: _print_predicted(predicted))
         return
     answer = _answer(settings, problem, hardware, mode)
-    document = _evaluated(problem, hardware, mode, answer)
+    document = documents.evaluated(problem, hardware, mode, answer)
     emit(document, as_json, lambda: _print_evaluated(document))
 
 
 @click.group("evaluations", no_args_is_help=True)
 def evaluations_verb() -> None:
-    """Look into the kept results of evaluate, exchange and prune them."""
+    """List, export, import or prune stored results."""
 
 
-@evaluations_verb.command("ls")
+@evaluations_verb.command(
+    "ls",
+    cls=Verb,
+    examples=("evaluations ls", "evaluations ls --chip SG2262 --json"),
+    done="The results are listed, if any.",
+)
 @click.option("--chip", metavar="NAME|FILE|FINGERPRINT", help="List the results of this accelerator.")
 @json_option
 @click.pass_obj
 def ls_verb(settings: Settings, /, chip: str | None, as_json: bool) -> None:
-    """List accelerators that have results, or one's results."""
+    """List accelerators with results, or one's results.
+
+    --chip lists the results of one accelerator.
+    """
+    from cache_engine.cli.documents import evaluator as documents
+
     with open_cache(settings, create=False) as cache:
-        kept = cache.evaluations
+        stored = cache.evaluations
         if chip is None:
-            document: Document = {"architectures": kept.summaries()}
-            emit(document, as_json, lambda: _print_summaries(document["architectures"]))
+            rows = msgspec.convert(stored.summaries(), list[documents.AcceleratorRow])
+            emit(documents.Accelerators(architectures=rows), as_json, lambda: _print_summaries(rows))
             return
-        fingerprint = _fingerprint(kept, chip)
-        rows = [{"key": key, **msgspec.to_builtins(entry)} for key, entry in kept.entries(fingerprint)]
-        listed = {"arch_fingerprint": fingerprint, "total": len(rows), "rows": rows}
-        emit(listed, as_json, lambda: _print_entries(rows))
+        fingerprint = _fingerprint(stored, chip)
+        results = [documents.result_row(key, entry) for key, entry in stored.entries(fingerprint)]
+    listed = documents.ResultList(arch_fingerprint=fingerprint, total=len(results), rows=results)
+    emit(listed, as_json, lambda: _print_entries(results))
 
 
-@evaluations_verb.command("validate")
+@evaluations_verb.command(
+    "validate",
+    cls=Verb,
+    examples=("evaluations validate measured.csv", "evaluations validate measured.csv.gz --kept-out"),
+    done="The errors of the model are printed.",
+    failed="The file cannot be read.",
+)
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--kept-out", is_flag=True, help="Only (N, K) pairs that no fit has seen.")
+@click.option("--kept-out", is_flag=True, help="Only (N, K) pairs that no fit has used.")
 @json_option
 def validate_verb(file: Path, kept_out: bool, as_json: bool) -> None:
-    """Compare the GPU model with the latencies measured in FILE, a CSV, beside roofline.
+    """Compare the GPU model with measured latencies.
 
-    Columns: arch, M, N, K, latency_us.
+    FILE is a CSV file, gzipped or not, with the columns arch, M, N, K and latency_us. The roofline model is compared
+    as well.
     """
+    from cache_engine.cli.documents import evaluator as documents
     from cache_engine.evaluator.validation import read_measurements, validate
 
     measured = [one.only(one.kept_out()) if kept_out else one for one in read_measurements(file)]
-    lines = [asdict(line) for one in measured for line in validate(one)]
-    document = {"file": str(file.absolute()), "kept_out": kept_out, "lines": lines}
+    lines = [line for one in measured for line in validate(one)]
+    document = documents.ValidationReport(file=str(file.absolute()), kept_out=kept_out, lines=lines)
     emit(document, as_json, lambda: _print_validated(lines))
 
 
-@evaluations_verb.command("export")
+@evaluations_verb.command(
+    "export",
+    cls=Verb,
+    examples=("evaluations export results.json", "evaluations export - --chip SG2262"),
+    done="The results are written.",
+    failed="The file cannot be written.",
+)
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--chip", metavar="NAME|FILE|FINGERPRINT", help="Whose results. Default: the only ones there are.")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--chip", metavar="NAME|FILE|FINGERPRINT", help="Accelerator. Default: the only one with results.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @json_option
 @click.pass_obj
 def export_verb(settings: Settings, /, file: Path, chip: str | None, force: bool, as_json: bool) -> None:
-    """Write an accelerator's results to FILE, as JSON that other tools read; - prints them.
+    """Write the results of an accelerator to FILE, as JSON.
 
-    A name that ends in .zst has them compressed.
+    Other tools can read the file. A name that ends in .zst gives a compressed file; - prints JSON.
     """
+    from cache_engine.cli.documents import evaluator as documents
     from cache_engine.store.results.file import compress
 
     with open_cache(settings, create=False) as cache:
-        kept = cache.evaluations
-        fingerprint = _fingerprint(kept, chip)
-        data = kept.export(fingerprint)
-        entries = len(kept.snapshot(fingerprint).cache_entries)
+        stored = cache.evaluations
+        fingerprint = _fingerprint(stored, chip)
+        data = stored.export(fingerprint)
+        entries = len(stored.snapshot(fingerprint).cache_entries)
     if str(file) == "-":
         with printing():
             sys.stdout.write(data.decode() + "\n")
@@ -147,8 +180,10 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, force: bool
         with file.open("wb" if force else "xb") as opened:
             opened.write(data)
     except FileExistsError as error:
-        raise UsageError(f"{file} is there already; --force replaces it") from error
-    document = {"file": str(file.absolute()), "arch_fingerprint": fingerprint, "entries": entries, "bytes": len(data)}
+        raise UsageError(f"{file} exists; --force replaces it") from error
+    document = documents.ResultsExported(
+        file=str(file.absolute()), arch_fingerprint=fingerprint, entries=entries, bytes=len(data)
+    )
     emit(
         document,
         as_json,
@@ -156,12 +191,22 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, force: bool
     )
 
 
-@evaluations_verb.command("import")
+@evaluations_verb.command(
+    "import",
+    cls=Verb,
+    examples=("evaluations import results.json",),
+    done="All results are in the store.",
+    failed="Some results are refused, or the file cannot be read.",
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @json_option
 @click.pass_obj
 def import_verb(settings: Settings, /, file: Path, as_json: bool) -> None:
-    """Merge the results of FILE; those that are there already stay. Exit 1 when some were refused."""
+    """Import the results of FILE.
+
+    Results that the store has stay as they are; a result that cannot be right is refused.
+    """
+    from cache_engine.cli.documents import evaluator as documents
     from cache_engine.store.results.interchange import LARGEST_IMPORT_BYTES, decompress
 
     with open_input(file) as given:
@@ -169,28 +214,32 @@ def import_verb(settings: Settings, /, file: Path, as_json: bool) -> None:
     settings = settings.with_overrides({"enable_caching": True})
     with open_cache(settings) as cache:
         taken = cache.evaluations.import_file(data)
-    document = {
-        "file": str(file.absolute()),
-        "arch_fingerprint": taken.fingerprint,
-        "taken": taken.taken,
-        "present": taken.present,
-        "refused": [{"key": key, "reason": reason} for key, reason in taken.refused],
-    }
+    document = documents.results_imported(str(file.absolute()), taken)
     emit(document, as_json, lambda: _print_taken(document))
     if taken.refused:
         click.get_current_context().exit(FAILED)
 
 
-@evaluations_verb.command("prune")
-@click.option("--max-entries", type=click.IntRange(0), help="Above this number, the tenth longest unused goes.")
-@click.option("--unused-days", type=click.FloatRange(0), help="What was not used for so long goes.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@evaluations_verb.command(
+    "prune",
+    cls=Verb,
+    examples=("evaluations prune --dry-run", "evaluations prune --unused-days 30"),
+    done="The results are deleted; with --dry-run, they are listed.",
+    failed="A file cannot be changed.",
+)
+@click.option("--max-entries", type=click.IntRange(0), help="Above this, delete the tenth unused longest.")
+@click.option("--unused-days", type=click.FloatRange(0), help="Delete results unused for this many days.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted; change nothing.")
 @json_option
 @click.pass_obj
 def prune_verb(
     settings: Settings, /, max_entries: int | None, unused_days: float | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Take results out: by default above 10,000 of an accelerator, and those unused for 90 days."""
+    """Delete results that are unused, or too many.
+
+    By default: results unused for 90 days, and results above 10,000 of an accelerator.
+    """
+    from cache_engine.cli.documents import evaluator as documents
     from cache_engine.evaluations import MAX_ENTRIES, UNUSED_DAYS
 
     with open_cache(settings, create=False) as cache:
@@ -198,7 +247,7 @@ def prune_verb(
             MAX_ENTRIES if max_entries is None else max_entries, UNUSED_DAYS if unused_days is None else unused_days
         )
         gone = None if dry_run else cache.evaluations.prune(plan)
-    document = {"dry_run": dry_run, "victims": [asdict(victim) for victim in plan], "pruned": gone}
+    document = documents.Pruning(dry_run=dry_run, victims=plan, pruned=gone)
     emit(document, as_json, lambda: _print_pruned(document))
 
 
@@ -206,7 +255,7 @@ def prune_verb(
 
 
 def _answer(settings: Settings, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode) -> Answer:
-    """A result: from the store and kept there, or with caching switched off just searched for."""
+    """A result: from the store, or searched for and stored; with caching switched off, only searched for."""
     if settings.enable_caching:
         with open_cache(settings) as cache:
             return cache.evaluations.evaluate(problem, hardware, mode)
@@ -220,154 +269,122 @@ def _answer(settings: Settings, problem: EvaluationProblem, hardware: Hardware, 
     return Answer(key_of(problem, mode), evaluation, False, search_ms, "caching is switched off")
 
 
-def _evaluated(problem: EvaluationProblem, hardware: Hardware, mode: SearchMode, answer: Answer) -> Document:
-    """What ``evaluate`` prints."""
-    from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION
-
-    evaluation = answer.evaluation
-    return {
-        "key": answer.key,
-        "chip": hardware.name,
-        "arch_fingerprint": hardware.fingerprint(),
-        "model": f"{EVALUATOR} {MODEL_VERSION}",
-        "problem": asdict(problem),
-        "mode": asdict(mode),
-        **{name: value for name, value in asdict(evaluation).items() if not isinstance(value, tuple)},
-        "tile": evaluation.tile._asdict(),
-        "partition": evaluation.partition._asdict(),
-        "cached": answer.cached,
-        "search_ms": answer.search_ms,
-        "unkept": answer.unkept,
-    }
-
-
-def _predicted(problem: EvaluationProblem, gpu: Gpu) -> Document:
-    """What ``evaluate`` prints of a GPU. Predicting takes no longer than looking up, so nothing is kept."""
-    from cache_engine.evaluator.gpu import EVALUATOR, MODEL_VERSION, predict
-
-    prediction = predict(problem, gpu)
-    return {
-        "chip": gpu.name,
-        "model": f"{EVALUATOR} {MODEL_VERSION}",
-        "problem": asdict(problem),
-        **asdict(prediction),
-        "flops": problem.flops,
-        "effective_utilization": problem.flops / (prediction.latency_us * 1e-6 * gpu.peak_flops),
-    }
-
-
-def _fingerprint(kept: Evaluations, chip: str | None) -> str:
-    """What a chip's name, a file or the first digits of a fingerprint stand for, among those with results."""
+def _fingerprint(stored: Evaluations, chip: str | None) -> str:
+    """The fingerprint that a name, a file or a fingerprint prefix stands for, among those with results."""
     from cache_engine.evaluator.chips import load_hardware
 
-    there = kept.fingerprints()
+    there = stored.fingerprints()
     if chip is None:
         if len(there) != 1:
-            raise UsageError(f"there are results of {counted(len(there), 'accelerator')}; say which with --chip")
+            raise UsageError(f"the store has results of {counted(len(there), 'accelerator')}; choose one with --chip")
         return there[0]
     matches = [fingerprint for fingerprint in there if len(chip) >= 4 and fingerprint.startswith(chip.lower())]
     if len(matches) > 1:
-        raise UsageError(f"{len(matches)} fingerprints start with {chip}; give more digits")
+        raise UsageError(f"{len(matches)} fingerprints start with {chip}; give a longer prefix")
     found = matches[0] if matches else load_hardware(chip).fingerprint()
     if found not in there:
-        raise UsageError(f"there are no results of {chip}; gemm-cache evaluations ls lists what there is")
+        raise UsageError(f"no results of {chip}; gemm-cache evaluations ls lists accelerators with results")
     return found
 
 
 # ---- For people ----
 
 
-def _print_evaluated(document: Document) -> None:
-    d, p = document, document["problem"]
-    tile, partition = d["tile"], d["partition"]
-    terminal.print_fields(
+def _print_evaluated(d: documents.Evaluated) -> None:
+    tile, partition = d.tile, d.partition
+    print_fields(
         {
-            "problem": _problem_text(p),
-            "on": f"{d['chip']}, predicted by {d['model']}",
-            "latency": f"{d['latency_us']:,.3f} µs",
-            "computing": f"{d['compute_us']:,.3f} µs, {d['arch_utilization']:.1%} of it",
-            "moving data": f"{d['memory_us']:,.3f} µs, {human_bytes(d['traffic_bytes'])} in all",
-            "of the peak": f"{d['effective_utilization']:.1%}; {d['alignment_efficiency']:.1%} would be left of it by "
-            "padding alone",
-            "tile": f"m {tile['m']} × n {tile['n']} × k {tile['k']}, loop order {d['order']}",
+            "problem": _problem_text(d.problem),
+            "chip": f"{d.chip}, predicted by {d.model}",
+            "latency": f"{d.latency_us:,.3f} µs",
+            "compute time": f"{d.compute_us:,.3f} µs, {d.arch_utilization:.1%} of the latency",
+            "memory time": f"{d.memory_us:,.3f} µs, {human_bytes(d.traffic_bytes)} of DRAM traffic",
+            "% of peak": f"{d.effective_utilization:.1%}; at most {d.alignment_efficiency:.1%} with this padding",
+            "tile": f"m {tile['m']} × n {tile['n']} × k {tile['k']}, loop order {d.order}",
             "partition": f"g {partition['g']} × m {partition['m']} × n {partition['n']} × k {partition['k']}",
-            "this time": "found among kept results" if d["cached"] else f"searched in {d['search_ms']:.2f} ms",
-            **({"not kept": d["unkept"]} if d["unkept"] else {}),
+            "source": "stored result" if d.cached else f"searched in {d.search_ms:.2f} ms",
+            **({"not saved": d.unkept} if d.unkept else {}),
         }
     )
 
 
-def _print_predicted(document: Document) -> None:
-    d, p = document, document["problem"]
-    whose = "all measured GPUs" if d["calibrated_on"] == "all" else d["calibrated_on"]
-    terminal.print_fields(
+def _print_predicted(d: documents.Predicted) -> None:
+    gpus = "all measured GPUs" if d.calibrated_on == "all" else d.calibrated_on
+    print_fields(
         {
-            "problem": _problem_text(p),
-            "on": f"{d['chip']}, predicted by {d['model']}, calibrated on measurements of {whose}",
-            "latency": f"{d['latency_us']:,.2f} µs",
-            "roofline": f"{d['roofline_us']:,.2f} µs",
-            "of the peak": f"{d['effective_utilization']:.1%}",
-            "in the model": f"tile {d['tile_m']} × {d['tile_n']}, k split in {d['split_k']}",
+            "problem": _problem_text(d.problem),
+            "chip": f"{d.chip}, predicted by {d.model}, calibrated on measurements of {gpus}",
+            "latency": f"{d.latency_us:,.2f} µs",
+            "roofline": f"{d.roofline_us:,.2f} µs",
+            "% of peak": f"{d.effective_utilization:.1%}",
+            "model config": f"tile {d.tile_m} × {d.tile_n}, split-k {d.split_k}",
         }
     )
 
 
-def _print_validated(lines: list[Document]) -> None:
+def _print_validated(lines: list[Validated]) -> None:
     from cache_engine.evaluator.validation import range_text
 
-    columns = {"GPU": "left", "m": "left"}
-    for name in ("rows", "MAPE", "median", "bias", "within 20 %", "roofline MAPE", "its bias", "its within 20 %"):
-        columns[name] = "right"
-    terminal.print_table(
+    columns: dict[str, Align] = {"GPU": LEFT, "m": LEFT}
+    for name in ("rows", "MAPE", "median", "bias", "within 20 %"):
+        columns[name] = RIGHT
+    for name in ("roofline MAPE", "roofline bias", "roofline within 20 %"):
+        columns[name] = RIGHT
+    print_table(
         columns,
         [
             (
-                line["arch"], range_text(line["m_from"], line["m_to"]), f"{line['count']:,}",
-                *(f"{line['model'][name]:.1%}" for name in ("mape", "median", "bias", "within_20")),
-                *(f"{line['roofline'][name]:.1%}" for name in ("mape", "bias", "within_20")),
+                line.arch, range_text(line.m_from, line.m_to), f"{line.count:,}",
+                *(f"{error:.1%}" for error in (line.model.mape, line.model.median, line.model.bias)),
+                f"{line.model.within_20:.1%}", f"{line.roofline.mape:.1%}", f"{line.roofline.bias:.1%}",
+                f"{line.roofline.within_20:.1%}",
             )
             for line in lines
         ],
     )  # fmt: skip
 
 
-def _problem_text(p: Document) -> str:
-    return f"{p['m']} × {p['n']} × {p['k']}, batch {p['batch']}, {p['dtype']} in, {p['out_dtype']} out"
+def _problem_text(p: EvaluationProblem) -> str:
+    return f"{p.m} × {p.n} × {p.k}, batch {p.batch}, {p.dtype} in, {p.out_dtype} out"
 
 
-def _print_summaries(rows: list[Document]) -> None:
+def _print_summaries(rows: list[documents.AcceleratorRow]) -> None:
     if not rows:
-        print("There are no results. gemm-cache evaluate M N K --chip NAME makes one.")
+        print("No results. gemm-cache evaluate M N K --chip NAME computes one.")
         return
-    columns = {"fingerprint": "left", "chip": "left", "results": "right", "hits": "right", "misses": "right",
-               "searched for": "right", "last one": "right"}  # fmt: skip
+    columns: dict[str, Align] = {
+        "fingerprint": LEFT, "chip": LEFT, "results": RIGHT, "hits": RIGHT, "misses": RIGHT, "search time": RIGHT,
+        "updated": RIGHT,
+    }  # fmt: skip
     now = time.time()
-    terminal.print_table(
+    print_table(
         columns,
         [
-            (row["arch_fingerprint"][:12], row["error"], "", "", "", "", "")
-            if "error" in row
+            (row.arch_fingerprint[:12], row.error, "", "", "", "", "")
+            if row.error
             else (
-                row["arch_fingerprint"][:12], row["chip"], f"{row['total_entries']:,}", f"{row['cache_hits']:,}",
-                f"{row['cache_misses']:,}", f"{row['total_search_time_hours'] * 3600:.2f} s",
-                human_age(now - row["last_updated"]) if row["last_updated"] else "unknown",
+                row.arch_fingerprint[:12], row.chip, f"{row.total_entries:,}", f"{row.cache_hits:,}",
+                f"{row.cache_misses:,}", f"{(row.total_search_time_hours or 0) * 3600:.2f} s",
+                human_age(now - row.last_updated) if row.last_updated else "unknown",
             )
             for row in rows
         ],
     )  # fmt: skip
 
 
-def _print_entries(rows: list[Document]) -> None:
-    columns = {"G × M × K × N": "right", "types": "left", "latency µs": "right", "of peak": "right", "tile": "left",
-               "order": "left", "partition": "left"}  # fmt: skip
-    terminal.print_table(
+def _print_entries(rows: list[documents.ResultRow]) -> None:
+    columns: dict[str, Align] = {
+        "G × M × K × N": RIGHT, "types": LEFT, "latency µs": RIGHT, "% of peak": RIGHT, "tile": LEFT, "order": LEFT,
+        "partition": LEFT,
+    }  # fmt: skip
+    print_table(
         columns,
         [
             (
-                " × ".join(f"{row['shape'][name]}" for name in "GMKN"),
-                f"{row['dtypes']['input']}→{row['dtypes']['output']}", f"{row['result']['latency_us']:,.2f}",
-                f"{row['result']['effective_utilization']:.1%}", "×".join(map(str, row["result"]["tile"].values())),
-                row["result"]["order"], "×".join(map(str, row["result"]["partition"].values())),
+                " × ".join(f"{getattr(row.shape, name)}" for name in "GMKN"), f"{row.dtypes.input}→{row.dtypes.output}",
+                f"{row.result.latency_us:,.2f}", f"{row.result.effective_utilization:.1%}",
+                "×".join(map(str, row.result.tile.values())), row.result.order,
+                "×".join(map(str, row.result.partition.values())),
             )
             for row in rows
         ],
@@ -375,16 +392,16 @@ def _print_entries(rows: list[Document]) -> None:
     print(f"\n{counted(len(rows), 'result')}")
 
 
-def _print_taken(document: Document) -> None:
-    print(f"{counted(document['taken'], 'result')} taken in, {document['present']:,} were there already")
-    for refused in document["refused"]:
-        print(printable(f"refused: {refused['key']}: {refused['reason']}"))
+def _print_taken(d: documents.ResultsImported) -> None:
+    print(f"Imported {counted(d.taken, 'result')}; {d.present:,} already in the store.")
+    for refused in d.refused:
+        print(printable(f"refused: {refused.key}: {refused.reason}"))
 
 
-def _print_pruned(document: Document) -> None:
-    for victim in document["victims"]:
-        print(printable(f"{victim['fingerprint'][:12]}  {victim['key']}  {victim['reason']}"))
-    would = "would go" if document["dry_run"] else "were found"
-    print(f"{counted(len(document['victims']), 'result')} {would}")
-    if document["pruned"] is not None:
-        print(f"{counted(document['pruned'], 'result')} pruned")
+def _print_pruned(d: documents.Pruning) -> None:
+    for victim in d.victims:
+        print(printable(f"{victim.fingerprint[:12]}  {victim.key}  {victim.reason}"))
+    if d.pruned is None:
+        print(f"Would delete {counted(len(d.victims), 'result')}.")
+    else:
+        print(f"Deleted {counted(d.pruned, 'result')}.")

@@ -1,4 +1,4 @@
-"""What the verbs of the command line share: options, output, and how errors end the program."""
+"""What the verbs share: their help, options and output, and how errors end the program."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
-import msgspec
 
+from cache_engine.cli.documents import to_json
 from cache_engine.errors import (
     CompileError,
     GemmCacheError,
@@ -42,7 +42,7 @@ OK, FAILED, WRONG_USAGE, NOT_HERE, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def run(commands: click.Group) -> NoReturn:
-    """Runs a command line; every error becomes one line and an exit code of the contract."""
+    """Runs a command line; every error becomes one line and one of the exit codes."""
     _prepare_output()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
@@ -58,19 +58,19 @@ def run(commands: click.Group) -> NoReturn:
         from cache_engine.compilers.diagnostics import report
 
         print(printable(report(error), keep="\n\t"), file=sys.stderr)
-        _fail("CompileError", str(error), FAILED, level=error.level, **_told(error), flags=error.flags)
+        _fail("CompileError", str(error), FAILED, level=error.level, **_details(error), flags=error.flags)
     except GemmCacheError as error:
         _fail(type(error).__name__, str(error), _code_of(error), level=error.level)
     except OSError as error:
         where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
-        _fail("OSError", f"{where}{error.strerror or error}; look at the disk and at its permissions", FAILED)
+        _fail("OSError", f"{where}{error.strerror or error}; check the disk and its permissions", FAILED)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        _fail("Interrupted", "interrupted; the store is as it was after the last finished step", INTERRUPTED)
+        _fail("Interrupted", "interrupted; every finished step is stored", INTERRUPTED)
     sys.exit(code if isinstance(code, int) else OK)
 
 
 def _prepare_output() -> None:
-    """Makes standard output and error take whatever is written, also where they are closed or know no ``×``."""
+    """Lets standard output and error take any text, also where they are closed or cannot encode ``×``."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -81,16 +81,16 @@ def _prepare_output() -> None:
 
 @contextmanager
 def reporting(job: Path | None) -> Iterator[Reporter | None]:
-    """With a job file, yields what reports to it; an error that ends the body is reported as well.
+    """With a job file, yields what reports to it, and reports the error that ends the body.
 
-    Whoever cancels a job does so with SIGTERM, which then does what Ctrl-C does.
+    SIGTERM cancels a job; it then does what Ctrl-C does.
     """
     if job is None:
         yield None
         return
     from cache_engine.batch.jobs import Reporter
 
-    # Also where whoever started the dashboard has Ctrl-C ignored, which programs inherit.
+    # The shell that started the dashboard may ignore Ctrl-C, and programs inherit that.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     reporter = Reporter(job)
     try:
@@ -98,7 +98,7 @@ def reporting(job: Path | None) -> Iterator[Reporter | None]:
             raise KeyboardInterrupt
         yield reporter
     except CompileError as error:
-        reporter.fail(str(error), error.level, {**_told(error), "flags": shlex.join(error.flags)})
+        reporter.fail(str(error), error.level, {**_details(error), "flags": shlex.join(error.flags)})
         raise
     except GemmCacheError as error:
         reporter.fail(str(error), error.level)
@@ -114,7 +114,7 @@ def reporting(job: Path | None) -> Iterator[Reporter | None]:
 def open_cache(settings: Settings, *, create: bool = True) -> Cache:
     """Opens the store.
 
-    What only looks must not make one, or a mistyped name would show an empty store. And it looks into the store also
+    A verb that only reads must not create one, or a mistyped name would show an empty store. It reads the store also
     where caching is switched off.
     """
     from cache_engine.engine import cache as engine
@@ -135,7 +135,7 @@ def emit(document: Any, as_json: bool, print_text: Callable[[], None]) -> None:
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Whoever reads what the body prints may go away, and is then done; any other trouble is an ``OSError``."""
+    """Lets the reader of the output go away; any other failure to write is an ``OSError``."""
     try:
         yield
         sys.stdout.flush()
@@ -146,24 +146,57 @@ def printing() -> Iterator[None]:
             raise OSError(error.errno, error.strerror, "standard output") from error
 
 
-def to_json(document: Any) -> str:
-    """The text of a JSON document, indented."""
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+class Verb(click.Command):
+    """A verb whose help ends with examples and its exit codes.
+
+    Args:
+        examples: commands, without ``gemm-cache`` in front.
+        done: what exit code 0 means.
+        failed: what exit code 1 means.
+        missing: what is missing at exit code 3; empty for a verb that needs nothing.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        examples: Sequence[str],
+        done: str = "Done.",
+        failed: str = "A failure; the message names it.",
+        missing: str = "",
+        **options: Any,
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self.examples = tuple(examples)
+        self.exit_codes = {
+            OK: done,
+            FAILED: failed,
+            WRONG_USAGE: "Wrong usage, or a directory that cannot be used as a store.",
+            **({NOT_HERE: missing} if missing else {}),
+            INTERRUPTED: "Interrupted.",
+        }
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's signature)
+        """Writes the examples and the exit codes."""
+        with formatter.section("Examples"):
+            for example in self.examples:
+                formatter.write(f"{'':{formatter.current_indent}}gemm-cache {example}\n")
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in self.exit_codes.items()])
 
 
-class SizedVerb(click.Command):
-    """A verb that takes sizes: a negative one is a wrong size, not an unknown option."""
+class SizedVerb(Verb):
+    """A verb with sizes as arguments: a negative one is a wrong size, not an unknown option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuses negative sizes, then parses as ever."""
+        """Refuses negative sizes, then parses as usual."""
         for argument in args:
             if re.fullmatch(r"-\d+", argument):
-                raise InvalidProblem(f"{argument} is not a size; m, n, k and the batch are whole numbers from 1 on")
+                raise InvalidProblem(f"{argument} is not a size; m, n, k and the batch are whole numbers of at least 1")
         return super().parse_args(ctx, args)
 
 
 class Size(click.ParamType[int]):
-    """A whole number in plain digits; what Python would also take, such as ``1_000``, is more likely a slip."""
+    """A whole number in plain digits; other forms that Python accepts, such as ``1_000``, are likely mistakes."""
 
     name = "integer"
 
@@ -182,7 +215,7 @@ def json_option(verb: _F) -> _F:
 
 
 def job_option(verb: _F) -> _F:
-    """Gives a verb what it needs to be run as a job."""
+    """Gives a verb the option by which it reports as a job."""
     return click.option("--report-to", "job", type=click.Path(path_type=Path), hidden=True)(verb)
 
 
@@ -199,8 +232,16 @@ def specialise_option(verb: _F) -> _F:
         metavar="|".join(Specialisation),
         default=Specialisation.NK.value,
         show_default=True,
-        help="Sizes that are constants of the kernel: n and k; m too; n and k, with m bounded by a power of two; none.",
+        help="Which sizes are constants of the kernel. nk: n and k. exact: m, n and k. bucketed: n and k, and m is at "
+        "most the next power of two. dynamic: none.",
     )(verb)
+
+
+def dtype_option(verb: _F) -> _F:
+    """Gives a verb ``--dtype``."""
+    types = ", ".join(INPUT_DTYPES)
+    help_text = f"Element type of A and B: {types}."
+    return click.option("--dtype", default=DType.BF16.value, show_default=True, help=help_text)(verb)
 
 
 def opt_level_option(verb: _F) -> _F:
@@ -210,12 +251,12 @@ def opt_level_option(verb: _F) -> _F:
         type=Size(),
         default=OPT_LEVELS[-1],
         show_default=True,
-        help=f"How hard the compiler optimises, {OPT_LEVELS[0]} to {OPT_LEVELS[-1]}.",
+        help=f"Optimisation level of the compiler, {OPT_LEVELS[0]} to {OPT_LEVELS[-1]}.",
     )(verb)
 
 
 def problem_options(verb: _F) -> _F:
-    """Gives a verb the arguments and options that ask for a kernel: for which problem, and made how."""
+    """Gives a verb the arguments and options of a kernel: its problem, and how it is compiled."""
     return shape_options(_choice_options(verb))
 
 
@@ -226,19 +267,24 @@ def shape_options(verb: _F) -> _F:
         click.argument("n", type=Size()),
         click.argument("k", type=Size()),
         click.option("--batch", type=Size(), default=1, show_default=True, help="Number of independent products."),
-        click.option("--dtype", default=DType.BF16.value, show_default=True, help=f"{', '.join(INPUT_DTYPES)}."),
-        click.option("--out-dtype", help="Element type of C; by default that of A and B."),
+        click.option(
+            "--dtype",
+            default=DType.BF16.value,
+            show_default=True,
+            help=f"Element type of A and B: {', '.join(INPUT_DTYPES)}.",
+        ),
+        click.option("--out-dtype", help="Element type of C. Default: that of A and B."),
         click.option(
             "--layout",
             default=Layout.NT.value,
             show_default=True,
-            help=f"How A and B are stored: n as is, t transposed; {', '.join(Layout)}.",
+            help=f"Storage of A and B, n row-major and t transposed: {', '.join(Layout)}.",
         ),
         click.option(
             "--epilogue",
             default="",
             metavar="PART+…",
-            help="What is done to the product before it is stored: alpha, beta, bias, and relu or gelu, joined with +.",
+            help="Operations on the product before it is stored: alpha, beta, bias, and relu or gelu, joined with +.",
         ),
         specialise_option,
         opt_level_option,
@@ -251,10 +297,10 @@ def shape_options(verb: _F) -> _F:
 def _choice_options(verb: _F) -> _F:
     for decorate in _last_first(
         click.option(
-            "--compiler", help="What compiles: nvrtc, nvcc or triton. Default: what the family needs, else nvrtc."
+            "--compiler", help="Compiler: nvrtc, nvcc or triton. Default: the one that the family needs, else nvrtc."
         ),
         click.option("--family", help="Kernel family: tensor_core, simt or triton. Default: by compiler and dtype."),
-        click.option("--config", metavar="NAME=VALUE,…", help="Use these tiles instead of choosing."),
+        click.option("--config", metavar="NAME=VALUE,…", help="Use this config instead of choosing one."),
         job_option,
     ):
         verb = decorate(verb)
@@ -262,7 +308,7 @@ def _choice_options(verb: _F) -> _F:
 
 
 def asked_problem(asked: dict[str, Any]) -> GemmProblem:
-    """The problem that the options of ``shape_options`` ask for."""
+    """The problem that the options of ``shape_options`` describe."""
     names = (
         "m", "n", "k", "batch", "dtype", "out_dtype", "layout", "arch", "epilogue", "specialisation", "opt_level",
     )  # fmt: skip
@@ -270,7 +316,7 @@ def asked_problem(asked: dict[str, Any]) -> GemmProblem:
 
 
 def asked_choice(asked: dict[str, Any]) -> dict[str, Any]:
-    """What the further ones of ``problem_options`` leave to the engine or not, by the names of its parameters."""
+    """The other options of ``problem_options``, by the names of the engine's parameters."""
     config = asked["config"]
     return {
         "family": asked["family"],
@@ -283,37 +329,37 @@ def filter_options(verb: _F) -> _F:
     """Gives a verb the options of a list of kernels."""
     sorts = [name.replace(" ", "-") for name in SORTS]
     for decorate in _last_first(
-        click.option("--arch", multiple=True, help="Only this target. May be given several times, as may the next."),
-        click.option("--dtype", multiple=True, help="Only this element type."),
-        click.option("--family", multiple=True, help="Only this family."),
-        click.option("--compiler", multiple=True, help="Only this compiler."),
+        click.option("--arch", multiple=True, help="Only this target (repeatable)."),
+        click.option("--dtype", multiple=True, help="Only this element type (repeatable)."),
+        click.option("--family", multiple=True, help="Only this family (repeatable)."),
+        click.option("--compiler", multiple=True, help="Only this compiler (repeatable)."),
         click.option(
             "--sort",
             type=click.Choice(sorts),
             metavar="BY",
             default=sorts[0],
             show_default=True,
-            help=f"One of: {', '.join(sorts)}.",
+            help=f"Sort order, one of: {', '.join(sorts)}.",
         ),
-        click.option("--ascending", is_flag=True, help="Smallest, oldest or A first; without it, last."),
-        click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Rows to show."),
-        click.option("--offset", type=click.IntRange(0, 10**9), default=0, help="Rows to pass over first."),
+        click.option("--ascending", is_flag=True, help="Smallest, oldest or A first. Default: last."),
+        click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Rows to print."),
+        click.option("--offset", type=click.IntRange(0, 10**9), default=0, help="Number of rows to skip."),
         json_option,
     ):
         verb = decorate(verb)
     return verb
 
 
-def _fail(kind: str, message: str, code: int, level: Level = Level.ERROR, **told: object) -> NoReturn:
-    """Says what went wrong: in one line on standard error, and as the JSON document when one was asked for."""
+def _fail(kind: str, message: str, code: int, level: Level = Level.ERROR, **details: object) -> NoReturn:
+    """Prints the error: as one line on standard error, and as a JSON document when one was requested."""
     print(f"error: {message}", file=sys.stderr)
     if "--json" in sys.argv:
-        print(to_json({"error": {"kind": kind, "level": level, "message": message, **told}}))
+        print(to_json({"error": {"kind": kind, "level": level, "message": message, **details}}))
     sys.exit(code)
 
 
-def _told(error: CompileError) -> dict[str, str]:
-    """What a failed compile tells beside its message."""
+def _details(error: CompileError) -> dict[str, str]:
+    """What is known of a failed compile besides its message."""
     from cache_engine.compilers.diagnostics import error_excerpt
 
     return {"log": error.log, "excerpt": error_excerpt(error), "command": error.command}

@@ -1,4 +1,4 @@
-"""Verbs that measure configs against each other, and that look into what was measured."""
+"""The verbs about timings: ``tune`` measures configs, ``timings`` lists and exports what was measured."""
 
 from __future__ import annotations
 
@@ -6,52 +6,52 @@ import csv
 import io
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
-from cache_engine.cli import documents, terminal
+from cache_engine.cli import terminal
+from cache_engine.cli.documents import kernels, measured, to_json
 from cache_engine.cli.support import (
     FAILED,
     SizedVerb,
+    Verb,
     asked_problem,
     emit,
     json_option,
     open_cache,
     printing,
     shape_options,
-    to_json,
 )
-from cache_engine.cli.terminal_timings import print_timings, print_tuning
+from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.key import check_prefix
 from cache_engine.model.measurement import Measurement
-from cache_engine.units import counted
+from cache_engine.units import counted, human_age, human_ms, printable
 
 if TYPE_CHECKING:
-    from cache_engine.batch.tuning import Candidate, Tuned
+    from cache_engine.batch.tuning import Tuned
     from cache_engine.engine.cache import Cache
-    from cache_engine.engine.selection import Selection
-
-Document = dict[str, Any]
 
 
-@click.command("tune", cls=SizedVerb)
+@click.command(
+    "tune",
+    cls=SizedVerb,
+    examples=("tune 4096 7168 2048", "tune 4096 7168 2048 --dry-run", "tune 16 7168 2048 --family simt --top 16"),
+    done="Every config is timed, and its result is correct.",
+    failed="Some configs failed; the others are timed.",
+    missing="There is no NVIDIA GPU, or the compiler is not installed.",
+)
 @shape_options
-@click.option(
-    "--family", multiple=True, help="Of this family. May be given several times. Default: the one that serves."
-)
-@click.option("--compiler", help="What compiles: nvrtc, nvcc or triton. Default: what each family needs.")
-@click.option(
-    "--top", type=click.IntRange(1, 1000), default=8, show_default=True, help="Configs of each family to time."
-)
-@click.option("--jobs", type=click.IntRange(1), help="Compiles at a time. Default: one per processor.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be timed; needs no GPU.")
+@click.option("--family", multiple=True, help="Kernel family to tune (repeatable). Default: the family in use.")
+@click.option("--compiler", help="Compiler: nvrtc, nvcc or triton. Default: the one that each family needs.")
+@click.option("--top", type=click.IntRange(1, 1000), default=8, show_default=True, help="Configs to time per family.")
+@click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
+@click.option("--dry-run", is_flag=True, help="Show what would be timed; needs no GPU.")
 @json_option
 @click.pass_obj
 def tune_verb(
@@ -65,9 +65,10 @@ def tune_verb(
     as_json: bool,
     **asked: Any,
 ) -> None:
-    """Time the configs that the cost model thinks best on the local GPU; the fastest serves from then on.
+    """Find the fastest config on the local GPU.
 
-    Every one is checked, and every timing kept. Exit 1 when one failed.
+    Compiles the configs that the cost model ranks best, verifies and times each, and stores the timings. Later
+    lookups use the fastest config.
     """
     from cache_engine.batch.tuning import MODEL_CLOCK_KHZ, candidates, tune
     from cache_engine.device.probe import gpu, require_gpu
@@ -86,68 +87,81 @@ def tune_verb(
             with terminal.progress("Compiling kernels", len(chosen)) as (bar, compiling):
                 timing = bar.add_task("Timing kernels", total=len(chosen))
                 tuned = tune(cache, chosen, jobs, lambda: bar.advance(compiling), lambda: bar.advance(timing))
-        rows = [_candidate(one, clock_khz) for one in chosen]
+        rows = [measured.candidate(one, clock_khz) for one in chosen]
         for row, one in zip(rows, tuned, strict=False):
-            row.update(_measured(row, one))
-        document: Document = {
-            "dry_run": dry_run,
-            "problem": msgspec.to_builtins(problem),
-            "device": device.name if isinstance(device, DeviceFingerprint) else None,
-            "clock_mhz": clock_khz / 1e3,
-            "candidates": rows,
-            "chosen": _selected(cache.select(problem)),
-            "failed": sum(bool(one.trouble) for one in tuned),
-            "seconds": time.perf_counter() - started,
-        }
-    emit(document, as_json, lambda: print_tuning(document))
-    if document["failed"]:
+            measured.add_timing(row, one)
+        document = measured.Tuning(
+            dry_run=dry_run,
+            problem=problem,
+            device=device.name if isinstance(device, DeviceFingerprint) else None,
+            clock_mhz=clock_khz / 1e3,
+            candidates=rows,
+            chosen=measured.chosen(cache.select(problem)),
+            failed=sum(bool(one.trouble) for one in tuned),
+            seconds=time.perf_counter() - started,
+        )
+    emit(document, as_json, lambda: _print_tuning(document))
+    if document.failed:
         click.get_current_context().exit(FAILED)
 
 
 @click.group("timings", no_args_is_help=True)
 def timings_verb() -> None:
-    """Look into the kept results of time and tune."""
+    """List or export the timings of time and tune."""
 
 
 def _filters(verb: Any) -> Any:
     for decorate in (
-        click.option(
-            "--device", help="Only on this GPU: its name, or a part of it, or the first digits of its fingerprint."
-        ),
-        click.option("--key", help="Only of this kernel; may be shortened to its first digits."),
+        click.option("--device", help="Only this GPU: its name or a part of it, or a prefix of its fingerprint."),
+        click.option("--key", help="Only this kernel; a key prefix is enough."),
     ):
         verb = decorate(verb)
     return verb
 
 
-@timings_verb.command("ls")
+@timings_verb.command(
+    "ls",
+    cls=Verb,
+    examples=("timings ls", "timings ls --device H100 --json", "timings ls --key 3f2a"),
+    done="The timings are listed, if any.",
+)
 @_filters
 @json_option
 @click.pass_obj
 def ls_verb(settings: Settings, /, key: str | None, device: str | None, as_json: bool) -> None:
-    """List timings, the newest first; also of kernels that were evicted since."""
+    """List timings, newest first.
+
+    Timings of evicted kernels are listed too: configs are chosen by them.
+    """
     with open_cache(settings, create=False) as cache:
         found = _found(cache, key, device)
-        document = {
-            "devices": msgspec.to_builtins(cache.timings.devices()),
-            "total": len(found),
-            "rows": [documents.measurement(one) for one in found],
-        }
+        document = measured.TimingList(
+            devices=cache.timings.devices(), total=len(found), rows=[kernels.timing_row(one) for one in found]
+        )
     emit(document, as_json, lambda: _print_list(found))
 
 
-@timings_verb.command("export")
+@timings_verb.command(
+    "export",
+    cls=Verb,
+    examples=("timings export timings.csv", "timings export - --device H100"),
+    done="The timings are written.",
+    failed="The file cannot be written.",
+)
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @_filters
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @json_option
 @click.pass_obj
 def export_verb(
     settings: Settings, /, file: Path, key: str | None, device: str | None, force: bool, as_json: bool
 ) -> None:
-    """Write timings to FILE: as CSV when its name ends in .csv, else as JSON; - prints them."""
+    """Write timings to FILE, as CSV or JSON.
+
+    A name that ends in .csv gives CSV, any other JSON; - prints JSON.
+    """
     with open_cache(settings, create=False) as cache:
-        rows = [documents.measurement(one) for one in _found(cache, key, device)]
+        rows = [kernels.timing_row(one) for one in _found(cache, key, device)]
     text = _csv(rows) if file.suffix.lower() == ".csv" else to_json(rows) + "\n"
     if str(file) == "-":
         with printing():
@@ -157,8 +171,8 @@ def export_verb(
         with file.open("w" if force else "x", encoding="utf-8", newline="") as opened:
             opened.write(text)
     except FileExistsError as error:
-        raise UsageError(f"{file} is there already; --force replaces it") from error
-    document = {"file": str(file.absolute()), "timings": len(rows)}
+        raise UsageError(f"{file} exists; --force replaces it") from error
+    document = measured.TimingsExported(file=str(file.absolute()), timings=len(rows))
     emit(document, as_json, lambda: print(f"{counted(len(rows), 'timing')} written to {file}"))
 
 
@@ -173,47 +187,8 @@ def _found(cache: Cache, key: str | None, device: str | None) -> list[Measuremen
     ]
 
 
-def _candidate(one: Candidate, clock_khz: int) -> Document:
-    return {
-        **{name: value for name, value in _selected(one.selection).items() if name != "config_from"},
-        "tier": one.tier,
-        "predicted_cycles": one.predicted_cycles,
-        "predicted_us": one.predicted_us(clock_khz),
-    }
-
-
-def _selected(selection: Selection) -> Document:
-    return {
-        "key": selection.key,
-        "family": selection.family.name,
-        "compiler": selection.compiler.name,
-        "config": msgspec.to_builtins(selection.config),
-        "config_text": str(selection.config),
-        "config_from": selection.config_from,
-    }
-
-
-def _measured(row: Document, one: Tuned) -> Document:
-    timing = one.timing
-    return {
-        "median_us": None if timing is None else timing.median_us,
-        "ratio": None if timing is None else timing.median_us / row["predicted_us"],
-        "tflops": None if timing is None else timing.tflops,
-        "verified": timing is not None and timing.verified,
-        "trouble": one.trouble,
-    }
-
-
-def _print_list(found: list[Measurement]) -> None:
-    if not found:
-        print("There are no such timings. On a machine with a GPU gemm-cache time and tune make some.")
-        return
-    print_timings(found)
-    print(f"\n{counted(len(found), 'timing')}")
-
-
-def _csv(rows: Iterable[Document]) -> str:
-    """Rows with nested fields side by side, such as ``config.block_m``."""
+def _csv(rows: Iterable[kernels.TimingRow]) -> str:
+    """Rows as CSV, with a column for each nested field, such as ``config.block_m``."""
     flat = [dict(_flattened(row)) for row in rows]
     columns = dict.fromkeys(name for row in flat for name in row)
     out = io.StringIO()
@@ -223,7 +198,7 @@ def _csv(rows: Iterable[Document]) -> str:
     return out.getvalue()
 
 
-def _flattened(row: Document, prefix: str = "") -> Iterable[tuple[str, Any]]:
+def _flattened(row: kernels.TimingRow, prefix: str = "") -> Iterable[tuple[str, Any]]:
     for name, value in row.items():
         if isinstance(value, dict):
             yield from _flattened(value, f"{prefix}{_defused(name)}.")
@@ -232,5 +207,89 @@ def _flattened(row: Document, prefix: str = "") -> Iterable[tuple[str, Any]]:
 
 
 def _defused(text: str) -> str:
-    """Text that no spreadsheet takes for a formula."""
+    """Text that no spreadsheet reads as a formula."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+# ---- For people ----
+
+
+def _print_list(found: list[Measurement]) -> None:
+    if not found:
+        print("No timing matches. On a machine with a GPU, gemm-cache time and gemm-cache tune measure some.")
+        return
+    print_timings(found)
+    print(f"\n{counted(len(found), 'timing')}")
+
+
+def print_timings(timings: Sequence[Measurement]) -> None:
+    """Prints timings, a line each."""
+    now = time.time()
+    columns: dict[str, Align] = {
+        "key": LEFT, "device": LEFT, "m × n × k": RIGHT, "batch": RIGHT, "types": LEFT, "target": LEFT, "family": LEFT,
+        "config": LEFT, "median": RIGHT, "p10": RIGHT, "p90": RIGHT, "TFLOP/s": RIGHT, "× reference": RIGHT,
+        "result": LEFT, "config source": LEFT, "measured": RIGHT,
+    }  # fmt: skip
+    print_table(
+        columns,
+        [
+            (
+                one.key[:12], one.device.name, f"{one.problem.m} × {one.problem.n} × {one.problem.k}",
+                one.problem.batch, f"{one.problem.dtype}→{one.problem.out_dtype}", one.arch, one.family, one.config,
+                *(_micros(one.timing.get(name)) for name in ("median_us", "p10_us", "p90_us")),
+                _number(one.timing.get("tflops")), _number(one.timing.get("speed_ratio")),
+                "correct" if one.verified else "WRONG", one.config_from, human_age(now - one.measured_at),
+            )
+            for one in timings
+        ],
+        dispensable=("config source", "p10", "p90", "batch", "types", "family", "target"),
+    )  # fmt: skip
+
+
+def _print_tuning(d: measured.Tuning) -> None:
+    if d.dry_run:
+        columns: dict[str, Align] = {
+            "family": LEFT, "config": LEFT, "predicted": RIGHT, "compiled": LEFT, "key": LEFT,
+        }  # fmt: skip
+        print_table(
+            columns,
+            [
+                (row.family, row.config_text, _micros(row.predicted_us), _tier(row.tier), row.key[:12])
+                for row in d.candidates
+            ],
+        )
+        print(f"\n{_clock(d)}\nWould time {counted(len(d.candidates), 'config')}.")
+        return
+    columns = {
+        "family": LEFT, "config": LEFT, "predicted": RIGHT, "measured": RIGHT, "measured ÷ predicted": RIGHT,
+        "TFLOP/s": RIGHT, "result": LEFT,
+    }  # fmt: skip
+    print_table(
+        columns,
+        [
+            (
+                row.family, row.config_text, _micros(row.predicted_us), _micros(row.median_us),
+                _number(row.ratio), _number(row.tflops), row.trouble or "correct",
+            )
+            for row in d.candidates
+        ],
+    )  # fmt: skip
+    print(f"\n{_clock(d)}")
+    print(printable(f"{d.chosen.family} {d.chosen.config_text} is now used ({d.chosen.config_from})."))
+
+
+def _clock(d: measured.Tuning) -> str:
+    clock = f"{d.clock_mhz:,.0f} MHz" + (f", the clock of {d.device}" if d.device else "; this machine has no GPU")
+    return printable(f"Predictions are the ranking of the cost model: cycles converted at {clock}.")
+
+
+def _tier(tier: str | None) -> str:
+    return "no" if tier is None else f"yes ({tier})"
+
+
+def _micros(value: Any) -> str:
+    return human_ms(value / 1e3) if isinstance(value, int | float) and abs(value) < 1e15 else "–"
+
+
+def _number(value: Any) -> str:
+    return f"{value:,.2f}" if isinstance(value, int | float) and abs(value) < 1e15 else "–"

@@ -1,40 +1,50 @@
-"""Verbs that keep a store in order: cleaning, checking, the mirror, packs out and in."""
+"""The verbs that keep a store in order: ``clean``, ``verify``, ``quarantine`` and ``sync``."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Sequence
 
 import click
-import msgspec
 
-from cache_engine.cli import documents, terminal
-from cache_engine.cli.support import FAILED, emit, json_option, open_cache
+from cache_engine.cli import terminal
+from cache_engine.cli.documents import store
+from cache_engine.cli.support import FAILED, Verb, emit, json_option, open_cache
+from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.config import Settings, parse_bytes
+from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
-from cache_engine.model.artifact import Record
+from cache_engine.units import counted, human_age, human_bytes, human_ms, printable
 
 
-@click.command("clean")
-@click.option("--expired", is_flag=True, help="Evict what was not used for expire_days.")
-@click.option("--max-bytes", metavar="SIZE", help="Evict down to this size, such as 2GB.")
-@click.option("--max-entries", type=click.IntRange(0), help="Evict down to this number.")
+@click.command(
+    "clean",
+    cls=Verb,
+    examples=("clean --dry-run", "clean --max-bytes 2GB", "clean --days 14 --stale-toolchain", "clean --all"),
+    done="The kernels are evicted; with --dry-run, they are listed.",
+    failed="Other maintenance is running, or a file cannot be deleted.",
+)
+@click.option("--expired", is_flag=True, help="Evict kernels unused for expire_days.")
+@click.option("--days", type=click.FloatRange(0), help="Evict kernels unused for this many days.")
+@click.option("--max-bytes", metavar="SIZE", help="Evict down to this size, e.g. 2GB.")
+@click.option("--max-entries", type=click.IntRange(0), help="Evict down to this number of kernels.")
 @click.option(
     "--max-disk-share",
     type=click.FloatRange(0, 1),
-    help="Evict down to this share of what is free on the disk, store included.",
+    help="Evict down to this fraction of free disk space (store included).",
 )
-@click.option("--stale-toolchain", is_flag=True, help="Evict what this compiler and these templates can never hit.")
-@click.option("--arch", multiple=True, help="Evict what is for this target. May be given several times, as may --key.")
-@click.option("--key", multiple=True, help="Evict the kernel of this key, which may be shortened to its first digits.")
+@click.option("--stale-toolchain", is_flag=True, help="Evict kernels from stale compilers or templates.")
+@click.option("--arch", multiple=True, help="Evict kernels for this target (repeatable).")
+@click.option("--key", multiple=True, help="Evict this kernel; a key prefix is enough (repeatable).")
 @click.option("--all", "everything", is_flag=True, help="Evict everything.")
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Show what would be evicted; change nothing.")
 @json_option
 @click.pass_obj
 def clean_verb(
     settings: Settings,
     /,
     expired: bool,
+    days: float | None,
     max_bytes: str | None,
     max_entries: int | None,
     max_disk_share: float | None,
@@ -45,17 +55,17 @@ def clean_verb(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Evict kernels, the least recently used first.
+    """Evict kernels, least recently used first.
 
-    Without a rule, by the limits in the settings. Files that killed writers left behind go as well. Timings stay, as
-    history by which configs are chosen.
+    Without a rule, evicts by the limits in the settings. Also deletes leftover temporary files, and what has been in
+    quarantine for 30 days. Timings are kept: configs are chosen by them.
     """
     from cache_engine.upkeep.plan import Limits
 
     targets = frozenset(architecture(name).name for name in arch)
     with open_cache(settings, create=False) as cache:
         rules = Limits(
-            expire_days=settings.expire_days if expired else None,
+            expire_days=days if days is not None else settings.expire_days if expired else None,
             stale_toolchain=stale_toolchain,
             keys=frozenset(cache.find(prefix).key for prefix in key),
             archs=targets,
@@ -71,24 +81,31 @@ def clean_verb(
             with terminal.progress("Evicting", len(plan.victims)) as (bar, task):
                 cleaned = cache.evict(plan, on_progress=lambda number: bar.update(task, completed=number))
         kept_timings = sum(device.count for device in cache.timings.devices())
-        document = documents.cleaning(plan, leftovers, cleaned, kept_timings)
-    emit(document, as_json, lambda: terminal.print_cleaning(document))
+        document = store.cleaning(plan, leftovers, cleaned, kept_timings)
+    emit(document, as_json, lambda: _print_cleaning(document))
 
 
-@click.command("verify")
-@click.option("--repair", is_flag=True, help="Set aside what is damaged.")
+@click.command(
+    "verify",
+    cls=Verb,
+    examples=("verify", "verify --repair", "verify --sample 0.05"),
+    done="Nothing is damaged, or all damage is repaired.",
+    failed="Something is damaged and not repaired.",
+)
+@click.option("--repair", is_flag=True, help="Quarantine corrupt entries.")
 @click.option(
     "--sample",
     type=click.FloatRange(0, 1, min_open=True),
     default=1.0,
-    help="Read only this share of the entries, chosen at random, such as 0.05 every night.",
+    help="Check a random fraction of the entries, e.g. 0.05.",
 )
 @json_option
 @click.pass_obj
 def verify_verb(settings: Settings, /, repair: bool, sample: float, as_json: bool) -> None:
-    """Read every file of the store and report what is wrong.
+    """Check every file of the store, and repair it.
 
-    Exit 1 when anything is damaged, and is not repaired.
+    Reads records, compiled code, the journal, timings and results, and verifies their checksums. --repair moves
+    damaged files to the quarantine; the kernels are compiled again on the next use.
     """
     with open_cache(settings, create=False) as cache:
         total, _ = cache.count()
@@ -103,68 +120,167 @@ def verify_verb(settings: Settings, /, repair: bool, sample: float, as_json: boo
             findings = list(cache.check(share=sample, on_entry=one_more))
         acts = cache.plan_repair(findings)
         repaired = cache.repair(findings) if repair else []
-    document = documents.verification(checked, acts, repaired)
-    emit(document, as_json, lambda: terminal.print_verification(document))
+    document = store.verification(checked, acts, repaired)
+    emit(document, as_json, lambda: _print_verification(document))
     if {finding for finding in findings if finding.is_damage} - set(repaired):
         click.get_current_context().exit(FAILED)
 
 
-@click.command("sync")
-@click.option("--rebuild", is_flag=True, help="Start from an empty mirror.")
+@click.command(
+    "sync",
+    cls=Verb,
+    examples=("sync", "sync --rebuild"),
+    done="The index is up to date.",
+    failed="The index cannot be updated.",
+)
+@click.option("--rebuild", is_flag=True, help="Rebuild from scratch.")
 @json_option
 @click.pass_obj
 def sync_verb(settings: Settings, /, rebuild: bool, as_json: bool) -> None:
-    """Bring the DuckDB mirror up to date with the files."""
+    """Update the DuckDB index of the store.
+
+    Lists, searches and the dashboard read the index and update it themselves. It holds nothing that the files do not:
+    it can be deleted at any time.
+    """
     with open_cache(settings, create=False) as cache:
         started = time.perf_counter()
         synced = cache.mirror.sync(rebuild=rebuild)
-        document = {**msgspec.to_builtins(synced), "ms": (time.perf_counter() - started) * 1e3}
-    emit(document, as_json, lambda: terminal.print_synced(document))
+        document = store.synced(synced, (time.perf_counter() - started) * 1e3)
+    emit(document, as_json, lambda: _print_synced(document))
 
 
-@click.command("export")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--arch", multiple=True, help="Only this target. May be given several times.")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.group("quarantine", no_args_is_help=True)
+def quarantine_verb() -> None:
+    """List, restore or delete quarantined entries."""
+
+
+@quarantine_verb.command("ls", cls=Verb, examples=("quarantine ls",), done="The items are listed, if any.")
 @json_option
 @click.pass_obj
-def export_verb(settings: Settings, /, file: Path, arch: tuple[str, ...], force: bool, as_json: bool) -> None:
-    """Write the store's kernels to a pack, FILE.
-
-    Others can import it, or look kernels up in it as it is (setting packs). Exit 1 when damaged ones were left out.
-    """
-    targets = {architecture(name).name for name in arch}
-
-    def wanted(record: Record) -> bool:
-        return not targets or record.arch in targets
-
+def ls_verb(settings: Settings, /, as_json: bool) -> None:
+    """List items: when, why, and whether they are valid."""
     with open_cache(settings, create=False) as cache:
-        total, _ = cache.count()
-        with terminal.progress("Exporting", total) as (bar, task):
-            exported = cache.export(file, wanted=wanted, replace=force, on_entry=lambda: bar.advance(task))
-    document = {"file": str(file.absolute()), "bytes": file.stat().st_size, **msgspec.to_builtins(exported)}
-    emit(document, as_json, lambda: terminal.print_exported(document))
-    if exported.refused:
-        click.get_current_context().exit(FAILED)
+        found = cache.quarantined()
+        document = store.Quarantine(items=[store.quarantined(item, cache.examine(item)) for item in found])
+    emit(document, as_json, lambda: _print_quarantine(document.items))
 
 
-@click.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Check the pack and say what would be taken in.")
+@quarantine_verb.command(
+    "restore",
+    cls=Verb,
+    examples=("quarantine restore 3f2a",),
+    done="The entry is back in the store.",
+    failed="The entry is damaged, or the store has one with this key.",
+)
+@click.argument("key")
 @json_option
 @click.pass_obj
-def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool) -> None:
-    """Take the kernels of a pack, FILE, into the store.
+def restore_verb(settings: Settings, /, key: str, as_json: bool) -> None:
+    """Restore the entry of KEY, if every byte is valid.
 
-    Each is checked in full. Only import packs from people you would run programs of: a kernel is one. Exit 1 when some
-    were refused.
+    KEY: a prefix is enough.
     """
-    settings = settings.with_overrides({"enable_caching": True})
-    with open_cache(settings) as cache:
-        pack = cache.open_pack(file)
-        with terminal.progress("Importing", len(pack)) as (bar, task):
-            imported = cache.import_pack(pack, dry_run=dry_run, on_entry=lambda: bar.advance(task))
-    document = {"file": str(file.absolute()), "dry_run": dry_run, **msgspec.to_builtins(imported)}
-    emit(document, as_json, lambda: terminal.print_imported(document))
-    if imported.refused:
-        click.get_current_context().exit(FAILED)
+    with open_cache(settings, create=False) as cache:
+        (item,) = cache.find_quarantined([key])
+        cache.restore(item)
+    emit(store.Restored(restored=item.name), as_json, lambda: print(f"Restored {item.name}."))
+
+
+@quarantine_verb.command(
+    "delete",
+    cls=Verb,
+    examples=("quarantine delete 3f2a", "quarantine delete --all --dry-run"),
+    done="The items are deleted; with --dry-run, they are counted.",
+    failed="There is no such item, or a file cannot be deleted.",
+)
+@click.argument("name", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Delete all items.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted; change nothing.")
+@json_option
+@click.pass_obj
+def delete_verb(settings: Settings, /, name: tuple[str, ...], everything: bool, dry_run: bool, as_json: bool) -> None:
+    """Delete quarantined items permanently.
+
+    NAME: as quarantine ls prints it; a prefix is enough.
+    """
+    if bool(name) == everything:
+        raise UsageError("give the names of the items to delete, or --all; gemm-cache quarantine ls lists them")
+    with open_cache(settings, create=False) as cache:
+        chosen = cache.quarantined() if everything else cache.find_quarantined(name)
+        size = sum(item.stored_bytes for item in chosen)
+        count = len(chosen)
+        if not dry_run:
+            done = cache.discard(chosen)
+            count, size = done.items, done.stored_bytes
+    document = store.Discarded(dry_run=dry_run, names=[item.name for item in chosen], deleted=count, stored_bytes=size)
+    verb = "Would delete" if dry_run else "Deleted"
+    emit(document, as_json, lambda: print(f"{verb} {counted(count, 'item')}, {human_bytes(size)}."))
+
+
+# ---- For people ----
+
+
+def _print_cleaning(d: store.Cleaning) -> None:
+    now = time.time()
+    if d.victims:
+        print_table(
+            {"key": LEFT, "on disk": RIGHT, "last used": RIGHT, "reason": LEFT},
+            [
+                (victim.key[:12], human_bytes(victim.stored_bytes), human_age(now - victim.last_used_at), victim.reason)
+                for victim in d.victims
+            ],
+        )
+        print()
+    for leftover in d.leftovers:
+        print(printable(f"{leftover.path}: {leftover.reason}, {human_bytes(leftover.stored_bytes)}"))
+    kept = f"{_entries(d.kept_entries)}, {human_bytes(d.kept_bytes)}"
+    if d.cleaned is None:
+        left = f"; would delete {counted(len(d.leftovers), 'leftover file')}" if d.leftovers else ""
+        print(f"Would evict {_entries(len(d.victims))}, {human_bytes(d.victim_bytes)}; would keep {kept}{left}.")
+    else:
+        in_use = d.cleaned.skipped - d.cleaned.foreign
+        print(
+            f"Evicted {_entries(d.cleaned.evicted)}, {human_bytes(d.cleaned.freed_bytes)}"
+            + (f"; {in_use} skipped (in use)" if in_use else "")
+            + (f"; {d.cleaned.foreign} skipped (of an incompatible version)" if d.cleaned.foreign else "")
+            + f"; kept {kept}"
+            + (f"; deleted {counted(d.cleaned.leftovers, 'leftover file')}" if d.cleaned.leftovers else "")
+            + "."
+        )
+    if d.kept_timings:
+        print(f"Timings are kept: {counted(d.kept_timings, 'timing')}.")
+
+
+def _entries(count: int) -> str:
+    return counted(count, "entry", "entries")
+
+
+def _print_verification(d: store.Verification) -> None:
+    for finding in d.findings:
+        print(printable(f"{finding.kind}: {finding.path}: {finding.cause}"))
+        print(f"    {'done' if finding.repaired else 'fix'}: {finding.remedy}")
+    verdict = counted(len(d.findings), "finding") if d.findings else "nothing wrong"
+    print(f"{_entries(d.checked)} checked, {verdict}.")
+
+
+def _print_synced(d: store.SyncReport) -> None:
+    print(
+        f"{counted(d.added, 'kernel')} new or changed, {d.removed:,} gone, {d.unreadable:,} unreadable, "
+        f"{counted(d.events, 'event')}, {counted(d.results, 'evaluation')}, {counted(d.timings, 'timing')}; "
+        f"in {human_ms(d.ms)}."
+    )
+    if d.skipped:
+        print(f"{counted(d.skipped, 'item')} of the store cannot be indexed; gemm-cache verify names each.")
+
+
+def _print_quarantine(items: Sequence[store.QuarantineItem]) -> None:
+    now = time.time()
+    for item in items:
+        about = f"{human_bytes(item.stored_bytes)}, quarantined {human_age(now - item.set_aside_at)}"
+        print(printable(f"{item.kernel or item.files[0].original}: {about}"))
+        print(printable(f"    {item.name}"))
+        for label, text in (("why", item.why), ("now", item.cause or "valid: can be restored")):
+            if text:
+                print(printable(f"    {label}: {text}"))
+    size = sum(item.stored_bytes for item in items)
+    print(f"{counted(len(items), 'item')} in quarantine, {human_bytes(size)}.")

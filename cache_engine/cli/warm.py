@@ -1,8 +1,9 @@
-"""The verb that fills a store before its kernels are asked for."""
+"""The verbs that fill a store before its kernels are requested: ``warm`` and ``sample``."""
 
 from __future__ import annotations
 
 import re
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,11 @@ import click
 
 from cache_engine.catalogue import TOKENS
 from cache_engine.cli import terminal
+from cache_engine.cli.documents import measured, to_json
 from cache_engine.cli.support import (
     FAILED,
+    Verb,
+    dtype_option,
     emit,
     job_option,
     json_option,
@@ -20,12 +24,12 @@ from cache_engine.cli.support import (
     opt_level_option,
     reporting,
     specialise_option,
-    to_json,
-)  # fmt: skip
+)
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout
+from cache_engine.units import counted, human_ms, printable
 
 if TYPE_CHECKING:
     from cache_engine.batch.jobs import Reporter
@@ -50,18 +54,23 @@ class _Sizes(click.ParamType[tuple[int, ...]]):
         return tuple(int(part) for part in parts)
 
 
-@click.command("warm")
-@click.argument("table", metavar="MODEL|FILE")
-@click.option("--arch", multiple=True, help="Target; may be given several times. Default: the local GPU, else sm_90.")
-@click.option("--m", "ms", type=_Sizes(), default=_TOKENS, show_default=True, help="Numbers of tokens.")
-@click.option("--dtype", default=DType.BF16.value, show_default=True, help=f"{', '.join(INPUT_DTYPES)}.")
-@click.option(
-    "--layout", default=Layout.NT.value, show_default=True, help=f"How A and B are stored: {', '.join(Layout)}."
+@click.command(
+    "warm",
+    cls=Verb,
+    examples=("warm Llama-3.1-8B --arch sm_90a", "warm shapes.csv --m 1,16,4096 --dtype fp16 --jobs 8"),
+    done="Every kernel is in the store.",
+    failed="Some kernels could not be compiled or stored; the others are in the store.",
+    missing="The compiler is not installed.",
 )
+@click.argument("table", metavar="MODEL|FILE")
+@click.option("--arch", multiple=True, help="Target (repeatable). Default: the local GPU, else sm_90.")
+@click.option("--m", "ms", type=_Sizes(), default=_TOKENS, show_default=True, help="Numbers of tokens.")
+@dtype_option
+@click.option("--layout", default=Layout.NT.value, show_default=True, help=f"Storage of A and B: {', '.join(Layout)}.")
 @specialise_option
 @opt_level_option
-@click.option("--compiler", default="nvrtc", show_default=True, help="What compiles.")
-@click.option("--jobs", type=click.IntRange(1), help="Compiles at a time. Default: one per processor.")
+@click.option("--compiler", default="nvrtc", show_default=True, help="Compiler: nvrtc, nvcc or triton.")
+@click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
 @job_option
 @json_option
 @click.pass_obj
@@ -80,10 +89,10 @@ def warm_verb(
     job: Path | None,
     as_json: bool,
 ) -> None:
-    """Compile all kernels of a model, or of a table, that are not in the store yet.
+    """Compile all missing kernels of a model or a table.
 
-    FILE is a CSV file with the columns n and k and, if wanted, batch and m. Stopped with Ctrl-C it can be started
-    again, and goes on where it was.
+    MODEL is the name of a public model; an unknown name lists the known ones. FILE is a CSV file with the columns n
+    and k, and optionally batch and m. After Ctrl-C, the same command resumes.
     """
     from cache_engine.batch.warm import compile_all, one_per_key
 
@@ -91,7 +100,7 @@ def warm_verb(
     with reporting(job) as reporter:
         problems = _asked(table, ms, dtype, layout, arch, specialisation=specialisation, opt_level=opt_level)
         with open_cache(settings) as cache:
-            root = cache.layout.root  # where caching is switched off, this says so before anything is compiled
+            root = cache.layout.root  # where caching is switched off, this fails before anything is compiled
             chosen, results = one_per_key(cache, problems, compiler)
             tally = _Tally(len(chosen) + len(results), reporter)
             for refused in results:
@@ -103,26 +112,68 @@ def warm_verb(
                     tally.add(warmed)
 
                 results += compile_all(cache, chosen, jobs, on_done, compiler)
-        document = {
-            "store": str(root),
-            "problems": len(problems),
-            "kernels": len(chosen),
-            "compiled": tally.compiled,
-            "found": tally.found,
-            "failed": [
-                {"problem": _named(warmed.problem), "error": warmed.trouble} for warmed in results if warmed.trouble
+        document = measured.Warmed(
+            store=str(root),
+            problems=len(problems),
+            kernels=len(chosen),
+            compiled=tally.compiled,
+            found=tally.found,
+            failed=[
+                measured.FailedProblem(problem=_named(one.problem), error=one.trouble) for one in results if one.trouble
             ],
-            "seconds": time.perf_counter() - started,
-        }
+            seconds=time.perf_counter() - started,
+        )
         if reporter:
             reporter.finish(to_json(document))
-    emit(document, as_json, lambda: terminal.print_warmed(document))
-    if document["failed"]:
+    emit(document, as_json, lambda: _print_warmed(document))
+    if document.failed:
+        click.get_current_context().exit(FAILED)
+
+
+@click.command(
+    "sample",
+    cls=Verb,
+    examples=("--store ./demo-store sample", "sample --jobs 2"),
+    done="All 48 kernels are in the store.",
+    failed="Some kernels could not be compiled.",
+    missing="The compiler is not installed.",
+)
+@click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
+@json_option
+@click.pass_obj
+def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
+    """Fill the store with 48 example kernels.
+
+    They are kernels of public models. Afterwards each is requested again, as another process would, and comes from
+    disk.
+    """
+    from cache_engine.batch.sample import sample_problems
+    from cache_engine.batch.warm import compile_all
+
+    problems = sample_problems()
+    started = time.perf_counter()
+    with open_cache(settings) as cache, terminal.progress("Compiling kernels", len(problems)) as (bar, task):
+        done = compile_all(cache, problems, jobs, on_done=lambda _: bar.advance(task))
+    with open_cache(settings) as cache:
+        # Its memory is empty, as that of another process: every kernel must now come from disk.
+        again = compile_all(cache, problems, jobs)
+    failed = [one for one in done if one.kernel is None]
+    compiled = sum(one.kernel is not None and one.kernel.tier == "compiled" for one in done)
+    document = measured.Sampled(
+        store=str(settings.directory()),
+        compiled=compiled,
+        found=len(done) - compiled - len(failed),
+        failed=[measured.FailedProblem(problem=str(one.problem), error=one.error) for one in failed],
+        found_again=sum(one.kernel is not None and one.kernel.tier == "disk" for one in again),
+        seconds=time.perf_counter() - started,
+    )
+    emit(document, as_json, lambda: _print_sample(document))
+    if failed:
         click.get_current_context().exit(FAILED)
 
 
 class _Tally:
-    """Counts what became of problems, for whoever follows the job."""
+    """Counts what became of problems, for those who follow the job."""
 
     def __init__(self, total: int, reporter: Reporter | None) -> None:
         self.total, self.compiled, self.found, self.failed = total, 0, 0, 0
@@ -145,7 +196,7 @@ class _Tally:
 def _asked(
     table: str, ms: tuple[int, ...], dtype: str, layout: str, archs: tuple[str, ...], **asked: Any
 ) -> list[GemmProblem]:
-    """The problems that the options ask for."""
+    """The problems that the options describe."""
     from cache_engine.batch.warm import problems_of
     from cache_engine.catalogue import model_shapes, table_shapes
 
@@ -162,3 +213,28 @@ def _asked(
 def _named(problem: GemmProblem) -> str:
     batch = f", batch {problem.batch}" if problem.batch > 1 else ""
     return f"{problem.m} × {problem.n} × {problem.k}{batch}, {problem.dtype}, {problem.arch}"
+
+
+# ---- For people ----
+
+
+def _print_warmed(d: measured.Warmed) -> None:
+    """Prints the counts; failures of one cause share a line."""
+    by_cause: dict[str, list[str]] = {}
+    for failure in d.failed:
+        by_cause.setdefault(failure.error, []).append(failure.problem)
+    for cause, problems in by_cause.items():
+        more = f" and {len(problems) - 1:,} more" if len(problems) > 1 else ""
+        print(printable(f"failed: {problems[0]}{more}: {cause}"), file=sys.stderr)
+    failed = f", {len(d.failed):,} failed" if d.failed else ""
+    counts = f"{counted(d.compiled, 'kernel')} compiled, {d.found:,} found{failed}"
+    took = human_ms(d.seconds * 1e3)
+    print(printable(f"{counts}, for {counted(d.problems, 'problem')}, in {took}; stored in {d.store}."))
+
+
+def _print_sample(d: measured.Sampled) -> None:
+    for failure in d.failed:
+        print(printable(f"failed: {failure.problem}: {failure.error}"), file=sys.stderr)
+    counts = f"{counted(d.compiled, 'kernel')} compiled, {d.found} found in {d.store}"
+    print(printable(f"{counts}, in {human_ms(d.seconds * 1e3)}."))
+    print(f"Re-requested: {counted(d.found_again, 'disk hit')}.")

@@ -66,12 +66,13 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What applying a plan came to."""
+    """What applying a plan came to; ``foreign`` counts those of ``skipped`` that are of another format version."""
 
     evicted: int
     freed_bytes: int
     skipped: int
     leftovers: int = 0
+    foreign: int = 0
 
 
 def survey(layout: StoreLayout) -> list[EntryFacts]:
@@ -143,7 +144,7 @@ def apply(
         LockTimeout: when other maintenance is under way.
     """
     layout = store.layout
-    evicted = freed = removed = removed_bytes = 0
+    evicted = foreign = freed = removed = removed_bytes = 0
     with file_lock_to_delete(layout.maintenance_lock, wait_s):
         used = _last_uses(layout)
         try:
@@ -154,7 +155,9 @@ def apply(
                 with suppress(LockTimeout), file_lock_to_delete(layout.key_lock(key), _ENTRY_TIMEOUT_S):
                     last_used_at = max(_published_at(layout, key), used.get(key, 0.0))
                     unused = victim.reason == EVERYTHING or last_used_at <= victim.last_used_at
-                    if unused and not store.is_foreign(key):
+                    if store.is_foreign(key):
+                        foreign += 1
+                    elif unused:
                         bytes_freed = store.delete(key)
                         journal.event(EVICT, key=key, stored_bytes=bytes_freed, detail=victim.reason)
                         evicted += 1
@@ -170,7 +173,7 @@ def apply(
             fold_journal(layout)
         except OSError as error:  # a disk that is still full; what was there still counts
             _log.warning("the journal is not folded: %s", error)
-    return Cleaned(evicted, freed, len(chosen.victims) - evicted, removed)
+    return Cleaned(evicted, freed, len(chosen.victims) - evicted, removed, foreign)
 
 
 def _remove(store: DiskStore, leftovers: list[Leftover]) -> tuple[int, int]:

@@ -12,7 +12,8 @@ import pytest
 from cache_engine.bench.kernels import speed as kernel_speed
 from cache_engine.bench.kernels.speed import Kept, Measured, Report, Run, cases, file_name, load, save, summarise
 from cache_engine.bench.results import LeftOut
-from cache_engine.cli import documents, terminal_bench
+from cache_engine.cli import bench as verb
+from cache_engine.cli.documents import measured, to_json
 from cache_engine.device.probe import gpu
 from cache_engine.engine.cache import Cache
 from cache_engine.errors import UsageError
@@ -142,16 +143,16 @@ def test_families_without_their_compiler_are_left_out_and_said(cache: Cache, mon
 def test_a_report_is_printed_for_people_and_programs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     several = [measurement(), measurement("b", verified=False), measurement("c", ratio=None, error="no\x1bmemory")]
     report = Report(tmp_path / "f.json", 3, 4, 5, [LeftOut("triton", "it is not installed")], several)
-    terminal_bench.print_heading()
+    verb.print_kernel_heading()
     for one in several:
-        terminal_bench.print_measurement(one)
-    terminal_bench.print_report(report, summarise(several))
+        verb.print_measurement(one)
+    verb.print_report(report, summarise(several))
     shown = capsys.readouterr().out
     assert "0.50  1.0e-03\n" in shown
     assert "1.0e-03 WRONG\n" in shown
     assert "no?memory" in shown, "an escape from a file never reaches the terminal"
-    assert "triton is left out: it is not installed" in shown
-    assert "\n\n3 measured now, 4 before; 5 are left: call it again to go on." in shown
-    document = documents.kernel_speed(report, summarise(several))
-    assert json.loads(json.dumps(document))["summary"][0]["median_ratio"] == 0.5
+    assert "triton is not measured: it is not installed" in shown
+    assert "\n\n3 measured now, 4 before; 5 remain: the same command resumes." in shown
+    document = json.loads(to_json(measured.kernel_benchmark(report, summarise(several))))
+    assert document["summary"][0]["median_ratio"] == 0.5
     assert (document["file"], document["left"], len(document["measurements"])) == (str(tmp_path / "f.json"), 5, 3)

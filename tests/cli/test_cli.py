@@ -175,7 +175,7 @@ def test_lists_are_filtered_sorted_and_paged(compiled_store: Path) -> None:
     assert document("search", "tensor_core", "SM_80", store=compiled_store)["total"] == 1
     nothing = run("search", "nothing like this", store=compiled_store).stdout
     assert "No kernel matches.\n" in nothing
-    assert "arch can be: sm_75, sm_80, sm_90\n" in nothing
+    assert "valid arch values: sm_75, sm_80, sm_90\n" in nothing
     assert run("ls", "--sort", "colour", store=compiled_store).returncode == 2
     for sort in SORTS:
         given = [
@@ -442,7 +442,7 @@ def test_bench_measures_all_there_is_and_says_which_peers_are_missing_and_what_b
     done = run("bench", "--entries", "10", "--rows", "20", store=place)
     assert done.returncode == 0, done.stderr
     for peer in ("Triton", "cuda.core", "diskcache"):
-        assert f"not measured beside {peer}: not here; pip install 'gemm-cache[bench]' brings it" in done.stdout
+        assert f"no reference {peer}: not here; pip install 'gemm-cache[bench]' brings it" in done.stdout
     for line in ("import cache_engine", "nvcc", "disk hit", "first page", "≤ 3×", "≤ 3 µs"):
         assert line in done.stdout
 

@@ -23,7 +23,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_evaluate_then_find_it_kept(place: Path) -> None:
+def test_a_second_evaluation_is_a_stored_result(place: Path) -> None:
     first, second = (document(*SHAPE, *CHIP, store=place) for _ in range(2))
     assert (first["cached"], second["cached"]) == (False, True)
     apart = {"cached"}
@@ -39,7 +39,7 @@ def test_evaluate_then_find_it_kept(place: Path) -> None:
     assert first["partition"].keys() == {"g", "m", "n", "k"}
     plain = run(*SHAPE, *CHIP, store=place).stdout
     assert "predicted by core-grid" in plain
-    assert "found among kept results" in plain
+    assert "stored result" in plain
 
 
 def test_each_switch_gives_another_result(place: Path) -> None:
@@ -189,7 +189,7 @@ def test_looking_makes_no_store_and_an_empty_one_says_so(place: Path, compiled_s
     assert "no results of SG2262" in run("evaluations", "ls", *CHIP, store=compiled_store).stderr
 
 
-def test_without_caching_it_is_searched_for_and_not_kept(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_caching_it_is_searched_for_and_not_stored(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GEMM_CACHE_ENABLE_CACHING", "0")
     assert document(*SHAPE, *CHIP, store=place)["unkept"] == "caching is switched off"
     assert not place.exists()

@@ -27,7 +27,7 @@ def _keys(store: Path) -> dict[tuple[str, str], str]:
 # ---- show ----
 
 
-def test_show_counts_instructions_and_tells_occupancy(compiled_store: Path) -> None:
+def test_show_counts_instructions_and_prints_occupancy(compiled_store: Path) -> None:
     for (arch, dtype), key in _keys(compiled_store).items():
         shown = document("show", key, store=compiled_store)
         mix, resident = shown["instructions"], shown["occupancy"]
@@ -41,10 +41,10 @@ def test_show_counts_instructions_and_tells_occupancy(compiled_store: Path) -> N
         assert shown["notes"] == []
         text = run("show", key[:12], store=compiled_store).stdout
         assert f"Theoretical occupancy on {arch}: {resident['share']:.1%}" in text
-        assert f"{mix['total']:,} instructions in the code" in text
+        assert f"{mix['total']:,} static instructions" in text
 
 
-def test_show_without_a_disassembler_tells_the_rest_and_how_to_get_it(compiled_store: Path, tmp_path: Path) -> None:
+def test_show_without_a_disassembler_prints_the_rest_and_how_to_get_it(compiled_store: Path, tmp_path: Path) -> None:
     key = next(iter(_keys(compiled_store).values()))
     without = (
         "import sys; from cache_engine.compilers import inspect, tools; from cache_engine.errors import ToolMissing\n"
@@ -55,13 +55,13 @@ def test_show_without_a_disassembler_tells_the_rest_and_how_to_get_it(compiled_s
     command = [sys.executable, "-c", without, "--store", str(compiled_store), "show", key]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "instructions were not counted: nvdisasm is not installed; run: pip install nvidia-cuda-nvdisasm" in (
+    assert "Instructions were not counted: nvdisasm is not installed; run: pip install nvidia-cuda-nvdisasm" in (
         done.stdout
     )
     assert "Theoretical occupancy" in done.stdout
 
 
-def test_show_of_damaged_code_tells_the_rest(compiled_store: Path) -> None:
+def test_show_of_damaged_code_prints_the_rest(compiled_store: Path) -> None:
     store: DiskStore = make_store(compiled_store)
     key = next(iter(store.keys()))
     blob = blob_file(store, key)
@@ -118,7 +118,7 @@ def test_diff_of_a_kernel_with_itself_finds_nothing(compiled_store: Path) -> Non
     assert (found["components"], found["config"], found["sass"]) == ([], [], "")
     text = run("diff", key, key, "--sass", store=compiled_store).stdout
     assert "The keys are equal" in text
-    assert "The machine code is the same" in text
+    assert "The SASS is the same" in text
 
 
 def test_diff_of_no_kernel_fails(compiled_store: Path) -> None:
@@ -132,7 +132,7 @@ def test_diff_of_no_kernel_fails(compiled_store: Path) -> None:
 BF16 = ("128", "256", "192", "--arch")
 
 
-def test_explain_tells_a_hit_and_counts_no_use(compiled_store: Path) -> None:
+def test_explain_reports_a_hit_and_counts_no_use(compiled_store: Path) -> None:
     before = document("stats", store=compiled_store)
     found = document("explain", *BF16, "sm_90", store=compiled_store)
     assert (found["hit"], found["tier"], found["nearest"]) == (True, "disk", None)
@@ -220,7 +220,10 @@ def test_explain_of_an_empty_store_says_that_there_is_nothing_to_compare(tmp_pat
     make_store(tmp_path / "empty")
     found = document("explain", *BF16, "sm_90", store=tmp_path / "empty")
     assert (found["hit"], found["compared"], found["nearest"]) == (False, 0, None)
-    assert "No entry is on disk to compare with" in run("explain", *BF16, "sm_90", store=tmp_path / "empty").stdout
+    assert (
+        "The store is empty; there is nothing to compare with"
+        in run("explain", *BF16, "sm_90", store=tmp_path / "empty").stdout
+    )
 
 
 def test_explain_finds_what_a_pack_has(compiled_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

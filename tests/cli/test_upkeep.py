@@ -11,7 +11,7 @@ from tests.cli.test_cli import SHAPE, document, run
 from tests.helpers import blob_file, make_store
 
 
-def test_a_pack_goes_out_and_in_again_and_serves_as_it_is(compiled_store: Path, tmp_path: Path) -> None:
+def test_a_pack_is_exported_imported_and_used_as_it_is(compiled_store: Path, tmp_path: Path) -> None:
     pack, other = tmp_path / "some.gemmpack", tmp_path / "other"
     exported = document("export", pack, store=compiled_store)
     assert (exported["entries"], exported["refused"], exported["bytes"]) == (4, [], pack.stat().st_size)
@@ -89,12 +89,12 @@ def _publish_stale(folder: Path) -> str:
     return publish(make_store(folder), 3)
 
 
-def test_clean_by_share_of_the_disk_and_what_killed_writers_left(compiled_store: Path) -> None:
+def test_clean_by_share_of_the_disk_deletes_leftover_files_too(compiled_store: Path) -> None:
     (compiled_store / "temp" / "1-left").write_bytes(b"half")
     plan = document("clean", "--max-disk-share", "0", "--dry-run", store=compiled_store)
     assert {victim["reason"] for victim in plan["victims"]} == {"over disk-share limit"}
     assert [leftover["path"] for leftover in plan["leftovers"]] == ["temp/1-left"]
-    assert "1 file left behind" in run("clean", "--expired", "--dry-run", store=compiled_store).stdout
+    assert "1 leftover file" in run("clean", "--expired", "--dry-run", store=compiled_store).stdout
     assert document("clean", "--expired", store=compiled_store)["cleaned"]["leftovers"] == 1
     assert os.listdir(compiled_store / "temp") == []
     assert document("clean", "--max-disk-share", "0", store=compiled_store)["cleaned"]["evicted"] == 4
@@ -111,7 +111,7 @@ def test_clean_takes_the_targets_and_the_keys_that_are_named(compiled_store: Pat
     assert run("clean", "--key", one.key, store=compiled_store).returncode == 1, "it has gone"
 
 
-def test_what_is_in_quarantine_is_listed_put_back_and_deleted(compiled_store: Path) -> None:
+def test_what_is_in_quarantine_is_listed_restored_and_deleted(compiled_store: Path) -> None:
     store = make_store(compiled_store)
     keys = sorted(store.keys())
     blob_file(store, keys[0]).write_bytes(b"damaged")
@@ -122,7 +122,7 @@ def test_what_is_in_quarantine_is_listed_put_back_and_deleted(compiled_store: Pa
     items = {item["key"]: item for item in document("quarantine", "ls", store=compiled_store)["items"]}
     assert {key: item["restorable"] for key, item in items.items()} == {keys[0]: False, keys[1]: True}
     assert items[keys[0]]["why"].startswith("truncated: ")
-    assert "can be put back" in run("quarantine", "ls", store=compiled_store).stdout
+    assert "valid: can be restored" in run("quarantine", "ls", store=compiled_store).stdout
     assert run("quarantine", "restore", keys[0], store=compiled_store).returncode == 1
     assert document("quarantine", "restore", keys[1][:8], store=compiled_store) == {"restored": keys[1]}
     assert document("quarantine", "delete", "--all", "--dry-run", store=compiled_store)["deleted"] == 1
@@ -132,13 +132,13 @@ def test_what_is_in_quarantine_is_listed_put_back_and_deleted(compiled_store: Pa
     assert document("verify", store=compiled_store)["checked"] == 3
 
 
-def test_doctor_tells_settings_and_their_origin_but_no_secret(
+def test_doctor_prints_settings_and_their_origin_but_no_secret(
     compiled_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GEMM_CACHE_ADMIN_TOKEN", "correct-horse-battery")
     monkeypatch.setenv("GEMM_CACHE_MAX_ENTRIES", "77")
-    told = run("doctor", "--json", store=compiled_store).stdout + run("doctor", store=compiled_store).stdout
-    assert "correct-horse-battery" not in told
+    printed = run("doctor", "--json", store=compiled_store).stdout + run("doctor", store=compiled_store).stdout
+    assert "correct-horse-battery" not in printed
     settings = {item["name"]: item for item in document("doctor", store=compiled_store)["settings"]}
     assert settings["max_entries"] == {"name": "max_entries", "value": "77", "origin": "environment"}
     assert (settings["admin_token"]["value"], settings["max_bytes"]["origin"]) == ("set", "default")
@@ -147,7 +147,7 @@ def test_doctor_tells_settings_and_their_origin_but_no_secret(
 def test_an_address_that_is_not_ours_cannot_be_served(tmp_path: Path) -> None:
     done = run("dashboard", "--host", "203.0.113.1", store=tmp_path / "store")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "port 8501 of 203.0.113.1 cannot be had" in done.stderr
+    assert "port 8501 of 203.0.113.1 is unavailable" in done.stderr
 
 
 def test_a_sample_is_verified_and_another_version_is_no_damage(compiled_store: Path) -> None:
@@ -158,3 +158,23 @@ def test_a_sample_is_verified_and_another_version_is_no_damage(compiled_store: P
     record.write_text('{"format": 99}')
     found = document("verify", store=compiled_store)
     assert [finding["kind"] for finding in found["findings"]] == ["unknown format version"]
+
+
+def test_clean_all_says_that_a_record_of_another_format_is_of_an_incompatible_version(compiled_store: Path) -> None:
+    """It is not "in use": nothing uses it, and no later cleaning will delete it."""
+    record = next((compiled_store / "metadata").rglob("*.json"))
+    record.write_text('{"format": 99}')
+    done = run("clean", "--all", store=compiled_store)
+    assert "Evicted 3 entries" in done.stdout
+    assert "1 skipped (of an incompatible version)" in done.stdout
+    assert "in use" not in done.stdout
+    assert record.exists()
+    assert document("clean", "--all", store=compiled_store)["cleaned"]["foreign"] == 1
+
+
+def test_clean_by_days_evicts_what_is_unused_for_so_long(compiled_store: Path) -> None:
+    old, *_ = (compiled_store / "metadata").rglob("*.json")
+    os.utime(old, (1e9, 1e9))
+    plan = document("clean", "--days", "100", "--dry-run", store=compiled_store)
+    assert [victim["key"] for victim in plan["victims"]] == [old.stem.partition(".")[0]]
+    assert document("clean", "--days", "0", "--dry-run", store=compiled_store)["victims"] != []

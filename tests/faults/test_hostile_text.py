@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cache_engine.cli import documents, terminal, terminal_inspect
+from cache_engine.cli.documents import comparing, kernels, to_json
+from cache_engine.cli.inspect import print_difference, print_inspection
+from cache_engine.cli.listing import print_kernels
 from cache_engine.insight.comparison import compare, sass_difference
 from cache_engine.insight.inspection import inspect
 from cache_engine.mirror import queries
@@ -122,19 +124,19 @@ def test_each_is_found_by_searching_for_it(store: DiskStore, rows: dict[str, dic
 def test_no_terminal_gets_a_control_character(
     store: DiskStore, rows: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    terminal.print_kernels({"total": len(rows), "offset": 0, "rows": list(rows.values())}, {})
+    print_kernels(kernels.kernel_list(len(rows), 0, list(rows.values())), {})
     for record in store.records():
         inspection = inspect(record, None, record.name)
-        terminal_inspect.print_inspection(inspection)
-        document = documents.record(record, inspection)
+        print_inspection(inspection)
+        document = kernels.shown(record, inspection)
         assert msgspec.json.decode(msgspec.json.encode(document))["name"] == record.name
         ordinary = inspect(make_entry(1)[2](record.blob), None)
         for one, other in ((ordinary, inspection), (inspection, ordinary)):
             comparison = compare(one, other)
             code = sass_difference(one.record, "        /*0000*/  NOP ;\n        /*0010*/  EXIT ;\n", other.record, "")
             assert code.count("\n") == 4
-            terminal_inspect.print_difference(one.record, other.record, comparison, code)
-            assert msgspec.json.encode(documents.difference(one.record, other.record, comparison, ""))
+            print_difference(one.record, other.record, comparison, code)
+            assert to_json(comparing.compared(one.record, other.record, comparison, ""))
     printed = capsys.readouterr().out
     assert [char for char in set(printed) if not char.isprintable() and char != "\n"] == []
 

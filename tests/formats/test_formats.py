@@ -7,8 +7,10 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from cache_engine.cli.documents import measured, to_json
 from cache_engine.engine.cache import open_cache
 from cache_engine.mirror import queries
 from cache_engine.model.artifact import CUBIN
@@ -101,3 +103,11 @@ def test_a_removed_a_retyped_and_an_optional_field_are_seen() -> None:
     assert compare(whole, {name: whole[name] for name in ("a", "hits")}) == [
         "it.b was always there, and is left out at times"
     ]
+
+
+@pytest.mark.parametrize("case", ["sample", "bench"])
+def test_documents_of_slow_verbs_are_read_as_their_types(case: str) -> None:
+    """A field that the type lacks, or has as another type, would be lost or refused."""
+    types: dict[str, Any] = {"sample": measured.Sampled, "bench": measured.Benchmark}
+    for text in json.loads((HERE / "slow_documents.json").read_text())[case]:
+        assert json.loads(to_json(msgspec.convert(text, types[case]))) == text

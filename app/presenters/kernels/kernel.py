@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, tzinfo
 
-import msgspec
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Row, Tile, moment, when
 from app.presenters.store.overview import EVENTS
-from cache_engine.cli import documents
+from cache_engine.cli.documents import kernels as documents
+from cache_engine.cli.documents import to_json
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
 from cache_engine.insight.description import described
 from cache_engine.insight.inspection import Inspection
@@ -60,7 +60,7 @@ def component_table(record: Record) -> list[Row]:
 
 def record_document(record: Record) -> str:
     """The record as JSON: the document that ``show --json`` prints."""
-    return msgspec.json.format(msgspec.json.encode(documents.record(record)), indent=2).decode()
+    return to_json(documents.shown(record))
 
 
 def occupancy_table(resident: Occupancy) -> list[Row]:

@@ -1,0 +1,20 @@
+"""The JSON documents that verbs print: a contract with other programs, so fields are only ever added.
+
+Each document is a type. The verb fills one, ``to_json`` writes it, the terminal prints from it, and the dashboard reads
+a job's result as one.
+
+- ``kernels`` -- ``compile``, ``time``, ``ls``, ``search``, ``show``
+- ``comparing`` -- ``diff``, ``explain``
+- ``store`` -- ``stats``, ``clean``, ``verify``, ``quarantine``, ``sync``, ``export``, ``import``, ``doctor``
+- ``measured`` -- ``timings``, ``tune``, ``warm``, ``sample``, ``bench``
+- ``evaluator`` -- ``evaluate``, ``evaluations``
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+def to_json(document: object) -> str:
+    """The text of a JSON document, indented by two spaces."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()

@@ -1,0 +1,335 @@
+"""Documents about kernels: one that was requested, timed or looked up, and a list of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from cache_engine.cli.documents.comparing import Explained
+from cache_engine.engine.stages import LOAD
+from cache_engine.model.artifact import Record, RecordedProblem
+from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.measurement import Measurement
+from cache_engine.model.outcome import Failure, in_json
+from cache_engine.store.codec import stored_bytes
+
+if TYPE_CHECKING:
+    from cache_engine.device.memory_pool import PoolStatistics
+    from cache_engine.device.timer import Timing
+    from cache_engine.engine.cache import CompiledKernel
+    from cache_engine.insight.inspection import Inspection
+
+TimingRow = dict[str, Any]
+"""A stored timing: every field that the program which measured wrote, whatever its version, and what it is of."""
+
+
+class Compiled(msgspec.Struct, kw_only=True):
+    """What ``compile`` prints.
+
+    Attributes:
+        compile_ms: what compiling took when the kernel was made, now or before.
+        load_ms: what the lookup took.
+        stored_bytes: blob and record on disk.
+        unpublished: why it is not stored; empty when it is.
+        why: of a job, why the kernel was missed; ``None`` after a hit.
+    """
+
+    key: str
+    tier: str
+    name: str
+    arch: str
+    compiler: str
+    family: str
+    config: KernelConfig
+    specialisation: str
+    opt_level: int
+    config_from: str
+    compile_ms: float
+    load_ms: float
+    stages_ms: dict[str, float]
+    size_bytes: int
+    stored_bytes: int
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_bytes: int
+    unpublished: str
+    warnings: list[str]
+    why: Explained | UnsetType | None = UNSET
+
+
+class DeviceMemory(msgspec.Struct, kw_only=True):
+    """What a pool of device memory holds and has done; see ``PoolStatistics``."""
+
+    allocated_bytes: int
+    in_use_bytes: int
+    cached_blocks: int
+    peak_bytes: int
+    allocations: int
+    failures: int
+    limit_bytes: int | None
+    cached_bytes: int
+    fragmentation: float
+
+
+class Timed(msgspec.Struct, kw_only=True):
+    """What ``time`` prints; see ``Timing`` for what is measured.
+
+    Attributes:
+        device: the name of the GPU.
+        unkept: why the timing is not stored; empty when it is.
+        why: of a job, why the kernel was missed; ``None`` after a hit.
+    """
+
+    key: str
+    device: str
+    median_us: float
+    p10_us: float
+    p90_us: float
+    repeats: int
+    tflops: float
+    max_rel_error: float | None
+    verified: bool
+    seed: int
+    reference: str | None
+    no_reference: str
+    reference_median_us: float | None
+    speed_ratio: float | None
+    sm_clock_mhz: int | None
+    sm_clock_before_mhz: int | None
+    device_fingerprint: DeviceFingerprint
+    unkept: str
+    kernel: Compiled
+    device_memory: DeviceMemory | UnsetType = UNSET
+    why: Explained | UnsetType | None = UNSET
+
+
+class KernelRow(msgspec.Struct, kw_only=True):
+    """A kernel in a list; times are seconds since 1970."""
+
+    key: str
+    name: str
+    family: str
+    compiler: str
+    compiler_version: str
+    toolchain: str
+    key_schema: str
+    template: str
+    flags: str
+    opt_level: int
+    specialisation: str
+    arch: str
+    dtype: str
+    out_dtype: str
+    layout: str
+    m: int
+    n: int
+    k: int
+    batch: int
+    config: str
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_bytes: int
+    size_bytes: int
+    stored_bytes: int
+    compile_ms: float
+    created_at: float
+    created_by: str
+    memory_hits: int
+    pack_hits: int
+    disk_hits: int
+    hits: int
+    last_used_at: float
+
+
+class KernelList(msgspec.Struct, kw_only=True):
+    """What ``ls`` and ``search`` print: one page of ``total`` kernels."""
+
+    total: int
+    offset: int
+    rows: list[KernelRow]
+
+
+class Text(msgspec.Struct, kw_only=True):
+    """What ``show`` prints with one of ``--source``, ``--ptx``, ``--sass`` and ``--log``."""
+
+    key: str
+    source: str | UnsetType = UNSET
+    ptx: str | UnsetType = UNSET
+    sass: str | UnsetType = UNSET
+    log: str | UnsetType = UNSET
+
+
+class Instructions(msgspec.Struct, kw_only=True):
+    """Instructions in the code, by class and by opcode, each counted once."""
+
+    total: int
+    classes: dict[str, int]
+    opcodes: dict[str, int]
+
+
+class Resident(msgspec.Struct, kw_only=True):
+    """The theoretical occupancy; see ``Occupancy``."""
+
+    arch: str
+    warps_per_block: int
+    most_warps_per_sm: int
+    block_limits: dict[str, int]
+    blocks_per_sm: int
+    warps_per_sm: int
+    share: float
+    bound_by: list[str]
+
+
+class Shown(msgspec.Struct, kw_only=True):
+    """What ``show`` prints; without ``instructions`` and what follows it, what a record alone says.
+
+    Attributes:
+        problem: the first problem that the kernel was compiled for.
+        components: what the key was hashed from.
+        notes: why something is missing, in words.
+        timings: newest first.
+    """
+
+    key: str
+    name: str
+    arch: str
+    compiler: str
+    family: str
+    config: KernelConfig
+    specialisation: str
+    opt_level: int
+    compiler_version: str
+    problem: RecordedProblem
+    size_bytes: int
+    stored_bytes: int
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_bytes: int
+    compile_ms: float
+    stages_ms: dict[str, float]
+    created_at: float
+    created_by: str
+    components: dict[str, str]
+    warnings: list[str]
+    config_from: str
+    instructions: Instructions | UnsetType | None = UNSET
+    occupancy: Resident | UnsetType | None = UNSET
+    notes: list[str] | UnsetType = UNSET
+    timings: list[TimingRow] | UnsetType = UNSET
+
+
+# ---- From the engine's values ----
+
+
+def compiled(kernel: CompiledKernel) -> Compiled:
+    """The document of a kernel that was requested."""
+    return Compiled(
+        key=kernel.key,
+        tier=kernel.tier,
+        name=kernel.record.name,
+        config_from=kernel.config_from,
+        compile_ms=kernel.record.compile_ms,
+        load_ms=kernel.stages_ms.get(LOAD, 0.0),
+        stages_ms=kernel.stages_ms,
+        unpublished=in_json(kernel.unpublished),
+        warnings=list(kernel.record.warnings),
+        **_about(kernel.record),
+    )
+
+
+def timed(
+    kernel: CompiledKernel, timing: Timing, unkept: Failure | None = None, memory: PoolStatistics | None = None
+) -> Timed:
+    """The document of a timing; ``memory`` is what the pool held at the end."""
+    measured: dict[str, Any] = msgspec.to_builtins(timing)
+    measured.pop("device")
+    return Timed(
+        key=kernel.key,
+        device=timing.device.name,
+        device_fingerprint=timing.device,
+        unkept=in_json(unkept),
+        kernel=compiled(kernel),
+        device_memory=UNSET if memory is None else device_memory(memory),
+        **measured,
+    )
+
+
+def device_memory(memory: PoolStatistics) -> DeviceMemory:
+    """The document of a pool of device memory."""
+    held: dict[str, Any] = msgspec.to_builtins(memory)
+    return DeviceMemory(**held, cached_bytes=memory.cached_bytes, fragmentation=memory.fragmentation)
+
+
+def timing_row(stored: Measurement) -> TimingRow:
+    """A stored timing: what was measured, then of what, and on what."""
+    about: dict[str, Any] = msgspec.to_builtins(stored)
+    fingerprint, timing = about.pop("device"), about.pop("timing")
+    return {**timing, **about, "device": fingerprint["name"], "device_fingerprint": fingerprint}
+
+
+def kernel_list(total: int, offset: int, rows: Sequence[Mapping[str, Any]]) -> KernelList:
+    """The document of one page of a list, from rows of the mirror."""
+    return KernelList(total=total, offset=offset, rows=msgspec.convert(rows, list[KernelRow]))
+
+
+def shown(stored: Record, inspection: Inspection | None = None, timings: Sequence[Measurement] | None = None) -> Shown:
+    """The document of a record, with what an inspection and timings add."""
+    document = Shown(
+        key=stored.key,
+        name=stored.name,
+        compiler_version=stored.compiler_version,
+        problem=stored.problem,
+        compile_ms=stored.compile_ms,
+        stages_ms=stored.stages_ms,
+        created_at=stored.created_at,
+        created_by=stored.created_by,
+        components=dict(stored.components),
+        warnings=list(stored.warnings),
+        config_from=stored.config_from,
+        **_about(stored),
+    )
+    if inspection is not None:
+        mix, resident = inspection.instructions, inspection.occupancy
+        document.instructions = (
+            None if mix is None else Instructions(total=mix.total, classes=dict(mix.classes), opcodes=dict(mix.opcodes))
+        )
+        document.occupancy = (
+            None
+            if resident is None
+            else Resident(
+                arch=resident.arch,
+                warps_per_block=resident.warps_per_block,
+                most_warps_per_sm=resident.most_warps_per_sm,
+                block_limits=resident.block_limits,
+                blocks_per_sm=resident.blocks_per_sm,
+                warps_per_sm=resident.warps_per_sm,
+                share=resident.share,
+                bound_by=list(resident.bound_by),
+            )
+        )
+        document.notes = list(inspection.notes)
+    if timings is not None:
+        document.timings = [timing_row(timing) for timing in timings]
+    return document
+
+
+def _about(stored: Record) -> dict[str, Any]:
+    """The fields that documents of one kernel share."""
+    return {
+        "arch": stored.arch,
+        "compiler": stored.compiler,
+        "family": stored.family,
+        "config": stored.config,
+        "specialisation": stored.problem.specialisation,
+        "opt_level": stored.problem.opt_level,
+        "size_bytes": stored.size_bytes,
+        "stored_bytes": stored_bytes(stored),
+        **msgspec.to_builtins(stored.resources),
+    }

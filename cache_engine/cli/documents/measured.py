@@ -1,0 +1,233 @@
+"""Documents about many kernels at once: timings, tuning, warming, benchmarks."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from cache_engine.bench.results import LeftOut, Line, Result, Size
+from cache_engine.cli.documents.kernels import TimingRow
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.store.timings import TimedDevice
+
+if TYPE_CHECKING:
+    from cache_engine.batch.tuning import Candidate, Tuned
+    from cache_engine.bench.kernels.speed import Measured, Report, Summary
+    from cache_engine.engine.selection import Selection
+
+
+class TimingList(msgspec.Struct, kw_only=True):
+    """What ``timings ls`` prints: the devices of the store, and the timings that match, newest first."""
+
+    devices: list[TimedDevice]
+    total: int
+    rows: list[TimingRow]
+
+
+class TimingsExported(msgspec.Struct, kw_only=True):
+    """What ``timings export`` prints."""
+
+    file: str
+    timings: int
+
+
+class CandidateRow(msgspec.Struct, kw_only=True):
+    """A config that ``tune`` times; the fields from ``median_us`` on are missing in a dry run.
+
+    Attributes:
+        tier: which tier has its kernel; ``None`` when it must be compiled.
+        ratio: the measured time over the predicted one.
+        trouble: why it cannot be chosen; empty when it can.
+    """
+
+    key: str
+    family: str
+    compiler: str
+    config: KernelConfig
+    config_text: str
+    tier: str | None
+    predicted_cycles: float
+    predicted_us: float
+    median_us: float | UnsetType | None = UNSET
+    ratio: float | UnsetType | None = UNSET
+    tflops: float | UnsetType | None = UNSET
+    verified: bool | UnsetType = UNSET
+    trouble: str | UnsetType = UNSET
+
+
+class Chosen(msgspec.Struct, kw_only=True):
+    """The config that serves the problem."""
+
+    key: str
+    family: str
+    compiler: str
+    config: KernelConfig
+    config_text: str
+    config_from: str
+
+
+class Tuning(msgspec.Struct, kw_only=True):
+    """What ``tune`` prints; ``device`` is ``None`` without a GPU."""
+
+    dry_run: bool
+    problem: GemmProblem
+    device: str | None
+    clock_mhz: float
+    candidates: list[CandidateRow]
+    chosen: Chosen
+    failed: int
+    seconds: float
+
+
+class FailedProblem(msgspec.Struct, kw_only=True):
+    """A problem without a stored kernel, and why."""
+
+    problem: str
+    error: str
+
+
+class Warmed(msgspec.Struct, kw_only=True):
+    """What ``warm`` prints: problems requested, kernels that serve them, and what became of the kernels."""
+
+    store: str
+    problems: int
+    kernels: int
+    compiled: int
+    found: int
+    failed: list[FailedProblem]
+    seconds: float
+
+
+class Sampled(msgspec.Struct, kw_only=True):
+    """What ``sample`` prints; ``found_again`` kernels came from disk when they were requested a second time."""
+
+    store: str
+    compiled: int
+    found: int
+    failed: list[FailedProblem]
+    found_again: int
+    seconds: float
+
+
+class TimeRow(msgspec.Struct, kw_only=True):
+    """A measured time and its reference; see ``bench.results.Result``."""
+
+    name: str
+    seconds: float
+    beside: str
+    beside_seconds: float
+    goal_seconds: float | None
+    goal_ratio: float | None
+    ratio: float
+    met: bool | None
+
+
+class SizeRow(msgspec.Struct, kw_only=True):
+    """A measured size and its reference; see ``bench.results.Size``."""
+
+    name: str
+    size_bytes: float
+    beside: str
+    beside_bytes: float
+    goal_ratio: float | None
+    ratio: float
+    met: bool | None
+
+
+class Benchmark(msgspec.Struct, kw_only=True):
+    """What ``bench`` prints. Times are medians in seconds."""
+
+    machine: str
+    results: list[TimeRow]
+    sizes: list[SizeRow]
+    left_out: list[LeftOut]
+
+
+class KernelBenchmark(msgspec.Struct, kw_only=True):
+    """What ``bench kernels`` prints: cases measured now, measured before, and not measured yet."""
+
+    file: str
+    measured: int
+    kept: int
+    left: int
+    left_out: list[LeftOut]
+    summary: list[Summary]
+    measurements: list[Measured]
+
+
+# ---- From the engine's values ----
+
+
+def candidate(one: Candidate, clock_khz: int) -> CandidateRow:
+    """The row of a config before it is timed."""
+    selected = one.selection
+    return CandidateRow(
+        key=selected.key,
+        family=selected.family.name,
+        compiler=selected.compiler.name,
+        config=selected.config,
+        config_text=str(selected.config),
+        tier=one.tier,
+        predicted_cycles=one.predicted_cycles,
+        predicted_us=one.predicted_us(clock_khz),
+    )
+
+
+def add_timing(row: CandidateRow, one: Tuned) -> None:
+    """Adds to a row what timing came to."""
+    timing = one.timing
+    row.median_us = None if timing is None else timing.median_us
+    row.ratio = None if timing is None else timing.median_us / row.predicted_us
+    row.tflops = None if timing is None else timing.tflops
+    row.verified = timing is not None and timing.verified
+    row.trouble = one.trouble
+
+
+def chosen(selected: Selection) -> Chosen:
+    """The document of a selection."""
+    return Chosen(
+        key=selected.key,
+        family=selected.family.name,
+        compiler=selected.compiler.name,
+        config=selected.config,
+        config_text=str(selected.config),
+        config_from=selected.config_from,
+    )
+
+
+def benchmark(lines: Sequence[Line]) -> Benchmark:
+    """The document of a benchmark."""
+    return Benchmark(
+        machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors, "
+        f"Python {platform.python_version()}",
+        results=[
+            TimeRow(**msgspec.to_builtins(line), ratio=line.ratio, met=line.met)
+            for line in lines
+            if isinstance(line, Result)
+        ],
+        sizes=[
+            SizeRow(**msgspec.to_builtins(line), ratio=line.ratio, met=line.met)
+            for line in lines
+            if isinstance(line, Size)
+        ],
+        left_out=[line for line in lines if isinstance(line, LeftOut)],
+    )
+
+
+def kernel_benchmark(report: Report, summaries: Sequence[Summary]) -> KernelBenchmark:
+    """The document of a benchmark of kernels."""
+    return KernelBenchmark(
+        file=str(report.file),
+        measured=report.measured,
+        kept=report.kept,
+        left=report.left,
+        left_out=report.left_out,
+        summary=list(summaries),
+        measurements=report.measurements,
+    )

@@ -1,0 +1,334 @@
+"""Documents about a whole store: what it holds, what is wrong with it, and what upkeep did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from cache_engine.config import SETTINGS, Settings
+from cache_engine.upkeep.cleaning import Cleaned, Leftover
+from cache_engine.upkeep.packs import Refused
+from cache_engine.upkeep.plan import Victim
+from cache_engine.upkeep.quarantine import File
+
+if TYPE_CHECKING:
+    from cache_engine.mirror.sync import Synced
+    from cache_engine.model.events import Statistics
+    from cache_engine.upkeep.integrity import Finding, RepairAct
+    from cache_engine.upkeep.packs import Exported, Imported
+    from cache_engine.upkeep.plan import EvictionPlan
+    from cache_engine.upkeep.quarantine import Examined, Item
+
+
+class TargetRow(msgspec.Struct, kw_only=True):
+    """What a store holds for one target, and how that was used."""
+
+    arch: str
+    entries: int
+    size_bytes: int
+    stored_bytes: int
+    compile_ms: float
+    median_compile_ms: float | None
+    families: list[str]
+    dtypes: list[str]
+    hits: int
+    saved_ms: float
+    last_used_at: float | None
+    misses: int
+
+
+class Stats(msgspec.Struct, kw_only=True):
+    """What ``stats`` prints.
+
+    Attributes:
+        hits: by tier.
+        hit_rate: hits over lookups; ``None`` before the first lookup.
+        saved_ms: the compile times of the kernels that disk and packs served.
+        tier_failures: how often a tier could not be read, by tier.
+        last_publish_at: seconds since 1970; ``None`` before the first publish.
+        hit_rates: by tier, the share of the lookups that reached the tier which it served.
+        architectures: by target, where that was requested.
+    """
+
+    entries: int
+    max_entries: int
+    stored_bytes: int
+    max_bytes: int
+    journal_bytes: int
+    hits: dict[str, int]
+    misses: int
+    hit_rate: float | None
+    compiles: int
+    compile_ms: float
+    saved_ms: float
+    evictions: int
+    evicted_bytes: int
+    corruptions: int
+    publish_failures: int
+    tier_failures: dict[str, int]
+    lock_waits: int
+    lock_timeouts: int
+    lock_wait_ms: float
+    last_publish_at: float | None
+    hit_rates: dict[str, float | None]
+    architectures: list[TargetRow] | UnsetType = UNSET
+
+
+class Cleaning(msgspec.Struct, kw_only=True):
+    """What ``clean`` prints; ``cleaned`` is ``None`` after a dry run."""
+
+    dry_run: bool
+    victims: list[Victim]
+    victim_bytes: int
+    leftovers: list[Leftover]
+    kept_entries: int
+    kept_bytes: int
+    kept_timings: int
+    cleaned: Cleaned | None
+
+
+class StoredFile(msgspec.Struct, kw_only=True):
+    """A file of the store, and its bytes."""
+
+    path: str
+    stored_bytes: int
+
+
+class FindingRow(msgspec.Struct, kw_only=True):
+    """One thing that is wrong, the fix, the files that the fix moves or deletes, and whether that is done."""
+
+    kind: str
+    path: str
+    key: str
+    cause: str
+    remedy: str
+    files: list[StoredFile]
+    repaired: bool
+
+
+class Verification(msgspec.Struct, kw_only=True):
+    """What ``verify`` prints; ``checked`` counts entries."""
+
+    checked: int
+    findings: list[FindingRow]
+
+
+class QuarantineItem(msgspec.Struct, kw_only=True):
+    """An item in quarantine.
+
+    Attributes:
+        set_aside_at: when it was quarantined, in seconds since 1970.
+        why: what was found then.
+        kernel: the kernel's name; ``None`` when it cannot be read.
+        restorable, cause: whether it is valid now, and if not, why.
+    """
+
+    name: str
+    key: str
+    set_aside_at: float
+    why: str
+    stored_bytes: int
+    files: list[File]
+    kernel: str | None
+    restorable: bool
+    cause: str
+
+
+class Quarantine(msgspec.Struct, kw_only=True):
+    """What ``quarantine ls`` prints."""
+
+    items: list[QuarantineItem]
+
+
+class Restored(msgspec.Struct, kw_only=True):
+    """What ``quarantine restore`` prints."""
+
+    restored: str
+
+
+class Discarded(msgspec.Struct, kw_only=True):
+    """What ``quarantine delete`` prints."""
+
+    dry_run: bool
+    names: list[str]
+    deleted: int
+    stored_bytes: int
+
+
+class SyncReport(msgspec.Struct, kw_only=True):
+    """What ``sync`` prints; see ``mirror.sync.Synced``."""
+
+    added: int
+    removed: int
+    unreadable: int
+    events: int
+    generation: int
+    settled: bool
+    results: int
+    timings: int
+    skipped: int
+    ms: float
+
+
+class ExportReport(msgspec.Struct, kw_only=True):
+    """What ``export`` prints."""
+
+    file: str
+    bytes: int
+    entries: int
+    refused: list[Refused]
+
+
+class ImportReport(msgspec.Struct, kw_only=True):
+    """What ``import`` prints."""
+
+    file: str
+    dry_run: bool
+    taken: int
+    taken_bytes: int
+    present: int
+    refused: list[Refused]
+
+
+class CheckRow(msgspec.Struct, kw_only=True):
+    """One thing that ``doctor`` checked: ``status`` is ``ok``, ``note`` or ``problem``."""
+
+    name: str
+    status: str
+    detail: str
+
+
+class SettingRow(msgspec.Struct, kw_only=True):
+    """A setting in force, and its origin. Of a secret only whether it is set."""
+
+    name: str
+    value: str
+    origin: str
+
+
+class Diagnosis(msgspec.Struct, kw_only=True):
+    """What ``doctor`` prints."""
+
+    checks: list[CheckRow]
+    ok: bool
+    settings: list[SettingRow]
+
+
+# ---- From the engine's values ----
+
+
+def stats(found: Statistics, architectures: Sequence[Mapping[str, Any]] | None = None) -> Stats:
+    """The document of a store's statistics."""
+    totals = found.totals
+    return Stats(
+        entries=found.entries,
+        max_entries=found.max_entries,
+        stored_bytes=found.stored_bytes,
+        max_bytes=found.max_bytes,
+        journal_bytes=found.journal_bytes,
+        hits=totals.hits,
+        misses=totals.misses,
+        hit_rate=found.hit_rate,
+        compiles=totals.compiles,
+        compile_ms=totals.compile_us / 1e3,
+        saved_ms=totals.saved_us / 1e3,
+        evictions=totals.evictions,
+        evicted_bytes=totals.evicted_bytes,
+        corruptions=totals.corruptions,
+        publish_failures=totals.publish_failures,
+        tier_failures=totals.failures,
+        lock_waits=totals.lock_waits,
+        lock_timeouts=totals.lock_timeouts,
+        lock_wait_ms=totals.lock_wait_us / 1e3,
+        last_publish_at=totals.last_publish_at or None,
+        hit_rates=found.tier_hit_rates,
+        architectures=UNSET if architectures is None else msgspec.convert(architectures, list[TargetRow]),
+    )
+
+
+def cleaning(
+    plan: EvictionPlan, leftovers: Sequence[Leftover], cleaned: Cleaned | None, kept_timings: int = 0
+) -> Cleaning:
+    """The document of a cleanup, or of its dry run."""
+    return Cleaning(
+        dry_run=cleaned is None,
+        victims=list(plan.victims),
+        victim_bytes=plan.freed_bytes,
+        leftovers=list(leftovers),
+        kept_entries=plan.kept_entries,
+        kept_bytes=plan.kept_bytes,
+        kept_timings=kept_timings,
+        cleaned=cleaned,
+    )
+
+
+def verification(checked: int, acts: Iterable[RepairAct], repaired: Iterable[Finding]) -> Verification:
+    """The document of a check, and of a repair if there was one."""
+    done = set(repaired)
+    return Verification(
+        checked=checked,
+        findings=[
+            FindingRow(
+                kind=act.finding.kind,
+                path=act.finding.path,
+                key=act.finding.key,
+                cause=act.finding.cause,
+                remedy=act.finding.remedy,
+                files=[StoredFile(path=path, stored_bytes=size) for path, size in act.files],
+                repaired=act.finding in done,
+            )
+            for act in acts
+        ],
+    )
+
+
+def quarantined(item: Item, examined: Examined) -> QuarantineItem:
+    """The document of an item in quarantine."""
+    return QuarantineItem(
+        name=item.name,
+        key=item.key,
+        set_aside_at=item.set_aside_at,
+        why=item.why,
+        stored_bytes=item.stored_bytes,
+        files=list(item.files),
+        kernel=None if examined.record is None else examined.record.name,
+        restorable=not examined.cause,
+        cause=examined.cause,
+    )
+
+
+def synced(found: Synced, ms: float) -> SyncReport:
+    """The document of a sync that took so many milliseconds."""
+    changed: dict[str, Any] = msgspec.to_builtins(found)
+    return SyncReport(**changed, ms=ms)
+
+
+def exported(file: Path, found: Exported) -> ExportReport:
+    """The document of an export to a file."""
+    return ExportReport(
+        file=str(file.absolute()), bytes=file.stat().st_size, entries=found.entries, refused=list(found.refused)
+    )
+
+
+def imported(file: Path, found: Imported, dry_run: bool) -> ImportReport:
+    """The document of an import from a file, or of its dry run."""
+    return ImportReport(
+        file=str(file.absolute()),
+        dry_run=dry_run,
+        taken=found.taken,
+        taken_bytes=found.taken_bytes,
+        present=found.present,
+        refused=list(found.refused),
+    )
+
+
+def settings_in_force(settings: Settings) -> list[SettingRow]:
+    """Each setting with its value and origin."""
+    return [
+        SettingRow(name=setting.name, value=settings.shown(setting.name), origin=settings.origin(setting.name))
+        for setting in SETTINGS
+    ]

@@ -1,0 +1,189 @@
+"""The verbs that get one kernel: ``compile`` and ``time``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import UNSET
+
+from cache_engine.cli import documents
+from cache_engine.cli.documents import comparing, kernels
+from cache_engine.cli.support import (
+    FAILED,
+    SizedVerb,
+    asked_choice,
+    asked_problem,
+    emit,
+    json_option,
+    open_cache,
+    problem_options,
+    reporting,
+)
+from cache_engine.cli.terminal import print_fields, print_warnings, short_time
+from cache_engine.config import Settings
+from cache_engine.insight.description import described
+from cache_engine.model.artifact import Record
+from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate
+
+if TYPE_CHECKING:
+    from cache_engine.batch.jobs import Reporter
+    from cache_engine.engine.cache import Cache, CompiledKernel
+
+# How long a job, for which a person waits, may look for the nearest entry.
+_EXPLAIN_S = 2.0
+
+
+@click.command(
+    "compile",
+    cls=SizedVerb,
+    examples=(
+        "compile 4096 7168 2048 --arch sm_90a",
+        "compile 16 7168 2048 --dtype fp16 --epilogue bias+relu --json",
+        "compile 4096 7168 2048 --force --debug-dump ./dump",
+    ),
+    done="The kernel is compiled, or was in the cache.",
+    failed="The compiler rejects the source, or the store cannot be read.",
+    missing="The compiler is not installed.",
+)
+@problem_options
+@click.option("--force", is_flag=True, help="Recompile even if cached.")
+@click.option(
+    "--debug-dump",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Recompile and write source, PTX, SASS, log and environment to DIR, even on failure.",
+)
+@json_option
+@click.pass_obj
+def compile_verb(
+    settings: Settings, /, force: bool, debug_dump: Path | None, as_json: bool, job: Path | None, **asked: Any
+) -> None:
+    """Look up a kernel, and compile it on a miss.
+
+    The kernel computes C (M×N) = A (M×K) · B (K×N). A compiled kernel is stored for later lookups, also of other
+    processes.
+    """
+    with reporting(job) as reporter, open_cache(settings) as cache:
+        again = {"force": force, "debug_dump": debug_dump} if force or debug_dump else {}
+        kernel, why = _get(cache, asked, reporter, **again)
+        document = kernels.compiled(kernel)
+        if reporter:
+            reporter.finish(_job_result(document, why))
+    emit(document, as_json, lambda: _print_kernel(document, kernel.record))
+    print_warnings(document.warnings)
+
+
+@click.command(
+    "time",
+    cls=SizedVerb,
+    examples=("time 4096 7168 2048", "time 16 7168 2048 --dtype fp16 --json", "time 4096 7168 2048 --profile"),
+    done="The kernel is timed, and its result is correct.",
+    failed="The result is wrong, or the kernel cannot be compiled.",
+    missing="There is no NVIDIA GPU, or a library is not installed.",
+)
+@problem_options
+@click.option("--profile", is_flag=True, help="Add one launch inside cudaProfilerStart/Stop, for ncu.")
+@json_option
+@click.pass_obj
+def time_verb(settings: Settings, /, profile: bool, as_json: bool, job: Path | None, **asked: Any) -> None:
+    """Time a kernel on the local GPU, against cuBLAS.
+
+    Compiles the kernel on a miss, verifies its result and stores the timing; gemm-cache timings ls lists timings.
+    """
+    from cache_engine.device.memory_pool import shared_pool
+    from cache_engine.device.probe import require_gpu
+    from cache_engine.device.timer import time_kernel
+
+    with reporting(job) as reporter:
+        require_gpu("timing a kernel")
+        with open_cache(settings) as cache:
+            kernel, why = _get(cache, asked, reporter)
+            timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem, profile=profile)
+            unkept = cache.keep_timing(kernel, timing)
+        document = kernels.timed(kernel, timing, unkept, shared_pool().statistics())
+        if reporter:
+            reporter.finish(_job_result(document, why))
+    emit(document, as_json, lambda: _print_timing(document))
+    if not document.verified:
+        click.get_current_context().exit(FAILED)
+
+
+def _get(
+    cache: Cache, asked: dict[str, Any], reporter: Reporter | None, **again: Any
+) -> tuple[CompiledKernel, comparing.Explained | None]:
+    """The kernel; for a job that may hit, also why it was missed, if it was."""
+    if reporter is None or again:
+        on_stage = reporter.stage if reporter else None
+        return cache.get_or_compile(asked_problem(asked), **asked_choice(asked), on_stage=on_stage, **again), None
+    from cache_engine.insight.explanation import get_and_explain
+
+    kernel, why = get_and_explain(
+        cache, asked_problem(asked), **asked_choice(asked), on_stage=reporter.stage, within_s=_EXPLAIN_S
+    )
+    return kernel, None if why is None else comparing.explained(why)
+
+
+def _job_result(document: kernels.Compiled | kernels.Timed, why: comparing.Explained | None) -> str:
+    """The document with the reason of a miss, as text."""
+    document.why = why
+    text = documents.to_json(document)
+    document.why = UNSET
+    return text
+
+
+# ---- For people ----
+
+
+def record_fields(record: Record) -> dict[str, str]:
+    """A record, property by property."""
+    words = described(record, human_age(time.time() - record.created_at))
+    return {"key": record.key, "name": record.name, **{label.lower(): value for label, value in words.items()}}
+
+
+def _print_kernel(document: kernels.Compiled, record: Record) -> None:
+    tier = document.tier if document.tier == "compiled" else f"hit ({document.tier})"
+    stages = ", ".join(f"{name.replace('_', ' ')} {human_ms(ms)}" for name, ms in document.stages_ms.items())
+    print_fields(
+        {
+            "result": f"{tier}, but not saved: {document.unpublished}" if document.unpublished else tier,
+            **record_fields(record),
+            "config source": document.config_from,
+            "stage times": stages,
+        }
+    )
+
+
+def _print_timing(document: kernels.Timed) -> None:
+    d = document
+    clocks = d.sm_clock_before_mhz, d.sm_clock_mhz
+    print_fields(
+        {
+            "key": d.key,
+            "device": d.device,
+            "median": short_time(d.median_us / 1e6),
+            "p10–p90": f"{short_time(d.p10_us / 1e6)} to {short_time(d.p90_us / 1e6)}, "
+            f"{d.repeats} launches with a cold L2",
+            "speed": f"{d.tflops:.1f} TFLOP/s",
+            "reference": _reference(d),
+            "SM clock": "unknown" if None in clocks else f"{clocks[0]} MHz before, {clocks[1]} MHz after",
+            **({"device memory": _pool(d.device_memory)} if d.device_memory else {}),
+            "result": f"{'correct' if d.verified else 'WRONG'}; largest relative error {d.max_rel_error or 0:.2g}",
+            **({"not saved": d.unkept} if d.unkept else {}),
+        }
+    )
+
+
+def _reference(d: kernels.Timed) -> str:
+    if d.reference is None or d.reference_median_us is None:
+        return f"none: {d.no_reference}"
+    return f"{d.reference}: {short_time(d.reference_median_us / 1e6)}; {d.speed_ratio or 0:.2f}× the speed of it"
+
+
+def _pool(memory: kernels.DeviceMemory) -> str:
+    return (
+        f"peak {human_bytes(memory.peak_bytes)}, {counted(memory.allocations, 'allocation')}; "
+        f"{human_bytes(memory.cached_bytes)} cached, fragmentation {human_rate(memory.fragmentation)}"
+    )

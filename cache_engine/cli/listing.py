@@ -1,0 +1,171 @@
+"""The verbs that list what a store holds: ``ls``, ``search`` and ``stats``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from cache_engine.cli.documents import kernels, store
+from cache_engine.cli.support import Verb, emit, filter_options, json_option, open_cache
+from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table
+from cache_engine.config import Settings
+from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
+
+_LISTED = "The kernels are listed, or none matches."
+_TIERS = {"memory": "in memory", "pack": "in packs", "disk": "on disk"}
+_DISPENSABLE = ("compile time", "batch", "regs", "layout", "size", "config", "family", "hits")
+
+
+@click.command(
+    "ls",
+    cls=Verb,
+    examples=("ls --arch sm_90a --dtype bf16", "ls --sort hits --limit 10", "ls --sort size --json"),
+    done=_LISTED,
+)
+@filter_options
+@click.pass_obj
+def ls_verb(settings: Settings, /, **options: Any) -> None:
+    """List kernels, most recently used first.
+
+    On a narrow terminal some columns are left out; a file or a pipe gets all of them.
+    """
+    _list(settings, "", **options)
+
+
+@click.command(
+    "search",
+    cls=Verb,
+    examples=("search sm_90 bf16", "search 4096x7168", "search DeepSeek-V3 --sort hits"),
+    done=_LISTED,
+)
+@click.argument("text", nargs=-1, required=True)
+@filter_options
+@click.pass_obj
+def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) -> None:
+    """List kernels matching every word of TEXT.
+
+    Searches name, key, shape, target, dtype, family, compiler and config. The name of a public model stands for the
+    n and k of its shapes.
+    """
+    _list(settings, " ".join(text), **options)
+
+
+@click.command(
+    "stats",
+    cls=Verb,
+    examples=("stats", "stats --by-arch", "stats --json"),
+    done="The statistics are printed.",
+)
+@click.option("--by-arch", is_flag=True, help="Break down by target.")
+@json_option
+@click.pass_obj
+def stats_verb(settings: Settings, /, by_arch: bool, as_json: bool) -> None:
+    """Show size, hit rates and compile time saved.
+
+    Hits and misses are those of all processes since the store exists. The hit rate of a tier is its share of the
+    lookups that no tier before it served.
+    """
+    with open_cache(settings, create=False) as cache:
+        architectures = None
+        found = cache.stats()
+        if by_arch:
+            from cache_engine.mirror import queries
+
+            architectures = cache.query(queries.architectures)
+    document = store.stats(found, architectures)
+    emit(document, as_json, lambda: _print_statistics(document))
+
+
+def _list(
+    settings: Settings,
+    text: str,
+    *,
+    arch: tuple[str, ...],
+    dtype: tuple[str, ...],
+    family: tuple[str, ...],
+    compiler: tuple[str, ...],
+    sort: str,
+    ascending: bool,
+    limit: int,
+    offset: int,
+    as_json: bool,
+) -> None:
+    from cache_engine.catalogue import named_shapes
+    from cache_engine.mirror import queries
+
+    words, shapes = named_shapes(text)
+    chosen = queries.KernelFilter(words, arch, dtype, family, compiler, shapes=shapes)
+    with open_cache(settings, create=False) as cache:
+        order = sort.replace("-", " ")
+        rows = cache.query(queries.kernels, chosen, sort=order, descending=not ascending, limit=limit, offset=offset)
+        document = kernels.kernel_list(cache.query(queries.count, chosen), offset, rows)
+        there = cache.query(queries.facets) if not rows else {}
+    emit(document, as_json, lambda: print_kernels(document, there))
+
+
+# ---- For people ----
+
+
+def print_kernels(page: kernels.KernelList, there: Mapping[str, Sequence[str]]) -> None:
+    """Prints a page of kernels; when it is empty, the values ``there`` are to filter by."""
+    if not page.rows:
+        print(f"Only {counted(page.total, 'row')}." if page.total else "No kernel matches.")
+        for column, values in there.items():
+            if values and not page.total:
+                print(printable(f"  valid {column} values: {', '.join(values)}"))
+        return
+    now = time.time()
+    columns: dict[str, Align] = {
+        "key": LEFT, "target": LEFT, "family": LEFT, "dtype": LEFT, "layout": LEFT, "m × n × k": RIGHT, "batch": RIGHT,
+        "config": LEFT, "regs": RIGHT, "size": RIGHT, "compile time": RIGHT, "hits": RIGHT, "last used": RIGHT,
+    }  # fmt: skip
+    rows = [
+        (
+            row.key[:12], row.arch, row.family,
+            row.dtype if row.dtype == row.out_dtype else f"{row.dtype}→{row.out_dtype}",
+            row.layout, f"{row.m} × {row.n} × {row.k}", row.batch, row.config, row.registers,
+            human_bytes(row.size_bytes), human_ms(row.compile_ms), row.hits, human_age(now - row.last_used_at),
+        )
+        for row in page.rows
+    ]  # fmt: skip
+    print_table(columns, rows, dispensable=_DISPENSABLE)
+    print(f"\n{page.offset + 1:,}–{page.offset + len(rows):,} of {page.total:,}")
+
+
+def _print_statistics(d: store.Stats) -> None:
+    hits = ", ".join(f"{count:,} {_TIERS.get(tier, tier)}" for tier, count in d.hits.items()) or "none"
+    rates = ", ".join(f"{tier} {human_rate(rate)}" for tier, rate in d.hit_rates.items())
+    print_fields(
+        {
+            "entries": f"{d.entries:,} of {d.max_entries:,}",
+            "on disk": f"{human_bytes(d.stored_bytes)} of {human_bytes(d.max_bytes)}",
+            "journal": human_bytes(d.journal_bytes),
+            "hits": hits,
+            "misses": f"{d.misses:,}",
+            "hit rate": human_rate(d.hit_rate),
+            "hit rate by tier": rates,
+            "compile time spent": f"{human_ms(d.compile_ms)}, {counted(d.compiles, 'kernel')}",
+            "compile time saved": human_ms(d.saved_ms),
+            "evicted": f"{counted(d.evictions, 'entry', 'entries')}, {human_bytes(d.evicted_bytes)}",
+            "corrupt entries": f"{d.corruptions:,}",
+            "tier failures": ", ".join(f"{n:,} × {tier}" for tier, n in d.tier_failures.items()) or "none",
+            "lock waits over 1 s": f"{d.lock_waits:,}, {d.lock_timeouts:,} timed out",
+            "save failures": f"{d.publish_failures:,}",
+            "last kernel stored": human_age(time.time() - d.last_publish_at) if d.last_publish_at else "never",
+        }
+    )
+    if d.architectures:
+        print()
+        print_table(
+            {"target": LEFT, "entries": RIGHT, "code": RIGHT, "on disk": RIGHT, "compile time": RIGHT, "hits": RIGHT},
+            [
+                (
+                    row.arch, row.entries, human_bytes(row.size_bytes), human_bytes(row.stored_bytes),
+                    human_ms(row.compile_ms), row.hits,
+                )
+                for row in d.architectures
+            ],
+        )  # fmt: skip

@@ -1,0 +1,97 @@
+"""The verbs that move kernels between stores: ``export`` and ``import``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from cache_engine.cli import terminal
+from cache_engine.cli.documents import store
+from cache_engine.cli.support import FAILED, Verb, emit, json_option, open_cache
+from cache_engine.config import Settings
+from cache_engine.model.architecture import architecture
+from cache_engine.model.artifact import Record
+from cache_engine.units import counted, human_bytes, printable
+from cache_engine.upkeep.packs import Refused
+
+
+@click.command(
+    "export",
+    cls=Verb,
+    examples=("export kernels.gemmpack", "export h100.gemmpack --arch sm_90 --arch sm_90a"),
+    done="All kernels are in the pack.",
+    failed="Damaged kernels are left out of the pack, or the file cannot be written.",
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--arch", multiple=True, help="Only this target (repeatable).")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@json_option
+@click.pass_obj
+def export_verb(settings: Settings, /, file: Path, arch: tuple[str, ...], force: bool, as_json: bool) -> None:
+    """Write the kernels of the store to a pack, FILE.
+
+    Another store imports a pack, or uses it as it is (setting packs). Each kernel is verified first.
+    """
+    targets = {architecture(name).name for name in arch}
+
+    def wanted(record: Record) -> bool:
+        return not targets or record.arch in targets
+
+    with open_cache(settings, create=False) as cache:
+        total, _ = cache.count()
+        with terminal.progress("Exporting", total) as (bar, task):
+            exported = cache.export(file, wanted=wanted, replace=force, on_entry=lambda: bar.advance(task))
+    document = store.exported(file, exported)
+    emit(document, as_json, lambda: _print_exported(document))
+    if exported.refused:
+        click.get_current_context().exit(FAILED)
+
+
+@click.command(
+    "import",
+    cls=Verb,
+    examples=("import kernels.gemmpack --dry-run", "import kernels.gemmpack"),
+    done="All kernels of the pack are in the store.",
+    failed="The pack is unusable, or some of its kernels are refused.",
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Verify the pack and list what would be imported.")
+@json_option
+@click.pass_obj
+def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool) -> None:
+    """Import the kernels of a pack, FILE.
+
+    Each kernel is verified; one that the store has stays as it is. A kernel is a program for your GPU: import packs
+    only from people whose programs you would run.
+    """
+    settings = settings.with_overrides({"enable_caching": True})
+    with open_cache(settings) as cache:
+        pack = cache.open_pack(file)
+        with terminal.progress("Importing", len(pack)) as (bar, task):
+            imported = cache.import_pack(pack, dry_run=dry_run, on_entry=lambda: bar.advance(task))
+    document = store.imported(file, imported, dry_run)
+    emit(document, as_json, lambda: _print_imported(document))
+    if imported.refused:
+        click.get_current_context().exit(FAILED)
+
+
+# ---- For people ----
+
+
+def _print_exported(d: store.ExportReport) -> None:
+    _print_refused(d.refused, "left out")
+    print(printable(f"{counted(d.entries, 'kernel')} in {d.file}, {human_bytes(d.bytes)}."))
+
+
+def _print_imported(d: store.ImportReport) -> None:
+    _print_refused(d.refused, "refused")
+    verb = "Would import" if d.dry_run else "Imported"
+    print(f"{verb} {counted(d.taken, 'kernel')}, {human_bytes(d.taken_bytes)}; {d.present:,} already in the store.")
+
+
+def _print_refused(refused: Sequence[Refused], fate: str) -> None:
+    for entry in refused:
+        print(printable(f"{fate}: {entry.key[:12]}: {entry.cause}"), file=sys.stderr)

@@ -1,0 +1,73 @@
+"""Help reads like that of restic: a summary that fits its line, what the verb does, examples that run, exit codes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from cache_engine.cli.main import commands
+from cache_engine.cli.support import Verb
+from cache_engine.model.gemm import Specialisation
+
+
+def _verbs(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, verb in group.commands.items():
+        yield (*path, name), verb
+        if isinstance(verb, click.Group):
+            yield from _verbs(verb, (*path, name))
+
+
+ALL = list(_verbs(commands))
+LEAVES = [(path, verb) for path, verb in ALL if not isinstance(verb, click.Group)]
+
+
+def _help(*path: str, columns: int = 80) -> str:
+    done = CliRunner().invoke(commands, [*path, "--help"], terminal_width=columns, prog_name="gemm-cache")
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("path", [(), *(path for path, verb in ALL if isinstance(verb, click.Group))], ids=" ".join)
+def test_every_summary_fits_its_line_at_80_columns(path: tuple[str, ...]) -> None:
+    listed = _help(*path).partition("Commands:")[2]
+    assert listed
+    assert "..." not in listed
+
+
+@pytest.mark.parametrize(
+    ("path", "verb"), LEAVES, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+)
+def test_every_verb_says_what_it_does_with_examples_and_exit_codes(path: tuple[str, ...], verb: click.Command) -> None:
+    assert isinstance(verb, Verb)
+    described, _, rest = _help(*path).partition("Options:")
+    examples, _, codes = rest.partition("Examples:")[2].partition("Exit codes:")
+    assert verb.get_short_help_str(80).rstrip(".") in " ".join(described.split())
+    assert verb.examples
+    for example in verb.examples:
+        assert f"  gemm-cache {example}\n" in examples
+    for code, meaning in verb.exit_codes.items():
+        assert f"{code} {meaning}" in " ".join(codes.split())
+
+
+@pytest.mark.parametrize(
+    "example", [f"{example}" for _, verb in LEAVES if isinstance(verb, Verb) for example in verb.examples]
+)
+def test_every_example_parses(example: str) -> None:
+    """It names a verb that exists, options that it has, and every argument that it needs."""
+    words = shlex.split(example)
+    if words[0] == "--store":
+        words = words[2:]
+    command: click.Command = commands
+    while isinstance(command, click.Group):
+        command = command.commands[words.pop(0)]
+    command.make_context(command.name, words)
+
+
+def test_each_specialisation_is_named_with_its_meaning() -> None:
+    text = " ".join(_help("compile").split())
+    for value in Specialisation:
+        assert f"{value}: " in text.partition("--specialise")[2].partition("--opt-level")[0]
