@@ -35,7 +35,8 @@ SHARDS = tuple(f"{number:02x}" for number in range(256))
 class StoreLayout:
     """Paths below ``root``, which is absolute.
 
-    ``results`` is the folder of what ``store.results`` keeps: those of the evaluator, or those of ``for_timings``.
+    ``results`` names the folder that the methods ``results_…`` are about. It holds a set of results for each subject,
+    known by a fingerprint: an accelerator's evaluations, or, in the layout of ``for_timings``, a device's timings.
     ``trust`` says that files count also where anyone but you and root can change them.
     """
 
@@ -85,8 +86,8 @@ class StoreLayout:
 
     @property
     def evaluations(self) -> Path:
-        """Results of the evaluator; in the layout for timings, these."""
-        return self.root / self.results
+        """Results of the evaluator."""
+        return self.root / "evaluations"
 
     @property
     def timings(self) -> Path:
@@ -94,8 +95,13 @@ class StoreLayout:
         return self.root / "timings"
 
     def for_timings(self) -> StoreLayout:
-        """The same store, with the timings where the evaluator's results are otherwise."""
+        """The same store, whose results are timings."""
         return replace(self, results=self.timings.name)
+
+    @property
+    def results_folder(self) -> Path:
+        """The folder of all results of one kind."""
+        return self.root / self.results
 
     @property
     def mirror(self) -> Path:
@@ -153,19 +159,19 @@ class StoreLayout:
         return self.locks / f"key-{key[:3]}.lock"
 
     def results_file(self, fingerprint: str) -> Path:
-        """The results of an accelerator, as other tools read them too."""
-        return self.evaluations / f"gemm_cache_{fingerprint}.json"
+        """The results of a subject, as other tools read them too."""
+        return self.results_folder / f"gemm_cache_{fingerprint}.json"
 
     def compressed_results_file(self, fingerprint: str) -> Path:
         """The same, compressed: there is one or the other."""
-        return self.evaluations / f"gemm_cache_{fingerprint}.json.zst"
+        return self.results_folder / f"gemm_cache_{fingerprint}.json.zst"
 
     def results_log(self, fingerprint: str, generation: int) -> Path:
         """What was added since a snapshot of the generation before."""
-        return self.evaluations / f"gemm_cache_{fingerprint}.{generation}.log"
+        return self.results_folder / f"gemm_cache_{fingerprint}.{generation}.log"
 
     def results_lock(self, fingerprint: str) -> Path:
-        """The lock of an accelerator's results: shared to add to their log, exclusive to fold it."""
+        """The lock of a subject's results: shared to add to their log, exclusive to fold it."""
         return self.locks / f"results-{fingerprint[:2]}.lock"
 
     def quarantined(self, name: str, at_ns: int) -> Path:

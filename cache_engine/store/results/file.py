@@ -1,4 +1,4 @@
-"""Results of an evaluator on disk, for one accelerator: a JSON snapshot that other tools read too, and logs.
+"""Results on disk, for one subject (an accelerator, or a device): a JSON snapshot that other tools read too, and logs.
 
 The snapshot may be compressed, under a name of its own. Both forms are read, and the one that is not written goes;
 where both are there, for a writer was killed in between or another tool wrote one, what either has counts.
@@ -74,7 +74,7 @@ class ReadSoFar(msgspec.Struct, frozen=True):
 
 
 class ResultFile:
-    """The results of one accelerator. Used by one thread at a time, and by any number of processes."""
+    """The results of one subject. Used by one thread at a time, and by any number of processes."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class ResultFile:
         """Opens nothing yet.
 
         Args:
-            new: the snapshot to begin with where there is none; it names the accelerator.
+            new: the snapshot to begin with where there is none; it names the subject.
             judge: says which entries of a damaged snapshot are sound.
             compressed: whether snapshots are written compressed.
         """
@@ -330,6 +330,6 @@ def _identity(path: Path) -> tuple[int, int, int]:
 def stored_fingerprints(layout: StoreLayout) -> list[str]:
     """Fingerprints of all accelerators that a store has results of."""
     with suppress(FileNotFoundError, NotADirectoryError):
-        found = (fingerprint_of_results_name(name) for name in os.listdir(layout.evaluations))
+        found = (fingerprint_of_results_name(name) for name in os.listdir(layout.results_folder))
         return sorted({name[0] for name in found if name is not None})
     return []

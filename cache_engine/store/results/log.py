@@ -61,7 +61,7 @@ class Line(msgspec.Struct):
 
 
 class ResultLogs:
-    """The logs of one accelerator."""
+    """The logs of one subject."""
 
     def __init__(self, layout: StoreLayout, fingerprint: str) -> None:
         """Opens nothing."""
@@ -73,7 +73,7 @@ class ResultLogs:
 
     def generations(self) -> list[int]:
         """Numbers of the logs there are, in order."""
-        found = (fingerprint_of_results_name(name) for name in os.listdir(self._layout.evaluations))
+        found = (fingerprint_of_results_name(name) for name in os.listdir(self._layout.results_folder))
         return sorted(
             name[1] for name in found if name is not None and name[0] == self._fingerprint and name[1] is not None
         )
@@ -94,7 +94,7 @@ class ResultLogs:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         os.close(os.open(self.path(generation), flags, 0o600))
         if durable:
-            sync_folder(str(self._layout.evaluations))
+            sync_folder(str(self._layout.results_folder))
 
     def quarantine_refused(self) -> None:
         """Moves what is no regular file, or others may change, out of the logs. Under the exclusive lock."""
