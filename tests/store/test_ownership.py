@@ -154,7 +154,8 @@ def test_a_group_of_the_user_alone_is_the_user(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents[:2]:
         parent.chmod(parent.stat().st_mode | 0o055)
-    for name, group in (("own", user.pw_gid), ("users", grp.getgrnam("users").gr_gid)):
+    others = [grp.getgrnam(name).gr_gid for name in ("users", "bin")]  # ``bin`` is the group of another user alone
+    for name, group in zip(("own", "users", "bin"), (user.pw_gid, *others), strict=True):
         (tmp_path / name).mkdir()
         os.chown(tmp_path / name, user.pw_uid, group)
         (tmp_path / name).chmod(0o770)
@@ -162,15 +163,15 @@ def test_a_group_of_the_user_alone_is_the_user(tmp_path: Path) -> None:
         "import os, sys; from pathlib import Path; from cache_engine.store.disk import open_store\n"
         "import cache_engine.store.journal, portalocker, grp, pwd\n"
         "from cache_engine.errors import StoreUnusable\n"
-        f"os.setgroups([{grp.getgrnam('users').gr_gid}]); os.setgid({user.pw_gid}); os.setuid({user.pw_uid})\n"
-        "for name in ('own', 'users'):\n"
+        f"os.setgroups({others}); os.setgid({user.pw_gid}); os.setuid({user.pw_uid})\n"
+        "for name in ('own', 'users', 'bin'):\n"
         "    try: print(open_store(Path(sys.argv[1], name, 'store')).marker.exists())\n"
         "    except StoreUnusable as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
-    own, users = done.stdout.splitlines()
+    own, *refused = done.stdout.splitlines()
     assert own == "True", done.stderr
-    assert "can be written by its group users" in users
+    assert [line.partition(";")[0].rpartition(" ")[2] for line in refused] == ["users", "bin"]
 
 
 # ---- Files ----
