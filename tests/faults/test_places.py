@@ -160,7 +160,7 @@ def test_a_directory_that_is_named_is_not_replaced_by_memory() -> None:
 # ---- Awkward paths ----
 
 
-@pytest.mark.parametrize("name", ["a?b=c", "a#b", "a%3Fb", "a b", "a\nb", "a'b\"c", "[a]*", "é"])
+@pytest.mark.parametrize("name", ["a?b=c&d", "a#b %3F\n'\"[é]*"])
 def test_a_path_with_any_character_serves_and_mirrors(tmp_path: Path, name: str) -> None:
     place = tmp_path / name
     store = make_store(place / "store")
@@ -332,8 +332,7 @@ def test_a_debug_dump_is_private_whatever_the_umask(tmp_path: Path, umask: int) 
     with open_cache(tmp_path / "store", durability="fast") as cache:
         before = os.umask(umask)
         try:
-            for _ in range(2):
-                cache.get_or_compile(PROBLEM, debug_dump=folder)
+            cache.get_or_compile(PROBLEM, debug_dump=folder)
         finally:
             os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
