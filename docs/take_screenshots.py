@@ -60,6 +60,7 @@ def click_first_key(page: Page, x: int) -> None:
 
 def take(page: Page, name: str) -> None:
     """Saves what the page shows now."""
+    page.wait_for_function("!document.querySelector('[data-testid=stSkeleton]')")
     page.wait_for_timeout(SETTLE_MS)
     page.screenshot(path=str(IMAGES / f"{name}.png"))
 

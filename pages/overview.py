@@ -85,7 +85,7 @@ def followed() -> None:
 def over_time() -> None:
     """Hit rates and compile time: by tier over all time, then step by step."""
     st.subheader("Hit rate and compile time")
-    st.dataframe(tier_table(row), hide_index=True, height="content", key="tiers")
+    st.dataframe(tier_table(row, bool(cache.settings.packs)), hide_index=True, height="content", key="tiers")
     st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
     name = st.segmented_control(
         "Time range", list(SPANS), default="7 days", required=True, key="span", bind="query-params"

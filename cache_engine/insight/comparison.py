@@ -207,13 +207,13 @@ _LABELS = {
     "registers": "registers per thread",
     "shared_bytes": "shared memory per block, bytes",
     "stack_bytes": "stack per thread, bytes",
-    "spill_bytes": "spilled, bytes",
-    "size_bytes": "code, bytes",
+    "spill_bytes": "spills per thread, bytes",
+    "size_bytes": "cubin size, bytes",
     "arch": "target",
     "share": "occupancy",
     "warps_per_sm": "warps per SM",
     "blocks_per_sm": "blocks per SM",
-    "bound_by": "bound by",
+    "bound_by": "limited by",
 }
 
 

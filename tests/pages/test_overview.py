@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.presenters.store.overview import FINE, LOOK, PLAIN, TROUBLE, gpu_check, health
+from app.presenters.store.overview import FINE, LOOK, PLAIN, TROUBLE, gpu_check, health, tier_table
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.store.journal import Journal
 from tests.helpers import fill, make_store, record_file
@@ -49,10 +49,17 @@ def test_the_figures_over_time_have_a_table_behind_them_that_adds_up(open_page: 
 def test_a_disk_that_never_hits_shows_behind_a_memory_that_does(open_page: Open, compiled_store: Path) -> None:
     """Five lookups: the memory served one, and four had to compile."""
     tiers = _table(sound(open_page(compiled_store, "overview")), "Tier")
-    assert tiers.to_numpy().tolist() == [
-        ["Memory", 5, 1, "20.0%"],
-        ["Pack", 4, 0, "0.0%"],
-        ["Disk", 4, 0, "0.0%"],
+    assert tiers.to_numpy().tolist() == [["Memory", 5, 1, "20.0%"], ["Disk", 4, 0, "0.0%"]]
+
+
+def test_packs_have_a_hit_rate_where_they_are_mounted_or_have_hit() -> None:
+    row = {"memory_hits": 5, "pack_hits": 0, "disk_hits": 3, "misses": 2}
+    assert [line["Tier"] for line in tier_table(row, packs=True)] == ["Memory", "Pack", "Disk"]
+    assert [line["Lookups"] for line in tier_table(row, packs=False)] == [10, 5]
+    assert [line["Hit rate"] for line in tier_table({**row, "pack_hits": 5}, packs=False)] == [
+        "33.3%",
+        "50.0%",
+        "60.0%",
     ]
 
 

@@ -84,7 +84,11 @@ def tile_figure(record: Record) -> go.Figure:
         _rectangle(figure, behind - gap - c.block_k, behind, c.block_k, c.block_m, COLOURS[1], opacity)
         _rectangle(figure, behind, behind - gap - c.block_k, c.block_n, c.block_k, COLOURS[2], opacity)
     _rectangle(figure, 0, 0, c.block_n, c.block_m, COLOURS[0], 0.2)
-    _label(figure, -gap - c.block_k / 2, c.block_m / 2, f"A<br>{c.block_m} × {c.block_k}<br>{c.stages} stages")
+    lines = [f"A {c.block_m} × {c.block_k}", f"{c.stages} stages"]
+    if c.block_m > c.block_k:
+        _label(figure, -gap - c.block_k / 2, c.block_m / 2, "<br>".join(lines))
+    else:  # too low for two lines of text
+        _label(figure, -gap - c.block_k / 2, c.block_m + gap / 2, ", ".join(lines))
     _label(figure, c.block_n / 2, -gap - c.block_k / 2, f"B {c.block_k} × {c.block_n}, {c.stages} stages")
     below = [f"Block {c.block_m} × {c.block_n}"]
     for level, colour, width in zip(levels(record)[1:], (COLOURS[0], GREY), (2.0, 0.5), strict=False):

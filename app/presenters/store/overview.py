@@ -158,12 +158,18 @@ def overview_tiles(row: Row, max_entries: int, max_bytes: int) -> list[Tile]:
     ]
 
 
-def tier_table(row: Row) -> list[Row]:
-    """Each tier's hits, over the lookups that no tier before it served."""
+def tier_table(row: Row, packs: bool) -> list[Row]:
+    """Each tier's hits, over the lookups that no tier before it served.
+
+    Args:
+        packs: whether packs are mounted; without them, the table has the pack tier only if it ever hit.
+    """
     hits = {tier: row[f"{tier}_hits"] for tier in TIERS}
     left = sum(hits.values()) + row["misses"]
     rows = []
     for tier, rate in tier_hit_rates(hits, row["misses"]).items():
+        if tier == "pack" and not packs and not hits[tier]:
+            continue
         rows.append({"Tier": tier.capitalize(), "Lookups": left, "Hits": hits[tier], "Hit rate": human_rate(rate)})
         left -= hits[tier]
     return rows
