@@ -67,9 +67,8 @@ class Cache:
         self._without_store = without_store
         self.settings = settings
         self._store = store
-        history = None
-        if store is not None and settings.use_timings:
-            history = History(lambda: self.timings, settings.timings_of)
+        use_timings = store is not None and settings.use_timings
+        history = History(lambda: self.timings, settings.timings_of) if use_timings else None
         self._selector = Selector(fast_math=settings.fast_math, compiler_flags=settings.compiler_flags, history=history)
         self.journal = NoJournal() if store is None else _journal(store.layout, settings)
         self._serving = Serving(store, settings, self.journal, without_store)
@@ -147,19 +146,14 @@ class Cache:
 
     def targeted(self, problem: GemmProblem, arch: str | None = None) -> GemmProblem:
         """The problem with its target set: as given, else that of the local GPU, else the default."""
-        if arch is not None:
-            return problem.on(arch)
-        if problem.arch is not None:
-            return problem
-        from cache_engine.device.probe import local_arch
+        if arch is None and problem.arch is None:
+            from cache_engine.device.probe import local_arch
 
-        return problem.on(local_arch() or self.settings.default_arch)
+            arch = local_arch() or self.settings.default_arch
+        return problem if arch is None else problem.on(arch)
 
     def keep_timing(self, kernel: CompiledKernel, timing: Timing, config_from: str | None = None) -> Failure | None:
-        """Stores a timing of a kernel, to choose configs by; returns why that failed, or ``None``.
-
-        ``config_from`` is what chose the kernel's config, where that differs from what the kernel says.
-        """
+        """Stores a timing, to choose configs by; returns why that failed. ``config_from`` overrides the kernel's."""
         if self._store is None:
             return Failure(self._without_store)
         try:
@@ -235,10 +229,7 @@ class Cache:
         return self.mirror.query(question, *arguments, **options)
 
     def search(self, text: str, limit: int = 50) -> list[dict[str, Any]]:
-        """Rows of entries whose name, key, target or family holds every word of ``text``, the latest used first.
-
-        A word that is a model's name stands for the shapes of that model.
-        """
+        """Rows of the entries that hold every word of ``text``, last used first; a model's name means its shapes."""
         from cache_engine.catalogue import named_shapes
         from cache_engine.mirror import queries
 
@@ -355,10 +346,7 @@ class Cache:
         return upkeep.packs.import_pack(self.store, self.journal, opened, dry_run=dry_run, on_entry=on_entry, by=acting)
 
     def close(self) -> None:
-        """Writes the last usage counts and ends cleaning that is under way.
-
-        A signal handler may call it without deadlock: what it interrupted is written when that continues, or at exit.
-        """
+        """Writes the last usage counts and ends cleaning under way; safe in a signal handler: it never deadlocks."""
         for opened in {"evaluations", "timings"} & self.__dict__.keys():
             getattr(self, opened).close()
         self._serving.close()
