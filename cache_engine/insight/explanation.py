@@ -13,8 +13,15 @@ from cache_engine.engine.stages import LOAD, OnStage
 from cache_engine.errors import CorruptEntry, GemmCacheError
 from cache_engine.insight.comparison import Nearest, nearest
 from cache_engine.model.artifact import Record
+from cache_engine.model.events import CORRUPT, EVICT, PUBLISH, SET_ASIDE
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.key import CacheKey
+from cache_engine.store.journal import read_journal
+from cache_engine.units import human_age
+
+# The last of these events says whether an entry should be in the store.
+_ENDS = frozenset({PUBLISH, EVICT, CORRUPT, SET_ASIDE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +51,10 @@ def explain(
     compiler: str = "nvrtc",
     config: KernelConfig | None = None,
 ) -> Explanation:
-    """Looks a problem up as ``Cache.get_or_compile`` would, and finds out why it is missed if it is.
+    """Looks a problem up as ``Cache.get_or_compile`` would, and explains a miss.
 
-    It is not counted as a use.
+    First by the entry of its key: of another version, damaged, evicted or quarantined, as the journal says. Then by the
+    nearest other entry. Nothing is counted as a use.
 
     Raises:
         UsageError: when the request cannot be right.
@@ -119,16 +127,32 @@ def _missed(
 
 
 def _fault_of_entry(cache: Cache, selection: Selection) -> str:
-    """Why the entry of the key cannot be served; empty when there is none."""
+    """Why the entry of the key cannot be served, or why it is gone; empty when the store never had it."""
     try:
         if cache.store.is_foreign(selection.key):
             return "the entry with this key was made by another version of this program, which this one cannot read"
-        cache.store.get(selection.key)
+        stored = cache.store.get(selection.key)
     except CorruptEntry as damage:
         return f"the entry with this key is damaged ({damage}); compiling replaces it"
     except OSError as error:
         return f"the entry with this key cannot be read: {error.strerror or error}"
-    return ""
+    return "" if stored is not None else _how_it_went(cache, selection.key)
+
+
+def _how_it_went(cache: Cache, key: CacheKey) -> str:
+    """Why the store no longer has the entry of the key, by the journal; empty when that does not say."""
+    recent = read_journal(cache.layout.journal).recent  # newest first
+    last = next((event for event in recent if event.key == key and event.kind in _ENDS), None)
+    if last is None or last.kind == PUBLISH:
+        return ""
+    when = human_age(time.time() - last.at)
+    if last.kind == EVICT:
+        by = f", by {last.by}" if last.by else ""
+        return f"the kernel with this key was evicted {when}: {last.detail}{by}; compiling stores it again"
+    return (
+        f"the entry with this key was damaged and quarantined {when}: {last.detail}; compiling replaces it, "
+        "and gemm-cache quarantine ls lists it"
+    )
 
 
 def _ask_instead(cache: Cache, selection: Selection, there: Record, asked: KernelConfig | None) -> str:

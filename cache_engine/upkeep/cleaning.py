@@ -159,7 +159,7 @@ def apply(
                         foreign += 1
                     elif unused:
                         bytes_freed = store.delete(key)
-                        journal.event(EVICT, key=key, stored_bytes=bytes_freed, detail=victim.reason)
+                        journal.event(EVICT, key=key, stored_bytes=bytes_freed, detail=victim.reason, by=by)
                         evicted += 1
                         freed += bytes_freed
                 on_progress(number)

@@ -15,6 +15,7 @@ from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import SECTIONS, Artifact, Blob, Record
 from cache_engine.model.key import CacheKey, Components, key_of
 from cache_engine.store.disk import DiskStore
+from cache_engine.upkeep.admission import local_user
 from tests.cli.test_cli import document, run
 from tests.helpers import blob_file, make_store
 
@@ -139,6 +140,30 @@ def test_explain_reports_a_hit_and_counts_no_use(compiled_store: Path) -> None:
     assert found["key"] == _keys(compiled_store)["sm_90", "bf16"]
     assert "hit (disk)" in run("explain", *BF16, "sm_90", store=compiled_store).stdout
     assert document("stats", store=compiled_store) == before
+
+
+def test_explain_of_an_evicted_kernel_says_when_why_and_by_whom(compiled_store: Path) -> None:
+    """The journal explains the miss; that another kernel has other sizes does not."""
+    key = _keys(compiled_store)["sm_90", "bf16"]
+    document("clean", "--key", key, store=compiled_store)
+    found = document("explain", *BF16, "sm_90", store=compiled_store)
+    assert (found["hit"], found["key"], found["nearest"]) == (False, key, None)
+    expected = f"the kernel with this key was evicted just now: selected, by {local_user()}; compiling stores it again"
+    assert found["notes"] == [expected]
+    assert expected[1:] in run("explain", *BF16, "sm_90", store=compiled_store).stdout
+    document("compile", *BF16, "sm_90", store=compiled_store)
+    assert document("explain", *BF16, "sm_90", store=compiled_store)["hit"]
+
+
+def test_explain_of_a_quarantined_kernel_says_when_and_why(compiled_store: Path) -> None:
+    key = _keys(compiled_store)["sm_90", "bf16"]
+    blob = blob_file(make_store(compiled_store), CacheKey(key))
+    blob.write_bytes(blob.read_bytes()[:100])
+    document("verify", "--repair", store=compiled_store)
+    found = document("explain", *BF16, "sm_90", store=compiled_store)
+    assert (found["hit"], found["nearest"]) == (False, None)
+    (note,) = found["notes"]
+    assert note.startswith("the entry with this key was damaged and quarantined just now: truncated: ")
 
 
 def test_explain_names_what_differs_from_the_nearest_and_compiles_nothing(compiled_store: Path) -> None:
