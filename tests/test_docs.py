@@ -26,6 +26,16 @@ def test_every_verb_and_option_is_documented(verb: str) -> None:
             assert any(name in COMMAND_LINE for name in parameter.opts), parameter.opts
 
 
+def test_the_help_of_every_verb_is_in_the_page_word_for_word() -> None:
+    """Synopsis, options with defaults, examples, exit codes; and no verb lacks its part."""
+    program = "import sys; sys.path.insert(0, 'docs'); import write_command_line as w; print(w.page(), end='')"
+    written = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert written.stdout == COMMAND_LINE, "python docs/write_command_line.py"
+    program = program.replace("print(w.page(), end='')", "print(*(name for name, _ in w.verbs()), sep='\\n')")
+    verbs = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert sorted(verbs.stdout.splitlines()) == sorted(re.findall("<!-- help of (.*) -->", COMMAND_LINE))
+
+
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_every_setting_is_documented_with_its_default_and_help(setting: object) -> None:
     name, default, text = setting.name, setting.default, setting.metadata["help"]  # type: ignore[attr-defined]

@@ -61,7 +61,7 @@ def _kernel_options(verb: _F) -> _F:
 @json_option
 @click.pass_obj
 def bench_verb(settings: Settings, /, what: str, entries: int, rows: int, as_json: bool, **kernels: Any) -> None:
-    r"""Run benchmarks against reference tools.
+    """Run benchmarks against reference tools.
 
     \b
     compile    NVRTC and NVCC
@@ -73,7 +73,7 @@ def bench_verb(settings: Settings, /, what: str, entries: int, rows: int, as_jso
     kernels    kernels against cuBLAS on the local GPU, for all shapes of three models
 
     Ctrl-C ends kernels; the same command resumes.
-    """
+    """  # noqa: D301 (click reads the backspace as: leave these lines as they are)
     if what == "kernels":
         _bench_kernels(settings, as_json, **kernels)
         return
