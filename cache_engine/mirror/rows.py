@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.model.artifact import MOST_COUNT, Record
-from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, TIERS, Period, Tally
+from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, TIERS, Counts, Tally
 from cache_engine.model.fingerprint import toolchain_text
 from cache_engine.store.codec import stored_bytes
 
@@ -152,29 +152,30 @@ def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
         f"<= CASE WHEN {is_act} THEN {RECENT_ACTS} ELSE {RECENT} END)"
     )
     t = tally.totals
-    added = (
-        *(t.hits.get(tier, 0) for tier in TIERS), t.misses, t.saved_us, t.compiles, t.compile_us, t.publish_failures,
-        t.corruptions, sum(t.failures.values()), t.evictions, t.evicted_bytes, t.last_publish_at,
-        t.lock_waits, t.lock_timeouts, t.lock_wait_us,
-    )  # fmt: skip
-    insert_or_skip(connection, JOURNAL, "totals", [added])
+    insert_or_skip(connection, JOURNAL, "totals", _counts_rows(connection, "totals", [t]))
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE summed AS SELECT {_sums(connection, 'totals', 'last_publish_at')}, "
         "max(last_publish_at) AS last_publish_at FROM totals"
     )
     connection.execute("DELETE FROM totals")
     connection.execute("INSERT INTO totals BY NAME SELECT * FROM summed")
-    insert_or_skip(connection, JOURNAL, "periods", [_period_row(period) for period in tally.periods])
+    insert_or_skip(connection, JOURNAL, "periods", _counts_rows(connection, "periods", tally.periods))
     _sum_up(connection, "periods", "start, seconds")
     insert_or_skip(connection, JOURNAL, "misses", list(t.misses_by_arch.items()))
     _sum_up(connection, "misses", "arch")
 
 
-def _period_row(p: Period) -> Row:
-    return (
-        p.start, p.seconds, *(p.hits.get(tier, 0) for tier in TIERS), p.misses, p.saved_us, p.compiles, p.compile_us,
-        p.publish_failures, p.corruptions, sum(p.failures.values()), p.lock_waits, p.lock_timeouts, p.lock_wait_us,
-    )  # fmt: skip
+def _counts_rows(connection: duckdb.DuckDBPyConnection, table: str, counted: Sequence[Counts]) -> list[Row]:
+    """The rows of a table whose columns are named as the counters are, with a column for the hits of each tier."""
+    columns = [column[0] for column in connection.execute(f"SELECT * FROM {table} LIMIT 0").description or []]
+    return [tuple(_column(counts, name) for name in columns) for counts in counted]
+
+
+def _column(counts: Counts, name: str) -> Any:
+    tier = name.removesuffix("_hits")
+    if tier in TIERS:
+        return counts.hits.get(tier, 0)
+    return sum(counts.failures.values()) if name == "tier_failures" else getattr(counts, name)
 
 
 def _sum_up(connection: duckdb.DuckDBPyConnection, table: str, names: str) -> None:

@@ -43,7 +43,49 @@ _LONGEST_S = 28 * DAY_S
 MOST_PERIODS = 2000
 
 
-class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
+class UseCounts(msgspec.Struct, kw_only=True):
+    """What one line about use counts, and what sums of such lines have: each counter is declared here alone.
+
+    Attributes:
+        hits: hits by tier.
+        misses: lookups that had to compile.
+        failures: by tier, how often it failed and was skipped.
+        saved_us: microseconds of compiling that hits on disk and in packs saved. Hits in memory save nothing: a process
+            that has a kernel in hand would not compile it again without a cache either.
+        lock_waits: how often the lock of a key was waited for long (``engine`` says how long that is), of these
+        lock_timeouts: timed out, and
+        lock_wait_us: microseconds of all of these.
+    """
+
+    hits: dict[str, Count] = msgspec.field(default_factory=dict)
+    misses: Count = 0
+    failures: dict[str, Count] = msgspec.field(default_factory=dict)
+    saved_us: Count = 0
+    lock_waits: Count = 0
+    lock_timeouts: Count = 0
+    lock_wait_us: Count = 0
+
+
+class Counts(UseCounts, kw_only=True):
+    """All that is summed, over a span of time or over all of it."""
+
+    compiles: Count = 0
+    compile_us: Count = 0
+    publish_failures: Count = 0
+    corruptions: Count = 0
+
+    def add(self, more: Counts | UseCounts) -> None:
+        """Adds other counts; those of use alone have fewer."""
+        for name in more.__struct_fields__ if isinstance(more, Counts) else UseCounts.__struct_fields__:
+            if name in Counts.__struct_fields__:
+                there, added = getattr(self, name), getattr(more, name)
+                if isinstance(there, dict):
+                    _add(there, added)
+                else:
+                    setattr(self, name, _sum(there, added))
+
+
+class Event(UseCounts, omit_defaults=True):
     """One line of a journal.
 
     Attributes:
@@ -55,33 +97,19 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
         at: seconds since 1970, UTC; of the last use for ``use``.
         key: the entry concerned.
         made_at: for ``use``, when the entry was made. An entry evicted and made again starts with no hits.
-        hits: hits by tier.
-        misses: lookups that had to compile, for
-        arch: that target; empty in journals written before this was counted.
-        failures: by tier, how often it failed and was passed over.
-        lock_waits: how often the lock of a key was waited for long (``engine`` says how long that is), of these
-        lock_timeouts: in vain, and
-        lock_wait_us: microseconds of all of these.
-        saved_us: microseconds of compiling that hits on disk and in packs saved. Hits in memory save nothing: a process
-            that has a kernel in hand would not compile it again without a cache either.
+        arch: the target of ``misses``; empty in journals written before this was counted.
         compile_us: microseconds compiling took. Whole numbers, so that sums are exact in any order.
-        stored_bytes: bytes published, evicted, taken in or deleted.
+        stored_bytes: bytes published, evicted, imported or deleted.
         detail: a reason or summary, for people.
-        by: of an act, who did it: a user of this machine, whoever has logged in, or ``AUTOMATIC``.
+        by: of an act or an eviction, who did it: a user of this machine, a user who has logged in, or ``AUTOMATIC``.
+        hits and so on: as in ``UseCounts``.
     """
 
     kind: str
     at: Seconds
     key: str = ""
     made_at: Seconds = 0.0
-    hits: dict[str, Count] = msgspec.field(default_factory=dict)
-    misses: Count = 0
     arch: str = ""
-    failures: dict[str, Count] = msgspec.field(default_factory=dict)
-    lock_waits: Count = 0
-    lock_timeouts: Count = 0
-    lock_wait_us: Count = 0
-    saved_us: Count = 0
     compile_us: Count = 0
     stored_bytes: Count = 0
     detail: str = ""
@@ -108,54 +136,25 @@ class EntryUsage(msgspec.Struct):
         self.previous_used_at, self.last_used_at = times[-2:]
 
 
-class Totals(msgspec.Struct):
+class Totals(Counts):
     """Sums over all events."""
 
-    hits: dict[str, Count] = msgspec.field(default_factory=dict)
-    misses: Count = 0
-    failures: dict[str, Count] = msgspec.field(default_factory=dict)
-    saved_us: Count = 0
-    compiles: Count = 0
-    compile_us: Count = 0
-    publish_failures: Count = 0
-    corruptions: Count = 0
     evictions: Count = 0
     evicted_bytes: Count = 0
     last_publish_at: Seconds = 0.0
-    lock_waits: Count = 0
-    lock_timeouts: Count = 0
-    lock_wait_us: Count = 0
     misses_by_arch: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
-class Period(msgspec.Struct, omit_defaults=True):
+class Period(Counts, omit_defaults=True):
     """Sums over the events of a span of time.
 
     Attributes:
         start: seconds since 1970, UTC; a multiple of
         seconds: how long it is.
-        hits, misses and so on: as in ``Totals``.
     """
 
     start: Count
     seconds: Count
-    hits: dict[str, Count] = msgspec.field(default_factory=dict)
-    misses: Count = 0
-    failures: dict[str, Count] = msgspec.field(default_factory=dict)
-    saved_us: Count = 0
-    compiles: Count = 0
-    compile_us: Count = 0
-    publish_failures: Count = 0
-    corruptions: Count = 0
-    lock_waits: Count = 0
-    lock_timeouts: Count = 0
-    lock_wait_us: Count = 0
-
-    def add(self, more: Period) -> None:
-        """Adds the sums of another period."""
-        _add_up(self, more)
-        for name in ("compiles", "compile_us", "publish_failures", "corruptions"):
-            setattr(self, name, _sum(getattr(self, name), getattr(more, name)))
 
 
 class Tally:
@@ -190,8 +189,8 @@ class Tally:
                 _add(usage.hits, event.hits)
             if event.misses and event.arch:
                 _add(self.totals.misses_by_arch, {event.arch: event.misses})
-            _add_up(self.totals, event)
-            _add_up(period, event)
+            self.totals.add(event)
+            period.add(event)
             return
         if event.kind == PUBLISH:
             self.totals.last_publish_at = max(self.totals.last_publish_at, event.at)
@@ -255,14 +254,6 @@ def _add_period(periods: dict[tuple[int, int], Period], period: Period) -> None:
     there = periods.setdefault((period.start, period.seconds), period)
     if there is not period:
         there.add(period)
-
-
-def _add_up(sums: Totals | Period, more: Event | Period) -> None:
-    """Adds what events of use and sums have in common."""
-    _add(sums.hits, more.hits)
-    _add(sums.failures, more.failures)
-    for name in ("misses", "saved_us", "lock_waits", "lock_timeouts", "lock_wait_us"):
-        setattr(sums, name, _sum(getattr(sums, name), getattr(more, name)))
 
 
 def _add(counts: dict[str, int], more: dict[str, int]) -> None:

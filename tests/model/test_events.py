@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,11 +15,13 @@ from cache_engine.model.events import (
     MOST_PERIODS,
     RECENT,
     USE,
+    Counts,
     Event,
     Period,
     Statistics,
     Tally,
     Totals,
+    UseCounts,
     coarsened,
     hit_rate,
     tier_hit_rates,
@@ -172,3 +175,19 @@ def test_each_tier_has_the_hit_rate_of_the_lookups_that_reach_it() -> None:
     assert tier_hit_rates({}, 0) == dict.fromkeys(("memory", "pack", "disk"))
     totals = Totals(hits={"memory": 3}, misses=1)
     assert Statistics(1, 1, 1, 1, 1, totals).tier_hit_rates["memory"] == 0.75
+
+
+def test_a_counter_is_declared_once() -> None:
+    """Lines and sums share one declaration, so a new counter is added up everywhere."""
+    for holder in (Event, Totals, Period):
+        assert issubclass(holder, UseCounts)
+        assert not set(UseCounts.__struct_fields__) & set(vars(holder).get("__annotations__", {}))
+    values: dict[str, Any] = {
+        name: {"disk": 2} if name in ("hits", "failures") else 3 for name in Counts.__struct_fields__
+    }
+    full = Counts(**values)
+    period = Period(0, HOUR_S)
+    period.add(full)
+    period.add(full)
+    for name in Counts.__struct_fields__:
+        assert getattr(period, name) in ({"disk": 4}, 6), name
