@@ -30,7 +30,7 @@ def no_address() -> None:
 
 
 net_util.get_external_ip = no_address
-net_util.get_internal_ip = no_address  # asks nobody, but an address that is not served is no origin of ours either
+net_util.get_internal_ip = no_address  # sends no request, but an address that is not served is no origin of ours either
 
 
 class Dashboard(st.App):

@@ -1,9 +1,8 @@
-"""Who may delete from a store, or take something in, through a server. Pure: ``app.guard`` gathers the facts.
+"""Who may delete from a store, or import into it, through a server. Pure: ``app.guard`` gathers the facts.
 
-Where a token or a login is set up, it is asked of everybody. Where none is, whoever sits at this machine may, and
-nobody else: the server must be bound to loopback, and the request must look in every way as a browser here would make
-it. A proxy may hide all that it is: who puts one in front has to set up one of the two, and so should whoever shares
-the machine with others.
+A configured token or login is required of everyone. Without either, only the user at this machine may: the server must
+be bound to loopback, and the request must look in every way like one of a browser here. A proxy can hide all of this:
+behind a proxy, configure one of the two, and also on a machine with other users.
 """
 
 from __future__ import annotations
@@ -60,13 +59,13 @@ class Visitor:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """Whether somebody may act.
+    """Whether a visitor may act.
 
     Attributes:
         granted: whether.
-        by: who, for the audit.
+        by: who, for the audit log.
         why_not: what is missing, for people.
-        asks_for: what would do: any of ``TOKEN`` and ``LOGIN``.
+        asks_for: what grants it: any of ``TOKEN`` and ``LOGIN``.
     """
 
     granted: bool
@@ -84,10 +83,10 @@ def permission(request: Request, visitor: Visitor, *, token: bool, users: tuple[
     """
     asks_for = tuple(way for way, there in ((TOKEN, token), (LOGIN, visitor.login)) if there)
     if not asks_for:
-        stranger = why_not_local(request)
-        if stranger:
-            return Permission(False, why_not=f"{stranger}, and neither a login nor an admin token is set up")
-        return Permission(True, by=f"{local_user()}, in the dashboard")
+        elsewhere = why_not_local(request)
+        if elsewhere:
+            return Permission(False, why_not=f"{elsewhere}, and neither a login nor an admin token is set up")
+        return Permission(True, by=f"{local_user()} (dashboard)")
     if visitor.proved:
         return Permission(True, by=f"admin token, from {request.peer or 'this machine'}")
     if visitor.user and (ANYONE in users or visitor.user.casefold() in {user.casefold() for user in users}):
@@ -95,16 +94,16 @@ def permission(request: Request, visitor: Visitor, *, token: bool, users: tuple[
     if visitor.user:
         # Logging in once more would not help.
         rest = (TOKEN,) if token else ()
-        return Permission(False, why_not=f"{visitor.user} is not among those who may (admin_users)", asks_for=rest)
-    wanted = " or for ".join(_IN_WORDS[way] for way in asks_for)
-    return Permission(False, why_not=f"it asks for {wanted}", asks_for=asks_for)
+        return Permission(False, why_not=f"{visitor.user} is not an admin (admin_users)", asks_for=rest)
+    wanted = " or ".join(_IN_WORDS[way] for way in asks_for)
+    return Permission(False, why_not=f"this dashboard requires {wanted}", asks_for=asks_for)
 
 
 _IN_WORDS = {TOKEN: "the admin token", LOGIN: "a login"}
 
 
 def why_not_local(request: Request) -> str:
-    """Why a request may be from somewhere else than a browser on this machine; empty when nothing speaks for it."""
+    """Why a request may not come from a browser on this machine; empty when it does."""
     if not is_loopback(request.bound_to):
         return f"the dashboard listens at {request.bound_to or 'every address of this machine'}, not only at its own"
     if request.peer and not is_loopback(request.peer):
@@ -113,10 +112,10 @@ def why_not_local(request: Request) -> str:
         if name in _FORWARDED or name.startswith("x-forwarded"):
             return f"the request came through a proxy (it has the header {name})"
     if not is_loopback(_host(f"//{request.headers.get('host', '')}")):
-        return "the request was not made under a name of this machine's own"
+        return "the request's Host is not this machine"
     origin = request.headers.get("origin")
     if origin is not None and not is_loopback(_host(origin)):
-        return "the request was made by a page from somewhere else"
+        return "it is a cross-origin request"
     return ""
 
 

@@ -93,7 +93,7 @@ def test_cleanup_shows_what_would_go_and_asks_before_it_does(open_page: Open, co
     assert sound(app).success[0].value.startswith("Deleted 3 kernels")
     assert len(list(make_store(compiled_store).keys())) == 1
     (event,) = _acts(compiled_store, CLEAN)
-    assert event.by.endswith("in the dashboard")
+    assert event.by.endswith("(dashboard)")
 
 
 def test_the_rule_and_what_it_asks_for_are_in_the_address(open_page: Open, compiled_store: Path) -> None:
@@ -224,7 +224,7 @@ def test_damage_is_found_and_repaired(open_page: Open, compiled_store: Path) -> 
     assert any(text.startswith("No problems found.") for text in shown)
     assert len(list(make_store(compiled_store).keys())) == 2
     (event,) = _acts(compiled_store, REPAIR)
-    assert event.by.endswith("in the dashboard")
+    assert event.by.endswith("(dashboard)")
 
 
 def test_a_sample_says_that_it_is_one(open_page: Open, tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_what_comes_in_is_shown_first(open_page: Open, compiled_store: Path, tmp
     assert len(list(other.keys())) == 4
     (event,) = _acts(other.layout.root, IMPORT)
     assert event.detail == "4 entries of some.gemmpack"
-    assert event.by.endswith("in the dashboard")
+    assert event.by.endswith("(dashboard)")
 
 
 @pytest.mark.parametrize(
@@ -451,7 +451,7 @@ def test_the_token_unlocks_until_it_is_locked_again(
     monkeypatch.setenv("GEMM_CACHE_ADMIN_TOKEN", TOKEN)
     reader.request = replace(HERE, bound_to="0.0.0.0", peer="203.0.113.7")
     app = sound(open_page(compiled_store, "admin", rule="all"))
-    assert "it asks for the admin token" in _said(app)
+    assert "requires the admin token" in _said(app)
     assert app.text_input(key="confirm").disabled
     given = next(box for box in app.text_input if box.label == "Admin token")
     given.set_value("wrong-horse-battery")
@@ -467,14 +467,14 @@ def test_the_token_unlocks_until_it_is_locked_again(
     assert sound(app).success[0].value.startswith("Deleted 4 kernels")
     assert [event.by for event in _acts(compiled_store, CLEAN)] == ["admin token, from 203.0.113.7"]
     _press(app, "Lock")
-    assert "it asks for the admin token" in _said(sound(app))
+    assert "requires the admin token" in _said(sound(app))
 
 
 @pytest.mark.parametrize(
     ("user", "users", "said"),
     [
-        ({"is_logged_in": False}, "*", "it asks for a login"),
-        ({"is_logged_in": True, "email": "eve@example.com"}, ADA, "eve@example.com is not among"),
+        ({"is_logged_in": False}, "*", "requires a login"),
+        ({"is_logged_in": True, "email": "eve@example.com"}, ADA, "eve@example.com is not an admin"),
         ({"is_logged_in": True, "email": "ada@example.com", "email_verified": False, "sub": "17"}, ADA, "17 is not"),
         ({"is_logged_in": True, "email": "Ada@Example.com"}, ADA, "Unlocked: Ada@Example.com."),
     ],

@@ -35,7 +35,7 @@ def _may(request: Request, visitor: Visitor = NOBODY, *, token: bool = False, us
 def test_whoever_sits_at_the_machine_may_where_nothing_is_set_up() -> None:
     given = permission(HERE, Visitor(), token=False, users=())
     assert given.granted
-    assert given.by == f"{local_user()}, in the dashboard"
+    assert given.by == f"{local_user()} (dashboard)"
 
 
 @pytest.mark.parametrize(
