@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import html
-import json
 import shlex
 from collections.abc import Sequence
 from datetime import tzinfo
 
+import msgspec
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Row, Tile, moment
 from cache_engine.batch.jobs import CANCELED, DIED, DONE, FAILED, RUNNING, Job, JobStage, LostJob
+from cache_engine.cli.documents.measured import Warmed
 from cache_engine.units import counted, human_ms
 
 STATES = {
@@ -166,21 +167,20 @@ def progress_tiles(job: Job) -> list[Tile]:
 
 def table_verdict(job: Job) -> str:
     """What a finished job over a whole model has done; raises one of ``NO_RESULT``."""
-    document = json.loads(job.result)
-    problems, kernels = int(document["problems"]), int(document["kernels"])
+    done = _warmed(job)
     return (
-        f"{counted(int(document['compiled']), 'kernel')} compiled, {int(document['found']):,} cached, "
-        f"{len(document['failed']):,} failed: {counted(kernels, 'kernel')} for {counted(problems, 'problem')}, "
-        f"in {human_ms(float(document['seconds']) * 1e3)}."
+        f"{counted(done.compiled, 'kernel')} compiled, {done.found:,} cached, {len(done.failed):,} failed: "
+        f"{counted(done.kernels, 'kernel')} for {counted(done.problems, 'problem')}, in {human_ms(done.seconds * 1e3)}."
     )
 
 
 def failure_table(job: Job) -> list[Row]:
     """The problems that failed, and why."""
-    return [
-        {"Problem": str(failure["problem"]), "Cause": str(failure["error"])}
-        for failure in json.loads(job.result)["failed"]
-    ]
+    return [{"Problem": failure.problem, "Cause": failure.error} for failure in _warmed(job).failed]
+
+
+def _warmed(job: Job) -> Warmed:
+    return msgspec.json.decode(job.result, type=Warmed)
 
 
 def ended_badly(job: Job) -> tuple[str, str]:
