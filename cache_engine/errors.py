@@ -3,9 +3,9 @@
 ::
 
     GemmCacheError                 one base; its text says what happened, to what, and what to do next
-    ├── UsageError                 the request cannot be right: fix it and ask again
+    ├── UsageError                 the request is invalid: fix it and ask again
     │   ├── InvalidProblem         a size, dtype, layout or architecture that is not supported
-    │   ├── InvalidHardware        an accelerator's description that cannot be right, or an unknown one
+    │   ├── InvalidHardware        an invalid or unknown accelerator description
     │   └── InfeasibleConfig       a kernel config that breaks a limit of its target
     ├── CompileError               the compiler rejected the source; carries its log, the source and the flags
     ├── NotCached                  no tier has the kernel, and compiling is switched off
@@ -58,7 +58,7 @@ class GemmCacheError(Exception):
 
 
 class UsageError(GemmCacheError):
-    """The request cannot be right as it stands."""
+    """The request is invalid."""
 
 
 class InvalidProblem(UsageError):
@@ -66,7 +66,7 @@ class InvalidProblem(UsageError):
 
 
 class InvalidHardware(UsageError):
-    """A description of an accelerator that cannot be right; the text names the field."""
+    """An invalid description of an accelerator; the text names the field."""
 
 
 class InfeasibleConfig(UsageError):

@@ -23,4 +23,4 @@ def open_input(path: Path) -> BinaryIO:
     os.close(descriptor)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    raise OSError(errno.EINVAL, "it is no regular file; write its content to one", str(path))
+    raise OSError(errno.EINVAL, "it is not a regular file; write its content to one", str(path))

@@ -77,7 +77,7 @@ def candidates(
         compiler: which compiler makes them; by default the one of each family.
 
     Raises:
-        UsageError: when the request cannot be right.
+        UsageError: when the request is invalid.
         CompilerMissing: when the compiler is not installed.
     """
     problem = cache.targeted(problem)

@@ -98,7 +98,7 @@ class Cache:
             on_stage: called as each stage starts and ends.
 
         Raises:
-            UsageError: when the request cannot be right.
+            UsageError: when the request is invalid.
             NotCached: when no tier has it and compiling is switched off.
             CompilerMissing: when the compiler is not installed.
             CompileError: when the compiler refuses the source.

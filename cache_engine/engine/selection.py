@@ -97,7 +97,7 @@ class Selector:
             family, compiler: either, both or neither; see ``_compiler_for``.
 
         Raises:
-            UsageError: when the request cannot be right.
+            UsageError: when the request is invalid.
             CompilerMissing: when the compiler is not installed.
         """
         asked = (problem, family, compiler, config)

@@ -172,13 +172,13 @@ class Serving:
                 stack.enter_context(file_lock(self._store.layout.key_lock(key), self._settings.lock_timeout_s))
             except LockTimeout as error:
                 failure = Failure(str(error))
-                self._journal.lock_wait(time.perf_counter() - started, in_vain=True)
+                self._journal.lock_wait(time.perf_counter() - started, timed_out=True)
             except (OSError, MemoryError) as error:
                 failure = Failure(f"the store cannot be locked: {_in_words(error)}")
             else:
                 waited_s = time.perf_counter() - started
                 if waited_s > LONG_WAIT_S:
-                    self._journal.lock_wait(waited_s, in_vain=False)
+                    self._journal.lock_wait(waited_s, timed_out=False)
             yield failure
 
     def _publish(

@@ -86,7 +86,7 @@ class Taken:
     Attributes:
         taken: results that were new.
         present: those that were there already.
-        refused: keys of those that cannot be right, with the reason.
+        refused: keys of the invalid ones, with the reason.
     """
 
     fingerprint: str
@@ -337,7 +337,7 @@ class Evaluations:
 
         Raises:
             CorruptEntry, UnknownResults: when the file is damaged or of another format.
-            UsageError: when it is another evaluator's, or its accelerator cannot be right.
+            UsageError: when it is another evaluator's, or its accelerator is invalid.
             OSError, LockTimeout: when the results cannot be kept.
         """
         theirs = decode_snapshot(data)

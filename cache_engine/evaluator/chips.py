@@ -21,7 +21,7 @@ def load_chip(name_or_file: str | Path) -> Hardware | Gpu:
     """A known chip by its name, else the JSON file of that path; one with a field ``sms`` describes a GPU.
 
     Raises:
-        InvalidHardware: when there is neither, or the file's fields cannot be right.
+        InvalidHardware: when there is neither, or the file has invalid fields.
     """
     name = str(name_or_file).upper()
     if name in PRESETS:
@@ -43,7 +43,7 @@ def chip_of(description: Any, source: str) -> Hardware | Gpu:
     """The chip that a JSON object describes; one with a field ``sms`` is a GPU.
 
     Raises:
-        InvalidHardware: naming the field that cannot be right.
+        InvalidHardware: naming the invalid field.
     """
     if isinstance(description, dict) and "sms" in description:
         from cache_engine.evaluator.gpu import Gpu

@@ -101,7 +101,7 @@ def read_measurements(path: Path) -> list[Measurements]:
     Columns arch, M, N, K, latency_us; others are ignored. ``arch`` is a known GPU, such as H100 or h100_sxm.
 
     Raises:
-        UsageError: naming the line that cannot be right, or what is missing.
+        UsageError: naming the invalid line, or what is missing.
     """
     try:
         with open_input(path) as file, as_text(file, str(path)) as text:

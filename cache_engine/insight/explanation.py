@@ -57,7 +57,7 @@ def explain(
     nearest other entry. Nothing is counted as a use.
 
     Raises:
-        UsageError: when the request cannot be right.
+        UsageError: when the request is invalid.
         CompilerMissing: when the compiler is not installed, so that no key can be made.
         StoreUnusable: when there is no store.
     """

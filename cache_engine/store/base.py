@@ -1,4 +1,4 @@
-"""What a tier is."""
+"""The interface of a tier."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from cache_engine.model.key import CacheKey
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """An entry as a tier hands it out: its record, and compiled code that matches it."""
+    """An entry that a tier returns: its record, and the compiled code that matches it."""
 
     record: Record
     cubin: bytes
 
 
 class Tier(Protocol):
-    """A place entries are looked up in.
+    """A place where entries are looked up.
 
-    ``get`` returns only what has been checked. When an entry is there but must not be served it raises
-    ``CorruptEntry``; when the place itself fails, ``OSError``. Both are a miss to whoever asked.
+    ``get`` returns only checked entries. It raises ``CorruptEntry`` when an entry exists but must not be served, and
+    ``OSError`` when the place itself fails. The caller treats both as a miss.
     """
 
     name: str
@@ -32,12 +32,12 @@ class Tier(Protocol):
 
 
 class Backfilled(Tier, Protocol):
-    """A tier that takes in what a slower one had."""
+    """A tier that stores entries found in a slower one."""
 
     def put(self, key: CacheKey, loaded: Loaded) -> None:
-        """Keeps the entry."""
+        """Stores the entry."""
         ...
 
     def discard(self, key: CacheKey) -> None:
-        """Forgets the entry, if it is there."""
+        """Removes the entry, if it is there."""
         ...

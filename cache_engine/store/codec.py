@@ -1,12 +1,11 @@
-"""Bytes of blobs and records.
+"""Encodes and decodes blobs and records.
 
 A **blob** is a 44-byte header (magic, format version, flags, the entry's key) followed by its sections, the compiled
-code first, each a zstd frame with checksum. A **record** is one JSON object ``{"format", "checksum", "record"}`` whose
-checksum is that of the inner object's bytes exactly as they stand in the file, so ``jq .record`` reads it and no bit of
-it can flip unseen.
+code first, each a zstd frame with checksum. A **record** is one JSON object ``{"format", "checksum", "record"}``. The
+checksum covers the inner object's exact bytes in the file, so ``jq .record`` reads it and a flipped bit is noticed.
 
-Checksums, which every hit computes, are XXH3 of 128 bits: they find accidents. The digest of a whole blob, which names
-it and which ``verify``, export and import compute, is SHA-256.
+Checksums, which every hit computes, are XXH3 of 128 bits: they find accidental damage. The digest of a whole blob,
+which is part of its name and which ``verify``, export and import compute, is SHA-256.
 """
 
 from __future__ import annotations
@@ -24,18 +23,20 @@ from cache_engine.model.artifact import CUBIN, SECTIONS, Artifact, Blob, Record,
 from cache_engine.model.key import CacheKey, key_of
 
 FORMAT = 1
-MAX_RAW_BYTES = 64 * 1024**2  # of one section; hundreds of times the largest seen, and what a forged frame may cost
+MAX_RAW_BYTES = (
+    64 * 1024**2
+)  # of one section; hundreds of times the largest seen, and the most a forged frame may allocate
 MAX_RECORD_BYTES = 1024**2
-LIKELY_BYTES = 1024**2  # of compiled code; more is believed only when it is there
+LIKELY_BYTES = 1024**2  # of compiled code; a larger buffer is allocated only for bytes that exist
 
 _HEADER = struct.Struct("<8sHH32s")
 _MAGIC = b"GEMMBLOB"
 _COMPRESSED = 1
-_LEVEL = 3  # higher ones take milliseconds for a tenth less
+_LEVEL = 3  # higher levels take milliseconds to save a tenth
 
 
 class UnknownFormat(Exception):
-    """A file of a format version this program does not know. It is to be left alone."""
+    """A file of a format version this program does not know. Leave it unchanged."""
 
 
 class _Envelope(msgspec.Struct):
@@ -48,7 +49,7 @@ class _Version(msgspec.Struct):
     format: int
 
 
-# What decoding raises for bytes that are no record; the last for brackets nested too deep.
+# The errors of decoding bytes that are not a record; the last is for brackets nested too deep.
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _encode_json = msgspec.json.Encoder().encode
@@ -59,7 +60,7 @@ _local = threading.local()  # zstd contexts serve one thread at a time
 
 
 def encode_blob(key: CacheKey, artifact: Artifact, *, compress: bool) -> tuple[bytes, Blob]:
-    """The bytes of a blob, and what a record says of them."""
+    """The bytes of a blob, and its description for the record."""
     parts = [_header(key, compress)]
     offset = len(parts[0])
     sections = {}
@@ -76,10 +77,10 @@ def encode_blob(key: CacheKey, artifact: Artifact, *, compress: bool) -> tuple[b
 
 
 def decode_section(key: CacheKey, blob: Blob, name: str, data: bytes) -> bytes:
-    """One section's raw bytes, out of a blob's first bytes (at least to that section's end).
+    """One section's raw bytes, from the start of a blob (at least up to that section's end).
 
     Raises:
-        CorruptEntry: when the header is not this entry's, or the bytes are not those the record names.
+        CorruptEntry: when the header is not this entry's, or the bytes do not match the record.
     """
     check_header(key, blob, data)
     section = blob.sections.get(name)
@@ -94,11 +95,11 @@ def decode_section(key: CacheKey, blob: Blob, name: str, data: bytes) -> bytes:
 
 
 def check_header(key: CacheKey, blob: Blob, data: bytes) -> None:
-    """Checks that a blob starts as the one of ``key``.
+    """Checks that a blob has the header of ``key``.
 
     Raises:
         Misplaced: when it is another entry's.
-        CorruptEntry: when it is no blob.
+        CorruptEntry: when it is not a blob.
     """
     expected = _header(key, blob.compressed)
     if data[: _HEADER.size] == expected:
@@ -106,15 +107,15 @@ def check_header(key: CacheKey, blob: Blob, data: bytes) -> None:
     if len(data) < _HEADER.size:
         raise Truncated(f"blob of {key[:12]} ends within its header")
     if data.startswith(_MAGIC) and data[12 : _HEADER.size] != expected[12:]:
-        raise Misplaced(f"blob in the place of {key[:12]} is that of {data[12:18].hex()}")
-    raise CorruptEntry(f"blob of {key[:12]} does not start with the header of one")
+        raise Misplaced(f"the blob at the path of {key[:12]} belongs to {data[12:18].hex()}")
+    raise CorruptEntry(f"blob of {key[:12]} has no valid header")
 
 
 def check_blob(key: CacheKey, blob: Blob, data: bytes) -> bytes:
     """Checks a whole blob file against its record; returns the compiled code.
 
     Raises:
-        CorruptEntry: naming what does not match.
+        CorruptEntry: naming the part that does not match.
     """
     check_header(key, blob, data)
     if len(data) != blob.stored_bytes:
@@ -133,16 +134,16 @@ def encode_record(record: Record) -> bytes:
 
 
 def stored_bytes(record: Record) -> int:
-    """What an entry takes on disk: its blob and its record."""
+    """The size of an entry on disk: its blob and its record."""
     return record.blob.stored_bytes + len(encode_record(record))
 
 
 def decode_record(key: CacheKey, data: bytes) -> Record:
-    """The record in a file that should hold the one of ``key``.
+    """Decodes the record of ``key``.
 
     Raises:
-        UnknownFormat: when it is of another format version.
-        CorruptEntry: when it does not match its checksum, or is another key's.
+        UnknownFormat: when it has another format version.
+        CorruptEntry: when it does not match its checksum, or belongs to another key.
     """
     try:
         envelope = _decode_envelope(data)
@@ -150,7 +151,7 @@ def decode_record(key: CacheKey, data: bytes) -> Record:
         raise _foreign_or_corrupt(key, data, error) from error
     inner = memoryview(envelope.record)
     if envelope.format != FORMAT:
-        raise UnknownFormat(f"record of {key[:12]} is of format {envelope.format}; this program knows {FORMAT}")
+        raise UnknownFormat(f"record of {key[:12]} has format {envelope.format}; this program knows {FORMAT}")
     if envelope.checksum != _checksum(inner):
         raise CorruptEntry(f"record of {key[:12]} does not match its checksum")
     try:
@@ -160,7 +161,7 @@ def decode_record(key: CacheKey, data: bytes) -> Record:
     if CUBIN not in record.blob.sections:
         raise CorruptEntry(f"record of {key[:12]} names no {CUBIN} section")
     if record.key != key:
-        raise Misplaced(f"record in the place of {key[:12]} is that of {record.key[:12]}")
+        raise Misplaced(f"the record at the path of {key[:12]} belongs to {record.key[:12]}")
     return record
 
 
@@ -173,19 +174,19 @@ def check_key(record: Record) -> None:
     try:
         key = key_of(record.components)
     except ValueError as error:
-        raise CorruptEntry(f"components in the record of {record.key[:12]} make no key: {error}") from error
+        raise CorruptEntry(f"components in the record of {record.key[:12]} do not form a key: {error}") from error
     if key != record.key:
-        raise CorruptEntry(f"components in the record of {record.key[:12]} are those of another key")
+        raise CorruptEntry(f"components in the record of {record.key[:12]} belong to another key")
 
 
 def _foreign_or_corrupt(key: CacheKey, data: bytes, error: Exception) -> Exception:
-    """A later format may keep nothing but the version number where it is."""
+    """Of a later format, only the place of the version number is known."""
     try:
         version = _decode_version(data).format
     except _UNREADABLE:
         version = FORMAT
     if version != FORMAT:
-        return UnknownFormat(f"record of {key[:12]} is of format {version}; this program knows {FORMAT}")
+        return UnknownFormat(f"record of {key[:12]} has format {version}; this program knows {FORMAT}")
     kind = CorruptEntry if data.endswith(b"}\n") else Truncated
     return kind(f"record of {key[:12]} cannot be read: {error}")
 

@@ -1,8 +1,8 @@
-"""The disk tier: one blob and one record per entry. See ``layout`` for where, ``codec`` for what.
+"""The disk tier: one blob and one record per entry. ``layout`` has the paths, ``codec`` the bytes.
 
-Publishing writes the blob, then the record; the record is the commit. Deleting goes the other way. A blob's file name
-carries its own digest, so replacing an entry adds a blob and swaps the record: no reader can meet the record of one
-writer with the bytes of another.
+Publishing writes the blob, then the record, which commits the entry. Deleting goes in the opposite order. A blob's file
+name contains its digest, so replacing an entry adds a blob and swaps the record: no reader can combine the record of
+one writer with the bytes of another.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from cache_engine.store.publish import publish_file
 _KIND = "gemm-cache store"
 _ONLY_YOU = (
     "a store is for one user: name a directory that only you and root may write (chmod go-w on what is yours), export "
-    "a pack to share kernels, or set GEMM_CACHE_TRUST_STORE=1 to use it as it is"
+    "a pack to share kernels, or set GEMM_CACHE_TRUST_STORE=1 to use it without this check"
 )
 
 
@@ -63,7 +63,7 @@ class DiskStore:
         """The entry, every byte checked; ``None`` when there is none.
 
         Raises:
-            CorruptEntry: when there is one that must not be served.
+            CorruptEntry: when the entry must not be served.
             OSError: when the disk fails.
         """
         found = self._read(key, _code_end)
@@ -73,7 +73,7 @@ class DiskStore:
         return Loaded(record, decode_section(key, record.blob, CUBIN, data))
 
     def record(self, key: CacheKey) -> Record | None:
-        """The entry's record, checked; ``None`` when there is none, or it is of another format version.
+        """The entry's record, checked; ``None`` when there is none, or it has another format version.
 
         Raises:
             CorruptEntry: when it is damaged.
@@ -99,7 +99,7 @@ class DiskStore:
         return record_data, blob_data
 
     def is_foreign(self, key: CacheKey) -> bool:
-        """Whether the entry is of another format version: then it is neither read nor replaced nor deleted."""
+        """Whether the entry has another format version; such an entry is not read, replaced or deleted."""
         try:
             data = read_file(self.layout.record_path(key), MAX_RECORD_BYTES, trust=self.layout.trust)
             if data is not None:
@@ -124,25 +124,25 @@ class DiskStore:
         return decode_section(key, record.blob, name, data)
 
     def publish(self, key: CacheKey, artifact: Artifact, describe: Callable[[Blob], Record]) -> Record:
-        """Makes an entry, or replaces it. To be called under the key's lock.
+        """Creates or replaces an entry. Call it under the key's lock.
 
         Args:
-            describe: makes the record, given what to say of the blob.
+            describe: makes the record from the description of the blob.
 
         Raises:
-            OSError: when the disk refuses; then nothing has changed but, at most, an orphan blob left for ``verify``.
-                If it refused no more than the last sync, the entry is there but may not outlive a power cut.
-            StoreError: when an entry of another format version is in its place.
+            OSError: when writing fails; then nothing has changed except, at most, an orphan blob, which ``verify``
+                finds. If only the last sync failed, the entry exists but may not survive a power cut.
+            StoreError: when the existing entry has another format version.
         """
         if self.is_foreign(key):
-            raise StoreError("an entry of another format version is in its place")
+            raise StoreError("the existing entry has another format version")
         data, blob = encode_blob(key, artifact, compress=self._compress)
         record = describe(blob)
         self.place(record, encode_record(record), data)
         return record
 
     def place(self, record: Record, record_data: bytes, blob_data: bytes) -> None:
-        """Makes an entry of bytes that were checked, or replaces it. To be called under the key's lock.
+        """Creates or replaces an entry from checked bytes. Call it under the key's lock.
 
         Raises:
             OSError: as ``publish``.
@@ -157,7 +157,7 @@ class DiskStore:
                     os.unlink(replaced)
 
     def delete(self, key: CacheKey) -> int:
-        """Removes an entry, the record first; returns the bytes freed. To be called under the key's lock."""
+        """Deletes an entry, the record first; returns the bytes freed. Call it under the key's lock."""
         freed = 0
         for path in (self.layout.record_path(key), *self._blobs(key)):
             with suppress(FileNotFoundError):
@@ -167,16 +167,16 @@ class DiskStore:
         return freed
 
     def quarantine(self, key: CacheKey) -> None:
-        """Sets an entry aside to be looked at, the record first. To be called under the key's lock."""
+        """Moves an entry to quarantine, the record first. Call it under the key's lock."""
         for path in (self.layout.record_path(key), *self._blobs(key)):
-            self.set_aside(Path(path))
+            self.quarantine_file(Path(path))
 
-    def set_aside(self, path: Path) -> None:
-        """Moves one file into quarantine, under a name that keeps its own and is never taken."""
+    def quarantine_file(self, path: Path) -> None:
+        """Moves one file into quarantine, under a unique name that contains its own."""
         move_to_quarantine(self.layout, path)
 
     def keys(self, start: str = "") -> Iterator[CacheKey]:
-        """The keys of all records, in order, without reading any; with ``start``, two digits, of those that have it."""
+        """The keys of all records, sorted, unread; with ``start`` (two digits) only those that begin with it."""
         for shard in (start,) if start else SHARDS:
             with suppress(FileNotFoundError, NotADirectoryError):
                 for name in sorted(os.listdir(self.layout.metadata / shard)):
@@ -189,17 +189,17 @@ class DiskStore:
 
         Raises:
             UsageError: when it cannot be the start of a key.
-            KeyNotFound: when no entry or several have it.
+            KeyNotFound: when no entry or several match.
         """
         wanted = check_prefix(prefix)
         keys = [key for key in self.keys(wanted[:2]) if key.startswith(wanted)]
         if not keys:
-            raise KeyNotFound(f"no entry has a key that starts with {wanted}")
+            raise KeyNotFound(f"no kernel has key prefix {wanted}")
         if len(keys) > 1:
-            raise KeyNotFound(f"{len(keys)} entries have a key that starts with {wanted}; give more digits")
+            raise KeyNotFound(f"{len(keys)} kernels have key prefix {wanted}; give more digits")
         record = self.record(keys[0])
         if record is None:
-            raise KeyNotFound(f"the entry of {wanted} was made by another version of this program")
+            raise KeyNotFound(f"kernel {wanted} was written by an incompatible version of this program")
         return record
 
     def records(self) -> Iterator[Record]:
@@ -226,8 +226,8 @@ class DiskStore:
             blob_data = read_file(path, wanted, min(wanted, LIKELY_BYTES), trust=self.layout.trust)
             if blob_data is not None:
                 return data, record, blob_data
-            # Evicted or replaced between the two reads, maybe again and again. It is missing only if the same record
-            # was in its place all the while.
+            # Evicted or replaced between the two reads, maybe repeatedly. The blob is missing only if the record did
+            # not change in between.
             earlier, seen = seen, self._stamp(key)
             if seen is not None and seen == earlier:
                 raise CorruptEntry(f"blob of {key[:12]} is missing")
@@ -239,7 +239,7 @@ class DiskStore:
         return data
 
     def _stamp(self, key: CacheKey) -> tuple[int, int] | None:
-        """What tells a record's file from any other in its place; ``None`` when there is none."""
+        """The identity of a record's file, which changes when it is replaced; ``None`` when there is none."""
         with suppress(FileNotFoundError):
             status = os.lstat(self.layout.record_path(key))
             return status.st_ino, status.st_mtime_ns
@@ -259,19 +259,19 @@ def _code_end(record: Record) -> int:
 
 
 def _whole_and_more(record: Record) -> int:
-    # One byte more, to see whether there is any.
+    # One byte more, to see whether the file is longer.
     return record.blob.stored_bytes + 1
 
 
 def open_store(directory: Path, *, trust: bool = False, create: bool = True) -> StoreLayout:
-    """Checks that a directory is a store, making it one when it does not exist or is empty.
+    """Checks that a directory is a store; creates the store when the directory does not exist or is empty.
 
     Args:
-        trust: accept a store that anyone but you and root can change.
-        create: make it when there is none.
+        trust: accept a store that users other than you and root can change.
+        create: create the store if there is none.
 
     Raises:
-        StoreUnusable: naming what is wrong and what would do.
+        StoreUnusable: naming the problem and what to do.
     """
     layout = StoreLayout(directory.absolute(), trust=trust)
     try:
@@ -282,7 +282,7 @@ def open_store(directory: Path, *, trust: bool = False, create: bool = True) -> 
         if not _has_marker(layout):
             _check_free(layout)
             if not create:
-                raise StoreUnusable(f"there is no store in {layout.root}; gemm-cache compile or sample would make one")
+                raise StoreUnusable(f"there is no store in {layout.root}; gemm-cache compile or sample creates one")
             _make(layout)
         _check_folders(layout)
         _check_marker(layout)
@@ -301,16 +301,16 @@ def _check_free(layout: StoreLayout) -> None:
         return
     if not layout.root.is_dir():
         raise StoreUnusable(f"{layout.root} is a file; a store is a directory")
-    # What a store may hold is no stranger: its making may have been cut short, its marker lost, or another process be
-    # making it just now.
+    # A store's own files are accepted: its creation may have been interrupted, its marker lost, or another process may
+    # be creating it.
     own = {path.name for path in (*layout.folders, layout.timings, *layout.single_files)}
-    strangers = sorted({path.name for path in layout.root.iterdir()} - own)
-    if strangers:
-        raise StoreUnusable(f"{layout.root} holds {strangers[0]!r} and is not a store; give an empty or new directory")
+    others = sorted({path.name for path in layout.root.iterdir()} - own)
+    if others:
+        raise StoreUnusable(f"{layout.root} holds {others[0]!r} and is not a store; give an empty or new directory")
 
 
 def _has_marker(layout: StoreLayout) -> bool:
-    """Whether there is one; a directory without it is checked first, as whose it is may be why."""
+    """Whether there is a marker. First checks a directory without one, because a wrong owner may be the reason."""
     try:
         if layout.marker.exists():
             return True
@@ -337,7 +337,7 @@ def _make(layout: StoreLayout) -> None:
 
 
 def _open_root(layout: StoreLayout, *, make: bool = False) -> int:
-    """A descriptor of the store's directory, which is checked with every folder on the way to it."""
+    """A descriptor of the store's directory, after checking it and every folder above it."""
     if layout.trust:
         return os.open(layout.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     root = open_way(layout.root, make=make)
@@ -353,7 +353,7 @@ def _open_root(layout: StoreLayout, *, make: bool = False) -> int:
 
 
 def _check_folders(layout: StoreLayout) -> None:
-    """Checks the folders, and makes those that were lost, as empty ones are by some ways of copying."""
+    """Checks the folders, and creates missing ones: some copy tools drop empty folders."""
     root = _open_root(layout)
     try:
         for folder in (*layout.folders, layout.timings):
@@ -366,7 +366,7 @@ def _check_folders(layout: StoreLayout) -> None:
     finally:
         os.close(root)
     for lock in (layout.maintenance_lock, layout.jobs_lock, layout.mirror_lock):
-        # Cleaning must need no new file on a disk that has no room for one.
+        # On a full disk, cleaning must not need a new file.
         if not os.path.exists(lock):
             with suppress(OSError, LockTimeout):
                 make_lock_file(lock)
@@ -379,7 +379,7 @@ def _check_marker(layout: StoreLayout) -> None:
     except Untrusted:
         raise
     except (CorruptEntry, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise StoreUnusable(f"{layout.marker} cannot be read as the marker of a store: {error}") from error
+        raise StoreUnusable(f"{layout.marker} is not the marker of a store: {error}") from error
     if marker.kind != _KIND:
         raise StoreUnusable(f"{layout.root} is a {marker.kind!r}, not a {_KIND}; give another directory")
     if marker.format != FORMAT:

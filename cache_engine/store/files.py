@@ -1,4 +1,4 @@
-"""Reading files that anybody may have put there, and moving damaged ones to quarantine."""
+"""Reads untrusted files, and moves damaged ones to quarantine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cache_engine.store.layout import StoreLayout
 from cache_engine.store.ownership import check_opened, name_what_is_no_file
 from cache_engine.store.publish import publish_file
 
-# Most records are smaller than the first; whatever claims to be enormous is read by the second.
+# Most records are smaller than the first; larger files are read in steps of the second.
 _FIRST_READ, _NEXT_READ = 4096, 2**20
 _LOOK_AT = stat.S_IFMT(0o177777) | stat.S_IWGRP | stat.S_IWOTH
 _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
@@ -22,14 +22,14 @@ _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 def read_file(
     path: str | os.PathLike[str], limit: int, likely: int | None = None, *, trust: bool | None = None
 ) -> bytes | None:
-    """The first ``limit`` bytes of a file; ``None`` when there is none.
+    """The first ``limit`` bytes of a file; ``None`` when it does not exist.
 
     Args:
-        likely: how many there will be, most likely.
+        likely: the expected size.
         trust: as for ``open_file``.
 
     Raises:
-        CorruptEntry: when it is no regular file, or ``Untrusted``.
+        CorruptEntry: when it is not a regular file, or ``Untrusted``.
         OSError: when it cannot be read.
     """
     try:
@@ -41,10 +41,10 @@ def read_file(
         raise
     try:
         status = os.fstat(descriptor)
-        # Every hit comes here twice. What is yours, and regular, needs no closer look.
+        # Every hit comes here twice. A regular file of yours needs no further check.
         if status.st_mode & _LOOK_AT != stat.S_IFREG or status.st_uid != os.geteuid():
             check_opened(path, status, trust)
-        # No more is asked for than is likely there: the buffer is allocated first. A regular file gives all it has.
+        # Asks for the expected size only, because the buffer is allocated first. A regular file returns all it has.
         wanted = min(limit, _FIRST_READ if likely is None else likely)
         data = os.read(descriptor, wanted)
         while len(data) == wanted < limit:
@@ -56,10 +56,10 @@ def read_file(
 
 
 def move_to_quarantine(layout: StoreLayout, path: Path) -> None:
-    """Moves one file into quarantine, under a name that holds its own and is never in use.
+    """Moves one file into quarantine, under a unique name that contains its own.
 
     Raises:
-        OSError: when the disk refuses; the file is then where it was.
+        OSError: when moving fails; the file then stays where it was.
     """
     layout.quarantine.mkdir(mode=0o700, exist_ok=True)
     with suppress(FileNotFoundError):
@@ -67,15 +67,15 @@ def move_to_quarantine(layout: StoreLayout, path: Path) -> None:
 
 
 def copy_to_quarantine(layout: StoreLayout, path: Path, *, durable: bool) -> Path | None:
-    """Copies one file into quarantine, where what is sound in it is about to be written again.
+    """Copies one file into quarantine, before its sound entries are written again.
 
-    What is no regular file has no content to copy, and is moved.
+    Moves it if it is not a regular file, which has no content to copy.
 
     Returns:
         Where it is now; ``None`` when the file is gone.
 
     Raises:
-        OSError: when the disk refuses; nothing has changed then.
+        OSError: when copying fails; then nothing has changed.
     """
     layout.quarantine.mkdir(mode=0o700, exist_ok=True)
     target = layout.quarantined(path.name, time.time_ns())

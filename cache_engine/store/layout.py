@@ -1,22 +1,22 @@
-"""Every path of a store. No other module puts one together.
+"""Every path of a store. No other module builds one.
 
 ::
 
-    store.json                  what this directory is, and the version of its format
-    kernels/ab/<key>-<digest>   blobs: compiled code with PTX, source and log; the digest is the blob's own
-    metadata/ab/<key>.json      records; one is what makes an entry exist
-    temp/                       files being written, on the same file system as their destination
+    store.json                  marks the directory as a store, with its format version
+    kernels/ab/<key>-<digest>   blobs: compiled code with PTX, source and log; the digest is the blob's
+    metadata/ab/<key>.json      records; an entry exists if its record does
+    temp/                       files being written, on the file system of their destination
     journal/                    usage and events: one append-only file per writer at a time, and a snapshot
     locks/                      lock files, never deleted
-    quarantine/                 what was found damaged, kept to be looked at
-    jobs/                       work started from the dashboard
+    quarantine/                 damaged files, for inspection
+    jobs/                       jobs started from the dashboard
     evaluations/                results of the evaluator, a JSON file and logs for each accelerator
-    timings/                    measurements of kernels, kept likewise for each device; made with the first
+    timings/                    measurements of kernels, likewise for each device; created with the first
     mirror.duckdb               the mirror; may be deleted at any moment
-    population                  how many entries and bytes there are, by estimate; may be deleted at any moment
-    cleaned                     empty; its time is when the store was last cleaned by itself
+    population                  estimated number of entries and bytes; may be deleted at any moment
+    cleaned                     empty; its mtime is the time of the last automatic cleaning
 
-``ab`` are the first two digits of the key.
+``ab`` stands for the first two digits of the key.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ SHARDS = tuple(f"{number:02x}" for number in range(256))
 class StoreLayout:
     """Paths below ``root``, which is absolute.
 
-    ``results`` names the folder that the methods ``results_…`` are about. It holds a set of results for each subject,
-    known by a fingerprint: an accelerator's evaluations, or, in the layout of ``for_timings``, a device's timings.
-    ``trust`` says that files count also where anyone but you and root can change them.
+    ``results`` names the folder of the methods ``results_…``. It has a set of results for each subject, identified by a
+    fingerprint: an accelerator's evaluations or, in the layout of ``for_timings``, a device's timings.
+    With ``trust``, files count even if other users can change them.
     """
 
     root: Path
@@ -46,7 +46,7 @@ class StoreLayout:
 
     @property
     def marker(self) -> Path:
-        """The file that says that this is a store."""
+        """The file that marks a store."""
         return self.root / "store.json"
 
     @property
@@ -91,7 +91,7 @@ class StoreLayout:
 
     @property
     def timings(self) -> Path:
-        """Measurements of kernels. There is no such folder before the first."""
+        """Measurements of kernels. The folder is created with the first."""
         return self.root / "timings"
 
     def for_timings(self) -> StoreLayout:
@@ -110,27 +110,27 @@ class StoreLayout:
 
     @property
     def mirror_log(self) -> Path:
-        """What DuckDB writes beside it."""
+        """The write-ahead log of DuckDB."""
         return self.root / "mirror.duckdb.wal"
 
     @property
     def population(self) -> Path:
-        """The file that estimates how much the store holds."""
+        """The file with the estimated size of the store."""
         return self.root / "population"
 
     @property
     def cleaned(self) -> Path:
-        """The file whose time tells when the store was last cleaned by itself."""
+        """The file whose mtime is the time of the last automatic cleaning."""
         return self.root / "cleaned"
 
     @property
     def single_files(self) -> tuple[Path, ...]:
-        """Every file that a store may have at its top."""
+        """Every file that may be at the top of a store."""
         return (self.marker, self.population, self.cleaned, self.mirror, self.mirror_log)
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Every folder a store has from the start."""
+        """Every folder of a new store."""
         return (
             self.kernels,
             self.metadata,
@@ -143,31 +143,31 @@ class StoreLayout:
         )
 
     def record_path(self, key: CacheKey) -> str:
-        """The record of an entry. A string: this is on the path of every hit."""
+        """The record of an entry. A string, because every hit calls this."""
         return f"{self.root}/metadata/{key[:2]}/{key}.json"
 
     def blob_path(self, key: CacheKey, digest: str) -> str:
-        """The blob of an entry. Its name carries its digest, so a newer one never takes an older one's place."""
+        """The blob of an entry. Its name contains its digest, so a newer blob never overwrites an older one."""
         return f"{self.root}/kernels/{key[:2]}/{key}-{digest[:16]}"
 
     def key_lock(self, key: CacheKey) -> Path:
-        """The lock that compiling and deleting an entry take.
+        """The lock for compiling and deleting an entry.
 
-        4 096 files stand for all keys, since lock files must never be deleted; two keys that share one wait for each
-        other now and then.
+        All keys share 4 096 files, since lock files must never be deleted; two keys with the same file sometimes wait
+        for each other.
         """
         return self.locks / f"key-{key[:3]}.lock"
 
     def results_file(self, fingerprint: str) -> Path:
-        """The results of a subject, as other tools read them too."""
+        """The results of a subject, which other tools read too."""
         return self.results_folder / f"gemm_cache_{fingerprint}.json"
 
     def compressed_results_file(self, fingerprint: str) -> Path:
-        """The same, compressed: there is one or the other."""
+        """The same, compressed. Only one of the two exists."""
         return self.results_folder / f"gemm_cache_{fingerprint}.json.zst"
 
     def results_log(self, fingerprint: str, generation: int) -> Path:
-        """What was added since a snapshot of the generation before."""
+        """The log of results added since the snapshot of the previous generation."""
         return self.results_folder / f"gemm_cache_{fingerprint}.{generation}.log"
 
     def results_lock(self, fingerprint: str) -> Path:
@@ -175,9 +175,9 @@ class StoreLayout:
         return self.locks / f"results-{fingerprint[:2]}.lock"
 
     def quarantined(self, name: str, at_ns: int) -> Path:
-        """Where a file of this name goes that enters quarantine at a time (nanoseconds since 1970).
+        """The path in quarantine of a file that enters it at a time (nanoseconds since 1970).
 
-        A clock before 1970 counts from there the other way.
+        The sign of a time before 1970 is dropped.
         """
         return self.quarantine / f"{abs(at_ns):016d}-{name}"
 
@@ -198,13 +198,13 @@ class StoreLayout:
 
 
 def key_of_record_name(name: str, shard: str) -> CacheKey | None:
-    """The key in the name of a file in ``metadata/<shard>``; ``None`` when no record is called that there."""
+    """The key in the name of a file in ``metadata/<shard>``; ``None`` when it is not a record's name."""
     stem, dot, suffix = name.partition(".")
     return CacheKey(stem) if dot and suffix == "json" and is_key(stem) and stem[:2] == shard else None
 
 
 def key_of_blob_name(name: str, shard: str) -> CacheKey | None:
-    """The key in the name of a file in ``kernels/<shard>``; ``None`` when no blob is called that there."""
+    """The key in the name of a file in ``kernels/<shard>``; ``None`` when it is not a blob's name."""
     stem, dash, digest = name.partition("-")
     return CacheKey(stem) if dash and len(digest) == 16 and is_key(stem) and stem[:2] == shard else None
 
@@ -216,12 +216,12 @@ def fingerprint_of_results_name(name: str) -> tuple[str, int | None] | None:
 
 
 def is_lock_name(name: str) -> bool:
-    """Whether a file of this name belongs into ``locks``."""
+    """Whether a file of this name belongs in ``locks``."""
     return name.endswith(".lock")
 
 
 def is_journal_name(name: str) -> bool:
-    """Whether a file of this name belongs into ``journal``: one that is written, one being folded, or their sums."""
+    """Whether a file of this name belongs in ``journal``: an open file, one being folded, or the snapshot."""
     return name == JOURNAL_SNAPSHOT or name.endswith((JOURNAL_OPEN, JOURNAL_FOLDING))
 
 
@@ -232,9 +232,9 @@ def job_of_name(name: str) -> str | None:
 
 
 def original_of_quarantined(name: str) -> tuple[str, float | None]:
-    """The name that a file in quarantine had in the store, and when it came (seconds since 1970).
+    """The original name of a file in quarantine, and when it was moved there (seconds since 1970).
 
-    The time is ``None`` for a file that nothing here has put there.
+    The time is ``None`` for a file that this program did not put there.
     """
     match = _QUARANTINED.fullmatch(name)
     if match is not None:
@@ -245,9 +245,9 @@ def original_of_quarantined(name: str) -> tuple[str, float | None]:
     return name, None
 
 
-# The job itself, what its process printed, and the request to end.
+# The job, its output, and the request to cancel it.
 _JOB = re.compile(r"([0-9a-f]{1,32}-[0-9a-f]{1,32})\.(?:json|log|cancel)")
 _QUARANTINED = re.compile(r"([0-9]{16,20})-(.+)", re.DOTALL)
-# As version 0.1.0 named results files: the time stands between the name and its ending.
+# The names of version 0.1.0 for results files, with the time between name and suffix.
 _QUARANTINED_RESULTS = re.compile(r"(gemm_cache_[0-9a-f]{32})-([0-9a-f]{15,16})\.(json(?:\.zst)?)")
 _RESULTS = re.compile(r"gemm_cache_([0-9a-f]{32})(?:\.json(?:\.zst)?|\.([0-9]{1,18})\.log)")

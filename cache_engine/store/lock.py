@@ -1,9 +1,9 @@
 """Locks between processes and threads, with a bounded wait.
 
-``portalocker`` over one file per lock. Its polling, every 250 ms, starves waiters; polling faster still serves whoever
-asks again at once before those who sleep. So waiters block in the kernel, which is fair, and as blocking knows no
-timeout, in a thread that is left behind when the wait is over. A lock ends with its process, whatever becomes of it. On
-network file systems such locks are best effort.
+``portalocker`` with one file per lock. Its polling, every 250 ms, starves waiters, and faster polling still favours the
+process that asks again at once. So waiters block in the kernel, which is fair. A blocking call has no timeout, so it
+runs in a thread that is abandoned when the wait is over. A lock ends with its process, however that ends. On network
+file systems such locks are best effort.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def file_lock(path: Path, timeout_s: float, *, shared: bool = False) -> Iterator[None]:
-    """Holds the lock for the body of a ``with``. The file is made when missing and never deleted.
+    """Holds the lock for the body of a ``with``. Creates the file if it is missing, and never deletes it.
 
-    In a child that is forked in the body the lock stays the parent's, and ends with the parent.
+    If the body forks, the lock stays with the parent and ends with it.
 
     Raises:
-        LockTimeout: when it was not had within ``timeout_s`` (0 asks once).
-        OSError: when the lock file cannot be opened, as on a read-only file system.
+        LockTimeout: when the wait took longer than ``timeout_s`` (0 tries once).
+        OSError: when the lock file cannot be opened, e.g. on a read-only file system.
     """
     file = _open(path, timeout_s)
     try:
@@ -75,7 +75,7 @@ def make_lock_file(path: Path) -> None:
 
 
 class ThreadLocks:
-    """Locks between the threads of this process alone, one for each of 64 groups of keys."""
+    """Locks between the threads of this process, one for each of 64 groups of keys."""
 
     def __init__(self) -> None:
         self.renew_after_fork()
@@ -120,16 +120,16 @@ def _release(file: OwnFile) -> None:
         if file.is_ours:
             import portalocker
 
-            # A child forked a moment ago may have the file open still, so closing is not enough. Where the file system
-            # refuses this of all things, it is.
+            # A child forked a moment ago may still have the file open, so closing alone may not release the lock. If
+            # the file system refuses to unlock, closing has to do.
             with suppress(portalocker.LockException, OSError):
                 portalocker.unlock(file.descriptor)
     finally:
-        file.close()  # also where there is no memory to unlock it
+        file.close()  # even if there is no memory to unlock it
 
 
 def _wait_in_line(descriptor: int, timeout_s: float, shared: bool) -> bool:
-    """Waits for a lock until it is had or time is up; whether it was had."""
+    """Waits for a lock; returns whether it was acquired in time."""
     if timeout_s <= 0:
         return False
     waiter = _Waiter(descriptor, shared)
@@ -138,37 +138,37 @@ def _wait_in_line(descriptor: int, timeout_s: float, shared: bool) -> bool:
     except RuntimeError:  # this process may have no more threads
         waiter.close()
         return _poll(descriptor, timeout_s, shared)
-    return waiter.had_within(timeout_s)
+    return waiter.acquired_within(timeout_s)
 
 
 class _Waiter:
-    """Blocks for a lock in a thread, which may be given up."""
+    """Blocks for a lock in a thread that can be abandoned."""
 
     def __init__(self, descriptor: int, shared: bool) -> None:
-        # A descriptor of its own: closing the other one, when the wait is over, must not pull this from under it.
+        # A duplicate: the caller closes the other descriptor when the wait is over, and the thread still uses this one.
         self._file = OwnFile(os.dup(descriptor))
         self._shared = shared
         self._deciding = threading.Lock()
         self._over = threading.Event()
-        self._given_up = self._had = False
-        self._trouble: OSError | None = None
+        self._abandoned = self._acquired = False
+        self._error: OSError | None = None
 
     def wait(self) -> None:
         """Body of the thread."""
         try:
             _lock(self._file.descriptor, self._shared, blocking=True)
             with self._deciding:
-                self._had = not self._given_up
-                if self._given_up:
+                self._acquired = not self._abandoned
+                if self._abandoned:
                     _release(self._file)
         except OSError as error:
-            self._trouble = error
+            self._error = error
         finally:
             self._over.set()
             self.close()
 
-    def had_within(self, timeout_s: float) -> bool:
-        """Whether the lock was had in time; else the thread gives it back should it ever come.
+    def acquired_within(self, timeout_s: float) -> bool:
+        """Whether the lock was acquired in time; if not, the thread releases it as soon as it gets it.
 
         Raises:
             OSError: when locking does not work here.
@@ -177,10 +177,10 @@ class _Waiter:
             self._over.wait(timeout_s)
         finally:  # also when interrupted
             with self._deciding:
-                self._given_up = not self._had
-        if self._trouble is not None:
-            raise self._trouble
-        return self._had
+                self._abandoned = not self._acquired
+        if self._error is not None:
+            raise self._error
+        return self._acquired
 
     def close(self) -> None:
         """Closes the thread's descriptor."""
@@ -190,7 +190,7 @@ class _Waiter:
 def _poll(descriptor: int, timeout_s: float, shared: bool) -> bool:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        time.sleep(random.uniform(*_POLL_S))  # noqa: S311 (jitter, no secret)
+        time.sleep(random.uniform(*_POLL_S))  # noqa: S311 (jitter, not a secret)
         if try_lock(descriptor, shared=shared):
             return True
     return False
@@ -202,7 +202,7 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 def is_loading() -> bool:
-    """Whether what locks is being imported just now, so that a signal handler may have interrupted that."""
+    """Whether ``portalocker`` is being imported, so that a signal handler may have interrupted the import."""
     module = sys.modules.get("portalocker")
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
@@ -216,6 +216,6 @@ def _lock(descriptor: int, shared: bool, *, blocking: bool) -> bool:
     except portalocker.AlreadyLocked:
         return False
     except portalocker.LockException as error:
-        # Locking itself does not work here (ENOLCK and the like): to be treated as a file system error.
+        # Locking does not work here (e.g. ENOLCK): a file system error.
         raise OSError(f"locks do not work on this file system: {error}") from error
     return True

@@ -1,4 +1,4 @@
-"""The memory tier: what this process has used, bounded by bytes, the least recently used out first."""
+"""The memory tier: entries that this process has used, bounded by bytes, with LRU eviction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MemoryTier:
     name = "memory"
 
     def __init__(self, max_bytes: int) -> None:
-        """Keeps at most ``max_bytes`` of compiled code; an entry larger than that is not kept."""
+        """Stores at most ``max_bytes`` of compiled code; a larger entry is not stored."""
         self._max_bytes = max_bytes
         self._bytes = 0
         self._entries: OrderedDict[CacheKey, Loaded] = OrderedDict()
@@ -36,7 +36,7 @@ class MemoryTier:
             return loaded
 
     def put(self, key: CacheKey, loaded: Loaded) -> None:
-        """Keeps the entry, in place of any older one of its key."""
+        """Stores the entry, replacing an older one of its key."""
         with self._lock:
             self._remove(key)
             if len(loaded.cubin) > self._max_bytes:
@@ -47,7 +47,7 @@ class MemoryTier:
                 self._remove(next(iter(self._entries)))
 
     def discard(self, key: CacheKey) -> None:
-        """Forgets the entry, if it is there."""
+        """Removes the entry, if it is there."""
         with self._lock:
             self._remove(key)
 

@@ -1,9 +1,9 @@
-"""Who besides you and root may change a file or a folder.
+"""Checks that only you and root can change a file or a folder.
 
-What a store holds is served as it is, so only you and root may be able to put a file there. A path is walked from ``/``
-down, each folder and link opened from the one above it and checked by its descriptor. A folder that only you and root
-may write stays what it is, so the path cannot lead elsewhere after the check. git (``safe.directory``) and OpenSSH
-(``StrictModes``) ask for the same.
+A store's content is served without further proof, so only you and root may be able to write to it. The check walks a
+path from ``/`` down: it opens each folder and link from the one above and checks its descriptor. Nobody else can
+replace a folder that only you and root may write, so the path cannot lead elsewhere after the check. git
+(``safe.directory``) and OpenSSH (``StrictModes``) check the same.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path, PurePath
 from cache_engine.errors import CorruptEntry, Untrusted
 from cache_engine.process import OwnFile
 
-# Opens a folder that may be passed through and not be listed, and a link itself.
+# Opens a folder that may be entered but not listed, and a link itself.
 _PASS = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
 _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 _MOST_LINKS = 40  # as many as Linux follows
 
 
 def others_may_change(status: os.stat_result) -> str:
-    """Why users other than you and root can change what has this status; empty when they cannot."""
+    """Why users other than you and root can change a file or folder with this status; empty when they cannot."""
     if status.st_uid and status.st_uid != os.geteuid():
         return f"belongs to user {status.st_uid}, not to you"
     if status.st_mode & stat.S_IWOTH:
@@ -38,7 +38,7 @@ def check_file(path: str | os.PathLike[str], status: os.stat_result) -> None:
     """Refuses an open file that others may change.
 
     Raises:
-        Untrusted: saying why.
+        Untrusted: with the reason.
     """
     why = others_may_change(status)
     if why:
@@ -52,11 +52,11 @@ def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY, *, trust: 
 
     Args:
         flags: of ``os.open``, but ``O_CREAT``.
-        trust: accept a file that others may change. ``None`` goes by the folder: ``open_store`` refuses one that others
-            may change, unless it is to be trusted with all that is in it.
+        trust: accept a file that others may change. ``None`` accepts it if others may change its folder too, because
+            ``open_store`` accepts such a folder only if the user trusts everything in it.
 
     Raises:
-        CorruptEntry: when it is no regular file, or ``Untrusted``.
+        CorruptEntry: when it is not a regular file, or ``Untrusted``.
         OSError: when it cannot be opened.
     """
     try:
@@ -92,17 +92,17 @@ def own_file(path: str | os.PathLike[str], flags: int) -> OwnFile:
 
 
 def name_what_is_no_file(path: str | os.PathLike[str], error: OSError) -> None:
-    """Raises ``CorruptEntry`` where opening failed since it is a link or no regular file."""
+    """Raises ``CorruptEntry`` if opening failed because the path is a link or not a regular file."""
     if os.path.islink(path):
         raise CorruptEntry(f"{os.fspath(path)} is a link, not a file") from error
     if os.path.exists(path) and not os.path.isfile(path):
-        raise CorruptEntry(f"{os.fspath(path)} is no regular file") from error
+        raise CorruptEntry(f"{os.fspath(path)} is not a regular file") from error
 
 
 def check_opened(path: str | os.PathLike[str], status: os.stat_result, trust: bool | None) -> None:
     """Refuses an open file as ``open_file`` does."""
     if not stat.S_ISREG(status.st_mode):
-        raise CorruptEntry(f"{os.fspath(path)} is no regular file")
+        raise CorruptEntry(f"{os.fspath(path)} is not a regular file")
     if not trust and others_may_change(status):
         if trust is None and others_may_change(os.stat(os.path.dirname(path) or os.curdir)):
             return
@@ -110,21 +110,21 @@ def check_opened(path: str | os.PathLike[str], status: os.stat_result, trust: bo
 
 
 def private(path: str, flags: int) -> int:
-    """An ``opener`` of files that are yours alone."""
+    """An ``opener`` of private files."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def open_way(path: Path, *, make: bool = False) -> int:
-    """A descriptor of what ``path`` leads to, to be a ``dir_fd`` or to ask for its status; to be closed.
+    """A descriptor of ``path``, for use as a ``dir_fd`` or with ``fstat``; the caller closes it.
 
-    Every folder and link on the way is checked. The last is not: the caller knows what it should be.
+    Checks every folder and link on the way, but not the last part: the caller knows what that should be.
 
     Args:
-        make: make the folders that are missing, for you alone.
+        make: create missing folders, private to you.
 
     Raises:
-        Untrusted: when others may lead the path elsewhere.
-        OSError: when the way cannot be gone.
+        Untrusted: when others can make the path lead elsewhere.
+        OSError: when a part of the path cannot be opened.
     """
     parts = list(reversed(path.absolute().parts[1:]))
     here, links = os.open("/", _PASS), 0
@@ -159,14 +159,14 @@ def open_way(path: Path, *, make: bool = False) -> int:
 
 
 def open_folder(path: Path, *, within: int, trust: bool = False) -> int:
-    """A descriptor of a folder, opened by its name from the one it is in; to be closed.
+    """A descriptor of a folder, opened by name from its parent's descriptor; the caller closes it.
 
     Args:
         trust: accept one that others may change, and a link.
 
     Raises:
-        Untrusted: when anyone but you and root can change it, or it is a link.
-        OSError: when there is none.
+        Untrusted: when users other than you and root can change it, or it is a link.
+        OSError: when it does not exist.
     """
     descriptor = os.open(path.name, _PASS & ~os.O_NOFOLLOW if trust else _PASS, dir_fd=within)
     try:
@@ -189,23 +189,23 @@ def _open_next(folder: int, name: str, *, make: bool) -> int:
     except FileNotFoundError:
         if not make:
             raise
-    with suppress(FileExistsError):  # another process made it just now
+    with suppress(FileExistsError):  # another process has just made it
         os.mkdir(name, 0o700, dir_fd=folder)
     return os.open(name, _PASS, dir_fd=folder)
 
 
 def _check_passed(way: PurePath, status: os.stat_result) -> None:
     why = others_may_change(status)
-    # In a sticky folder, such as /tmp, only its owner can rename or replace what is there.
+    # In a sticky folder, such as /tmp, only a file's owner can rename or replace the file.
     if why and not (status.st_mode & stat.S_ISVTX and status.st_uid in (0, os.geteuid())):
         raise Untrusted(f"{way} {why}")
 
 
 def _is_private_group(gid: int) -> bool:
-    """Whether a group has one member, you or root: many systems give each user a group of their own.
+    """Whether a group has one member, you or root: many systems give each user a private group.
 
-    Where a directory service does not list its users, a group may have more members than are seen; so its name has to
-    be the user's as well. As Debian's OpenSSH does.
+    A directory service may not list its users, so a group may have more members than we see. So the group must also
+    have the user's name, as in Debian's OpenSSH.
     """
     import grp  # rarely needed
     import pwd

@@ -2,12 +2,12 @@
 
 ::
 
-    header    64 bytes: magic, format version, number of entries, where the index starts, the index's SHA-256
-    entries   each a record and a blob, byte for byte as a store has them
-    index     48 bytes per entry, in the order of keys: key, where its bytes start, bytes of record and of blob
+    header    64 bytes: magic, format version, number of entries, offset of the index, the index's SHA-256
+    entries   each a record and a blob, the same bytes as in a store
+    index     48 bytes per entry, sorted by key: key, offset of its bytes, bytes of record and of blob
 
-There are no names and no paths in a pack, so none can lead out of anywhere. Looking up a key is a bisection in the
-file: opening a pack of a million entries reads 64 bytes.
+A pack contains no names and no paths, so importing one cannot write outside the store. A lookup bisects the index in
+the file; opening a pack of a million entries reads 64 bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FORMAT = 1
 _MAGIC = b"GEMMPACK"
 _ONLY_YOU = (
     "only you and root may be able to change a pack: run chmod go-w on what is yours, copy the pack to a folder of "
-    "your own if you trust it, or set GEMM_CACHE_TRUST_STORE=1 to use it as it is"
+    "your own if you trust it, or set GEMM_CACHE_TRUST_STORE=1 to use it without this check"
 )
 _HEADER = struct.Struct("<8sHHIQQ32s")
 _ROW = struct.Struct("<32sQII")
@@ -47,7 +47,7 @@ _ROW = struct.Struct("<32sQII")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Where an entry lies: bytes from the start of the pack."""
+    """The place of an entry: bytes from the start of the pack."""
 
     key: CacheKey
     offset: int
@@ -56,7 +56,7 @@ class Row:
 
 
 class Pack:
-    """Entries in a pack file. The file stays open, so one that is replaced goes on being read as it was."""
+    """Entries in a pack file. The file stays open, so if it is replaced, the old content is still read."""
 
     name = "pack"
 
@@ -66,12 +66,12 @@ class Pack:
         """Opens a pack and reads its header.
 
         Args:
-            trust: accept one that anyone but you and root can change.
+            trust: accept a pack that users other than you and root can change.
             check: called with the record and the code of each entry before ``get`` returns it; raises ``CorruptEntry``
                 for one that must not be served. See ``upkeep.contents``.
 
         Raises:
-            PackUnusable: naming what is wrong with it.
+            PackUnusable: naming the problem.
         """
         self.path = path
         self._check, self._trust = check, trust
@@ -87,10 +87,10 @@ class Pack:
         return self._count
 
     def get(self, key: CacheKey) -> Loaded | None:
-        """The entry, every byte checked; ``None`` when there is none, or it is of another format version.
+        """The entry, every byte checked; ``None`` when there is none, or it has another format version.
 
         Raises:
-            CorruptEntry: when there is one that must not be served.
+            CorruptEntry: when the entry must not be served.
             OSError: when the disk fails.
         """
         self._open_again_if_closed()
@@ -114,39 +114,39 @@ class Pack:
         """A row of the index.
 
         Raises:
-            CorruptEntry: when it points out of the pack, or at a record larger than records are.
+            CorruptEntry: when it points outside the pack, or the record is larger than the limit.
         """
         key, offset, record_bytes, blob_bytes = _ROW.unpack(self._read(self._index + number * _ROW.size, _ROW.size))
         if record_bytes > MAX_RECORD_BYTES or not _HEADER.size <= offset <= self._index - record_bytes - blob_bytes:
-            raise CorruptEntry(f"row {number:,} of pack {self.path.name} points out of it")
+            raise CorruptEntry(f"row {number:,} of pack {self.path.name} points outside it")
         return Row(CacheKey(key.hex()), offset, record_bytes, blob_bytes)
 
     def rows(self) -> Iterator[Row]:
-        """The whole index, once it is known to be sound.
+        """The whole index, after checking it.
 
         Raises:
-            PackUnusable: when it does not match its digest, or its keys are not in order, each standing once.
+            PackUnusable: when it does not match its digest, or its keys are not sorted and unique.
             CorruptEntry: as ``row``.
         """
         digest = hashlib.sha256()
         for start in range(self._index, self._size, 2**20):
             digest.update(self._read(start, min(2**20, self._size - start)))
         if digest.digest() != self._index_digest:
-            raise PackUnusable(f"the index of pack {self.path} does not match its digest; get the pack again")
+            raise PackUnusable(f"the index of pack {self.path} does not match its digest; copy the pack again")
         last = ""
         for number in range(self._count):
             row = self.row(number)
             if row.key <= last:
-                raise PackUnusable(f"the keys of pack {self.path} are not in order, each standing once; make it again")
+                raise PackUnusable(f"the keys of pack {self.path} are not sorted and unique; export the pack again")
             last = row.key
             yield row
 
     def record_data(self, row: Row) -> bytes:
-        """The record's bytes as they stand in the pack."""
+        """The record's bytes in the pack."""
         return self._read(row.offset, row.record_bytes)
 
     def blob_data(self, row: Row) -> bytes:
-        """The blob's bytes as they stand in the pack."""
+        """The blob's bytes in the pack."""
         return self._read(row.offset + row.record_bytes, row.blob_bytes)
 
     def key_at(self, number: int) -> CacheKey:
@@ -154,7 +154,7 @@ class Pack:
         return CacheKey(self._read(self._index + number * _ROW.size, 32).hex())
 
     def _open_again_if_closed(self) -> None:
-        """The program may have closed all descriptors, and opened files of its own."""
+        """The program may have closed all descriptors, and opened other files."""
         if not self._file.is_ours:
             try:
                 self._open()
@@ -170,14 +170,14 @@ class Pack:
             raise PackUnusable(f"{self.path} is not a pack; gemm-cache export makes one")
         _, version, zero, more_zero, count, index, digest = _HEADER.unpack(header)
         if version != FORMAT:
-            raise PackUnusable(f"{self.path} is a pack of format {version}; this program knows {FORMAT}")
+            raise PackUnusable(f"{self.path} is a pack of format {version}; this program reads format {FORMAT}")
         if zero or more_zero or index < _HEADER.size or index + count * _ROW.size != self._size:
-            raise PackUnusable(f"{self.path} is damaged or cut short; get it again")
+            raise PackUnusable(f"{self.path} is damaged or cut short; copy it again")
         return count, index, digest
 
 
 class _Keys(Sequence[str]):
-    """The keys of a pack's index, read as they are asked for."""
+    """The keys of a pack's index, read on demand."""
 
     def __init__(self, pack: Pack) -> None:
         self._pack = pack
@@ -185,17 +185,17 @@ class _Keys(Sequence[str]):
     def __len__(self) -> int:
         return len(self._pack)
 
-    def __getitem__(self, number: int) -> CacheKey:  # type: ignore[override]  # bisecting needs no slices
+    def __getitem__(self, number: int) -> CacheKey:  # type: ignore[override]  # bisect uses no slices
         return self._pack.key_at(number)
 
 
 def write_pack(path: Path, entries: Iterable[tuple[CacheKey, bytes, bytes]]) -> int:
-    """Writes a pack of keys, records and blobs, which come in the order of their keys; returns how many there were.
+    """Writes a pack of keys, records and blobs, which come sorted by key; returns their number.
 
-    It appears under its name whole or not at all.
+    Writes atomically: the file is complete or does not exist.
 
     Raises:
-        OSError: when the disk refuses; then nothing has changed.
+        OSError: when writing fails; then nothing has changed.
     """
     staged = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     index = bytearray()
@@ -217,36 +217,36 @@ def write_pack(path: Path, entries: Iterable[tuple[CacheKey, bytes, bytes]]) -> 
         with suppress(OSError):
             staged.unlink()
         if isinstance(error, OSError) and error.filename == str(staged):
-            error.filename, error.filename2 = str(path), None  # the name that people know
+            error.filename, error.filename2 = str(path), None  # the name that the user gave
         raise
     sync_folder(str(path.absolute().parent))
     return count
 
 
 def find_packs(places: Iterable[Path]) -> list[Path]:
-    """The pack files that settings name: files as they are, and all packs of a folder, by name."""
+    """The pack files that settings name: the files, and all packs in the folders, sorted by name."""
     found: list[Path] = []
     for place in places:
-        # A folder that may not be looked into is told when it is opened as a pack.
+        # Opening an unreadable folder as a pack reports the error.
         found += sorted(place.glob(f"*{SUFFIX}")) if os.path.isdir(place) else [place]
     return found
 
 
 def _open(path: Path, trust: bool) -> int:
-    """A descriptor of a pack that only you and root may change, in folders of which that is so as well."""
+    """A descriptor of a pack that only you and root may change, as well as the folders above it."""
     try:
         if not trust:
             os.close(open_way(path))
-        # Not to hang on a pipe.
+        # O_NONBLOCK, because opening a pipe would hang.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise PackUnusable(f"pack {path} cannot be opened: {error.strerror}") from error
+        raise PackUnusable(f"cannot open pack {path}: {error.strerror}") from error
     except Untrusted as error:
         raise PackUnusable(f"pack {path}: {error}; {_ONLY_YOU}") from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise PackUnusable(f"{path} is no regular file; a pack is one")
+            raise PackUnusable(f"{path} is not a regular file, so it is not a pack")
         if not trust:
             check_file(path, status)
     except Untrusted as error:

@@ -1,4 +1,4 @@
-"""Making a file visible at once and whole."""
+"""Publishes files atomically."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None:
-    """Writes ``data`` under a name of its own in ``temp``, then renames it to ``target``.
+    """Writes ``data`` under a unique name in ``temp``, then renames it to ``target``.
 
-    Whoever opens ``target`` sees the old file or all of the new one. With ``durable`` both the bytes and the name are
+    A reader of ``target`` sees the old file or the complete new one. With ``durable`` both the bytes and the name are
     on disk when this returns; without, a power cut may leave a torn file, which checksums turn into a miss.
 
     Raises:
-        OSError: when the disk refuses; the temporary is then gone and ``target`` is as it was.
+        OSError: when writing fails; the temporary is then deleted and ``target`` unchanged.
     """
     file, staged, as_bytes = _stage(temp)
     try:
@@ -37,16 +37,16 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
         finally:
             file.close(check=True)
     except BaseException:
-        _forget(as_bytes)
+        _unlink(as_bytes)
         raise
     if durable:
         sync_folder(os.path.dirname(target))
 
 
 def _stage(temp: Path) -> tuple[OwnFile, str, bytes]:
-    """A new temporary, open and locked, and its path, also as ``_forget`` takes it.
+    """A new temporary, open and locked, and its path, as text and as bytes.
 
-    The lock shows cleaners that its writer lives.
+    The lock shows cleaners that the writer is alive.
     """
     while True:
         staged = f"{temp}/{os.getpid()}-{secrets.token_hex(8)}"
@@ -54,37 +54,37 @@ def _stage(temp: Path) -> tuple[OwnFile, str, bytes]:
         try:
             file = OwnFile.open(staged, _FLAGS)
             try:
-                # A cleaner that came between opening and locking has it locked, or deleted.
+                # Between opening and locking, a cleaner may have locked or deleted it.
                 if try_lock(file.descriptor) and os.fstat(file.descriptor).st_nlink:
                     return file, staged, as_bytes
             except OSError:
-                return file, staged, as_bytes  # locks do not work here, and cleaners go by age
+                return file, staged, as_bytes  # locks do not work here, so cleaners use its age
             file.close()
-        except BaseException:  # Ctrl-C is raised as soon as the file has been made, before its descriptor has a name
+        except BaseException:  # Ctrl-C may come after the file exists and before `file` is assigned
             if file is not None:
                 file.close()
-            _forget(as_bytes)
+            _unlink(as_bytes)
             raise
-        _forget(as_bytes)
+        _unlink(as_bytes)
 
 
-def _forget(staged: bytes) -> None:
-    """Deletes a temporary. Asks for no memory, of which there may be none: a path as text is encoded first."""
-    try:  # noqa: SIM105 (suppress is made anew each time)
+def _unlink(staged: bytes) -> None:
+    """Deletes a temporary without allocating memory, which may be exhausted: hence a path in bytes."""
+    try:  # noqa: SIM105 (suppress would allocate)
         os.unlink(staged)
     except OSError:
         pass
 
 
 def _make_folder(folder: str, durable: bool) -> None:
-    """Makes the folder of a shard, for its first entry."""
+    """Creates the folder of a shard, for its first entry."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     if durable:
         sync_folder(os.path.dirname(folder))
 
 
 def sync_folder(folder: str) -> None:
-    """Puts a folder's names on disk."""
+    """Syncs a folder's names to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

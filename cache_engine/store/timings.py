@@ -1,8 +1,8 @@
-"""Measurements of kernels on disk: for each device a snapshot and logs, kept as ``results`` keeps an evaluator's.
+"""Measurements of kernels on disk: a snapshot and logs for each device, in the format of ``results``.
 
-A measurement is a JSON object ``{"checksum", "measurement"}``, the checksum being that of the inner object's bytes as
-they stand there, so one with fields of a later version can be read and checked by this one. Each has a name of its own
-in its device's file; none ever takes another's place.
+A measurement is a JSON object ``{"checksum", "measurement"}``. The checksum covers the inner object's exact bytes in
+the file, so this version can read and check one with fields of a later version. Each has a unique name in its device's
+file; none replaces another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 KIND = "timings"
-"""What a snapshot of measurements says it holds."""
+"""The kind of results, in a snapshot of measurements."""
 
 
 class _Envelope(msgspec.Struct):
@@ -46,7 +46,7 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class TimedDevice:
-    """A device that there are measurements of; its name is empty where that cannot be read."""
+    """A device with measurements; the name is empty if it cannot be read."""
 
     fingerprint: str
     name: str
@@ -55,13 +55,13 @@ class TimedDevice:
 
 
 class Timings:
-    """The measurements of a store. Safe to use from several threads, and processes, at once."""
+    """The measurements of a store. Safe to use from several threads and processes."""
 
     def __init__(self, layout: StoreLayout, *, durable: bool = True, lock_timeout_s: float = 60.0) -> None:
         """Opens nothing yet.
 
         Args:
-            durable: whether measurements are on disk before they count as kept.
+            durable: whether measurements are synced to disk before they count as stored.
         """
         self._layout = layout.for_timings()
         self._durable, self._lock_timeout_s = durable, lock_timeout_s
@@ -77,23 +77,23 @@ class Timings:
         self._start()
 
     def exist(self) -> bool:
-        """Whether there are any, for the price of one look at the disk."""
+        """Whether there are any, from a single disk access."""
         return self._layout.timings.is_dir()
 
     def add(self, measurements: Iterable[Measurement]) -> None:
         """Stores measurements.
 
         Raises:
-            CorruptEntry: when one cannot be right, so that no reader would accept it; then none is stored.
-            LockTimeout, OSError: when the store refuses.
-            UnknownResults: when what there is of the device was written by another version of this program.
+            CorruptEntry: when one is invalid, so that no reader accepts it; then none is stored.
+            LockTimeout, OSError: when the store cannot be written.
+            UnknownResults: when another version of this program wrote the device's file.
         """
         from cache_engine.store.results.file import NewResult
 
         by_device: dict[DeviceFingerprint, list[NewResult]] = {}
         for one in measurements:
             if one.fault:
-                raise CorruptEntry(f"a timing of {one.key[:12]} cannot be right: {one.fault}")
+                raise CorruptEntry(f"a timing of {one.key[:12]} is invalid: {one.fault}")
             name = f"{one.key[:12]}-{secrets.token_hex(12)}"
             by_device.setdefault(one.device, []).append(NewResult(name, one.measured_at, 0.0, encode(one)))
         self._layout.timings.mkdir(mode=0o700, exist_ok=True)
@@ -102,9 +102,9 @@ class Timings:
                 self._file(device.digest(), device).append(new)
 
     def close(self) -> None:
-        """Folds logs that are long compared with their snapshots."""
+        """Folds logs that are long relative to their snapshots."""
         if holds(self._lock):
-            return  # a signal handler; what it interrupted writes what there is to write
+            return  # a signal handler; the interrupted code finishes its own writes
         with self._lock:
             for file in self._files.values():
                 with suppress(OSError, StoreError):
@@ -112,13 +112,13 @@ class Timings:
             self._files.clear()
 
     def fingerprints(self) -> list[str]:
-        """Devices of which there are measurements."""
+        """Devices with measurements."""
         from cache_engine.store.results.file import stored_fingerprints
 
         return stored_fingerprints(self._layout) if self.exist() else []
 
     def devices(self) -> list[TimedDevice]:
-        """Those devices, the last measured on first; one whose measurements cannot be read is passed over, and said."""
+        """Those devices, most recently measured first. Skips one that cannot be read, with a warning."""
         found = []
         for fingerprint in self.fingerprints():
             there = self.of_device(fingerprint)
@@ -127,7 +127,7 @@ class Timings:
         return sorted(found, key=lambda device: -device.last_at)
 
     def of_device(self, fingerprint: str) -> list[Measurement]:
-        """A device's measurements, newest first; what cannot be read is passed over, and said."""
+        """A device's measurements, newest first. Skips those that cannot be read, with a warning."""
         try:
             return self.read_device(fingerprint)
         except (OSError, StoreError) as error:
@@ -137,24 +137,24 @@ class Timings:
     def read_device(
         self, fingerprint: str, on_damage: Callable[[str, CorruptEntry], None] | None = None
     ) -> list[Measurement]:
-        """The same; a single measurement that is damaged is skipped.
+        """A device's measurements, newest first, without those that are damaged.
 
         Args:
-            on_damage: gets the name of each that is skipped, and why; by default a warning is logged.
+            on_damage: called with the name of each damaged one, and its error; by default a warning is logged.
 
         Raises:
-            UnknownResults: when they are another version's.
+            UnknownResults: when another version wrote them.
             LockTimeout, OSError: when they cannot be read now.
         """
         on_damage = on_damage or (lambda _, error: _log.warning("%s; it is skipped", error))
         with self._lock:
-            kept = list(self._file(fingerprint).load().cache_entries.items())
+            stored = list(self._file(fingerprint).load().cache_entries.items())
         found = []
-        for name, raw in kept:
+        for name, raw in stored:
             try:
                 one = decode(raw)
                 if one.device.digest() != fingerprint:
-                    raise CorruptEntry(f"a timing of {one.device.name[:40]!r} is among those of another device")
+                    raise CorruptEntry(f"a timing of {one.device.name[:40]!r} is in another device's file")
                 found.append(one)
             except CorruptEntry as error:
                 on_damage(name, error)
@@ -170,7 +170,7 @@ class Timings:
         return [one for one in self if one.key == key]
 
     def mend(self, fingerprint: str) -> None:
-        """Copies a device's damaged files to quarantine, and goes on with what is sound.
+        """Copies a device's damaged files to quarantine, and continues with the sound entries.
 
         Raises:
             UnknownResults, LockTimeout, OSError: as ``read_device``.
@@ -196,7 +196,7 @@ class Timings:
 
 
 def judge_of(device: str) -> Judge:
-    """What says which timings are sound and those of a device, which is known by its fingerprint."""
+    """The function that decides which timings are sound and belong to a device, given by its fingerprint."""
 
     def judge(name: str, raw: bytes | msgspec.Raw) -> str:
         with suppress(CorruptEntry):
@@ -208,16 +208,16 @@ def judge_of(device: str) -> Judge:
 
 
 def encode(measurement: Measurement) -> bytes:
-    """A measurement as it is kept."""
+    """A measurement as stored."""
     inner = msgspec.json.encode(measurement)
     return msgspec.json.encode(_Envelope(f"xxh3:{xxh3_64_hexdigest(inner)}", msgspec.Raw(inner)))
 
 
 def decode(data: bytes | msgspec.Raw) -> Measurement:
-    """The measurement in such bytes.
+    """Decodes a stored measurement.
 
     Raises:
-        CorruptEntry: when it is none, or not what its checksum was made of.
+        CorruptEntry: when it is not one, or does not match its checksum.
     """
     try:
         envelope = _decode_envelope(data)
@@ -227,5 +227,5 @@ def decode(data: bytes | msgspec.Raw) -> Measurement:
     except _UNREADABLE as error:
         raise CorruptEntry(f"a timing cannot be read: {error}") from error
     if measurement.fault:
-        raise CorruptEntry(f"a timing of {measurement.key[:12]} cannot be right: {measurement.fault}")
+        raise CorruptEntry(f"a timing of {measurement.key[:12]} is invalid: {measurement.fault}")
     return measurement

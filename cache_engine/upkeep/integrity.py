@@ -173,7 +173,7 @@ def _repair_one(store: DiskStore, journal: Journal, finding: Finding) -> None:
     if finding.kind in RESULT_KINDS:
         mend_results(layout, finding)
     else:
-        store.set_aside(path)
+        store.quarantine_file(path)
     journal.event(SET_ASIDE, key=finding.key, detail=f"{finding.path}: {finding.kind}: {finding.cause}")
 
 

@@ -33,7 +33,7 @@ def abandoned_temporaries(layout: StoreLayout) -> Iterator[Path]:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether the writer of a temporary is gone; what is no regular file has none."""
+    """Whether the writer of a temporary is gone; what is not a regular file has none."""
     with _abandoned(path) as abandoned:
         return abandoned
 

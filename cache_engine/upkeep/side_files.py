@@ -88,7 +88,7 @@ def _regular(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Finding]:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(status.st_mode):
-        yield finding_at(layout, Kind.MISNAMED, path, "", "it is no regular file")
+        yield finding_at(layout, Kind.MISNAMED, path, "", "it is not a regular file")
     elif not trust and others_may_change(status):
         yield finding_at(layout, Kind.FOREIGN_FILE, path, "", f"it {others_may_change(status)}")
 
@@ -165,7 +165,7 @@ def mend_journal(store: DiskStore, findings: Iterable[Finding]) -> Iterator[Find
         if not list(_check_journal_file(layout, path)):
             continue
         if finding.kind is Kind.CORRUPT_SNAPSHOT:
-            store.set_aside(path)
+            store.quarantine_file(path)
             yield finding
         else:
             copy_to_quarantine(layout, path, durable=True)

@@ -342,7 +342,7 @@ def test_a_record_is_found_by_the_start_of_its_key(cache: Cache) -> None:
     key = publish(cache.store, 1)
     assert cache.find(key[:8]).key == key
     assert cache.find(key.upper()).key == key
-    with pytest.raises(KeyNotFound, match="no entry has a key"):
+    with pytest.raises(KeyNotFound, match="no kernel has key prefix"):
         cache.find("0" * 64)
     # Two entries that share four digits.
     twin = record_file(cache.store, key).with_name(f"{key[:60]}0000.json")

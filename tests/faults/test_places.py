@@ -228,7 +228,7 @@ def test_what_is_no_file_in_a_store_keeps_nothing_waiting(
             _put(make, folder / name)
     with _no_hanging():
         for key in keys[:2]:
-            with pytest.raises(CorruptEntry, match=r"is no regular file|is a link"):
+            with pytest.raises(CorruptEntry, match=r"is not a regular file|is a link"):
                 store.get(key)
         with pytest.raises(PermissionError), file_lock(layout.key_lock(keys[2]), 0):
             pass
@@ -253,7 +253,7 @@ def test_what_is_no_file_in_a_store_keeps_nothing_waiting(
             assert done.exception is None or isinstance(done.exception, SystemExit | GemmCacheError), (verb, done)
         find_leftovers(store)
         _put(make, layout.marker)
-        with pytest.raises(StoreUnusable, match="cannot be read as the marker"):
+        with pytest.raises(StoreUnusable, match="is not the marker"):
             open_store(layout.root)
 
 
@@ -265,13 +265,15 @@ def test_what_is_no_file_is_refused_where_a_user_names_one(
     make(path)
     with _no_hanging():
         for read in (table_shapes, read_measurements, load_chip):
-            with pytest.raises(UsageError, match=r"no regular file|No such device"):
+            with pytest.raises(UsageError, match=r"not a regular file|No such device"):
                 read(path)
         for verb in ("warm", "import", "evaluations import", "evaluations validate", "evaluate 8 8 8 --chip"):
             command = ["--store", str(store.layout.root), *verb.split(), str(path)]
             done = CliRunner().invoke(commands, command)
             assert isinstance(done.exception, GemmCacheError | OSError), (verb, done)
-            assert "no regular file" in str(done.exception) or "No such device" in str(done.exception), done.exception
+            assert "not a regular file" in str(done.exception) or "No such device" in str(done.exception), (
+                done.exception
+            )
 
 
 def test_what_a_user_names_may_be_a_link(tmp_path: Path) -> None:

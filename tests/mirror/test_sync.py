@@ -145,7 +145,7 @@ def test_after_any_history_the_mirror_equals_one_built_anew(
         elif operation == "miss":
             journal.miss(generator.choice(["sm_80", "sm_90"]))
         elif operation == "wait":
-            journal.lock_wait(generator.random(), in_vain=generator.random() < 0.5)
+            journal.lock_wait(generator.random(), timed_out=generator.random() < 0.5)
         elif operation == "clock":
             clock = generator.choice([time.time(), generator.random() * 1e11])
         elif operation == "event":

@@ -122,7 +122,7 @@ def test_the_blob_of_another_key_is_refused() -> None:
     key, artifact, _ = make_entry(1)
     other, _, _ = make_entry(2)
     data, blob = encode_blob(key, artifact, compress=True)
-    with pytest.raises(CorruptEntry, match="is that of"):
+    with pytest.raises(CorruptEntry, match="belongs to"):
         decode_section(other, blob, CUBIN, data)
 
 
@@ -130,7 +130,7 @@ def test_a_record_in_the_place_of_another_is_refused() -> None:
     key, artifact, describe = make_entry(1)
     other, _, _ = make_entry(2)
     data = encode_record(describe(encode_blob(key, artifact, compress=True)[1]))
-    with pytest.raises(CorruptEntry, match="in the place of"):
+    with pytest.raises(CorruptEntry, match="at the path of"):
         decode_record(other, data)
 
 

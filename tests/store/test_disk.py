@@ -171,7 +171,7 @@ def test_what_is_no_regular_file_is_damage(store: DiskStore, which: Callable[...
         path.mkdir()
     else:
         path.symlink_to("/dev/zero")
-    with pytest.raises(CorruptEntry, match=r"is no regular file|is a link"):
+    with pytest.raises(CorruptEntry, match=r"is not a regular file|is a link"):
         store.get(key)
 
 
@@ -296,8 +296,8 @@ def test_a_store_whose_making_was_cut_short_is_finished(tmp_path: Path) -> None:
     [
         ('{"kind": "gemm-cache store", "format": 99}', "of format 99; this program knows 1"),
         ('{"kind": "wine cellar", "format": 1}', "'wine cellar'"),
-        ("nonsense", "cannot be read as the marker"),
-        ("", "cannot be read as the marker"),
+        ("nonsense", "is not the marker"),
+        ("", "is not the marker"),
     ],
 )
 def test_a_store_of_another_kind_or_version_is_refused(tmp_path: Path, text: str, named: str) -> None:

@@ -226,11 +226,11 @@ def test_a_snapshot_from_before_there_were_sums_by_time_is_read_and_folded(folde
 
 def test_long_waits_for_a_lock_are_counted(folder: Path) -> None:
     journal = Journal(folder, NEVER)
-    journal.lock_wait(2.0, in_vain=False)
-    journal.lock_wait(0.5, in_vain=True)
+    journal.lock_wait(2.0, timed_out=False)
+    journal.lock_wait(0.5, timed_out=True)
     journal.failure("pack")
     journal.flush()
-    journal.lock_wait(1.0, in_vain=False)
+    journal.lock_wait(1.0, timed_out=False)
     journal.close()
     totals = read_journal(folder).totals
     assert (totals.lock_waits, totals.lock_timeouts, totals.lock_wait_us) == (3, 1, 3_500_000)

@@ -62,7 +62,7 @@ def _record() -> Record:
 RECORD = _record()
 PROBLEM = RECORD.problem
 FORGERIES = {
-    "empty component": (_forged(components=(*RECORD.components, EMPTY_COMPONENT)), "make no key"),
+    "empty component": (_forged(components=(*RECORD.components, EMPTY_COMPONENT)), "do not form a key"),
     "family": (_forged(family="simt"), "'simt' where family"),
     "unknown family": (_forged(family="other"), "'other' where family"),
     "compiler": (_forged(compiler="nvcc"), "'nvcc' where compiler"),

@@ -73,12 +73,12 @@ def test_two_swapped_blobs_are_not_put_back_and_a_record_finds_its_blob_set_asid
     first.write_bytes(second.read_bytes())
     second.write_bytes(data)
     third = publish(store, 7)
-    store.set_aside(blob_file(store, third))
-    store.set_aside(record_file(store, third))
+    store.quarantine_file(blob_file(store, third))
+    store.quarantine_file(record_file(store, third))
     _repair(store, journal)
     causes = {item.key: quarantine.examine(store, item).cause for item in quarantine.items(store)}
     assert causes[third] == ""
-    assert "is that of" in causes[one]
+    assert "belongs to" in causes[one]
     with pytest.raises(StoreError, match="cannot be put back"):
         quarantine.restore(store, journal, quarantine.find(store, [one])[0])
     quarantine.restore(store, journal, quarantine.find(store, [third])[0])
@@ -112,7 +112,7 @@ def test_deleting_takes_what_was_named_and_nothing_that_came_later(
     outside.mkdir()
     (outside / "precious").touch()
     (folder / "link").symlink_to(outside)
-    store.set_aside(folder)
+    store.quarantine_file(folder)
     chosen += [item for item in quarantine.items(store) if not item.key]
     done = quarantine.discard(store, journal, chosen, by="somebody")
     assert (done.items, done.stored_bytes) == (2, sum(item.stored_bytes for item in chosen))

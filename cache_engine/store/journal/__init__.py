@@ -1,14 +1,14 @@
 """Usage and events, append-only.
 
-Each process writes to a file that it alone holds locked, and leaves it to the next one when it ends, so there are about
-as many files as processes at work. Hits and misses are counted in memory and written in batches by a thread of its own;
-what is lost when a process is killed is at most its last batch. A line cut short by a kill ends at the next writer's
-newline and is skipped. The same thread folds the journal when it is long, so its size is bounded.
+Each process writes to a file that it holds locked. When it ends, another process may append to the file, so there are
+about as many files as processes. A background thread writes counts of hits and misses in batches; a killed process
+loses at most its last batch. A line cut short by a kill ends at the next writer's newline and is skipped. The same
+thread folds a long journal, so its size is bounded.
 
-``fold`` adds up the files that no process holds into ``snapshot.json``. It first renames them, so that no writer takes
-them over, and the snapshot names those it holds, so that a kill before they are deleted counts nothing twice.
+``fold`` adds the files that no process holds to ``snapshot.json``. It first renames them, so that no writer reuses
+them. The snapshot names the files it contains, so nothing counts twice if a kill comes before they are deleted.
 
-``writing`` has what a process does, ``folding`` what is made of it all.
+``writing`` is the part of each process; ``folding`` reads and folds all files.
 """
 
 from cache_engine.store.journal.folding import (

@@ -1,4 +1,4 @@
-"""How the journal is added up: what its files say, and folding those that no process holds into ``snapshot.json``."""
+"""Reads the journal's files, and folds those that no process holds into ``snapshot.json``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cache_engine.store.publish import publish_file
 _log = logging.getLogger(__name__)
 OPEN, _FOLDING, SNAPSHOT = JOURNAL_OPEN, JOURNAL_FOLDING, JOURNAL_SNAPSHOT
 _FORMAT = 1
-# What files that no process writes may come to, in bytes and in age, before they are folded.
+# Files that no process writes are folded when they reach this size or age.
 LONG_BYTES, _LONG_S = 4 * 1024**2, 86_400
 _LARGEST_BYTES = 2**31
 
@@ -32,7 +32,7 @@ _decode = msgspec.json.Decoder(Event).decode
 
 
 class Snapshot(msgspec.Struct):
-    """Sums of files that are no more, or about to be."""
+    """Sums of files that are deleted, or about to be."""
 
     format: int = _FORMAT
     generation: int = 0
@@ -43,25 +43,25 @@ class Snapshot(msgspec.Struct):
     periods: list[Period] = msgspec.field(default_factory=list)
 
     def tally(self) -> Tally:
-        """These sums, to go on from; they are the tally's from then on."""
+        """A tally that starts from these sums and takes ownership of them."""
         return Tally(self.totals, self.usage, self.recent, self.periods)
 
 
 def read_journal(folder: Path) -> Tally:
-    """Everything the journal says, added up."""
+    """The sums of the whole journal."""
     while True:
         snapshot = read_snapshot(folder)
         generation = snapshot.generation
         tally = snapshot.tally()
         for event in read_events(folder, snapshot, {}):
             tally.add(event)
-        # Had files been folded meanwhile, their events might have been seen in neither place.
+        # If files were folded meanwhile, their events may be missing from both.
         if read_snapshot(folder).generation == generation:
             return tally
 
 
 def read_snapshot(folder: Path) -> Snapshot:
-    """The sums of folded files; empty when nothing was folded yet or the file cannot be read, which is said."""
+    """The sums of folded files; empty when nothing was folded yet or, with a warning, when the file cannot be read."""
     try:
         return load_snapshot(folder)
     except (OSError, ValueError, RecursionError) as error:
@@ -70,14 +70,14 @@ def read_snapshot(folder: Path) -> Snapshot:
 
 
 class UnknownSnapshot(ValueError):
-    """A snapshot of a format version this program does not know. It is to be left alone."""
+    """A snapshot of a format version this program does not know. Leave it unchanged."""
 
 
 def load_snapshot(folder: Path) -> Snapshot:
     """The sums of folded files; empty when nothing was folded yet.
 
     Raises:
-        UnknownSnapshot: when it is of another format version.
+        UnknownSnapshot: when it has another format version.
         ValueError, RecursionError: when it is damaged.
         OSError: when it cannot be read.
     """
@@ -89,17 +89,17 @@ def load_snapshot(folder: Path) -> Snapshot:
         return Snapshot()
     snapshot = msgspec.json.decode(data, type=Snapshot)
     if snapshot.format != _FORMAT:
-        raise UnknownSnapshot(f"it is of format {snapshot.format}, and this program knows {_FORMAT}")
+        raise UnknownSnapshot(f"it has format {snapshot.format}; this program knows {_FORMAT}")
     return snapshot
 
 
 def read_events(
     folder: Path, snapshot: Snapshot, positions: dict[str, int], damaged: dict[str, int] | None = None
 ) -> Iterator[Event]:
-    """Events of all files not in the snapshot, from ``positions`` (bytes by file stem) on, which it moves forward.
+    """Events of all files not in the snapshot, from ``positions`` (bytes by file stem) on; it advances the positions.
 
     Args:
-        damaged: counts the lines of each file that are damaged, and skipped.
+        damaged: gets the number of damaged lines per file; they are skipped.
     """
     folded = set(snapshot.folded)
     for name in file_names(folder, OPEN, _FOLDING):
@@ -119,7 +119,7 @@ def read_events(
 
 
 def _read_from(folder: Path, stem: str, position: int) -> bytes:
-    """A file's bytes, also when it is renamed to be folded just now; nothing when it cannot be read."""
+    """A file's bytes, even if it is renamed meanwhile; empty when it cannot be read."""
     for suffix in (OPEN, _FOLDING):
         with suppress(OSError, CorruptEntry), os.fdopen(open_file(folder / f"{stem}{suffix}"), "rb") as file:
             file.seek(position)
@@ -128,27 +128,27 @@ def _read_from(folder: Path, stem: str, position: int) -> bytes:
 
 
 def journal_state(folder: Path) -> tuple[tuple[str, int], ...]:
-    """Names and sizes of all files: equal states mean that nothing was written in between."""
+    """Names and sizes of all files. Equal states mean that nothing was written in between."""
     with suppress(FileNotFoundError), os.scandir(folder) as files:
         return tuple(sorted((file.name, file.stat().st_size) for file in files))
     return ()
 
 
 def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
-    """Adds up the files that no process holds into the snapshot; returns how many. Call it under the maintenance lock.
+    """Adds the files that no process holds to the snapshot; returns how many. Call it under the maintenance lock.
 
-    A snapshot that cannot be read is left alone, and with it all files: it may be a newer version's.
+    Changes nothing if the snapshot cannot be read: a newer version may have written it.
 
     Args:
-        keep: tells for a key whether its usage is still of interest.
+        keep: whether to keep the usage of a key.
     """
     try:
         snapshot = load_snapshot(folder)
     except (OSError, ValueError, RecursionError) as error:
-        _log.warning("the journal is not folded, since %s cannot be read: %s", folder / SNAPSHOT, error)
+        _log.warning("the journal is not folded because %s cannot be read: %s", folder / SNAPSHOT, error)
         return 0
     for name in file_names(folder, OPEN):
-        # One that cannot be opened is somebody else's.
+        # A file that cannot be opened belongs to another user.
         with suppress(OSError, CorruptEntry), os.fdopen(open_file(folder / name, os.O_RDWR), "r+b") as file:
             if try_lock(file.fileno()):
                 (folder / name).rename((folder / name).with_suffix(_FOLDING))
@@ -161,7 +161,7 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
             for event in _decode_lines(read_file(folder / name, _LARGEST_BYTES) or b""):
                 tally.add(event)
         snapshot = Snapshot(
-            # Never one that was given before, also if an earlier snapshot was lost: the mirror goes by it.
+            # Unique even if an earlier snapshot was lost, because the mirror compares generations.
             generation=max(snapshot.generation + 1, time.time_ns() // 1000),
             folded=stems,
             totals=tally.totals,
@@ -189,13 +189,13 @@ def _is_own(path: Path) -> bool:
 
 
 def fold_when_long(layout: StoreLayout) -> int:
-    """Folds the journal if files that no process holds are long or old, unless other maintenance is under way.
+    """Folds the journal if files that no process holds are long or old, unless other maintenance is running.
 
-    Returns how many files that were. So the journal's files stay below a bound however long a store is only read:
-    ``LONG_BYTES``, and the file that each process writes.
+    Returns the number of files folded. So even in a store that is only read, the journal has at most ``LONG_BYTES`` and
+    one file per process.
 
     Raises:
-        OSError: when the disk refuses.
+        OSError: when writing fails.
     """
     if not _is_long(layout.journal):
         return 0
@@ -205,12 +205,12 @@ def fold_when_long(layout: StoreLayout) -> int:
 
 
 def fold_journal(layout: StoreLayout) -> int:
-    """Folds a store's journal as ``fold`` does; usage of entries that are gone is dropped."""
+    """Folds a store's journal as ``fold`` does, without the usage of deleted entries."""
     return fold(layout.journal, layout.temp, keep=lambda key: _may_exist(layout, CacheKey(key)))
 
 
 def journal_bytes(folder: Path) -> int:
-    """What the journal takes on disk."""
+    """The size of the journal on disk."""
     return sum(size for _, size in journal_state(folder))
 
 
@@ -224,7 +224,7 @@ def _is_long(folder: Path) -> bool:
 
 
 def _made_ns(name: str) -> int:
-    """When a file was made, by its name; now, for one that other hands named."""
+    """When a file was made, by its name; the current time for a name that is not ours."""
     with suppress(ValueError):
         return int(name.partition("-")[0], 16)
     return time.time_ns()
@@ -238,7 +238,7 @@ def _is_closed(path: Path) -> bool:
 
 
 def _may_exist(layout: StoreLayout, key: CacheKey) -> bool:
-    """Whether there is an entry; also when the disk refuses to say: no usage is forgotten for that."""
+    """Whether there is an entry; true if the disk fails, so that no usage is lost."""
     try:
         os.lstat(layout.record_path(key))
     except OSError as error:
@@ -247,7 +247,7 @@ def _may_exist(layout: StoreLayout, key: CacheKey) -> bool:
 
 
 def file_names(folder: Path, *suffixes: str) -> list[str]:
-    """Names of the files that end so, the oldest first."""
+    """Names of the files with one of these suffixes, oldest first."""
     with suppress(FileNotFoundError):
         return sorted(name for name in os.listdir(folder) if name.endswith(suffixes))
     return []
@@ -257,13 +257,13 @@ def damaged_lines(path: Path) -> tuple[int, int]:
     """How many whole lines of a file are damaged, and how many there are.
 
     Raises:
-        CorruptEntry: when it is no regular file.
+        CorruptEntry: when it is not a regular file.
         OSError: when it cannot be read.
     """
     data = read_file(path, _LARGEST_BYTES, trust=True)
     if data is None:  # folded meanwhile
         return 0, 0
-    # The last may still be being written.
+    # A process may still be writing the last one.
     data = data[: data.rfind(b"\n") + 1]
     lines = _line_count(data)
     return lines - sum(1 for _ in _decode_lines(data)), lines

@@ -1,4 +1,4 @@
-"""How a process writes to the journal."""
+"""Writes a process's events and counts to the journal."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from cache_engine.store.ownership import own_file
 
 _log = logging.getLogger(__name__)
 _ROTATE_BYTES = 1024**2
-# A process that uses many entries writes them less often, so that it writes about a kibibyte a second.
+# A process that uses many entries writes less often, so that it writes about 1 KiB/s.
 _BYTES_PER_S, _LONGEST_WAIT_S = 1024, 300.0
-# Entries whose hits wait in memory: above that they are written before their time.
+# Entries with unwritten hits in memory: above this number they are written early.
 _MOST_WAITING = 10_000
-# How often a process looks whether the journal is to be folded.
+# How often a process checks whether to fold the journal.
 _LOOK_S = 60.0
-# A signal handler that closes the journal may have interrupted something that the thread waits for.
+# The longest wait for the thread: a signal handler that closes the journal may have interrupted what it waits for.
 _END_S = 5.0
 
 _encode = msgspec.json.Encoder().encode
@@ -49,9 +49,9 @@ class _Order(Enum):
 
 
 class Journal:
-    """One process's way of writing to the journal. Safe to use from several threads, in signal handlers, after a fork.
+    """Writes one process's events and counts. Safe to use from several threads, in signal handlers and after a fork.
 
-    Everything but events is written by a thread of its own, which starts with the first count.
+    A background thread, started by the first count, writes everything except events.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Journal:
 
         Args:
             flush_s: the least number of seconds between two writes of counts.
-            fold: folds the journal if it is long; called by the thread now and then, and at the end.
+            fold: folds the journal if it is long; the thread calls it from time to time and at the end.
         """
         self._folder = folder
         self._flush_s = flush_s
@@ -78,7 +78,7 @@ class Journal:
         renew_after_fork(self)
 
     def _start_counting(self) -> None:
-        # No thread that has the second waits for the first.
+        # A thread that holds the second never waits for the first.
         self._lock = threading.RLock()
         self._writing = threading.RLock()
         self._postponed: list[Event] = []
@@ -88,17 +88,17 @@ class Journal:
         self._lock_waits = Event(kind=USE, at=0.0)
         self._saved_us: dict[CacheKey, int] = {}
         self._thread: threading.Thread | None = None
-        self._orders: SimpleQueue[_Order] = SimpleQueue()  # a signal handler may put in, whatever it interrupts
+        self._orders: SimpleQueue[_Order] = SimpleQueue()  # safe to put into from any signal handler
         self._looked_at = 0.0
         self._forget_end: Callable[[], None] = lambda: None
 
     def renew_after_fork(self) -> None:
-        """In a forked child: what the parent counted, and the file it holds, are the parent's."""
+        """In a forked child: the parent keeps its counts and its file."""
         self._release()  # without unlocking, which would unlock it for the parent too
         self._start_counting()
 
     def hit(self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0) -> None:
-        """Counts a hit on the entry of a key that was made then. Writes nothing now."""
+        """Counts a hit on the entry of ``key`` made at ``made_at``. Writes nothing yet."""
         hit = (key, made_at, tier)
         with self._lock:
             try:
@@ -113,55 +113,55 @@ class Journal:
                 self._start_thread()
 
     def miss(self, arch: str = "") -> None:
-        """Counts a lookup that has to compile for this target. Writes nothing now."""
+        """Counts a lookup that has to compile for this target. Writes nothing yet."""
         with self._lock:
             self._misses[arch] = self._misses.get(arch, 0) + 1
             if self._thread is None:
                 self._start_thread()
 
     def failure(self, tier: str) -> None:
-        """Counts a tier that failed and was passed over. Writes nothing now."""
+        """Counts a tier that failed and was skipped. Writes nothing yet."""
         with self._lock:
             self._failures[tier] = self._failures.get(tier, 0) + 1
             if self._thread is None:
                 self._start_thread()
 
-    def lock_wait(self, seconds: float, *, in_vain: bool) -> None:
-        """Counts a long wait for the lock of a key. Writes nothing now."""
+    def lock_wait(self, seconds: float, *, timed_out: bool) -> None:
+        """Counts a long wait for the lock of a key. Writes nothing yet."""
         with self._lock:
             self._lock_waits.lock_waits += 1
-            self._lock_waits.lock_timeouts += in_vain
+            self._lock_waits.lock_timeouts += timed_out
             self._lock_waits.lock_wait_us += round(seconds * 1e6)
             if self._thread is None:
                 self._start_thread()
 
     def event(self, kind: str, **fields: object) -> None:
-        """Writes an event at once, with all that is counted so far."""
+        """Writes an event at once, together with all counts so far."""
         with suppress(MemoryError):  # counts are lost, kernels are not
             event = msgspec.convert({"kind": kind, "at": self._now(), **fields}, Event)
             self._write([*self._take_counts(), event])
 
     def flush(self) -> None:
-        """Writes what is counted so far."""
+        """Writes all counts so far."""
         with suppress(MemoryError):
             self._write(self._take_counts())
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether this is a signal handler that interrupted counting or writing: then waiting could last for ever."""
+        """Whether this is a signal handler that interrupted counting or writing, so that waiting could deadlock."""
         return holds(self._lock) or holds(self._writing) or is_loading()
 
     def close(self) -> None:
-        """Writes what is counted so far, releases the file and ends the thread.
+        """Writes all counts so far, releases the file and ends the thread.
 
-        In a signal handler that interrupted counting or writing, the thread does so once that goes on.
+        In a signal handler that interrupted counting or writing, the thread does this after the handler returns.
         """
         thread = self._thread
         if thread is not None and thread.is_alive():
             if not self.is_interrupted:
                 self._flush_and_release()
             self._orders.put(_Order.END)
-            # The interpreter stops threads wherever they are when it ends, with the locks they have.
+            # At its end the interpreter stops threads at any point, with the locks they hold.
             if not self.is_interrupted:
                 thread.join(_END_S)
         elif not self.is_interrupted:
@@ -170,7 +170,7 @@ class Journal:
             self._forget_end()
 
     def work(self, order: _Order | None) -> float | None:
-        """What the writing thread does when it has an order, or its time has come.
+        """One step of the writing thread, on an order or after a wait.
 
         Returns how many seconds it then waits; ``None`` at the end.
         """
@@ -182,8 +182,8 @@ class Journal:
         return min(max(self._flush_s, written / _BYTES_PER_S), _LONGEST_WAIT_S)
 
     def __del__(self) -> None:
-        # Dropped without being closed, maybe by its own thread. No caller is left to hear of a failure. When
-        # the interpreter ends it was closed before, or its thread may have been stopped with a lock.
+        # Dropped without being closed, maybe by its own thread. No caller can handle a failure. At interpreter exit
+        # the journal is closed already, or its thread may have stopped with a lock held.
         if not sys.is_finalizing():
             with suppress(Exception):
                 self._orders.put(_Order.END)
@@ -197,16 +197,16 @@ class Journal:
                 self._release()
 
     def _finish(self) -> None:
-        """Writes what is counted, releases the file and leaves the journal without a thread."""
+        """Writes all counts, releases the file and ends the thread."""
         self._flush_and_release()
         self._fold_if_due()
         with self._lock:
             self._thread = None
             if self._hits or self._misses or self._failures or self._lock_waits.lock_waits:
-                self._start_thread()  # for what was counted meanwhile
+                self._start_thread()  # for counts that came meanwhile
 
     def _start_thread(self) -> None:
-        # Weak, so that a journal no longer used can go.
+        # Weak, so that an unused journal can be freed.
         self._forget_end()
         self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
         self._orders = SimpleQueue()
@@ -215,8 +215,8 @@ class Journal:
         try:
             thread.start()
         except RuntimeError as error:
-            # This process may have no more threads. Then counts are written with the next event, or at the end.
-            _log.log(self._complaint, "usage is not written in between: %s", error)
+            # This process cannot start another thread. Counts are written with the next event, or at the end.
+            _log.log(self._complaint, "usage is written only with events and at the end: %s", error)
             self._complaint = logging.DEBUG
             if len(self._hits) >= _MOST_WAITING:
                 self.flush()
@@ -226,7 +226,7 @@ class Journal:
     def _take_counts(self) -> list[Event]:
         no_waits = Event(kind=USE, at=0.0)
         with self._lock:
-            # Without a call up to the end of the block, so that no signal handler comes in between.
+            # No function call up to the end of the block, so that no signal handler can run in between.
             hits, misses, saved, failures = self._hits, self._misses, self._saved_us, self._failures
             waits = self._lock_waits
             if not hits and not misses and not failures and not waits.lock_waits:
@@ -246,14 +246,14 @@ class Journal:
         return counted
 
     def _write(self, events: list[Event]) -> int:
-        """Appends events; returns how many bytes that took."""
+        """Appends events; returns the number of bytes written."""
         if not events and not self._postponed:
             return 0
         if holds(self._writing):
-            # A signal handler in the middle of writing, which goes on with these.
+            # A signal handler interrupted _write, which will write these too.
             self._postponed += events
             return 0
-        written, trouble = 0, None
+        written, failure = 0, None
         with self._writing:
             self._postponed += events
             while self._postponed:
@@ -263,12 +263,12 @@ class Journal:
                     self._append(data)
                     written += len(data)
                 except OSError as error:
-                    trouble = error
+                    failure = error
                     self._release()
-        if trouble is not None:
-            # A full disk or read-only store: counts are lost, kernels are not. Said when the lock is free: a signal
-            # handler may have interrupted another message.
-            _log.log(self._complaint, "usage could not be written to %s: %s", self._folder, trouble)
+        if failure is not None:
+            # A full disk or read-only store: counts are lost, kernels are not. Logged after the lock is free, because a
+            # signal handler may have interrupted another log message.
+            _log.log(self._complaint, "usage could not be written to %s: %s", self._folder, failure)
             self._complaint = logging.DEBUG  # once is enough
         return written
 
@@ -277,13 +277,13 @@ class Journal:
         if self._file is None or status is None:
             self._file, status = self._acquire()
         if os.write(self._file.descriptor, data) != len(data):
-            raise OSError("the journal took only a part")
+            raise OSError("only a part of the data was written")
         if status.st_size + len(data) >= _ROTATE_BYTES:
             self._release()
             self._looked_at = 0.0
 
     def _fold_if_due(self) -> None:
-        """Has the journal folded if it was not looked at lately: so what it holds is bounded, whoever writes."""
+        """Folds the journal if the last check was some time ago, so that its size stays bounded."""
         now = time.monotonic()
         if self._looked_at and now - self._looked_at < _LOOK_S:
             return
@@ -295,12 +295,12 @@ class Journal:
             self._complaint = logging.DEBUG
 
     def _acquire(self) -> tuple[OwnFile, os.stat_result]:
-        """A file that no other process holds, at its end, and its state."""
+        """A file that no other process holds, locked and open for append, and its status."""
         while True:
             for name in file_names(self._folder, OPEN):
-                # One that cannot be opened is another user's, or gone.
+                # A file that cannot be opened belongs to another user or is gone.
                 with suppress(OSError, CorruptEntry):
-                    taken = _take_over(self._folder / name)
+                    taken = _reuse(self._folder / name)
                     if taken is not None:
                         return taken
             path = self._folder / f"{time.time_ns():016x}-{os.getpid()}-{secrets.token_hex(4)}{OPEN}"
@@ -311,7 +311,7 @@ class Journal:
             except BaseException:
                 file.close()
                 raise
-            # Between the two, another writer has locked it, or it was folded away.
+            # Between opening and locking, another writer has locked it, or it was folded.
             file.close()
 
     def _release(self) -> None:
@@ -335,7 +335,7 @@ class NoJournal(Journal):
     def failure(self, tier: str) -> None:
         """Counts nothing."""
 
-    def lock_wait(self, seconds: float, *, in_vain: bool) -> None:
+    def lock_wait(self, seconds: float, *, timed_out: bool) -> None:
         """Counts nothing."""
 
     def event(self, kind: str, **fields: object) -> None:
@@ -346,18 +346,18 @@ class NoJournal(Journal):
 
     @property
     def is_interrupted(self) -> bool:
-        """Never: it does nothing that could be."""
+        """Never: it does nothing that a signal could interrupt."""
         return False
 
     def close(self) -> None:
-        """Has nothing to close."""
+        """Does nothing."""
 
     def __del__(self) -> None:
         pass
 
 
-def _take_over(path: Path) -> tuple[OwnFile, os.stat_result] | None:
-    """Opens and locks a file if it is free and has room, and closes off a line cut short; else ``None``."""
+def _reuse(path: Path) -> tuple[OwnFile, os.stat_result] | None:
+    """Opens and locks a file if it is free and has room, and ends a line cut short; else ``None``."""
     file = own_file(path, os.O_RDWR | os.O_APPEND)
     descriptor = file.descriptor
     try:
@@ -374,7 +374,7 @@ def _take_over(path: Path) -> tuple[OwnFile, os.stat_result] | None:
 
 
 def _lock_in_place(descriptor: int, path: Path) -> bool:
-    """Locks an open file if it is free and still in its place: it may have been renamed, to be folded, before."""
+    """Locks an open file if it is free and still at its path: folding may have renamed it."""
     if not try_lock(descriptor):
         return False
     with suppress(FileNotFoundError):
@@ -389,7 +389,7 @@ def _close_if_alive(reference: weakref.ref[Journal]) -> None:
 
 
 def _write_now_and_then(reference: weakref.ref[Journal], orders: SimpleQueue[_Order], wait_s: float) -> None:
-    """Body of the writing thread; ends when its journal is closed or gone."""
+    """Body of the writing thread; ends when its journal is closed or freed."""
     while True:
         order = None
         with suppress(Empty):
@@ -398,7 +398,7 @@ def _write_now_and_then(reference: weakref.ref[Journal], orders: SimpleQueue[_Or
         if journal is None:
             return
         next_s = journal.work(order)
-        del journal  # not to keep it alive while waiting
+        del journal  # do not keep it alive while waiting
         if next_s is None:
             return
         wait_s = next_s

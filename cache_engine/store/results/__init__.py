@@ -1,1 +1,1 @@
-"""Results in files that other tools can read, with an append-only log for each."""
+"""Results in files that other tools can read, each with append-only logs."""

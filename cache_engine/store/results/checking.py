@@ -1,4 +1,4 @@
-"""Which files of results are damaged, and how. Nothing here changes any."""
+"""Finds damaged files of results. Changes nothing."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from cache_engine.store.results.salvage import Judge
 
 
 class DamagedEntries(CorruptEntry):
-    """Single results in a file are damaged; the file as such is sound."""
+    """Single results in a file are damaged; the file itself is sound."""
 
 
 def damaged_files(
     layout: StoreLayout, fingerprint: str, judge: Judge
 ) -> Iterator[tuple[Path, CorruptEntry | UnknownResults | OSError]]:
-    """The files of an accelerator, or device, that are not as they should be, each with what is wrong.
+    """The damaged files of an accelerator or device, each with its error.
 
-    To be called under the lock of these results, shared, so that none is folded meanwhile.
+    Call it under the shared lock of these results, so that none is folded meanwhile.
     """
     generation = 0
     for path in (layout.results_file(fingerprint), layout.compressed_results_file(fingerprint)):
@@ -41,7 +41,7 @@ def damaged_files(
     logs = ResultLogs(layout, fingerprint)
     for number in logs.generations():
         if number < generation:
-            continue  # folded before; its deletion was cut short
+            continue  # folded already; its deletion was interrupted
         try:
             lines = logs.lines(number)
         except (CorruptEntry, OSError) as error:

@@ -1,14 +1,14 @@
 """Results on disk, for one subject (an accelerator, or a device): a JSON snapshot that other tools read too, and logs.
 
-The snapshot may be compressed, under a name of its own. Both forms are read, and the one that is not written goes;
-where both are there, for a writer was killed in between or another tool wrote one, what either has counts.
+The snapshot may be compressed, under another name. Both forms are read; writing one deletes the other. If both exist,
+because a writer was killed or another tool wrote one, their entries are merged.
 
-Adding a result appends a line to a log, whatever there is already. Folding puts a log's lines into the snapshot.
-Appending takes the lock shared, folding exclusively, so no line is written to a log that is being folded. The entries
-themselves are opaque here, and stay undecoded until they are asked for. No file stays open between two calls.
+Adding a result appends a line to a log. Folding moves a log's lines into the snapshot. Appending takes the shared lock
+and folding the exclusive one, so no line is written to a log that is being folded. The entries are opaque here and are
+not decoded until requested. No file stays open between two calls.
 
-Reading changes nothing. Of a damaged snapshot it gives what is sound; the next to write copies the file to quarantine
-and goes on with that.
+Reading changes nothing. From a damaged snapshot it returns the sound entries; the next writer copies the file to
+quarantine and continues with those.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _FOLD_BYTES = 2**20
 
 
 class ReadSoFar(msgspec.Struct, frozen=True):
-    """How far results were read: which snapshot, whose logs from which number on, and each of those to where."""
+    """How far results were read: which snapshot, and how many bytes of each log."""
 
     forms: tuple[tuple[int, int, int], ...]
     generation: int
@@ -105,25 +105,25 @@ class ResultFile:
         self.snapshot = new
 
     def load(self) -> Snapshot:
-        """The results with all that the logs add, kept in ``snapshot``. Read again only when they changed.
+        """The results of snapshot and logs, stored in ``snapshot``. Reads them again only when they changed.
 
-        Of a snapshot that is damaged, this is what is sound, and what the logs have; a warning says so.
+        Of a damaged snapshot, only the sound entries count; a warning is logged.
 
         Raises:
-            UnknownResults: when they are of another format version.
+            UnknownResults: when they have another format version.
             OSError: when they cannot be read.
         """
         if self._disk_state() == (self._snapshot_state, self._read):
             return self.snapshot
         with ExitStack() as locked:
-            with suppress(OSError):  # a store that may only be read has no lock to take, and nobody who writes
+            with suppress(OSError):  # a read-only store has no lock files and no writers
                 locked.enter_context(self._lock(shared=True))
             snapshot_state, _ = self._disk_state()
             if snapshot_state != self._snapshot_state:
                 self.snapshot, damage = self._read_snapshot()
                 for path, error in damage.items():
                     _log.warning(
-                        "%s; %d sound results of it still count; gemm-cache verify --repair mends %s",
+                        "%s; its %d sound results still count; to repair %s, run gemm-cache verify --repair",
                         error, len(self.snapshot.cache_entries), path.name,
                     )  # fmt: skip
                 self._snapshot_state, self._read = snapshot_state, {}
@@ -136,9 +136,9 @@ class ResultFile:
         return ReadSoFar(self._snapshot_state, self.snapshot.generation, self._read)
 
     def resume(self, read: ReadSoFar, statistics: Statistics) -> None:
-        """Has ``load`` go on from where another reader got to.
+        """Makes ``load`` continue where another reader stopped.
 
-        It then gives what was added since alone, with all statistics; or everything, if the snapshot is another by now.
+        It then returns only newer results, with all statistics; or everything, if the snapshot has changed.
         """
         self.snapshot = msgspec.structs.replace(
             self._new, cache_entries={}, usage={}, statistics=statistics, generation=read.generation
@@ -146,12 +146,12 @@ class ResultFile:
         self._snapshot_state, self._read = read.forms, dict(read.logs)
 
     def append(self, results: Iterable[NewResult], usage: Usage | None = None) -> None:
-        """Adds results and counts usage, in one write that other processes see whole.
+        """Adds results and counts usage, in one write that other processes see as a whole.
 
         Raises:
             LockTimeout: when folding took longer than the wait.
-            UnknownResults: when what is there is of another format version.
-            OSError: when the disk refuses.
+            UnknownResults: when the stored results have another format version.
+            OSError: when writing fails.
         """
         data = log_lines(results, usage)
         while True:
@@ -164,12 +164,12 @@ class ResultFile:
             self.fold()
 
     def fold(self, keep: Callable[[Snapshot], None] = lambda _: None) -> None:
-        """Puts the logs into the snapshot.
+        """Folds the logs into the snapshot.
 
         Args:
-            keep: may change the snapshot before it is written, such as taking entries out.
+            keep: may change the snapshot before it is written, e.g. remove entries.
 
-        A snapshot that is damaged goes to quarantine first.
+        A damaged snapshot is first copied to quarantine.
 
         Raises:
             as ``append``.
@@ -183,7 +183,7 @@ class ResultFile:
             generations = list(read)
             snapshot.generation = max([snapshot.generation, *generations]) + 1
             snapshot.statistics.total_entries = len(snapshot.cache_entries)
-            # The next log first: whoever finds no log would begin at the start.
+            # The next log first: a writer that finds no log would start at the first number.
             self._logs.make(snapshot.generation, durable=self._durable)
             self._write(snapshot, damage)
             for generation in generations:
@@ -192,7 +192,7 @@ class ResultFile:
             self._snapshot_state, self._read = self._disk_state()
 
     def mend(self) -> None:
-        """Copies every damaged file to quarantine, and folds what is sound into a new snapshot.
+        """Copies every damaged file to quarantine, and folds the sound entries into a new snapshot.
 
         Raises:
             as ``append``.
@@ -202,7 +202,7 @@ class ResultFile:
             for path, damage in damaged_files(self._layout, self._fingerprint, self._judge):
                 if isinstance(damage, UnknownResults):
                     raise damage
-                # Folding does so with a snapshot that cannot be read as a whole.
+                # Folding copies a snapshot that cannot be read as a whole.
                 if path not in forms or isinstance(damage, DamagedEntries):
                     copy_to_quarantine(self._layout, path, durable=self._durable)
         self.fold(self._drop_damaged)
@@ -215,7 +215,7 @@ class ResultFile:
                 snapshot.cache_entries.setdefault(key, raw)
 
     def fold_if_long(self) -> None:
-        """Puts the logs into the snapshot if they are long compared with it: to be called when there is time."""
+        """Folds the logs into the snapshot if they are long relative to it. Call it when there is time."""
         if self._newest is not None:
             logs = sum(self._logs.sizes().values())
             if logs > _FOLD_BYTES // 16 and logs > self._snapshot_bytes() // 4:
@@ -224,7 +224,7 @@ class ResultFile:
     # ---- Reading ----
 
     def _read_snapshot(self) -> tuple[Snapshot, dict[Path, CorruptEntry]]:
-        """What the snapshots have, and which of them are damaged."""
+        """The content of the snapshots, and which of them are damaged."""
         found: list[Snapshot] = []
         damage: dict[Path, CorruptEntry] = {}
         for path in self._forms:
@@ -253,10 +253,10 @@ class ResultFile:
     def _replay(self, snapshot: Snapshot, read: dict[int, int]) -> None:
         damaged = self._logs.replay(snapshot, read)
         if damaged:
-            _log.warning("%d damaged lines of results for %s were skipped", damaged, self._fingerprint)
+            _log.warning("skipped %d damaged lines of results for %s", damaged, self._fingerprint)
 
     def _disk_state(self) -> tuple[tuple[tuple[int, int, int], ...], dict[int, int]]:
-        """What identifies the snapshot, and the logs' sizes: equal states mean that nothing was written in between."""
+        """The snapshot's identity and the logs' sizes. Equal states mean that nothing was written in between."""
         return tuple(_identity(path) for path in self._forms), self._logs.sizes()
 
     def _snapshot_bytes(self) -> int:
@@ -268,11 +268,11 @@ class ResultFile:
         return file_lock(self._layout.results_lock(self._fingerprint), self._lock_timeout_s, shared=shared)
 
     def _append(self, data: bytes) -> int | None:
-        """Writes to the newest log and returns its size; ``None`` when there is none that this object knows."""
+        """Writes to the newest log and returns its size; ``None`` when this object knows none."""
         if self._newest is None:
             return None
         newest, next_one = self._newest
-        # Folding makes the next log first, and may be killed before it deletes this one, which then nobody reads.
+        # Folding creates the next log first. If it is killed before it deletes this one, readers ignore this one.
         if os.path.lexists(next_one):
             return None
         try:
@@ -281,7 +281,7 @@ class ResultFile:
             return None
         try:
             if os.write(descriptor, data) != len(data):
-                raise OSError("the log took only a part; the disk may be full")
+                raise OSError("only a part of the data was written; the disk may be full")
             if self._durable:
                 os.fsync(descriptor)
             return os.fstat(descriptor).st_size
@@ -289,7 +289,7 @@ class ResultFile:
             os.close(descriptor)
 
     def _begin(self) -> None:
-        """Finds the newest log; where there is none, makes the first, after a snapshot that names the accelerator."""
+        """Finds the newest log, or creates the first, after a snapshot that names the accelerator."""
         with self._lock(shared=False):
             self._logs.quarantine_refused()
             snapshot, damage = self._read_snapshot()
@@ -304,9 +304,13 @@ class ResultFile:
     def _write(self, snapshot: Snapshot, damage: Iterable[Path]) -> None:
         for path in damage:
             copied = copy_to_quarantine(self._layout, path, durable=self._durable)
-            _log.warning("%s is damaged; it is in quarantine as %s, and what is sound goes on", path.name, copied)
+            _log.warning(
+                "%s is damaged; it is copied to quarantine as %s, and its sound entries are still used",
+                path.name,
+                copied,
+            )
         snapshot.version, snapshot.cache_format_version = self._new.version, FORMAT
-        # Whoever wrote it before may have known the accelerator by its fingerprint alone.
+        # An earlier writer may have known only the accelerator's fingerprint.
         snapshot.architecture = snapshot.architecture or self._new.architecture
         data = msgspec.json.encode(snapshot)
         is_plain = self._target.suffix == ".json"
@@ -319,7 +323,7 @@ def _size(path: Path) -> int:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """What tells a file from another that took its place."""
+    """The identity of a file, which changes when the file is replaced."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -328,7 +332,7 @@ def _identity(path: Path) -> tuple[int, int, int]:
 
 
 def stored_fingerprints(layout: StoreLayout) -> list[str]:
-    """Fingerprints of all accelerators that a store has results of."""
+    """Fingerprints of all accelerators with results in a store."""
     with suppress(FileNotFoundError, NotADirectoryError):
         found = (fingerprint_of_results_name(name) for name in os.listdir(layout.results_folder))
         return sorted({name[0] for name in found if name is not None})

@@ -1,4 +1,4 @@
-"""The interchange file of results, which other tools read and write too: its form, its versions, its compression."""
+"""The interchange file of results, which other tools read and write too: its format, versions and compression."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.artifact import MOST_COUNT, Count, Seconds
 
 FORMAT = "1.0"
-"""Of the snapshot. Another first number is another format, which is left alone."""
+"""Of the snapshot. A file with another first number has another format and is left unchanged."""
 
 LARGEST_BYTES = 2**31
 """Of such a file in a store; whatever claims more is damaged."""
@@ -22,7 +22,7 @@ LARGEST_IMPORT_BYTES = 32 * 2**20
 may take thirty times as much memory."""
 
 
-# Bounds on what a file may say: everything that is read must fit wherever it goes.
+# Bounds on the values in a file, so that every value fits wherever it is used.
 MOST_HOURS = 1e9
 _Hours = Annotated[float, msgspec.Meta(ge=0, le=MOST_HOURS)]
 _Generation = Annotated[int, msgspec.Meta(ge=0, le=10**17)]
@@ -30,9 +30,9 @@ _Text = Annotated[str, msgspec.Meta(max_length=100)]
 
 
 class Statistics(msgspec.Struct):
-    """What has become of an accelerator's results; times in seconds since 1970.
+    """Statistics of an accelerator's results; times in seconds since 1970.
 
-    ``corrupt_lines`` are lines of logs that were damaged and skipped.
+    ``corrupt_lines`` counts damaged log lines that were skipped.
     """
 
     total_entries: Count = 0
@@ -44,7 +44,7 @@ class Statistics(msgspec.Struct):
     corrupt_lines: Count = 0
 
     def count(self, hits: int = 0, misses: int = 0, corrupt_lines: int = 0, hours: float = 0.0) -> None:
-        """Adds to the sums. They end at their bounds, as beyond them no reader would accept the file."""
+        """Adds to the sums. They stop at their bounds, because no reader accepts a file beyond them."""
         self.cache_hits = min(MOST_COUNT, self.cache_hits + hits)
         self.cache_misses = min(MOST_COUNT, self.cache_misses + misses)
         self.corrupt_lines = min(MOST_COUNT, self.corrupt_lines + corrupt_lines)
@@ -56,14 +56,15 @@ class Snapshot(msgspec.Struct):
 
     Attributes:
         version: of the model that wrote it last.
-        cache_format_version: of this form.
-        arch_fingerprint: whose results these are.
+        cache_format_version: of this format.
+        arch_fingerprint: the accelerator of these results.
         architecture: every field of that accelerator.
         cache_entries: results by key.
         statistics: of these results.
-        evaluator: which evaluator's results these are.
-        usage: when results were last used; those never used are not in it.
-        generation: logs with lower numbers are in it. Tools that know of no logs leave it out, and then none is.
+        evaluator: the evaluator that made these results.
+        usage: when each result was last used; without those never used.
+        generation: the snapshot contains the logs with lower numbers. Tools without logs omit it; then it contains
+            none.
     """
 
     version: _Text
@@ -78,18 +79,18 @@ class Snapshot(msgspec.Struct):
 
     @property
     def chip(self) -> str:
-        """The accelerator's name; empty where the file has none that can be shown."""
+        """The accelerator's name; empty if the file has none that is printable."""
         name = self.architecture.get("name")
         return name if isinstance(name, str) and len(name) <= 100 and name.isprintable() else ""
 
 
 class UnknownResults(StoreError):
-    """Results of a format version this program does not know. They are to be left alone."""
+    """Results of a format version this program does not know. Leave them unchanged."""
 
 
 _decode_snapshot = msgspec.json.Decoder(Snapshot).decode
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for bytes that are not what they should be; the last for brackets nested too deep."""
+"""The errors of decoding invalid bytes; the last is for brackets nested too deep."""
 
 
 def empty_snapshot(version: str, evaluator: str, fingerprint: str, architecture: Mapping[str, Any]) -> Snapshot:
@@ -102,7 +103,7 @@ def decode_snapshot(data: bytes, fingerprint: str = "") -> Snapshot:
 
     Raises:
         CorruptEntry: when it is damaged, or another accelerator's.
-        UnknownResults: when it is of another format version.
+        UnknownResults: when it has another format version.
     """
     try:
         snapshot = _decode_snapshot(data)
@@ -115,7 +116,7 @@ def decode_snapshot(data: bytes, fingerprint: str = "") -> Snapshot:
         raise CorruptEntry(f"the results file of {fingerprint or 'an accelerator'} is damaged: {error}") from error
     _check_format(snapshot.cache_format_version)
     if fingerprint and snapshot.arch_fingerprint != fingerprint:
-        raise CorruptEntry(f"the results file of {fingerprint} holds those of {snapshot.arch_fingerprint[:40]!r}")
+        raise CorruptEntry(f"the results file of {fingerprint} holds results of {snapshot.arch_fingerprint[:40]!r}")
     return snapshot
 
 
@@ -127,7 +128,7 @@ def compress(data: bytes) -> bytes:
 
 
 def decompress(data: bytes, largest: int = LARGEST_BYTES) -> bytes:
-    """An interchange file that may be compressed.
+    """The bytes of an interchange file that may be compressed.
 
     Args:
         largest: bytes that it may have, decompressed; nothing is decompressed before that is known.
@@ -156,5 +157,5 @@ def decompress(data: bytes, largest: int = LARGEST_BYTES) -> bytes:
 def _check_format(version: str) -> None:
     if version.partition(".")[0] != FORMAT.partition(".")[0]:
         raise UnknownResults(
-            f"the results are of format {version[:20]!r}, and this program knows {FORMAT}; they are left alone"
+            f"the results have format {version[:20]!r}, and this program knows {FORMAT}; they are left unchanged"
         )

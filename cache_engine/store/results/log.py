@@ -1,8 +1,8 @@
-"""Logs of results: what was added to an accelerator's since its snapshot was written.
+"""Logs of results: those added to an accelerator since its snapshot was written.
 
 A line is ``<XXH3 of the rest> <key> <time> <ms> <entry>`` or ``<XXH3 of the rest> ~ <usage>``. Each starts with a
-newline, so one that a killed writer left half does no harm to the next. Logs are numbered: those below the snapshot's
-generation are in it.
+newline, so a line that a killed writer left incomplete does not damage the next. Logs are numbered: the snapshot
+contains those below its generation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _USAGE = b"~"
 
 
 class NewResult(msgspec.Struct):
-    """An entry to be kept: its key, when and in which time it was made, and its JSON text."""
+    """An entry to be stored: its key, its time, its search time, and its JSON text."""
 
     key: str
     at: float
@@ -38,7 +38,7 @@ class NewResult(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """Lookups to be counted: keys that were hit, with how often, and how many were missed."""
+    """Lookups to be counted: hits per key, and the number of misses."""
 
     at: Seconds
     hits: dict[str, Count] = {}
@@ -51,7 +51,7 @@ _decode_ms = msgspec.json.Decoder(Ms).decode
 
 
 class Line(msgspec.Struct):
-    """A sound line of a log: an entry with its key, when and in which time it was made; or usage."""
+    """A sound line of a log: an entry with its key, time and search time; or usage."""
 
     key: str = ""
     at: float = 0.0
@@ -68,62 +68,62 @@ class ResultLogs:
         self._layout, self._fingerprint = layout, fingerprint
 
     def path(self, generation: int) -> Path:
-        """Where a log is."""
+        """The path of a log."""
         return self._layout.results_log(self._fingerprint, generation)
 
     def generations(self) -> list[int]:
-        """Numbers of the logs there are, in order."""
+        """Numbers of the existing logs, sorted."""
         found = (fingerprint_of_results_name(name) for name in os.listdir(self._layout.results_folder))
         return sorted(
             name[1] for name in found if name is not None and name[0] == self._fingerprint and name[1] is not None
         )
 
     def sizes(self) -> dict[int, int]:
-        """Bytes of each."""
+        """Bytes of each log, by number."""
         return {generation: self.size(generation) for generation in self.generations()}
 
     def size(self, generation: int) -> int:
-        """Bytes of one; none where it is not there."""
+        """Bytes of one log; 0 when it does not exist."""
         try:
             return self.path(generation).stat().st_size
         except FileNotFoundError:
             return 0
 
     def make(self, generation: int, *, durable: bool) -> None:
-        """An empty log, unless it is there."""
+        """Creates an empty log, unless it exists."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         os.close(os.open(self.path(generation), flags, 0o600))
         if durable:
             sync_folder(str(self._layout.results_folder))
 
     def quarantine_refused(self) -> None:
-        """Moves what is no regular file, or others may change, out of the logs. Under the exclusive lock."""
+        """Quarantines logs that are not regular files or that others may change. Call it under the exclusive lock."""
         for generation in self.generations():
             path = self.path(generation)
             try:
                 os.close(open_file(path))
             except CorruptEntry as error:
                 move_to_quarantine(self._layout, path)
-                _log.warning("%s; it is moved to quarantine", error)
+                _log.warning("%s; moved to quarantine", error)
 
     def replay(self, snapshot: Snapshot, read: dict[int, int]) -> int:
-        """Puts into a snapshot in memory what logs have beyond the bytes ``read``, which is moved forward.
+        """Adds to a snapshot in memory what the logs have beyond the bytes ``read``, and advances ``read``.
 
-        Returns how many lines were damaged, and skipped.
+        Returns the number of damaged lines, which are skipped.
         """
         damaged = 0
         for generation in self.generations():
             position = read.setdefault(generation, 0)
             if generation < snapshot.generation:
-                read[generation] = self.size(generation)  # folded before; its deletion was cut short
+                read[generation] = self.size(generation)  # folded already; its deletion was interrupted
                 continue
             try:
                 data = _read_from(self.path(generation), position)
             except CorruptEntry as error:
-                _log.warning("%s; what it says does not count", error)
+                _log.warning("%s; its content is ignored", error)
                 damaged += 1
                 continue
-            # A line without its end may still be being written.
+            # A process may still be writing a line without its end.
             whole = data.rfind(b"\n") + 1
             read[generation] = position + whole
             for line in read_lines(data[:whole]):
@@ -138,7 +138,7 @@ class ResultLogs:
         """All whole lines of a log; ``None`` for each that is damaged.
 
         Raises:
-            CorruptEntry: when it is no regular file.
+            CorruptEntry: when it is not a regular file.
             OSError: when it cannot be read.
         """
         data = read_file(self.path(generation), 2**40) or b""
@@ -146,10 +146,10 @@ class ResultLogs:
 
 
 def log_lines(results: Iterable[NewResult], usage: Usage | None) -> bytes:
-    """What is added to a log for results and usage.
+    """The log lines for results and usage.
 
     Raises:
-        ValueError: when a result would not be read back: its key has white space, or its text line breaks.
+        ValueError: when a result could not be read again: its key has white space, or its text line breaks.
     """
     results = list(results)
     for new in results:
@@ -175,7 +175,7 @@ def read_lines(data: bytes) -> Iterator[Line | None]:
 
 
 def _decode_line(text: bytes) -> Line | None:
-    # A checksum says that a line is what was written, not that it could be right.
+    # A checksum shows that a line is unchanged, not that its values are valid.
     try:
         if text.startswith(_USAGE + b" "):
             return Line(usage=_decode_usage(text[2:]))
@@ -186,7 +186,7 @@ def _decode_line(text: bytes) -> Line | None:
 
 
 def _add(snapshot: Snapshot, line: Line) -> None:
-    """Puts one line of a log into a snapshot."""
+    """Adds one line of a log to a snapshot."""
     statistics, usage = snapshot.statistics, line.usage
     if usage is not None:
         statistics.count(hits=sum(usage.hits.values()), misses=usage.misses)

@@ -1,7 +1,7 @@
-"""What is sound in a damaged results file.
+"""Reads the sound part of a damaged results file.
 
-A file that is still JSON loses only the fields that cannot be right. In one that is not, each entry stands for itself:
-it is sound when its own checksum says so. Nothing here trusts what has no checksum in a file that lost its form.
+A file that is still JSON loses only the invalid fields. In any other file, an entry is sound if it matches its own
+checksum; data without a checksum is not trusted there.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from cache_engine.errors import Misplaced
 from cache_engine.store.results.interchange import LARGEST_BYTES, UNREADABLE, Snapshot
 
 Judge = Callable[[str, bytes | msgspec.Raw], str]
-"""Gives the key that a sound entry belongs under, from its name and its bytes; empty for one that is not sound."""
+"""Returns the key of a sound entry from its name and its bytes; empty for one that is not sound."""
 
-# Entries start so, those of the evaluator and timings; none is nearly as long as the second.
+# The start of an entry, of the evaluator or a timing; no entry is nearly as long as the second.
 _ENTRY = re.compile(rb'"([^"\\]{1,300})"\s*:\s*(?=\{\s*"(?:shape|checksum)"\s*:)')
 _LONGEST_ENTRY = 2**16
 _CHECKSUM = re.compile(rb'"checksum"\s*:\s*"[^"]')
 _FINGERPRINT = re.compile(rb'"arch_fingerprint"\s*:\s*"([0-9a-f]{32})"')
-# Of a frame; a forged one may give thousands of times as much for each.
+# Bytes of a frame per step; in a forged frame each step may expand a thousandfold.
 _CHUNK = 2**12
 
 _find_end = json.JSONDecoder().raw_decode
 
 
 def salvage(data: bytes, new: Snapshot, judge: Judge) -> Snapshot:
-    """All that is sound in a file that ``decode_snapshot`` refuses as damaged, put into a copy of ``new``.
+    """The sound part of a file that ``decode_snapshot`` rejects as damaged, in a copy of ``new``.
 
     Raises:
-        Misplaced: when the file does not say that it is the one of ``new``; its entries may then be another's.
+        Misplaced: when the file does not name the accelerator of ``new``, so its entries may belong to another.
     """
     snapshot = msgspec.structs.replace(new, cache_entries={}, usage={})
     named = {match[1].decode() for match in _FINGERPRINT.finditer(data)}
     if named != {new.arch_fingerprint}:
-        raise Misplaced(f"it does not name {new.arch_fingerprint} as whose results it holds")
+        raise Misplaced(f"it does not name {new.arch_fingerprint} as the accelerator of its results")
     fields = _fields(data)
     for field in msgspec.structs.fields(Snapshot):
         if field.name in fields and field.name not in ("arch_fingerprint", "cache_format_version"):
@@ -51,7 +51,7 @@ def salvage(data: bytes, new: Snapshot, judge: Judge) -> Snapshot:
 
 
 def _fields(data: bytes) -> dict[str, msgspec.Raw]:
-    """The parts of a file that is JSON; of any other its accelerator, if that can be read."""
+    """The fields of a JSON file; of any other file only the accelerator, if readable."""
     with suppress(*UNREADABLE):
         return msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     found = re.search(rb'"architecture"\s*:\s*(?=\{)', data)
@@ -70,8 +70,8 @@ def _entries(data: bytes, judge: Judge) -> dict[str, msgspec.Raw]:
 
 
 def _object_at(data: bytes, start: int) -> bytes:
-    """The bytes of the JSON object that starts there; none when it is cut short or too long for any here."""
-    # One character for each byte, so that places in the text are places in the data.
+    """The bytes of the JSON object that starts there; empty when it is cut short or longer than any entry."""
+    # latin-1 has one character per byte, so offsets in the text are offsets in the data.
     text = data[start : start + _LONGEST_ENTRY].decode("latin-1")
     with suppress(ValueError, RecursionError):
         _, end = _find_end(text)
@@ -80,7 +80,7 @@ def _object_at(data: bytes, start: int) -> bytes:
 
 
 def decompressed_part(data: bytes) -> bytes:
-    """What a damaged zstd frame gives before its damage."""
+    """The content of a damaged zstd frame before the damage."""
     import zstandard
 
     decompressor = zstandard.ZstdDecompressor().decompressobj()
