@@ -1,4 +1,4 @@
-"""Keeping a store in order: cleaning, checking, quarantine, packs, and who may do so.
+"""Maintenance of a store: cleaning, checking, quarantine, packs, and permissions.
 
 No hit needs ``integrity``, ``packs`` and ``quarantine``, so they are imported when they are first used.
 """

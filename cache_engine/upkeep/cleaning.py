@@ -1,4 +1,4 @@
-"""Surveying a store, applying eviction plans, and doing so by itself now and then."""
+"""Surveys a store and applies eviction plans, on request and automatically."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ from cache_engine.upkeep.population import Population, add_published, write_popu
 _log = logging.getLogger(__name__)
 
 _MAINTENANCE_TIMEOUT_S = 30.0
-# An entry being compiled or replaced is left alone after this wait.
+# An entry that is still being compiled or replaced after this wait is skipped.
 _ENTRY_TIMEOUT_S = 0.1
-# Automatic cleaning leaves alone what was published or used so recently, as it may be in use, unless that is too much.
+# Automatic cleaning spares entries published or used this recently, as they may be in use, unless they are too many.
 _SPARE_S = 600.0
-# The entry at hand takes milliseconds; but a signal handler may have interrupted something that the thread waits for.
+# The current entry takes milliseconds, but a signal handler may have interrupted what the thread waits for.
 _END_S = 5.0
-# How long a process that ends gives to cleaning that is under way.
+# How long an ending process waits for a running cleaning.
 _FINISH_S = 1.0
 QUARANTINE_S = 30 * DAY_S
 
-NOBODY_STALE: Callable[[Record], bool] = lambda _: False  # noqa: E731 (a default with a name)
+NONE_STALE: Callable[[Record], bool] = lambda _: False  # noqa: E731 (a default with a name)
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A file that belongs to no entry and goes with any cleaning: its path in the store, its bytes, and why it goes."""
+    """A file of no entry, which every cleaning deletes: its path in the store, its size, and the reason."""
 
     path: str
     stored_bytes: int
@@ -66,7 +66,7 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What applying a plan came to; ``foreign`` counts those of ``skipped`` that are of another format version."""
+    """The result of applying a plan; ``foreign`` counts the skipped entries of another format version."""
 
     evicted: int
     freed_bytes: int
@@ -85,25 +85,25 @@ def survey(layout: StoreLayout) -> list[EntryFacts]:
 
 
 def plan_cleaning(
-    store: DiskStore, limits: Limits, now: float | None = None, is_stale: Callable[[Record], bool] = NOBODY_STALE
+    store: DiskStore, limits: Limits, now: float | None = None, is_stale: Callable[[Record], bool] = NONE_STALE
 ) -> EvictionPlan:
     """What cleaning would evict now. Changes nothing.
 
     Args:
-        is_stale: tells of a record whether its entry can never be hit; asked only if the limits want to know.
+        is_stale: whether the entry of a record can never be hit; called only if the limits need it.
     """
     layout = store.layout
     entries = survey(layout)
     if limits.stale_toolchain or limits.archs:
-        asked = is_stale if limits.stale_toolchain else NOBODY_STALE
-        entries = [_looked_into(store, entry, asked) for entry in entries]
+        checked = is_stale if limits.stale_toolchain else NONE_STALE
+        entries = [_with_record_facts(store, entry, checked) for entry in entries]
     if limits.max_disk_share is not None:
         limits = replace(limits, free_bytes=shutil.disk_usage(layout.root).free)
     return plan(entries, limits, time.time() if now is None else now)
 
 
 def find_leftovers(store: DiskStore, now: float | None = None) -> list[Leftover]:
-    """What killed writers left behind, and what was set aside long ago. Changes nothing."""
+    """Files that killed writers left, and files long in quarantine. Changes nothing."""
     found = [(path, "temporary of a writer that is gone") for path in abandoned_temporaries(store.layout)]
     found += [(path, "blob without record") for path in orphan_blobs(store)]
     before = (time.time() if now is None else now) - QUARANTINE_S
@@ -129,19 +129,19 @@ def apply(
     wait_s: float = _MAINTENANCE_TIMEOUT_S,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Cleaned:
-    """Evicts what a plan names and removes what was left behind, then folds the journal.
+    """Evicts the entries of a plan, deletes leftovers, then folds the journal.
 
-    An entry used or replaced since the plan was made is skipped, unless everything is to go; one being compiled or of
-    another format version is skipped always.
+    Skips an entry used or replaced since the plan was made, unless the plan evicts everything. Always skips an entry
+    that is being compiled or has another format version.
 
     Args:
-        on_progress: called with the number of victims looked at so far.
-        by: who cleans, for the audit.
+        on_progress: called with the number of victims processed so far.
+        by: the user who cleans, for the audit.
         wait_s: how long to wait for other maintenance to end.
-        stopped: asked between victims; once it says yes, the rest stays.
+        stopped: called between victims; once it returns true, the rest stays.
 
     Raises:
-        LockTimeout: when other maintenance is under way.
+        LockTimeout: when other maintenance is running.
     """
     layout = store.layout
     evicted = foreign = freed = removed = removed_bytes = 0
@@ -165,14 +165,14 @@ def apply(
                 on_progress(number)
             removed, removed_bytes = _remove(store, find_leftovers(store))
         finally:
-            # Also of a run that was cut short: what has gone has gone.
+            # Also after an interrupted run, which has deleted something.
             if chosen.victims or removed:
                 summary = _summary(evicted, chosen, removed)
                 journal.event(CLEAN, stored_bytes=freed + removed_bytes, detail=summary, by=by)
         try:
             fold_journal(layout)
-        except OSError as error:  # a disk that is still full; what was there still counts
-            _log.warning("the journal is not folded: %s", error)
+        except OSError as error:  # a disk that is still full; the unfolded journal still counts
+            _log.warning("could not fold the journal: %s", error)
     return Cleaned(evicted, freed, len(chosen.victims) - evicted, removed, foreign)
 
 
@@ -189,7 +189,7 @@ def _remove(store: DiskStore, leftovers: list[Leftover]) -> tuple[int, int]:
                 path.unlink(missing_ok=True)
                 done = True
         except OSError as error:
-            _log.warning("%s could not be removed: %s", path, error)
+            _log.warning("could not delete %s: %s", path, error)
             continue
         if done:
             removed += 1
@@ -200,12 +200,12 @@ def _remove(store: DiskStore, leftovers: list[Leftover]) -> tuple[int, int]:
 def _summary(evicted: int, chosen: EvictionPlan, removed: int) -> str:
     done = [f"{evicted} of {len(chosen.victims)} planned entries"] if chosen.victims else []
     if removed:
-        done.append(f"{removed} files left behind")
+        done.append(f"{removed} leftover files")
     return " and ".join(done)
 
 
-def _looked_into(store: DiskStore, entry: EntryFacts, is_stale: Callable[[Record], bool]) -> EntryFacts:
-    """The facts with what only the record tells. One that cannot be read is damaged, or another version's."""
+def _with_record_facts(store: DiskStore, entry: EntryFacts, is_stale: Callable[[Record], bool]) -> EntryFacts:
+    """The facts, completed from the record. A record that cannot be read is damaged, or another version's."""
     try:
         record = store.record(CacheKey(entry.key))
     except (CorruptEntry, OSError):
@@ -214,7 +214,7 @@ def _looked_into(store: DiskStore, entry: EntryFacts, is_stale: Callable[[Record
 
 
 def _is_stale(record: Record, is_stale: Callable[[Record], bool]) -> bool:
-    """An entry whose compiler is not installed here, as extras may not be, is not stale: who has it may hit it."""
+    """An entry is not stale if its compiler (maybe an extra) is not installed here: other machines may hit it."""
     try:
         return is_stale(record)
     except CompilerMissing:
@@ -222,16 +222,16 @@ def _is_stale(record: Record, is_stale: Callable[[Record], bool]) -> bool:
 
 
 class Housekeeper:
-    """Cleans a store when that is due, or the store is far above its limits, in a thread of its own.
+    """Cleans a store in the background when cleaning is due or the store is far above its limits.
 
-    Call ``published`` after each publish: only those make a store grow.
+    Call ``published`` after each publish: only a publish makes a store grow.
     """
 
     def __init__(self, store: DiskStore, journal: Journal, limits: Limits, interval_s: float) -> None:
         """Does nothing yet.
 
         Args:
-            interval_s: how long after the last automatic cleaning, by any process, the next is due; 0 is never.
+            interval_s: time between automatic cleanings, by any process; 0 means never.
         """
         self._store = store
         self._journal = journal
@@ -240,14 +240,14 @@ class Housekeeper:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._can_estimate = True
-        # With so many entries nothing could be evicted; it is tried again when there are more.
+        # The number of entries at which nothing could be evicted; the next try needs more.
         self._stuck_at = 0
 
     def published(self, stored_bytes: int) -> None:
-        """Starts cleaning if it is due, or the store is far above its limits, and none is under way. Returns at once.
+        """Starts cleaning if it is due or the store is far above its limits, unless one is running. Returns at once.
 
         Args:
-            stored_bytes: what the published entry takes.
+            stored_bytes: the size of the published entry.
         """
         held = add_published(self._store.layout, stored_bytes)
         if self._interval_s > 0 and not (self._thread and self._thread.is_alive()):
@@ -255,41 +255,41 @@ class Housekeeper:
             if is_due or self._is_to_survey(held):
                 self._closing = False
                 thread = threading.Thread(target=self._clean, args=(is_due,), daemon=True)
-                # This process may have no more threads; some other will clean.
+                # This process may be unable to start a thread; another process will clean.
                 with suppress(RuntimeError):
                     thread.start()
                     self._thread = thread
 
     def close(self, *, wait: bool = True) -> None:
-        """Ends cleaning: if it takes longer than a second, after the entry at hand.
+        """Ends cleaning: if it takes longer than a second, after the current entry.
 
         Args:
-            wait: whether to wait for that, though not for ever: a signal handler may call this.
+            wait: whether to wait for the end. The wait is bounded, because a signal handler may call this.
         """
         thread = self._thread
         if thread is not None and thread.is_alive():
             if wait:
-                # A process that publishes one kernel and ends has to do its part.
+                # A process that publishes one kernel and ends must clean too.
                 thread.join(_FINISH_S)
             self._closing = True
             if wait:
                 thread.join(_END_S)
 
     def _is_due(self) -> bool:
-        """Whether the last cleaning is longer ago than the interval, or lies in the future by more than that."""
+        """Whether the last cleaning is more than the interval ago, or more than that in the future."""
         stamp = self._store.layout.cleaned
         try:
             return abs(time.time() - stamp.stat().st_mtime) > self._interval_s
         except FileNotFoundError:
-            # A new store is not due. One that cannot be stamped would be cleaned all the time, so it never is.
+            # A new store is not due. Nor is one without a writable stamp, which would be cleaned all the time.
             with suppress(OSError):
                 stamp.touch(mode=0o600)
         except OSError as error:
-            _log.warning("when the store was last cleaned cannot be told: %s", error)
+            _log.warning("cannot read the time of the last cleaning: %s", error)
         return False
 
     def _is_to_survey(self, held: Population | None) -> bool:
-        """Whether the estimate is too old, or far above the limits. Looks into no folder."""
+        """Whether the estimate is too old, or far above the limits. Lists no folder."""
         if held is None:
             return self._can_estimate
         if held.published >= max(SLACK_ENTRIES, SLACK_SHARE * (self._limits.max_entries or 0)):
@@ -304,12 +304,12 @@ class Housekeeper:
         layout = self._store.layout
         try:
             if is_due:
-                # First, so that no other process starts as well.
+                # First, so that no other process starts too.
                 os.utime(layout.cleaned)
             with file_lock(layout.maintenance_lock, 0):
-                pass  # nobody else is at it
+                pass  # no other process is cleaning
             while True:
-                # Also after cleaning: other entries were published meanwhile.
+                # Also after cleaning: other entries may have been published meanwhile.
                 entries, stored_bytes = count(layout)
                 write_population(layout, entries, stored_bytes)
                 if self._closing or not (is_due or self._is_far_above(entries, stored_bytes)):
@@ -321,14 +321,14 @@ class Housekeeper:
                     return
                 is_due = False
         except LockTimeout:
-            pass  # others are at it
+            pass  # another process is cleaning
         except (OSError, StoreError) as error:
             self._can_estimate = False
-            _log.warning("the store could not be cleaned: %s", error)
+            _log.warning("could not clean the store: %s", error)
 
 
 def count(layout: StoreLayout) -> tuple[int, int]:
-    """Entries, and the bytes they take on disk."""
+    """The number of entries, and their bytes on disk."""
     sizes = [stored_bytes for _, stored_bytes, _ in _scan(layout)]
     return len(sizes), sum(sizes)
 
@@ -355,7 +355,7 @@ def _files(folder: os.PathLike[str]) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _last_uses(layout: StoreLayout) -> dict[str, float]:
-    """When each key was last used, by the journal."""
+    """When each key was last used, according to the journal."""
     last: dict[str, float] = {}
     for used in read_journal(layout.journal).usage:
         last[used.key] = max(last.get(used.key, 0.0), used.last_used_at)
@@ -363,7 +363,7 @@ def _last_uses(layout: StoreLayout) -> dict[str, float]:
 
 
 def _published_at(layout: StoreLayout, key: CacheKey) -> float:
-    """When the record got its place; never, when it has gone."""
+    """When the record was published; infinity when it is gone."""
     try:
         return os.lstat(layout.record_path(key)).st_mtime
     except FileNotFoundError:

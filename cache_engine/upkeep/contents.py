@@ -1,9 +1,8 @@
-"""Whether an entry is what it says it is: its record against the components of its key, its code against its target.
+"""Checks that an entry is consistent: its record with the components of its key, its code with its target.
 
-Checksums prove that bytes are those that were written. This proves that they belong together, whoever wrote them.
-``verify``, export, import and ``quarantine restore`` ask for both. A hit in a pack asks for the second alone, which
-takes 1 µs where the first takes as long as the hit (30 µs); a hit on disk for neither: what is there was compiled here,
-or passed both.
+Checksums prove that bytes are unchanged. This proves that they belong together, whoever wrote them. ``verify``, export,
+import and ``quarantine restore`` do both checks. A hit in a pack does only the second, which takes 1 µs; the first
+takes as long as the hit (30 µs). A hit on disk does neither: a stored entry was compiled here or passed both.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import SCHEMA
 from cache_engine.store.codec import check_key
 
-# Which sizes are constants is the specialisation: a record and its key agree on which there are, too.
+# The specialisation decides which sizes are constants, so a record and its key must also agree on the set of sizes.
 _SIZES = ("M", "N", "K", "M_MOST")
-# What a problem makes of these is the same in every version with this schema. Others, such as the widths of reads,
-# follow from rules that may change.
+# Constants that every version with this schema derives from a problem in the same way. Others, such as the widths of
+# reads, follow from rules that may change.
 _OF_THE_PROBLEM = frozenset(
     {*_SIZES, "IN_TYPE", "OUT_TYPE", "INPUT_PRECISION", "A_TRANSPOSED", "B_TRANSPOSED", "WARPS"}
     | {"WITH_ALPHA", "WITH_BETA", "WITH_BIAS", "ACTIVATION"}
@@ -29,10 +28,10 @@ _OF_THE_PROBLEM = frozenset(
 
 
 def check_record(record: Record) -> None:
-    """Checks that the record's components hash to its key, and that it says of its kernel what they say.
+    """Checks that the record's components hash to its key, and that its fields agree with them.
 
     Raises:
-        CorruptEntry: naming what does not agree.
+        CorruptEntry: naming the field that does not agree.
     """
     check_key(record)
     components = dict(record.components)
@@ -42,8 +41,8 @@ def check_record(record: Record) -> None:
         _compare(record, label, value, components.get(label))
     constants = _constants(record)
     tiles = {field.name.upper(): str(getattr(record.config, field.name)) for field in fields(KernelConfig)}
-    told = {"compiler_version": record.compiler_version, "KERNEL_NAME": record.name, **tiles, **(constants or {})}
-    for label, value in told.items():
+    expected = {"compiler_version": record.compiler_version, "KERNEL_NAME": record.name, **tiles, **(constants or {})}
+    for label, value in expected.items():
         if label in components:
             _compare(record, label, value, components[label])
     if constants is not None:
@@ -55,7 +54,7 @@ def check_code(record: Record, cubin: bytes) -> None:
     """Checks that the compiled code is for the record's target.
 
     Raises:
-        CorruptEntry: saying why it cannot be.
+        CorruptEntry: with the reason.
     """
     fault = cubin_fault(cubin, record.arch)
     if fault:
@@ -73,7 +72,7 @@ def check_entry(record: Record, cubin: bytes) -> None:
 
 
 def _constants(record: Record) -> dict[str, str] | None:
-    """What the key has to say of the record's problem; ``None`` where this program cannot know."""
+    """The constants that the key must have for the record's problem; ``None`` if this program cannot derive them."""
     try:
         family = FAMILIES[record.family]
         constants = family.constants(record.problem.on(record.arch), record.config)
@@ -85,5 +84,5 @@ def _constants(record: Record) -> dict[str, str] | None:
 def _compare(record: Record, label: str, said: str | None, hashed: str | None) -> None:
     if said != hashed:
         raise CorruptEntry(
-            f"record of {record.key[:12]} contradicts its key: it has {said!r} where {label} of the key is {hashed!r}"
+            f"record of {record.key[:12]} contradicts its key: {label} is {said!r} in the record, {hashed!r} in the key"
         )

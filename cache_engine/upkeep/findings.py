@@ -1,4 +1,4 @@
-"""What a check of a store finds: the kinds of damage, each with its remedy."""
+"""The findings of a check: the kinds of damage, each with its remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cache_engine.store.layout import StoreLayout
 
 
 class Kind(StrEnum):
-    """What can be wrong; the value is how people read it."""
+    """The kinds of damage; the value is the text shown."""
 
     CORRUPT_RECORD = "corrupt record"
     CORRUPT_BLOB = "corrupt blob"
@@ -22,12 +22,12 @@ class Kind(StrEnum):
     MISSING_BLOB = "record without blob"
     ORPHAN_BLOB = "blob without record"
     MISNAMED = "misnamed file"
-    FOREIGN_OWNER = "foreign owner"
-    FORBIDDEN = "not permitted to be read"
+    FOREIGN_OWNER = "wrong owner"
+    FORBIDDEN = "permission denied"
     UNREADABLE = "unreadable"
     STALE_TEMPORARY = "stale temporary"
-    CORRUPT_SNAPSHOT = "corrupt sums of the journal"
-    CORRUPT_JOURNAL = "damaged lines of the journal"
+    CORRUPT_SNAPSHOT = "corrupt journal snapshot"
+    CORRUPT_JOURNAL = "damaged journal lines"
     CORRUPT_TIMINGS = "corrupt timings"
     CORRUPT_EVALUATIONS = "corrupt evaluations"
     CORRUPT_JOB = "corrupt job"
@@ -36,27 +36,27 @@ class Kind(StrEnum):
     UNKNOWN_FORMAT = "unknown format version"
 
 
-_AGAIN = "quarantine the entry; it is compiled again when next asked for"
+_AGAIN = "quarantine the entry; it is recompiled on next use"
 REMEDIES = {
     Kind.CORRUPT_RECORD: _AGAIN,
     Kind.CORRUPT_BLOB: _AGAIN,
     Kind.TRUNCATED: _AGAIN,
     Kind.SWAPPED: _AGAIN,
-    Kind.MISSING_BLOB: "quarantine the record; the kernel is compiled again when next asked for",
+    Kind.MISSING_BLOB: "quarantine the record; the kernel is recompiled on next use",
     Kind.ORPHAN_BLOB: "quarantine the blob",
     Kind.MISNAMED: "quarantine the file",
     Kind.FOREIGN_OWNER: _AGAIN,
     Kind.FORBIDDEN: _AGAIN,
-    Kind.UNREADABLE: "nothing: look at the disk",
+    Kind.UNREADABLE: "none: check the disk",
     Kind.STALE_TEMPORARY: "delete the file: its writer is gone",
-    Kind.CORRUPT_SNAPSHOT: "quarantine the file; counts from before it was last written are lost",
-    Kind.CORRUPT_JOURNAL: "copy the file to quarantine, and add its sound lines up",
-    Kind.CORRUPT_TIMINGS: "copy the device's damaged files to quarantine, and go on with the timings that are sound",
-    Kind.CORRUPT_EVALUATIONS: "copy the damaged files to quarantine, and go on with the results that are sound",
+    Kind.CORRUPT_SNAPSHOT: "quarantine the file; the counts in it are lost",
+    Kind.CORRUPT_JOURNAL: "copy the file to quarantine, and fold its sound lines",
+    Kind.CORRUPT_TIMINGS: "copy the device's damaged files to quarantine, and keep the sound timings",
+    Kind.CORRUPT_EVALUATIONS: "copy the damaged files to quarantine, and keep the sound results",
     Kind.CORRUPT_JOB: "quarantine the file",
     Kind.FOREIGN_FILE: "quarantine the file",
-    Kind.UNKNOWN_FILE: "nothing: move the file elsewhere; no store makes it",
-    Kind.UNKNOWN_FORMAT: "nothing: it may be a newer version's",
+    Kind.UNKNOWN_FILE: "none: it is not a store's file; move it elsewhere",
+    Kind.UNKNOWN_FORMAT: "none: possibly written by a newer version",
 }
 ENTRY_KINDS = frozenset(kind for kind, remedy in REMEDIES.items() if remedy == _AGAIN) | {Kind.MISSING_BLOB}
 RESULT_KINDS = frozenset({Kind.CORRUPT_TIMINGS, Kind.CORRUPT_EVALUATIONS})
@@ -67,12 +67,12 @@ _UNREPAIRED = _NOTES | {Kind.UNREADABLE}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
+    """One problem that a check found.
 
     Attributes:
-        kind: what.
+        kind: the kind of damage.
         path: the file, relative to the store.
-        key: the entry concerned, empty when none is.
+        key: the entry, empty when the file belongs to none.
         cause: the details.
     """
 
@@ -83,17 +83,17 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        """What repair would do."""
+        """The action of repair."""
         return REMEDIES[self.kind]
 
     @property
     def is_damage(self) -> bool:
-        """Whether it is; a file of another version, or of no store at all, is a note, not damage."""
+        """Whether it is damage. A file of another version, or not a store's, is only a note."""
         return self.kind not in _NOTES
 
     @property
     def repairable(self) -> bool:
-        """Whether repair would do anything."""
+        """Whether repair can do anything."""
         return self.kind not in _UNREPAIRED
 
 
@@ -110,7 +110,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def kind_of(error: CorruptEntry | OSError, otherwise: Kind) -> Kind:
-    """The kind of damage that an error stands for; ``otherwise`` where it does not say more."""
+    """The kind of damage that an error means; ``otherwise`` if the error is not specific."""
     match error:
         case Misplaced():
             return Kind.SWAPPED
@@ -126,5 +126,5 @@ def kind_of(error: CorruptEntry | OSError, otherwise: Kind) -> Kind:
 
 
 def cause_of(error: CorruptEntry | OSError) -> object:
-    """What an error says, for people."""
+    """The readable cause of an error."""
     return error.strerror if isinstance(error, OSError) else error

@@ -1,6 +1,6 @@
-"""Checking a store and mending it. Finding and fixing are apart: ``check`` only reads, ``repair`` only sets aside.
+"""Checks and repairs a store. ``check`` only reads; ``repair`` only quarantines.
 
-Nothing is deleted unseen: what is damaged goes to ``quarantine/``, except temporaries of writers that have died.
+Damaged files are moved to ``quarantine/``, not deleted, except temporaries of dead writers.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _LOCK_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RepairAct:
-    """What repair would do about one finding: ``quarantine``, ``delete`` or ``leave``, and to which files.
+    """The action of repair on one finding: ``quarantine``, ``delete`` or ``leave``, and the files it affects.
 
-    ``files`` are paths in the store, each with its bytes.
+    ``files`` are paths in the store, each with its size.
     """
 
     finding: Finding
@@ -67,18 +67,18 @@ class RepairAct:
 def check(
     store: DiskStore, on_entry: Callable[[], None] = lambda: None, *, share: float = 1.0, trust: bool = False
 ) -> Iterator[Finding]:
-    """Reads records and blobs of a store and yields what is wrong, in the order of the keys. Changes nothing.
+    """Reads records and blobs of a store and yields problems, in the order of keys. Changes nothing.
 
     Args:
         on_entry: called after each entry that was read.
         share: the share of entries to read, chosen at random. All other files are always read.
-        trust: take no notice of whom files belong to.
+        trust: ignore the owners of files.
     """
     layout = store.layout
-    chance = random.Random()  # noqa: S311 (a sample, no secret)
+    chance = random.Random()  # noqa: S311 (a sample, not a secret)
     for folder in (layout.metadata, layout.kernels):
         for name in sorted(set(names_in(folder)) - set(SHARDS)):
-            yield finding_at(layout, Kind.MISNAMED, folder / name, "", "it is not one of the 256 folders of a store")
+            yield finding_at(layout, Kind.MISNAMED, folder / name, "", "unexpected folder name")
     for shard in SHARDS:
         named: set[str] = set()
         for name in sorted(names_in(layout.metadata / shard)):
@@ -101,7 +101,7 @@ def check(
 
 
 def plan_repair(store: DiskStore, findings: Iterable[Finding]) -> list[RepairAct]:
-    """What ``repair`` would do about each finding, as things are now. Changes nothing."""
+    """What ``repair`` would do now about each finding. Changes nothing."""
     layout = store.layout
     acts = []
     for finding in findings:
@@ -120,25 +120,25 @@ def plan_repair(store: DiskStore, findings: Iterable[Finding]) -> list[RepairAct
 
 
 def repair(store: DiskStore, journal: Journal, findings: Iterable[Finding], *, by: str = "") -> list[Finding]:
-    """Does what each finding's remedy says; returns the findings dealt with.
+    """Applies the remedy of each finding; returns the repaired findings.
 
-    Findings may be old: each is looked at once more, under its key's lock, and left alone if it holds no longer.
+    Findings may be old: each is checked again under its key's lock, and skipped if it is no longer true.
 
     Args:
-        by: who repairs, for the audit.
+        by: the user who repairs, for the audit.
 
     Raises:
-        LockTimeout: when other maintenance is under way.
-        OSError: when the disk refuses.
+        LockTimeout: when other maintenance is running.
+        OSError: when reading or writing fails.
     """
     layout = store.layout
     findings = list(findings)
     of_journal = [finding for finding in findings if finding.kind in JOURNAL_KINDS]
     done: set[Finding] = set()
-    mended: set[tuple[Kind, str]] = set()  # kinds of results, and whose
+    mended: set[tuple[Kind, str]] = set()  # kinds of results, and their fingerprints
     with file_lock(layout.maintenance_lock, _LOCK_TIMEOUT_S):
         try:
-            # Before this process writes any event, which would keep a damaged file of the journal open.
+            # Before this process writes an event, which would hold a damaged file of the journal open.
             done.update(mend_journal(store, of_journal))
             for finding in of_journal:
                 if finding in done:
@@ -161,7 +161,7 @@ def repair(store: DiskStore, journal: Journal, findings: Iterable[Finding], *, b
 
 
 def _repair_one(store: DiskStore, journal: Journal, finding: Finding) -> None:
-    """Does what one finding's remedy says."""
+    """Applies the remedy of one finding."""
     layout, path = store.layout, store.layout.root / finding.path
     if finding.kind in ENTRY_KINDS:
         store.quarantine(CacheKey(finding.key))
@@ -178,7 +178,7 @@ def _repair_one(store: DiskStore, journal: Journal, finding: Finding) -> None:
 
 
 def _still_holds(store: DiskStore, finding: Finding) -> bool:
-    """Whether a finding is still true. Under the lock of its key, if it has one."""
+    """Whether a finding is still true. Call it under the lock of its key, if it has one."""
     layout = store.layout
     path = layout.root / finding.path
     if finding.kind in ENTRY_KINDS:
@@ -187,7 +187,7 @@ def _still_holds(store: DiskStore, finding: Finding) -> bool:
         again = _check_record(layout, key[:2], Path(layout.record_path(key)).name, set(), trust)
         return again is not None and again.kind in ENTRY_KINDS
     if finding.kind is Kind.ORPHAN_BLOB:
-        # The record may name it by now.
+        # The record may name it now.
         named: set[str] = set()
         _check_record(layout, path.parent.name, f"{finding.key}.json", named, True)
         return path.name not in named and os.path.lexists(path)
@@ -199,14 +199,14 @@ def _still_holds(store: DiskStore, finding: Finding) -> bool:
 
 
 def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], trust: bool) -> Finding | None:
-    """Checks one record with its blob. Names of blobs that are not to be taken for orphans go into ``named``."""
+    """Checks one record with its blob. Adds names of blobs that are not orphans to ``named``."""
     path = layout.metadata / shard / name
     key = key_of_record_name(name, shard)
     if key is None:
-        return finding_at(layout, Kind.MISNAMED, path, "", "its name is not a record's in this place")
+        return finding_at(layout, Kind.MISNAMED, path, "", "unexpected file name in a folder of records")
 
     def found(kind: Kind, at: Path, cause: object) -> Finding:
-        # Whatever is wrong with a record, its blobs are dealt with together with it.
+        # The repair of a record includes its blobs.
         named.update(_blobs_of(layout, shard, name))
         return finding_at(layout, kind, at, key, str(cause))
 
@@ -229,7 +229,7 @@ def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], t
         if blob is None:
             if read_file(path, MAX_RECORD_BYTES + 1, trust=trust) != data:
                 return _check_record(layout, shard, name, named, trust)  # replaced or evicted meanwhile
-            return found(Kind.MISSING_BLOB, path, f"{blob_path.name} is not there")
+            return found(Kind.MISSING_BLOB, path, f"{blob_path.name} does not exist")
         check_code(record, check_blob(key, record.blob, blob))
     except (CorruptEntry, OSError) as error:
         return found(kind_of(error, Kind.CORRUPT_BLOB), blob_path, cause_of(error))
@@ -245,11 +245,11 @@ def _blobs_of(layout: StoreLayout, shard: str, name: str) -> list[str]:
 
 
 def _check_blob_name(store: DiskStore, shard: str, name: str) -> Finding | None:
-    """Checks a blob that no record was seen to name."""
+    """Checks a blob that no record named so far."""
     layout, path = store.layout, store.layout.kernels / shard / name
     key = key_of_blob_name(name, shard)
     if key is None:
-        return finding_at(layout, Kind.MISNAMED, path, "", "its name is not a blob's in this place")
+        return finding_at(layout, Kind.MISNAMED, path, "", "unexpected file name in a folder of blobs")
     if not is_orphan(store, key, path):
         return None
     why = "the record names another blob" if os.path.lexists(layout.record_path(key)) else "no record names it"
@@ -259,7 +259,7 @@ def _check_blob_name(store: DiskStore, shard: str, name: str) -> Finding | None:
 def _check_temporary(layout: StoreLayout, name: str) -> Finding | None:
     path = layout.temp / name
     if path.is_dir() and not path.is_symlink():
-        return finding_at(layout, Kind.MISNAMED, path, "", "nothing here makes folders")
+        return finding_at(layout, Kind.MISNAMED, path, "", "unexpected folder")
     if not is_abandoned(path):
         return None
-    return finding_at(layout, Kind.STALE_TEMPORARY, path, "", "no process writes it")
+    return finding_at(layout, Kind.STALE_TEMPORARY, path, "", "its writer is no longer running")

@@ -1,8 +1,8 @@
-"""What killed writers leave behind: temporaries nobody writes any more, and blobs that no record names.
+"""Files that killed writers leave: temporaries without a writer, and blobs that no record names.
 
-Whoever writes a temporary holds its lock, and whoever publishes an entry holds its key's; both locks end with the
-process. So a leftover is told from work under way by asking for its lock, whatever the clock says. Where locks do not
-work, or may not be had in a store that cannot be written, age has to tell.
+The writer of a temporary holds its lock, and the publisher of an entry holds its key's lock; both end with the process.
+So a free lock identifies a leftover, whatever the clock shows. Where locks do not work, or cannot be taken in a
+read-only store, the file's age decides.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name
 from cache_engine.store.lock import file_lock_to_delete, try_lock
 
-# Where only age can tell: a file this young may belong to a publish under way.
+# Where age decides: a younger file may belong to a running publish.
 GRACE_S = 600.0
 
 
 def abandoned_temporaries(layout: StoreLayout) -> Iterator[Path]:
     """Temporaries whose writers are gone."""
     for path in _files(layout.temp):
-        # Nobody here makes folders; that is for ``integrity`` to say.
+        # A folder here is not ours; ``integrity`` reports it.
         if (path.is_symlink() or not path.is_dir()) and is_abandoned(path):
             yield path
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether the writer of a temporary is gone; what is not a regular file has none."""
+    """Whether the writer of a temporary is gone; anything but a regular file has none."""
     with _abandoned(path) as abandoned:
         return abandoned
 
 
 def remove_temporary(path: Path) -> bool:
-    """Deletes a temporary if its writer is gone; whether it did.
+    """Deletes a temporary if its writer is gone; returns whether it did.
 
     Raises:
-        OSError: when the disk refuses.
+        OSError: when deleting fails.
     """
     with _abandoned(path) as abandoned:
         if abandoned:
@@ -52,7 +52,7 @@ def remove_temporary(path: Path) -> bool:
 
 @contextmanager
 def _abandoned(path: Path) -> Iterator[bool]:
-    """Whether the writer of a temporary is gone. For the body of the ``with`` it is locked, so none can come back."""
+    """Whether the writer of a temporary is gone. The body of the ``with`` holds its lock, so no writer can start."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -68,7 +68,7 @@ def _abandoned(path: Path) -> Iterator[bool]:
 
 
 def _is_free(descriptor: int, path: Path) -> bool:
-    """Whether the lock of an open file can be had, and the file is still in its place."""
+    """Whether the lock of an open file is free, and the file is still at its path."""
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return try_lock(descriptor) and os.path.samestat(os.fstat(descriptor), os.lstat(path))
@@ -80,9 +80,9 @@ def _is_free(descriptor: int, path: Path) -> bool:
 
 
 def orphan_blobs(store: DiskStore) -> Iterator[Path]:
-    """Blobs that no record names, nor will: a publish, a replacement or an eviction was cut short.
+    """Blobs that no record names or will name, because a publish, replacement or eviction was interrupted.
 
-    A blob whose record is there but names another that is not is damage, and left for ``integrity``.
+    If the record exists but names another, missing blob, that is damage, and left for ``integrity``.
     """
     layout = store.layout
     for shard in SHARDS:
@@ -97,12 +97,12 @@ def orphan_blobs(store: DiskStore) -> Iterator[Path]:
 
 
 def is_orphan(store: DiskStore, key: CacheKey, path: Path) -> bool:
-    """Whether the key's record, if there is any, names another blob, and nobody is publishing the key just now."""
+    """Whether the key's record, if any, names another blob, and no process is publishing the key."""
     if _named(store, key) in (path.name, None):
         return False
     try:
         with file_lock_to_delete(store.layout.key_lock(key), 0):
-            # Once more: its publish may have ended in between.
+            # Again: its publish may have ended in between.
             return os.path.lexists(path) and _named(store, key) not in (path.name, None)
     except LockTimeout:
         return False
@@ -111,12 +111,12 @@ def is_orphan(store: DiskStore, key: CacheKey, path: Path) -> bool:
 
 
 def remove_orphan(store: DiskStore, path: Path) -> bool:
-    """Deletes a blob that was seen to be an orphan; whether it still was.
+    """Deletes a blob that was an orphan, if it still is one; returns whether it did.
 
-    The same blob may have been published since, under the same name, and its record be there by now.
+    The same blob may have been published since, under the same name, so that its record exists now.
 
     Raises:
-        OSError: when the disk refuses.
+        OSError: when deleting fails.
     """
     key = key_of_blob_name(path.name, path.parent.name)
     if key is None:
@@ -129,7 +129,7 @@ def remove_orphan(store: DiskStore, path: Path) -> bool:
 
 
 def _named(store: DiskStore, key: CacheKey) -> str | None:
-    """The name of the blob a key's record names: empty when there is no record, ``None`` when it cannot be read."""
+    """The name of the blob in a key's record: empty when there is no record, ``None`` when it cannot be read."""
     try:
         record = store.record(key)
     except (CorruptEntry, OSError):
@@ -146,7 +146,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _is_young(path: Path) -> bool:
-    """Whether a file was changed lately. The clock may have been set back, by a little or by a year."""
+    """Whether a file was changed lately. The clock may have been set back, by seconds or by a year."""
     try:
         return abs(time.time() - os.lstat(path).st_mtime) < GRACE_S
     except FileNotFoundError:

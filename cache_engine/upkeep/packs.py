@@ -1,8 +1,7 @@
-"""Taking entries out of a store into a pack, and in again.
+"""Exports entries of a store to a pack, and imports them.
 
-What comes in is checked as a hit would be, and more: the whole blob, that the components hash to the key, that the
-record says what they say, and that the code is for its target. Nothing but checked bytes is stored, under names made
-from the key.
+Import checks more than a hit does: the whole blob, that the components hash to the key, that the record agrees with
+them, and that the code is for its target. Only checked bytes are stored, under names made from the key.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _LOCK_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An entry that was not taken, and why."""
+    """An entry that was refused, and why."""
 
     key: str
     cause: str
@@ -35,7 +34,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export came to."""
+    """The result of an export."""
 
     entries: int
     refused: tuple[Refused, ...]
@@ -43,7 +42,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import came to, or would come to: entries taken in, with their bytes, and those there before."""
+    """The result of an import or its dry run: imported entries, their bytes, and entries already present."""
 
     taken: int
     taken_bytes: int
@@ -53,12 +52,12 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """An entry of a pack, before it is taken in.
+    """An entry of a pack, before its import.
 
     Attributes:
-        record: what is told about it; none when that cannot be read.
-        present: whether the store has it already, so that it stays as it is.
-        refused: why it would not be taken; empty when nothing is wrong.
+        record: its record; ``None`` when it cannot be read.
+        present: whether the store already has it, so that it stays unchanged.
+        refused: why it would be refused; empty when it is sound.
     """
 
     key: str
@@ -77,20 +76,20 @@ def export_pack(
     replace: bool = False,
     on_entry: Callable[[], None] = lambda: None,
 ) -> Exported:
-    """Writes entries to a pack, each checked. What is damaged is left out, and said.
+    """Writes entries to a pack, each checked. Leaves out damaged entries, and reports them.
 
     Args:
-        wanted: tells which entries.
-        keys: look at these alone, not at the whole store.
-        replace: take the place of a file that is there.
+        wanted: selects entries.
+        keys: consider only these, not the whole store.
+        replace: replace an existing file.
         on_entry: called after each entry of the store.
 
     Raises:
-        UsageError: when the file is there already.
-        OSError: when the disk refuses.
+        UsageError: when the file exists.
+        OSError: when reading or writing fails.
     """
     if path.exists() and not replace:
-        raise UsageError(f"{path} is there already; give another name, or --force to replace it")
+        raise UsageError(f"{path} exists; give another name, or --force to replace it")
     refused: list[Refused] = []
 
     def entries() -> Iterator[tuple[CacheKey, bytes, bytes]]:
@@ -115,16 +114,16 @@ def import_pack(
     on_entry: Callable[[], None] = lambda: None,
     by: str = "",
 ) -> Imported:
-    """Takes the entries of a pack into a store. One that is there already stays as it is.
+    """Imports the entries of a pack into a store. Entries already present stay unchanged.
 
     Args:
-        dry_run: check everything and say what would be taken in, and change nothing.
+        dry_run: check everything and report what would be imported, but change nothing.
         on_entry: called after each entry of the pack.
-        by: who takes them in, for the audit.
+        by: the user who imports, for the audit.
 
     Raises:
         PackUnusable: when its index is damaged.
-        OSError: when a disk fails; what was taken in so far stays, and is sound.
+        OSError: when a disk fails; entries imported so far stay, and are sound.
     """
     taken = taken_bytes = present = 0
     refused: list[Refused] = []
@@ -147,7 +146,7 @@ def import_pack(
 
 
 def look_into(store: DiskStore, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:
-    """What importing a pack would do with each of its entries. Changes nothing; raises as ``import_pack``."""
+    """What an import would do with each entry of a pack. Changes nothing; raises as ``import_pack``."""
     for row in _sound_rows(pack):
         record, size = None, row.record_bytes + row.blob_bytes
         try:
@@ -159,14 +158,14 @@ def look_into(store: DiskStore, pack: Pack, on_entry: Callable[[], None] = lambd
 
 
 def _sound_rows(pack: Pack) -> Iterable[Row]:
-    # All of the index is checked before any entry is taken.
+    # The whole index is checked before any entry is imported.
     for _ in pack.rows():
         pass
     return pack.rows()
 
 
 def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool) -> bool:
-    """Checks an entry and makes it part of the store; returns whether it was new to it."""
+    """Checks an entry and stores it; returns whether it was new to the store."""
     record_data, blob_data = pack.record_data(row), pack.blob_data(row)
     record, key = _checked(row.key, record_data, blob_data), row.key
     if dry_run:
@@ -179,14 +178,14 @@ def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool) -> bool:
 
 
 def _coherent(key: CacheKey, record_data: bytes, blob_data: bytes) -> Record:
-    """The record of an entry whose bytes were checked, once what they say is, too."""
+    """The record of an entry with checked bytes, after checking that its fields agree."""
     record = decode_record(key, record_data)
     check_entry(record, decode_section(key, record.blob, CUBIN, blob_data))
     return record
 
 
 def _checked(key: CacheKey, record_data: bytes, blob_data: bytes) -> Record:
-    """The record of an entry whose bytes, and what they say, are all checked."""
+    """The record of an entry, after checking its bytes and that its fields agree."""
     record = decode_record(key, record_data)
     check_record(record)
     check_code(record, check_blob(key, record.blob, blob_data))
@@ -194,9 +193,9 @@ def _checked(key: CacheKey, record_data: bytes, blob_data: bytes) -> Record:
 
 
 def _is_present(store: DiskStore, key: CacheKey) -> bool:
-    """Whether the store has the entry, or one of another format version in its place."""
+    """Whether the store has the entry; raises ``StoreError`` if that one has another format version."""
     if store.is_foreign(key):
-        raise StoreError("an entry of another format version is in its place")
+        raise StoreError("the existing entry has another format version")
     try:
         return store.get(key) is not None
     except CorruptEntry:

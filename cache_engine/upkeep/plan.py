@@ -20,16 +20,16 @@ EXPIRED, STALE, NAMED, NAMED_ARCH, TOO_MANY, TOO_LARGE, LITTLE_SPACE, EVERYTHING
 )
 
 DAY_S = 86_400.0
-# How far above a limit is far: by this share of it, or by so many entries, whichever is more.
+# A store is far above a limit if it exceeds it by this share or this number of entries, whichever is more.
 SLACK_SHARE, SLACK_ENTRIES = 0.025, 5
 
 
 @dataclass(frozen=True, slots=True)
 class EntryFacts:
-    """What eviction looks at. Times are seconds since 1970; an entry never used counts as used when published.
+    """The facts for eviction. Times are seconds since 1970; an entry never used counts as used when published.
 
-    ``stale`` says that no request here can ever hit the entry: the compiler or the template has changed;
-    ``arch`` is its target, where the limits want to know.
+    ``stale`` means that no request here can ever hit the entry: the compiler or the template has changed;
+    ``arch`` is its target, if the limits need it.
     """
 
     key: str
@@ -41,20 +41,20 @@ class EntryFacts:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a store may hold; ``None`` sets no limit.
+    """The limits of a store; ``None`` sets no limit.
 
     Attributes:
-        expire_days: evict what was not used for so long.
-        stale_toolchain: evict what can never be hit.
+        expire_days: evict entries unused for this many days.
+        stale_toolchain: evict entries that can never be hit.
         keys: evict these.
-        archs: evict what is for these targets.
+        archs: evict entries for these targets.
         max_entries, max_bytes: when exceeded, evict the least recently used
-        max_disk_share: as ``max_bytes``, of this share of what is free on the disk and what the store holds together
-        down_to: to this share of the limit.
-        free_bytes: what is free on the disk.
-        spare_s: do not evict what was published or used so recently, unless the store is far above its limits without
-            it; then that goes too, the least recently used first, until the limits hold. See ``is_far_above``.
-        everything: evict all there is.
+        max_disk_share: as ``max_bytes``, as a share of the free disk space plus the store's size
+        down_to: when a limit is exceeded, evict down to this share of it.
+        free_bytes: the free disk space.
+        spare_s: do not evict entries published or used this recently, unless the store stays far above its limits;
+            then evict those too, least recently used first, until the limits hold. See ``is_far_above``.
+        everything: evict every entry.
     """
 
     expire_days: float | None = None
@@ -71,7 +71,7 @@ class Limits:
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
-        """The limits that settings set."""
+        """The limits in the settings."""
         s = settings
         return cls(
             expire_days=s.expire_days,
@@ -94,7 +94,7 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class EvictionPlan:
-    """What would go, the least recently used first, and what would stay."""
+    """The entries to evict, least recently used first, and the size of the rest."""
 
     victims: tuple[Victim, ...]
     kept_entries: int
@@ -109,8 +109,7 @@ class EvictionPlan:
 def plan(entries: Iterable[EntryFacts], limits: Limits, now: float) -> EvictionPlan:
     """The plan that brings ``entries`` within ``limits``.
 
-    Clocks jump. A last use in the future counts as now: taking it for old could evict a whole store after a clock was
-    set back.
+    Clocks jump. A last use in the future counts as now: otherwise setting a clock back could evict a whole store.
     """
     by_age = sorted(entries, key=lambda entry: (min(entry.last_used_at, now), entry.key))
     victims: list[Victim] = []
@@ -118,7 +117,7 @@ def plan(entries: Iterable[EntryFacts], limits: Limits, now: float) -> EvictionP
     kept: list[EntryFacts] = []
     for entry in by_age:
         age_s = max(0.0, now - entry.last_used_at)
-        reason = _doom(entry, limits, age_s)
+        reason = _reason(entry, limits, age_s)
         if reason:
             victims.append(_victim(entry, reason))
         elif age_s < limits.spare_s:
@@ -126,7 +125,7 @@ def plan(entries: Iterable[EntryFacts], limits: Limits, now: float) -> EvictionP
         else:
             kept.append(entry)
 
-    # What is spared counts against the limits, and the others make room first.
+    # Spared entries count against the limits; the others are evicted first.
     entries_left = len(kept) + len(spared)
     bytes_left = sum(entry.stored_bytes for entry in (*kept, *spared))
     max_bytes, too_large = _byte_limit(limits, sum(entry.stored_bytes for entry in by_age))
@@ -148,9 +147,9 @@ def plan(entries: Iterable[EntryFacts], limits: Limits, now: float) -> EvictionP
 
 
 def is_far_above(limits: Limits, entries: int, stored_bytes: int) -> bool:
-    """Whether a store holds so much more than its limits that it is to be cleaned at once.
+    """Whether a store is so far above its limits that it must be cleaned at once.
 
-    That is more than 2.5 % of a limit, and more than five entries of average size.
+    That means more than 2.5 % of a limit, and more than five entries of average size.
     """
     return _is_far_above(limits.max_entries, _byte_limit(limits, stored_bytes)[0], entries, stored_bytes)
 
@@ -163,14 +162,14 @@ def _is_far_above(max_entries: int | None, max_bytes: float, entries: int, store
 
 
 def _excess(candidates: list[EntryFacts], entries: int, max_entries: int | None, down_to: float) -> int:
-    """How many of the candidates go for the limit on entries."""
+    """How many of the candidates to evict for the limit on entries."""
     if max_entries is None or entries <= max_entries:
         return 0
     return min(len(candidates), entries - math.ceil(max_entries * down_to))
 
 
-def _doom(entry: EntryFacts, limits: Limits, age_s: float) -> str:
-    """Why an entry goes whatever else there is; empty when it need not."""
+def _reason(entry: EntryFacts, limits: Limits, age_s: float) -> str:
+    """Why an entry must be evicted whatever the other entries are; empty when it need not be."""
     if limits.everything:
         return EVERYTHING
     if age_s < limits.spare_s:
@@ -187,7 +186,7 @@ def _doom(entry: EntryFacts, limits: Limits, age_s: float) -> str:
 
 
 def _byte_limit(limits: Limits, stored_bytes: int) -> tuple[float, str]:
-    """The tighter of the two limits on bytes, and what is said of those that break it."""
+    """The tighter of the two limits on bytes, and the reason given to its victims."""
     most = math.inf if limits.max_bytes is None else limits.max_bytes
     if limits.max_disk_share is not None and limits.free_bytes is not None:
         share = limits.max_disk_share * (limits.free_bytes + stored_bytes)

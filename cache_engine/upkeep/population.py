@@ -1,8 +1,8 @@
-"""How much a store holds, as an estimate that all its processes share, so that no publish looks through folders.
+"""The estimated size of a store, shared by all its processes, so that a publish lists no folders.
 
-A file has what the last survey found, ``<entries> <bytes>``, and a line ``+<bytes>`` for each publish since. It is only
-an estimate: a replaced entry counts twice, and what was deleted since counts still. So the store is surveyed again now
-and then, and before anything is evicted.
+A file has the result of the last survey, ``<entries> <bytes>``, and a line ``+<bytes>`` for each publish since. It is
+only an estimate: a replaced entry counts twice, and an entry deleted since still counts. So the store is surveyed again
+from time to time, and before any eviction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NON
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """Entries and bytes of a store by estimate; ``published`` of the entries came since the last survey."""
+    """Estimated entries and bytes of a store; ``published`` of the entries came after the last survey."""
 
     entries: int
     stored_bytes: int
@@ -29,7 +29,7 @@ class Population:
 
 
 def add_published(layout: StoreLayout, stored_bytes: int) -> Population | None:
-    """Counts an entry that was published; returns the estimate, ``None`` where a survey has to come first."""
+    """Counts a published entry; returns the estimate, or ``None`` when a survey must come first."""
     try:
         descriptor = os.open(layout.population, _APPENDING)
         try:
@@ -42,7 +42,7 @@ def add_published(layout: StoreLayout, stored_bytes: int) -> Population | None:
 
 
 def read_population(layout: StoreLayout) -> Population | None:
-    """The estimate; ``None`` when there is none that can be read."""
+    """The estimate; ``None`` when it cannot be read."""
     try:
         surveyed, *published = (read_file(layout.population, _LARGEST_BYTES) or b"").split(b"\n")
         entries, stored_bytes = map(int, surveyed.split())
@@ -53,9 +53,9 @@ def read_population(layout: StoreLayout) -> Population | None:
 
 
 def write_population(layout: StoreLayout, entries: int, stored_bytes: int) -> None:
-    """Writes down what a survey found.
+    """Stores the result of a survey.
 
     Raises:
-        OSError: when the disk refuses.
+        OSError: when writing fails.
     """
     publish_file(layout.temp, str(layout.population), b"%d %d\n" % (entries, stored_bytes), durable=False)

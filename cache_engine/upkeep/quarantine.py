@@ -1,7 +1,7 @@
-"""What was set aside: looking into it, putting it back where it is sound after all, and deleting it.
+"""The quarantine: examines its items, restores sound entries, and deletes items.
 
-``store.layout`` names a file there by when it came and by its own name. The files of one key make one item,
-whenever each of them came; any other file is an item of its own.
+``store.layout`` names a file there by its time and its original name. All files of one key form one item; any other
+file is a separate item.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from cache_engine.store.lock import file_lock
 from cache_engine.upkeep.contents import check_code, check_record
 
 _LOCK_TIMEOUT_S = 30.0
-# An event is written right after the files that it is about were moved.
+# An event is written right after its files were moved.
 _SAME_MOMENT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file in quarantine: its name there and the one it had, when it was set aside (seconds since 1970), bytes."""
+    """One file in quarantine: its name there, its original name, its time (seconds since 1970) and its size."""
 
     name: str
     original: str
@@ -42,9 +42,9 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What belongs together: all files of ``key``, or one file of no entry, whose ``key`` is empty.
+    """All files of ``key``, or one file of no entry, with an empty ``key``.
 
-    ``why`` is what the journal says of it; empty where it no longer does.
+    ``why`` is the reason in the journal; empty when the journal no longer has it.
     """
 
     key: str
@@ -53,12 +53,12 @@ class Item:
 
     @property
     def name(self) -> str:
-        """What the item is asked for by: its key, else its file's name in quarantine."""
+        """The item's name for commands: its key, else its file's name in quarantine."""
         return self.key or self.files[0].name
 
     @property
     def set_aside_at(self) -> float:
-        """When the last of its files came."""
+        """When its last file was quarantined."""
         return max(file.set_aside_at for file in self.files)
 
     @property
@@ -69,11 +69,11 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What an item is, looked at again.
+    """The result of examining an item.
 
     Attributes:
-        record: what is told about the entry; none when that cannot be read.
-        cause: why it cannot be put back; empty when it can.
+        record: the entry's record; ``None`` when it cannot be read.
+        cause: why it cannot be restored; empty when it can.
     """
 
     record: Record | None
@@ -82,7 +82,7 @@ class Examined:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """What deleting came to."""
+    """The result of deleting."""
 
     items: int
     stored_bytes: int
@@ -98,7 +98,7 @@ class _Sound:
 
 
 def items(store: DiskStore) -> list[Item]:
-    """All that is in quarantine, the last set aside first. Changes nothing."""
+    """All items in quarantine, newest first. Changes nothing."""
     by_name: dict[tuple[str, str], list[File]] = {}
     for file in _files(store):
         key = _key_of(file.original)
@@ -112,10 +112,10 @@ def items(store: DiskStore) -> list[Item]:
 
 
 def find(store: DiskStore, names: Iterable[str]) -> list[Item]:
-    """The items of these names; a key may be shortened to its first digits.
+    """The items of these names; a key prefix is enough.
 
     Raises:
-        StoreError: naming the first that is not there, or is short for several.
+        StoreError: naming the first that matches no item, or several.
     """
     there = items(store)
     found = []
@@ -123,38 +123,38 @@ def find(store: DiskStore, names: Iterable[str]) -> list[Item]:
         exact = [item for item in there if item.name == name]
         fitting = exact or [item for item in there if len(name) >= 4 and item.key and item.key.startswith(name)]
         if len(fitting) != 1:
-            trouble = "nothing" if not fitting else f"{len(fitting)} items"
-            raise StoreError(f"{trouble} in quarantine goes by {name!r}; gemm-cache quarantine ls lists what is there")
+            found_words = "no item" if not fitting else f"{len(fitting)} items"
+            raise StoreError(f"{found_words} in quarantine named {name!r}; gemm-cache quarantine ls lists all")
         found += fitting
     return found
 
 
 def examine(store: DiskStore, item: Item) -> Examined:
-    """Looks at an item again: what it is, and whether it could be put back. Changes nothing."""
+    """Checks an item: what it is, and whether it can be restored. Changes nothing."""
     found = _sound(store, item)
     if isinstance(found, Examined):
         return found
     key = CacheKey(item.key)
     try:
         if store.is_foreign(key):
-            return Examined(found.record, "an entry of another format version is in its place")
+            return Examined(found.record, "the existing entry has another format version")
         if store.get(key) is not None:
-            return Examined(found.record, "its kernel has been compiled again since, and is in the store")
+            return Examined(found.record, "its kernel was recompiled since, and is in the store")
     except (CorruptEntry, OSError):
         pass  # to be replaced
     return Examined(found.record, "")
 
 
 def restore(store: DiskStore, journal: Journal, item: Item, *, by: str = "") -> None:
-    """Puts an entry back, every byte of it checked, and takes its files out of quarantine.
+    """Restores an entry, every byte checked, and deletes its files from quarantine.
 
     Args:
-        by: who does so, for the audit.
+        by: the user who restores, for the audit.
 
     Raises:
         StoreError: when it does not verify, or the store has the entry again.
-        LockTimeout: when it is being compiled, or other maintenance is under way.
-        OSError: when the disk refuses; then it is still in quarantine.
+        LockTimeout: when it is being compiled, or other maintenance is running.
+        OSError: when writing fails; then it is still in quarantine.
     """
     key = CacheKey(item.key)
     with (
@@ -164,22 +164,22 @@ def restore(store: DiskStore, journal: Journal, item: Item, *, by: str = "") -> 
         found = _sound(store, item)
         examined = found if isinstance(found, Examined) else examine(store, item)
         if isinstance(found, Examined) or examined.cause:
-            raise StoreError(f"{item.name[:12]} cannot be put back: {examined.cause}")
+            raise StoreError(f"cannot restore {item.name[:12]}: {examined.cause}")
         store.place(found.record, found.record_data, found.blob_data)
         size = len(found.record_data) + len(found.blob_data)
-        journal.event(RESTORE, key=key, stored_bytes=size, detail="1 entry put back", by=by)
+        journal.event(RESTORE, key=key, stored_bytes=size, detail="1 entry restored", by=by)
         _delete(store, item)
 
 
 def discard(store: DiskStore, journal: Journal, unwanted: Iterable[Item], *, by: str = "") -> Discarded:
-    """Deletes items, for good. What has gone meanwhile, or came later, is left out.
+    """Deletes items permanently. Skips files that are gone or newer than the items.
 
     Args:
-        by: who does so, for the audit.
+        by: the user who deletes, for the audit.
 
     Raises:
-        LockTimeout: when other maintenance is under way.
-        OSError: when the disk refuses; what was deleted by then is told to the journal.
+        LockTimeout: when other maintenance is running.
+        OSError: when deleting fails; the journal records the items deleted before.
     """
     deleted = deleted_bytes = 0
     with file_lock(store.layout.maintenance_lock, _LOCK_TIMEOUT_S):
@@ -190,7 +190,7 @@ def discard(store: DiskStore, journal: Journal, unwanted: Iterable[Item], *, by:
                 deleted_bytes += size or 0
         finally:
             if deleted:
-                detail = f"{deleted} items of the quarantine"
+                detail = f"{deleted} items in quarantine"
                 journal.event(DISCARD, stored_bytes=deleted_bytes, detail=detail, by=by)
     return Discarded(deleted, deleted_bytes)
 
@@ -211,7 +211,7 @@ def _key_of(original: str) -> str:
 
 
 def _why(key: str, file: File, events: list[Event]) -> str:
-    """What the journal says of a file: of its key, or of its name, at the time it was set aside."""
+    """The reason in the journal for a file, found by key or name and by time."""
     for event in events:
         about = event.key == key if key else event.kind == SET_ASIDE and f"/{file.original}: " in f"/{event.detail}"
         if about and abs(event.at - file.set_aside_at) < _SAME_MOMENT_S:
@@ -220,11 +220,11 @@ def _why(key: str, file: File, events: list[Event]) -> str:
 
 
 def _sound(store: DiskStore, item: Item) -> _Sound | Examined:
-    """The newest record of an item that is sound together with a blob of it, or why there is none."""
+    """The newest record of an item that is sound together with one of its blobs, or why there is none."""
     if not item.key:
-        return Examined(None, "it is no part of an entry")
+        return Examined(None, "it is not part of an entry")
     key, folder = CacheKey(item.key), store.layout.quarantine
-    record, cause = None, "its record is not there"
+    record, cause = None, "its record is missing"
     for file in item.files:
         if not key_of_record_name(file.original, key[:2]):
             continue
@@ -233,7 +233,7 @@ def _sound(store: DiskStore, item: Item) -> _Sound | Examined:
             read = decode_record(key, record_data)
             check_record(read)
             record, blob_name = read, Path(store.layout.blob_path(key, read.blob.digest)).name
-            cause = "its blob is not there"
+            cause = "its blob is missing"
             for blob in item.files:
                 if blob.original == blob_name:
                     blob_data = read_file(folder / blob.name, read.blob.stored_bytes + 1) or b""
@@ -247,13 +247,13 @@ def _sound(store: DiskStore, item: Item) -> _Sound | Examined:
 
 
 def _delete(store: DiskStore, item: Item) -> int | None:
-    """Deletes an item's files; returns their bytes, or ``None`` when none was there any more."""
+    """Deletes an item's files; returns their bytes, or ``None`` when none existed."""
     size = None
     for file in item.files:
         path = store.layout.quarantine / file.name
         with suppress(FileNotFoundError):
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)  # a folder in the place of a file, set aside whole
+                shutil.rmtree(path)  # a folder at the path of a file, quarantined as a whole
             else:
                 path.unlink()
             size = (size or 0) + file.stored_bytes

@@ -1,4 +1,4 @@
-"""Checks of all files of a store that are no part of an entry: the journal, results, jobs, locks and single files."""
+"""Checks all files of a store outside entries: the journal, results, jobs, locks and single files."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ _LOCK_TIMEOUT_S = 30.0
 
 
 def check_side_files(layout: StoreLayout, *, trust: bool) -> Iterator[Finding]:
-    """What is wrong with all files but entries and temporaries. Changes nothing.
+    """Problems of all files except entries and temporaries. Changes nothing.
 
     Args:
-        trust: whether files count that anyone but you and root can change.
+        trust: whether to accept files that users other than you and root can change.
     """
     own = {path.name for path in (*layout.folders, layout.timings, *layout.single_files)}
     for name in sorted(set(names_in(layout.root)) - own):
-        yield finding_at(layout, Kind.UNKNOWN_FILE, layout.root / name, "", "no store has a file of this name")
+        yield finding_at(layout, Kind.UNKNOWN_FILE, layout.root / name, "", "unexpected file name")
     for path in layout.single_files:
         yield from _regular(layout, path, True)
     for path in (*layout.folders, layout.timings):
         if os.path.lexists(path) and not path.is_dir():
-            yield finding_at(layout, Kind.MISNAMED, path, "", "it is no folder")
+            yield finding_at(layout, Kind.MISNAMED, path, "", "it is not a folder")
     for folder, is_named in (
         (layout.locks, is_lock_name),
         (layout.journal, is_journal_name),
@@ -63,7 +63,7 @@ def check_side_files(layout: StoreLayout, *, trust: bool) -> Iterator[Finding]:
             if is_named(name):
                 yield from _check_file(layout, folder / name, trust)
             else:
-                cause = f"nothing in {folder.name} has such a name"
+                cause = f"unexpected file name in {folder.name}"
                 yield finding_at(layout, Kind.MISNAMED, folder / name, "", cause)
     for kind in (Kind.CORRUPT_EVALUATIONS, Kind.CORRUPT_TIMINGS):
         yield from check_results(layout, kind)
@@ -72,7 +72,7 @@ def check_side_files(layout: StoreLayout, *, trust: bool) -> Iterator[Finding]:
 def _check_file(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Finding]:
     irregular = list(_regular(layout, path, trust))
     if path.parent in (layout.evaluations, layout.timings):
-        # What is wrong with their content, ``check_results`` says.
+        # ``check_results`` reports problems of their content.
         irregular = [finding for finding in irregular if finding.kind is Kind.FOREIGN_FILE]
     yield from irregular
     if not irregular and path.parent == layout.journal:
@@ -82,7 +82,7 @@ def _check_file(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Findin
 
 
 def _regular(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Finding]:
-    """A finding where a file is none, or is someone else's."""
+    """A finding if the path is not a regular file, or others may change it."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -117,7 +117,7 @@ def _check_job(layout: StoreLayout, path: Path) -> Iterator[Finding]:
         return
     found = partial(finding_at, layout, path=path, key="")
     try:
-        data = read_file(path, MOST_BYTES + 1, trust=True)  # ``_regular`` has looked whose it is
+        data = read_file(path, MOST_BYTES + 1, trust=True)  # ``_regular`` has checked its owner
         if data is not None:
             decode_job(data)
     except CorruptEntry as error:
@@ -141,7 +141,7 @@ def check_results(layout: StoreLayout, kind: Kind) -> Iterator[Finding]:
         for path, damage in damaged:
             match damage:
                 case Untrusted():
-                    pass  # ``_check_file`` names it
+                    pass  # ``_check_file`` reports it
                 case UnknownResults():
                     yield finding_at(layout, Kind.UNKNOWN_FORMAT, path, "", str(damage))
                 case OSError():
@@ -151,13 +151,13 @@ def check_results(layout: StoreLayout, kind: Kind) -> Iterator[Finding]:
 
 
 def mend_journal(store: DiskStore, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Quarantines sums of the journal that are damaged, and files with damaged lines; folds the sound lines of these.
+    """Quarantines a damaged snapshot of the journal, and files with damaged lines; folds their sound lines.
 
-    Yields the findings dealt with. A file that a process is writing cannot be folded, and stays as it is. To be called
-    under the maintenance lock.
+    Yields the repaired findings. A file that a process is writing cannot be folded, and stays unchanged. Call it under
+    the maintenance lock.
 
     Raises:
-        OSError: when the disk refuses.
+        OSError: when reading or writing fails.
     """
     layout, damaged = store.layout, []
     for finding in findings:
@@ -176,16 +176,16 @@ def mend_journal(store: DiskStore, findings: Iterable[Finding]) -> Iterator[Find
 
 
 def results_of(finding: Finding) -> str:
-    """The fingerprint of the accelerator, or device, whose results a finding is about; empty for other findings."""
+    """The fingerprint of the accelerator or device in a finding about results; empty for other findings."""
     named = fingerprint_of_results_name(os.path.basename(finding.path)) if finding.kind in RESULT_KINDS else None
     return "" if named is None else named[0]
 
 
 def mend_results(layout: StoreLayout, finding: Finding) -> None:
-    """Goes on with what is sound of the results that a finding is about.
+    """Repairs the results in a finding, keeping their sound entries.
 
     Raises:
         UnknownResults, LockTimeout, OSError: when they cannot be read or written.
     """
-    kept = Timings(layout) if finding.kind is Kind.CORRUPT_TIMINGS else Evaluations(layout)
-    kept.mend(results_of(finding))
+    results = Timings(layout) if finding.kind is Kind.CORRUPT_TIMINGS else Evaluations(layout)
+    results.mend(results_of(finding))

@@ -188,7 +188,7 @@ def test_an_entry_of_another_version_is_left_alone_and_the_kernel_served(cache: 
     with open_cache(cache.layout.root) as other:
         kernel = other.get_or_compile(PROBLEM)
         assert kernel.tier == "compiled"
-        assert "an entry of another format version is in its place" in str(kernel.unpublished)
+        assert "the existing entry has another format version" in str(kernel.unpublished)
         other.clean(Limits(everything=True))
         assert [finding.kind for finding in other.verify(repair=True)] == [Kind.UNKNOWN_FORMAT]
     assert record_file(cache.store, key).read_bytes() == newer

@@ -151,7 +151,7 @@ def test_an_entry_of_another_version_is_never_replaced(store: DiskStore) -> None
     store.publish(key, artifact, describe)
     record_file(store, key).write_bytes(b'{"format": 99}')
     before = {path: path.read_bytes() for path in files_of(store)}
-    with pytest.raises(StoreError, match="of another format version is in its place"):
+    with pytest.raises(StoreError, match="existing entry has another format version"):
         store.publish(key, artifact, describe)
     assert {path: path.read_bytes() for path in files_of(store)} == before
 

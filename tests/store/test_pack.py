@@ -138,7 +138,7 @@ def test_damaged_entries_are_left_out_of_a_pack_and_named(store: DiskStore, tmp_
 def test_a_file_that_is_there_is_replaced_only_when_told(store: DiskStore, tmp_path: Path) -> None:
     path = tmp_path / "a.gemmpack"
     path.write_text("mine")
-    with pytest.raises(UsageError, match="already"):
+    with pytest.raises(UsageError, match="exists; give another name"):
         export_pack(store, path)
     assert path.read_text() == "mine"
     assert export_pack(store, path, replace=True).entries == 0

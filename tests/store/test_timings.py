@@ -179,7 +179,7 @@ def test_a_file_in_the_folders_place_harms_nobody(cache: Cache) -> None:
     timing = Timing(INVENTED_GPU, 1.0, 1.0, 1.0, 1, 1.0, 0.0, True)
     assert cache.keep_timing(kernel, timing) == Failure("the store refused it: File exists")
     assert list(cache.timings) == []
-    assert [(finding.path, finding.cause) for finding in cache.verify()] == [("timings", "it is no folder")]
+    assert [(finding.path, finding.cause) for finding in cache.verify()] == [("timings", "it is not a folder")]
     assert cache.search("sm_90")[0]["key"] == kernel.key
 
 

@@ -179,7 +179,7 @@ def test_what_killed_writers_left_goes_with_any_cleaning_and_is_told_before(stor
     assert all(store.get(key) is not None for key in keys[1:])
     assert [path.name.rpartition("-")[2] for path in store.layout.quarantine.iterdir()] == ["young"]
     (event,) = read_journal(store.layout.journal).recent
-    assert (event.kind, event.detail) == (CLEAN, "4 files left behind")
+    assert (event.kind, event.detail) == (CLEAN, "4 leftover files")
 
 
 def test_an_orphan_published_again_since_it_was_seen_stays(

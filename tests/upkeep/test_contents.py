@@ -63,14 +63,14 @@ RECORD = _record()
 PROBLEM = RECORD.problem
 FORGERIES = {
     "empty component": (_forged(components=(*RECORD.components, EMPTY_COMPONENT)), "do not form a key"),
-    "family": (_forged(family="simt"), "'simt' where family"),
-    "unknown family": (_forged(family="other"), "'other' where family"),
-    "compiler": (_forged(compiler="nvcc"), "'nvcc' where compiler"),
-    "target": (_forged(arch="sm_75"), "'sm_75' where arch"),
-    "n": (_forged(problem=msgspec.structs.replace(PROBLEM, n=PROBLEM.n + 1)), "where N"),
-    "k": (_forged(problem=msgspec.structs.replace(PROBLEM, k=PROBLEM.k + 1)), "where K"),
-    "specialisation": (_forged(problem=msgspec.structs.replace(PROBLEM, specialisation="exact")), "where M "),
-    "dynamic": (_forged(problem=msgspec.structs.replace(PROBLEM, specialisation="dynamic")), "None where N"),
+    "family": (_forged(family="simt"), "family is 'simt' in the record"),
+    "unknown family": (_forged(family="other"), "family is 'other' in the record"),
+    "compiler": (_forged(compiler="nvcc"), "compiler is 'nvcc' in the record"),
+    "target": (_forged(arch="sm_75"), "arch is 'sm_75' in the record"),
+    "n": (_forged(problem=msgspec.structs.replace(PROBLEM, n=PROBLEM.n + 1)), " N is "),
+    "k": (_forged(problem=msgspec.structs.replace(PROBLEM, k=PROBLEM.k + 1)), " K is "),
+    "specialisation": (_forged(problem=msgspec.structs.replace(PROBLEM, specialisation="exact")), " M is "),
+    "dynamic": (_forged(problem=msgspec.structs.replace(PROBLEM, specialisation="dynamic")), " N is None"),
     "other target's code": (_with_code(make_cubin("sm_75", b"code")), "not for its target"),
     "no code": (_with_code(b"GIF89a" * 100), "not a 64-bit ELF"),
 }

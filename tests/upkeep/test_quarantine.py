@@ -38,12 +38,12 @@ def test_the_files_of_an_entry_are_one_item_with_when_why_and_bytes(store: DiskS
     assert (entry.key, len(entry.files), entry.stored_bytes) == (key, 2, size)
     assert entry.why.startswith("truncated: blob of")
     assert (other.key, other.files[0].original, other.stored_bytes) == ("", "core.1234", 5)
-    assert other.why == "metadata/00/core.1234: misnamed file: its name is not a record's in this place"
+    assert other.why == "metadata/00/core.1234: misnamed file: unexpected file name in a folder of records"
     assert all(abs(item.set_aside_at - journal._now()) < 60 for item in (entry, other))
     examined = quarantine.examine(store, entry)
     assert examined.record is not None
     assert "ends within its header" in examined.cause
-    assert quarantine.examine(store, other) == quarantine.Examined(None, "it is no part of an entry")
+    assert quarantine.examine(store, other) == quarantine.Examined(None, "it is not part of an entry")
 
 
 def test_what_verifies_is_put_back_byte_for_byte(store: DiskStore, journal: Journal) -> None:
@@ -79,7 +79,7 @@ def test_two_swapped_blobs_are_not_put_back_and_a_record_finds_its_blob_set_asid
     causes = {item.key: quarantine.examine(store, item).cause for item in quarantine.items(store)}
     assert causes[third] == ""
     assert "belongs to" in causes[one]
-    with pytest.raises(StoreError, match="cannot be put back"):
+    with pytest.raises(StoreError, match="cannot restore"):
         quarantine.restore(store, journal, quarantine.find(store, [one])[0])
     quarantine.restore(store, journal, quarantine.find(store, [third])[0])
     assert store.get(third) is not None
@@ -90,8 +90,8 @@ def test_what_was_compiled_again_stays_and_is_said(store: DiskStore, journal: Jo
     store.quarantine(key)
     publish(store)
     (item,) = quarantine.items(store)
-    assert "compiled again" in quarantine.examine(store, item).cause
-    with pytest.raises(StoreError, match="compiled again"):
+    assert "recompiled" in quarantine.examine(store, item).cause
+    with pytest.raises(StoreError, match="recompiled"):
         quarantine.restore(store, journal, item)
     assert quarantine.items(store) == [item]
 
@@ -119,7 +119,7 @@ def test_deleting_takes_what_was_named_and_nothing_that_came_later(
     assert sorted(item.key for item in quarantine.items(store)) == sorted(keys[:2])
     assert (outside / "precious").exists()
     (event,) = [event for event in read_journal(store.layout.journal).recent if event.kind == DISCARD]
-    assert (event.by, event.detail, event.stored_bytes) == ("somebody", "2 items of the quarantine", done.stored_bytes)
+    assert (event.by, event.detail, event.stored_bytes) == ("somebody", "2 items in quarantine", done.stored_bytes)
     assert quarantine.discard(store, journal, chosen).items == 0, "it has gone"
 
 
@@ -127,7 +127,7 @@ def test_a_name_that_fits_nothing_or_several_is_refused(store: DiskStore) -> Non
     for key in fill(store, 2):
         store.quarantine(key)
     for name in ("", "../../store.json", "abc", "f" * 64):
-        with pytest.raises(StoreError, match="in quarantine goes by"):
+        with pytest.raises(StoreError, match="in quarantine named"):
             quarantine.find(store, [name])
 
 
