@@ -41,7 +41,7 @@ _CYCLES = itemgetter(0)
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A feasible config with what its prediction needs and m, n and k do not change."""
+    """A feasible config, with the parts of its prediction that do not depend on m, n and k."""
 
     config: KernelConfig
     blocks_per_sm: int
@@ -57,9 +57,10 @@ def choose(
     """The family and config for a problem whose target is set.
 
     Args:
-        family: use this one.
-        config: use this one, after checking it.
-        templates: of the families whose templates have this suffix, where ``family`` names none.
+        family: the name of the family. ``None``: the first that computes these dtypes on this target.
+        config: the config, which is checked. ``None``: the one with the fewest predicted cycles.
+        templates: without ``family``, only families whose templates have this suffix are considered: ``.cu`` for CUDA
+            compilers, ``.py`` for Triton.
 
     Raises:
         InvalidProblem: when no family computes these dtypes on this target.
@@ -110,7 +111,7 @@ def _best_config(family: str, problem: GemmProblem) -> KernelConfig:
 
 
 def ranking(problem: GemmProblem, family: str) -> list[tuple[float, KernelConfig]]:
-    """Every feasible config of a family with its predicted cycles, the fewest first; raises as ``choose``."""
+    """Every feasible config of a family with its predicted cycles, the fewest first; raises what ``choose`` raises."""
     chosen = _family_for(problem, family, "")
     return [
         (cycles, config if split_k == 1 else replace(config, split_k=split_k))
@@ -119,7 +120,7 @@ def ranking(problem: GemmProblem, family: str) -> list[tuple[float, KernelConfig
 
 
 def _predicted(family: str, problem: GemmProblem) -> list[tuple[float, KernelConfig, int]]:
-    """Predicted cycles of every candidate: without a split of k, and with the split it would then have."""
+    """Predicted cycles of every candidate, without split-k, and with the split of k that it would use."""
     target = architecture(problem.arch or "")
     most_slices = _MOST_SLICES if FAMILIES[family].takes_epilogue else 1
     candidates = _candidates(family, problem.dtype, target.name)
