@@ -130,7 +130,7 @@ def _fault_of_entry(cache: Cache, selection: Selection) -> str:
     """Why the entry of the key cannot be served, or why it is gone; empty when the store never had it."""
     try:
         if cache.store.is_foreign(selection.key):
-            return "the entry with this key was written by an incompatible version; this version cannot read or replace it"
+            return "the entry with this key was written by an incompatible version, which this one cannot read"
         stored = cache.store.get(selection.key)
     except CorruptEntry as damage:
         return f"the entry with this key is damaged ({damage}); compiling replaces it"
