@@ -82,16 +82,26 @@ def test_files_fit_in_one_sitting(folder: str) -> None:
     assert long == {}
 
 
-def test_every_error_is_in_the_tree_of_the_docstring() -> None:
+def test_the_tree_in_the_docstring_is_that_of_the_errors() -> None:
     from cache_engine import errors
 
-    tree = ast.parse((ROOT / "cache_engine" / "errors.py").read_text())
-    names = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
-    drawn = [line.split()[-1] if "──" in line else "" for line in (errors.__doc__ or "").splitlines()]
-    assert names
-    for name in names:
-        assert name in (errors.__doc__ or ""), name
-    assert drawn
+    defined = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+    parents = {each.__name__: [parent.__name__ for parent in each.__bases__] for each in defined}
+    assert parents.pop("GemmCacheError") == ["Exception"]
+    assert _drawn_parents(errors.__doc__ or "") == parents
+    assert len(parents) > 20
+
+
+def _drawn_parents(text: str) -> dict[str, list[str]]:
+    """The parents of each name of a tree drawn with box characters, four columns a level."""
+    above, parents = ["GemmCacheError"], {}
+    for indent, name in re.findall(r"^    ([│ ]*)[├└]── (\w+)", text, re.MULTILINE):
+        assert len(indent) % 4 == 0, name
+        del above[len(indent) // 4 + 1 :]
+        assert name not in parents, f"{name} is drawn twice"
+        parents[name] = [above[-1]]
+        above.append(name)
+    return parents
 
 
 def test_nothing_names_the_workplace_or_an_address_to_install_from() -> None:

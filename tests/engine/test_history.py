@@ -17,6 +17,7 @@ import pytest
 
 from cache_engine.compilers import COMPILERS
 from cache_engine.device.probe import gpu
+from cache_engine.device.timer import Timing
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompilerMissing
 from cache_engine.insight.explanation import explain
@@ -196,6 +197,15 @@ def test_a_key_does_not_change_under_a_process_but_by_its_own_measuring(cache: C
         assert chosen(another)[0] == OTHER
         assert chosen(cache)[0] == before.config
         assert chosen(cache, replace(PROBLEM, m=17))[0] == before.config
+
+
+def test_a_timing_stored_by_a_process_counts_from_its_next_choice_on(cache: Cache) -> None:
+    """Also where the process has chosen a config of that problem before."""
+    kernel = cache.get_or_compile(PROBLEM)
+    cache.timings.add([invented_timing(PROBLEM, OTHER, 5.0)])
+    assert chosen(cache) == (MODELLED, "cost model")
+    assert cache.keep_timing(kernel, Timing(INVENTED_GPU, 10.0, 10.0, 10.0, 1, 1.0, 0.0, True)) is None
+    assert chosen(cache) == (OTHER, "measured on Invented GPU: 5 µs at m = 16")
 
 
 def test_it_can_be_switched_off_and_is_looked_up_by_device(cache: Cache, tmp_path: Path) -> None:

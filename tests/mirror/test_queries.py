@@ -131,6 +131,23 @@ def test_every_sort_sorts(connection: Any, sort: str) -> None:
     assert [ORDERS[sort](row) for row in up] == sorted(values)
 
 
+@pytest.mark.parametrize("descending", [True, False])
+def test_kernels_that_sort_alike_are_in_the_order_of_their_keys(store: DiskStore, descending: bool) -> None:
+    """Else a kernel may be on two pages and another on none. The mirror gets them in another order than that."""
+    mirror = Mirror(store)
+    for start in range(0, COUNT, 20):
+        fill(store, 20, start)
+        mirror.sync()
+    expected = sorted(store.records(), key=lambda record: record.key)
+    expected.sort(key=lambda record: int(record.arch[3:]), reverse=descending)
+    how: dict[str, Any] = {"sort": "architecture", "descending": descending}
+    with mirror.read() as opened:
+        pages = [queries.kernels(opened, KernelFilter(), limit=7, offset=offset, **how) for offset in range(0, COUNT, 7)]
+        batches = queries.kernel_batches(opened, KernelFilter(), limit=COUNT, **how).read_all().to_pylist()
+    assert [row["key"] for page in pages for row in page] == [record.key for record in expected]
+    assert [row["key"] for row in batches] == [record.key for record in expected]
+
+
 def test_an_unknown_sort_is_refused_listing_those_there_are(connection: Any) -> None:
     with pytest.raises(UsageError, match="last used, created"):
         queries.kernels(connection, KernelFilter(), sort="key; DROP TABLE kernels")

@@ -201,6 +201,18 @@ def test_a_forged_size_is_refused_before_anything_is_decompressed(monkeypatch: p
         decode_section(key, forged[0], CUBIN, forged[1])
 
 
+def test_a_size_that_record_and_frame_declare_alike_is_refused_above_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both may be forged by the same hand."""
+    key, artifact, _ = make_entry()
+    data, blob = encode_blob(key, artifact, compress=True)
+    monkeypatch.setattr(codec, "MAX_RAW_BYTES", len(artifact.cubin))
+    assert decode_section(key, blob, CUBIN, data) == artifact.cubin
+    monkeypatch.setattr(codec, "MAX_RAW_BYTES", len(artifact.cubin) - 1)
+    monkeypatch.setattr(zstandard.ZstdDecompressor, "decompress", _never)
+    with pytest.raises(CorruptEntry, match="declares"):
+        decode_section(key, blob, CUBIN, data)
+
+
 def _never(*_: object) -> bytes:
     raise AssertionError("it was decompressed")
 

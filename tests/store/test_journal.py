@@ -23,6 +23,7 @@ from cache_engine.store.journal import (
     Journal,
     fold,
     fold_when_long,
+    folding,
     journal_bytes,
     read_journal,
     read_snapshot,
@@ -371,6 +372,24 @@ def test_a_kill_between_snapshot_and_deletion_counts_nothing_twice(
     _fold(folder)
     assert _hits(folder) == {"disk": 2}
     assert [path.name for path in folder.iterdir()] == ["snapshot.json"]
+
+
+def test_a_reader_that_is_overtaken_by_a_fold_misses_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the snapshot and the files, the events move from the one to the other."""
+    journal = Journal(folder, NEVER)
+    journal.hit(KEY, "disk")
+    journal.close()
+    folded: list[int] = []
+
+    def overtaken(folder: Path) -> folding.Snapshot:
+        snapshot = read_snapshot(folder)
+        if not folded:
+            folded.append(_fold(folder))
+        return snapshot
+
+    monkeypatch.setattr(folding, "read_snapshot", overtaken)
+    assert _hits(folder) == {"disk": 1}
+    assert folded == [1]
 
 
 def test_folding_forgets_usage_nobody_asks_for(folder: Path) -> None:
