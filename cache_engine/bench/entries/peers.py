@@ -13,8 +13,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from cache_engine.bench.entries import versus_triton
 from cache_engine.bench.entries.subjects import PROBLEM
-from cache_engine.bench.kernels import versus_triton
 from cache_engine.bench.results import LeftOut, Report
 from cache_engine.bench.timing import Thunk, compare
 from cache_engine.engine.cache import CompiledKernel, open_cache
