@@ -15,33 +15,15 @@ import pytest
 
 from cache_engine.compilers import COMPILERS
 from cache_engine.engine import selection as selection_module
-from cache_engine.engine import serving
 from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.errors import CompileError, CompilerMissing, InvalidProblem, KeyNotFound, UsageError
+from cache_engine.errors import CompilerMissing, InvalidProblem, KeyNotFound, UsageError
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.store.journal import read_journal
-from cache_engine.store.lock import file_lock
-from cache_engine.upkeep.integrity import Kind
 from cache_engine.upkeep.plan import STALE, Limits
-from tests.helpers import blob_file, code_of, files_of, needs_host_compiler, publish, record_file, require_triton
+from tests.helpers import files_of, needs_host_compiler, publish, record_file, require_triton
 
 PROBLEM = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")
-
-
-@pytest.fixture
-def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The targets of every compile from here on."""
-    calls: list[str] = []
-    compiler = COMPILERS["nvrtc"]
-    really = compiler.compile
-
-    def counted(source: str, arch: str) -> object:
-        calls.append(arch)
-        return really(source, arch)
-
-    monkeypatch.setattr(compiler, "compile", counted)
-    return calls
 
 
 def test_a_kernel_is_compiled_then_found_in_memory_then_on_disk(tmp_path: Path, compiles: list[str]) -> None:
@@ -147,54 +129,6 @@ def test_a_target_is_taken_from_the_argument_then_the_problem_then_the_settings(
         assert cache.targeted(open_problem).arch == (local_arch() or "sm_100")
 
 
-def test_a_damaged_entry_is_compiled_again_and_set_aside(tmp_path: Path, compiles: list[str]) -> None:
-    with open_cache(tmp_path / "store") as cache:
-        key = cache.get_or_compile(PROBLEM).key
-        good = cache.get_or_compile(PROBLEM).cubin
-    path = blob_file(cache.store, key)
-    data = bytearray(path.read_bytes())
-    data[200] ^= 4
-    path.write_bytes(data)
-    with open_cache(tmp_path / "store") as cache:
-        kernel = cache.get_or_compile(PROBLEM)
-        assert kernel.tier == "compiled"
-        assert code_of(kernel.cubin) == code_of(good)
-        assert cache.stats().totals.corruptions == 1
-        assert len(list(cache.layout.quarantine.iterdir())) == 2
-        assert cache.verify() == []
-    assert len(compiles) == 2
-
-
-def test_a_full_disk_still_serves_the_kernel(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "rename", full)
-    kernel = cache.get_or_compile(PROBLEM)
-    assert kernel.tier == "compiled"
-    assert "No space left on device" in str(kernel.unpublished)
-    assert kernel.cubin.startswith(b"\x7fELF")
-    monkeypatch.undo()
-    assert list(files_of(cache.store)) == []
-    # In this process it is still found.
-    assert cache.get_or_compile(PROBLEM).tier == "memory"
-    assert cache.stats().totals.publish_failures == 1
-
-
-def test_an_entry_of_another_version_is_left_alone_and_the_kernel_served(cache: Cache) -> None:
-    key = cache.get_or_compile(PROBLEM).key
-    newer = b'{"format": 99}'
-    record_file(cache.store, key).write_bytes(newer)
-    with open_cache(cache.layout.root) as other:
-        kernel = other.get_or_compile(PROBLEM)
-        assert kernel.tier == "compiled"
-        assert "the existing entry has another format version" in str(kernel.unpublished)
-        other.clean(Limits(everything=True))
-        assert [finding.kind for finding in other.verify(repair=True)] == [Kind.UNKNOWN_FORMAT]
-    assert record_file(cache.store, key).read_bytes() == newer
-    assert blob_file(cache.store, key).exists()
-
-
 @pytest.mark.parametrize(
     ("problem", "options", "named"),
     [
@@ -213,82 +147,6 @@ def test_settings_given_by_name_are_checked(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="max_entries"):
         open_cache(tmp_path / "store", max_entries=-1)
     assert not (tmp_path / "store").exists()
-
-
-def test_a_lock_not_had_in_time_still_serves_the_kernel(tmp_path: Path) -> None:
-    with open_cache(tmp_path / "store", lock_timeout_s=0.05) as cache:
-        key = cache.select(PROBLEM).key
-        with file_lock(cache.layout.key_lock(key), 1):
-            kernel = cache.get_or_compile(PROBLEM)
-        assert kernel.tier == "compiled"
-        assert "held by another process" in str(kernel.unpublished)
-        assert list(cache.records()) == []
-        totals = cache.stats().totals
-        assert (totals.lock_waits, totals.lock_timeouts) == (1, 1)
-        assert totals.lock_wait_us >= 50_000
-
-
-@pytest.mark.parametrize(("long_s", "waits"), [(0.01, 1), (60.0, 0)])
-def test_only_long_waits_for_a_lock_are_counted(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch, long_s: float, waits: int
-) -> None:
-    monkeypatch.setattr(serving, "LONG_WAIT_S", long_s)
-    lock = cache.layout.key_lock(cache.select(PROBLEM).key)
-    held, asked = threading.Event(), threading.Thread(target=cache.get_or_compile, args=(PROBLEM,))
-    with file_lock(lock, 1):
-        asked.start()
-        held.wait(0.2)
-    asked.join()
-    totals = cache.stats().totals
-    assert (totals.lock_waits, totals.lock_timeouts) == (waits, 0)
-    assert totals.misses_by_arch == {"sm_90": 1}
-
-
-def test_a_read_only_store_serves_hits_and_compiles(tmp_path: Path) -> None:
-    """As an ordinary user: root may write anywhere."""
-    with open_cache(tmp_path / "store") as cache:
-        cache.get_or_compile(PROBLEM)
-    code = (
-        "import os, sys\n"
-        "from cache_engine import open_cache, GemmProblem\n"
-        "cache = open_cache(sys.argv[1], trust_store=True)\n"
-        "known = GemmProblem(64, 48, 80, dtype='fp32', arch='sm_90')\n"
-        "new = GemmProblem(64, 96, 80, dtype='fp32', arch='sm_90')\n"
-        "print(cache.get_or_compile(known).tier)\n"
-        "kernel = cache.get_or_compile(new)\n"
-        "print(kernel.tier, '|', kernel.unpublished)\n"
-        "print(len(cache.search('sm_90')))\n"
-    )
-    root = tmp_path / "store"
-    for path in (tmp_path, *tmp_path.parents[:3]):
-        path.chmod(path.stat().st_mode | 0o055)
-    for path in (root, *root.rglob("*")):
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    # The environment's own modules are loaded before the user changes, who may not be able to read them.
-    as_user = (
-        "import os, cupy, duckdb, pyarrow, msgspec, portalocker, cache_engine.engine.cache, cache_engine.mirror.sync, "
-    )
-    as_user += "cache_engine.mirror.queries, cache_engine.compilers.inspect, tempfile, importlib.metadata\n"
-    as_user += (
-        "from cache_engine.compilers import COMPILERS; COMPILERS['nvrtc'].load(); COMPILERS['nvrtc'].fingerprint()\n"
-    )
-    as_user += "if os.getuid() == 0: os.setuid(65534)\n"
-    done = subprocess.run([sys.executable, "-c", as_user + code, str(root)], capture_output=True, text=True)
-    for path in (root, *root.rglob("*")):
-        path.chmod(0o755)
-    lines = done.stdout.splitlines()
-    assert lines[:1] == ["disk"], done.stderr
-    assert lines[1].startswith("compiled | the store cannot be locked"), done.stderr
-    assert lines[2:] == ["1"], done.stderr
-
-
-def test_a_source_the_compiler_refuses_leaves_nothing_behind(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection_module, "render", lambda *_: "this is no CUDA")
-    with pytest.raises(CompileError):
-        cache.get_or_compile(PROBLEM)
-    assert list(files_of(cache.store)) == []
-    monkeypatch.undo()
-    assert cache.get_or_compile(PROBLEM).tier == "compiled"
 
 
 @pytest.mark.parametrize(
@@ -413,47 +271,6 @@ def test_counts_reach_the_journal_without_close(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", code, str(tmp_path / "store")], check=True, env={**os.environ})
     totals = read_journal(tmp_path / "store" / "journal").totals
     assert (totals.misses, totals.hits) == (1, {"disk": 1})
-
-
-def test_a_pack_is_asked_before_the_disk_and_its_hits_are_counted(tmp_path: Path) -> None:
-    with open_cache(tmp_path / "source") as source:
-        cubin = source.get_or_compile(PROBLEM).cubin
-        source.export(tmp_path / "some.gemmpack")
-    with open_cache(tmp_path / "store", packs=(tmp_path,)) as cache:
-        kernel = cache.get_or_compile(PROBLEM)
-        assert (kernel.tier, kernel.cubin) == ("pack", cubin)
-        assert cache.get_or_compile(PROBLEM).tier == "memory"
-        assert list(cache.records()) == []
-        totals = cache.stats().totals
-        assert (totals.hits, totals.misses) == ({"pack": 1, "memory": 1}, 0)
-        assert totals.saved_us == round(kernel.record.compile_ms * 1000)
-
-
-def test_packs_that_cannot_be_used_are_said_counted_and_passed_over(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "bad.gemmpack").write_bytes(b"no pack")
-    packs = (tmp_path / "bad.gemmpack", tmp_path / "gone.gemmpack")
-    with open_cache(tmp_path / "store", packs=packs) as cache:
-        assert cache.get_or_compile(PROBLEM).tier == "compiled"
-        assert cache.stats().totals.failures == {"pack": 2}
-    assert "bad.gemmpack is not a pack" in caplog.text
-    assert "gone.gemmpack cannot be opened" in caplog.text
-
-
-def test_an_entry_damaged_in_a_pack_is_compiled_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "some.gemmpack"
-    with open_cache(tmp_path / "source") as source:
-        source.get_or_compile(PROBLEM)
-        source.export(path)
-    data = bytearray(path.read_bytes())
-    data[4000] ^= 1
-    path.write_bytes(data)
-    with open_cache(tmp_path / "store", packs=(path,), memory_bytes=0) as cache:
-        assert cache.get_or_compile(PROBLEM).tier == "compiled"
-        assert cache.get_or_compile(PROBLEM).tier == "disk"
-        assert cache.stats().totals.failures == {"pack": 2}
-    assert caplog.text.count("pack tier skipped") == 1, "once is enough"
 
 
 def test_entries_of_another_toolchain_are_stale(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.lock import file_lock
+from tests.faults.getting_operations import GETTING, selection
 from tests.faults.inject import Fault, Outcome, Zygote, points
-from tests.faults.operations import GETTING, Operation, Promise, code_of, selection
+from tests.faults.operations import Operation, Promise, code_of
 from tests.faults.result_operations import EVERY_OPERATION
 from tests.faults.soundness import Trouble, troubles
 from tests.helpers import make_store

@@ -6,18 +6,11 @@ from a copy of; ``begin`` runs in the child that is interrupted.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from cache_engine.config import Settings
-from cache_engine.engine import cache as engine
-from cache_engine.engine import serving
-from cache_engine.engine.selection import Selection, Selector, describe
-from cache_engine.engine.stages import COMPILE, StageClock
 from cache_engine.mirror.sync import Mirror
-from cache_engine.model.artifact import Artifact
 from cache_engine.model.events import PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
@@ -113,7 +106,7 @@ def code_of(seed: int) -> bytes:
     return make_entry(seed)[1].cubin
 
 
-def _filled(store: DiskStore) -> Promise:
+def filled(store: DiskStore) -> Promise:
     """Some entries, and a journal in three finished files; nothing is to change."""
     keys = fill(store, ENTRIES)
     journals = [Journal(store.layout.journal, 3600.0) for _ in range(3)]
@@ -135,14 +128,14 @@ def _filled(store: DiskStore) -> Promise:
 
 
 def _before_fresh(store: DiskStore) -> Promise:
-    promise = _filled(store)
+    promise = filled(store)
     key, artifact, _ = make_entry(FRESH)
     promise.served[key], promise.finished[key] = {None, artifact.cubin}, artifact.cubin
     return promise
 
 
 def _before_replacing(store: DiskStore) -> Promise:
-    promise = _filled(store)
+    promise = filled(store)
     key, artifact, _ = make_entry(0, cubin_bytes=NEW_BYTES)
     promise.served[key].add(artifact.cubin)
     promise.finished[key] = artifact.cubin
@@ -168,7 +161,7 @@ def _publishing(seed: int, cubin_bytes: int) -> Callable[[DiskStore], Action]:
 
 
 def _before_evicting(store: DiskStore) -> Promise:
-    promise = _filled(store)
+    promise = filled(store)
     for key in promise.served:
         promise.served[key].add(None)
         promise.finished[key] = None
@@ -177,7 +170,7 @@ def _before_evicting(store: DiskStore) -> Promise:
 
 def _before_cleaning(store: DiskStore) -> Promise:
     """The half that was never used goes."""
-    promise = _filled(store)
+    promise = filled(store)
     for key in set(promise.served) - set(promise.usage):
         promise.served[key].add(None)
         promise.finished[key] = None
@@ -197,7 +190,7 @@ def _evicting(limits: Limits) -> Callable[[DiskStore], Action]:
 
 
 def _before_repairing(store: DiskStore) -> Promise:
-    promise = _filled(store)
+    promise = filled(store)
     flipped, blobless, torn, orphaned = damaged = fill(store, 4, start=100)
     data = bytearray(blob_file(store, flipped).read_bytes())
     data[100] ^= 1
@@ -219,7 +212,7 @@ def _repairing(store: DiskStore) -> Action:
 
 def _before_restoring(store: DiskStore) -> Promise:
     """A sound entry in quarantine."""
-    promise = _filled(store)
+    promise = filled(store)
     key = publish(store, FRESH)
     store.quarantine(key)
     promise.served[key], promise.finished[key] = {None, code_of(FRESH)}, code_of(FRESH)
@@ -244,7 +237,7 @@ def _discarding(store: DiskStore) -> Action:
 
 
 def _before_discarding(store: DiskStore) -> Promise:
-    promise = _filled(store)
+    promise = filled(store)
     key = publish(store, FRESH)
     store.quarantine(key)
     promise.served[key], promise.finished[key] = {None}, None
@@ -253,7 +246,7 @@ def _before_discarding(store: DiskStore) -> Promise:
 
 def _before_importing(store: DiskStore) -> Promise:
     """A pack of entries that are there, damaged and missing; it lies where it is copied along."""
-    promise = _filled(store)
+    promise = filled(store)
     source = make_store(store.layout.root.parent / "source")
     _, damaged, *new = fill(source, 1) + fill(source, 3, start=200)
     export_pack(source, store.layout.quarantine / _PACK)
@@ -290,7 +283,7 @@ def _folding(store: DiskStore) -> Action:
 
 def _before_folding_by_itself(store: DiskStore) -> Promise:
     """Finished files, one of them of another day."""
-    promise = _filled(store)
+    promise = filled(store)
     oldest = min(store.layout.journal.glob("*.jsonl"))
     oldest.rename(oldest.with_name(f"{1:016x}-1-old.jsonl"))
     return promise
@@ -308,7 +301,7 @@ def _folding_by_itself(store: DiskStore) -> Action:
 
 
 def _before_counting(store: DiskStore) -> Promise:
-    promise = _filled(store)
+    promise = filled(store)
     more = Counts(hits=4, misses=1, compiles=1)
     return Promise(promise.served, promise.finished, counts=promise.counts, usage=promise.usage, more=more)
 
@@ -335,7 +328,7 @@ def _timing_of(seed: int) -> Measurement:
 
 def _before_timing(store: DiskStore) -> Promise:
     """Timings in a snapshot and in a log."""
-    promise, timings = _filled(store), Timings(store.layout, durable=False)
+    promise, timings = filled(store), Timings(store.layout, durable=False)
     for seed in range(3):
         timings.add([_timing_of(seed)])
         if seed == 1:
@@ -357,7 +350,7 @@ def _timing(store: DiskStore) -> Action:
 
 def _before_syncing(store: DiskStore) -> Promise:
     """A mirror that has seen some of it."""
-    promise = _filled(store)
+    promise = filled(store)
     Mirror(store).sync()
     key = publish(store, FRESH)
     store.delete(make_entry(1)[0])
@@ -374,62 +367,6 @@ def _syncing(store: DiskStore) -> Action:
     return lambda: Mirror(store).sync().added
 
 
-# ---- The engine, with a compiler that takes no time ----
-
-
-def selection() -> Selection:
-    """What the engine makes of ``PROBLEM``."""
-    return Selector().select(PROBLEM, None, "nvrtc", None)
-
-
-def _artifact(_: Selection, stages: StageClock) -> Artifact:
-    with stages(COMPILE):
-        return make_entry(0)[1]
-
-
-def _before_a_miss(store: DiskStore) -> Promise:
-    promise = _filled(store)
-    key = selection().key
-    promise.served[key], promise.finished[key] = {None, code_of(0)}, code_of(0)
-    more = Counts(misses=1, compiles=1)
-    return Promise(promise.served, promise.finished, counts=promise.counts, usage=promise.usage, more=more)
-
-
-def _before_a_hit(store: DiskStore) -> Promise:
-    promise = _filled(store)
-    chosen, artifact = selection(), make_entry(0)[1]
-    store.publish(chosen.key, artifact, lambda blob: describe(chosen, artifact, blob, {COMPILE: 150.0}))
-    promise.served[chosen.key], promise.finished[chosen.key] = {artifact.cubin}, artifact.cubin
-    more = Counts(hits=1)
-    return Promise(promise.served, promise.finished, counts=promise.counts, usage=promise.usage, more=more)
-
-
-def _before_a_damaged_hit(store: DiskStore) -> Promise:
-    promise = _before_a_hit(store)
-    key = selection().key
-    path = blob_file(store, key)
-    path.write_bytes(path.read_bytes()[:-2000])
-    promise.served[key].add(None)
-    more = Counts(misses=1, compiles=1)
-    return Promise(promise.served, promise.finished, frozenset({key}), promise.counts, promise.usage, more)
-
-
-def _getting(store: DiskStore) -> Action:
-    vars(serving).update(make_artifact=_artifact)
-    cache = engine.Cache(DiskStore(store.layout, durable=True), Settings(cleanup_interval_h=0.0))
-    cache.select(PROBLEM)  # reads the compiler's version, once; the promise holds from then on
-
-    def act() -> object:
-        with cache:
-            kernel = cache.get_or_compile(PROBLEM)
-        return {"key": kernel.key, "cubin": hashlib.sha256(kernel.cubin).hexdigest()}
-
-    return act
-
-
-GETTING = ("get, missing", "get, there", "get, damaged")
-"""Operations that hand out a kernel, whatever system call is refused."""
-
 OPERATIONS = {
     "publish": Operation(_before_fresh, _publishing(FRESH, 3000)),
     "replace": Operation(_before_replacing, _publishing(0, NEW_BYTES)),
@@ -439,12 +376,9 @@ OPERATIONS = {
     "restore": Operation(_before_restoring, _restoring, may_raise=("OSError", "StoreError")),
     "discard": Operation(_before_discarding, _discarding),
     "import": Operation(_before_importing, _importing, may_raise=("OSError", "StoreError")),
-    "fold": Operation(_filled, _folding),
+    "fold": Operation(filled, _folding),
     "fold by itself": Operation(_before_folding_by_itself, _folding_by_itself, may_raise=(), sure=False),
     "count": Operation(_before_counting, _counting, may_raise=(), sure=False),
     "time": Operation(_before_timing, _timing),
     "sync": Operation(_before_syncing, _syncing, may_raise=("MirrorError",), mirrored=True),
-    "get, missing": Operation(_before_a_miss, _getting, may_raise=(), sure=False),
-    "get, there": Operation(_before_a_hit, _getting, may_raise=(), sure=False),
-    "get, damaged": Operation(_before_a_damaged_hit, _getting, may_raise=(), sure=False),
 }

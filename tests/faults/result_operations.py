@@ -16,6 +16,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.upkeep import integrity
 from tests.faults import operations
+from tests.faults.getting_operations import GETTING
 from tests.faults.operations import OPERATIONS, Action, Operation, Promise
 from tests.helpers import make_store
 
@@ -44,7 +45,7 @@ def _keep(kept: Evaluations, m: int) -> None:
 
 def _filled(store: DiskStore) -> Promise:
     """Results in a snapshot and in a log; nothing is to change."""
-    promise = operations._filled(store)
+    promise = operations.filled(store)
     with Evaluations(store.layout) as kept:
         for m in range(1, RESULTS // 2 + 1):
             _keep(kept, m)
@@ -69,7 +70,7 @@ def _before_keeping(store: DiskStore) -> Promise:
 
 
 def _before_keeping_the_first(store: DiskStore) -> Promise:
-    return _promised(operations._filled(store), range(0), new=(100,))
+    return _promised(operations.filled(store), range(0), new=(100,))
 
 
 def _keeping(store: DiskStore) -> Action:
@@ -161,14 +162,18 @@ def _exporting(store: DiskStore) -> Action:
 
 _MAY_RAISE = ("OSError", "StoreError")
 
-EVERY_OPERATION = OPERATIONS | {
-    "keep a result": Operation(_before_keeping, _keeping, _MAY_RAISE),
-    "keep the first result": Operation(_before_keeping_the_first, _keeping, _MAY_RAISE),
-    "fold results": Operation(_filled, _folding(compressed=False), _MAY_RAISE),
-    "compress results": Operation(_filled, _folding(compressed=True), _MAY_RAISE),
-    "prune results": Operation(_before_pruning, _pruning, _MAY_RAISE),
-    "repair results": Operation(_before_repairing, _repairing, _MAY_RAISE, sure=False),
-    "import results": Operation(_before_taking_in, _taking_in, _MAY_RAISE),
-    "export results": Operation(_filled, _exporting, _MAY_RAISE),
-}
+EVERY_OPERATION = (
+    OPERATIONS
+    | GETTING
+    | {
+        "keep a result": Operation(_before_keeping, _keeping, _MAY_RAISE),
+        "keep the first result": Operation(_before_keeping_the_first, _keeping, _MAY_RAISE),
+        "fold results": Operation(_filled, _folding(compressed=False), _MAY_RAISE),
+        "compress results": Operation(_filled, _folding(compressed=True), _MAY_RAISE),
+        "prune results": Operation(_before_pruning, _pruning, _MAY_RAISE),
+        "repair results": Operation(_before_repairing, _repairing, _MAY_RAISE, sure=False),
+        "import results": Operation(_before_taking_in, _taking_in, _MAY_RAISE),
+        "export results": Operation(_filled, _exporting, _MAY_RAISE),
+    }
+)
 """All that is interrupted, by name."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.campaign import Campaign
-from tests.faults.operations import GETTING
+from tests.faults.getting_operations import GETTING
 from tests.faults.result_operations import EVERY_OPERATION
 
 Start = Callable[[str], Campaign]

@@ -23,7 +23,8 @@ from typing import Any, NoReturn
 
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import StoreLayout
-from tests.faults.operations import Action, selection
+from tests.faults.getting_operations import selection
+from tests.faults.operations import Action
 from tests.faults.result_operations import EVERY_OPERATION
 from tests.helpers import make_store
 

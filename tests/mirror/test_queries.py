@@ -142,7 +142,9 @@ def test_kernels_that_sort_alike_are_in_the_order_of_their_keys(store: DiskStore
     expected.sort(key=lambda record: int(record.arch[3:]), reverse=descending)
     how: dict[str, Any] = {"sort": "architecture", "descending": descending}
     with mirror.read() as opened:
-        pages = [queries.kernels(opened, KernelFilter(), limit=7, offset=offset, **how) for offset in range(0, COUNT, 7)]
+        pages = [
+            queries.kernels(opened, KernelFilter(), limit=7, offset=offset, **how) for offset in range(0, COUNT, 7)
+        ]
         batches = queries.kernel_batches(opened, KernelFilter(), limit=COUNT, **how).read_all().to_pylist()
     assert [row["key"] for page in pages for row in page] == [record.key for record in expected]
     assert [row["key"] for row in batches] == [record.key for record in expected]

@@ -6,26 +6,21 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app import guard
-from app.admin import packs
-from cache_engine.model.events import CLEAN, DISCARD, IMPORT, REPAIR, RESTORE, Event
+from cache_engine.model.events import CLEAN, DISCARD, REPAIR, RESTORE, Event
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.upkeep.leftovers import GRACE_S
-from cache_engine.upkeep.packs import export_pack
-from tests.helpers import blob_file, fill, make_entry, make_store, record_file
-from tests.pages.opening import HERE, Open, Reader, sound
+from tests.helpers import blob_file, fill, make_store, record_file
+from tests.pages.opening import Open, sound
 from tests.pages.test_all_pages import HOLD_MIRROR
 
 TABS = ("Cleanup", "Integrity", "Quarantine", "Packs", "Index", "Settings", "Audit log")
 TOKEN = "correct-horse-battery"
-ADA = "ada@example.com"
 
 
 def _button(app: AppTest, label: str) -> Any:
@@ -281,87 +276,6 @@ def test_a_quarantine_that_has_changed_is_confirmed_anew(open_page: Open, compil
     assert len(list(store.layout.quarantine.iterdir())) == 2
 
 
-# ---- Packs ----
-
-
-def test_a_pack_goes_out_as_it_was_asked_for(open_page: Open, compiled_store: Path) -> None:
-    app = sound(open_page(compiled_store, "admin", tab="Packs"))
-    app.multiselect(key="export-archs").set_value(["sm_90"]).run()
-    _press(app, "Build pack")
-    assert sound(app).download_button[0].label.startswith("Download 2 kernels")
-    app.multiselect(key="export-archs").set_value([]).run()
-    assert not sound(app).download_button, "another choice wants another pack"
-    keys = sorted(make_store(compiled_store).keys())
-    app = open_page(compiled_store, "admin", tab="Packs", keys=f"{keys[0]},{'0' * 64}")
-    _press(app, "Build pack")
-    assert sound(app).download_button[0].label.startswith("Download 1 kernel ")
-
-
-def test_what_comes_in_is_shown_first(open_page: Open, compiled_store: Path, tmp_path: Path) -> None:
-    other = make_store(tmp_path / "other")
-    pack = tmp_path / "some.gemmpack"
-    export_pack(make_store(compiled_store), pack)
-    app = sound(open_page(other.layout.root, "admin", tab="Packs"))
-    app.file_uploader[0].set_value(("some.gemmpack", pack.read_bytes(), "application/octet-stream")).run()
-    assert "Will import 4 kernels" in _said(sound(app))
-    assert list(_table(app, "On import")["On import"]) == ["import"] * 4
-    assert list(other.keys()) == []
-    assert _button(app, "Import 4 kernels").disabled
-    app.checkbox(key="trusted").set_value(True).run()
-    _press(app, "Import 4 kernels")
-    assert "Imported 4 kernels" in _said(sound(app))
-    assert len(list(other.keys())) == 4
-    (event,) = _acts(other.layout.root, IMPORT)
-    assert event.detail == "4 entries of some.gemmpack"
-    assert event.by.endswith("(dashboard)")
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "is not a pack"),
-        (b"GEMMPACK" + b"\xff" * 56, "is a pack of format"),
-        (b"PK\x03\x04" * 40, "is not a pack"),
-    ],
-)
-def test_a_file_that_is_no_pack_is_refused_without_naming_our_folders(
-    open_page: Open, compiled_store: Path, content: bytes, said: str
-) -> None:
-    app = open_page(compiled_store, "admin", tab="Packs")
-    app.file_uploader[0].set_value(("../../**evil**.gemmpack", content, "application/octet-stream")).run()
-    assert not app.exception
-    assert [error.value for error in app.error] == ["Invalid pack."]
-    told = app.text[-1].value
-    assert said in told
-    assert "evil.gemmpack" in told
-    assert "/tmp" not in told
-
-
-def test_a_pack_of_damaged_kernels_is_told_entry_by_entry(
-    open_page: Open, compiled_store: Path, tmp_path: Path
-) -> None:
-    pack = tmp_path / "some.gemmpack"
-    export_pack(make_store(compiled_store), pack)
-    data = bytearray(pack.read_bytes())
-    data[len(data) // 2] ^= 1
-    app = open_page(tmp_path / "other", "admin", tab="Packs")
-    app.file_uploader[0].set_value(("some.gemmpack", bytes(data), "application/octet-stream")).run()
-    assert "1 rejected" in _said(sound(app))
-    assert sum(text.startswith("reject") for text in _table(app, "On import")["On import"]) == 1
-
-
-def test_a_pack_too_large_to_download_is_left_to_the_command_line(
-    open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packs, "MOST_BYTES", 1024**2)
-    key, artifact, describe = make_entry(cubin_bytes=4 * 1024**2)
-    make_store(compiled_store).publish(key, artifact, describe)
-    app = _press(open_page(compiled_store, "admin", tab="Packs"), "Build pack")
-    assert not app.exception
-    assert f"gemm-cache --store {compiled_store} export FILE" in app.text[-1].value
-    assert not app.download_button
-
-
 # ---- Mirror, settings, audit ----
 
 
@@ -409,80 +323,3 @@ def test_the_audit_log_is_paged_and_tells_who(open_page: Open, compiled_store: P
     assert len(_table(sound(app), "Who")) == 1
     app.multiselect(key="kinds").set_value(["discard"]).run()
     assert "No matching events" in _said(sound(app))
-
-
-# ---- Who may ----
-
-
-@pytest.mark.parametrize("tab", ["Cleanup", "Integrity", "Quarantine", "Packs"])
-def test_whoever_comes_from_elsewhere_can_look_and_nothing_else(
-    open_page: Open, reader: Reader, compiled_store: Path, tab: str
-) -> None:
-    make_store(compiled_store).quarantine(next(make_store(compiled_store).keys()))
-    reader.request = replace(HERE, bound_to="0.0.0.0")
-    app = sound(open_page(compiled_store, "admin", tab=tab, rule="all"))
-    assert "listens at 0.0.0.0" in _said(app)
-    assert "GEMM_CACHE_ADMIN_TOKEN" in _said(app)
-    acting = ("Repair", "Delete", "Restore", "Cannot restore", "Import")
-    assert all(button.disabled for button in app.button if button.label.startswith(acting))
-    if tab == "Cleanup":
-        assert "Will delete 3 kernels" in _said(app)
-
-
-def test_the_act_itself_asks_again(
-    open_page: Open, reader: Reader, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is drawn is no protection. Here everything is drawn as for somebody who may."""
-    monkeypatch.setattr(guard, "door", lambda: True)
-    reader.request = replace(HERE, headers={**HERE.headers, "x-forwarded-for": "203.0.113.7"})
-    app = sound(open_page(compiled_store, "admin", rule="all"))
-    app.text_input(key="confirm").set_value("4").run()
-    assert not _button(app, "Delete 4 kernels").disabled
-    _press(app, "Delete 4 kernels")
-    assert [error.value for error in app.error] == ["Deletion stopped."]
-    assert "came through a proxy" in app.text[-1].value
-    assert len(list(make_store(compiled_store).keys())) == 4
-    assert _acts(compiled_store, CLEAN) == []
-
-
-def test_the_token_unlocks_until_it_is_locked_again(
-    open_page: Open, reader: Reader, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GEMM_CACHE_ADMIN_TOKEN", TOKEN)
-    reader.request = replace(HERE, bound_to="0.0.0.0", peer="203.0.113.7")
-    app = sound(open_page(compiled_store, "admin", rule="all"))
-    assert "requires the admin token" in _said(app)
-    assert app.text_input(key="confirm").disabled
-    given = next(box for box in app.text_input if box.label == "Admin token")
-    given.set_value("wrong-horse-battery")
-    _press(app, "Unlock")
-    assert [error.value for error in app.error] == ["Wrong token."]
-    for _ in range(100):
-        guard._attempts().wrong("203.0.113.7", time.monotonic())
-    next(box for box in app.text_input if box.label == "Admin token").set_value(TOKEN)
-    _press(app, "Unlock")
-    assert "Unlocked: admin token, from 203.0.113.7." in _said(sound(app)), "whoever guesses from the same address"
-    app.text_input(key="confirm").set_value("4").run()
-    _press(app, "Delete 4 kernels")
-    assert sound(app).success[0].value.startswith("Deleted 4 kernels")
-    assert [event.by for event in _acts(compiled_store, CLEAN)] == ["admin token, from 203.0.113.7"]
-    _press(app, "Lock")
-    assert "requires the admin token" in _said(sound(app))
-
-
-@pytest.mark.parametrize(
-    ("user", "users", "said"),
-    [
-        ({"is_logged_in": False}, "*", "requires a login"),
-        ({"is_logged_in": True, "email": "eve@example.com"}, ADA, "eve@example.com is not an admin"),
-        ({"is_logged_in": True, "email": "ada@example.com", "email_verified": False, "sub": "17"}, ADA, "17 is not"),
-        ({"is_logged_in": True, "email": "Ada@Example.com"}, ADA, "Unlocked: Ada@Example.com."),
-    ],
-)  # fmt: skip
-def test_a_login_unlocks_for_those_who_are_named(
-    open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch, user: dict[str, Any], users: str, said: str
-) -> None:
-    monkeypatch.setenv("GEMM_CACHE_ADMIN_USERS", users)
-    app = open_page(compiled_store, "admin")
-    app.user = user
-    assert said in _said(sound(app.run()))

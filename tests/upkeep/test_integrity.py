@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from collections.abc import Callable
@@ -20,130 +19,8 @@ from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.lock import file_lock, try_lock
 from cache_engine.upkeep import integrity, leftovers
 from cache_engine.upkeep.integrity import Finding, Kind
-from cache_engine.upkeep.leftovers import GRACE_S
 from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
-
-SEEDS = itertools.count(100)
-"""Each kind of damage is done to entries of its own, so that all can be done at once."""
-
-
-def _age(path: Path) -> None:
-    then = time.time() - GRACE_S - 60
-    os.utime(path, (then, then))
-
-
-def _flip(path: Path, position: int = 100) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1
-    path.write_bytes(data)
-
-
-def _truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-10])
-
-
-def corrupt_record(store: DiskStore) -> None:
-    _flip(record_file(store, publish(store, next(SEEDS))))
-
-
-def truncated_record(store: DiskStore) -> None:
-    _truncate(record_file(store, publish(store, next(SEEDS))))
-
-
-def flipped_code(store: DiskStore) -> None:
-    _flip(blob_file(store, publish(store, next(SEEDS))))
-
-
-def flipped_ptx(store: DiskStore) -> None:
-    """Damage in a part that no hit reads."""
-    path = blob_file(store, publish(store, next(SEEDS)))
-    _flip(path, path.stat().st_size - 40)
-
-
-def truncated_blob(store: DiskStore) -> None:
-    _truncate(blob_file(store, publish(store, next(SEEDS))))
-
-
-def swapped_blobs(store: DiskStore) -> None:
-    one, other = (blob_file(store, publish(store, seed)) for seed in (next(SEEDS), next(SEEDS)))
-    data = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    other.write_bytes(data)
-
-
-def record_of_another(store: DiskStore) -> None:
-    first, second = publish(store, next(SEEDS)), publish(store, next(SEEDS))
-    record_file(store, first).write_bytes(record_file(store, second).read_bytes())
-
-
-def missing_blob(store: DiskStore) -> None:
-    blob_file(store, publish(store, next(SEEDS))).unlink()
-
-
-def orphan_blob(store: DiskStore) -> None:
-    key = publish(store, next(SEEDS))
-    record_file(store, key).unlink()
-    _age(blob_file(store, key))
-
-
-def old_blob_left_behind(store: DiskStore) -> None:
-    path = blob_file(store, publish(store, next(SEEDS)))
-    old = path.with_name(path.name[:-16] + "0" * 16)
-    old.write_bytes(path.read_bytes())
-    _age(old)
-
-
-def cut_to_nothing(store: DiskStore) -> None:
-    blob_file(store, publish(store, next(SEEDS))).write_bytes(b"")
-
-
-def appended_to(store: DiskStore) -> None:
-    path = blob_file(store, publish(store, next(SEEDS)))
-    path.write_bytes(path.read_bytes() + b"more")
-
-
-def a_blob_with_the_record_of_another(store: DiskStore) -> None:
-    one, other = (blob_file(store, publish(store, seed)) for seed in (next(SEEDS), next(SEEDS)))
-    one.write_bytes(other.read_bytes())
-
-
-def stray_file(store: DiskStore) -> None:
-    path = blob_file(store, publish(store, next(SEEDS))).with_name("core.1234")
-    path.touch()
-    _age(path)
-
-
-def record_in_the_wrong_shard(store: DiskStore) -> None:
-    path = record_file(store, publish(store, next(SEEDS)))
-    shard = store.layout.metadata / ("00" if path.parent.name != "00" else "01")
-    shard.mkdir(exist_ok=True)
-    (shard / path.name).write_bytes(path.read_bytes())
-
-
-def stale_temporary(store: DiskStore) -> None:
-    path = store.layout.temp / "1234-abcd"
-    path.write_bytes(b"half")
-    _age(path)
-
-
-DAMAGE: list[tuple[Callable[[DiskStore], None], list[Kind]]] = [
-    (corrupt_record, [Kind.CORRUPT_RECORD]),
-    (truncated_record, [Kind.TRUNCATED]),
-    (flipped_code, [Kind.CORRUPT_BLOB]),
-    (flipped_ptx, [Kind.CORRUPT_BLOB]),
-    (truncated_blob, [Kind.TRUNCATED]),
-    (swapped_blobs, [Kind.SWAPPED, Kind.SWAPPED]),
-    (record_of_another, [Kind.SWAPPED]),
-    (missing_blob, [Kind.MISSING_BLOB]),
-    (orphan_blob, [Kind.ORPHAN_BLOB]),
-    (old_blob_left_behind, [Kind.ORPHAN_BLOB]),
-    (stray_file, [Kind.MISNAMED]),
-    (record_in_the_wrong_shard, [Kind.MISNAMED]),
-    (stale_temporary, [Kind.STALE_TEMPORARY]),
-    (cut_to_nothing, [Kind.TRUNCATED]),
-    (appended_to, [Kind.CORRUPT_BLOB]),
-    (a_blob_with_the_record_of_another, [Kind.SWAPPED]),
-]
+from tests.upkeep.damages import DAMAGE, age, flip, flipped_code, orphan_blob, stale_temporary, stray_file
 
 
 @pytest.fixture
@@ -210,7 +87,7 @@ def test_a_repair_plan_names_the_files_that_repair_takes_away(
 def test_an_unknown_format_is_told_and_left_alone(store: DiskStore, journal: Journal) -> None:
     key = publish(store)
     record_file(store, key).write_bytes(b'{"format": 99, "new": true}')
-    _age(blob_file(store, key))
+    age(blob_file(store, key))
     (finding,) = _check(store)
     assert finding.kind is Kind.UNKNOWN_FORMAT
     assert integrity.repair(store, journal, [finding]) == []
@@ -239,8 +116,8 @@ def test_where_locks_do_not_work_age_tells(store: DiskStore, monkeypatch: pytest
     temporary = store.layout.temp / "1234-abcd"
     temporary.touch()
     assert _check(store) == []
-    _age(temporary)
-    _age(blob_file(store, key))
+    age(temporary)
+    age(blob_file(store, key))
     assert [finding.kind for finding in _check(store)] == [Kind.ORPHAN_BLOB, Kind.STALE_TEMPORARY]
 
 
@@ -254,7 +131,7 @@ def test_a_time_in_the_future_does_not_hide_an_orphan(store: DiskStore) -> None:
 
 def test_an_entry_replaced_since_the_check_is_spared(store: DiskStore, journal: Journal) -> None:
     key = publish(store)
-    _flip(blob_file(store, key))
+    flip(blob_file(store, key))
     findings = _check(store)
     store.delete(key)
     publish(store)
@@ -266,7 +143,7 @@ def test_an_orphan_that_got_its_record_since_the_check_is_spared(store: DiskStor
     key = publish(store)
     record = record_file(store, key).read_bytes()
     record_file(store, key).unlink()
-    _age(blob_file(store, key))
+    age(blob_file(store, key))
     findings = _check(store)
     assert [finding.kind for finding in findings] == [Kind.ORPHAN_BLOB]
     record_file(store, key).write_bytes(record)

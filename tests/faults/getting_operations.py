@@ -1,0 +1,73 @@
+"""Getting a kernel, as the fault suite interrupts it: by an engine whose compiler takes no time."""
+
+from __future__ import annotations
+
+import hashlib
+
+from cache_engine.config import Settings
+from cache_engine.engine import cache as engine
+from cache_engine.engine import serving
+from cache_engine.engine.selection import Selection, Selector, describe
+from cache_engine.engine.stages import COMPILE, StageClock
+from cache_engine.model.artifact import Artifact
+from cache_engine.store.disk import DiskStore
+from tests.faults.operations import PROBLEM, Action, Counts, Operation, Promise, code_of, filled
+from tests.helpers import blob_file, make_entry
+
+
+def selection() -> Selection:
+    """What the engine makes of ``PROBLEM``."""
+    return Selector().select(PROBLEM, None, "nvrtc", None)
+
+
+def _artifact(_: Selection, stages: StageClock) -> Artifact:
+    with stages(COMPILE):
+        return make_entry(0)[1]
+
+
+def _before_a_miss(store: DiskStore) -> Promise:
+    promise = filled(store)
+    key = selection().key
+    promise.served[key], promise.finished[key] = {None, code_of(0)}, code_of(0)
+    more = Counts(misses=1, compiles=1)
+    return Promise(promise.served, promise.finished, counts=promise.counts, usage=promise.usage, more=more)
+
+
+def _before_a_hit(store: DiskStore) -> Promise:
+    promise = filled(store)
+    chosen, artifact = selection(), make_entry(0)[1]
+    store.publish(chosen.key, artifact, lambda blob: describe(chosen, artifact, blob, {COMPILE: 150.0}))
+    promise.served[chosen.key], promise.finished[chosen.key] = {artifact.cubin}, artifact.cubin
+    more = Counts(hits=1)
+    return Promise(promise.served, promise.finished, counts=promise.counts, usage=promise.usage, more=more)
+
+
+def _before_a_damaged_hit(store: DiskStore) -> Promise:
+    promise = _before_a_hit(store)
+    key = selection().key
+    path = blob_file(store, key)
+    path.write_bytes(path.read_bytes()[:-2000])
+    promise.served[key].add(None)
+    more = Counts(misses=1, compiles=1)
+    return Promise(promise.served, promise.finished, frozenset({key}), promise.counts, promise.usage, more)
+
+
+def _getting(store: DiskStore) -> Action:
+    vars(serving).update(make_artifact=_artifact)
+    cache = engine.Cache(DiskStore(store.layout, durable=True), Settings(cleanup_interval_h=0.0))
+    cache.select(PROBLEM)  # reads the compiler's version, once; the promise holds from then on
+
+    def act() -> object:
+        with cache:
+            kernel = cache.get_or_compile(PROBLEM)
+        return {"key": kernel.key, "cubin": hashlib.sha256(kernel.cubin).hexdigest()}
+
+    return act
+
+
+GETTING = {
+    "get, missing": Operation(_before_a_miss, _getting, may_raise=(), sure=False),
+    "get, there": Operation(_before_a_hit, _getting, may_raise=(), sure=False),
+    "get, damaged": Operation(_before_a_damaged_hit, _getting, may_raise=(), sure=False),
+}
+"""Operations that hand out a kernel, whatever system call is refused."""
