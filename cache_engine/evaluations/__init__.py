@@ -5,6 +5,7 @@ the same fingerprint, which covers every field of its description. One of anothe
 
 - ``entry`` — a result as it is kept and exchanged
 - ``kept`` — one accelerator's results in one process; ``store.results`` has their files
+- ``outcomes`` — what comes back
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ import msgspec
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
 from cache_engine.evaluations.entry import Entry, decode_entry, judge, key_of, make_entry
 from cache_engine.evaluations.kept import ResultSet, adopt, fingerprint_of, is_older, last_used
+from cache_engine.evaluations.outcomes import Answer, Pruned, Taken
 from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, Evaluation, SearchMode
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
@@ -38,6 +39,8 @@ from cache_engine.store.results.file import (
     stored_fingerprints,
 )
 
+__all__ = ["MAX_ENTRIES", "UNUSED_DAYS", "Answer", "Evaluations", "Pruned", "Taken"]
+
 _log = logging.getLogger(__name__)
 
 MAX_ENTRIES = 10_000
@@ -50,49 +53,6 @@ _OLDEST_SHARE = 10
 
 _MOST_SETS = 64
 """How many accelerators' results a process holds in memory; a service may be asked about any number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A result, and where it is from.
-
-    Attributes:
-        cached: whether it was kept before, rather than searched for now.
-        search_ms: how long searching took, now or then.
-        unkept: why it could not be kept; empty when it was, or will be.
-    """
-
-    key: str
-    evaluation: Evaluation
-    cached: bool
-    search_ms: float
-    unkept: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """A result that pruning takes out, and why."""
-
-    fingerprint: str
-    key: str
-    last_used: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What an import took in.
-
-    Attributes:
-        taken: results that were new.
-        present: those that were there already.
-        refused: keys of the invalid ones, with the reason.
-    """
-
-    fingerprint: str
-    taken: int
-    present: int
-    refused: tuple[tuple[str, str], ...]
 
 
 class Evaluations:

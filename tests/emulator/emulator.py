@@ -151,25 +151,14 @@ def run(
     workspace[counters:] = 0xFF
     fault = ctypes.create_string_buffer(512)
     status = ctypes.CDLL(str(library)).emulate(
-        ctypes.c_void_p(raw_a.ctypes.data),
-        ctypes.c_size_t(raw_a.nbytes),
-        ctypes.c_void_p(raw_b.ctypes.data),
-        ctypes.c_size_t(raw_b.nbytes),
-        ctypes.c_void_p(raw_c.ctypes.data),
-        ctypes.c_size_t(c_bytes),
-        ctypes.c_void_p(0 if raw_bias is None else raw_bias.ctypes.data),
-        ctypes.c_size_t(0 if raw_bias is None else raw_bias.nbytes),
-        ctypes.c_void_p(workspace.ctypes.data),
-        ctypes.c_size_t(workspace.nbytes),
-        ctypes.c_double(alpha),
-        ctypes.c_double(beta),
-        ctypes.c_int(problem.m),
-        ctypes.c_int(problem.n),
-        ctypes.c_int(problem.k),
-        ctypes.c_uint(launch.grid[0]),
-        ctypes.c_uint(launch.grid[1]),
-        ctypes.c_uint(launch.grid[2]),
-        ctypes.c_uint(launch.threads),
+        *_buffer(raw_a),
+        *_buffer(raw_b),
+        *_buffer(raw_c),
+        *_buffer(raw_bias),
+        *_buffer(workspace),
+        *map(ctypes.c_double, (alpha, beta)),
+        *map(ctypes.c_int, (problem.m, problem.n, problem.k)),
+        *map(ctypes.c_uint, (*launch.grid, launch.threads)),
         ctypes.c_size_t(launch.shared_bytes),
         ctypes.c_uint(interleaving.order),
         ctypes.c_int(interleaving.late_copies),
@@ -215,6 +204,18 @@ def from_bytes(raw: npt.NDArray[np.uint8], dtype: DType) -> npt.NDArray[np.float
         return fp8_values(dtype)[raw].astype(np.float64)
     values: npt.NDArray[np.float64] = raw.view(_KINDS[dtype]).astype(np.float64)
     return values
+
+
+def _buffer(raw: npt.NDArray[np.uint8] | None) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
+    """Address and size, as C takes them; no address for none."""
+    return (
+        (ctypes.c_void_p(0), ctypes.c_size_t(0))
+        if raw is None
+        else (
+            ctypes.c_void_p(raw.ctypes.data),
+            ctypes.c_size_t(raw.nbytes),
+        )
+    )
 
 
 def _aligned(size: int) -> npt.NDArray[np.uint8]:

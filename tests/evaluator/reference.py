@@ -5,6 +5,7 @@ It shares nothing with ``cache_engine.evaluator`` but the values it is given and
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -53,27 +54,22 @@ def _partition(
     cube = hw.cube_m * hw.cube_k * hw.cube_n
     slowest = (-1.0, 0.0, 0.0)
     flops = padded_flops = traffic = 0
-    for core_g in range(partition[0]):
-        for core_m in range(partition[1]):
-            for core_n in range(partition[2]):
-                for core_k in range(partition[3]):
-                    core = (core_g, core_m, core_n, core_k)
-                    g, m, n, k = (
-                        max(0, min(part, size - index * part))
-                        for index, part, size in zip(core, nominal, sizes, strict=True)
-                    )
-                    if not g * m * n * k:
-                        continue
-                    padded = _up(m, hw.cube_m) * _up(k, hw.cube_k) * _up(n, hw.cube_n)
-                    moved = g * _traffic(problem, (m, n, k), tile)[order]
-                    compute = g * padded / (cube * rate)
-                    memory = moved / (hw.dram_bandwidth / hw.num_cores)
-                    latency = max(compute, memory) + (1 - hw.compute_dma_overlap) * min(compute, memory)
-                    if latency > slowest[0]:
-                        slowest = (latency, compute, memory)
-                    flops += 2 * g * m * n * k
-                    padded_flops += 2 * g * padded
-                    traffic += moved
+    for core in itertools.product(*map(range, partition)):
+        g, m, n, k = (
+            max(0, min(part, size - index * part)) for index, part, size in zip(core, nominal, sizes, strict=True)
+        )
+        if not g * m * n * k:
+            continue
+        padded = _up(m, hw.cube_m) * _up(k, hw.cube_k) * _up(n, hw.cube_n)
+        moved = g * _traffic(problem, (m, n, k), tile)[order]
+        compute = g * padded / (cube * rate)
+        memory = moved / (hw.dram_bandwidth / hw.num_cores)
+        latency = max(compute, memory) + (1 - hw.compute_dma_overlap) * min(compute, memory)
+        if latency > slowest[0]:
+            slowest = (latency, compute, memory)
+        flops += 2 * g * m * n * k
+        padded_flops += 2 * g * padded
+        traffic += moved
     peak = 2 * hw.num_cores * cube * rate
     return {
         "latency_us": slowest[0] * 1e6,

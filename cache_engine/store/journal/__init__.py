@@ -8,7 +8,8 @@ thread folds a long journal, so its size is bounded.
 ``fold`` adds the files that no process holds to ``snapshot.json``. It first renames them, so that no writer reuses
 them. The snapshot names the files it contains, so nothing counts twice if a kill comes before they are deleted.
 
-``writing`` is the part of each process; ``folding`` reads and folds all files.
+``writing`` is the part of each process; ``folding`` reads and folds all files; ``silent`` is the journal
+of a cache without a store.
 """
 
 from cache_engine.store.journal.folding import (
@@ -26,7 +27,8 @@ from cache_engine.store.journal.folding import (
     read_journal,
     read_snapshot,
 )
-from cache_engine.store.journal.writing import Journal, NoJournal
+from cache_engine.store.journal.silent import NoJournal
+from cache_engine.store.journal.writing import Journal
 
 __all__ = [
     "SNAPSHOT",

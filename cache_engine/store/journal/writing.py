@@ -320,42 +320,6 @@ class Journal:
             file.close()
 
 
-class NoJournal(Journal):
-    """Counts nothing and writes nothing: the journal of a cache without a store."""
-
-    def __init__(self) -> None:
-        """Starts nothing."""
-
-    def hit(self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0) -> None:
-        """Counts nothing."""
-
-    def miss(self, arch: str = "") -> None:
-        """Counts nothing."""
-
-    def failure(self, tier: str) -> None:
-        """Counts nothing."""
-
-    def lock_wait(self, seconds: float, *, timed_out: bool) -> None:
-        """Counts nothing."""
-
-    def event(self, kind: str, **fields: object) -> None:
-        """Writes nothing."""
-
-    def flush(self) -> None:
-        """Writes nothing."""
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Never: it does nothing that a signal could interrupt."""
-        return False
-
-    def close(self) -> None:
-        """Does nothing."""
-
-    def __del__(self) -> None:
-        pass
-
-
 def _reuse(path: Path) -> tuple[OwnFile, os.stat_result] | None:
     """Opens and locks a file if it is free and has room, and ends a line cut short; else ``None``."""
     file = own_file(path, os.O_RDWR | os.O_APPEND)
