@@ -325,13 +325,10 @@ def _print_predicted(d: documents.Predicted) -> None:
 def _print_validated(lines: list[Validated]) -> None:
     from cache_engine.evaluator.validation import range_text
 
+    errors = ("rows", "MAPE", "median", "bias", "within 20 %", "roofline MAPE", "roofline bias", "roofline within 20 %")
     columns: dict[str, Align] = {"GPU": LEFT, "m": LEFT}
-    for name in ("rows", "MAPE", "median", "bias", "within 20 %"):
-        columns[name] = RIGHT
-    for name in ("roofline MAPE", "roofline bias", "roofline within 20 %"):
-        columns[name] = RIGHT
     print_table(
-        columns,
+        columns | dict.fromkeys(errors, RIGHT),
         [
             (
                 line.arch, range_text(line.m_from, line.m_to), f"{line.count:,}",
@@ -352,10 +349,8 @@ def _print_summaries(rows: list[documents.AcceleratorRow]) -> None:
     if not rows:
         print("No results. gemm-cache evaluate M N K --chip NAME computes one.")
         return
-    columns: dict[str, Align] = {
-        "fingerprint": LEFT, "chip": LEFT, "results": RIGHT, "hits": RIGHT, "misses": RIGHT, "search time": RIGHT,
-        "updated": RIGHT,
-    }  # fmt: skip
+    columns: dict[str, Align] = {"fingerprint": LEFT, "chip": LEFT}
+    columns |= dict.fromkeys(("results", "hits", "misses", "search time", "updated"), RIGHT)
     now = time.time()
     print_table(
         columns,
@@ -373,10 +368,8 @@ def _print_summaries(rows: list[documents.AcceleratorRow]) -> None:
 
 
 def _print_entries(rows: list[documents.ResultRow]) -> None:
-    columns: dict[str, Align] = {
-        "G × M × K × N": RIGHT, "types": LEFT, "latency µs": RIGHT, "% of peak": RIGHT, "tile": LEFT, "order": LEFT,
-        "partition": LEFT,
-    }  # fmt: skip
+    columns: dict[str, Align] = {"G × M × K × N": RIGHT, "types": LEFT, "latency µs": RIGHT, "% of peak": RIGHT}
+    columns |= dict.fromkeys(("tile", "order", "partition"), LEFT)
     print_table(
         columns,
         [
