@@ -1,11 +1,11 @@
-"""Results of the core-grid evaluator, kept: one set for each accelerator, shared by any number of processes.
+"""Stored results of the core-grid evaluator: one set per accelerator, shared by any number of processes.
 
-A result is found again for the same problem, types, search mode and major version of the model, on an accelerator with
-the same fingerprint, which covers every field of its description. One of another minor version is searched for again.
+A lookup matches the problem, types, search mode and major version of the model, on an accelerator with the same
+fingerprint, which covers every field of its description. A result of another minor version is searched again.
 
-- ``entry`` — a result as it is kept and exchanged
+- ``entry`` — a result as stored and exchanged
 - ``kept`` — one accelerator's results in one process; ``store.results`` has their files
-- ``outcomes`` — what comes back
+- ``outcomes`` — the types of return values
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ _log = logging.getLogger(__name__)
 
 MAX_ENTRIES = 10_000
 UNUSED_DAYS = 90.0
-"""What pruning keeps by default, for each accelerator."""
+"""The default limits of pruning, per accelerator."""
 
 _OLDEST_SHARE = 10
-"""Above the number of entries to keep, one in so many goes, the longest unused first."""
+"""When there are too many entries, pruning removes one in this many, least recently used first."""
 
 
 _MOST_SETS = 64
-"""How many accelerators' results a process holds in memory; a service may be asked about any number."""
+"""How many accelerators' results a process holds in memory; a service may get requests for any number."""
 
 
 class Evaluations:
-    """The kept results of a store. Safe to use from several threads, and processes, at once.
+    """The stored results of a store. Safe to use from several threads and processes.
 
-    Use it in a ``with``, or call :meth:`close`, to have the last usage counts and results written at once; else they
-    are at the end of the process.
+    Use it in a ``with``, or call :meth:`close`, to write the last usage counts and results at once; otherwise they are
+    written at the end of the process.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Evaluations:
         """Opens nothing yet.
 
         Args:
-            durable: whether results are on disk before they count as kept.
-            save_later: whether results are written in batches, by a thread, rather than before they are handed out.
-            compressed: whether files are written compressed; read they are in both forms.
+            durable: whether results are synced to disk before they count as stored.
+            save_later: whether a thread writes results in batches, rather than before they are returned.
+            compressed: whether files are written compressed; both forms are read.
         """
         self._layout = layout
         self._later, self._now = save_later, now
@@ -96,7 +96,7 @@ class Evaluations:
         self.is_closed = False
 
     def renew_after_fork(self) -> None:
-        """In a forked child: open logs and what is not written yet are the parent's."""
+        """In a forked child: the parent keeps open logs and unwritten results."""
         self._start()
 
     def evaluate(
@@ -106,7 +106,7 @@ class Evaluations:
         mode: SearchMode | None = None,
         may_go_on: Callable[[], bool] = lambda: True,
     ) -> Answer:
-        """The best that the model finds, from what is kept, else searched for now and kept.
+        """The best result of the model, from the store, else searched now and stored.
 
         Args:
             may_go_on: as of the search.
@@ -117,8 +117,8 @@ class Evaluations:
         mode = mode or SearchMode()
         key = key_of(problem, mode)
         with self._lock:
-            kept = self._set(hardware)
-            entry = kept.find(key)
+            results = self._set(hardware)
+            entry = results.find(key)
         if entry is not None:
             return Answer(key, entry.evaluation(), True, entry.metadata.search_time_ms)
         from cache_engine.evaluator.search import evaluate
@@ -130,7 +130,7 @@ class Evaluations:
         return Answer(key, evaluation, False, search_ms, unkept)
 
     def look_up(self, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode | None = None) -> Answer | None:
-        """The stored result, if there is one. Searches for nothing, counts nothing and leaves the store as it is."""
+        """The stored result, if there is one. Searches nothing, counts nothing and does not change the store."""
         key = key_of(problem, mode or SearchMode())
         with self._lock:
             fingerprint = fingerprint_of(hardware)
@@ -147,45 +147,45 @@ class Evaluations:
         evaluation: Evaluation,
         search_ms: float = 0.0,
     ) -> str:
-        """Keeps a result; returns why it could not be kept, or an empty text. It is tried again with the next one."""
+        """Stores a result; returns why that failed, or an empty text. The next write tries again."""
         entry = make_entry(problem, mode, evaluation, search_ms, self._now())
         with self._lock:
-            kept = self._set(hardware)
+            results = self._set(hardware)
             try:
-                kept.add(entry)
+                results.add(entry)
             except CorruptEntry as error:
                 return str(error)
             if not self._later or self.is_closed:
-                return kept.save(usage=False)
+                return results.save(usage=False)
             self._start_saver()
         self._wanted.set()
         return ""
 
     def preload(self, hardware: Hardware) -> int:
-        """Reads what is kept for an accelerator now, not when it is first asked for; returns how much that is."""
+        """Reads an accelerator's results now, not at the first lookup; returns their number."""
         with self._lock:
             return len(self._set(hardware).load().cache_entries)
 
     def flush(self) -> None:
-        """Writes results and usage not written yet; what cannot be written is said, and tried again next time."""
+        """Writes unwritten results and usage. A failed write is logged and tried again next time."""
         with self._lock:
-            for kept in self._sets.values():
-                unkept = kept.save(usage=True)
+            for results in self._sets.values():
+                unkept = results.save(usage=True)
                 if unkept:
-                    _log.warning("results are not kept: %s", unkept)
+                    _log.warning("could not store results: %s", unkept)
 
     def close(self) -> None:
-        """Writes what is left to write, folds long logs and ends the thread."""
+        """Writes unwritten results, folds long logs and ends the thread."""
         if holds(self._lock):
-            return  # a signal handler in the middle of writing; what is left is written at the end of the process
+            return  # a signal handler during a write; the rest is written at the end of the process
         self.is_closed = True
         self._wanted.set()
         if self._saver is not None:
             self._saver.join()
         self.flush()
         with self._lock:
-            for kept in self._sets.values():
-                kept.close()
+            for results in self._sets.values():
+                results.close()
         self._forget_end()
 
     def __enter__(self) -> Evaluations:
@@ -195,7 +195,7 @@ class Evaluations:
         self.close()
 
     def __del__(self) -> None:
-        # Dropped without being closed; whatever fails here has nobody left to be told.
+        # Dropped without being closed; no caller can handle a failure.
         if not sys.is_finalizing():
             with suppress(Exception):
                 self.is_closed = True
@@ -206,15 +206,15 @@ class Evaluations:
     # ---- Looking, and keeping in order ----
 
     def fingerprints(self) -> list[str]:
-        """Accelerators of which there are results."""
+        """Accelerators with results."""
         return stored_fingerprints(self._layout)
 
     def snapshot(self, fingerprint: str) -> Snapshot:
-        """All that is kept for an accelerator, entries undecoded.
+        """All results of an accelerator, entries undecoded.
 
         Raises:
-            UsageError: when there is nothing.
-            UnknownResults: when it is of another format version.
+            UsageError: when there are none.
+            UnknownResults: when they have another format version.
         """
         if fingerprint not in self.fingerprints():
             raise UsageError(f"there are no results of an accelerator with fingerprint {fingerprint[:40]!r}")
@@ -222,7 +222,7 @@ class Evaluations:
             return self._known(fingerprint).load()
 
     def summaries(self) -> list[dict[str, Any]]:
-        """For each accelerator with results its name and statistics; or its ``error``, when they cannot be read."""
+        """Name and statistics of each accelerator with results; or an ``error`` when they cannot be read."""
         found: list[dict[str, Any]] = []
         for fingerprint in self.fingerprints():
             try:
@@ -236,18 +236,18 @@ class Evaluations:
         return found
 
     def entries(self, fingerprint: str) -> Iterator[tuple[str, Entry]]:
-        """Keys and results of an accelerator; damaged ones are passed over, and said."""
+        """Keys and results of an accelerator. Skips damaged ones, with a warning."""
         for key, raw in list(self.snapshot(fingerprint).cache_entries.items()):
             try:
                 yield key, decode_entry(raw)
             except CorruptEntry as error:
-                _log.warning("result %s is passed over: %s", key, error)
+                _log.warning("result %s is skipped: %s", key, error)
 
     def plan_pruning(self, max_entries: int = MAX_ENTRIES, unused_days: float = UNUSED_DAYS) -> list[Pruned]:
-        """What pruning would take out. Changes nothing.
+        """What pruning would remove. Changes nothing.
 
-        What was unused for so many days; and where an accelerator has more results than so many, a tenth of them, or
-        more where that is not enough, the longest unused first.
+        That is each result unused for ``unused_days``; and if an accelerator has more than ``max_entries``, a tenth of
+        them, or more if that is not enough, least recently used first.
         """
         self.flush()
         expiry = self._now() - unused_days * 86_400
@@ -256,7 +256,7 @@ class Evaluations:
             try:
                 snapshot = self.snapshot(fingerprint)
             except StoreError as error:
-                _log.warning("results of %s are left alone: %s", fingerprint, error)
+                _log.warning("results of %s are skipped: %s", fingerprint, error)
                 continue
             used = sorted((last_used(snapshot, key), key) for key in snapshot.cache_entries)
             too_many = len(used) - max_entries
@@ -268,7 +268,7 @@ class Evaluations:
         return victims
 
     def prune(self, plan: Iterable[Pruned]) -> int:
-        """Takes out what a plan names, unless it was used meanwhile; returns how many went."""
+        """Removes the results of a plan, unless they were used meanwhile; returns the number removed."""
         by_fingerprint: dict[str, dict[str, float]] = {}
         for victim in plan:
             by_fingerprint.setdefault(victim.fingerprint, {})[victim.key] = victim.last_used
@@ -279,7 +279,7 @@ class Evaluations:
         return len(gone)
 
     def mend(self, fingerprint: str) -> None:
-        """Copies an accelerator's damaged files to quarantine, and goes on with what is sound.
+        """Copies an accelerator's damaged files to quarantine, and continues with the sound entries.
 
         Raises:
             UnknownResults, LockTimeout, OSError: when they cannot be read or written.
@@ -288,22 +288,22 @@ class Evaluations:
             self._known(fingerprint).file.mend()
 
     def export(self, fingerprint: str) -> bytes:
-        """The interchange file of an accelerator, all that is kept in it."""
+        """The interchange file of an accelerator, with all its results."""
         self.flush()
         return msgspec.json.encode(msgspec.structs.replace(self.snapshot(fingerprint), generation=0))
 
     def import_file(self, data: bytes) -> Taken:
-        """Merges an interchange file. A result that is there already stays, unless an older model made it.
+        """Merges an interchange file. A stored result stays, unless an older model made it.
 
         Raises:
-            CorruptEntry, UnknownResults: when the file is damaged or of another format.
+            CorruptEntry, UnknownResults: when the file is damaged or has another format.
             UsageError: when it is another evaluator's, or its accelerator is invalid.
-            OSError, LockTimeout: when the results cannot be kept.
+            OSError, LockTimeout: when the results cannot be stored.
         """
         theirs = decode_snapshot(data)
         if theirs.evaluator != EVALUATOR:
             raise UsageError(
-                f"the results are those of evaluator {theirs.evaluator[:40]!r}; only {EVALUATOR}'s are kept"
+                f"the results come from evaluator {theirs.evaluator[:40]!r}; only results of {EVALUATOR} are stored"
             )
         hardware = Hardware.from_dict(theirs.architecture, "architecture")
         if theirs.arch_fingerprint not in ("", hardware.fingerprint()):
@@ -312,8 +312,8 @@ class Evaluations:
                 f"{hardware.fingerprint()}; leave it empty if another tool wrote the file"
             )
         with self._lock:
-            kept = self._set(hardware)
-            ours = kept.load().cache_entries
+            results = self._set(hardware)
+            ours = results.load().cache_entries
             is_new = hardware.fingerprint() not in self.fingerprints()
             refused, wanted, present = [], [], 0
             for name, raw in theirs.cache_entries.items():
@@ -327,16 +327,16 @@ class Evaluations:
                     present += 1
                 else:
                     wanted.append(entry)
-            stored, lost = kept.merge(wanted)
-            refused += [(key, "it was written, and did not read back the same") for key in sorted(lost)]
+            stored, lost = results.merge(wanted)
+            refused += [(key, "it was written, but reading it back gave something else") for key in sorted(lost)]
             if is_new and stored:
-                kept.file.fold(partial(adopt, theirs))
+                results.file.fold(partial(adopt, theirs))
         return Taken(hardware.fingerprint(), len(stored), present, tuple(refused))
 
     # ---- Inside ----
 
     def _set(self, hardware: Hardware) -> ResultSet:
-        """An accelerator's results; there is one such object for each in a process."""
+        """An accelerator's results: one object per accelerator and process."""
         fingerprint = fingerprint_of(hardware)
         found = self._sets.pop(fingerprint, None)
         if found is None:
@@ -346,17 +346,17 @@ class Evaluations:
             self._drop_idle()
             new = empty_snapshot(MODEL_VERSION, EVALUATOR, fingerprint, hardware.to_dict())
             found = ResultSet(self._file(new), self._now)
-        self._sets[fingerprint] = found  # the last used is the last of all
+        self._sets[fingerprint] = found  # the most recently used is last
         return found
 
     def _drop_idle(self) -> None:
-        """Makes room for one more accelerator: drops the longest unused, once all of it is on disk."""
+        """Makes room for one more accelerator: drops the least recently used one after writing its results."""
         for fingerprint in list(self._sets)[: max(0, len(self._sets) - _MOST_SETS + 1)]:
             if not self._sets[fingerprint].save(usage=True):
                 del self._sets[fingerprint]
 
     def _known(self, fingerprint: str) -> ResultSet:
-        """Results by fingerprint alone: nothing can be added to them, as what accelerator it is may not be known."""
+        """Results found by fingerprint only. Nothing can be added, because the accelerator may be unknown."""
         found = self._sets.get(fingerprint)
         if found is None:
             found = ResultSet(self._file(empty_snapshot(MODEL_VERSION, EVALUATOR, fingerprint, {})), self._now)
@@ -377,7 +377,7 @@ def _close_if_alive(reference: weakref.ref[Evaluations]) -> None:
 
 
 def _save_when_wanted(reference: weakref.ref[Evaluations], wanted: threading.Event) -> None:
-    """Body of the saving thread: one write for all that came since the last."""
+    """Body of the saving thread: writes everything new in one write."""
     while True:
         wanted.wait()
         wanted.clear()

@@ -1,4 +1,4 @@
-"""A result as it is kept and exchanged: a JSON object, and the key it is found by."""
+"""A result as stored and exchanged: a JSON object, and its key."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.model.artifact import Count, Ms, Seconds
 from cache_engine.store.results.interchange import UNREADABLE
 
-# Bounds on what a file may say, far beyond any result: everything that is read must fit wherever it goes. A product
-# of sizes of 10¹² has 10⁴⁸ operations.
+# Bounds on the numbers in a file, far beyond any result, so that every number fits wherever it is used. A product of
+# sizes of 10¹² has 10⁴⁸ operations.
 _LARGEST = 10**60
 _Time = Annotated[float, msgspec.Meta(gt=0, le=float(_LARGEST))]
 _Part = Annotated[float, msgspec.Meta(ge=0, le=float(_LARGEST))]
@@ -39,7 +39,7 @@ class Dtypes(msgspec.Struct, frozen=True):
 
 
 class Mode(msgspec.Struct, frozen=True):
-    """What was searched and counted; see ``SearchMode``."""
+    """The search mode; see ``SearchMode``."""
 
     tile_search: bool
     partition_search: bool
@@ -48,7 +48,7 @@ class Mode(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What was found; see ``Evaluation``."""
+    """The result of the search; see ``Evaluation``."""
 
     latency_us: _Time
     compute_us: _Part
@@ -64,7 +64,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """How a result came about. ``checksum`` is XXH3 of all the rest but this; other tools may leave it out."""
+    """The origin of a result. ``checksum`` is XXH3 of everything else; other tools may omit it."""
 
     timestamp: Seconds
     search_time_ms: Ms
@@ -75,7 +75,7 @@ class Metadata(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A result as it is kept."""
+    """A stored result."""
 
     shape: Shape
     dtypes: Dtypes
@@ -84,21 +84,21 @@ class Entry(msgspec.Struct, frozen=True):
     metadata: Metadata
 
     def key(self) -> str:
-        """Under which it is kept."""
+        """Its key in the store."""
         return key_of(self.problem(), self.mode(), self.metadata.model_version)
 
     def problem(self) -> EvaluationProblem:
-        """What was asked; raises ``InvalidProblem`` when that cannot have been."""
+        """The problem; raises ``InvalidProblem`` when it is invalid."""
         s = self.shape
         return EvaluationProblem(s.M, s.N, s.K, s.G, self.dtypes.input, self.dtypes.output)
 
     def mode(self) -> SearchMode:
-        """How it was searched; raises ``UsageError`` when that cannot have been."""
+        """The search mode; raises ``UsageError`` when it is invalid."""
         m = self.search_mode
         return SearchMode(m.tile_search, m.partition_search, m.reduce_partial_sums, m.compute_rate)
 
     def evaluation(self) -> Evaluation:
-        """The result as the search gave it."""
+        """The result as returned by the search."""
         r, m = self.result, self.metadata
         return Evaluation(
             r.latency_us, r.compute_us, r.memory_us, r.flops, r.traffic_bytes, r.arch_utilization,
@@ -127,7 +127,7 @@ def key_of(problem: EvaluationProblem, mode: SearchMode, model_version: str = MO
 def make_entry(
     problem: EvaluationProblem, mode: SearchMode, evaluation: Evaluation, search_ms: float, timestamp: float
 ) -> Entry:
-    """A result to be kept, with its checksum."""
+    """A result to be stored, with its checksum."""
     e = evaluation
     entry = Entry(
         Shape(problem.batch, problem.m, problem.k, problem.n),
@@ -148,7 +148,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def check_range(data: bytes) -> None:
-    """Checks an entry of our own before it is written: that no number in it is one that every reader refuses.
+    """Checks one of our entries before writing it, so that no reader rejects its numbers.
 
     Raises:
         CorruptEntry: naming the number.
@@ -156,11 +156,11 @@ def check_range(data: bytes) -> None:
     try:
         _check_choice(_decode(data).result)
     except (*UNREADABLE, UsageError) as error:
-        raise CorruptEntry(f"it is no result: {error}") from error
+        raise CorruptEntry(f"it is not a result: {error}") from error
 
 
 def judge(_: str, raw: bytes | msgspec.Raw) -> str:
-    """The key of a result that is sound by its own checksum, or that never had one; else empty."""
+    """The key of a result that matches its checksum or has none; else empty."""
     try:
         return decode_entry(raw).key()
     except CorruptEntry:
@@ -171,17 +171,17 @@ def decode_entry(data: bytes | msgspec.Raw, key: str = "") -> Entry:
     """The entry in a JSON text.
 
     Args:
-        key: that it must have, if any.
+        key: the key that it must have, if any.
 
     Raises:
-        CorruptEntry: when it is none, or not what its checksum was made of, or not what its key says.
+        CorruptEntry: when it is not an entry, or does not match its checksum or the key.
     """
     try:
         entry = _decode(data)
         found = entry.key()
         _check_choice(entry.result)
     except (*UNREADABLE, UsageError) as error:
-        raise CorruptEntry(f"it is no result: {error}") from error
+        raise CorruptEntry(f"it is not a result: {error}") from error
     if entry.metadata.checksum and entry.metadata.checksum != _checksum(entry):
         raise CorruptEntry("it does not match its checksum")
     if key and found != key:

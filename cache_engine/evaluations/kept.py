@@ -1,4 +1,4 @@
-"""One accelerator's results in one process: what was found, what is to be written, what is to be counted."""
+"""One accelerator's results in one process: decoded entries, unwritten results and uncounted usage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class ResultSet:
-    """Used by one thread at a time."""
+    """One accelerator's results. For one thread at a time."""
 
     def __init__(self, file: ResultFile, now: Callable[[], float]) -> None:
         self.file = file
@@ -30,14 +30,14 @@ class ResultSet:
         self._misses = 0
 
     def load(self) -> Snapshot:
-        """All that is on disk, and what is not written yet."""
+        """All results on disk, and the unwritten ones."""
         snapshot = self.file.load()
         for new in self._unwritten:
             snapshot.cache_entries[new.key] = msgspec.Raw(new.entry)
         return snapshot
 
     def find(self, key: str) -> Entry | None:
-        """The result of a key, of a model that would find the same now; counts the lookup."""
+        """The result of a key, of a model version that gives the same result; counts the lookup."""
         entry = self.peek(key)
         if entry is None:
             self._misses += 1
@@ -46,25 +46,25 @@ class ResultSet:
         return entry
 
     def peek(self, key: str) -> Entry | None:
-        """The same, and counts nothing."""
+        """As ``find``, without counting."""
         return self._found.get(key) or self._look(key)
 
     def _look(self, key: str) -> Entry | None:
         try:
-            # What is in memory may be behind; it is read again when the key is not there.
+            # The snapshot in memory may be old; it is read again when the key is missing.
             raw = self.file.snapshot.cache_entries.get(key) or self.file.load().cache_entries.get(key)
         except (OSError, StoreError) as error:
-            _log.warning("kept results cannot be read: %s", error)
+            _log.warning("cannot read stored results: %s", error)
             return None
         if raw is None:
             return None
         try:
             entry = decode_entry(raw, key)
         except CorruptEntry as error:
-            _log.warning("result %s is passed over and made again: %s", key, error)
+            _log.warning("result %s is skipped and searched again: %s", key, error)
             return None
         if _minor(entry.metadata.model_version) != _minor(MODEL_VERSION):
-            return None  # worth making again
+            return None  # worth searching again
         self._found[key] = entry
         return entry
 
@@ -72,7 +72,7 @@ class ResultSet:
         """Adds a result, to be written by ``save``.
 
         Raises:
-            CorruptEntry: when a number in it is out of range, so that no reader would accept it.
+            CorruptEntry: when a number in it is out of range, so that no reader accepts it.
         """
         new = new_result(entry)
         check_range(new.entry)
@@ -83,10 +83,10 @@ class ResultSet:
         """Writes results that are new, or of a later model, and reads them back.
 
         Returns:
-            The keys of those that were stored, and of those that did not read back as they were written.
+            The keys of stored results, and of those that differed when read back.
 
         Raises:
-            OSError, StoreError: when the store refuses.
+            OSError, StoreError: when the store cannot be written.
         """
         new = {entry.key(): new_result(entry) for entry in entries}
         if not new:
@@ -99,7 +99,7 @@ class ResultSet:
         return stored, new.keys() - stored
 
     def save(self, *, usage: bool) -> str:
-        """Writes what is not written yet; returns why that failed, and then keeps it for the next time."""
+        """Writes unwritten results; returns why that failed. After a failure they stay for the next time."""
         counted = Usage(self._now(), self._hits, self._misses) if usage and (self._hits or self._misses) else None
         if not self._unwritten and counted is None:
             return ""
@@ -113,7 +113,7 @@ class ResultSet:
         return ""
 
     def drop(self, victims: dict[str, float], gone: list[str]) -> None:
-        """Takes results out that were not used after the time given for each; lists them in ``gone``."""
+        """Removes results that were not used after the given time; adds their keys to ``gone``."""
 
         def change(snapshot: Snapshot) -> None:
             for key, unused_since in victims.items():
@@ -126,7 +126,7 @@ class ResultSet:
         self.file.fold(change)
 
     def close(self) -> None:
-        """Folds a log that is long compared with its snapshot."""
+        """Folds a log that is long relative to its snapshot."""
         with suppress(OSError, StoreError):
             self.file.fold_if_long()
 
@@ -138,7 +138,7 @@ def fingerprint_of(hardware: Hardware) -> str:
 
 
 def last_used(snapshot: Snapshot, key: str) -> float:
-    """When a result was last used, or made; never for one that cannot be read."""
+    """When a result was last used or made; 0 when it cannot be read."""
     used = snapshot.usage.get(key)
     if used is None:
         with suppress(CorruptEntry):
@@ -147,7 +147,7 @@ def last_used(snapshot: Snapshot, key: str) -> float:
 
 
 def is_older(raw: msgspec.Raw, entry: Entry) -> bool:
-    """Whether what is kept cannot be read, or is of an older model than an entry with the same key."""
+    """Whether the stored result is unreadable, or of an older model than an entry with the same key."""
     try:
         return _version(decode_entry(raw).metadata.model_version) < _version(entry.metadata.model_version)
     except CorruptEntry:
@@ -163,11 +163,11 @@ def _minor(version: str) -> str:
 
 
 def new_result(entry: Entry) -> NewResult:
-    """A result as it is written: one line, with its checksum, whatever it was read from."""
+    """A result as one line with its checksum, wherever it was read from."""
     return NewResult(entry.key(), entry.metadata.timestamp, entry.metadata.search_time_ms, encode_entry(entry))
 
 
 def adopt(theirs: Snapshot, snapshot: Snapshot) -> None:
-    """Gives results that were all imported the history they come with."""
+    """Copies the statistics and usage of an import into a new, fully imported snapshot."""
     snapshot.statistics = theirs.statistics
     snapshot.usage = {key: at for key, at in theirs.usage.items() if key in snapshot.cache_entries}

@@ -1,4 +1,4 @@
-"""What comes back from asking for results, pruning them and importing them."""
+"""The return values of lookups, pruning and imports."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from cache_engine.evaluator.cost import Evaluation
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A result, and where it is from.
+    """A result, and its origin.
 
     Attributes:
-        cached: whether it was kept before, rather than searched for now.
-        search_ms: how long searching took, now or then.
-        unkept: why it could not be kept; empty when it was, or will be.
+        cached: whether it was stored before, rather than searched now.
+        search_ms: how long the search took, now or then.
+        unkept: why it could not be stored; empty when it was, or will be.
     """
 
     key: str
@@ -26,7 +26,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """A result that pruning takes out, and why."""
+    """A result that pruning removes, and why."""
 
     fingerprint: str
     key: str
@@ -36,11 +36,11 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What an import took in.
+    """The result of an import.
 
     Attributes:
         taken: results that were new.
-        present: those that were there already.
+        present: results that were stored already.
         refused: keys of the invalid ones, with the reason.
     """
 

@@ -1,4 +1,4 @@
-"""Every question about kept results of the evaluator that the pages ask of the mirror. Lists are paged here, in SQL."""
+"""Every query of the pages on stored results of the evaluator. Lists are paged here, in SQL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 _LAST_USED = "greatest(coalesce(last_used_at, 0), made_at)"
 
-# What lists can be sorted by: the name people use → the expression.
+# Sort orders of lists: displayed name → SQL expression.
 EVALUATION_SORTS = {
     "made": "made_at",
     "last used": _LAST_USED,
@@ -63,7 +63,7 @@ class EvaluationFilter:
 
 
 def _size(text: str) -> int:
-    """A size as people write it; one that no result has where it is none."""
+    """A size from text; one that no result has when the text is not a size."""
     return int(text) if text.isdecimal() and len(text) < 18 else -1
 
 
@@ -104,7 +104,7 @@ def evaluations(
 
 
 def accelerators(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Accelerators with results, a row each: how many, how many of them damaged, and what became of lookups."""
+    """One row per accelerator with results: their number, damaged results, and lookups."""
     return fetch(
         connection,
         """
@@ -118,6 +118,6 @@ def accelerators(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def evaluation_dtypes(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """The types of A and B that there are results for."""
+    """The types of A and B with results."""
     found = connection.execute("SELECT DISTINCT dtype FROM evaluations WHERE cause = '' ORDER BY dtype").fetchall()
     return [row[0] for row in found]

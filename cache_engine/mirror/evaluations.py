@@ -1,4 +1,4 @@
-"""Taking results of the evaluator over into the mirror: what was added to their logs, or all that differs."""
+"""Copies results of the evaluator into the mirror: new lines of their logs, or everything that differs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 _LARGEST = 2**63 - 1
 _LOCK_TIMEOUT_S = 10.0
 _NOTHING = (None,) * 22
-"""In place of what a result that cannot be read would say."""
+"""The column values of a result that cannot be read."""
 
 
 def results_state(layout: StoreLayout) -> object:
-    """What identifies the content of all result files: equal states mean that nothing was written in between."""
+    """The state of all result files. Equal states mean that nothing was written in between."""
     found = []
     with suppress(FileNotFoundError), os.scandir(layout.evaluations) as files:
         for file in files:
@@ -44,7 +44,7 @@ def results_state(layout: StoreLayout) -> object:
 
 
 def sync_evaluations(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> tuple[int, bool]:
-    """Takes over what changed; returns how many results, and whether everything could be read that is there."""
+    """Copies changed results; returns their number, and whether everything could be read."""
     known = {row[0]: row[1:] for row in connection.execute(_KNOWN).fetchall()}
     there = stored_fingerprints(layout)
     changed, settled = 0, True
@@ -61,7 +61,7 @@ def sync_evaluations(connection: duckdb.DuckDBPyConnection, layout: StoreLayout)
         try:
             snapshot = file.load()
         except (StoreError, OSError) as refused:
-            # Another format stays another format; anything else may pass.
+            # Another format is permanent; any other error may be temporary.
             settled = settled and isinstance(refused, UnknownResults)
             if str(refused) != error:
                 changed += _refuse(connection, fingerprint, str(refused))
@@ -83,7 +83,7 @@ _KNOWN = (
 
 
 def _replace(connection: duckdb.DuckDBPyConnection, fingerprint: str, snapshot: Snapshot) -> int:
-    """Has the mirror equal a snapshot, all of it; returns how many results are other than before."""
+    """Makes the mirror equal to a snapshot; returns the number of results that changed."""
     mirrored = dict(
         connection.execute("SELECT key, digest FROM evaluations WHERE fingerprint = ?", [fingerprint]).fetchall()
     )
@@ -101,7 +101,7 @@ def _replace(connection: duckdb.DuckDBPyConnection, fingerprint: str, snapshot: 
 
 
 def _add(connection: duckdb.DuckDBPyConnection, fingerprint: str, added: Snapshot) -> int:
-    """Takes over what was added since; returns how many results that is."""
+    """Copies results added since; returns their number."""
     _drop(connection, "evaluations", fingerprint, list(added.cache_entries))
     _insert(connection, fingerprint, {key: (raw, xxh3_64_hexdigest(raw)) for key, raw in added.cache_entries.items()})
     before = dict(
@@ -156,29 +156,29 @@ def _drop(connection: duckdb.DuckDBPyConnection, table: str, fingerprint: str, k
     if keys:
         import pyarrow
 
-        connection.register("doomed", pyarrow.table({"key": keys}))
+        connection.register("deleted", pyarrow.table({"key": keys}))
         connection.execute(
-            f"DELETE FROM {table} WHERE fingerprint = ? AND key IN (SELECT key FROM doomed)", [fingerprint]
+            f"DELETE FROM {table} WHERE fingerprint = ? AND key IN (SELECT key FROM deleted)", [fingerprint]
         )
-        connection.unregister("doomed")
+        connection.unregister("deleted")
 
 
 def _describe(connection: duckdb.DuckDBPyConnection, fingerprint: str, snapshot: Snapshot, read: ReadSoFar) -> None:
-    """The accelerator's own row; what was told of it stays where only logs were read."""
+    """The accelerator's row; its description stays unchanged if only logs were read."""
     s = snapshot.statistics
-    told = connection.execute(
+    stored = connection.execute(
         "SELECT chip, evaluator, version FROM accelerators WHERE fingerprint = ?", [fingerprint]
     ).fetchone()
     about = (snapshot.chip, snapshot.evaluator, snapshot.version)
-    if not snapshot.architecture and told is not None:
-        about = told
+    if not snapshot.architecture and stored is not None:
+        about = stored
     connection.execute("DELETE FROM accelerators WHERE fingerprint = ?", [fingerprint])
     sums = (s.created_at, s.last_updated, s.cache_hits, s.cache_misses, s.total_search_time_hours, s.corrupt_lines)
     rows.insert(connection, "accelerators", [(fingerprint, *about, *sums, "", msgspec.json.encode(read).decode())])
 
 
 def _refuse(connection: duckdb.DuckDBPyConnection, fingerprint: str, cause: str) -> int:
-    """Says why an accelerator's results cannot be read."""
+    """Stores why an accelerator's results cannot be read."""
     _forget(connection, fingerprint)
     rows.insert(connection, "accelerators", [(fingerprint, "", "", "", 0.0, 0.0, 0, 0, 0.0, 0, cause, "")])
     return 1

@@ -1,4 +1,4 @@
-"""Queries that take too long, ended."""
+"""Interrupts queries that take too long."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def interrupted_after(connection: duckdb.DuckDBPyConnection, limit_s: float | None) -> Iterator[None]:
-    """Interrupts what the connection does, should the body of the ``with`` take longer."""
+    """Interrupts the connection if the body of the ``with`` takes longer."""
     if limit_s is None:
         yield
         return
     is_over = False
-    lock = threading.Lock()  # nothing may interrupt a connection that is being closed
+    lock = threading.Lock()  # a connection that is being closed must not be interrupted
 
     def interrupt() -> None:
         with lock:

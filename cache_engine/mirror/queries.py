@@ -1,4 +1,4 @@
-"""Every question the pages and the command line ask of the mirror, each in one place. Lists are paged here, in SQL."""
+"""Every query of the pages and the command line on the mirror. Lists are paged here, in SQL."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _LAST_USED = "greatest(coalesce(last_used_at, 0), created_at)"
 # sm_90 before sm_100, and sm_90a after sm_90.
 _CAPABILITY = "lpad(regexp_extract(arch, '[0-9]+'), 6, '0') || arch"
 
-# What a list can be narrowed by: columns, in the order they are offered.
+# Columns that filter a list, in display order.
 FACETS = ("arch", "dtype", "family", "compiler", "layout", "toolchain")
 
-# What lists can be sorted by: the name people use → the expression.
+# Sort orders of lists: displayed name → SQL expression.
 SORTS = {
     "last used": _LAST_USED,
     "created": "created_at",
@@ -53,7 +53,7 @@ _COLUMNS = f"""
 
 @dataclass(frozen=True, slots=True)
 class KernelFilter:
-    """Which kernels: those that hold every word of ``text`` and, for each list that is not empty, one of its values.
+    """Selects kernels that contain every word of ``text`` and, for each list that is not empty, one of its values.
 
     ``shapes`` are lists of (n, k), such as those of a model; a kernel's must be in each.
     """
@@ -77,7 +77,7 @@ class KernelFilter:
         return condition, parameters
 
     def searched(self) -> tuple[str, list[Any]]:
-        """The condition without that on facets, and its parameters."""
+        """The condition without facets, and its parameters."""
         conditions = ["true"]
         parameters: list[Any] = []
         for word in self.text.lower().replace("×", "x").split():
@@ -96,7 +96,7 @@ class KernelFilter:
 
 @dataclass(frozen=True, slots=True)
 class FacetCounts:
-    """How many kernels there are in all, and of each value of each facet if it alone were chosen anew."""
+    """The number of all kernels, and of each value of each facet if that value replaced the facet's choice."""
 
     total: int
     values: dict[str, dict[str, int]]
@@ -148,13 +148,13 @@ def kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | None:
 
 
 def names(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> dict[str, str]:
-    """Kernels' names by key, of those there are."""
+    """Names of the kernels that exist, by key."""
     found = connection.execute("SELECT key, name FROM kernels WHERE list_contains(?, key)", [keys])
     return dict(found.fetchall())
 
 
 def facets(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
-    """The values there are to choose from, by column, in order."""
+    """The values of each column, sorted."""
     found: dict[str, list[str]] = {}
     for column in ("arch", "dtype", "family", "compiler"):
         order = _CAPABILITY if column == "arch" else column
@@ -164,7 +164,7 @@ def facets(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
 
 
 def facet_counts(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> FacetCounts:
-    """How many kernels there are of each value of each facet, under the filter of all the others.
+    """The number of kernels per value of each facet, under the filter of all other facets.
 
     One scan groups what the search finds by all facets at once; what is chosen is applied to the few groups.
     """
@@ -203,7 +203,7 @@ def kernel_batches(
     descending: bool = True,
     limit: int,
 ) -> pyarrow.RecordBatchReader:
-    """The first so many kernels of a list, to be read a batch at a time.
+    """The first kernels of a list, to be read in batches.
 
     Raises:
         UsageError: when ``sort`` is not one of ``SORTS``.
@@ -217,7 +217,7 @@ def kernel_batches(
 
 
 def overview(connection: duckdb.DuckDBPyConnection) -> Row:
-    """Entries, their bytes, everything in ``totals``, when the mirror was synced, and how much it had to skip."""
+    """Entries, their bytes, everything in ``totals``, the time of the last sync, and the number of skipped items."""
     rows = _rows(
         connection,
         f"""
@@ -231,7 +231,7 @@ def overview(connection: duckdb.DuckDBPyConnection) -> Row:
 
 
 def events(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
-    """What happened last, other than hits, with the kernel's name where it is still known."""
+    """The latest events other than hits, with the kernel's name if still known."""
     return _rows(
         connection,
         "SELECT events.*, kernels.name FROM events LEFT JOIN kernels USING (key) ORDER BY happened_at DESC LIMIT ?",
@@ -240,14 +240,14 @@ def events(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
 
 
 def events_of(connection: duckdb.DuckDBPyConnection, key: str) -> list[Row]:
-    """What happened to one key's entries, other than hits, the newest first, as far as it is still known."""
+    """The known events of one key other than hits, newest first."""
     return _rows(connection, "SELECT * FROM events WHERE key = ? ORDER BY happened_at DESC", [key])
 
 
 def acts(
     connection: duckdb.DuckDBPyConnection, kinds: Sequence[str] = ACTS, *, limit: int = 50, offset: int = 0
 ) -> list[Row]:
-    """One page of what somebody did to the whole store, or of events of these kinds, the last first."""
+    """One page of actions on the whole store, or of events of these kinds, newest first."""
     return _rows(
         connection,
         "SELECT happened_at, kind, key, stored_bytes, detail, done_by FROM events WHERE list_contains(?, kind) "
@@ -257,12 +257,12 @@ def acts(
 
 
 def events_by_kind(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """How many events of each kind are kept."""
+    """The number of stored events of each kind."""
     return dict(connection.execute("SELECT kind, count(*) FROM events GROUP BY kind ORDER BY kind").fetchall())
 
 
 def sums_by_arch(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> list[Row]:
-    """Entries and their bytes for each architecture, of the kernels of these keys that there are."""
+    """Entries and bytes per architecture, of the existing kernels with these keys."""
     return _rows(
         connection,
         "SELECT arch, count(*) AS entries, sum(stored_bytes) AS stored_bytes FROM kernels "
@@ -272,7 +272,7 @@ def sums_by_arch(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> 
 
 
 def sizes_of(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> list[Row]:
-    """Entries and their bytes for each architecture, of the kernels chosen."""
+    """Entries and bytes per architecture, of the selected kernels."""
     condition, parameters = chosen.where()
     return _rows(
         connection,
@@ -283,7 +283,7 @@ def sizes_of(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> lis
 
 
 def state(connection: duckdb.DuckDBPyConnection) -> Row:
-    """What the mirror is: its schema's version, generation, when it was synced, what it had to skip, rows by table."""
+    """The mirror's schema version, generation, time of the last sync, skipped items, and rows per table."""
     (row,) = _rows(
         connection, f"SELECT schema_version, generation, synced_at, {ALL_SKIPPED} AS skipped FROM sync_state"
     )
@@ -310,7 +310,7 @@ def busiest(connection: duckdb.DuckDBPyConnection, limit: int = 10) -> list[Row]
 
 
 def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Sums for each architecture, over its kernels; ``misses`` over all lookups, also of kernels that are no more."""
+    """Sums per architecture over its kernels; ``misses`` over all lookups, including those of evicted kernels."""
     return _rows(
         connection,
         f"""
@@ -334,8 +334,8 @@ def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def made_with(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Sums for each way of making kernels, which is all that their keys start with up to the target, and each dtype."""
-    # Usage is summed apart, so that only kernels that were used are joined.
+    """Sums per dtype and toolchain, which is the start of a key up to the target."""
+    # Usage is summed separately, so that only used kernels are joined.
     ways = "key_schema, family, template, compiler, compiler_version, toolchain, opt_level, flags, arch, dtype"
     return _rows(
         connection,
@@ -354,9 +354,9 @@ def made_with(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def history(connection: duckdb.DuckDBPyConnection, seconds: int, since: float = 0) -> list[Row]:
-    """What happened, summed over spans of this length, from ``since`` on, the earliest first.
+    """Events summed over intervals of this length, from ``since`` on, oldest first.
 
-    Sums that are no longer known as closely as that are left out.
+    Leaves out sums that are only known for longer intervals.
     """
     return _rows(
         connection,

@@ -1,4 +1,4 @@
-"""Rows of the mirror's tables, made from records and events, and put in place by whole sets."""
+"""Makes rows of the mirror's tables from records and events, and inserts them in sets."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 Row = tuple[Any, ...]
 
 JOURNAL, TIMINGS = "journal", "timings"
-"""Where rows are from that cannot be mirrored."""
+"""Sources of rows that cannot be mirrored."""
 
 ALL_SKIPPED = """
     (SELECT count(*) FROM unreadable) + (SELECT count(*) FROM evaluations WHERE cause <> '')
     + (SELECT count(*) FROM accelerators WHERE error <> '') + (SELECT coalesce(sum(rows), 0)::BIGINT FROM skipped)
 """
-"""SQL: how much there is in the store that cannot be mirrored."""
+"""SQL: the number of items in the store that cannot be mirrored."""
 
-# What pyarrow raises for a value that its column cannot have; ArrowInvalid and ArrowTypeError are such errors.
+# The errors of pyarrow for a value that does not fit its column, e.g. ArrowInvalid and ArrowTypeError.
 _UNFIT = (ValueError, TypeError, OverflowError)
 
 
@@ -101,12 +101,12 @@ def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row
 
 
 def skip(connection: duckdb.DuckDBPyConnection, source: str, names: dict[str, tuple[int, str]]) -> None:
-    """Notes what cannot be mirrored: by name how many rows, and why."""
+    """Records what cannot be mirrored: by name, the number of rows and the reason."""
     insert(connection, "skipped", [(source, name[:100], rows, cause) for name, (rows, cause) in names.items()])
 
 
 def insert_or_skip(connection: duckdb.DuckDBPyConnection, source: str, table: str, rows: Sequence[Row]) -> None:
-    """Adds rows, and notes those that do not fit under the first of their values."""
+    """Adds rows; records those that do not fit under their first value."""
     for row, cause in insert(connection, table, rows):
         skip(connection, source, {str(row[0]): (1, cause)})
 
@@ -116,13 +116,13 @@ def delete_keys(connection: duckdb.DuckDBPyConnection, table: str, keys: Sequenc
     if keys:
         import pyarrow
 
-        connection.register("doomed", pyarrow.table({"key": list(keys)}))
-        connection.execute(f"DELETE FROM {table} WHERE key IN (SELECT key FROM doomed)")
-        connection.unregister("doomed")
+        connection.register("deleted", pyarrow.table({"key": list(keys)}))
+        connection.execute(f"DELETE FROM {table} WHERE key IN (SELECT key FROM deleted)")
+        connection.unregister("deleted")
 
 
 def clear_journal(connection: duckdb.DuckDBPyConnection) -> None:
-    """Forgets everything that came from the journal."""
+    """Deletes everything that came from the journal."""
     for table in ("usage", "events", "totals", "periods", "misses"):
         connection.execute(f"DELETE FROM {table}")
     connection.execute("DELETE FROM skipped WHERE source = ?", [JOURNAL])
@@ -135,7 +135,7 @@ def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
     ]
     insert_or_skip(connection, JOURNAL, "usage", usage)
     if usage:
-        # The same entry may now stand twice: as it was, and as it was used since.
+        # The same entry may now have two rows: the old sums, and the new use.
         connection.execute(
             "CREATE OR REPLACE TEMP TABLE merged AS SELECT key, made_at, "
             + "".join(f"least(sum({tier}_hits), {MOST_COUNT}) AS {tier}_hits, " for tier in TIERS)
@@ -179,7 +179,7 @@ def _column(counts: Counts, name: str) -> Any:
 
 
 def _sum_up(connection: duckdb.DuckDBPyConnection, table: str, names: str) -> None:
-    """Makes one row of those that are named alike."""
+    """Merges rows with the same name into one."""
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE summed AS SELECT {names}, {_sums(connection, table, names)} FROM {table} "
         f"GROUP BY {names}"
@@ -189,6 +189,6 @@ def _sum_up(connection: duckdb.DuckDBPyConnection, table: str, names: str) -> No
 
 
 def _sums(connection: duckdb.DuckDBPyConnection, table: str, but: str) -> str:
-    """The sums of all columns but some, as SQL. They end where a file's do: a larger one fits into no column."""
+    """The sums of all columns except some, as SQL, with the same upper bound as in files, so that they fit."""
     names = [row[0] for row in connection.execute(f"DESCRIBE {table}").fetchall()]
     return ", ".join(f"least(sum({name}), {MOST_COUNT}) AS {name}" for name in names if name not in but.split(", "))

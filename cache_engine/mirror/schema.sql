@@ -185,7 +185,7 @@ CREATE TABLE unreadable (
     cause VARCHAR
 );
 
--- What else is there but cannot be mirrored: damaged lines of the journal, timings that is invalid. Results of the
+-- What else is there but cannot be mirrored: damaged lines of the journal, timings with invalid values. Results of the
 -- evaluator have a cause of their own.
 CREATE TABLE skipped (
     source VARCHAR,     -- journal or timings

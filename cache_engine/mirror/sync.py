@@ -1,4 +1,4 @@
-"""Bringing the mirror up to date with a store's files, and opening it to read.
+"""Syncs the mirror with a store's files, and opens it to read.
 
 DuckDB lets one process write or many read, and says so by failing; so all access goes through a lock of our own, shared
 to read and exclusive to write, and no connection stays open. Nothing but this package touches the file.
@@ -43,19 +43,19 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 _SCHEMA = Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
-# A mirror made by another schema is built anew; nobody need remember to raise a number.
+# A mirror with another schema is rebuilt; the hash replaces a number that one could forget to raise.
 SCHEMA_VERSION = hashlib.sha256(_SCHEMA.encode()).hexdigest()[:16]
 _WRITE_TIMEOUT_S = 30.0
 _READ_TIMEOUT_S = 10.0
-# Programs that know nothing of our lock, such as DuckDB's own shell, are waited for so long.
+# The longest wait for programs that do not use our lock, such as DuckDB's shell.
 _PATIENCE_S = 1.0
-# Folder times are this coarse at worst; a folder changed more recently is looked at again next time.
+# The worst resolution of folder times; a folder changed more recently is read again next time.
 _SETTLED_NS = 2_000_000_000
-# In place of a folder's time: there is none; it must be looked at again.
+# In place of a folder's time: the folder does not exist; it must be read again.
 _NO_FOLDER, _LOOK_AGAIN = -2, -1
 # In place of a record's stamp: the disk refused to read it.
 _UNREAD = ""
-# How DuckDB says that another process has the file open.
+# DuckDB's message when another process has the file open.
 _LOCKED = "Could not set lock on file"
 # An extension that is not built in would be downloaded, and a failing download stalls for seconds.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
@@ -66,9 +66,9 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What a sync changed: entries by what became of them, events and results read, and the generation since.
+    """What a sync changed: added and removed entries, events and results read, and the new generation.
 
-    ``timings`` is how many measurements were read or went: all, when some are new. ``settled`` tells whether everything
+    ``timings`` is how many measurements were read or removed: all, when some are new. ``settled`` is whether everything
     could be read, so that nothing need be looked at again before it changes. ``skipped`` is how many records, results,
     timings and lines of the journal are in the store and cannot be mirrored: all there are, not only new ones.
     """
@@ -85,7 +85,7 @@ class Synced:
 
     @property
     def changed(self) -> bool:
-        """Whether anything did."""
+        """Whether anything changed."""
         return bool(self.added or self.removed or self.unreadable or self.events or self.results or self.timings)
 
 
@@ -93,7 +93,7 @@ class Mirror:
     """The DuckDB copy of one store. Safe to use from several threads and processes.
 
     Attributes:
-        query_limit_s: how long a connection may be read from before what it does is interrupted; ``None`` is for ever.
+        query_limit_s: the longest time to read from a connection before it is interrupted; ``None`` means no limit.
     """
 
     query_limit_s: float | None = None
@@ -114,11 +114,11 @@ class Mirror:
 
     @property
     def path(self) -> Path:
-        """Where the DuckDB file is: in the store, or in a private folder when the store cannot be written."""
+        """The path of the DuckDB file: in the store, or in a private folder when the store cannot be written."""
         return self._layout.mirror
 
     def sync(self, *, rebuild: bool = False) -> Synced:
-        """Takes over what has changed in the store since the last sync. Costs a millisecond when nothing has.
+        """Copies changes in the store since the last sync. Takes a millisecond when there are none.
 
         Args:
             rebuild: start from an empty mirror.
@@ -139,17 +139,17 @@ class Mirror:
                     except duckdb.Error as error:
                         if _LOCKED in str(error):
                             raise MirrorError(f"another program has the mirror open: {error}") from error
-                        # Damaged. Nothing is lost: it is built again from the files.
-                        _log.warning("the mirror is damaged and is built again: %s", error)
+                        # Damaged. Nothing is lost: it is rebuilt from the files.
+                        _log.warning("the mirror is damaged and is rebuilt: %s", error)
                         synced = self._write(rebuild=True)
             except (LockTimeout, OSError, duckdb.Error) as error:
-                raise MirrorError(f"the mirror cannot be brought up to date: {error}") from error
+                raise MirrorError(f"cannot update the mirror: {error}") from error
             self._seen = None if sources is None or not synced.settled else (sources[0], self._file_identity())
             self._generation, self._skipped = synced.generation, synced.skipped
             return synced
 
     def _write(self, rebuild: bool) -> Synced:
-        """Opens the mirror, makes its tables if there are none, and syncs it, all or nothing. Under the lock."""
+        """Opens the mirror, creates its tables if there are none, and syncs it atomically. Call it under the lock."""
         if rebuild or not is_own(self._layout):
             self._discard()
         connection = self._connect()
@@ -162,7 +162,7 @@ class Mirror:
             connection.begin()
             if _schema_version(connection) is None:
                 connection.execute(_SCHEMA)
-                # A mirror built anew must not give numbers that an earlier one gave: answers are kept by them.
+                # A rebuilt mirror must not reuse an earlier generation: callers cache answers by it.
                 generation = time.time_ns() // 1000
                 connection.execute("INSERT INTO sync_state VALUES (?, ?, -1, 0)", [SCHEMA_VERSION, generation])
             synced = _sync(connection, self._store)
@@ -173,7 +173,7 @@ class Mirror:
 
     @contextmanager
     def read(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A connection to read with, for the body of a ``with``. Call ``sync`` first.
+        """A connection for reading, for the body of a ``with``. Call ``sync`` first.
 
         Raises:
             MirrorError: when there is no mirror yet, or another process keeps it busy.
@@ -183,11 +183,11 @@ class Mirror:
         try:
             with file_lock(self._layout.mirror_lock, _READ_TIMEOUT_S, shared=True):
                 if not is_own(self._layout):
-                    raise MirrorError(f"{self.path} is not your own file; gemm-cache sync --rebuild makes it again")
+                    raise MirrorError(f"{self.path} is not your own file; gemm-cache sync --rebuild creates it again")
                 try:
                     connection = self._connect(read_only=True)
                 except duckdb.Error as error:
-                    raise MirrorError(f"the mirror cannot be read: {error}") from error
+                    raise MirrorError(f"cannot read the mirror: {error}") from error
                 try:
                     with interrupted_after(connection, self.query_limit_s):
                         yield connection
@@ -197,12 +197,12 @@ class Mirror:
                         "page_limit_s"
                     ) from error
                 except duckdb.Error as error:
-                    # Another version may have built it anew between sync and this.
-                    raise MirrorError(f"the mirror cannot be read: {error}") from error
+                    # Another version may have rebuilt it since the sync.
+                    raise MirrorError(f"cannot read the mirror: {error}") from error
                 finally:
                     connection.close()
         except LockTimeout as error:
-            raise MirrorError(f"the mirror cannot be read: {error}") from error
+            raise MirrorError(f"cannot read the mirror: {error}") from error
 
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
@@ -212,7 +212,7 @@ class Mirror:
             return question(connection, *arguments, **options)
 
     def generation(self) -> int:
-        """A number that changes whenever the mirror's content does, and is never given twice."""
+        """A number that changes whenever the mirror's content changes, and is never used twice."""
         with self.read() as connection:
             row = connection.execute("SELECT generation FROM sync_state").fetchone()
         return int(row[0]) if row else 0
@@ -224,7 +224,7 @@ class Mirror:
         return self._home
 
     def _sources(self) -> tuple[object, object] | None:
-        """The state of everything a sync reads, and of the mirror; ``None`` while folder times cannot be trusted."""
+        """The state of everything a sync reads, and of the mirror; ``None`` while folder times are too recent."""
         layout = self._store.layout
         horizon = time.time_ns() - _SETTLED_NS
         times = tuple(_mtime_ns(layout.metadata / shard) for shard in SHARDS)
@@ -239,7 +239,7 @@ class Mirror:
         return None
 
     def _connect(self, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
-        """Opens the file; if another program has it open, it may be done in a moment."""
+        """Opens the file; waits shortly if another program has it open."""
         import duckdb
 
         deadline = time.monotonic() + _PATIENCE_S
@@ -257,7 +257,7 @@ class Mirror:
 
 
 def _schema_version(connection: duckdb.DuckDBPyConnection) -> str | None:
-    """The version of a mirror's schema, empty when it is no mirror's, ``None`` when the file is empty."""
+    """The version of a mirror's schema; empty when the file is not a mirror, ``None`` when it is empty."""
     tables = {row[0] for row in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
     if not tables:
         return None
@@ -284,7 +284,7 @@ def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
 
 
 def _sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tuple[int, int, int]:
-    """Reads the records of folders that have changed; returns how many rows came, went, and newly cannot be read."""
+    """Reads the records of changed folders; returns the numbers of added, removed and newly unreadable rows."""
     metadata = store.layout.metadata
     known = dict(connection.execute("SELECT shard, mtime_ns FROM shards").fetchall())
     horizon = time.time_ns() - _SETTLED_NS
@@ -315,11 +315,11 @@ def _sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tu
                 fresh.append(rows.kernel_row(record, stamp))
                 continue
             if transient:
-                # It may be readable tomorrow, without its stamp or its folder having changed.
+                # It may become readable without a change of its stamp or its folder.
                 changed[shard] = _LOOK_AGAIN
             if known_stamp != _UNREAD or not transient:
                 refused.append((key, _UNREAD if transient else stamp, cause))
-    # What is left in `mirrored` has gone; what is in `fresh` or `refused` may have been there with another stamp.
+    # Keys left in `mirrored` are gone; those in `fresh` or `refused` may have been there with another stamp.
     stale = [*mirrored, *(row[0] for row in fresh), *(row[0] for row in refused)]
     for table in ("kernels", "unreadable"):
         rows.delete_keys(connection, table, stale)
@@ -331,7 +331,7 @@ def _sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tu
 
 
 def _read(store: DiskStore, key: CacheKey) -> tuple[Record | None, str, bool]:
-    """A record, or why there is none to show and whether that may pass."""
+    """A record, or why there is none and whether that may be temporary."""
     try:
         return store.record(key), "made by another version", False
     except CorruptEntry as error:
@@ -341,7 +341,7 @@ def _read(store: DiskStore, key: CacheKey) -> tuple[Record | None, str, bool]:
 
 
 def _sync_journal(connection: duckdb.DuckDBPyConnection, folder: Path) -> int:
-    """Adds up events not seen yet; starts over when the journal was folded. Returns how many there were."""
+    """Adds new events to the sums; starts over when the journal was folded. Returns their number."""
     seen = connection.execute("SELECT snapshot_generation FROM sync_state").fetchone()
     while True:
         snapshot = read_snapshot(folder)

@@ -1,4 +1,4 @@
-"""Taking measurements of kernels over into the mirror. They are few: when any are new, all are read."""
+"""Copies measurements of kernels into the mirror. They are few: if any is new, all are read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOCK_TIMEOUT_S = 10.0
 
 
 def timings_state(layout: StoreLayout) -> list[tuple[str, int, int, int]]:
-    """What identifies the content of all timing files: equal states mean that nothing was written in between."""
+    """The state of all timing files. Equal states mean that nothing was written in between."""
     found = []
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(layout.timings) as files:
         for file in files:
@@ -32,8 +32,8 @@ def timings_state(layout: StoreLayout) -> list[tuple[str, int, int, int]]:
 
 
 def sync_timings(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> tuple[int, bool]:
-    """Takes over what changed; returns how many measurements were read or went, and whether all could be read."""
-    # Before reading: what is added meanwhile is seen as a change next time.
+    """Copies changes; returns the number of measurements read or removed, and whether all could be read."""
+    # Before reading, so that an addition meanwhile is a change next time.
     state = msgspec.json.encode(timings_state(layout)).decode()
     known = connection.execute("SELECT state FROM timings_read").fetchone()
     if known == (state,):
@@ -51,7 +51,7 @@ def sync_timings(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> 
 
 
 def _read(layout: StoreLayout, skipped: dict[str, tuple[int, str]]) -> tuple[list[Measurement], bool]:
-    """All timings that are sound, and whether everything could be read; those ``skipped`` go there, by name."""
+    """All sound timings, and whether everything could be read; adds skipped ones to ``skipped``, by name."""
     from cache_engine.store.results.file import UnknownResults
 
     timings, found, settled = Timings(layout, durable=False, lock_timeout_s=_LOCK_TIMEOUT_S), [], True
@@ -59,7 +59,7 @@ def _read(layout: StoreLayout, skipped: dict[str, tuple[int, str]]) -> tuple[lis
         try:
             found += timings.read_device(fingerprint, lambda name, error: skipped.update({name: (1, str(error))}))
         except UnknownResults as error:
-            skipped[fingerprint] = (1, str(error))  # and stays so
+            skipped[fingerprint] = (1, str(error))  # permanently
         except (StoreError, OSError):
             settled = False
     return found, settled
@@ -78,5 +78,5 @@ def _row(one: Measurement) -> rows.Row:
 
 
 def _number(value: Any) -> float | None:
-    """What another version measured may be something else, or a number that fits nowhere."""
+    """A value of another version may have another meaning, or a number that fits no column."""
     return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else None

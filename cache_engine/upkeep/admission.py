@@ -29,7 +29,7 @@ TOKEN, LOGIN = "token", "login"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """How somebody came to the server.
+    """A request to the server.
 
     Attributes:
         bound_to: the address that the server listens at; empty is every one.
@@ -44,7 +44,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """What is known of whoever asks.
+    """The credentials of a visitor.
 
     Attributes:
         login: whether the server has a login set up at all.

@@ -306,7 +306,7 @@ def test_a_mirror_held_open_by_another_program_is_left_alone(store: DiskStore) -
 
 
 def test_reading_before_there_is_a_mirror_says_so(store: DiskStore) -> None:
-    with pytest.raises(MirrorError, match="cannot be read"), Mirror(store).read():
+    with pytest.raises(MirrorError, match="cannot read"), Mirror(store).read():
         pass
 
 

@@ -89,7 +89,7 @@ class ResultFile:
         """Opens nothing yet.
 
         Args:
-            new: the snapshot to begin with where there is none; it names the subject.
+            new: the snapshot to start with if none exists; it names the subject.
             judge: says which entries of a damaged snapshot are sound.
             compressed: whether snapshots are written compressed.
         """
