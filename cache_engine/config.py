@@ -35,6 +35,10 @@ _NUMBERS = (
     "page_limit_s",
 )
 _TEXTS = ("compiler_flags", "admin_users")
+PACKS = "packs"
+"""A value of ``enable_caching``: packs alone."""
+AUTO, LOCAL, PACK = "auto", "local", "pack"
+"""Values of ``toolchain``."""
 MIN_FLUSH_S = 0.01  # below, writing would keep a processor busy
 MIN_TOKEN_LENGTH = 16  # letters and digits: beyond guessing, at any rate of attempts
 MIN_TOKEN_CHARACTERS = 8  # different ones: of random letters and digits, one in five million has fewer
@@ -68,8 +72,15 @@ class Settings:
     eviction_threshold: float = _setting(0.8, "When a limit is exceeded, evict down to this fraction of it.")
     cleanup_interval_h: float = _setting(24.0, "Automatic cleanup interval in hours (0 = off).")
     enable_jit: bool = _setting(True, "Compile kernels that are not cached.")
-    enable_caching: bool = _setting(True, "Look kernels up in packs and on disk, and store them there.")
+    enable_caching: bool | str = _setting(
+        True, "Look kernels up in packs and on disk, and store them there. packs: packs alone, no directory is used."
+    )
     packs: tuple[Path, ...] = _setting((), "Packs to search before the disk: colon-separated files or directories.")
+    toolchain: str = _setting(
+        "auto",
+        "Kernels of which compilers to serve: local, the installed one; pack, also those that made the packs and the "
+        "store; auto: local, or pack where enable_jit is off or no compiler is installed.",
+    )
     memory_bytes: int = _setting(GIB // 4, "In-process cache size.")
     compression: bool = _setting(True, "Compress compiled code on disk.")
     compress_results: bool = _setting(False, "Compress the evaluator's results on disk.")
@@ -163,6 +174,10 @@ class Settings:
                 raise UsageError(f"setting {name} is {getattr(self, name)}; it must be above 0, at most 1")
         if self.durability not in ("durable", "fast"):
             raise UsageError(f"setting durability is {self.durability!r}; use durable or fast")
+        if self.enable_caching not in (True, False, PACKS):
+            raise UsageError(f"setting enable_caching is {self.enable_caching!r}; use yes, no or {PACKS}")
+        if self.toolchain not in (AUTO, LOCAL, PACK):
+            raise UsageError(f"setting toolchain is {self.toolchain!r}; use {AUTO}, {LOCAL} or {PACK}")
         for name in _TEXTS:
             value = getattr(self, name)
             if not isinstance(value, tuple) or not all(isinstance(text, str) for text in value):
@@ -176,6 +191,11 @@ class Settings:
                 'or more, such as python -c "import secrets; print(secrets.token_urlsafe(24))" prints'
             )
         return self
+
+    @property
+    def uses_directory(self) -> bool:
+        """Whether kernels are looked up and stored in a directory."""
+        return bool(self.enable_caching) and self.enable_caching != PACKS
 
     def directory(self) -> Path:
         """Where the store is, absolute."""
@@ -230,6 +250,8 @@ def parse_bytes(text: str) -> int:
 
 
 def _parse(name: str, default: object, text: str, variable: str) -> object:
+    if name == "enable_caching" and text.lower() == PACKS:
+        return PACKS
     try:
         if isinstance(default, bool):
             return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]

@@ -81,7 +81,7 @@ def reproduction(record: Record) -> None:
         found = cache.select(problem.on(record.arch), family=record.family, compiler=record.compiler, config=config)
         st.caption(
             "Running this here reproduces this exact key."
-            if found.key == record.key
+            if found.key == record.key and found.is_compilable
             else "Running this here gives a different key: compiler or templates have changed since."
         )
     except GemmCacheError as error:

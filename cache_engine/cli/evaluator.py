@@ -256,7 +256,7 @@ def prune_verb(
 
 def _answer(settings: Settings, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode) -> Answer:
     """A result: from the store, or searched for and stored; with caching switched off, only searched for."""
-    if settings.enable_caching:
+    if settings.uses_directory:
         with open_cache(settings) as cache:
             return cache.evaluations.evaluate(problem, hardware, mode)
     from cache_engine.evaluations import Answer

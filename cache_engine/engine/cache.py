@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -13,9 +14,19 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from cache_engine import upkeep
 from cache_engine.config import Settings
 from cache_engine.engine.descriptors import spare_descriptors
+from cache_engine.engine.elsewhere import Elsewhere
 from cache_engine.engine.history import History
-from cache_engine.engine.selection import Selection, Selector, measurement
-from cache_engine.engine.serving import COMPILED, SWITCHED_OFF, CompiledKernel, Serving, refusal
+from cache_engine.engine.making import measurement
+from cache_engine.engine.selection import Selection, Selector
+from cache_engine.engine.serving import (
+    COMPILED,
+    PACKS_ALONE,
+    SWITCHED_OFF,
+    CompiledKernel,
+    Serving,
+    mount_packs,
+    refusal,
+)
 from cache_engine.engine.stages import SELECT, VALIDATE, OnStage, StageClock
 from cache_engine.engine.tiers import Found
 from cache_engine.errors import StoreError, StoreUnusable, UsageError
@@ -47,6 +58,8 @@ if TYPE_CHECKING:
 
 __all__ = ["COMPILED", "Cache", "CompiledKernel", "open_cache"]
 
+_log = logging.getLogger(__name__)
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -58,8 +71,8 @@ class Cache:
     at once; else they are written at the end of the process. A closed cache can still be used.
 
     With caching switched off there is no store: kernels are compiled and held in this process alone, and every method
-    that needs a store raises ``StoreUnusable``. Methods that change the store take ``by``, who acts, for the audit; by
-    default it is the user that this process runs as.
+    that needs a store raises ``StoreUnusable``. With packs alone it is the same, but for what packs have. Methods that
+    change the store take ``by``, who acts, for the audit; by default it is the user that this process runs as.
     """
 
     def __init__(self, store: DiskStore | None, settings: Settings, without_store: str = SWITCHED_OFF) -> None:
@@ -69,9 +82,11 @@ class Cache:
         self._store = store
         use_timings = store is not None and settings.use_timings
         history = History(lambda: self.timings, settings.timings_of) if use_timings else None
-        self._selector = Selector(fast_math=settings.fast_math, compiler_flags=settings.compiler_flags, history=history)
         self.journal = NoJournal() if store is None else _journal(store.layout, settings)
-        self._serving = Serving(store, settings, self.journal, without_store)
+        self.packs = tuple(mount_packs(settings, self.journal))
+        self.elsewhere = Elsewhere(self.packs, store)
+        self._selector = Selector(settings, history=history, elsewhere=self.elsewhere)
+        self._serving = Serving(store, self.packs, settings, self.journal, without_store)
         self._spare = spare_descriptors()
 
     def get_or_compile(
@@ -100,7 +115,7 @@ class Cache:
         Raises:
             UsageError: when the request is invalid.
             NotCached: when no tier has it and compiling is switched off.
-            CompilerMissing: when the compiler is not installed.
+            CompilerMissing: when the compiler is not installed, and no pack or store has the kernel.
             CompileError: when the compiler refuses the source.
         """
         stages = StageClock(on_stage)
@@ -111,10 +126,15 @@ class Cache:
                     raise UsageError(f"a kernel is asked for with a GemmProblem, not with {type(problem).__name__}")
                 if config is not None and not isinstance(config, KernelConfig):
                     raise UsageError(f"config is a {type(config).__name__}; it must be a KernelConfig")
-                targeted = self.targeted(problem, arch)
+                asked = (self.targeted(problem, arch), family, compiler, config)
+            compiles = force or debug_dump is not None
             with stages(SELECT):
-                selection = self.select(targeted, family=family, compiler=compiler, config=config)
-            return self._serving.get_or_compile(selection, stages, force=force, debug_dump=debug_dump)
+                selection = self._selector.select_installed(*asked) if compiles else self._selector.select(*asked)
+
+            def instead(missed: Collection[CacheKey]) -> Selection:
+                return self._selector.select(*asked, missed=missed)
+
+            return self._serving.get_or_compile(selection, instead, stages, force=compiles, debug_dump=debug_dump)
 
         return self._spare.retried(attempt)
 
@@ -139,6 +159,15 @@ class Cache:
     ) -> Selection:
         """What would serve a problem whose target is set; see ``Selector.select``."""
         return self._selector.select(problem, family, compiler, config)
+
+    def made_elsewhere(self, selection: Selection) -> Selection | None:
+        """The same kernel as another toolchain made it, where a pack or the store has that, be it served or not."""
+        return self._selector.select_elsewhere(selection, self.elsewhere)
+
+    @property
+    def serves_any_toolchain(self) -> bool:
+        """Whether a kernel serves whichever build of its compiler made it; see the setting ``toolchain``."""
+        return self._selector.serves_any_toolchain
 
     def present_components(self, family: str, compiler: str, level: int, arch: str) -> Components | None:
         """What the keys of a family, compiler at a level, and target start with here; see ``Selector.present``."""
@@ -169,8 +198,13 @@ class Cache:
         return self._serving.unpublished
 
     @property
+    def has_store(self) -> bool:
+        """Whether there is a directory with entries, or memory and packs alone."""
+        return self._store is not None
+
+    @property
     def store(self) -> DiskStore:
-        """Entries on disk; raises ``StoreUnusable`` where there is no store, as when caching is switched off."""
+        """Entries on disk; raises ``StoreUnusable`` where there is no store, as with caching off or packs alone."""
         if self._store is None:
             raise StoreUnusable(f"{self._without_store}, so there is no store; set enable_caching, and dir if need be")
         return self._store
@@ -241,7 +275,9 @@ class Cache:
         return cleaning.count(self.layout)
 
     def stats(self) -> Statistics:
-        """The store's state and history; this process's own counts included."""
+        """The store's state and history; this process's own counts included. Without a store, those alone."""
+        if isinstance(self.journal, NoJournal):
+            return Statistics(0, 0, self.settings.max_entries, self.settings.max_bytes, 0, self.journal.totals)
         self.journal.flush()
         totals = read_journal(self.layout.journal).totals
         s, journal = self.settings, journal_bytes(self.layout.journal)
@@ -378,16 +414,24 @@ def open_cache(
 
     Raises:
         UsageError: when there is no setting of a name, or it cannot have a value.
-        StoreUnusable: when the directory cannot serve as a store.
+        StoreUnusable: when the directory cannot serve as a store. One that cannot be made or written is no error where
+            the settings name packs: then those serve, and memory.
     """
     if dir is not None:
         overrides["dir"] = Path(dir)
     if policy is not None:
         overrides["policy"] = policy
     settings = Settings.load(**overrides) if settings is None else settings.with_overrides(overrides)
-    if not settings.enable_caching:
-        return Cache(None, settings)
-    layout = open_store(settings.directory(), trust=settings.trust_store, create=create)
+    if not settings.uses_directory:
+        return Cache(None, settings, PACKS_ALONE if settings.enable_caching else SWITCHED_OFF)
+    try:
+        layout = open_store(settings.directory(), trust=settings.trust_store, create=create)
+    except StoreUnusable as error:
+        # In a read-only container packs serve all the same. One that is refused for what it is stays an error.
+        if not (create and settings.packs and isinstance(error.__cause__, OSError)):
+            raise
+        _log.warning("packs are served, and kernels are cached in this process alone: %s", error)
+        return Cache(None, settings, without_store=str(error))
     store = DiskStore(layout, durable=settings.durability == "durable", compress=settings.compression)
     return Cache(store, settings)
 

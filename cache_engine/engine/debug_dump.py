@@ -19,7 +19,8 @@ from cache_engine.compilers.environment import KEYED
 from cache_engine.compilers.inspect import sass
 from cache_engine.config import SETTINGS, variable
 from cache_engine.device.probe import gpu
-from cache_engine.engine.selection import Selection, make_artifact
+from cache_engine.engine.making import make_artifact
+from cache_engine.engine.selection import Selection
 from cache_engine.engine.stages import StageClock
 from cache_engine.errors import CompileError, GemmCacheError, UsageError
 from cache_engine.kernels.family import launch_of

@@ -27,12 +27,12 @@ class Switches:
 
     Attributes:
         enable_jit: whether a kernel that no tier has may be compiled.
-        enable_caching: whether kernels are looked up in packs and on disk, and stored there.
+        enable_caching: whether kernels are looked up in packs and on disk, and stored there, or in packs alone.
         cache_dir: the store's directory.
     """
 
     enable_jit: bool | None = None
-    enable_caching: bool | None = None
+    enable_caching: bool | str | None = None
     cache_dir: str | Path | None = None
 
     def in_force(self) -> Settings:
@@ -72,7 +72,7 @@ class GemmOperator:
         family: str | None = None,
         compiler: str | None = None,
         enable_jit: bool | None = None,
-        enable_caching: bool | None = None,
+        enable_caching: bool | str | None = None,
         cache_dir: str | Path | None = None,
     ) -> None:
         """Compiles and opens nothing yet.
@@ -128,12 +128,12 @@ class GemmOperator:
         self._own.enable_jit = value
 
     @property
-    def enable_caching(self) -> bool:
-        """Whether kernels are looked up in packs and on disk, and stored there."""
+    def enable_caching(self) -> bool | str:
+        """Whether kernels are looked up in packs and on disk, and stored there; ``"packs"`` for packs alone."""
         return self._settings.enable_caching
 
     @enable_caching.setter
-    def enable_caching(self, value: bool | None) -> None:
+    def enable_caching(self, value: bool | str | None) -> None:
         self._own.enable_caching = value
 
     @property

@@ -1,35 +1,50 @@
-"""From a problem to a key, and from there to an artifact and its record: what the cache does between its lookups."""
+"""From a problem to a key: which family, config and compiler, and which toolchain the key names."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
 
-from cache_engine._version import __version__
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.base import Compiler
-from cache_engine.compilers.diagnostics import warnings
 from cache_engine.compilers.flags import extra_flags
+from cache_engine.config import AUTO, LOCAL, Settings
+from cache_engine.engine.elsewhere import Elsewhere, Stated
 from cache_engine.engine.history import History
 from cache_engine.engine.reproduction import command_of_choice
-from cache_engine.engine.stages import COMPILE, GENERATE, START_COMPILER, StageClock
-from cache_engine.errors import CompileError, CompilerMissing, GemmCacheError, UsageError
+from cache_engine.errors import CompilerMissing, GemmCacheError, UsageError
 from cache_engine.kernels.family import Family
 from cache_engine.kernels.select import FAMILIES, choose
-from cache_engine.kernels.source import render, template_digest
-from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem
+from cache_engine.kernels.source import template_digest
+from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.gemm import OPT_LEVELS, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components, KeyPrefix
-from cache_engine.model.measurement import COST_MODEL, GIVEN, Measurement
-
-if TYPE_CHECKING:
-    from cache_engine.device.timer import Timing
+from cache_engine.model.measurement import COST_MODEL, GIVEN
+from cache_engine.model.provenance import Provenance
 
 # A serving process asks for a few thousand sizes; each takes about a kilobyte.
 _MOST_KEPT = 8192
+
+INSTALLED = "installed"
+"""Where the toolchain of a key is from, unless a pack or the store names it."""
+
+_Asked = tuple[GemmProblem, str | None, str | None, KernelConfig | None]
+"""Problem, family, compiler and config, as ``Selector.select`` has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What was chosen for a problem, whatever build of the compiler makes the kernel."""
+
+    problem: GemmProblem
+    family: Family
+    config: KernelConfig
+    compiler: Compiler
+    constants: dict[str, str | int]
+    config_from: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +60,13 @@ class Selection:
     key: CacheKey
     config_from: str = COST_MODEL
     """``"given"``, ``"cost model"`` or ``"measured on …"``."""
+    toolchain_from: str = INSTALLED
+    """What names the toolchain in the key: ``"installed"``, ``"pack NAME"`` or ``"store"``."""
+
+    @property
+    def is_compilable(self) -> bool:
+        """Whether compiling here makes the kernel of this key: the key names the compiler installed here."""
+        return self.toolchain_from == INSTALLED
 
     @property
     def name(self) -> str:
@@ -73,58 +95,160 @@ class Selector:
     """Makes selections. What many of them share is hashed once, and the latest are cached."""
 
     def __init__(
-        self, *, fast_math: bool = False, compiler_flags: tuple[str, ...] = (), history: History | None = None
+        self,
+        settings: Settings | None = None,
+        *,
+        history: History | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         """Hashes nothing yet.
 
         Args:
-            fast_math, compiler_flags: settings of that name, for every kernel.
+            settings: flags for every kernel, and which toolchains keys may name; the defaults when there are none.
             history: measurements that choose before the cost model does.
+            elsewhere: the toolchains that a key may name besides the one installed here; none by default.
         """
-        self._fast_math, self._compiler_flags = fast_math, compiler_flags
+        settings = settings or Settings()
+        self._fast_math, self._compiler_flags = settings.fast_math, settings.compiler_flags
         self._history = history
+        self._elsewhere = None if settings.toolchain == LOCAL else elsewhere
+        self._installed_first = settings.toolchain == AUTO and settings.enable_jit
         self._compilers: dict[tuple[str, int], Compiler] = {}
-        self._missing: set[str] = set()
-        self._kept: dict[tuple[GemmProblem, str | None, str | None, KernelConfig | None], Selection] = {}
-        self._prefixes: dict[tuple[str, str, int, str], KeyPrefix] = {}
+        self._missing: dict[str, str] = {}
+        self._choices: dict[_Asked, _Choice] = {}
+        self._kept: dict[_Asked, Selection] = {}
+        self._prefixes: dict[tuple[str, str, int, str, Stated | None], KeyPrefix] = {}
+
+    @property
+    def serves_any_toolchain(self) -> bool:
+        """Whether a kernel serves whichever build of its compiler made it."""
+        return self._elsewhere is not None and not self._installed_first
 
     def select(
-        self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
+        self,
+        problem: GemmProblem,
+        family: str | None,
+        compiler: str | None,
+        config: KernelConfig | None,
+        *,
+        missed: Collection[CacheKey] = (),
     ) -> Selection:
-        """What would serve a problem whose target is set. Looks nothing up; takes microseconds.
+        """What would serve a problem whose target is set. Takes microseconds.
+
+        Looks nothing up, unless keys may name other toolchains: then it looks where an entry is, and reads none.
 
         Args:
             family, compiler: either, both or neither; see ``_compiler_for``.
+            missed: keys that were looked up and that no tier has.
 
         Raises:
             UsageError: when the request is invalid.
-            CompilerMissing: when the compiler is not installed.
+            CompilerMissing: when the compiler is not installed, and no toolchain is left that the key could name.
         """
         asked = (problem, family, compiler, config)
         selection = self._kept.get(asked)
-        if selection is None:
+        if selection is not None and selection.key not in missed:
+            return selection
+        selection, is_final = self._resolved(self._choice(asked), missed)
+        if is_final:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
-            selection = self._kept[asked] = self._select(*asked)
+            self._kept[asked] = selection
         return selection
 
-    def _select(
+    def select_installed(
         self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
     ) -> Selection:
+        """As ``select``, with the compiler installed here in the key."""
+        return self._keyed(self._choice((problem, family, compiler, config)), None)
+
+    def select_elsewhere(self, selection: Selection, elsewhere: Elsewhere) -> Selection | None:
+        """The same kernel as another toolchain made it, if a pack or the store has that."""
+        s = selection
+        choice = _Choice(s.problem, s.family, s.config, s.compiler, s.constants, s.config_from)
+        every = (*elsewhere.of_packs(s.compiler.name), *elsewhere.of_store(s.compiler.name))
+        return next((found for found in map(partial(self._keyed, choice), every) if elsewhere.has(found.key)), None)
+
+    def _resolved(self, choice: _Choice, missed: Collection[CacheKey]) -> tuple[Selection, bool]:
+        """The selection of a choice, and whether it stays so: the entry is there, or only one key can be meant."""
+        elsewhere = self._elsewhere
+        if elsewhere is None:
+            return self._keyed(choice, None), True
+        if self._installed_first:
+            with suppress(CompilerMissing):
+                return self._keyed_if_installed(choice), True
+        first = None
+        for selection in self._candidates(choice, elsewhere):
+            if selection.key not in missed:
+                if elsewhere.has(selection.key):
+                    return selection, True
+                first = first or selection
+        try:
+            return self._keyed_if_installed(choice), False
+        except CompilerMissing:
+            if first is None or missed:
+                raise
+            return first, False
+
+    def _candidates(self, choice: _Choice, elsewhere: Elsewhere) -> Iterator[Selection]:
+        """The selections of a choice for each toolchain that its key may name, in the order of trial."""
+        for stated in elsewhere.of_packs(choice.compiler.name):
+            yield self._keyed(choice, stated)
+        with suppress(CompilerMissing):
+            yield self._keyed_if_installed(choice)
+        for stated in elsewhere.of_store(choice.compiler.name):
+            yield self._keyed(choice, stated)
+
+    def _keyed(self, choice: _Choice, stated: Stated | None) -> Selection:
+        """The selection of a choice whose key names a toolchain; without one, the compiler installed here."""
+        c = choice
+        prefix = self._prefix(c.family, c.compiler, c.problem.opt_level, c.problem.arch or "", stated)
+        source = INSTALLED if stated is None else stated.source
+        key = prefix.key(c.constants)
+        return Selection(
+            c.problem, c.family, c.config, c.compiler, c.constants, prefix, key, c.config_from, toolchain_from=source
+        )
+
+    def _keyed_if_installed(self, choice: _Choice) -> Selection:
+        """As ``_keyed`` with the compiler installed here; that it is missing is found once."""
+        name = choice.compiler.name
+        if name in self._missing:
+            raise CompilerMissing(self._missing[name])
+        try:
+            return self._keyed(choice, None)
+        except CompilerMissing as error:
+            self._missing[name] = str(error)
+            raise
+
+    def _choice(self, asked: _Asked) -> _Choice:
+        choice = self._choices.get(asked)
+        if choice is None:
+            if len(self._choices) >= _MOST_KEPT:
+                self._choices.clear()
+            choice = self._choices[asked] = self._chosen(*asked)
+        return choice
+
+    def _chosen(
+        self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
+    ) -> _Choice:
+        choice = self._modelled(problem, family, compiler, config)
+        if config is not None or self._history is None:
+            return choice
+        return self._measured(choice, family, compiler, self._history) or choice
+
+    def _modelled(
+        self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
+    ) -> _Choice:
+        """The choice without measurements."""
         chosen_compiler = self._flagged(_compiler_for(family, compiler).name, problem.opt_level)
         chosen, chosen_config = choose(problem, family, config, chosen_compiler.takes)
         constants = chosen.constants(problem, chosen_config)
-        prefix = self._prefix(chosen, chosen_compiler, problem.opt_level, problem.arch or "")
-        key = prefix.key(constants)
         config_from = COST_MODEL if config is None else GIVEN
-        selection = Selection(problem, chosen, chosen_config, chosen_compiler, constants, prefix, key, config_from)
-        if config is not None or self._history is None:
-            return selection
-        return self._measured(selection, family, compiler, self._history) or selection
+        return _Choice(problem, chosen, chosen_config, chosen_compiler, constants, config_from)
 
     def _measured(
-        self, modelled: Selection, family: str | None, compiler: str | None, history: History
-    ) -> Selection | None:
+        self, modelled: _Choice, family: str | None, compiler: str | None, history: History
+    ) -> _Choice | None:
         """What measurements choose in place of the cost model, if they can.
 
         A time says something only beside others: among those of a size must be one of the family that would serve
@@ -142,14 +266,22 @@ class Selector:
                 # What was measured may not be feasible, or its compiler not installed, any more.
                 with suppress(GemmCacheError):
                     if family in (None, one.family) and _compiler_for(one.family, compiler).name == one.compiler:
-                        selection = self._select(modelled.problem, one.family, one.compiler, one.config)
-                        return replace(selection, config_from=history.in_words(one))
+                        choice = self._modelled(modelled.problem, one.family, one.compiler, one.config)
+                        if not self._is_stated(one.compiler):
+                            self._keyed(choice, None)
+                        return replace(choice, config_from=history.in_words(one))
         return None
+
+    def _is_stated(self, compiler: str) -> bool:
+        """Whether a pack or the store has kernels of a compiler that may serve without it."""
+        there = self._elsewhere
+        return there is not None and bool(there.of_packs(compiler) or there.of_store(compiler))
 
     def forget(self) -> None:
         """Has measurements read again, as there are new ones."""
         if self._history is not None:
             self._history.forget()
+            self._choices.clear()
             self._kept.clear()
 
     def is_stale(self, record: Record) -> bool:
@@ -157,26 +289,36 @@ class Selector:
 
         Where the compiler that made it is not installed this is unknown, and the answer is no.
         """
+        stated = None
+        if self.serves_any_toolchain:
+            stated = Stated(Provenance.of(record.components).toolchain, "")
         try:
-            components = self.present(record.family, record.compiler, record.problem.opt_level, record.arch)
+            components = self.present(
+                record.family, record.compiler, record.problem.opt_level, record.arch, stated=stated
+            )
         except CompilerMissing:
             return False
         return components is None or record.components[: len(components)] != components
 
-    def present(self, family: str, compiler: str, level: int, arch: str) -> Components | None:
+    def present(
+        self, family: str, compiler: str, level: int, arch: str, *, stated: Stated | None = None
+    ) -> Components | None:
         """What the keys of a family, compiler at a level, and target start with here; ``None`` when there is no such.
+
+        Args:
+            stated: a toolchain in place of the one installed here.
 
         Raises:
             CompilerMissing: when the compiler is not installed.
         """
         if family not in FAMILIES or compiler not in COMPILERS or level not in OPT_LEVELS:
             return None
-        if compiler in self._missing:
-            raise CompilerMissing(f"{compiler} is not installed")
+        if stated is None and compiler in self._missing:
+            raise CompilerMissing(self._missing[compiler])
         try:
-            return self._prefix(FAMILIES[family], self._flagged(compiler, level), level, arch).components
-        except CompilerMissing:
-            self._missing.add(compiler)  # looking for it takes time, and this is asked for every record
+            return self._prefix(FAMILIES[family], self._flagged(compiler, level), level, arch, stated).components
+        except CompilerMissing as error:
+            self._missing[compiler] = str(error)  # looking for it takes time, and this is asked for every record
             raise
 
     def _flagged(self, name: str, level: int) -> Compiler:
@@ -192,16 +334,22 @@ class Selector:
             self._compilers[name, level] = compiler
         return compiler
 
-    def _prefix(self, family: Family, compiler: Compiler, level: int, arch: str) -> KeyPrefix:
-        """The components that all kernels of a family, compiler at a level, and target have in common."""
-        identity = (family.name, compiler.name, level, arch)
+    def _prefix(
+        self, family: Family, compiler: Compiler, level: int, arch: str, stated: Stated | None = None
+    ) -> KeyPrefix:
+        """The components that all kernels of a family, compiler at a level, and target have in common.
+
+        A toolchain that is stated takes the place of the compiler's identity, and of nothing else.
+        """
+        identity = (family.name, compiler.name, level, arch, stated)
         prefix = self._prefixes.get(identity)
         if prefix is None:
+            toolchain = compiler.fingerprint() if stated is None else stated.toolchain
             prefix = self._prefixes[identity] = KeyPrefix(
                 (
                     ("family", family.name),
                     ("template", template_digest(family.template)),
-                    *compiler.fingerprint().components(),
+                    *toolchain.components(),
                     ("flags", " ".join(compiler.flags)),
                     ("arch", arch),
                 )
@@ -229,73 +377,3 @@ def _compiler_for(family: str | None, compiler: str | None) -> Compiler:
         names = " or ".join(each.name for each in able)
         raise UsageError(f"{compiler} cannot compile the {family} family, {names} can; name only one of the two")
     return COMPILERS[compiler]
-
-
-def make_artifact(selection: Selection, stages: StageClock) -> Artifact:
-    """Generates the source and compiles it.
-
-    Raises:
-        CompilerMissing, ToolMissing: when something is not installed.
-        CompileError: when the compiler refuses the source.
-    """
-    from cache_engine.compilers.inspect import resources  # brings in subprocess, which no hit needs
-
-    with stages(GENERATE):
-        source = render(selection.family.template, selection.constants)
-    with stages(START_COMPILER):
-        selection.compiler.load()
-    with stages(COMPILE):
-        try:
-            compiled = selection.compiler.compile(source, selection.problem.arch or "")
-        except CompileError as error:
-            error.command = selection.command
-            raise
-    dynamic_shared_bytes = compiled.shared_bytes
-    if dynamic_shared_bytes is None:
-        dynamic_shared_bytes = selection.family.shared_bytes(selection.problem, selection.config)
-    used = resources(compiled.cubin, compiled.log, dynamic_shared_bytes)
-    return Artifact(compiled.cubin, compiled.ptx, source.encode(), compiled.log, used)
-
-
-def describe(selection: Selection, artifact: Artifact, blob: Blob, stages_ms: dict[str, float]) -> Record:
-    """The record of an artifact made now."""
-    toolchain = selection.compiler.fingerprint()
-    return Record(
-        key=selection.key,
-        components=selection.prefix.with_constants(selection.constants),
-        name=selection.name,
-        family=selection.family.name,
-        compiler=toolchain.compiler,
-        compiler_version=toolchain.version,
-        arch=selection.problem.arch or "",
-        problem=RecordedProblem.of(selection.problem),
-        config=selection.config,
-        resources=artifact.resources,
-        blob=blob,
-        compile_ms=stages_ms[COMPILE],
-        stages_ms=stages_ms,
-        created_at=time.time(),
-        created_by=f"gemm-cache {__version__}",
-        config_from=selection.config_from,
-        warnings=warnings(artifact.log.decode("utf-8", "replace"), artifact.resources),
-    )
-
-
-def measurement(record: Record, problem: GemmProblem, timing: Timing, config_from: str) -> Measurement:
-    """A timing made now of a kernel with this record, for this problem, as it is stored."""
-    import msgspec
-
-    return Measurement(
-        key=record.key,
-        family=record.family,
-        compiler=record.compiler,
-        compiler_version=record.compiler_version,
-        arch=record.arch,
-        problem=RecordedProblem.of(problem),
-        config=record.config,
-        config_from=config_from,
-        device=timing.device,
-        timing={name: value for name, value in msgspec.to_builtins(timing).items() if name != "device"},
-        measured_at=time.time(),
-        measured_by=f"gemm-cache {__version__}",
-    )

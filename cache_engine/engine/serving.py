@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from cache_engine.config import Settings
-from cache_engine.engine.selection import Selection, describe, make_artifact
+from cache_engine.engine.making import describe, make_artifact
+from cache_engine.engine.selection import INSTALLED, Selection
 from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, StageClock
 from cache_engine.engine.tiers import Found, Tiers
-from cache_engine.errors import CorruptEntry, LockTimeout, NotCached, PackUnusable, StoreError
+from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, NotCached, PackUnusable, StoreError
 from cache_engine.kernels.family import launch_of
 from cache_engine.model.artifact import Artifact, Blob, Record
 from cache_engine.model.events import CORRUPT, UNPUBLISHED
@@ -41,6 +42,9 @@ COMPILED = "compiled"
 SWITCHED_OFF = "caching is switched off"
 """Why a cache has no store, unless something else is said."""
 
+PACKS_ALONE = "only packs are used (enable_caching = packs)"
+"""Why a cache of packs alone has no store."""
+
 # Most compiles take less, so a wait for one is nothing to look at.
 LONG_WAIT_S = 1.0
 
@@ -59,6 +63,8 @@ class CompiledKernel:
         config_from: what chose its config for the problem; see ``model.measurement``.
         stages_ms: what each stage of getting it took.
         unpublished: why it could not be stored; ``None`` when it was stored, or was found.
+        toolchain_from: what names the toolchain in its key: ``"installed"``, ``"pack NAME"`` or ``"store"``. The last
+            two are of kernels that need not be what the compiler installed here would make; see ``engine.elsewhere``.
     """
 
     key: CacheKey
@@ -70,15 +76,21 @@ class CompiledKernel:
     config_from: str
     stages_ms: dict[str, float]
     unpublished: Failure | None = None
+    toolchain_from: str = INSTALLED
 
 
 class Serving:
     """How one process serves a store, or memory alone where there is none. Safe to use from several threads."""
 
     def __init__(
-        self, store: DiskStore | None, settings: Settings, journal: Journal, without_store: str = SWITCHED_OFF
+        self,
+        store: DiskStore | None,
+        packs: Sequence[Pack],
+        settings: Settings,
+        journal: Journal,
+        without_store: str = SWITCHED_OFF,
     ) -> None:
-        """Serves an opened store, or none; then ``without_store`` says why.
+        """Serves packs and an opened store, or none; then ``without_store`` says why.
 
         ``unpublished`` counts the kernels that were compiled and could not be stored.
         """
@@ -88,28 +100,36 @@ class Serving:
         self._settings = settings
         self._journal = journal
         self._housekeeper: Housekeeper | None = None
-        slower: list[Tier] = []
+        slower: list[Tier] = [*packs]
         if store is not None:
             self._housekeeper = Housekeeper(store, journal, Limits.of(settings), settings.cleanup_interval_h * 3600)
-            slower = [*self._mount_packs(), store]
+            slower.append(store)
         self._tiers = Tiers(MemoryTier(settings.memory_bytes), slower, journal.failure)
         self._compiling = ThreadLocks()
 
     def get_or_compile(
-        self, selection: Selection, stages: StageClock, *, force: bool = False, debug_dump: Path | None = None
+        self,
+        selection: Selection,
+        instead: Callable[[Collection[CacheKey]], Selection],
+        stages: StageClock,
+        *,
+        force: bool = False,
+        debug_dump: Path | None = None,
     ) -> CompiledKernel:
         """The kernel of a selection, from the fastest tier that has it, else compiled and stored.
 
         One compile per key across processes: after a miss, the caller takes the lock of the key and looks again. See
         ``Cache.get_or_compile`` for the arguments and what is raised.
+
+        Args:
+            instead: what to ask for when a kernel of another toolchain is not there after all, given the keys that
+                were missed; at last what can be compiled here, or ``CompilerMissing``.
         """
-        key = selection.key
-        force = force or debug_dump is not None
         if not force:
-            with stages(LOAD):
-                found = self.look_up(key)
+            found, selection = self._first_found(selection, instead, stages)
             if found is not None:
                 return self._hit(selection, found, stages)
+        key = selection.key
         with self._key_lock(key) as no_lock:
             if not force:
                 with stages(LOAD):
@@ -118,11 +138,28 @@ class Serving:
                     return self._hit(selection, found, stages)
             self._journal.miss(selection.problem.arch or "")
             if not self._settings.enable_jit:
-                raise NotCached(
-                    f"no tier has {selection.name} ({key[:12]}), and compiling is switched off (enable_jit)"
-                )
+                raise _not_cached(selection)
             artifact = _make(selection, stages, debug_dump)
             return self._publish(selection, artifact, stages, no_lock)
+
+    def _first_found(
+        self, selection: Selection, instead: Callable[[Collection[CacheKey]], Selection], stages: StageClock
+    ) -> tuple[Found | None, Selection]:
+        """The entry of a selection, or of those instead of it, and whose it is; the last of them when there is none."""
+        missed: set[CacheKey] = set()
+        while True:
+            with stages(LOAD):
+                found = self.look_up(selection.key)
+            if found is not None or selection.is_compilable:
+                return found, selection
+            missed.add(selection.key)
+            try:
+                selection = instead(missed)
+            except CompilerMissing as error:
+                self._journal.miss(selection.problem.arch or "")
+                if self._settings.enable_jit:
+                    raise
+                raise _not_cached(selection) from error
 
     def look_up(self, key: CacheKey) -> Found | None:
         """The entry of a key and the tier that has it, not counted as a use; ``None`` when there is none."""
@@ -215,21 +252,26 @@ class Serving:
         if self._housekeeper is not None:
             self._housekeeper.close(wait=not self._journal.is_interrupted)
 
-    def _mount_packs(self) -> Iterator[Pack]:
-        """Opens the packs that the settings name. One that cannot be used is skipped."""
-        for path in find_packs(self._settings.packs):
-            try:
-                yield Pack(path, trust=self._settings.trust_store, check=check_code)
-            except PackUnusable as error:
-                self._journal.failure(Pack.name)
-                _log.warning("%s", error)
-
     def _quarantine(self, store: DiskStore, key: CacheKey, damage: CorruptEntry) -> None:
         try:
             store.quarantine(key)
         except OSError as error:
             _log.warning("a damaged entry could not be moved to quarantine: %s", error)
         self._journal.event(CORRUPT, key=key, detail=str(damage))
+
+
+def mount_packs(settings: Settings, journal: Journal) -> Iterator[Pack]:
+    """Opens the packs that settings name, if caching is on. One that cannot be used is skipped, said and counted."""
+    for path in find_packs(settings.packs if settings.enable_caching else ()):
+        try:
+            yield Pack(path, trust=settings.trust_store, check=check_code)
+        except PackUnusable as error:
+            journal.failure(Pack.name)
+            _log.warning("%s", error)
+
+
+def _not_cached(selection: Selection) -> NotCached:
+    return NotCached(f"no tier has {selection.name} ({selection.key[:12]}), and compiling is switched off (enable_jit)")
 
 
 def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> Artifact:
@@ -257,5 +299,6 @@ def _kernel(
     s = selection
     launch = launch_of(s.family, s.problem, s.config, loaded.record.resources.shared_bytes)
     return CompiledKernel(
-        s.key, s.problem, loaded.record, loaded.cubin, tier, launch, s.config_from, stages.ms, unpublished
-    )
+        s.key, s.problem, loaded.record, loaded.cubin, tier, launch, s.config_from, stages.ms, unpublished,
+        s.toolchain_from,
+    )  # fmt: skip

@@ -90,14 +90,14 @@ def get_and_explain(
     faults: list[str] = []
 
     def watched(stage: str, ms: float | None) -> None:
-        if stage == LOAD and ms is None and not faults and cache.settings.enable_caching:
+        if stage == LOAD and ms is None and not faults and cache.has_store:
             # Before the lookup, which quarantines a damaged entry. By now selecting costs nothing.
             selected = cache.select(cache.targeted(problem), family=family, compiler=compiler, config=config)
             faults.append(_fault_of_entry(cache, selected))
         on_stage(stage, ms)
 
     kernel = cache.get_or_compile(problem, family=family, compiler=compiler, config=config, on_stage=watched)
-    if kernel.tier != COMPILED or not cache.settings.enable_caching:
+    if kernel.tier != COMPILED or not cache.has_store:
         return kernel, None
     selection = cache.select(kernel.problem, family=family, compiler=compiler, config=config)
     return kernel, _missed(cache, selection, faults[0], config, within_s)

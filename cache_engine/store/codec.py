@@ -20,7 +20,7 @@ import zstandard
 
 from cache_engine.errors import CorruptEntry, Misplaced, Truncated
 from cache_engine.model.artifact import CUBIN, SECTIONS, Artifact, Blob, Record, Section
-from cache_engine.model.key import CacheKey, key_of
+from cache_engine.model.key import CacheKey, Components, key_of
 
 FORMAT = 1
 MAX_RAW_BYTES = (
@@ -49,6 +49,15 @@ class _Version(msgspec.Struct):
     format: int
 
 
+class _RecordOutline(msgspec.Struct):
+    components: Components
+
+
+class _Outline(msgspec.Struct):
+    format: int
+    record: _RecordOutline
+
+
 # The errors of decoding bytes that are not a record; the last is for brackets nested too deep.
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -56,6 +65,7 @@ _encode_json = msgspec.json.Encoder().encode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_version = msgspec.json.Decoder(_Version).decode
 _decode_record = msgspec.json.Decoder(Record).decode
+_decode_outline = msgspec.json.Decoder(_Outline).decode
 _local = threading.local()  # zstd contexts serve one thread at a time
 
 
@@ -163,6 +173,18 @@ def decode_record(key: CacheKey, data: bytes) -> Record:
     if record.key != key:
         raise Misplaced(f"the record at the path of {key[:12]} belongs to {record.key[:12]}")
     return record
+
+
+def components_of(data: bytes) -> Components | None:
+    """What the key of a record file was hashed from, by what the file says; ``None`` where this cannot be read.
+
+    Checks nothing: what is looked up by it is checked then.
+    """
+    try:
+        outline = _decode_outline(data)
+    except _UNREADABLE:
+        return None
+    return outline.record.components if outline.format == FORMAT else None
 
 
 def check_key(record: Record) -> None:

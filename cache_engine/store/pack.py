@@ -4,10 +4,12 @@
 
     header    64 bytes: magic, format version, number of entries, offset of the index, the index's SHA-256
     entries   each a record and a blob, the same bytes as in a store
+    made with how the entries were made: JSON, then its size, its SHA-256 and a magic; older packs have none
     index     48 bytes per entry, sorted by key: key, offset of its bytes, bytes of record and of blob
 
 A pack contains no names and no paths, so importing one cannot write outside the store. A lookup bisects the index in
-the file; opening a pack of a million entries reads 64 bytes.
+the file; opening a pack of a million entries reads 64 bytes. To a program that does not know the part ``made with`` it
+is a gap that no row of the index refers to.
 """
 
 from __future__ import annotations
@@ -19,18 +21,23 @@ import stat
 import struct
 import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from cache_engine.errors import CorruptEntry, PackUnusable, Untrusted
-from cache_engine.model.artifact import CUBIN, Record
+from cache_engine.model.artifact import CUBIN, Count, Record
 from cache_engine.model.key import CacheKey
+from cache_engine.model.provenance import Provenance
 from cache_engine.process import OwnFile
 from cache_engine.store.base import Loaded
-from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, decode_record, decode_section
-from cache_engine.store.ownership import check_file, open_way, private
+from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, components_of, decode_record, decode_section
+from cache_engine.store.ownership import check_file, open_way
 from cache_engine.store.publish import sync_folder
 
 SUFFIX = ".gemmpack"
@@ -43,6 +50,13 @@ _ONLY_YOU = (
 )
 _HEADER = struct.Struct("<8sHHIQQ32s")
 _ROW = struct.Struct("<32sQII")
+_MADE_WITH = struct.Struct("<Q32s8s")
+_MADE_WITH_MAGIC = b"GEMMMADE"
+_MOST_MADE_WITH_BYTES = 1024**2  # a thousand toolchains
+_MOST_READ = 10_000  # records of a pack that does not say how they were made
+
+_encode = msgspec.json.Encoder().encode
+_decode_made_with = msgspec.json.Decoder(list[tuple[Provenance, Count]]).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +107,8 @@ class Pack:
             CorruptEntry: when the entry must not be served.
             OSError: when the disk fails.
         """
-        self._open_again_if_closed()
-        number = bisect_left(_Keys(self), key)
-        if number == self._count:
-            return None
-        row = self.row(number)
-        if row.key != key:
+        row = self._find(key)
+        if row is None:
             return None
         try:
             record = decode_record(key, self.record_data(row))
@@ -109,6 +119,30 @@ class Pack:
         cubin = decode_section(key, record.blob, CUBIN, data)
         self._check(record, cubin)
         return Loaded(record, cubin)
+
+    def has(self, key: CacheKey) -> bool:
+        """Whether there is an entry of the key, sound or not; raises as ``get``."""
+        return self._find(key) is not None
+
+    @cached_property
+    def made_with(self) -> Mapping[Provenance, int]:
+        """How the entries were made, with the number of entries of each, most first.
+
+        As the pack says. One of an older program does not say it: then its first 10,000 records are read. Their order
+        is that of keys, which are hashes, so they are a fair sample of a larger pack.
+
+        Raises:
+            OSError: when the disk fails.
+        """
+        self._open_again_if_closed()
+        stated = self._read_made_with()
+        if stated is not None:
+            return dict(_decode_made_with(stated[: -_MADE_WITH.size]))
+        counts: Counter[Provenance] = Counter()
+        for number in range(min(self._count, _MOST_READ)):
+            with suppress(CorruptEntry):
+                _count(counts, self.record_data(self.row(number)))
+        return dict(counts.most_common())
 
     def row(self, number: int) -> Row:
         """A row of the index.
@@ -125,7 +159,8 @@ class Pack:
         """The whole index, after checking it.
 
         Raises:
-            PackUnusable: when it does not match its digest, or its keys are not sorted and unique.
+            PackUnusable: when it does not match its digest, its keys are not sorted and unique, or what precedes it is
+                neither an entry nor how the entries were made.
             CorruptEntry: as ``row``.
         """
         digest = hashlib.sha256()
@@ -133,13 +168,15 @@ class Pack:
             digest.update(self._read(start, min(2**20, self._size - start)))
         if digest.digest() != self._index_digest:
             raise PackUnusable(f"the index of pack {self.path} does not match its digest; copy the pack again")
-        last = ""
+        last, end = "", _HEADER.size
         for number in range(self._count):
             row = self.row(number)
             if row.key <= last:
                 raise PackUnusable(f"the keys of pack {self.path} are not sorted and unique; export the pack again")
-            last = row.key
+            last, end = row.key, max(end, row.offset + row.record_bytes + row.blob_bytes)
             yield row
+        if end != self._index - len(self._read_made_with() or b""):
+            raise PackUnusable(f"pack {self.path} has damaged bytes between its entries and its index; copy it again")
 
     def record_data(self, row: Row) -> bytes:
         """The record's bytes in the pack."""
@@ -152,6 +189,30 @@ class Pack:
     def key_at(self, number: int) -> CacheKey:
         """The key of a row."""
         return CacheKey(self._read(self._index + number * _ROW.size, 32).hex())
+
+    def _find(self, key: CacheKey) -> Row | None:
+        self._open_again_if_closed()
+        number = bisect_left(_Keys(self), key)
+        row = None if number == self._count else self.row(number)
+        return row if row is not None and row.key == key else None
+
+    def _read_made_with(self) -> bytes | None:
+        """The part before the index that says how the entries were made; ``None`` where there is none, or a damaged."""
+        end = self._index - _MADE_WITH.size
+        if end < _HEADER.size:
+            return None
+        tail = self._read(end, _MADE_WITH.size)
+        size, digest, magic = _MADE_WITH.unpack(tail)
+        if magic != _MADE_WITH_MAGIC or size > min(_MOST_MADE_WITH_BYTES, end - _HEADER.size):
+            return None
+        stated = self._read(end - size, size)
+        if hashlib.sha256(stated).digest() != digest:
+            return None
+        try:
+            _decode_made_with(stated)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+        return stated + tail
 
     def _open_again_if_closed(self) -> None:
         """The program may have closed all descriptors, and opened other files."""
@@ -192,20 +253,24 @@ class _Keys(Sequence[str]):
 def write_pack(path: Path, entries: Iterable[tuple[CacheKey, bytes, bytes]]) -> int:
     """Writes a pack of keys, records and blobs, which come sorted by key; returns their number.
 
-    Writes atomically: the file is complete or does not exist.
+    Writes atomically: the file is complete or does not exist. Others may read it as the umask allows, since packs are
+    shared. Only the owner may write it, whatever the umask: otherwise the pack would be refused.
 
     Raises:
         OSError: when writing fails; then nothing has changed.
     """
     staged = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     index = bytearray()
+    made_with: Counter[Provenance] = Counter()
     try:
-        with open(staged, "xb", opener=private) as file:
+        with open(staged, "xb", opener=_readable) as file:
             file.write(bytes(_HEADER.size))
             for key, record, blob in entries:
                 index += _ROW.pack(bytes.fromhex(key), file.tell(), len(record), len(blob))
                 file.write(record)
                 file.write(blob)
+                _count(made_with, record)
+            file.write(_made_with_bytes(made_with))
             start, count = file.tell(), len(index) // _ROW.size
             file.write(index)
             file.seek(0)
@@ -221,6 +286,24 @@ def write_pack(path: Path, entries: Iterable[tuple[CacheKey, bytes, bytes]]) -> 
         raise
     sync_folder(str(path.absolute().parent))
     return count
+
+
+def _count(counts: Counter[Provenance], record_data: bytes) -> None:
+    components = components_of(record_data)
+    if components is not None:
+        counts[Provenance.of(components)] += 1
+
+
+def _made_with_bytes(counts: Counter[Provenance]) -> bytes:
+    """What a pack says of how its entries were made; nothing where that would be too long."""
+    stated = _encode(sorted(counts.items(), key=lambda item: (-item[1], msgspec.structs.astuple(item[0]))))
+    if len(stated) > _MOST_MADE_WITH_BYTES:
+        return b""
+    return stated + _MADE_WITH.pack(len(stated), hashlib.sha256(stated).digest(), _MADE_WITH_MAGIC)
+
+
+def _readable(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o644)
 
 
 def find_packs(places: Iterable[Path]) -> list[Path]:

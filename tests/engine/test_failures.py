@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.engine import selection as selection_module
+from cache_engine.engine import making as making_module
 from cache_engine.engine import serving
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompileError
@@ -137,7 +137,7 @@ def test_a_read_only_store_serves_hits_and_compiles(tmp_path: Path) -> None:
 
 
 def test_a_source_the_compiler_refuses_leaves_nothing_behind(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection_module, "render", lambda *_: "this is no CUDA")
+    monkeypatch.setattr(making_module, "render", lambda *_: "this is no CUDA")
     with pytest.raises(CompileError):
         cache.get_or_compile(PROBLEM)
     assert list(files_of(cache.store)) == []

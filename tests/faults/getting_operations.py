@@ -7,7 +7,8 @@ import hashlib
 from cache_engine.config import Settings
 from cache_engine.engine import cache as engine
 from cache_engine.engine import serving
-from cache_engine.engine.selection import Selection, Selector, describe
+from cache_engine.engine.making import describe
+from cache_engine.engine.selection import Selection, Selector
 from cache_engine.engine.stages import COMPILE, StageClock
 from cache_engine.model.artifact import Artifact
 from cache_engine.store.disk import DiskStore

@@ -1,42 +1,73 @@
-"""The journal of a cache without a store."""
+"""The journal of a cache without a store: it counts in memory, and nothing outlives the process."""
 
 from __future__ import annotations
 
+import threading
+
+import msgspec
+
+from cache_engine.model.events import UNPUBLISHED, Event, Totals
 from cache_engine.model.key import CacheKey
+from cache_engine.process import renew_after_fork
 from cache_engine.store.journal.writing import Journal
 
 
 class NoJournal(Journal):
-    """Counts nothing and writes nothing: the journal of a cache without a store."""
+    """Counts the lookups of this process and writes nothing. Safe to use as a ``Journal`` is.
+
+    Attributes:
+        totals: what is counted so far.
+    """
 
     def __init__(self) -> None:
-        """Starts nothing."""
+        """Counts from zero."""
+        self.renew_after_fork()
+        renew_after_fork(self)
 
-    def hit(self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0) -> None:
-        """Counts nothing."""
+    def renew_after_fork(self) -> None:
+        """In a forked child: what the parent counted is the parent's."""
+        self.totals = Totals()
+        self._lock = threading.RLock()  # a signal handler may count while its thread does
+
+    def hit(self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0) -> None:  # noqa: ARG002
+        """Counts a hit."""
+        with self._lock:
+            self.totals.hits[tier] = self.totals.hits.get(tier, 0) + 1
+            self.totals.saved_us += saved_us
 
     def miss(self, arch: str = "") -> None:
-        """Counts nothing."""
+        """Counts a miss."""
+        with self._lock:
+            self.totals.misses += 1
+            self.totals.misses_by_arch[arch] = self.totals.misses_by_arch.get(arch, 0) + 1
 
     def failure(self, tier: str) -> None:
-        """Counts nothing."""
+        """Counts a tier that failed and was skipped."""
+        with self._lock:
+            self.totals.failures[tier] = self.totals.failures.get(tier, 0) + 1
 
     def lock_wait(self, seconds: float, *, timed_out: bool) -> None:
-        """Counts nothing."""
+        """Counts nothing: no other process is waited for."""
 
     def event(self, kind: str, **fields: object) -> None:
-        """Writes nothing."""
+        """Counts a kernel that was compiled and could not be stored, as none can."""
+        if kind == UNPUBLISHED:
+            event = msgspec.convert({"kind": kind, "at": 0.0, **fields}, Event)
+            with self._lock:
+                self.totals.compiles += 1
+                self.totals.compile_us += event.compile_us
+                self.totals.publish_failures += 1
 
     def flush(self) -> None:
         """Writes nothing."""
 
     @property
     def is_interrupted(self) -> bool:
-        """Never: it does nothing that a signal could interrupt."""
+        """Never: it does nothing that could be."""
         return False
 
     def close(self) -> None:
-        """Does nothing."""
+        """Has nothing to close."""
 
     def __del__(self) -> None:
         pass
