@@ -275,8 +275,8 @@ class Cache:
         return cleaning.count(self.layout)
 
     def stats(self) -> Statistics:
-        """The store's state and history; this process's own counts included. Without a store, those alone."""
-        if isinstance(self.journal, NoJournal):
+        """The store's state and history; this process's own counts included. With packs alone, only those."""
+        if isinstance(self.journal, NoJournal) and self.settings.enable_caching:
             return Statistics(0, 0, self.settings.max_entries, self.settings.max_bytes, 0, self.journal.totals)
         self.journal.flush()
         totals = read_journal(self.layout.journal).totals

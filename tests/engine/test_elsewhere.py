@@ -1,0 +1,344 @@
+"""Kernels that another build of the compiler made: served only where that is asked for, and only as their key says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import site
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cache_engine.compilers import COMPILERS, nvrtc
+from cache_engine.compilers.tools import package_files
+from cache_engine.engine import selection as selection_module
+from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.engine.elsewhere import MOST_TOOLCHAINS, STORE
+from cache_engine.engine.selection import INSTALLED
+from cache_engine.errors import CompilerMissing, NotCached, StoreUnusable, UsageError
+from cache_engine.model.artifact import SECTIONS, Artifact, Record
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.key import CacheKey, key_of
+from cache_engine.model.provenance import Provenance
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.pack import Pack
+from cache_engine.upkeep.plan import Limits
+from tests.conftest import SAMPLE
+from tests.helpers import blob_file, make_store, patch_in_place
+
+PROBLEM = SAMPLE[3]
+FORMATS = Path(__file__).parent.parent / "formats"
+
+
+@pytest.fixture
+def pack(compiled_store: Path, tmp_path: Path) -> Path:
+    """A pack of the sample, made by the NVRTC that is installed."""
+    with open_cache(compiled_store) as cache:
+        cache.export(tmp_path / "kernels.gemmpack")
+    return tmp_path / "kernels.gemmpack"
+
+
+@pytest.fixture(scope="module")
+def patched_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of NVRTC of which one byte is another."""
+    (library,) = package_files("lib/libnvrtc.so.*")
+    folder = tmp_path_factory.mktemp("nvrtc")
+    for path in library.parent.glob("libnvrtc*.so*"):
+        shutil.copyfile(path, folder / path.name)
+    patch_in_place(folder / library.name)
+    return folder / library.name
+
+
+@pytest.fixture
+def another_build(patched_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVRTC here is another build than the one that made the sample."""
+    monkeypatch.setattr(nvrtc, "package_files", lambda _: iter([patched_library]))
+    made_it = COMPILERS["nvrtc"].fingerprint()
+    monkeypatch.setitem(COMPILERS, "nvrtc", nvrtc.Nvrtc())
+    assert COMPILERS["nvrtc"].fingerprint().build != made_it.build
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVRTC is not installed here."""
+
+    def missing() -> Path:
+        raise CompilerMissing("NVRTC is not installed; run: pip install nvidia-cuda-nvrtc")
+
+    monkeypatch.setattr(nvrtc, "_find_library", missing)
+    monkeypatch.setitem(COMPILERS, "nvrtc", nvrtc.Nvrtc())
+
+
+def _remade(source: DiskStore, target: DiskStore, record: Record, build: str) -> CacheKey:
+    """Publishes a kernel as another build of its compiler would have made it; returns its key."""
+    components = tuple((label, build if label == "compiler_build" else value) for label, value in record.components)
+    key = key_of(components)
+    sections = {name: source.section(record, name) for name in SECTIONS}
+    artifact = Artifact(**sections, resources=record.resources)
+    target.publish(
+        key, artifact, lambda blob: msgspec.structs.replace(record, key=key, components=components, blob=blob)
+    )
+    return key
+
+
+@pytest.mark.usefixtures("another_build")
+def test_a_pack_of_another_build_serves_only_where_that_is_asked_for(pack: Path, tmp_path: Path) -> None:
+    with open_cache(tmp_path / "new", packs=(pack,)) as cache:
+        selection = cache.select(PROBLEM)
+        assert selection.is_compilable
+        assert cache.look_up(selection.key) is None
+        there = cache.made_elsewhere(selection)
+        assert there is not None
+    with open_cache(tmp_path / "new", packs=(pack,), toolchain="local", enable_jit=False) as cache:
+        with pytest.raises(NotCached, match=selection.key[:12]):
+            cache.get_or_compile(PROBLEM)
+        assert cache.stats().totals.misses == 1
+    ways: tuple[dict[str, Any], ...] = ({"toolchain": "pack"}, {"enable_jit": False})
+    for asked in ways:
+        with open_cache(tmp_path / "new", packs=(pack,), **asked) as cache:
+            kernel = cache.get_or_compile(PROBLEM)
+            assert (kernel.key, kernel.tier, kernel.toolchain_from) == (there.key, "pack", "pack kernels.gemmpack")
+            assert cache.get_or_compile(PROBLEM).tier == "memory"
+            assert kernel.key == kernel.record.key == key_of(kernel.record.components)
+            assert cache.get_or_compile(PROBLEM).toolchain_from == "pack kernels.gemmpack"
+
+
+@pytest.mark.usefixtures("another_build")
+def test_nothing_but_the_identity_of_the_compiler_is_from_the_pack(
+    pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another template, other flags, another target, size or level: each is a miss."""
+
+    def misses(problem: GemmProblem = PROBLEM, **asked: Any) -> bool:
+        with open_cache(tmp_path / "new", packs=(pack,), toolchain="pack", enable_jit=False, **asked) as cache:
+            try:
+                cache.get_or_compile(problem)
+            except NotCached:
+                return True
+            return False
+
+    assert not misses()
+    assert misses(fast_math=True)
+    assert misses(compiler_flags=("--fmad=false",))
+    assert misses(replace(PROBLEM, arch="sm_80"))
+    assert misses(replace(PROBLEM, n=PROBLEM.n + 16))
+    assert misses(replace(PROBLEM, opt_level=2))
+    monkeypatch.setattr(selection_module, "template_digest", lambda _: "another")
+    assert misses()
+
+
+def test_a_pack_made_with_other_flags_serves_no_lookup_without_them(tmp_path: Path) -> None:
+    with open_cache(tmp_path / "fast", fast_math=True, durability="fast") as source:
+        source.get_or_compile(PROBLEM)
+        source.export(tmp_path / "fast.gemmpack")
+    asked: dict[str, Any] = {"packs": (tmp_path / "fast.gemmpack",), "toolchain": "pack", "enable_jit": False}
+    with open_cache(tmp_path / "new", **asked) as cache, pytest.raises(NotCached):
+        cache.get_or_compile(PROBLEM)
+    with open_cache(tmp_path / "new", **asked, fast_math=True) as cache:
+        assert cache.get_or_compile(PROBLEM).tier == "pack"
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_without_a_compiler_packs_serve_and_a_miss_says_what_is_missing(pack: Path, tmp_path: Path) -> None:
+    other = replace(PROBLEM, n=PROBLEM.n + 16)
+    with open_cache(tmp_path / "new", packs=(pack,)) as cache:
+        assert cache.get_or_compile(PROBLEM).toolchain_from == "pack kernels.gemmpack"
+        with pytest.raises(CompilerMissing, match="pip install"):
+            cache.get_or_compile(other)
+        assert cache.stats().totals.misses == 1
+    with open_cache(tmp_path / "new", packs=(pack,), toolchain="local") as cache, pytest.raises(CompilerMissing):
+        cache.get_or_compile(PROBLEM)
+    with open_cache(tmp_path / "new", packs=(pack,), enable_jit=False) as cache, pytest.raises(NotCached):
+        cache.get_or_compile(other)
+    with open_cache(tmp_path / "new", enable_jit=False) as cache, pytest.raises(CompilerMissing):
+        cache.select(PROBLEM)
+
+
+@pytest.mark.usefixtures("another_build")
+def test_a_store_that_another_build_filled_serves_and_is_not_stale(compiled_store: Path) -> None:
+    with open_cache(compiled_store) as cache:
+        assert len(cache.plan_cleaning(Limits(stale_toolchain=True)).victims) == len(SAMPLE)
+    with open_cache(compiled_store, toolchain="pack") as cache:
+        kernel = cache.get_or_compile(PROBLEM)
+        assert (kernel.tier, kernel.toolchain_from) == ("disk", STORE)
+        assert cache.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
+    with open_cache(compiled_store, toolchain="pack", fast_math=True) as cache:
+        assert len(cache.plan_cleaning(Limits(stale_toolchain=True)).victims) == len(SAMPLE)
+
+
+def test_what_is_compiled_here_never_has_a_key_of_another_build(compiled_store: Path, tmp_path: Path) -> None:
+    """Also when the entry of another build was there at the last lookup, and is gone."""
+    elsewhere = make_store(tmp_path / "elsewhere")
+    with open_cache(compiled_store) as source:
+        record = source.find(source.select(PROBLEM).key)
+        key = _remade(source.store, elsewhere, record, "another build")
+    with open_cache(tmp_path / "elsewhere", toolchain="pack", memory_bytes=0) as cache:
+        assert cache.get_or_compile(PROBLEM).key == key
+        assert cache.get_or_compile(PROBLEM, force=True).key == record.key
+        cache.store.delete(CacheKey(record.key))
+        cache.store.delete(key)
+        kernel = cache.get_or_compile(PROBLEM)
+        assert (kernel.tier, kernel.key, kernel.toolchain_from) == ("compiled", record.key, INSTALLED)
+        assert cache.get_or_compile(PROBLEM).tier == "disk"
+
+
+def test_where_the_entry_of_one_build_is_damaged_another_serves(compiled_store: Path, tmp_path: Path) -> None:
+    elsewhere = make_store(tmp_path / "elsewhere")
+    with open_cache(compiled_store) as source:
+        record = source.find(source.select(PROBLEM).key)
+        keys = [_remade(source.store, elsewhere, record, build) for build in ("one", "two")]
+    with open_cache(tmp_path / "elsewhere", toolchain="pack", enable_jit=False, memory_bytes=0) as cache:
+        first = cache.get_or_compile(PROBLEM).key
+        blob_file(elsewhere, first).write_bytes(b"damaged")
+        second = cache.get_or_compile(PROBLEM)
+        assert (first in keys, second.key in keys, second.key == first) == (True, True, False)
+
+
+def test_a_pack_of_several_builds_says_so_and_serves_those_of_each(compiled_store: Path, tmp_path: Path) -> None:
+    mixed = make_store(tmp_path / "mixed")
+    with open_cache(compiled_store) as source:
+        for number, problem in enumerate(SAMPLE):
+            _remade(source.store, mixed, source.find(source.select(problem).key), f"build {number % 2}")
+        a_kernel = source.find(source.select(PROBLEM).key)
+        for number in range(MOST_TOOLCHAINS):  # of each no more than one kernel, which no lookup asks for
+            rare = msgspec.structs.replace(a_kernel, components=(*a_kernel.components, ("MORE", "1")))
+            _remade(source.store, mixed, rare, f"rare {number}")
+    with open_cache(tmp_path / "mixed") as cache:
+        cache.export(tmp_path / "mixed.gemmpack")
+    asked: dict[str, Any] = {"packs": (tmp_path / "mixed.gemmpack",), "enable_caching": "packs", "toolchain": "pack"}
+    with open_cache(enable_jit=False, **asked) as cache:
+        assert {cache.get_or_compile(problem).tier for problem in SAMPLE} == {"pack"}
+        assert len(cache.elsewhere.of_packs("nvrtc")) == MOST_TOOLCHAINS
+    stated = Pack(tmp_path / "mixed.gemmpack").made_with
+    assert sum(stated.values()) == len(SAMPLE) + MOST_TOOLCHAINS
+    assert list(stated.values()) == sorted(stated.values(), reverse=True)
+
+
+# ---- How a pack says what made it ----
+
+
+def test_a_pack_says_how_its_kernels_were_made_without_reading_them(
+    pack: Path, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_cache(compiled_store) as cache:
+        made = [Provenance.of(record.components) for record in cache.records()]
+    opened = Pack(pack)
+    with monkeypatch.context() as patched:
+        patched.setattr(Pack, "record_data", lambda *_: pytest.fail("a record was read"))
+        assert opened.made_with == {each: made.count(each) for each in made}
+    assert {each.toolchain for each in opened.made_with} == {COMPILERS["nvrtc"].fingerprint()}
+
+
+def test_of_a_pack_of_an_older_program_the_records_are_read() -> None:
+    old = Pack(next(FORMATS.glob("*.gemmpack")), trust=True)
+    (toolchain,) = {each.toolchain for each in old.made_with}
+    assert (toolchain.compiler, toolchain.version) == ("nvrtc", "13.5")
+    assert sum(old.made_with.values()) == len(old) > 0
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o644), (0, 0o644)])
+def test_a_pack_can_be_read_as_the_umask_says_and_written_by_its_owner_alone(
+    cache: Cache, tmp_path: Path, umask: int, mode: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        cache.export(tmp_path / "some.gemmpack")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "some.gemmpack").stat().st_mode & 0o777 == mode
+
+
+# ---- Packs alone ----
+
+
+def test_with_packs_alone_no_directory_is_made_and_lookups_are_counted(pack: Path, tmp_path: Path) -> None:
+    with open_cache(tmp_path / "none", packs=(pack,), enable_caching="packs") as cache:
+        assert [cache.get_or_compile(PROBLEM).tier for _ in range(2)] == ["pack", "memory"]
+        other = cache.get_or_compile(replace(PROBLEM, k=PROBLEM.k + 16))
+        assert (other.tier, "packs" in str(other.unpublished)) == ("compiled", True)
+        totals = cache.stats().totals
+        assert (totals.hits, totals.misses, totals.publish_failures) == ({"pack": 1, "memory": 1}, 1, 1)
+        with pytest.raises(StoreUnusable, match="enable_caching = packs"):
+            cache.layout  # noqa: B018
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(UsageError, match="enable_caching"):
+        open_cache(enable_caching="disk")
+
+
+def test_where_the_directory_cannot_be_made_packs_serve_all_the_same(
+    pack: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(StoreUnusable):
+        open_cache("/proc/none/store")
+    caplog.clear()
+    with open_cache("/proc/none/store", packs=(pack,)) as cache:
+        assert cache.get_or_compile(PROBLEM).tier == "pack"
+        assert cache.stats().hits == 1
+    assert caplog.text.count("packs are served, and kernels are cached in this process alone") == 1
+    with pytest.raises(StoreUnusable):
+        open_cache("/proc/none/store", packs=(pack,), create=False)
+
+
+CONTAINER = """
+import json, os, sys
+from cache_engine import GemmProblem, open_cache
+from cache_engine.errors import NotCached
+served = []
+with open_cache() as cache:
+    for m in range(1, 513):
+        try:
+            kernel = cache.get_or_compile(GemmProblem(m, *map(int, sys.argv[1:]), arch="sm_90"))
+            served.append((m, kernel.key, kernel.toolchain_from))
+        except NotCached:
+            pass
+assert not [name for name in sys.modules if name.partition(".")[0] in ("nvidia", "cuda", "triton", "cupy")]
+print(json.dumps(served))
+"""
+
+
+def test_in_a_container_without_a_compiler_a_pack_serves_every_size_that_it_covers(
+    pack: Path, compiled_store: Path, tmp_path: Path, free_of_compilers: Callable[..., str]
+) -> None:
+    """No home, no directory that can be written, no packages of NVIDIA."""
+    n, k = SAMPLE[0].n, SAMPLE[0].k
+    with open_cache(compiled_store) as cache:
+        keys = {record.key for record in cache.records()}
+        wanted = {m: cache.select(GemmProblem(m, n, k, arch="sm_90")).key for m in range(1, 513)}
+    covered = [[m, key, "pack kernels.gemmpack"] for m, key in wanted.items() if key in keys]
+    assert len(covered) > 10
+    for settings in ({"ENABLE_CACHING": "packs"}, {}):
+        printed = free_of_compilers(CONTAINER, n, k, PACKS=pack, ENABLE_JIT="0", **settings)
+        assert json.loads(printed) == covered
+
+
+@pytest.fixture
+def free_of_compilers(tmp_path: Path) -> Callable[..., str]:
+    """Runs a program where none of the compilers' packages is installed; returns what it prints."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for folder in site.getsitepackages():
+        for path in Path(folder).iterdir():
+            if not path.name.startswith(("nvidia", "cuda", "cupy", "triton", "__")) and path.suffix != ".pth":
+                (packages / path.name).symlink_to(path)
+    root = Path(__file__).parents[2]
+
+    def run(code: str, *arguments: object, **settings: object) -> str:
+        variables = {f"GEMM_CACHE_{name}": str(value) for name, value in settings.items()}
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", code, *map(str, arguments)],
+            env={"HOME": "/proc/none", "PYTHONPATH": f"{root}:{packages}", "PYTHONDONTWRITEBYTECODE": "1", **variables},
+            cwd="/proc",
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
