@@ -17,8 +17,9 @@ The rooms, top to bottom; each imports only from those below it:
 - ``batch`` -- many kernels at once and long work: ``warm``, ``tuning``, ``jobs``, ``sample``
 - ``insight`` -- what is known without running anything: ``inspection``, ``comparison``, ``explanation`` of misses,
   ``coverage`` of a model, ``toolchains`` that are stale
-- ``engine`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``selection`` of a config, ``history`` of timings,
-  ``tiers``, ``stages``, ``operator``, ``matmul``, ``debug_dump``, ``descriptors`` in reserve
+- ``engine`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``opening`` of a store, ``selection`` of config
+  and key, ``elsewhere`` (other toolchains), ``making`` of a kernel, ``history`` of timings, ``tiers``, ``stages``,
+  ``operator``, ``matmul``, ``debug_dump``, ``descriptors`` in reserve
 - ``upkeep`` -- a store in order: ``plan`` and ``cleaning``, ``integrity``, ``contents`` and ``side_files``
   (what ``verify`` checks) with its ``findings``, ``quarantine``, ``packs`` (import and export), ``leftovers``,
   ``admission``
@@ -32,7 +33,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``device`` -- the only room that touches a GPU: launching, timing, memory
 - ``evaluator`` -- how long a GEMM takes on an accelerator, by arithmetic alone
 - ``assets`` · ``units`` -- files that travel with the package; numbers as people read them
-- ``model`` -- values: problem, config, architecture, key, artifact, record, measurement, event
+- ``model`` -- values: problem, config, architecture, key, provenance, artifact, record, measurement, event
 - ``config`` -- settings and environment variables
 - ``errors`` · ``inputs`` · ``process`` · ``_version`` -- everything that is raised; opening files that a user names;
   forks, signals, the end of a process; version

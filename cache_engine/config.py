@@ -193,6 +193,11 @@ class Settings:
         return self
 
     @property
+    def serves_any_toolchain(self) -> bool:
+        """Whether a kernel of packs and the store serves whichever build of its compiler made it."""
+        return self.toolchain == PACK or (self.toolchain == AUTO and not self.enable_jit)
+
+    @property
     def uses_directory(self) -> bool:
         """Whether kernels are looked up and stored in a directory."""
         return bool(self.enable_caching) and self.enable_caching != PACKS

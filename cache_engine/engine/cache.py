@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -17,17 +16,10 @@ from cache_engine.engine.descriptors import spare_descriptors
 from cache_engine.engine.elsewhere import Elsewhere
 from cache_engine.engine.history import History
 from cache_engine.engine.making import measurement
+from cache_engine.engine.opening import SWITCHED_OFF, journal_of, packs_of, store_of
 from cache_engine.engine.selection import Selection, Selector
-from cache_engine.engine.serving import (
-    COMPILED,
-    PACKS_ALONE,
-    SWITCHED_OFF,
-    CompiledKernel,
-    Serving,
-    mount_packs,
-    refusal,
-)
-from cache_engine.engine.stages import SELECT, VALIDATE, OnStage, StageClock
+from cache_engine.engine.serving import COMPILED, CompiledKernel, Serving, refusal
+from cache_engine.engine.stages import VALIDATE, OnStage, StageClock
 from cache_engine.engine.tiers import Found
 from cache_engine.errors import StoreError, StoreUnusable, UsageError
 from cache_engine.model.artifact import CUBIN, Record
@@ -37,8 +29,8 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components
 from cache_engine.model.outcome import Failure
 from cache_engine.store.base import Loaded
-from cache_engine.store.disk import DiskStore, open_store
-from cache_engine.store.journal import Journal, NoJournal, fold_when_long, journal_bytes, read_journal
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import NoJournal, journal_bytes, read_journal
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack
 from cache_engine.store.timings import Timings
@@ -58,8 +50,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COMPILED", "Cache", "CompiledKernel", "open_cache"]
 
-_log = logging.getLogger(__name__)
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -77,13 +67,12 @@ class Cache:
 
     def __init__(self, store: DiskStore | None, settings: Settings, without_store: str = SWITCHED_OFF) -> None:
         """Serves an opened store, or none; then ``without_store`` says why."""
-        self._without_store = without_store
-        self.settings = settings
-        self._store = store
-        use_timings = store is not None and settings.use_timings
+        self.settings, self._without_store = settings, without_store
+        self._store, self.has_store = store, store is not None
+        use_timings = self.has_store and settings.use_timings
         history = History(lambda: self.timings, settings.timings_of) if use_timings else None
-        self.journal = NoJournal() if store is None else _journal(store.layout, settings)
-        self.packs = tuple(mount_packs(settings, self.journal))
+        self.journal = journal_of(store, settings)
+        self.packs = tuple(packs_of(settings, self.journal))
         self.elsewhere = Elsewhere(self.packs, store)
         self._selector = Selector(settings, history=history, elsewhere=self.elsewhere)
         self._serving = Serving(store, self.packs, settings, self.journal, without_store)
@@ -127,14 +116,7 @@ class Cache:
                 if config is not None and not isinstance(config, KernelConfig):
                     raise UsageError(f"config is a {type(config).__name__}; it must be a KernelConfig")
                 asked = (self.targeted(problem, arch), family, compiler, config)
-            compiles = force or debug_dump is not None
-            with stages(SELECT):
-                selection = self._selector.select_installed(*asked) if compiles else self._selector.select(*asked)
-
-            def instead(missed: Collection[CacheKey]) -> Selection:
-                return self._selector.select(*asked, missed=missed)
-
-            return self._serving.get_or_compile(selection, instead, stages, force=compiles, debug_dump=debug_dump)
+            return self._serving.get_or_compile(self._selector, asked, stages, force=force, debug_dump=debug_dump)
 
         return self._spare.retried(attempt)
 
@@ -164,11 +146,6 @@ class Cache:
         """The same kernel as another toolchain made it, where a pack or the store has that, be it served or not."""
         return self._selector.select_elsewhere(selection, self.elsewhere)
 
-    @property
-    def serves_any_toolchain(self) -> bool:
-        """Whether a kernel serves whichever build of its compiler made it; see the setting ``toolchain``."""
-        return self._selector.serves_any_toolchain
-
     def present_components(self, family: str, compiler: str, level: int, arch: str) -> Components | None:
         """What the keys of a family, compiler at a level, and target start with here; see ``Selector.present``."""
         return self._selector.present(family, compiler, level, arch)
@@ -196,11 +173,6 @@ class Cache:
     def unpublished(self) -> int:
         """How many kernels this process has compiled and could not store."""
         return self._serving.unpublished
-
-    @property
-    def has_store(self) -> bool:
-        """Whether there is a directory with entries, or memory and packs alone."""
-        return self._store is not None
 
     @property
     def store(self) -> DiskStore:
@@ -414,30 +386,14 @@ def open_cache(
 
     Raises:
         UsageError: when there is no setting of a name, or it cannot have a value.
-        StoreUnusable: when the directory cannot serve as a store. One that cannot be made or written is no error where
-            the settings name packs: then those serve, and memory.
+        StoreUnusable: when the directory cannot serve as a store; see ``opening.store_of``.
     """
     if dir is not None:
         overrides["dir"] = Path(dir)
     if policy is not None:
         overrides["policy"] = policy
     settings = Settings.load(**overrides) if settings is None else settings.with_overrides(overrides)
-    if not settings.uses_directory:
-        return Cache(None, settings, PACKS_ALONE if settings.enable_caching else SWITCHED_OFF)
-    try:
-        layout = open_store(settings.directory(), trust=settings.trust_store, create=create)
-    except StoreUnusable as error:
-        # In a read-only container packs serve all the same. One that is refused for what it is stays an error.
-        if not (create and settings.packs and isinstance(error.__cause__, OSError)):
-            raise
-        _log.warning("packs are served, and kernels are cached in this process alone: %s", error)
-        return Cache(None, settings, without_store=str(error))
-    store = DiskStore(layout, durable=settings.durability == "durable", compress=settings.compression)
-    return Cache(store, settings)
-
-
-def _journal(layout: StoreLayout, settings: Settings) -> Journal:
-    return Journal(layout.journal, settings.journal_flush_s, fold=partial(fold_when_long, layout))
+    return Cache(*store_of(settings, create=create))
 
 
 def _acting(by: str | None) -> str:

@@ -10,7 +10,7 @@ from functools import partial
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.base import Compiler
 from cache_engine.compilers.flags import extra_flags
-from cache_engine.config import AUTO, LOCAL, Settings
+from cache_engine.config import LOCAL, Settings
 from cache_engine.engine.elsewhere import Elsewhere, Stated
 from cache_engine.engine.history import History
 from cache_engine.engine.reproduction import command_of_choice
@@ -31,7 +31,7 @@ _MOST_KEPT = 8192
 INSTALLED = "installed"
 """Where the toolchain of a key is from, unless a pack or the store names it."""
 
-_Asked = tuple[GemmProblem, str | None, str | None, KernelConfig | None]
+Asked = tuple[GemmProblem, str | None, str | None, KernelConfig | None]
 """Problem, family, compiler and config, as ``Selector.select`` has them."""
 
 
@@ -112,17 +112,12 @@ class Selector:
         self._fast_math, self._compiler_flags = settings.fast_math, settings.compiler_flags
         self._history = history
         self._elsewhere = None if settings.toolchain == LOCAL else elsewhere
-        self._installed_first = settings.toolchain == AUTO and settings.enable_jit
+        self._installed_first = not settings.serves_any_toolchain
         self._compilers: dict[tuple[str, int], Compiler] = {}
         self._missing: dict[str, str] = {}
-        self._choices: dict[_Asked, _Choice] = {}
-        self._kept: dict[_Asked, Selection] = {}
+        self._choices: dict[Asked, _Choice] = {}
+        self._kept: dict[Asked, Selection] = {}
         self._prefixes: dict[tuple[str, str, int, str, Stated | None], KeyPrefix] = {}
-
-    @property
-    def serves_any_toolchain(self) -> bool:
-        """Whether a kernel serves whichever build of its compiler made it."""
-        return self._elsewhere is not None and not self._installed_first
 
     def select(
         self,
@@ -220,7 +215,7 @@ class Selector:
             self._missing[name] = str(error)
             raise
 
-    def _choice(self, asked: _Asked) -> _Choice:
+    def _choice(self, asked: Asked) -> _Choice:
         choice = self._choices.get(asked)
         if choice is None:
             if len(self._choices) >= _MOST_KEPT:
@@ -290,7 +285,7 @@ class Selector:
         Where the compiler that made it is not installed this is unknown, and the answer is no.
         """
         stated = None
-        if self.serves_any_toolchain:
+        if self._elsewhere is not None and not self._installed_first:
             stated = Stated(Provenance.of(record.components).toolchain, "")
         try:
             components = self.present(

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from cache_engine.config import Settings
 from cache_engine.engine.making import describe, make_artifact
-from cache_engine.engine.selection import INSTALLED, Selection
-from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, StageClock
+from cache_engine.engine.opening import SWITCHED_OFF
+from cache_engine.engine.selection import INSTALLED, Asked, Selection, Selector
+from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, SELECT, StageClock
 from cache_engine.engine.tiers import Found, Tiers
-from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, NotCached, PackUnusable, StoreError
+from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, NotCached, StoreError
 from cache_engine.kernels.family import launch_of
 from cache_engine.model.artifact import Artifact, Blob, Record
 from cache_engine.model.events import CORRUPT, UNPUBLISHED
@@ -29,21 +30,14 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import ThreadLocks, file_lock
 from cache_engine.store.memory import MemoryTier
-from cache_engine.store.pack import Pack, find_packs
+from cache_engine.store.pack import Pack
 from cache_engine.upkeep.cleaning import Housekeeper
-from cache_engine.upkeep.contents import check_code
 from cache_engine.upkeep.plan import Limits
 
 _log = logging.getLogger(__name__)
 
 COMPILED = "compiled"
 """The tier of a kernel that no tier had."""
-
-SWITCHED_OFF = "caching is switched off"
-"""Why a cache has no store, unless something else is said."""
-
-PACKS_ALONE = "only packs are used (enable_caching = packs)"
-"""Why a cache of packs alone has no store."""
 
 # Most compiles take less, so a wait for one is nothing to look at.
 LONG_WAIT_S = 1.0
@@ -109,24 +103,23 @@ class Serving:
 
     def get_or_compile(
         self,
-        selection: Selection,
-        instead: Callable[[Collection[CacheKey]], Selection],
+        selector: Selector,
+        asked: Asked,
         stages: StageClock,
         *,
         force: bool = False,
         debug_dump: Path | None = None,
     ) -> CompiledKernel:
-        """The kernel of a selection, from the fastest tier that has it, else compiled and stored.
+        """The kernel that a selector selects, from the fastest tier that has it, else compiled and stored.
 
         One compile per key across processes: after a miss, the caller takes the lock of the key and looks again. See
         ``Cache.get_or_compile`` for the arguments and what is raised.
-
-        Args:
-            instead: what to ask for when a kernel of another toolchain is not there after all, given the keys that
-                were missed; at last what can be compiled here, or ``CompilerMissing``.
         """
+        force = force or debug_dump is not None
+        with stages(SELECT):
+            selection = selector.select_installed(*asked) if force else selector.select(*asked)
         if not force:
-            found, selection = self._first_found(selection, instead, stages)
+            found, selection = self._first_found(selector, asked, selection, stages)
             if found is not None:
                 return self._hit(selection, found, stages)
         key = selection.key
@@ -143,9 +136,12 @@ class Serving:
             return self._publish(selection, artifact, stages, no_lock)
 
     def _first_found(
-        self, selection: Selection, instead: Callable[[Collection[CacheKey]], Selection], stages: StageClock
+        self, selector: Selector, asked: Asked, selection: Selection, stages: StageClock
     ) -> tuple[Found | None, Selection]:
-        """The entry of a selection, or of those instead of it, and whose it is; the last of them when there is none."""
+        """The first entry of a selection, or of others instead of it, and whose it is.
+
+        Without any entry the selection is the one that can be compiled here.
+        """
         missed: set[CacheKey] = set()
         while True:
             with stages(LOAD):
@@ -154,7 +150,7 @@ class Serving:
                 return found, selection
             missed.add(selection.key)
             try:
-                selection = instead(missed)
+                selection = selector.select(*asked, missed=missed)
             except CompilerMissing as error:
                 self._journal.miss(selection.problem.arch or "")
                 if self._settings.enable_jit:
@@ -258,16 +254,6 @@ class Serving:
         except OSError as error:
             _log.warning("a damaged entry could not be moved to quarantine: %s", error)
         self._journal.event(CORRUPT, key=key, detail=str(damage))
-
-
-def mount_packs(settings: Settings, journal: Journal) -> Iterator[Pack]:
-    """Opens the packs that settings name, if caching is on. One that cannot be used is skipped, said and counted."""
-    for path in find_packs(settings.packs if settings.enable_caching else ()):
-        try:
-            yield Pack(path, trust=settings.trust_store, check=check_code)
-        except PackUnusable as error:
-            journal.failure(Pack.name)
-            _log.warning("%s", error)
 
 
 def _not_cached(selection: Selection) -> NotCached:

@@ -83,7 +83,7 @@ def _state(cache: Cache, way: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     now = dict(components)
     toolchain = toolchain_text(now)
     changed = []
-    if way["toolchain"] != toolchain and not cache.serves_any_toolchain:
+    if way["toolchain"] != toolchain and not cache.settings.serves_any_toolchain:
         version = now["compiler_version"]
         if way["compiler_version"] != version:
             changed.append(f"{way['compiler']} is {version} here")

@@ -1,0 +1,61 @@
+"""What a cache works on, by its settings: a store or none, its journal, and packs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+
+from cache_engine.config import Settings
+from cache_engine.errors import PackUnusable, StoreUnusable
+from cache_engine.store.disk import DiskStore, open_store
+from cache_engine.store.journal import Journal, NoJournal, fold_when_long
+from cache_engine.store.pack import Pack, find_packs
+from cache_engine.upkeep.contents import check_code
+
+_log = logging.getLogger(__name__)
+
+SWITCHED_OFF = "caching is switched off"
+"""Why a cache has no store, unless something else is said."""
+PACKS_ALONE = "only packs are used (enable_caching = packs)"
+"""Why a cache of packs alone has no store."""
+
+
+def store_of(settings: Settings, *, create: bool) -> tuple[DiskStore | None, Settings, str]:
+    """What a ``Cache`` is opened with: the store or none, the settings, and why there is none.
+
+    A directory that cannot be made or written, as in a read-only container, is no error where the settings name packs.
+
+    Args:
+        create: whether to make a store where there is none.
+
+    Raises:
+        StoreUnusable: when the directory cannot serve as a store.
+    """
+    if not settings.uses_directory:
+        return None, settings, PACKS_ALONE if settings.enable_caching else SWITCHED_OFF
+    try:
+        layout = open_store(settings.directory(), trust=settings.trust_store, create=create)
+    except StoreUnusable as error:
+        if not (create and settings.packs and isinstance(error.__cause__, OSError)):
+            raise
+        _log.warning("packs are served, and kernels are cached in this process alone: %s", error)
+        return None, settings, str(error)
+    return DiskStore(layout, durable=settings.durability == "durable", compress=settings.compression), settings, ""
+
+
+def journal_of(store: DiskStore | None, settings: Settings) -> Journal:
+    """The journal of a store; without one, counts in memory."""
+    if store is None:
+        return NoJournal()
+    return Journal(store.layout.journal, settings.journal_flush_s, fold=partial(fold_when_long, store.layout))
+
+
+def packs_of(settings: Settings, journal: Journal) -> Iterator[Pack]:
+    """Opens the packs, if caching is on. One that cannot be used is skipped with a warning and counted."""
+    for path in find_packs(settings.packs if settings.enable_caching else ()):
+        try:
+            yield Pack(path, trust=settings.trust_store, check=check_code)
+        except PackUnusable as error:
+            journal.failure(Pack.name)
+            _log.warning("%s", error)
