@@ -22,8 +22,9 @@ from app.presenters.compiling.jobs import (
     stage_table,
     table_verdict,
 )
-from app.presenters.shared import Row
 from cache_engine.batch.jobs import CANCELED, DONE, KEPT_DAYS, MOST_AT_ONCE, MOST_KEPT, RUNNING, Job
+from cache_engine.cli.documents.comparing import Explained
+from cache_engine.cli.documents.kernels import Timed
 from cache_engine.errors import GemmCacheError
 
 POLL_S = 0.4
@@ -116,50 +117,46 @@ def _asked(job: Job) -> None:
 
 
 def _one_kernel(job: Job) -> None:
-    document, kernel = compiled.kernel_of(job.result)
+    document = compiled.document_of(job)
+    kernel, why = document.kernel if isinstance(document, Timed) else document, document.why
     hit, text = compiled.verdict(kernel, again="--force" in job.command)
-    tiles = compiled.resource_tiles(kernel)
-    key, name, unpublished = str(kernel["key"]), str(kernel["name"]), str(kernel["unpublished"])
-    why = document.get("why")
-    lines, table = (compiled.why_lines(why), compiled.why_table(why)) if why else ([], [])
     st.success(text, icon=":material/bolt:" if hit else ":material/check_circle:")
-    st.code(f"{name}\n{key}", language=None)
-    if unpublished:
-        widgets.problem("Compiled, but not saved.", unpublished)
+    st.code(f"{kernel.name}\n{kernel.key}", language=None)
+    if kernel.unpublished:
+        widgets.problem("Compiled, but not saved.", kernel.unpublished)
     if why:
-        _why(lines, table, why)
-    widgets.tiles(tiles)
-    warnings = [str(warning) for warning in kernel.get("warnings", [])]
-    if warnings:
+        _why(why)
+    widgets.tiles(compiled.resource_tiles(kernel))
+    if kernel.warnings:
         st.warning("Compiler warnings. The kernel is valid.", icon=":material/warning:")
-        st.code("\n".join(warnings)[:_LONGEST], language=None, wrap_lines=True)
-    if "median_us" in document:
+        st.code("\n".join(kernel.warnings)[:_LONGEST], language=None, wrap_lines=True)
+    if isinstance(document, Timed):
         _time(document)
-    if not unpublished:
-        _texts(key)
-        widgets.kernel_link("Open kernel", key)
+    if not kernel.unpublished:
+        _texts(kernel.key)
+        widgets.kernel_link("Open kernel", kernel.key)
 
 
-def _why(lines: list[str], table: list[Row], why: Row) -> None:
+def _why(why: Explained) -> None:
     with st.container(border=True):
         st.caption("Why this was a miss")
-        st.text("\n".join(lines)[:_LONGEST])
-        if table:
-            widgets.kernel_link("Open nearest kernel", str(why["nearest"]["key"]))
+        st.text("\n".join(compiled.why_lines(why))[:_LONGEST])
+        if why.nearest and why.nearest.differences:
+            widgets.kernel_link("Open nearest kernel", why.nearest.key)
             with st.expander("Key differences"):
-                st.dataframe(table, hide_index=True, key="why")
+                st.dataframe(compiled.why_table(why), hide_index=True, key="why")
 
 
-def _time(document: Row) -> None:
+def _time(document: Timed) -> None:
     st.subheader("Timing")
-    st.text(f"Measured on {document['device']}.")
-    if document.get("reference"):
-        st.text(f"Reference: {document['reference']}")
-    elif document.get("no_reference"):
-        st.text(f"No reference timing: {document['no_reference']}")
+    st.text(f"Measured on {document.device}.")
+    if document.reference:
+        st.text(f"Reference: {document.reference}")
+    elif document.no_reference:
+        st.text(f"No reference timing: {document.no_reference}")
     widgets.tiles(compiled.timing_tiles(document))
-    if document["verified"] is not True:
-        widgets.problem("Wrong result.", f"Max relative error: {document['max_rel_error']}")
+    if not document.verified:
+        widgets.problem("Wrong result.", f"Max relative error: {document.max_rel_error}")
     st.plotly_chart(compiled.timing_figure(document), key="timing", config={"displayModeBar": False})
     with st.expander("Show data table"):
         st.dataframe(compiled.timing_table(document), hide_index=True, key="timing-table")

@@ -22,6 +22,7 @@ from tests.engine.test_debug_dump import ASKED, broken
 from tests.helpers import make_store
 from tests.pages.opening import Open, sound
 from tests.pages.test_all_pages import HOSTILE
+from tests.pages.test_compiled import BESIDE, KERNEL, OLD_JOB
 
 
 def _job_of(app: AppTest) -> str:
@@ -256,6 +257,12 @@ def test_jobs_are_listed_whoever_started_them(open_page: Open, compiled_store: P
     assert list(jobs["Duration"])[1:] == ["–", "2.0 s"]
 
 
+def test_a_job_of_an_older_version_is_shown(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "compile", job=_put(compiled_store, OLD_JOB)))
+    assert app.success[0].value == "Miss. Compiled in 256 ms."
+    assert next(metric.value for metric in app.metric if metric.label == "Registers") == "142"
+
+
 @pytest.mark.parametrize("verb", ["compile", "warm"])
 @pytest.mark.parametrize("result", ["", "[]", '{"key": 1}', '{"tier": [], "size_bytes": "<b>"}', "[" * 5000, "1e999"])
 def test_a_result_that_says_nonsense_breaks_no_page(
@@ -283,7 +290,7 @@ def test_a_job_that_asked_for_what_the_form_cannot_show_fills_in_the_rest(
 )
 def test_hostile_text_in_a_job_is_only_ever_text(open_page: Open, compiled_store: Path, state: str, text: str) -> None:
     job = Job(
-        id="1f-2e", command=["compile", text], state=state, error=text, level=text, result=json.dumps(_document(text)),
+        id="1f-2e", command=["time", text], state=state, error=text, level=text, result=json.dumps(_document(text)),
         stages=[JobStage(text, 1.0)], told={"log": text, "excerpt": text, "flags": text, "command": text, text: text},
     )  # fmt: skip
     app = open_page(compiled_store, "compile", job=_put(compiled_store, job))
@@ -296,14 +303,12 @@ def test_hostile_text_in_a_job_is_only_ever_text(open_page: Open, compiled_store
 
 
 def _document(text: str) -> dict[str, object]:
-    """What a ``time`` job would tell, invented: hostile in every field that is text."""
-    numbers = dict.fromkeys(("compile_ms", "load_ms", "registers", "spill_bytes", "shared_bytes", "size_bytes"), 1)
+    """What a ``time`` job would print, invented: hostile in every field that is text."""
     difference = {"component": text, "there": text, "here": text, "follows": False, "text": text}
-    kernel = {"tier": "compiled", "name": text, "key": text, "unpublished": text, "warnings": [text], **numbers}
-    times = dict.fromkeys(("median_us", "p10_us", "p90_us", "repeats", "tflops", "reference_median_us"), 1.0)
     why = {"compared": 1, "notes": [text], "nearest": {"key": text, "name": text, "differences": [difference]}}
-    told = {"device": text, "reference": text, "verified": False, "max_rel_error": text}
-    return {"kernel": kernel, "why": why, **times, **told}
+    kernel = {**KERNEL, "tier": "compiled", "name": text, "key": text, "unpublished": text, "warnings": [text]}
+    about = {"device": text, "reference": text, "verified": False}
+    return {**BESIDE, **about, "kernel": kernel, "why": {**KERNEL["why"], **why}}
 
 
 @pytest.mark.parametrize("data", [b"[" * 100_000, b"{" + b" " * (9 << 20) + b"}", b"\xff", b"null"])

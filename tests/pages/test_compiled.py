@@ -1,4 +1,4 @@
-"""What is told of a kernel that was asked for. The measurements here are invented, and marked so by their device."""
+"""What the page shows of a requested kernel. The measurements here are invented, and marked so by their device."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.presenters.compiling.result import (
     NO_RESULT,
-    kernel_of,
+    document_of,
     prediction_tiles,
     timing_figure,
     timing_table,
@@ -20,64 +21,108 @@ from app.presenters.compiling.result import (
     why_lines,
     why_table,
 )
+from cache_engine.batch.jobs import DONE, Job
+from cache_engine.cli.documents import to_json
+from cache_engine.cli.documents.comparing import Difference, Explained, Nearest
+from cache_engine.cli.documents.kernels import Compiled, Timed
 from cache_engine.evaluator.gpu import GPUS, MODEL_VERSION, predict
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
 from cache_engine.model.gemm import DType, GemmProblem, Layout
+from tests.helpers import INVENTED_GPU
 
+OLD_JOB = msgspec.json.decode(
+    (Path(__file__).parents[1] / "formats" / "fc4e2bd.job.json").read_bytes(), type=Job
+)  # fmt: skip
+"""A ``compile`` job as the version of that commit left it."""
+
+KERNEL = {**json.loads(OLD_JOB.result), "tier": "disk", "load_ms": 0.2, "compile_ms": 150.0}
 INVENTED = {
-    "device": "INVENTED FOR A TEST", "median_us": 250.0, "p10_us": 240.0, "p90_us": 300.0, "repeats": 50,
-    "tflops": 480.0, "max_rel_error": 0.001, "verified": True,
-    "kernel": {"tier": "disk", "load_ms": 0.2, "compile_ms": 150.0},
+    "key": KERNEL["key"], "device": "INVENTED FOR A TEST", "median_us": 250.0, "p10_us": 240.0, "p90_us": 300.0,
+    "repeats": 50, "tflops": 480.0, "max_rel_error": 0.001, "verified": True, "seed": 1, "reference": None,
+    "no_reference": "", "reference_median_us": None, "speed_ratio": None, "sm_clock_mhz": None,
+    "sm_clock_before_mhz": None, "unkept": "", "kernel": KERNEL,
+    "device_fingerprint": msgspec.to_builtins(INVENTED_GPU),
 }  # fmt: skip
 BESIDE = {**INVENTED, "reference": "INVENTED LIBRARY", "reference_median_us": 200.0, "speed_ratio": 0.8}
 
 
-def test_the_kernel_of_a_timing_is_found_in_it() -> None:
-    document, kernel = kernel_of(json.dumps(INVENTED))
-    assert document == INVENTED
+def timed(document: dict[str, Any]) -> Timed:
+    """What the page reads from a ``time`` job with this result."""
+    read = document_of(Job(id="1f-2e", command=["time"], state=DONE, result=json.dumps(document)))
+    assert isinstance(read, Timed)
+    return read
+
+
+def test_the_result_of_a_job_of_an_older_version_is_read() -> None:
+    document = document_of(OLD_JOB)
+    assert isinstance(document, Compiled)
+    assert json.loads(to_json(document)) == json.loads(OLD_JOB.result)
+    assert verdict(document) == (False, "Miss. Compiled in 256 ms.")
+    assert isinstance(document.why, Explained)
+    assert why_lines(document.why)[:2] == [
+        "Closest of 1 cached kernel: gemm_simt_fp32_nt_n8_k8_64x64x8_w2x1_s2",
+        "the target differs: sm_90 there, sm_80 here",
+    ]
+
+
+def test_the_kernel_of_a_timing_is_part_of_its_result() -> None:
+    kernel = timed(INVENTED).kernel
     assert verdict(kernel) == (True, "Hit (disk): loaded in 200 µs; saved 150 ms of compiling.")
-    assert verdict({"tier": "compiled", "compile_ms": 9}) == (False, "Miss. Compiled in 9.0 ms.")
-    assert verdict({"tier": "compiled", "compile_ms": 9}, again=True) == (False, "Recompiled in 9.0 ms.")
-    assert kernel_of('{"tier": "compiled"}')[1] == {"tier": "compiled"}
+    compiled = msgspec.structs.replace(kernel, tier="compiled", compile_ms=9)
+    assert verdict(compiled) == (False, "Miss. Compiled in 9.0 ms.")
+    assert verdict(compiled, again=True) == (False, "Recompiled in 9.0 ms.")
+    with pytest.raises(NO_RESULT):
+        verdict(msgspec.structs.replace(kernel, tier="moon"))
 
 
 def test_a_timing_is_shown_with_its_reference_where_one_was_timed() -> None:
-    assert [tile.value for tile in timing_tiles(INVENTED)] == ["250 µs", "480.0 TFLOP/s"]
-    assert [tile.value for tile in timing_tiles(BESIDE)] == ["250 µs", "480.0 TFLOP/s", "200 µs", "0.80×"]
-    assert [row["µs"] for row in timing_table(BESIDE)] == [240.0, 250.0, 300.0, 200.0]
-    assert all("INVENTED LIBRARY" not in f"{tile.label}{tile.value}{tile.help}" for tile in timing_tiles(BESIDE))
+    assert [tile.value for tile in timing_tiles(timed(INVENTED))] == ["250 µs", "480.0 TFLOP/s"]
+    assert [tile.value for tile in timing_tiles(timed(BESIDE))] == ["250 µs", "480.0 TFLOP/s", "200 µs", "0.80×"]
+    assert [row["µs"] for row in timing_table(timed(BESIDE))] == [240.0, 250.0, 300.0, 200.0]
+    assert all("INVENTED LIBRARY" not in f"{tile.label}{tile.value}{tile.help}" for tile in timing_tiles(timed(BESIDE)))
 
 
 def test_the_spread_of_a_timing_is_drawn_from_the_10th_to_the_90th_percentile() -> None:
-    figure = timing_figure(BESIDE)
+    figure = timing_figure(timed(BESIDE))
     kernel, reference = figure.data
     assert (kernel.x[0], kernel.error_x.array[0], kernel.error_x.arrayminus[0]) == (250.0, 50.0, 10.0)
     assert reference.x[0] == 200.0
     assert figure.layout.xaxis.title.text == "µs"
-    assert len(timing_figure(INVENTED).data) == 1
+    assert len(timing_figure(timed(INVENTED)).data) == 1
 
 
 def test_a_result_that_is_not_verified_says_so_beside_each_number() -> None:
-    for tile in timing_tiles({**INVENTED, "verified": False}):
+    for tile in timing_tiles(timed({**INVENTED, "verified": False})):
         assert "WRONG RESULT" in tile.help
 
 
-@pytest.mark.parametrize("wrong", ["1", None, [], True, float("nan"), float("inf"), -1, 1e300])
-def test_what_is_no_measurement_is_refused(wrong: Any) -> None:
-    for present in (timing_tiles, timing_table, timing_figure):
-        with pytest.raises(NO_RESULT):
-            present({**INVENTED, "median_us": wrong})
+@pytest.mark.parametrize("field", ["median_us", "p10_us", "p90_us", "repeats", "tflops", "reference_median_us"])
+@pytest.mark.parametrize("wrong", ["1", [], True, float("nan"), float("inf"), -1, 1e300])
+def test_a_value_that_is_no_measurement_is_refused(field: str, wrong: Any) -> None:
+    with pytest.raises(NO_RESULT):
+        timed({**BESIDE, field: wrong})
 
 
-def test_why_a_kernel_was_missed_is_told_in_sentences_and_as_a_table() -> None:
-    cause = {"component": "arch", "there": "sm_90", "here": "sm_90a", "follows": False, "text": "the target differs"}
-    follower = {**cause, "component": "KERNEL_NAME", "follows": True, "text": "the name differs"}
-    why = {"compared": 1200, "nearest": {"name": "gemm_x", "differences": [cause, follower]}, "notes": ["a hint"]}
+@pytest.mark.parametrize("field", ["registers", "spill_bytes", "shared_bytes", "size_bytes", "compile_ms", "load_ms"])
+@pytest.mark.parametrize("wrong", ["1", None, True, -1, 1e300])
+def test_a_value_that_is_no_resource_of_a_kernel_is_refused(field: str, wrong: Any) -> None:
+    with pytest.raises(NO_RESULT):
+        timed({**INVENTED, "kernel": {**KERNEL, field: wrong}})
+
+
+def test_the_reason_of_a_miss_is_shown_in_sentences_and_as_a_table() -> None:
+    document = document_of(OLD_JOB)
+    assert isinstance(document.why, Explained)
+    cause = Difference(component="arch", there="sm_90", here="sm_90a", follows=False, text="the target differs")
+    follower = Difference(component="KERNEL_NAME", there="a", here="b", follows=True, text="the name differs")
+    nearest = Nearest(key="0" * 64, name="gemm_x", differences=[cause, follower])
+    why = msgspec.structs.replace(document.why, compared=1200, nearest=nearest, notes=["a hint"])
     assert why_lines(why) == ["Closest of 1,200 cached kernels: gemm_x", "the target differs", "a hint"]
     assert [row["Consequence"] for row in why_table(why)] == [False, True]
-    assert why_lines({"compared": 0, "nearest": None, "notes": []}) == ["No other kernels to compare with."]
-    assert why_lines({"compared": 0, "nearest": None, "notes": ["damaged"]}) == ["damaged"]
+    alone = msgspec.structs.replace(why, compared=0, nearest=None, notes=[])
+    assert why_lines(alone) == ["No other kernels to compare with."]
+    assert why_lines(msgspec.structs.replace(alone, notes=["damaged"])) == ["damaged"]
 
 
 def test_a_prediction_is_that_of_the_model_and_says_so() -> None:

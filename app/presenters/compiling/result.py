@@ -5,12 +5,13 @@ A job's file may hold anything: an invalid value raises one of ``NO_RESULT``.
 
 from __future__ import annotations
 
-import json
-import math
-
+import msgspec
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Row, Tile
+from cache_engine.batch.jobs import Job
+from cache_engine.cli.documents.comparing import Explained
+from cache_engine.cli.documents.kernels import Compiled, Timed
 from cache_engine.evaluator.gpu import DTYPES as PREDICTED_DTYPES
 from cache_engine.evaluator.gpu import MODEL_VERSION, gpus_running, predict
 from cache_engine.evaluator.problem import EvaluationProblem
@@ -18,94 +19,91 @@ from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNM
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.units import counted, human_bytes, human_ms
 
-NO_RESULT = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+NO_RESULT = (ValueError, RecursionError)
 """The exceptions of an invalid job result."""
 
 
-def kernel_of(result: str) -> tuple[Row, Row]:
-    """A job's document, and its part about the kernel."""
-    document = json.loads(result)
-    return document, document.get("kernel", document)
+def document_of(job: Job) -> Compiled | Timed:
+    """What a job about one kernel has printed; raises one of ``NO_RESULT``."""
+    document: type[Compiled | Timed] = Timed if job.command[:1] == ["time"] else Compiled
+    return msgspec.json.decode(job.result, type=document)
 
 
-def verdict(kernel: Row, again: bool = False) -> tuple[bool, str]:
+def verdict(kernel: Compiled, again: bool = False) -> tuple[bool, str]:
     """Whether the lookup was a hit, and the same in words; ``again`` where the job forced a recompile."""
-    spent, tier = human_ms(_number(kernel, "compile_ms")), kernel["tier"]
+    spent, tier = human_ms(kernel.compile_ms), kernel.tier
     if tier == "compiled":
         return False, f"Recompiled in {spent}." if again else f"Miss. Compiled in {spent}."
     if tier not in ("memory", "pack", "disk"):
         raise ValueError(f"there is no tier {tier!r}")
-    return True, f"Hit ({tier}): loaded in {human_ms(_number(kernel, 'load_ms'))}; saved {spent} of compiling."
+    return True, f"Hit ({tier}): loaded in {human_ms(kernel.load_ms)}; saved {spent} of compiling."
 
 
-def why_table(why: Row) -> list[Row]:
+def why_table(why: Explained) -> list[Row]:
     """The key components in which the nearest kernel differs, causes first."""
-    nearest = why["nearest"]
-    differences = [] if nearest is None else nearest["differences"]
+    differences = [] if why.nearest is None else why.nearest.differences
     return [
         {
-            "Component": str(one["component"]),
-            "Nearest kernel": str(one["there"]),
-            "Requested": str(one["here"]),
-            "Consequence": bool(one["follows"]),
+            "Component": one.component,
+            "Nearest kernel": str(one.there),
+            "Requested": str(one.here),
+            "Consequence": one.follows,
         }
         for one in differences
     ]
 
 
-def why_lines(why: Row) -> list[str]:
+def why_lines(why: Explained) -> list[str]:
     """Why the lookup missed, a sentence a line."""
-    notes = [str(note) for note in why["notes"]]
-    nearest, compared = why["nearest"], int(why["compared"])
-    if nearest is None:
-        return notes or ["No other kernels to compare with."]
-    texts = [str(one["text"]) for one in nearest["differences"] if not one["follows"]]
-    found = f"Closest of {counted(compared, 'cached kernel')}: {nearest['name']}"
-    return [found, *texts, *notes] if texts else [found, "It uses a different key format.", *notes]
+    if why.nearest is None:
+        return why.notes or ["No other kernels to compare with."]
+    texts = [one.text for one in why.nearest.differences if not one.follows]
+    found = f"Closest of {counted(why.compared, 'cached kernel')}: {why.nearest.name}"
+    return [found, *texts, *why.notes] if texts else [found, "It uses a different key format.", *why.notes]
 
 
-def resource_tiles(kernel: Row) -> list[Tile]:
+def resource_tiles(kernel: Compiled) -> list[Tile]:
     """The resources of a kernel."""
-    spilled = int(_number(kernel, "spill_bytes"))
     return [
-        Tile("Registers", f"{_number(kernel, 'registers'):,}", "Per thread."),
-        Tile("Spills", human_bytes(spilled), "Register spills to local memory, bytes per thread."),
-        Tile("Shared memory", human_bytes(_number(kernel, "shared_bytes")), "Per block."),
-        Tile("Cubin size", human_bytes(_number(kernel, "size_bytes")), "Size of the cubin."),
+        Tile("Registers", f"{kernel.registers:,}", "Per thread."),
+        Tile("Spills", human_bytes(kernel.spill_bytes), "Register spills to local memory, bytes per thread."),
+        Tile("Shared memory", human_bytes(kernel.shared_bytes), "Per block."),
+        Tile("Cubin size", human_bytes(kernel.size_bytes), "Size of the cubin."),
     ]
 
 
-def timing_tiles(document: Row) -> list[Tile]:
+def timing_tiles(document: Timed) -> list[Tile]:
     """How fast a kernel is, and how fast the reference, where one was timed."""
-    check = "The result is verified." if document["verified"] is True else "WRONG RESULT."
-    launches = f"Median of {int(_number(document, 'repeats')):,} launches, each with a cold L2 cache. {check}"
+    check = "The result is verified." if document.verified else "WRONG RESULT."
+    launches = f"Median of {document.repeats:,} launches, each with a cold L2 cache. {check}"
     tiles = [
-        Tile("Median", human_ms(_number(document, "median_us") / 1e3), launches),
-        Tile("Speed", f"{_number(document, 'tflops'):,.1f} TFLOP/s", f"2·m·n·k·batch ÷ median. {check}"),
+        Tile("Median", human_ms(document.median_us / 1e3), launches),
+        Tile("Speed", f"{document.tflops:,.1f} TFLOP/s", f"2·m·n·k·batch ÷ median. {check}"),
     ]
-    if document.get("reference_median_us") is not None:
-        reference = human_ms(_number(document, "reference_median_us") / 1e3)
+    if document.reference_median_us is not None:
+        reference = human_ms(document.reference_median_us / 1e3)
         tiles.append(Tile("Reference", reference, "Median of the library kernel for the same problem."))
-        if document.get("speed_ratio") is not None:
-            ratio = f"{_number(document, 'speed_ratio'):.2f}×"
+        if document.speed_ratio is not None:
+            ratio = f"{document.speed_ratio:.2f}×"
             tiles.append(Tile("Speed-up vs reference", ratio, "Above 1: faster than the reference."))
     return tiles
 
 
-def timing_table(document: Row) -> list[Row]:
+def timing_table(document: Timed) -> list[Row]:
     """The timing, number by number."""
     rows = [
-        {"Time": label, "µs": _number(document, name)}
-        for label, name in (("10th percentile", "p10_us"), ("median", "median_us"), ("90th percentile", "p90_us"))
+        {"Time": "10th percentile", "µs": document.p10_us},
+        {"Time": "median", "µs": document.median_us},
+        {"Time": "90th percentile", "µs": document.p90_us},
     ]
-    if document.get("reference_median_us") is not None:
-        rows.append({"Time": "reference, median", "µs": _number(document, "reference_median_us")})
+    if document.reference_median_us is not None:
+        rows.append({"Time": "reference, median", "µs": document.reference_median_us})
     return rows
 
 
-def timing_figure(document: Row) -> go.Figure:
+def timing_figure(document: Timed) -> go.Figure:
     """From the 10th to the 90th percentile of the launches, with the median; the reference's median below."""
-    p10, median, p90 = (_number(document, name) for name in ("p10_us", "median_us", "p90_us"))
+    p10, median, p90 = document.p10_us, document.median_us, document.p90_us
     figure = go.Figure()
     figure.add_scatter(
         x=[median],
@@ -117,8 +115,8 @@ def timing_figure(document: Row) -> go.Figure:
         textposition="top center",
         hovertemplate=f"median {median:.1f} µs, 10th to 90th percentile {p10:.1f} to {p90:.1f} µs<extra></extra>",
     )
-    if document.get("reference_median_us") is not None:
-        reference = _number(document, "reference_median_us")
+    if document.reference_median_us is not None:
+        reference = document.reference_median_us
         figure.add_scatter(
             x=[reference],
             y=["reference"],
@@ -137,19 +135,6 @@ def timing_figure(document: Row) -> go.Figure:
     figure.update_xaxes(title="µs", rangemode="tozero")
     figure.update_yaxes(type="category", autorange="reversed")
     return figure
-
-
-def _number(document: Row, name: str) -> float:
-    """A number that a document must hold; raises ``TypeError`` for anything else."""
-    value = document[name]
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or not 0 <= value < 1e15
-    ):
-        raise TypeError(f"{name} is {value!r}")
-    return value
 
 
 # ---- Its predicted time, without a GPU ----

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from cache_engine.cli.documents.comparing import Explained
 from cache_engine.engine.stages import LOAD
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 TimingRow = dict[str, Any]
 """A stored timing: every field that the program which measured wrote, whatever its version, and what it is of."""
+
+
+# What a page draws may be read from a job's file, where any number can stand.
+Amount = Annotated[float, Meta(ge=0, lt=1e15)]
+Count = Annotated[int, Meta(ge=0, lt=10**15)]
 
 
 class Compiled(msgspec.Struct, kw_only=True):
@@ -48,15 +53,15 @@ class Compiled(msgspec.Struct, kw_only=True):
     specialisation: str
     opt_level: int
     config_from: str
-    compile_ms: float
-    load_ms: float
+    compile_ms: Amount
+    load_ms: Amount
     stages_ms: dict[str, float]
-    size_bytes: int
-    stored_bytes: int
-    registers: int
-    shared_bytes: int
-    stack_bytes: int
-    spill_bytes: int
+    size_bytes: Count
+    stored_bytes: Count
+    registers: Count
+    shared_bytes: Count
+    stack_bytes: Count
+    spill_bytes: Count
     unpublished: str
     warnings: list[str]
     why: Explained | UnsetType | None = UNSET
@@ -87,18 +92,18 @@ class Timed(msgspec.Struct, kw_only=True):
 
     key: str
     device: str
-    median_us: float
-    p10_us: float
-    p90_us: float
-    repeats: int
-    tflops: float
+    median_us: Amount
+    p10_us: Amount
+    p90_us: Amount
+    repeats: Count
+    tflops: Amount
     max_rel_error: float | None
     verified: bool
     seed: int
     reference: str | None
     no_reference: str
-    reference_median_us: float | None
-    speed_ratio: float | None
+    reference_median_us: Amount | None
+    speed_ratio: Amount | None
     sm_clock_mhz: int | None
     sm_clock_before_mhz: int | None
     device_fingerprint: DeviceFingerprint
