@@ -45,7 +45,7 @@ MIN_TOKEN_CHARACTERS = 8  # different ones: of random letters and digits, one in
 
 
 class Origin(StrEnum):
-    """Where the value of a setting is from; the value is how people read it."""
+    """The source of a setting's value; the value is the text shown."""
 
     DEFAULT = "default"
     ENVIRONMENT = "environment"
@@ -117,8 +117,8 @@ class Settings:
         """Defaults, overridden by the environment, overridden by arguments.
 
         Args:
-            environment: in place of the process's own.
-            defaults: in place of the table's.
+            environment: used instead of the process's environment.
+            defaults: used instead of the table's.
 
         Raises:
             UsageError: naming the setting whose value cannot be read.
@@ -134,10 +134,10 @@ class Settings:
         return cls().with_overrides(given, origins)
 
     def with_overrides(self, overrides: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> Settings:
-        """The same with some settings changed.
+        """The same settings with some values changed.
 
         Args:
-            origins: where the new values are from, if not from the program.
+            origins: the source of the new values, if not the program.
 
         Raises:
             UsageError: when there is no such setting, or it cannot have that value.

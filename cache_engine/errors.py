@@ -38,12 +38,12 @@ from typing import ClassVar
 
 
 class Level(StrEnum):
-    """How far something that went wrong reaches.
+    """The scope of a problem.
 
     Attributes:
-        WARNING: the result is good, and something about it is worth knowing.
+        WARNING: the result is good, with a note.
         ERROR: this request has failed; another may succeed.
-        FATAL: no such request can succeed until something outside of this program is mended.
+        FATAL: every such request fails until something outside this program is fixed.
     """
 
     WARNING = "warning"
@@ -96,11 +96,11 @@ class NotCached(GemmCacheError):
 
 
 class TooManyJobs(GemmCacheError):
-    """As many jobs are running on the store as may; the text says what to do."""
+    """The limit of running jobs on the store is reached; the text says what to do."""
 
 
 class SearchStopped(GemmCacheError):
-    """Whoever started a search had it stopped; the text says how far it got."""
+    """The caller stopped a search; the text says how far it got."""
 
 
 class NotPermitted(GemmCacheError):
@@ -108,21 +108,21 @@ class NotPermitted(GemmCacheError):
 
 
 class NotHereError(GemmCacheError):
-    """Something the request needs is not on this machine."""
+    """Something that the request needs is missing on this machine."""
 
     level = Level.FATAL
 
 
 class CompilerMissing(NotHereError):
-    """The compiler asked for is not installed."""
+    """The requested compiler is not installed."""
 
 
 class ToolMissing(NotHereError):
-    """An inspection tool asked for is not installed."""
+    """The requested inspection tool is not installed."""
 
 
 class GpuRequired(NotHereError):
-    """Launching or timing was asked for where there is no usable GPU."""
+    """Launching or timing needs a usable GPU, and there is none."""
 
 
 class OutOfDeviceMemory(GemmCacheError):
@@ -130,17 +130,17 @@ class OutOfDeviceMemory(GemmCacheError):
 
 
 class StoreError(GemmCacheError):
-    """Something about the store on disk."""
+    """A problem of the store on disk."""
 
 
 class StoreUnusable(StoreError):
-    """The directory cannot serve as a store; the text says why and what would."""
+    """The directory cannot be a store; the text says why and what to do."""
 
     level = Level.FATAL
 
 
 class PackUnusable(StoreError):
-    """The file cannot serve as a pack; the text says why."""
+    """The file cannot be used as a pack; the text says why."""
 
 
 class CorruptEntry(StoreError):
@@ -148,7 +148,7 @@ class CorruptEntry(StoreError):
 
 
 class Truncated(CorruptEntry):
-    """There are fewer bytes than there should be."""
+    """There are fewer bytes than recorded."""
 
 
 class Misplaced(CorruptEntry):
@@ -156,7 +156,7 @@ class Misplaced(CorruptEntry):
 
 
 class Untrusted(CorruptEntry):
-    """Anyone but you and root can change the file, or a folder on the way to it; the text says which and who."""
+    """Users other than you and root can change the file, or a folder above it; the text says which and who."""
 
 
 class LockTimeout(StoreError):
@@ -168,4 +168,4 @@ class KeyNotFound(StoreError):
 
 
 class MirrorError(GemmCacheError):
-    """The DuckDB mirror cannot be used just now; the files remain the truth."""
+    """The DuckDB mirror is unavailable; the files remain the source of truth."""

@@ -1,4 +1,4 @@
-"""What must happen when a process forks, closes its files, is interrupted by a signal, and ends.
+"""Handles forks, closed files, signals and the end of a process.
 
 A forked child inherits locks that other threads of its parent held, and no thread will ever release them; an object
 with such a lock registers here, and is asked in the child to renew it. A worker of ``multiprocessing`` ends without
@@ -23,19 +23,19 @@ from typing import Protocol
 
 
 class Renewable(Protocol):
-    """Something that a forked child cannot use as it was."""
+    """An object that a forked child must reset before use."""
 
     def renew_after_fork(self) -> None:
-        """Makes it usable in the child, where no other thread runs."""
+        """Resets it in the child, where no other thread runs."""
         ...
 
 
-# One registration for all, since one with the interpreter can never be taken back.
+# One registration for all, since the interpreter cannot unregister one.
 _renewables: weakref.WeakSet[Renewable] = weakref.WeakSet()
 
 
 def renew_after_fork(thing: Renewable) -> None:
-    """Has ``thing`` renewed in every forked child, for as long as it lives."""
+    """Renews ``thing`` in every forked child, as long as it exists."""
     _renewables.add(thing)
 
 
@@ -48,16 +48,16 @@ os.register_at_fork(after_in_child=_renew_all)
 
 
 def holds(lock: threading.RLock) -> bool:
-    """Whether this thread holds the lock, so that a signal handler runs in the middle of what is done under it.
+    """Whether this thread holds the lock, i.e. a signal handler has interrupted code under the lock.
 
     ``threading.Condition`` asks its lock the same.
     """
-    owned = lock._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001 (nothing public says so)
+    owned = lock._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001 (there is no public API)
     return bool(owned)
 
 
 def run_at_end(call: Callable[[], None]) -> Callable[[], None]:
-    """Has ``call`` run when this process ends; returns what takes that back."""
+    """Runs ``call`` when this process ends; returns a function that cancels this."""
     atexit.register(call)
     # Only a worker needs this, and a worker has it loaded.
     util = sys.modules.get("multiprocessing.util")
@@ -72,7 +72,7 @@ def run_at_end(call: Callable[[], None]) -> Callable[[], None]:
 
 
 class OwnFile:
-    """An open file that is known by its inode, as SQLite knows its own.
+    """An open file that is identified by its inode, as in SQLite.
 
     A program may close descriptors that are not its own, as daemons do with ``os.closerange``, and the number then
     belongs to the next file that the program opens. So look with ``status`` before every write.
@@ -82,8 +82,8 @@ class OwnFile:
         """Owns an open descriptor.
 
         Args:
-            shared: whether a forked child goes on using it. Else the child closes its copy, which ends no lock of the
-                parent's; and the parent's lock then ends with the parent, however long the child lives.
+            shared: whether a forked child keeps using it. Otherwise the child closes its copy, which ends no lock of
+                the parent's; and the parent's lock then ends with the parent, however long the child lives.
         """
         self.descriptor = descriptor
         self._is_open = True
@@ -97,7 +97,7 @@ class OwnFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> OwnFile:
-        """Opens a file; where there is no memory to own it, it is closed again. Raises as ``os.open``."""
+        """Opens a file; closes it again if memory is exhausted. Raises as ``os.open``."""
         descriptor = os.open(path, flags, mode)
         try:
             file = cls.__new__(cls)
@@ -112,10 +112,10 @@ class OwnFile:
         self.close()
 
     def status(self) -> os.stat_result | None:
-        """What the descriptor leads to, as long as that is the file it was opened for; else ``None``.
+        """The status of the descriptor's file if that is still the file it was opened for; else ``None``.
 
         Raises:
-            OSError: when the disk refuses to say.
+            OSError: when it cannot be read.
         """
         try:
             status = os.fstat(self.descriptor)
@@ -127,7 +127,7 @@ class OwnFile:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the descriptor leads to that file still, or may do so as far as the disk says."""
+        """Whether the descriptor still refers to that file, or may do so after a disk error."""
         with suppress(OSError):
             return self.status() is not None
         return self._is_open

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formats numbers as text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def counted(count: int, one: str, several: str | None = None) -> str:
 
 
 def human_age(seconds: float) -> str:
-    """How long ago: ``"just now"``, ``"5 min ago"``, ``"3 days ago"``. The future, as clocks jump, is just now."""
+    """A time ago: ``"just now"``, ``"5 min ago"``, ``"3 days ago"``. A future time, after a clock jump, is just now."""
     if seconds < 60:
         return "just now"
     for unit, length in (("min", 60), ("h", 3600), ("day", 86_400)):

@@ -1,1 +1,1 @@
-"""Many kernels at once, and long work in separate processes."""
+"""Compiles many kernels at once, and runs long work in separate processes."""

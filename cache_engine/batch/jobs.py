@@ -58,14 +58,14 @@ _START_LOCK_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class LostJob:
-    """A job whose file cannot be read: its id, and why."""
+    """A job whose file cannot be read: its id and the error."""
 
     id: str
     error: str
 
 
 class Jobs:
-    """The jobs of one store, as seen from a process that may start some."""
+    """The jobs of one store, for a process that can start jobs."""
 
     def __init__(self, layout: StoreLayout) -> None:
         """Starts nothing yet."""
@@ -76,10 +76,10 @@ class Jobs:
         """Starts ``gemm-cache --store … COMMAND --json`` in the background; returns the job's id.
 
         Args:
-            asked: what the form asked for, which the job file stores next to the command.
+            asked: the values of the form, which the job file stores with the command.
 
         Raises:
-            TooManyJobs: when as many run as may, whoever has started them.
+            TooManyJobs: when the limit of running jobs is reached, whoever started them.
             OSError: when the store cannot take the job file, or no process can be started.
         """
         with file_lock(self._layout.jobs_lock, _START_LOCK_S):
@@ -88,7 +88,7 @@ class Jobs:
             job = Job(id=job_id, command=command, asked=asked or {}, started_at=time.time())
             path = self._path(job.id)
             _save(self._layout.temp, path, job)
-            # Children that have ended are let go of here, so that no more than the last of them lingers.
+            # Reaps ended children here, so that at most the last one stays a zombie.
             self._children = {started: child for started, child in self._children.items() if child.poll() is None}
             program = [sys.executable, "-m", "cache_engine", "--store", str(self._layout.root)]
             with open(path.with_suffix(".log"), "xb", opener=private) as log:
@@ -109,12 +109,12 @@ class Jobs:
             StoreError: when there is no such job, or its file cannot be read.
         """
         child = self._children.get(job_id)
-        # Before the file is read: a job that has ended has said all it had to say. This also lets the child go.
+        # Before the file is read: an ended job writes nothing more. This also reaps the child.
         ended = child is not None and child.poll() is not None
         path = self._path(job_id)
         job = _read(path)
         job.cancel_asked = _cancel_mark(path).exists()
-        # A process reports as its first act; one that has not after so long never will.
+        # A process reports first of all; one that has not after this time never will.
         silent = not job.pid and not 0 <= time.time() - job.started_at < _FIRST_REPORT_S
         gone = job.pid and _process_start(job.pid) != job.process_start
         if job.state == RUNNING and (ended or (child is None and (silent or gone))):
@@ -127,7 +127,7 @@ class Jobs:
         return job
 
     def recent(self) -> list[Job | LostJob]:
-        """All jobs that are kept, whoever has started them, the newest first."""
+        """All stored jobs of all users of the store, newest first."""
         found: list[Job | LostJob] = []
         for path in reversed(self._files()):
             try:
@@ -138,7 +138,7 @@ class Jobs:
         return found
 
     def cancel(self, job_id: str) -> None:
-        """Asks a running job to end: what it has begun is finished. Asked again, it is ended at once.
+        """Cancels a running job: it finishes the kernels it has begun. A second call ends it at once.
 
         Nothing but the job's own process, the second time with those it has started, is sent a signal.
 
@@ -151,7 +151,7 @@ class Jobs:
             return
         path = self._path(job_id)
         _cancel_mark(path).touch(mode=0o600)
-        # Read again: a job notes its process first and looks for the mark then, so one of the two sees the other.
+        # Read again: a job first writes its process id and then checks for the mark, so one of the two sees the other.
         child = self._children.get(job_id)
         pid = _read(path).pid or (child.pid if child is not None else 0)
         if not _works_for(pid, path):
@@ -164,17 +164,17 @@ class Jobs:
 
     def _path(self, job_id: str) -> Path:
         if job_of_name(f"{job_id}.json") != job_id:
-            raise StoreError(f"{job_id!r} is not the id of a job; take it from a link of the Compile page")
+            raise StoreError(f"{job_id!r} is not a job id; copy one from a link of the Compile page")
         return self._layout.jobs / f"{job_id}.json"
 
     def _files(self) -> list[Path]:
-        """The jobs' files, the oldest first."""
+        """The jobs' files, oldest first."""
         files = [path for path in self._layout.jobs.glob("*.json") if job_of_name(path.name)]
         return sorted(files, key=lambda path: (_began(path), path.stem))
 
     def _forget_old(self, keep: str) -> None:
-        """Deletes the files of jobs that are too many or too old, and have ended."""
-        files = [path for path in self._files() if path.stem != keep]  # its clock may be behind that of the others
+        """Deletes the files of ended jobs that are too many or too old."""
+        files = [path for path in self._files() if path.stem != keep]  # its clock may be behind the others'
         oldest = time.time() - KEPT_DAYS * 86_400
         for path in [*files[: 1 - MOST_KEPT], *(path for path in files[1 - MOST_KEPT :] if _began(path) < oldest)]:
             with suppress(StoreError):
@@ -189,7 +189,7 @@ class Reporter:
     """How a command reports to its job file."""
 
     def __init__(self, path: Path) -> None:
-        """Takes over the job that ``start`` has written.
+        """Continues the job file that ``start`` has written.
 
         Raises:
             StoreError: when the file is not a job's.
@@ -204,11 +204,11 @@ class Reporter:
 
     @property
     def cancel_asked(self) -> bool:
-        """Whether the job has been asked to end."""
+        """Whether the job was canceled."""
         return _cancel_mark(self._path).exists()
 
     def stage(self, name: str, ms: float | None) -> None:
-        """Notes that a stage has started (``ms`` is ``None``) or ended."""
+        """Records that a stage has started (``ms`` is ``None``) or ended."""
         if ms is None:
             self._job.stages.append(JobStage(name))
         else:
@@ -216,25 +216,25 @@ class Reporter:
         self._save()
 
     def progress(self, progress: JobProgress) -> None:
-        """Notes how far the job has come; written now and then, and with whatever is noted next."""
+        """Records the progress; it is written from time to time, and with the next record."""
         self._job.progress = progress
         if time.monotonic() - self._saved_at >= _PROGRESS_S:
             self._save()
 
     def finish(self, result: str) -> None:
-        """Notes the result; the job is done."""
+        """Records the result; the job is done."""
         self._job.state, self._job.result, self._job.ended_at = DONE, result, time.time()
         self._save()
 
     def fail(self, error: str, level: str = "", told: dict[str, str] | None = None) -> None:
-        """Notes what went wrong, and what else is known about it; the job has failed."""
+        """Records the error and its details; the job has failed."""
         self._job.state, self._job.error, self._job.ended_at = FAILED, error, time.time()
         self._job.level = level
         self._job.told = {name: text[:_LONGEST_TEXT] for name, text in (told or {}).items()}
         self._save()
 
     def cancel(self) -> None:
-        """Notes that the job has ended because it was asked to, unless it has ended by itself."""
+        """Records that the job was canceled, unless it has ended already."""
         if self._job.state != RUNNING:
             return
         self._job.state, self._job.ended_at = CANCELED, time.time()
@@ -246,7 +246,7 @@ class Reporter:
 
 
 def _check_room(command: list[str], running: list[Job]) -> None:
-    """Whether one more job may run beside these."""
+    """Whether one more job may run in addition to these."""
     busy = next((job for job in running if job.command[:1] and job.command[0] in _BUSY_VERBS), None)
     if busy is not None and command[0] in _BUSY_VERBS:
         raise TooManyJobs(
@@ -277,7 +277,7 @@ def _save(temp: Path, path: Path, job: Job) -> None:
 
 
 def _process_start(pid: int) -> str:
-    """When a process started, in the system's ticks; empty when there is none. Source: proc(5), /proc/pid/stat."""
+    """When a process started, in clock ticks; empty when it does not exist. Source: proc(5), /proc/pid/stat."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as status:
             fields = status.read().rpartition(")")[2].split()
@@ -288,7 +288,7 @@ def _process_start(pid: int) -> str:
 
 
 def _works_for(pid: int, path: Path) -> bool:
-    """Whether a process is the one that was started for the job of this file, and leads a group of its own."""
+    """Whether a process is the one started for the job of this file, and leads its own process group."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             arguments = file.read().split(b"\0")
@@ -298,7 +298,7 @@ def _works_for(pid: int, path: Path) -> bool:
 
 
 def _began(path: Path) -> float:
-    """When a job was started, by the name of its file."""
+    """When a job started, from the name of its file."""
     return int(path.stem.partition("-")[0], 16) / 1e9
 
 
@@ -307,7 +307,7 @@ def _cancel_mark(path: Path) -> Path:
 
 
 def _tail(log: Path) -> str:
-    """The last of what a process printed."""
+    """The end of a process's output."""
     with os.fdopen(open_file(log), "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
         return file.read().decode("utf-8", "replace").strip()

@@ -1,4 +1,4 @@
-"""The demonstration store: kernels that public models would ask for, really compiled."""
+"""The demonstration store: compiled kernels of public models."""
 
 from __future__ import annotations
 

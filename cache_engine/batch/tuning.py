@@ -1,4 +1,4 @@
-"""Timing the configs that the cost model thinks best, so that the one that is best serves from then on."""
+"""Times the best configs of the cost model, so that the fastest is used from then on."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
 
 MODEL_CLOCK_KHZ = 1_410_000
-"""The clock that turns predicted cycles into time where there is no GPU: that of the A100, whose rates the cost
-model uses (NVIDIA A100 white paper)."""
+"""The clock that converts predicted cycles to time without a GPU: that of the A100, whose rates the cost model
+uses (NVIDIA A100 white paper)."""
 
 TOP = 8
 
@@ -33,8 +33,8 @@ class Candidate:
 
     Attributes:
         selection: the kernel it makes.
-        predicted_cycles: by the cost model, which ranks and promises nothing.
-        tier: which tier has that kernel; ``None`` when it must be compiled.
+        predicted_cycles: by the cost model, for ranking only.
+        tier: the tier that has the kernel; ``None`` when it must be compiled.
     """
 
     selection: Selection
@@ -48,7 +48,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What became of a candidate: its timing, or why there is none; and why the timing could not be stored."""
+    """The result of a candidate: its timing or the error, and why the timing could not be stored."""
 
     candidate: Candidate
     timing: Timing | None
@@ -57,7 +57,7 @@ class Tuned:
 
     @property
     def trouble(self) -> str:
-        """Why it will not be chosen however fast it is; empty when it may be."""
+        """Why it cannot be selected, even if it is fastest; empty when it can."""
         if self.timing is not None and not self.timing.verified:
             return f"its result is wrong: the largest relative error is {self.timing.max_rel_error:.2g}"
         return self.error or ("" if self.unkept is None else f"it was not stored: {self.unkept}")
@@ -70,7 +70,7 @@ def candidates(
     compiler: str | None = None,
     top: int = TOP,
 ) -> list[Candidate]:
-    """The configs to time, the best predicted first.
+    """The configs to time, best prediction first.
 
     Args:
         families: of these, so many each; by default of the one that serves without measurements.
@@ -82,7 +82,7 @@ def candidates(
     """
     problem = cache.targeted(problem)
     if not families:
-        cache.select(problem, compiler=compiler)  # refuses a compiler that there is not
+        cache.select(problem, compiler=compiler)  # refuses an unknown compiler
         families = (choose(problem, templates=COMPILERS[compiler or "nvrtc"].takes)[0].name,)
     found = []
     for family in dict.fromkeys(families):
@@ -101,12 +101,12 @@ def tune(
     on_timed: Callable[[], None] = lambda: None,
     timer: Callable[[CompiledKernel], Timing] | None = None,
 ) -> list[Tuned]:
-    """Compiles candidates, several at a time, then times one after the other and keeps every timing.
+    """Compiles candidates in parallel, then times them one after another and stores every timing.
 
     One that fails does not keep the others from being timed.
 
     Args:
-        timer: what times a kernel; by default the local GPU.
+        timer: times a kernel; by default on the local GPU.
 
     Returns:
         One result per candidate, in their order.
@@ -150,7 +150,7 @@ def _timed(
         timing = timer(kernel)
     except GpuRequired:
         raise
-    except (GemmCacheError, RuntimeError, MemoryError) as error:  # the last two are what CuPy's are
+    except (GemmCacheError, RuntimeError, MemoryError) as error:  # CuPy's errors derive from the last two
         return Tuned(one, None, str(error) or type(error).__name__)
     return Tuned(one, timing, unkept=cache.keep_timing(kernel, timing, TUNED))
 

@@ -1,4 +1,4 @@
-"""Getting many kernels at once, several compiles side by side (the compiler lets other threads run)."""
+"""Gets many kernels at once, with parallel compiles (the compiler releases the GIL)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_PROBLEMS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """What became of one problem: its kernel, or the error in words."""
+    """The result of one problem: its kernel, or the error as text."""
 
     problem: GemmProblem
     kernel: CompiledKernel | None
@@ -29,10 +29,10 @@ class Warmed:
 
     @property
     def trouble(self) -> str:
-        """Why the kernel is not in the store now; empty when it is."""
+        """Why the kernel is not in the store; empty when it is."""
         if self.kernel is None:
             return self.error
-        return f"it was compiled but not kept: {self.kernel.unpublished}" if self.kernel.unpublished else ""
+        return f"it was compiled but not stored: {self.kernel.unpublished}" if self.kernel.unpublished else ""
 
 
 def problems_of(
@@ -44,11 +44,11 @@ def problems_of(
     most: int = MOST_PROBLEMS,
     **asked: Any,
 ) -> list[GemmProblem]:
-    """Every shape with every m, or with its own where it has one, on every target.
+    """Every shape with every m, or with the shape's own m if it has one, on every target.
 
     Args:
-        most: how many there may be.
-        asked: what else each problem has, by the names of ``GemmProblem``.
+        most: the limit on their number.
+        asked: other fields of each problem, by the names of ``GemmProblem``.
 
     Raises:
         InvalidProblem: when one of them is beyond what is supported.
@@ -57,7 +57,7 @@ def problems_of(
     count = len(archs) * sum(1 if shape.m is not None else len(ms) for shape in shapes)
     if count > most:
         raise UsageError(
-            f"these shapes, sizes of m and targets make {count:,} problems, and {most:,} may be asked for at a time; "
+            f"these shapes, sizes of m and targets make {count:,} problems, and the limit is {most:,} at a time; "
             "ask for fewer, in several runs"
         )
     return [
@@ -71,7 +71,7 @@ def problems_of(
 def one_per_key(
     cache: Cache, problems: Sequence[GemmProblem], compiler: str = "nvrtc"
 ) -> tuple[list[GemmProblem], list[Warmed]]:
-    """One problem for each kernel that would serve some of these, and those that no kernel can serve.
+    """One problem per kernel that serves some of these, and the problems that no kernel can serve.
 
     Sizes that are arguments are no part of the key, so many problems share a kernel.
 
@@ -92,7 +92,7 @@ def one_per_key(
 
 
 def kept(cache: Cache, problems: Sequence[GemmProblem], **choice: Any) -> int:
-    """For how many of these problems, whose targets are set, the store has the kernel. Reads none of them.
+    """The number of these problems, with their targets set, whose kernel is stored. Reads no kernel.
 
     Args:
         choice: of ``Cache.select``.
@@ -108,7 +108,7 @@ def compile_all(
     on_done: Callable[[Warmed], None] = lambda _: None,
     compiler: str = "nvrtc",
 ) -> list[Warmed]:
-    """Gets the kernels of all problems; one that fails does not keep the others from being made.
+    """Gets the kernels of all problems; a failure does not stop the others.
 
     Args:
         jobs: how many at a time; by default one per processor.
@@ -133,7 +133,7 @@ def compile_all(
 def side_by_side(
     gets: Sequence[Callable[[], CompiledKernel]], jobs: int | None = None
 ) -> Iterator[tuple[int, CompiledKernel | GemmCacheError]]:
-    """Runs calls that get kernels, several at a time; yields the number of each as it is finished, and what came of it.
+    """Runs calls that get kernels, several at a time; yields the number and the result of each when it finishes.
 
     Args:
         jobs: how many at a time; by default one per processor.
@@ -153,5 +153,5 @@ def side_by_side(
             else:
                 raise error
     finally:
-        # After Ctrl-C: what has started is finished, so no entry is left half made; the rest is dropped.
+        # After Ctrl-C: started compiles finish, so that no entry is left incomplete; the rest is dropped.
         pool.shutdown(cancel_futures=True)

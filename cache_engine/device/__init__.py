@@ -1,1 +1,1 @@
-"""The only room that touches a GPU. Everything here is imported lazily and says plainly when there is none."""
+"""The only package that uses a GPU. Everything here is imported lazily and reports clearly when there is no GPU."""

@@ -187,7 +187,7 @@ def _write_bytes(folder: Path, name: str, data: bytes) -> None:
 
 
 def _make_private(folder: Path) -> None:
-    """Makes the folder for the user alone; one that is there stays as it is."""
+    """Creates the folder, private to the user; an existing one stays unchanged."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)

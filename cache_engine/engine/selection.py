@@ -246,8 +246,8 @@ class Selector:
     ) -> _Choice | None:
         """What measurements choose in place of the cost model, if they can.
 
-        A time says something only beside others: among those of a size must be one of the family that would serve
-        without them, with a config that nobody gave by hand. Else one bad config, timed alone, would serve for good.
+        A time is meaningful only compared with others: the timings of a size must include one of the default family
+        with a config that was not given by hand. Otherwise one bad config, timed alone, would always be used.
         A family's own compiler counts, unless another was asked for.
         """
         for ranked in history.rankings(modelled.problem):

@@ -74,7 +74,7 @@ class CompiledKernel:
 
 
 class Serving:
-    """How one process serves a store, or memory alone where there is none. Safe to use from several threads."""
+    """Serves a store, or only memory if there is no store, in one process. Safe to use from several threads."""
 
     def __init__(
         self,

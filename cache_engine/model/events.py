@@ -26,14 +26,14 @@ USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT, SET_ASIDE, RES
     "restore",
     "discard",
 )
-RECENT = 500  # how many events other than use are kept when a journal is folded
+RECENT = 500  # how many events other than use a folded journal keeps
 ACTS = (CLEAN, REPAIR, IMPORT, RESTORE, DISCARD)
-"""What somebody did to a whole store, each run one event. Of these many more are kept: they are the audit log."""
+"""Actions on a whole store, one event per run. Many more of these are kept: they are the audit log."""
 RECENT_ACTS = 5000
 TIERS = ("memory", "pack", "disk")
 """What a lookup asks, in this order."""
 AUTOMATIC = "automatic"
-"""Who cleans when nobody asked for it."""
+"""The author of an automatic cleaning."""
 
 HOUR_S, DAY_S = 3600, 86_400
 # How long periods keep their length when a journal is folded: in seconds, from the shortest on; each is a multiple of
@@ -89,8 +89,8 @@ class Event(UseCounts, omit_defaults=True):
     """One line of a journal.
 
     Attributes:
-        kind: ``use`` (hits and misses of one key since the last such line), ``publish`` (compiled and kept),
-            ``unpublished`` (compiled and served, but not kept; ``detail`` says why), ``corrupt`` (set aside),
+        kind: ``use`` (hits and misses of one key since the last such line), ``publish`` (compiled and stored),
+            ``unpublished`` (compiled and served, but not stored; ``detail`` says why), ``corrupt`` (quarantined),
             ``evict`` (deleted by cleaning; ``detail`` gives the reason), ``set aside`` (a file of no entry put into
             quarantine), or one of ``ACTS``: ``clean``, ``repair``, ``import``, ``restore`` (out of quarantine) and
             ``discard`` (deleted from quarantine), of which ``detail`` sums up the run.
@@ -119,7 +119,7 @@ class Event(UseCounts, omit_defaults=True):
 class EntryUsage(msgspec.Struct):
     """How one entry was used: hits by tier, and the last two times (seconds since 1970; 0 is never).
 
-    The second last is what tells an entry in steady use from one that was met once.
+    The second last distinguishes an entry in steady use from one used once.
 
     An entry is a key and when it was made: one made again after it was evicted is another.
     """
@@ -131,7 +131,7 @@ class EntryUsage(msgspec.Struct):
     previous_used_at: Seconds = 0.0
 
     def used(self, at: float, count: int) -> None:
-        """Notes uses at that time. The two last ones are kept, whatever order they are told in."""
+        """Records uses at that time. Keeps the two latest, in whatever order they arrive."""
         times = sorted((self.last_used_at, self.previous_used_at, at, at if count > 1 else 0.0))
         self.previous_used_at, self.last_used_at = times[-2:]
 
@@ -232,7 +232,7 @@ def _order(event: Event) -> tuple[float, str, str, str]:
 def coarsened(periods: Iterable[Period], now: float) -> list[Period]:
     """The same sums in fewer periods, the longer the farther from ``now``, and never more than ``MOST_PERIODS``.
 
-    Farther in either direction: an event of a clock that was ahead must not be kept by the hour for ever. Periods that
+    Farther in either direction: an event of a clock that was ahead must not stay hourly for ever. Periods that
     are long already stay so, as when the clock has been set back since.
     """
     merged: dict[tuple[int, int], Period] = {}
@@ -272,7 +272,7 @@ class Statistics:
 
     Attributes:
         entries, stored_bytes: what is on disk.
-        journal_bytes: what the journal takes, which is not in ``stored_bytes`` and has a bound of its own.
+        journal_bytes: the size of the journal, which is not in ``stored_bytes`` and has its own bound.
         max_entries, max_bytes: the limits in force.
         totals: sums over the store's history, across restarts.
     """

@@ -1,4 +1,4 @@
-"""A kernel's timing as it is stored: which kernel, for which problem, on which device, and how long it took."""
+"""A kernel's stored timing: which kernel, for which problem, on which device, and how long it took."""
 
 from __future__ import annotations
 

@@ -138,9 +138,7 @@ def test_a_table_beyond_its_limits_is_refused_before_it_is_worked_on(tmp_path: P
     with pytest.raises(UsageError, match=r"is larger than 4\.0 MiB; split the table"):
         table_shapes(path)
     assert len(problems_of(shapes[:2], (1, 2), DType.BF16, ["sm_90"] * 3, most=12)) == 12
-    with pytest.raises(
-        UsageError, match="make 110,000 problems, and 100,000 may be asked for at a time; ask for fewer"
-    ):
+    with pytest.raises(UsageError, match="make 110,000 problems, and the limit is 100,000 at a time; ask for fewer"):
         problems_of(shapes, range(1, 12), DType.BF16, ["sm_90"])
 
 

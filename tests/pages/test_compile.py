@@ -194,7 +194,7 @@ def test_a_table_of_too_many_problems_is_refused(open_page: Open, compiled_store
     targets.set_value(targets.options)
     app.run()
     assert [error.value for error in app.error] == ["Invalid request."]
-    assert "problems, and 10,000 may be asked for at a time" in app.text[0].value
+    assert "problems, and the limit is 10,000 at a time" in app.text[0].value
 
 
 @pytest.mark.parametrize("tokens", ["", "16,many", "0", "-1", "1_000", "9" * 50, "²"])
