@@ -70,7 +70,7 @@ def describe(selection: Selection, artifact: Artifact, blob: Blob, stages_ms: di
 
 
 def measurement(record: Record, problem: GemmProblem, timing: Timing, config_from: str) -> Measurement:
-    """A timing made now of a kernel with this record, for this problem, as it is stored."""
+    """A new timing of a kernel with this record, for this problem, as stored."""
     import msgspec
 
     return Measurement(

@@ -77,7 +77,7 @@ def test_what_no_kernel_serves_is_listed_and_the_rest_is_made(place: Path, table
 def test_a_kernel_that_could_not_be_kept_is_a_failure(cache: Cache) -> None:
     kernel = cache.get_or_compile(GemmProblem(8, 8, 8, dtype=DType.FP32, arch="sm_90"))
     assert Warmed(kernel.problem, kernel).trouble == ""
-    assert "not kept: disk full" in Warmed(kernel.problem, replace(kernel, unpublished=Failure("disk full"))).trouble
+    assert "not stored: disk full" in Warmed(kernel.problem, replace(kernel, unpublished=Failure("disk full"))).trouble
     assert Warmed(kernel.problem, None, "refused").trouble == "refused"
 
 
