@@ -27,7 +27,7 @@ def test_this_python_has_all_that_is_needed() -> None:
     assert _ask().returncode == 0
 
 
-def test_a_bare_python_is_told_everything_and_what_to_do() -> None:
+def test_a_bare_python_reports_everything_missing_and_what_to_do() -> None:
     done = _ask("-S")  # without any installed package
     assert done.returncode == 3
     for name in needs.NEEDED:

@@ -52,7 +52,7 @@ def _wait(jobs: Jobs, job_id: str) -> Job:
     return job
 
 
-def test_a_compile_job_tells_its_stages_and_its_result(jobs: Jobs) -> None:
+def test_a_compile_job_reports_its_stages_and_its_result(jobs: Jobs) -> None:
     job = _wait(jobs, jobs.start(["compile", "64", "48", "80", "--dtype", "fp32", "--arch", "sm_90"]))
     assert (job.state, job.error) == (DONE, "")
     assert [stage.name for stage in job.stages][-2:] == ["compile", "publish"]
@@ -196,7 +196,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("data", HOSTILE, ids=lambda data: repr(data[:40]))
-def test_a_file_that_says_nonsense_is_told_and_listed(jobs: Jobs, data: bytes) -> None:
+def test_a_file_with_nonsense_is_reported_and_listed(jobs: Jobs, data: bytes) -> None:
     jobs._path("1-a").write_bytes(data)
     with pytest.raises(StoreError, match="the file of job 1-a cannot be read"):
         jobs.load("1-a")
@@ -228,7 +228,7 @@ def test_of_those_that_keep_all_processors_busy_one_runs_at_a_time(jobs: Jobs, a
     assert _wait(jobs, jobs.start(["compile", "64", "48", "80", "--arch", "sm_75"])).state == FAILED
 
 
-def test_a_warm_job_tells_how_far_it_is_and_is_canceled_leaving_a_sound_store(jobs: Jobs) -> None:
+def test_a_warm_job_reports_progress_and_leaves_a_sound_store_when_canceled(jobs: Jobs) -> None:
     """What has begun is finished; and started again it goes on from there."""
     root = jobs._layout.root
     command = ["warm", "Qwen3-0.6B", "--m", "16,4096", "--arch", "sm_80", "--arch", "sm_90"]
@@ -313,7 +313,7 @@ def test_a_job_that_has_ended_cannot_be_canceled(jobs: Jobs) -> None:
     assert (jobs.load(job.id).state, jobs.load(job.id).cancel_asked) == (DONE, False)
 
 
-def test_a_compiler_that_refuses_is_told_in_full(jobs: Jobs) -> None:
+def test_a_compile_error_is_reported_in_full(jobs: Jobs) -> None:
     job = _job_named(jobs, 0)
     assert broken("--store", jobs._layout.root, *ASKED, "--report-to", jobs._path(job.id)).returncode == 1
     job = jobs.load(job.id)

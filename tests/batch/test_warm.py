@@ -74,7 +74,7 @@ def test_what_no_kernel_serves_is_listed_and_the_rest_is_made(place: Path, table
     assert "0 kernels compiled, 3 found, 3 failed, for 6 problems" in done.stdout
 
 
-def test_a_kernel_that_could_not_be_kept_is_a_failure(cache: Cache) -> None:
+def test_a_kernel_that_could_not_be_stored_is_a_failure(cache: Cache) -> None:
     kernel = cache.get_or_compile(GemmProblem(8, 8, 8, dtype=DType.FP32, arch="sm_90"))
     assert Warmed(kernel.problem, kernel).trouble == ""
     assert "not stored: disk full" in Warmed(kernel.problem, replace(kernel, unpublished=Failure("disk full"))).trouble
@@ -179,7 +179,7 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
         table_shapes(tmp_path / "code.csv")
 
 
-def test_no_compiler_is_told_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_reported_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not as the failure of every kernel."""
 
     def missing() -> None:

@@ -118,7 +118,7 @@ def test_the_summary_is_the_median_ratio_of_what_is_right() -> None:
     assert found == [("tensor_core", 1, 1, None, 1), ("tensor_core", 16, 5, 0.75, 3), ("triton", 16, 1, 2.0, 1)]
 
 
-def test_kernels_are_compiled_ahead_and_what_cannot_be_is_told(cache: Cache) -> None:
+def test_kernels_are_compiled_ahead_and_failures_are_reported(cache: Cache) -> None:
     """Really compiled, for a GPU that is not here."""
     few = [kernel_speed.Case("M", str(n), GemmProblem(16, n, 64, arch="sm_90"), "tensor_core") for n in (64, 128)]
     none = kernel_speed.Case("M", "none", GemmProblem(16, 64, 64, dtype=DType.FP64, arch="sm_90"), "tensor_core")
@@ -131,7 +131,9 @@ def test_kernels_are_compiled_ahead_and_what_cannot_be_is_told(cache: Cache) -> 
     assert list(kernel_speed._compiled(cache, few, 0.0)) == [], "time was up before it began"
 
 
-def test_families_without_their_compiler_are_left_out_and_said(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_families_without_their_compiler_are_skipped_and_reported(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     require_triton()
     assert kernel_speed._usable(cache) == (["tensor_core", "triton"], [])
     monkeypatch.setitem(kernel_speed.FAMILIES, "unheard", "nvrtc")

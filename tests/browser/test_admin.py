@@ -29,7 +29,7 @@ def _confirm_all(page: Page) -> None:
     expect(page.get_by_text("Deleted 4 kernels")).to_be_visible(timeout=WAIT_MS)
 
 
-def test_damage_is_found_repaired_and_looked_into(page: Page, dashboard: str, compiled_store: Path) -> None:
+def test_damage_is_found_repaired_and_examined(page: Page, dashboard: str, compiled_store: Path) -> None:
     store = make_store(compiled_store)
     key = next(store.keys())
     blob_file(store, key).write_bytes(b"damaged")
@@ -71,9 +71,7 @@ def test_served_to_others_the_token_unlocks(page: Page, compiled_store: Path) ->
     assert TOKEN not in compiled_store.with_suffix(".log").read_text()
 
 
-def test_a_proxy_in_front_of_a_local_dashboard_makes_nobody_local(
-    page: Page, dashboard: str, compiled_store: Path
-) -> None:
+def test_a_request_through_a_proxy_is_never_local(page: Page, dashboard: str, compiled_store: Path) -> None:
     with _proxy(int(dashboard.rsplit(":", 1)[1]), b"X-Forwarded-For: 127.0.0.1, 203.0.113.7\r\n") as port:
         page.goto(f"http://127.0.0.1:{port}/admin?rule=all")
         expect(page.get_by_text("the request is from another machine")).to_be_visible(timeout=WAIT_MS)

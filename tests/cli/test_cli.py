@@ -373,7 +373,7 @@ def test_a_reader_that_goes_away_is_no_error(compiled_store: Path) -> None:
 
 
 @pytest.mark.soak
-def test_bench_store_measures_the_store_beside_its_peers(place: Path) -> None:
+def test_bench_store_compares_the_store_with_its_peers(place: Path) -> None:
     """Small, and without regard for the goals: times are no matter for tests."""
     done = run("bench", "store", "--entries", "20", "--json", store=place)
     assert done.returncode == 0, done.stderr
@@ -403,7 +403,7 @@ def test_bench_store_measures_the_store_beside_its_peers(place: Path) -> None:
 
 
 @needs_host_compiler
-def test_bench_compile_measures_nvrtc_beside_nvcc(place: Path) -> None:
+def test_bench_compile_compares_nvrtc_with_nvcc(place: Path) -> None:
     done = run("bench", "compile", "--json", store=place)
     assert done.returncode == 0, done.stderr
     measured = json.loads(done.stdout)

@@ -181,7 +181,7 @@ def test_prune_says_and_then_does(place: Path) -> None:
     assert document("evaluations", "prune", "--unused-days", 0, store=place)["pruned"] == 2
 
 
-def test_looking_makes_no_store_and_an_empty_one_says_so(place: Path, compiled_store: Path) -> None:
+def test_reading_creates_no_store_and_an_empty_one_is_reported(place: Path, compiled_store: Path) -> None:
     assert run("evaluations", "ls", store=place).returncode == 2
     assert not place.exists()
     assert document("evaluations", "ls", store=compiled_store) == {"architectures": []}
@@ -195,7 +195,7 @@ def test_without_caching_it_is_searched_for_and_not_stored(place: Path, monkeypa
     assert not place.exists()
 
 
-def test_a_gpu_is_predicted_beside_roofline(place: Path) -> None:
+def test_a_gpu_prediction_shows_the_roofline_too(place: Path) -> None:
     predicted = document("evaluate", 4096, 4096, 4096, "--chip", "h100", store=place)
     assert (predicted["chip"], predicted["calibrated_on"]) == ("H100", "H100")
     assert predicted["latency_us"] > predicted["roofline_us"]
@@ -205,7 +205,7 @@ def test_a_gpu_is_predicted_beside_roofline(place: Path) -> None:
         assert run("evaluate", 8, 8, 8, "--chip", "H100", *extra).returncode == 2
 
 
-def test_validate_prints_errors_beside_roofline(tmp_path: Path) -> None:
+def test_validate_prints_errors_and_those_of_the_roofline(tmp_path: Path) -> None:
     file = tmp_path / "some.csv"
     file.write_text("arch,M,N,K,latency_us\nH100,64,4096,4096,20\nh100_sxm,4096,4096,4096,200\n")
     done = run("evaluations", "validate", file, "--json")

@@ -230,7 +230,7 @@ def _describer(record: Record, key: CacheKey, components: Components) -> Callabl
     return lambda blob: msgspec.structs.replace(record, key=key, components=components, blob=blob)
 
 
-def test_explain_of_a_damaged_entry_says_so(compiled_store: Path) -> None:
+def test_explain_reports_a_damaged_entry(compiled_store: Path) -> None:
     store = make_store(compiled_store)
     key = CacheKey(_keys(compiled_store)["sm_90", "bf16"])
     blob = blob_file(store, key)

@@ -120,7 +120,7 @@ def test_timings_are_exported_as_json_and_as_csv_that_no_spreadsheet_runs(timed:
     assert run("timings", "export", tmp_path / "timings.csv", "--force", store=timed).returncode == 0
 
 
-def test_cleaning_everything_leaves_timings_and_says_so(timed: Path) -> None:
+def test_cleaning_everything_keeps_timings_and_reports_that(timed: Path) -> None:
     cleaned = document("clean", "--all", store=timed)
     assert (cleaned["kept_entries"], cleaned["kept_timings"]) == (0, 4)
     assert document("timings", "ls", store=timed)["total"] == 4

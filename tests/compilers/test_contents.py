@@ -181,7 +181,7 @@ def test_the_file_stays_within_its_bound(place: Path, monkeypatch: pytest.Monkey
     assert (place / "digests").stat().st_size <= 300
 
 
-def test_a_file_that_cannot_be_read_or_has_gone_is_an_error_that_says_so(tmp_path: Path) -> None:
+def test_a_missing_or_unreadable_file_is_a_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "library"
     with pytest.raises(CompilerMissing, match="no longer exists; reinstall its package"):
         WatchedFiles([path], lambda: "")

@@ -40,7 +40,7 @@ def test_what_is_no_diagnostic_is_none(log: str) -> None:
     assert diagnostics(log) == []
 
 
-def test_warnings_are_told_once_spills_first_and_not_without_end() -> None:
+def test_warnings_are_unique_bounded_and_start_with_spills() -> None:
     spilled = Resources(registers=32, shared_bytes=0, stack_bytes=8, spill_bytes=132)
     log = "kernel.cu(2): warning #1-D: a\n" * 2 + "".join(f"kernel.cu({n}): warning #1-D: b\n" for n in range(9, 99))
     told = warnings(log, spilled)

@@ -48,5 +48,5 @@ def test_the_abi_of_earlier_compilers_has_its_target_elsewhere() -> None:
     ids=["empty", "cut", "magic", "32 bits", "big-endian", "system", "abi", "type", "machine", "target", "programs",
          "sections", "far"],
 )  # fmt: skip
-def test_what_is_no_code_for_the_target_is_said(image: bytes, said: str) -> None:
+def test_code_that_is_not_for_the_target_is_reported(image: bytes, said: str) -> None:
     assert said in cubin_fault(image, "sm_90")

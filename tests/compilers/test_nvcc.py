@@ -128,7 +128,7 @@ def test_sweeping_leaves_alone_what_is_not_ours(temp: Path) -> None:
     assert len(list(temp.iterdir())) == 3
 
 
-def test_no_room_for_temporary_files_is_told(temp: Path) -> None:
+def test_no_room_for_temporary_files_is_reported(temp: Path) -> None:
     compiler = nvcc.Nvcc()
     compiler.load()
     temp.rmdir()
@@ -225,7 +225,7 @@ def test_a_header_patched_in_place_is_another_fingerprint_and_is_refused_while_r
 
 
 @pytest.mark.parametrize("part", ["nvvm/bin/cicc", "bin/ptxas", "nvvm/libdevice/libdevice.10.bc"])
-def test_another_program_is_another_fingerprint_and_a_missing_one_is_told(toolkit: Path, part: str) -> None:
+def test_another_program_is_another_fingerprint_and_a_missing_one_is_reported(toolkit: Path, part: str) -> None:
     before = nvcc.Nvcc().fingerprint()
     path = toolkit / part
     changed = path.read_bytes() + b"another build"
@@ -236,7 +236,7 @@ def test_another_program_is_another_fingerprint_and_a_missing_one_is_told(toolki
     assert nvcc.Nvcc().fingerprint() != before
 
 
-def test_a_host_compiler_that_does_not_work_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_host_compiler_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "g++"
     script.write_text("#!/bin/sh\necho 'kernel.cu:1:1: error: no such luck' >&2\nexit 1\n")
     script.chmod(0o755)

@@ -170,7 +170,7 @@ def test_threads_compile_side_by_side(subject: Subject) -> None:
     assert [code_of(cubin) for cubin in together] == [code_of(cubin) for cubin in alone]
 
 
-def test_a_refused_source_is_told_with_log_line_source_and_flags(subject: Subject) -> None:
+def test_a_rejected_source_is_reported_with_log_line_source_and_flags(subject: Subject) -> None:
     source, line = subject.wrong
     with pytest.raises(CompileError, match=r"(?s)rejected the source for sm_90: .*undeclared_name") as caught:
         subject.compiler.compile(source, "sm_90")

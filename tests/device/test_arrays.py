@@ -38,7 +38,7 @@ class OnGpu:
         ("uint8", BITS8), ("uint16", BITS16), ("V1", BITS8), ("V2", BITS16),
     ],
 )  # fmt: skip
-def test_the_interface_tells_elements_shape_strides_and_address(dtype: str, element: str) -> None:
+def test_the_interface_gives_elements_shape_strides_and_address(dtype: str, element: str) -> None:
     array = numpy.zeros((3, 4, 5), dtype=dtype)
     seen = view(OnGpu(array), "A")
     assert seen.form == Form(element, (3, 4, 5), (20, 5, 1))
@@ -50,7 +50,7 @@ def test_the_interface_tells_elements_shape_strides_and_address(dtype: str, elem
     ("name", "element"),
     [("bfloat16", "bf16"), ("torch.bfloat16", "bf16"), ("float8_e5m2", "fp8_e5m2"), ("float8_e4m3fn", "fp8_e4m3")],
 )
-def test_raw_bits_are_told_by_the_name_of_the_arrays_own_type(name: str, element: str) -> None:
+def test_raw_bits_are_recognised_by_the_arrays_type_name(name: str, element: str) -> None:
     raw = "<V2" if element == "bf16" else "|V1"
     interface = {"typestr": raw, "shape": (2, 2), "data": (64, True), "strides": None}
     seen = read_interface(interface, "A", SimpleNamespace(dtype=name))
@@ -91,7 +91,7 @@ def test_a_dlpack_capsule_says_the_same_as_the_interface(dtype: str, versioned: 
     del capsule  # and frees what it holds
 
 
-def test_a_versioned_capsule_tells_that_an_array_is_read_only() -> None:
+def test_a_versioned_capsule_marks_a_read_only_array() -> None:
     array = numpy.zeros((2, 2))
     array.flags.writeable = False
     assert read_capsule(array.__dlpack__(max_version=(1, 0)), "A").read_only
@@ -127,7 +127,7 @@ def test_an_array_that_needs_a_gradient_is_refused_with_its_own_words() -> None:
         view(Tensor(), "A")
 
 
-def test_the_owner_of_the_memory_is_kept() -> None:
+def test_the_owner_of_the_memory_stays_referenced() -> None:
     array = OnGpu(numpy.zeros((2, 2)))
     assert view(array, "A").owner is array
 

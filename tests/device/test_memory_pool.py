@@ -78,7 +78,7 @@ def pool() -> DeviceMemoryPool:
     return DeviceMemoryPool(Books(), free_bytes=lambda: 4096)
 
 
-def test_it_tells_what_is_in_use_what_is_cached_and_the_most_there_ever_was(pool: DeviceMemoryPool) -> None:
+def test_it_reports_used_cached_and_peak_bytes(pool: DeviceMemoryPool) -> None:
     first, second = pool.allocate(1000), pool.allocate(2000)
     assert pool.statistics() == PoolStatistics(3072, 3072, 0, 3072, 2, 0, None)
     del first

@@ -78,7 +78,7 @@ def _refusal(dtype: DType, out: DType) -> str | None:
     return asked if isinstance(asked, str) and asked.startswith("cublasGemmEx") else None
 
 
-def test_what_cublas_leaves_out_of_an_epilogue_is_said() -> None:
+def test_what_cublas_leaves_out_of_an_epilogue_is_reported() -> None:
     def of(text: str) -> str:
         return _without(GemmProblem(16, 16, 16, epilogue=Epilogue.parse(text)))
 
@@ -112,7 +112,7 @@ def test_without_a_driver_nothing_is_known_of_clocks() -> None:
 
 
 @no_gpu
-def test_timing_without_a_gpu_says_so() -> None:
+def test_timing_without_a_gpu_is_a_clear_error() -> None:
     problem = GemmProblem(64, 64, 64, arch="sm_90")
     family, config = choose(problem)
     with pytest.raises(GpuRequired, match="timing a kernel needs an NVIDIA GPU"):

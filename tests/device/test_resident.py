@@ -10,14 +10,14 @@ import pytest
 from cache_engine.device.resident import Resident
 
 
-def test_what_is_kept_is_not_made_again() -> None:
+def test_stored_kernels_are_not_compiled_again() -> None:
     resident, made = Resident[object](2), []
     first = resident.get(0, "a", lambda: made.append("a") or object())  # type: ignore[func-returns-value]
     assert resident.get(0, "a", lambda: made.append("again") or object()) is first  # type: ignore[func-returns-value]
     assert made == ["a"]
 
 
-def test_the_least_recently_used_goes_first_and_its_gpu_is_told_before() -> None:
+def test_the_least_recently_used_is_unloaded_first_after_a_callback() -> None:
     told: list[tuple[int, int]] = []
     resident = Resident[str](2, lambda gpu: told.append((gpu, resident.count(gpu))))
     resident.get(0, "a", lambda: "a")

@@ -37,7 +37,7 @@ def test_a_kernel_is_compiled_then_found_in_memory_then_on_disk(tmp_path: Path, 
     assert compiles == ["sm_90"]
 
 
-def test_a_record_tells_all_about_its_kernel(cache: Cache) -> None:
+def test_a_record_describes_its_kernel_completely(cache: Cache) -> None:
     kernel = cache.get_or_compile(PROBLEM)
     record = kernel.record
     assert (record.family, record.compiler, record.arch) == ("simt", "nvrtc", "sm_90")
@@ -53,7 +53,7 @@ def test_a_record_tells_all_about_its_kernel(cache: Cache) -> None:
         assert record.name in cache.text(record, part)
 
 
-def test_stages_are_told_in_order_as_they_come_and_go(cache: Cache) -> None:
+def test_stages_are_reported_in_order(cache: Cache) -> None:
     told: list[tuple[str, bool]] = []
     cache.get_or_compile(PROBLEM, on_stage=lambda stage, ms: told.append((stage, ms is None)))
     starts = [stage for stage, started in told if started]
@@ -284,7 +284,7 @@ def test_entries_of_another_toolchain_are_stale(cache: Cache, monkeypatch: pytes
 
 
 @needs_host_compiler
-def test_what_a_compiler_made_that_is_no_longer_here_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_an_uninstalled_compiler_are_not_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others may share the store and have it; and its absence must not keep the rest from being cleaned."""
     with open_cache(tmp_path / "store") as cache:
         kept = cache.get_or_compile(PROBLEM, compiler="nvcc").key

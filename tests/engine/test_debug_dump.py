@@ -138,9 +138,7 @@ def test_a_dump_of_a_failure_has_the_report_and_nothing_of_an_earlier_success(tm
     assert "| broken;" in again.stderr
 
 
-def test_a_dump_tells_no_variable_but_those_of_its_list(
-    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dump_contains_only_listed_variables(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "hunter2-secret")
     monkeypatch.setenv("GEMM_CACHE_TOKEN", "hunter2-secret")
     monkeypatch.setenv("GEMM_CACHE_DEFAULT_ARCH", "sm_80")

@@ -201,7 +201,7 @@ def test_where_the_entry_of_one_build_is_damaged_another_serves(compiled_store: 
         assert (first in keys, second.key in keys, second.key == first) == (True, True, False)
 
 
-def test_a_pack_of_several_builds_says_so_and_serves_those_of_each(compiled_store: Path, tmp_path: Path) -> None:
+def test_a_pack_of_several_builds_shows_them_and_serves_each(compiled_store: Path, tmp_path: Path) -> None:
     mixed = make_store(tmp_path / "mixed")
     with open_cache(compiled_store) as source:
         for number, problem in enumerate(SAMPLE):

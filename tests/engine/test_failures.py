@@ -21,7 +21,7 @@ from tests.engine.test_cache import PROBLEM
 from tests.helpers import blob_file, code_of, files_of, record_file
 
 
-def test_a_damaged_entry_is_compiled_again_and_set_aside(tmp_path: Path, compiles: list[str]) -> None:
+def test_a_damaged_entry_is_recompiled_and_quarantined(tmp_path: Path, compiles: list[str]) -> None:
     with open_cache(tmp_path / "store") as cache:
         key = cache.get_or_compile(PROBLEM).key
         good = cache.get_or_compile(PROBLEM).cubin
@@ -69,7 +69,7 @@ def test_an_entry_of_another_version_is_left_alone_and_the_kernel_served(cache: 
     assert blob_file(cache.store, key).exists()
 
 
-def test_a_lock_not_had_in_time_still_serves_the_kernel(tmp_path: Path) -> None:
+def test_without_the_lock_in_time_the_kernel_is_still_served(tmp_path: Path) -> None:
     with open_cache(tmp_path / "store", lock_timeout_s=0.05) as cache:
         key = cache.select(PROBLEM).key
         with file_lock(cache.layout.key_lock(key), 1):
@@ -159,9 +159,7 @@ def test_a_pack_is_asked_before_the_disk_and_its_hits_are_counted(tmp_path: Path
         assert totals.saved_us == round(kernel.record.compile_ms * 1000)
 
 
-def test_packs_that_cannot_be_used_are_said_counted_and_passed_over(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unusable_packs_are_reported_counted_and_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "bad.gemmpack").write_bytes(b"no pack")
     packs = (tmp_path / "bad.gemmpack", tmp_path / "gone.gemmpack")
     with open_cache(tmp_path / "store", packs=packs) as cache:
@@ -171,7 +169,7 @@ def test_packs_that_cannot_be_used_are_said_counted_and_passed_over(
     assert "cannot open pack" in caplog.text
 
 
-def test_an_entry_damaged_in_a_pack_is_compiled_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_entry_damaged_in_a_pack_is_compiled_and_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "some.gemmpack"
     with open_cache(tmp_path / "source") as source:
         source.get_or_compile(PROBLEM)

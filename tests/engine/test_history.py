@@ -79,7 +79,7 @@ def test_a_config_that_is_given_stands(cache: Cache) -> None:
     assert chosen(cache, config=THIRD) == (THIRD, "given")
 
 
-def test_problems_that_share_a_kernel_are_told_the_same(cache: Cache) -> None:
+def test_problems_that_share_a_kernel_get_the_same_answer(cache: Cache) -> None:
     """Each m of a bucket is as near to what was measured; a dynamic kernel is chosen without."""
     for kind in (Specialisation.BUCKETED, Specialisation.DYNAMIC):
         measured = replace(PROBLEM, m=60, specialisation=kind)
@@ -153,7 +153,7 @@ def test_the_nearest_m_chooses(cache: Cache) -> None:
     assert [chosen(cache, replace(PROBLEM, m=m))[0] for m in (16, 18, 22, 24)] == [OTHER, OTHER, THIRD, THIRD]
 
 
-def test_a_family_serves_unnamed_only_if_measured_beside_the_one_that_would(cache: Cache) -> None:
+def test_a_family_is_chosen_by_default_only_if_measured_against_the_default_family(cache: Cache) -> None:
     simt = [config for _, config in ranking(PROBLEM, "simt")]
     add(cache, simt[1], 1.0, family="simt")
     assert chosen(cache) == (MODELLED, "cost model")
@@ -226,7 +226,7 @@ def test_it_can_be_switched_off_and_is_looked_up_by_device(cache: Cache, tmp_pat
     assert with_settings() == MODELLED, "no invented GPU is in this machine"
 
 
-def test_a_device_without_timings_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_device_without_timings_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with open_cache(tmp_path / "store", durability="fast", timings_of="H9000") as cache:
         add(cache, MODELLED, 10.0)
         for m in (1, 2, 3):

@@ -99,7 +99,7 @@ def test_a_damaged_entry_is_no_hit_and_made_again(layout: StoreLayout) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 1}', "\x00" * 100, "[" * 10_000])
-def test_a_damaged_file_is_set_aside_never_overwritten(
+def test_a_damaged_file_is_quarantined_and_never_overwritten(
     layout: StoreLayout, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = fill(layout, 5)

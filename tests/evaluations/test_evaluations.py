@@ -213,7 +213,7 @@ def test_16_processes_with_200_puts_each_lose_nothing(layout: StoreLayout) -> No
     assert keys(layout) == {key_of(replace(PROBLEM, m=m), SearchMode()) for m in range(1, 3201)}
 
 
-def test_a_killed_writer_loses_nothing_that_was_kept(layout: StoreLayout) -> None:
+def test_a_killed_writer_loses_no_stored_result(layout: StoreLayout) -> None:
     code = (
         "import sys\nfrom tests.evaluations.test_evaluations import *\nresults._FOLD_BYTES = 5000\n"
         "evaluation = search.evaluate(PROBLEM, CHIP)\n"

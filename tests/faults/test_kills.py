@@ -101,11 +101,11 @@ def _check(folder: Path, kills: int, seed: int) -> None:
     )
 
 
-def test_a_hundred_kills_lose_nothing_and_nobody_is_served_anything_wrong(tmp_path: Path) -> None:
+def test_a_hundred_kills_lose_nothing_and_no_wrong_bytes_are_served(tmp_path: Path) -> None:
     _check(tmp_path, kills=100, seed=1)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(2, 6))
-def test_a_thousand_kills_lose_nothing_and_nobody_is_served_anything_wrong(tmp_path: Path, seed: int) -> None:
+def test_a_thousand_kills_lose_nothing_and_no_wrong_bytes_are_served(tmp_path: Path, seed: int) -> None:
     _check(tmp_path, kills=1000, seed=seed)

@@ -40,7 +40,7 @@ def test_it_counts_what_cupy_allocates_in_its_body(pool: DeviceMemoryPool) -> No
     del first
 
 
-def test_what_does_not_fit_is_told_with_what_was_asked_for_and_what_is_free(pool: DeviceMemoryPool) -> None:
+def test_an_allocation_that_does_not_fit_names_the_requested_and_free_bytes(pool: DeviceMemoryPool) -> None:
     import cupy
 
     pool.limit(64 * MIB)

@@ -110,7 +110,7 @@ def test_time_prints_what_is_promised(tmp_path: Path) -> None:
     assert memory["allocations"] > 0
 
 
-def test_kernels_are_measured_beside_cublas_and_not_twice(tmp_path: Path) -> None:
+def test_kernels_are_compared_with_cublas_and_not_measured_twice(tmp_path: Path) -> None:
     def bench(limit: int) -> dict[str, Any]:
         done = subprocess.run(
             [

@@ -23,7 +23,7 @@ pytestmark = [
 PROBLEM = GemmProblem(64, 1024, 2048)
 
 
-def test_a_timing_is_kept_as_it_was_measured(cache: Cache) -> None:
+def test_a_timing_is_stored_as_measured(cache: Cache) -> None:
     from cache_engine.device.timer import time_kernel
 
     kernel = cache.get_or_compile(PROBLEM)

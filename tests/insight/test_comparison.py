@@ -46,7 +46,7 @@ def _names(pairs: tuple[Pair, ...]) -> list[str]:
     return [pair.name for pair in pairs]
 
 
-def test_the_compilers_version_is_told_in_words() -> None:
+def test_the_compilers_version_is_shown() -> None:
     there = _record(compiler_version="13.4", compiler_build="ef" * 20, N="4096")
     found = nearest(HERE, [there])
     assert found is not None
@@ -120,7 +120,7 @@ _COMPONENTS = st.dictionaries(st.sampled_from([label for label, _ in HERE]), st.
 
 
 @given(_COMPONENTS, _COMPONENTS)
-def test_every_difference_is_told_once_and_nothing_else(first: dict[str, str], second: dict[str, str]) -> None:
+def test_every_difference_is_shown_once_and_nothing_else(first: dict[str, str], second: dict[str, str]) -> None:
     pairs = differing(tuple(first.items()), tuple(second.items()))
     expected = {label for label in first | second if first.get(label) != second.get(label)}
     assert sorted(_names(pairs)) == sorted(expected)
@@ -138,7 +138,7 @@ def test_what_differs_has_a_cause(first: dict[str, str], second: dict[str, str])
     )
 
 
-def test_a_kernel_beside_itself_differs_in_nothing() -> None:
+def test_a_kernel_compared_with_itself_has_no_differences() -> None:
     inspection = inspect(_record(), "        /*0000*/                   HMMA R1, R2 ;\n")
     compared = compare(inspection, inspection)
     assert (compared.components, compared.config) == ((), ())
@@ -147,7 +147,7 @@ def test_a_kernel_beside_itself_differs_in_nothing() -> None:
         assert not [pair for pair in pairs if pair.differs]
 
 
-def test_numbers_are_told_with_their_change() -> None:
+def test_numbers_are_shown_with_their_change() -> None:
     assert [change(pair) for pair in (Pair("", 2000, 1000), Pair("", 1, 1), Pair("", None, 1), Pair("", "1", "2"))] == [
         "-1,000", "", "", ""
     ]  # fmt: skip

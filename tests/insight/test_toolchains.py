@@ -71,7 +71,7 @@ def test_what_was_made_here_and_now_is_present(cache: Cache) -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_has_changed_is_told(cache: Cache, components: dict[str, str], why: str) -> None:
+def test_changes_are_shown(cache: Cache, components: dict[str, str], why: str) -> None:
     _changed(cache, **components)
     present, stale = _made(cache)
     assert (present.state, present.entries, stale.state, stale.entries) == (PRESENT, 3, STALE, 1)

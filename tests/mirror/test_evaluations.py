@@ -166,7 +166,7 @@ STEPS = st.lists(st.sampled_from(["put", "hit", "fold", "compress", "prune", "sy
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=STEPS, seed=st.integers(0, 2**32))
-def test_after_any_history_it_equals_one_built_anew(
+def test_after_any_history_it_equals_a_rebuilt_one(
     steps: list[str], seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     store, chance = make_store(tmp_path_factory.mktemp("any") / "store"), random.Random(seed)

@@ -106,7 +106,7 @@ def test_sums_of_some_kernels_by_architecture(connection: Any, records: list[Rec
     assert [row["arch"] for row in rows] == ["sm_80", "sm_90", "sm_100", "sm_120"]
 
 
-def test_the_mirror_tells_what_it_is(connection: Any) -> None:
+def test_the_mirror_describes_itself(connection: Any) -> None:
     state = queries.state(connection)
     assert state["schema_version"] == SCHEMA_VERSION
     assert state["rows"]["kernels"] == COUNT

@@ -118,7 +118,7 @@ OPERATIONS = st.lists(
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=OPERATIONS, seed=st.integers(0, 2**32))
-def test_after_any_history_the_mirror_equals_one_built_anew(
+def test_after_any_history_the_mirror_equals_a_rebuilt_one(
     operations: list[str], seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     store = make_store(tmp_path_factory.mktemp("history") / "store")
@@ -194,7 +194,7 @@ def test_deleting_the_mirror_loses_nothing(store: DiskStore) -> None:
     assert _content(mirror) == before
 
 
-def test_a_mirror_built_anew_gives_no_number_that_an_earlier_one_gave(store: DiskStore) -> None:
+def test_a_rebuilt_mirror_reuses_no_generation(store: DiskStore) -> None:
     """Pages keep answers by that number."""
     mirror = Mirror(store)
     given = []
@@ -305,7 +305,7 @@ def test_a_mirror_held_open_by_another_program_is_left_alone(store: DiskStore) -
     assert Mirror(store).sync().added == 1
 
 
-def test_reading_before_there_is_a_mirror_says_so(store: DiskStore) -> None:
+def test_reading_without_a_mirror_is_a_clear_error(store: DiskStore) -> None:
     with pytest.raises(MirrorError, match="cannot read"), Mirror(store).read():
         pass
 

@@ -128,7 +128,7 @@ def test_periods_that_are_coarsened_are_left_as_they_were() -> None:
     assert [period.hits for period in periods] == [{"disk": 1}, {"disk": 2}]
 
 
-def test_misses_are_counted_by_target_where_it_is_told() -> None:
+def test_misses_are_counted_by_target_if_known() -> None:
     tally = Tally()
     for arch, misses in (("sm_90", 2), ("sm_80", 1), ("sm_90", 3), ("", 7)):
         tally.add(Event(kind=USE, at=1.0, misses=misses, arch=arch))
@@ -136,7 +136,7 @@ def test_misses_are_counted_by_target_where_it_is_told() -> None:
     assert tally.totals.misses == 13
 
 
-def test_only_the_newest_events_are_kept() -> None:
+def test_only_the_newest_events_are_stored() -> None:
     tally = Tally()
     for number in range(RECENT + 50):
         tally.add(Event(kind="evict", at=float(number)))

@@ -139,7 +139,7 @@ def test_a_long_plan_is_paged(open_page: Open, tmp_path: Path) -> None:
     assert not _button(app, "Refresh preview").disabled
 
 
-def test_a_size_that_cannot_be_read_is_told_plainly(open_page: Open, compiled_store: Path) -> None:
+def test_an_invalid_size_is_reported(open_page: Open, compiled_store: Path) -> None:
     app = open_page(compiled_store, "admin")
     app.radio(key="rule").set_value("bytes").run()
     app.text_input(key="size").set_value("lots").run()
@@ -231,7 +231,7 @@ def test_a_sample_says_that_it_is_one(open_page: Open, tmp_path: Path) -> None:
     assert "100 kernels read" not in _said(app)
 
 
-def test_what_is_in_quarantine_is_looked_into_put_back_and_deleted(open_page: Open, compiled_store: Path) -> None:
+def test_quarantined_items_are_examined_restored_and_deleted(open_page: Open, compiled_store: Path) -> None:
     store = make_store(compiled_store)
     keys = sorted(store.keys())
     _damage(compiled_store)
@@ -261,7 +261,7 @@ def test_what_is_in_quarantine_is_looked_into_put_back_and_deleted(open_page: Op
     assert [len(_acts(compiled_store, kind)) for kind in (RESTORE, DISCARD)] == [1, 1]
 
 
-def test_a_quarantine_that_has_changed_is_confirmed_anew(open_page: Open, compiled_store: Path) -> None:
+def test_a_changed_quarantine_needs_a_new_confirmation(open_page: Open, compiled_store: Path) -> None:
     store = make_store(compiled_store)
     keys = sorted(store.keys())
     store.quarantine(keys[0])
@@ -305,7 +305,7 @@ def test_settings_tell_value_origin_variable_and_meaning(
     assert TOKEN not in str(app)
 
 
-def test_the_audit_log_is_paged_and_tells_who(open_page: Open, compiled_store: Path) -> None:
+def test_the_audit_log_is_paged_and_names_the_user(open_page: Open, compiled_store: Path) -> None:
     journal = Journal(compiled_store / "journal", 3600.0)
     for number in range(60):
         journal.event(CLEAN, detail=f"run {number}", by="<b>ada</b>", stored_bytes=2048)

@@ -67,7 +67,7 @@ def test_a_file_that_is_no_pack_is_refused_without_naming_our_folders(
     assert "/tmp" not in told
 
 
-def test_a_pack_of_damaged_kernels_is_told_entry_by_entry(
+def test_a_pack_of_damaged_kernels_is_reported_entry_by_entry(
     open_page: Open, compiled_store: Path, tmp_path: Path
 ) -> None:
     pack = tmp_path / "some.gemmpack"

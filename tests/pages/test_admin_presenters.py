@@ -51,7 +51,7 @@ def test_hostile_targets_are_no_markup_in_a_figure(text: str) -> None:
     assert admin.arch_table(rows) == [{"Target": text, "Kernels": 1, "On disk": 2.0}]
 
 
-def test_reasons_and_repairs_are_told_in_a_sentence() -> None:
+def test_reasons_and_repairs_are_shown_in_a_sentence() -> None:
     victims = [Victim("a", 1, 0, EXPIRED), Victim("b", 1, 0, TOO_MANY), Victim("c", 1, 0, TOO_MANY)]
     assert admin.reason_line(victims) == "too many entries (2), expired (1)"
     acts = [
@@ -64,7 +64,7 @@ def test_reasons_and_repairs_are_told_in_a_sentence() -> None:
     assert [row["File"] for row in admin.repair_files(acts)] == ["r", "b", "temp/x"]
 
 
-def test_only_what_would_be_taken_in_is_summed() -> None:
+def test_only_entries_to_import_are_summed() -> None:
     key, artifact, describe = make_entry()
     record = describe(encode_blob(key, artifact, compress=True)[1])
     incoming = [

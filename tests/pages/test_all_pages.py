@@ -31,7 +31,7 @@ def test_a_page_on_an_empty_store(open_page: Open, tmp_path: Path, page: str) ->
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_store_that_cannot_be_opened_is_told_plainly(open_page: Open, tmp_path: Path, page: str) -> None:
+def test_a_store_that_cannot_be_opened_is_reported(open_page: Open, tmp_path: Path, page: str) -> None:
     (tmp_path / "file").touch()
     app = open_page(tmp_path / "file", page)
     assert not app.exception

@@ -93,9 +93,7 @@ def test_compiling_the_missing_starts_a_job_and_leads_to_it(
     assert (link.page, link.query_string) == ("compile", f"job={job}")
 
 
-def test_a_compiler_that_is_missing_is_told(
-    open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_compiler_is_reported(open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cache_engine.compilers import COMPILERS
     from cache_engine.errors import CompilerMissing
 
@@ -115,7 +113,7 @@ def cells(cache: Cache) -> list[list[Cell]]:
     return coverage(cache, SHAPES, DType.BF16, ["sm_75", "sm_90"])
 
 
-def test_a_cell_tells_by_a_mark_and_by_numbers_how_much_is_cached(cells: list[list[Cell]]) -> None:
+def test_a_cell_shows_a_mark_and_the_number_of_cached_kernels(cells: list[list[Cell]]) -> None:
     old, new = cells[0]
     keys = [kernel.key for kernel in new.kernels]
     assert len(keys) > 1

@@ -37,7 +37,7 @@ def test_a_kernel_compared_with_itself_differs_in_nothing(open_page: Open, compi
 
 
 @pytest.mark.parametrize("key", ["0" * 64, "nonsense", "<script>alert(1)</script>"])
-def test_comparing_with_no_kernel_is_told_plainly(open_page: Open, compiled_store: Path, key: str) -> None:
+def test_comparing_with_an_unknown_kernel_is_reported(open_page: Open, compiled_store: Path, key: str) -> None:
     app = open_page(compiled_store, "compare", a=next(iter(make_store(compiled_store).keys())), b=key)
     assert not app.exception
     assert [error.value for error in app.error] == ["No kernel with this key."]

@@ -64,7 +64,7 @@ def running(compiled_store: Path) -> Iterator[Job]:
         process.kill()
 
 
-def test_compile_misses_then_hits_and_tells_why(open_page: Open, compiled_store: Path) -> None:
+def test_compile_misses_then_hits_and_shows_why(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "compile"))
     app.number_input(key="n").set_value(96)
     app.number_input(key="k").set_value(64)
@@ -124,7 +124,7 @@ def test_a_config_given_by_hand_is_used_and_an_impossible_one_says_why(open_page
     assert "64x64x32_w2x2_s3, by nvrtc" in sound(app.run()).text[0].value
 
 
-def test_a_compiler_that_is_missing_is_told_with_how_to_get_it(
+def test_a_missing_compiler_is_reported_with_how_to_install_it(
     open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing() -> None:
@@ -174,7 +174,7 @@ def test_a_table_is_compiled_as_a_job(open_page: Open, compiled_store: Path) -> 
     assert linked.text_input(key="t_tokens").value == "1,2"
 
 
-def test_a_table_tells_what_no_kernel_serves_and_lists_it_at_the_end(open_page: Open, compiled_store: Path) -> None:
+def test_a_table_lists_problems_without_a_kernel_at_the_end(open_page: Open, compiled_store: Path) -> None:
     app = open_page(compiled_store, "compile", what="Whole model", t_model="Qwen3-0.6B", t_arch="sm_75")
     assert "unsupported shapes." in sound(app).warning[0].value
     app.text_input(key="t_tokens").set_value("16")
@@ -233,7 +233,7 @@ def test_a_job_too_many_is_refused_and_no_error_page(open_page: Open, compiled_s
     assert any("wait for that job to end, or cancel it" in text.value for text in app.text)
 
 
-def test_a_job_that_died_says_so(open_page: Open, compiled_store: Path) -> None:
+def test_a_dead_job_is_shown_as_died(open_page: Open, compiled_store: Path) -> None:
     job = _put(compiled_store, Job(id="1f-2e", command=["compile", "8", "8", "8"], pid=1, process_start="0"))
     (compiled_store / "jobs" / "1f-2e.log").write_text("Killed <b>")
     app = open_page(compiled_store, "compile", job=job)
@@ -241,13 +241,13 @@ def test_a_job_that_died_says_so(open_page: Open, compiled_store: Path) -> None:
     assert any("Killed <b>" in text.value for text in app.text)
 
 
-def test_a_job_of_another_kind_shows_what_it_said(open_page: Open, compiled_store: Path) -> None:
+def test_a_job_of_another_kind_shows_its_result(open_page: Open, compiled_store: Path) -> None:
     job = _put(compiled_store, Job(id="1f-2e", command=["verify"], state=DONE, result='{"checked": 4}'))
     app = sound(open_page(compiled_store, "compile", job=job))
     assert '{"checked": 4}' in [code.value for code in app.code]
 
 
-def test_jobs_are_listed_whoever_started_them(open_page: Open, compiled_store: Path, running: Job) -> None:
+def test_jobs_of_all_processes_are_listed(open_page: Open, compiled_store: Path, running: Job) -> None:
     _put(compiled_store, Job(id="1f-2e", command=["verify"], state=DONE, started_at=1e9, ended_at=1e9 + 2))
     (compiled_store / "jobs" / "1f-3.json").write_text("{")
     app = sound(open_page(compiled_store, "compile"))
@@ -312,7 +312,7 @@ def _document(text: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("data", [b"[" * 100_000, b"{" + b" " * (9 << 20) + b"}", b"\xff", b"null"])
-def test_a_job_file_that_is_no_jobs_is_told_and_listed(open_page: Open, compiled_store: Path, data: bytes) -> None:
+def test_an_invalid_job_file_is_reported_and_listed(open_page: Open, compiled_store: Path, data: bytes) -> None:
     (compiled_store / "jobs" / "1f-2e.json").write_bytes(data)
     app = open_page(compiled_store, "compile", job="1f-2e")
     assert not app.exception
@@ -337,7 +337,7 @@ def test_compile_refuses_what_cannot_be_right_and_starts_nothing(open_page: Open
 
 
 @pytest.mark.parametrize("job", ["nonsense", "../../store", "123-abc"])
-def test_a_link_to_no_job_is_told_plainly(open_page: Open, compiled_store: Path, job: str) -> None:
+def test_a_link_to_an_unknown_job_is_reported(open_page: Open, compiled_store: Path, job: str) -> None:
     app = open_page(compiled_store, "compile", job=job)
     assert not app.exception
     assert [error.value for error in app.error] == ["Job not found."]

@@ -92,7 +92,7 @@ def test_the_spread_of_a_timing_is_drawn_from_the_10th_to_the_90th_percentile() 
     assert len(timing_figure(timed(INVENTED)).data) == 1
 
 
-def test_a_result_that_is_not_verified_says_so_beside_each_number() -> None:
+def test_an_unverified_result_is_marked_at_each_number() -> None:
     for tile in timing_tiles(timed({**INVENTED, "verified": False})):
         assert "WRONG RESULT" in tile.help
 
@@ -125,7 +125,7 @@ def test_the_reason_of_a_miss_is_shown_in_sentences_and_as_a_table() -> None:
     assert why_lines(msgspec.structs.replace(alone, notes=["damaged"])) == ["damaged"]
 
 
-def test_a_prediction_is_that_of_the_model_and_says_so() -> None:
+def test_a_prediction_of_the_model_is_labelled_as_one() -> None:
     problem = GemmProblem(4096, 7168, 2048, dtype=DType.FP16, arch="sm_90a", layout=Layout.NN)
     h100, h200 = prediction_tiles(problem)
     latency = predict(EvaluationProblem(4096, 7168, 2048, 1, "fp16", "fp16"), GPUS["H100"]).latency_us
@@ -150,7 +150,7 @@ def test_nothing_is_predicted_beyond_the_model(arch: str, dtype: DType, out: DTy
     assert prediction_tiles(GemmProblem(64, 64, 64, dtype=dtype, out_dtype=out, arch=arch)) == []
 
 
-def test_the_errors_told_are_those_published() -> None:
+def test_the_documented_errors_are_the_public_ones() -> None:
     text = (Path(__file__).parents[2] / "docs" / "evaluator.md").read_text(encoding="utf-8")
     published = {
         name: float(mape) for name, mape in re.findall(r"^\| (\w+) \| [\d,]+ \| ([\d.]+)% ", text, re.MULTILINE)

@@ -164,7 +164,7 @@ def test_a_chip_that_cannot_be_is_refused_by_its_field(
 
 
 @pytest.mark.parametrize("kind", ["Single shape", "Whole model"])
-def test_a_search_that_takes_too_long_is_stopped_and_said(
+def test_a_search_that_takes_too_long_is_stopped_and_reported(
     open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setenv("GEMM_CACHE_PAGE_LIMIT_S", "0")
@@ -200,7 +200,7 @@ def test_a_description_comes_back_as_it_was(chip: presenters.Chip) -> None:
     assert presenters.described_chip(presenters.chip_text(chip)) == chip
 
 
-def test_kept_results_are_searched_sorted_and_paged(open_page: Open, tmp_path: Path) -> None:
+def test_stored_results_are_searched_sorted_and_paged(open_page: Open, tmp_path: Path) -> None:
     fill(tmp_path / "store", 50)
     app = open_page(tmp_path / "store", "evaluations", e_kind=KEPT, e_sort="m", e_asc="true", e_page="2")
     table = table_with(sound(app), "Tile")
@@ -295,7 +295,7 @@ def test_the_heat_map_is_what_evaluating_each_size_gives() -> None:
         assert presenters.heat_table(shares)[row][f"{one.m}"] == pytest.approx(100 * expected)
 
 
-def test_what_cannot_be_read_is_a_line_of_its_own() -> None:
+def test_an_unreadable_file_has_its_own_line() -> None:
     sums = {"results": 1, "damaged": 0, "damaged_lines": 2, "hits": 2, "misses": 3, "search_hours": 1.0}
     rows = [
         {"fingerprint": "a" * 32, "chip": "", "error": "of another format", "last_updated": 0.0, **sums},

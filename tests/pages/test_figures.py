@@ -34,7 +34,7 @@ def test_the_limit_that_binds_is_marked() -> None:
     assert [row["Blocks per SM"] for row in table] == [1, 2, 8, 32]
 
 
-def test_compared_instructions_stand_beside_each_other_where_one_kernel_has_none() -> None:
+def test_compared_instructions_align_even_if_one_kernel_has_none() -> None:
     pairs = [Pair("HMMA", 64, None), Pair("FFMA", None, 256), Pair("other", 5, 6), Pair("total", 69, 262)]
     first, second = compared_figure(pairs, "1: <b>", "2: x").data
     assert (list(first.x), list(first.y), list(second.y)) == (["HMMA", "FFMA"], [64, 0], [0, 256])

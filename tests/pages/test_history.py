@@ -31,7 +31,7 @@ def test_shares_of_the_tiers_add_up_and_steps_without_a_lookup_are_empty() -> No
     assert figure.layout.yaxis.title.text == "Share of lookups"
 
 
-def test_compile_times_stand_beside_each_other_in_seconds() -> None:
+def test_compile_times_are_compared_in_seconds() -> None:
     figure = compile_figure(ROWS, SPANS["24 hours"], ZONE, NOW)
     assert [list(bars.y) for bars in figure.data] == [[0.0, 0.5], [3.0, 0.0]]
     spent, saved = figure.data

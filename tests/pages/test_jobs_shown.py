@@ -72,7 +72,7 @@ def test_a_share_is_never_beyond_the_whole(progress: JobProgress | None, share: 
     assert progress_share(_job(progress=progress)) == share
 
 
-def test_a_job_list_tells_state_command_and_duration() -> None:
+def test_a_job_list_shows_state_command_and_duration() -> None:
     jobs: list[Job | LostJob] = [
         _job(pid=7),
         _job(cancel_asked=True),
@@ -94,7 +94,7 @@ def test_a_clock_that_was_set_back_makes_no_negative_duration() -> None:
     assert took_ms(_job(state=RUNNING), 1.0) == 0.0
 
 
-def test_each_bad_end_is_told_with_its_cause() -> None:
+def test_each_failure_is_reported_with_its_cause() -> None:
     assert ended_badly(_job(state=FAILED, error="why")) == ("The job failed.", "why")
     assert ended_badly(_job(state=FAILED, error="why", command=["time"]))[0] == "Compilation failed."
     assert "run the job again to resume" in ended_badly(_job(state=CANCELED))[1]

@@ -35,7 +35,7 @@ def record(compiled_store: Path) -> Record:
     return next(record for record in make_store(compiled_store).records() if record.family == "tensor_core")
 
 
-def test_the_summary_tells_what_the_kernel_is(open_page: Open, compiled_store: Path, record: Record) -> None:
+def test_the_summary_describes_the_kernel(open_page: Open, compiled_store: Path, record: Record) -> None:
     app = sound(open_page(compiled_store, "kernel", key=record.key[:16]))
     assert app.code[0].value == f"{record.name}\n{record.key}"
     assert {metric.label: metric.value for metric in app.metric}["Registers"] == str(record.resources.registers)
@@ -109,7 +109,7 @@ def test_a_kernel_that_cannot_be_disassembled_shows_the_rest(open_page: Open, co
 
 
 @pytest.mark.parametrize("key", ["0" * 64, "nonsense", "<script>alert(1)</script>", "../../etc/passwd"])
-def test_a_link_to_no_kernel_is_told_plainly(open_page: Open, compiled_store: Path, key: str) -> None:
+def test_a_link_to_an_unknown_kernel_is_reported(open_page: Open, compiled_store: Path, key: str) -> None:
     app = open_page(compiled_store, "kernel", key=key)
     assert not app.exception
     assert [error.value for error in app.error] == ["Kernel not found."]
@@ -138,7 +138,7 @@ def test_a_link_from_when_it_was_part_of_the_list_leads_here(
 
 
 @pytest.mark.parametrize(("part", "errors"), [("Code", ["Source", "PTX", "SASS"]), ("Compiler log", ["compiler log"])])
-def test_a_damaged_part_is_told_plainly(
+def test_a_damaged_part_is_reported(
     open_page: Open, compiled_store: Path, record: Record, part: str, errors: list[str]
 ) -> None:
     blob_file(make_store(compiled_store), CacheKey(record.key)).write_bytes(b"damaged")
@@ -174,7 +174,7 @@ def test_code_runs_on_later_chips_of_its_generation() -> None:
     assert chips("<b>") == []
 
 
-def test_history_tells_what_happened_the_newest_first() -> None:
+def test_history_shows_events_newest_first() -> None:
     """Made-up events and a timing. The record and the journal both have the compile of the present entry: one row."""
     record = a_record()
     at = record.created_at

@@ -89,7 +89,7 @@ def test_an_address_names_a_page_that_there_is() -> None:
     assert [page_number(asked, 5) for asked in ("", "3", "9", "0", "-2", "x", "1e3", "٣")] == [1, 3, 5, 1, 1, 1, 1, 1]
 
 
-def test_a_search_that_finds_nothing_says_so(open_page: Open, compiled_store: Path) -> None:
+def test_a_search_without_matches_reports_that(open_page: Open, compiled_store: Path) -> None:
     app = open_page(compiled_store, "kernels")
     app.text_input(key="q").set_value("no such kernel").run()
     assert "No matching kernels" in sound(app).info[0].value
@@ -121,7 +121,7 @@ def test_pages_of_the_list(open_page: Open, store: DiskStore) -> None:
     assert "1–15 of 15" in app.caption[0].value
 
 
-def test_the_mirror_built_anew_shows_what_is_there_now(open_page: Open, compiled_store: Path) -> None:
+def test_the_rebuilt_mirror_shows_the_current_store(open_page: Open, compiled_store: Path) -> None:
     """Not what an earlier mirror had answered."""
     app = sound(open_page(compiled_store, "kernels"))
     for count in (1, 2):

@@ -26,7 +26,7 @@ def _table(app: AppTest, column: str) -> Any:
     return next(table.value for table in app.dataframe if column in table.value)
 
 
-def test_the_overview_tells_size_hits_and_savings(open_page: Open, compiled_store: Path) -> None:
+def test_the_overview_shows_size_hits_and_savings(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "overview"))
     shown = {metric.label: metric.value for metric in app.metric}
     assert shown["Kernels"] == "4"
@@ -68,7 +68,7 @@ def test_an_empty_store_shows_the_command_that_fills_this_store(open_page: Open,
     assert f"gemm-cache --store '{tmp_path / 'a store'}' sample" in [code.value for code in app.code]
 
 
-def test_a_store_that_nobody_used_in_that_time_says_so(open_page: Open, tmp_path: Path) -> None:
+def test_a_store_unused_in_that_time_reports_that(open_page: Open, tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     fill(store, 2)
     long_ago = Journal(store.layout.journal, 3600.0, now=lambda: time.time() - 30 * 86_400)
@@ -145,7 +145,7 @@ def test_a_store_in_good_health_has_nothing_to_look_at() -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_each_trouble_is_told_where_it_belongs(trouble: dict[str, int], about: str, state: str, words: str) -> None:
+def test_each_error_is_shown_where_it_belongs(trouble: dict[str, int], about: str, state: str, words: str) -> None:
     week = [*WEEK, {**WEEK[0], **trouble}]
     events = [{"kind": "publish", "detail": ""}, {"kind": "unpublished", "detail": "disk full"}]
     (found,) = (check for check in health(ROW, week, events, NOW) if check.state != FINE)
@@ -154,7 +154,7 @@ def test_each_trouble_is_told_where_it_belongs(trouble: dict[str, int], about: s
     assert found.cause == ("disk full" if about == "Writes" else "")
 
 
-def test_a_machine_without_a_gpu_is_told_why_and_is_no_trouble() -> None:
+def test_without_a_gpu_the_reason_is_shown_and_is_not_an_error() -> None:
     check = gpu_check("no NVIDIA driver is installed")
     assert (check.state, check.words) == (
         PLAIN,

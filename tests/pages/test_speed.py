@@ -32,7 +32,7 @@ def invented(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def test_measurements_say_what_they_were_beside_and_whether_the_result_was_right() -> None:
+def test_measurements_name_their_reference_and_whether_the_result_was_right() -> None:
     first, second = timing_table([invented(), invented(verified=False, measured_at=0.0)], UTC)
     assert first["Device"] == "an invented <b>GPU</b>"
     assert (first["Median, µs"], first["cuBLAS, µs"], first["vs cuBLAS"]) == (100.0, 80.0, 0.8)
@@ -40,7 +40,7 @@ def test_measurements_say_what_they_were_beside_and_whether_the_result_was_right
     assert (str(first["Measured"]), second["Measured"]) == ("2023-11-14 22:13:20+00:00", None)
 
 
-def test_measured_points_stand_beside_predicted_ones_and_are_called_so() -> None:
+def test_measured_and_predicted_points_are_labelled() -> None:
     points, trouble = predictions(SM_80)
     assert trouble == ""
     figure = speed_figure(points, [invented(), invented(m=7, tflops=3.0)])
@@ -51,7 +51,7 @@ def test_measured_points_stand_beside_predicted_ones_and_are_called_so() -> None
     assert "measured" not in {trace.name for trace in speed_figure(points, []).data}
 
 
-def test_two_kernels_times_stand_beside_each_other() -> None:
+def test_two_kernels_times_are_compared() -> None:
     timings = ([invented(median_us=50.0), invented(median_us=70.0)], [invented(device="another")])
     pairs = {pair.name: (pair.first, pair.second) for pair in speed_pairs(SM_80, SM_80, timings)}
     assert pairs[f"m = {SM_80.problem.m} on an invented <b>GPU</b>, measured"] == ("50.00 µs", None)

@@ -48,7 +48,7 @@ def test_each_level_fills_the_one_above() -> None:
             assert (inner.m * inner.along_m, inner.n * inner.along_n) == (outer.m, outer.n)
 
 
-def test_the_table_tells_the_grid_and_the_split() -> None:
+def test_the_table_shows_the_grid_and_the_split() -> None:
     grid, block, warp, _ = level_table(record_with(CONFIG))
     assert grid["Count"] == "8 × 2 blocks × 4 split-k slices × batch 1; 28 steps of 64"
     assert (block["Tile of C"], warp["Count"]) == ("128 × 256", "2 × 4 per block")

@@ -39,7 +39,7 @@ def test_errors_are_those_of_the_command_line(tmp_path: Path) -> None:
     assert presenters.validation_of(gzip.compress(measurements().encode()), "mine.csv.gz").lines == found.lines
 
 
-def test_the_scatter_shows_each_point_beside_the_line_of_equality() -> None:
+def test_the_scatter_shows_each_point_and_the_line_of_equality() -> None:
     found = presenters.validation_of(measurements().encode(), "mine.csv")
     figure = presenters.validation_figure(found.points)
     assert [trace.name for trace in figure.data] == ["y = x", "H100", "A100"]

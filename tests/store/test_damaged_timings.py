@@ -20,7 +20,7 @@ from tests.helpers import invented_timing
 from tests.store.test_timings import CONFIG, DIGEST, OTHER_GPU, PROBLEM, fill_timings, medians, snapshot_file
 
 
-def test_a_damaged_file_is_set_aside_and_what_the_log_has_counts(
+def test_a_damaged_file_is_quarantined_and_the_log_still_counts(
     store: DiskStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill_timings(store.layout, 3)
@@ -51,7 +51,7 @@ def test_a_torn_file_keeps_each_timing_whose_own_checksum_is_right(store: DiskSt
     assert medians(store.layout) == [float(number) for number in range(1, 60)]
 
 
-def test_one_damaged_timing_is_passed_over_and_said(store: DiskStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_damaged_timing_is_skipped_with_a_warning(store: DiskStore, caplog: pytest.LogCaptureFixture) -> None:
     fill_timings(store.layout, 3)
     Timings(store.layout)._file(DIGEST).fold()
     path = snapshot_file(store.layout)
@@ -60,7 +60,7 @@ def test_one_damaged_timing_is_passed_over_and_said(store: DiskStore, caplog: py
     assert "a timing does not match its checksum; it is skipped" in caplog.text
 
 
-def test_timings_of_another_device_in_a_devices_file_are_passed_over(store: DiskStore) -> None:
+def test_timings_of_another_device_in_a_devices_file_are_skipped(store: DiskStore) -> None:
     fill_timings(store.layout, 1)
     Timings(store.layout).add([invented_timing(PROBLEM, CONFIG, 9.0, device=OTHER_GPU)])
     layout = store.layout.for_timings()
@@ -102,7 +102,7 @@ def _half_written(layout: StoreLayout) -> None:
 
 
 @pytest.mark.parametrize("damage", [_flipped_in_the_snapshot, _flipped_in_the_log, _half_written])
-def test_damage_is_found_set_aside_and_the_rest_goes_on(store: DiskStore, damage: object) -> None:
+def test_damage_is_found_and_quarantined_and_the_rest_still_serves(store: DiskStore, damage: object) -> None:
     fill_timings(store.layout, 3)
     damage(store.layout)  # type: ignore[operator]
     files = {path: path.read_bytes() for path in store.layout.timings.iterdir()}
@@ -120,7 +120,7 @@ def test_damage_is_found_set_aside_and_the_rest_goes_on(store: DiskStore, damage
     assert list(integrity.check(store)) == []
 
 
-def test_a_file_that_cannot_be_read_at_all_is_found_and_set_aside(store: DiskStore) -> None:
+def test_an_unreadable_file_is_found_and_quarantined(store: DiskStore) -> None:
     fill_timings(store.layout, 2)
     snapshot_file(store.layout).write_bytes(b"\0" * 1000)
     (store.layout.timings / "notes.txt").write_text("mine")

@@ -138,7 +138,7 @@ def test_quarantine_keeps_what_it_takes_out(store: DiskStore) -> None:
     assert all(name.startswith(key) for name in names)
 
 
-def test_a_record_of_a_newer_version_is_passed_over_and_kept(store: DiskStore) -> None:
+def test_a_record_of_a_newer_version_is_skipped_and_not_deleted(store: DiskStore) -> None:
     key = publish(store)
     record_file(store, key).write_bytes(b'{"format": 99}')
     assert store.get(key) is None

@@ -174,7 +174,7 @@ def test_a_reader_that_is_overtaken_by_a_fold_misses_nothing(folder: Path, monke
     assert folded == [1]
 
 
-def test_folding_forgets_usage_nobody_asks_for(folder: Path) -> None:
+def test_folding_drops_usage_of_keys_not_to_keep(folder: Path) -> None:
     journal = Journal(folder, NEVER)
     journal.hit(KEY, "disk")
     journal.hit(OTHER, "disk")
@@ -205,7 +205,7 @@ def test_a_new_file_that_is_taken_before_its_maker_has_locked_it_loses_no_count(
     assert _hits(folder) == {"disk": 1}
 
 
-def test_a_damaged_snapshot_is_said_and_does_not_stop_the_reader(
+def test_a_damaged_snapshot_is_logged_and_does_not_stop_the_reader(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder / "snapshot.json").write_text("{")

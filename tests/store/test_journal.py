@@ -152,7 +152,7 @@ def test_writers_side_by_side_have_files_of_their_own(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", [b'{"kind":"use","at":1', b"\x00\xff\x00", b"[1,2]"])
-def test_a_line_cut_short_is_passed_over_and_the_next_is_read(folder: Path, torn: bytes) -> None:
+def test_a_line_cut_short_is_skipped_and_the_next_is_read(folder: Path, torn: bytes) -> None:
     first = Journal(folder, NEVER)
     first.event(PUBLISH, key=KEY)
     first.close()
@@ -315,7 +315,7 @@ def test_no_bytes_crash_the_reader_or_hide_what_follows(folder: Path, noise: byt
 @pytest.mark.parametrize(
     "fields", ['"misses":-5', '"hits":{"disk":-1}', '"saved_us":-1', '"at":-1.0', '"compile_us":1e99']
 )
-def test_a_line_with_numbers_that_cannot_be_is_passed_over(folder: Path, fields: str) -> None:
+def test_a_line_with_invalid_numbers_is_skipped(folder: Path, fields: str) -> None:
     (folder / "1.jsonl").write_text(
         '{"kind":"use","at":1.0,"key":"a",' + fields + '}\n{"kind":"use","at":1.0,"misses":2}\n'
     )

@@ -30,7 +30,7 @@ def test_the_least_recently_used_goes_first() -> None:
     assert [number for number in range(4) if tier.get(_key(number)) is not None] == [0, 2, 3]
 
 
-def test_what_is_larger_than_the_tier_is_not_kept() -> None:
+def test_an_entry_larger_than_the_tier_is_not_stored() -> None:
     tier = MemoryTier(300)
     tier.put(_key(0), _loaded(301))
     assert len(tier) == 0

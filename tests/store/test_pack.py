@@ -100,9 +100,7 @@ def test_a_dry_run_says_what_an_import_would_do_and_changes_nothing(other: DiskS
     assert did == would
 
 
-def test_looking_into_a_pack_tells_of_each_entry_what_would_become_of_it(
-    store: DiskStore, other: DiskStore, tmp_path: Path
-) -> None:
+def test_examining_a_pack_shows_the_outcome_for_each_entry(store: DiskStore, other: DiskStore, tmp_path: Path) -> None:
     new, present, foreign = fill(store, 3)
     publish(other, 1)
     publish(other, 2)
@@ -135,7 +133,7 @@ def test_damaged_entries_are_left_out_of_a_pack_and_named(store: DiskStore, tmp_
     assert [row.key for row in Pack(tmp_path / "a.gemmpack").rows()] == [keys[0], keys[1], keys[4]]
 
 
-def test_a_file_that_is_there_is_replaced_only_when_told(store: DiskStore, tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_on_request(store: DiskStore, tmp_path: Path) -> None:
     path = tmp_path / "a.gemmpack"
     path.write_text("mine")
     with pytest.raises(UsageError, match="exists; give another name"):

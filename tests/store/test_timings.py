@@ -73,7 +73,7 @@ def test_all_that_was_measured_comes_back_in_another_process(store: DiskStore, t
     assert done.stdout == "12.5 Invented GPU 4096\n", done.stderr
 
 
-def test_every_field_of_a_timing_is_kept_whatever_a_later_version_adds(cache: Cache) -> None:
+def test_every_field_of_a_timing_is_stored_whatever_a_later_version_adds(cache: Cache) -> None:
     """Nobody names them on the way."""
 
     @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def test_every_field_of_a_timing_is_kept_whatever_a_later_version_adds(cache: Ca
     assert kept.measured_by.startswith("gemm-cache ")
 
 
-def test_what_is_no_number_is_kept_as_nothing() -> None:
+def test_a_value_that_is_not_a_number_is_stored_as_empty() -> None:
     """JSON has no NaN; an element never written makes the error one."""
     back = decode(encode(invented_timing(PROBLEM, CONFIG, 3.0, max_rel_error=float("nan"), verified=False)))
     assert back.timing["max_rel_error"] is None
@@ -164,7 +164,7 @@ def test_a_store_without_timings_has_no_folder_for_them(store: DiskStore, timing
     assert list(integrity.check(store)) == []
 
 
-def test_a_file_in_the_folders_place_harms_nobody(cache: Cache) -> None:
+def test_a_file_at_the_path_of_the_folder_does_no_harm(cache: Cache) -> None:
     cache.layout.timings.write_text("no folder")
     kernel = cache.get_or_compile(PROBLEM)
     assert kernel.config_from == "cost model"
@@ -201,7 +201,7 @@ def test_8_processes_with_60_timings_each_lose_nothing(store: DiskStore) -> None
     assert medians(store.layout) == list(range(1, 481))
 
 
-def test_a_killed_writer_loses_nothing_that_was_kept(store: DiskStore) -> None:
+def test_a_killed_writer_loses_no_stored_result(store: DiskStore) -> None:
     code = (
         "import sys\nfrom tests.store.test_timings import *\nresults._FOLD_BYTES = 5000\n"
         "kept = Timings(open_store(Path(sys.argv[1])), durable=False)\n"
@@ -216,7 +216,7 @@ def test_a_killed_writer_loses_nothing_that_was_kept(store: DiskStore) -> None:
     assert set(medians(store.layout)) >= set(acknowledged)
 
 
-def test_a_forked_child_adds_beside_its_parent(store: DiskStore, timings: Timings) -> None:
+def test_a_forked_child_and_its_parent_can_both_add(store: DiskStore, timings: Timings) -> None:
     timings.add([invented_timing(PROBLEM, CONFIG, 1.0)])
     child = os.fork()
     if child == 0:
@@ -239,7 +239,7 @@ def test_timings_outlive_the_kernels_they_are_of(tmp_path: Path) -> None:
 # ---- The mirror ----
 
 
-def test_the_mirror_tells_a_kernels_timings_newest_first(store: DiskStore, timings: Timings) -> None:
+def test_the_mirror_lists_a_kernels_timings_newest_first(store: DiskStore, timings: Timings) -> None:
     key, mirror = make_entry()[0], Mirror(store)
     mirror.sync()
     more: dict[str, Any] = {"tflops": 70.5, "reference_median_us": 9.0, "speed_ratio": 0.9, "max_rel_error": 1e-3}

@@ -77,7 +77,7 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize(("entry", "said"), FORGERIES.values(), ids=list(FORGERIES))
-def test_what_contradicts_itself_is_found_set_aside_and_not_imported(
+def test_an_inconsistent_entry_is_found_quarantined_and_not_imported(
     entry: tuple[CacheKey, bytes, bytes], said: str, store: DiskStore, tmp_path: Path
 ) -> None:
     write_pack(tmp_path / "forged.gemmpack", [entry])

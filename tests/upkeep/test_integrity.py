@@ -84,7 +84,7 @@ def test_a_repair_plan_names_the_files_that_repair_takes_away(
     assert {act.act for act in acts} == ({"delete"} if damage is stale_temporary else {"quarantine"})
 
 
-def test_an_unknown_format_is_told_and_left_alone(store: DiskStore, journal: Journal) -> None:
+def test_an_unknown_format_is_reported_and_left_unchanged(store: DiskStore, journal: Journal) -> None:
     key = publish(store)
     record_file(store, key).write_bytes(b'{"format": 99, "new": true}')
     age(blob_file(store, key))
@@ -151,7 +151,7 @@ def test_an_orphan_that_got_its_record_since_the_check_is_spared(store: DiskStor
     assert store.get(key) is not None
 
 
-def test_a_file_that_cannot_be_read_now_is_told_and_left_alone(
+def test_a_file_with_a_read_error_is_reported_and_unchanged(
     store: DiskStore, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = publish(store)
@@ -169,7 +169,7 @@ def test_a_file_that_cannot_be_read_now_is_told_and_left_alone(
     assert store.get(key) is not None
 
 
-def test_a_file_that_may_not_be_read_is_set_aside(
+def test_a_file_without_read_permission_is_quarantined(
     store: DiskStore, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = publish(store)
@@ -188,7 +188,7 @@ def test_a_file_that_may_not_be_read_is_set_aside(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_file_of_someone_else_is_set_aside_unless_trusted(store: DiskStore, journal: Journal) -> None:
+def test_a_file_of_another_user_is_quarantined_unless_trusted(store: DiskStore, journal: Journal) -> None:
     keys = fill(store, 2)
     os.chown(blob_file(store, keys[0]), 12345, 12345)
     os.chown(record_file(store, keys[1]), 12345, 12345)
@@ -236,7 +236,7 @@ def test_damage_of_all_kinds_at_once_is_named_and_repaired(store: DiskStore, jou
     assert _check(store) == []
 
 
-def test_a_damaged_snapshot_is_set_aside(store: DiskStore, journal: Journal) -> None:
+def test_a_damaged_snapshot_is_quarantined(store: DiskStore, journal: Journal) -> None:
     snapshot = store.layout.journal / "snapshot.json"
     snapshot.write_text('{"format": 1, "totals"')
     findings = _check(store)
@@ -250,7 +250,7 @@ def test_a_damaged_snapshot_is_set_aside(store: DiskStore, journal: Journal) -> 
     assert integrity.repair(store, journal, findings) == []
 
 
-def test_a_link_is_set_aside_and_what_it_leads_to_stays(store: DiskStore, journal: Journal, tmp_path: Path) -> None:
+def test_a_link_is_quarantined_and_its_target_stays(store: DiskStore, journal: Journal, tmp_path: Path) -> None:
     key = publish(store)
     mine = record_file(store, key).rename(tmp_path / "mine")
     record_file(store, key).symlink_to(mine)

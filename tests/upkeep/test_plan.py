@@ -64,7 +64,7 @@ def test_a_plan_keeps_within_the_limits_and_accounts_for_all(entries: list[Entry
 
 
 @given(ENTRIES, LIMITS)
-def test_nothing_is_evicted_while_something_older_is_kept(entries: list[EntryFacts], limits: Limits) -> None:
+def test_nothing_is_evicted_while_something_older_stays(entries: list[EntryFacts], limits: Limits) -> None:
     made = plan(entries, limits, NOW)
     evicted = {victim.key for victim in made.victims}
     newest_gone = max((min(victim.last_used_at, NOW) for victim in made.victims), default=-1.0)
@@ -78,7 +78,7 @@ def test_within_all_limits_nothing_goes(entries: list[EntryFacts]) -> None:
 
 
 @given(ENTRIES, LIMITS)
-def test_a_second_plan_on_what_was_kept_evicts_nothing(entries: list[EntryFacts], limits: Limits) -> None:
+def test_a_second_plan_on_the_remaining_entries_evicts_nothing(entries: list[EntryFacts], limits: Limits) -> None:
     made = plan(entries, limits, NOW)
     evicted = {victim.key for victim in made.victims}
     kept = [entry for entry in entries if entry.key not in evicted]

@@ -64,7 +64,7 @@ def _blob(files: dict[Path, bytes]) -> Blob:
     return decode_record(key, next(data for path, data in files.items() if path.name == f"{key}.json")).blob
 
 
-def test_two_swapped_blobs_are_not_put_back_and_a_record_finds_its_blob_set_aside_earlier(
+def test_two_swapped_blobs_are_not_restored_and_a_record_finds_its_blob_quarantined_earlier(
     store: DiskStore, journal: Journal
 ) -> None:
     one, other = fill(store, 2)
@@ -131,7 +131,7 @@ def test_a_name_that_fits_nothing_or_several_is_refused(store: DiskStore) -> Non
             quarantine.find(store, [name])
 
 
-def test_files_that_anybody_may_have_put_there_are_told_and_harm_nothing(store: DiskStore) -> None:
+def test_unexpected_files_are_reported_and_do_no_harm(store: DiskStore) -> None:
     folder = store.layout.quarantine
     for name in ("1-a", "x" * 200, "9" * 40 + "-b", "1700000000000000000-\x1b[31m\n**", "gemm_cache_0.json"):
         (folder / name).write_bytes(b"?")
