@@ -241,8 +241,8 @@ def test_no_component_holds_a_path(cache: Cache) -> None:
         assert os.sep not in value, label
 
 
-@pytest.mark.parametrize("text", ["", "abc", "xyz1", "g" * 8, "a" * 65, "../../etc", "ABC"])
-def test_what_cannot_start_a_key_is_refused(text: str) -> None:
+@pytest.mark.parametrize("text", ["", "abc", "xyz1", "g" * 8, "a" * 65, "../../etc", "ABC", None, 0xABCD])
+def test_what_cannot_start_a_key_is_refused(text: Any) -> None:
     with pytest.raises(UsageError, match="hexadecimal"):
         check_prefix(text)
 

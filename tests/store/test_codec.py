@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 
 import msgspec
 import pytest
@@ -234,6 +235,8 @@ def test_a_section_too_large_to_be_a_kernel_is_not_stored(monkeypatch: pytest.Mo
     key, artifact, _ = make_entry()
     with pytest.raises(ValueError, match="larger than the 100"):
         encode_blob(key, artifact, compress=True)
+    monkeypatch.setattr(codec, "MAX_RAW_BYTES", len(artifact.cubin))
+    assert encode_blob(key, artifact, compress=True)
 
 
 @given(st.binary(max_size=300) | st.text(max_size=200).map(lambda text: f'{{"format":1,{text}'.encode()))
@@ -259,3 +262,35 @@ def test_noise_over_a_blob_is_never_served() -> None:
             continue
         with pytest.raises(CorruptEntry):
             decode_section(key, blob, CUBIN, bytes(damaged))
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_the_bytes_of_a_blob_are_those_of_the_format(compress: bool) -> None:
+    """As docs/store-format.md describes them, for programs other than this one."""
+    key, artifact, _ = make_entry()
+    data, blob = encode_blob(key, artifact, compress=compress)
+    assert data[:44] == b"GEMMBLOB" + (1).to_bytes(2, "little") + compress.to_bytes(2, "little") + bytes.fromhex(key)
+    for section in blob.sections.values():
+        if compress:
+            frame = zstandard.get_frame_parameters(data[section.offset :])
+            assert (frame.content_size, frame.has_checksum) == (section.raw_bytes, True)
+        else:
+            assert section.stored_bytes == section.raw_bytes
+
+
+def test_a_thread_decompresses_with_one_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making one takes longer than a small section."""
+    made: list[zstandard.ZstdDecompressor] = []
+
+    def counted() -> zstandard.ZstdDecompressor:
+        made.append(really())
+        return made[-1]
+
+    really = zstandard.ZstdDecompressor
+    key, artifact, _ = make_entry()
+    data, blob = encode_blob(key, artifact, compress=True)
+    monkeypatch.setattr(codec, "_local", threading.local())
+    monkeypatch.setattr(zstandard, "ZstdDecompressor", counted)
+    for name in SECTIONS:
+        assert decode_section(key, blob, name, data) == artifact.section(name)
+    assert len(made) == 1

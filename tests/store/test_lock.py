@@ -11,10 +11,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
+import portalocker
 import pytest
 
 from cache_engine.errors import LockTimeout
+from cache_engine.model.key import CacheKey
+from cache_engine.store import lock
 from cache_engine.store.lock import file_lock
 
 HOLD = (
@@ -159,3 +163,100 @@ def test_a_wait_that_is_interrupted_leaves_no_lock(path: Path) -> None:
             holder.kill()
             assert _is_free(path), "who was interrupted has it"
             waiting.kill()
+
+
+def test_waiters_for_a_shared_lock_get_it_together(path: Path) -> None:
+    together = threading.Barrier(2, timeout=20)
+    met: list[int] = []
+
+    def share() -> None:
+        with file_lock(path, 20, shared=True):
+            met.append(together.wait())
+
+    sharers = [threading.Thread(target=share) for _ in range(2)]
+    with file_lock(path, 5):
+        for sharer in sharers:
+            sharer.start()
+    for sharer in sharers:
+        sharer.join()
+    assert sorted(met) == [0, 1]
+
+
+def test_without_threads_a_shared_lock_is_waited_for_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    with file_lock(path, 5, shared=True), open(path, "r+b") as file:
+        assert lock._wait_in_line(file.fileno(), 5, True)
+        assert not lock._wait_in_line(file.fileno(), 0.01, False)
+
+
+def test_a_process_that_gave_up_a_wait_can_end(path: Path) -> None:
+    """The thread that still waits does not hold it back."""
+    code = (
+        "import sys; from pathlib import Path; from cache_engine.errors import LockTimeout\n"
+        "from cache_engine.store.lock import file_lock\n"
+        "try:\n    with file_lock(Path(sys.argv[1]), 0.01): pass\nexcept LockTimeout: print('timeout')\n"
+    )
+    with file_lock(path, 5):
+        done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=30)
+    assert done.stdout == "timeout\n", done.stderr
+
+
+def test_where_waiting_does_not_work_the_error_is_that_of_the_file_system(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(descriptor: int, shared: bool, *, blocking: bool) -> bool:
+        if blocking:
+            raise OSError("locks do not work on this file system")
+        return False
+
+    monkeypatch.setattr(lock, "_lock", refused)
+    with pytest.raises(OSError, match="do not work"), file_lock(path, 5):
+        pass
+
+
+@pytest.mark.parametrize("error", [portalocker.LockException("refused"), OSError("refused")], ids=["lock", "os"])
+def test_a_lock_that_cannot_be_unlocked_ends_with_its_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refused(_: int) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(portalocker, "unlock", refused)
+        with file_lock(path, 5):
+            pass
+    assert _is_free(path)
+
+
+def test_a_child_starts_with_all_thread_locks_free() -> None:
+    locks, key = lock.ThreadLocks(), CacheKey("ab" * 32)
+    assert locks.of(key).acquire(blocking=False)
+    assert not locks.of(key).acquire(blocking=False)
+    locks.renew_after_fork()
+    assert locks.of(key).acquire(blocking=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (portalocker, False),
+        (None, False),
+        (SimpleNamespace(), False),
+        (SimpleNamespace(__spec__=None), False),
+        (SimpleNamespace(__spec__=SimpleNamespace(_initializing=True)), True),
+        (SimpleNamespace(__spec__=SimpleNamespace()), False),
+    ],
+    ids=["there", "absent", "no spec", "empty spec", "being imported", "imported"],
+)
+def test_an_import_of_portalocker_under_way_is_seen(
+    monkeypatch: pytest.MonkeyPatch, module: object, expected: bool
+) -> None:
+    """A signal handler that waits for it would wait for ever."""
+    if module is None:
+        monkeypatch.delitem(sys.modules, "portalocker")
+    else:
+        monkeypatch.setitem(sys.modules, "portalocker", module)
+    assert lock.is_loading() is expected

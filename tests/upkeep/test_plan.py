@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cache_engine.config import Settings
 from cache_engine.upkeep.plan import (
     DAY_S,
     EVERYTHING,
@@ -195,3 +196,26 @@ def test_a_last_use_in_the_future_counts_as_now() -> None:
     assert plan(entries, Limits(expire_days=7), NOW).victims == ()
     later = plan(entries, Limits(expire_days=7), NOW + 400 * DAY_S)
     assert [victim.key for victim in later.victims] == ["now", "future"]
+
+
+def test_the_limits_of_a_store_are_those_of_its_settings() -> None:
+    settings = Settings(expire_days=3.0, max_entries=7, max_bytes=11, max_disk_share=0.25, eviction_threshold=0.5)
+    assert Limits.of(settings) == Limits(expire_days=3.0, max_entries=7, max_bytes=11, max_disk_share=0.25, down_to=0.5)
+
+
+def test_a_store_at_its_limits_is_within_them() -> None:
+    """Nothing goes for the share that a store above them is brought down to."""
+    entries = [EntryFacts(f"{number}", 10, NOW - DAY_S) for number in range(10)]
+    for limits in (Limits(max_entries=10), Limits(max_bytes=100), Limits(expire_days=1.0)):
+        assert plan(entries, replace(limits, down_to=0.5), NOW).victims == ()
+
+
+def test_where_both_limits_on_bytes_are_the_same_the_size_is_the_reason() -> None:
+    entries = [EntryFacts(f"{number}", 10, NOW - DAY_S) for number in range(10)]
+    made = plan(entries, Limits(max_bytes=50, max_disk_share=0.25, free_bytes=100), NOW)
+    assert {victim.reason for victim in made.victims} == {TOO_LARGE}
+
+
+def test_an_entry_used_within_the_last_second_can_be_spared() -> None:
+    entry = EntryFacts("a", 10, NOW - 0.25)
+    assert plan([entry], Limits(keys=frozenset("a"), spare_s=0.5), NOW).victims == ()
