@@ -19,7 +19,7 @@ from cache_engine.compilers.tools import find_tool
 from cache_engine.device.probe import local_arch
 from cache_engine.mirror.queries import SORTS
 from cache_engine.upkeep.leftovers import GRACE_S
-from tests.helpers import make_store, needs_host_compiler, publish, record_file
+from tests.helpers import make_store, publish, record_file
 
 SHAPE = ("64", "48", "80", "--dtype", "fp32", "--arch", "sm_90")
 
@@ -34,11 +34,6 @@ def document(*arguments: object, store: Path, code: int = 0) -> Any:
     done = run(*arguments, "--json", store=store)
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout)
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    return tmp_path / "store"
 
 
 def test_compile_then_find_on_disk(place: Path) -> None:
@@ -285,60 +280,6 @@ def test_an_empty_name_of_a_store_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_under_the_output_is_one_line(compiled_store: Path) -> None:
-    key = next(iter(make_store(compiled_store).keys()))
-    for arguments in (["ls"], ["ls", "--json"], ["show", key, "--cubin", "-"]):
-        with open("/dev/full", "w") as full:
-            command = [sys.executable, "-m", "cache_engine", "--store", str(compiled_store), *arguments]
-            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
-        assert done.returncode == 1
-        assert done.stderr.startswith("error: standard output: No space left on device")
-        assert done.stderr.count("\n") == 1
-
-
-def test_closed_output_is_no_matter(compiled_store: Path) -> None:
-    command = f"{sys.executable} -m cache_engine --store {compiled_store} ls >&- 2>&-"
-    assert subprocess.run(["sh", "-c", command]).returncode == 0
-
-
-@pytest.mark.parametrize("columns", [60, 80, 100, 200])
-def test_tables_fit_the_terminal_by_whole_columns(compiled_store: Path, columns: int) -> None:
-    command = [sys.executable, "-m", "cache_engine", "--store", str(compiled_store), "ls"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "COLUMNS": str(columns)}, check=True
-    )
-    lines = done.stdout.splitlines()
-    assert max(map(len, lines)) <= columns
-    assert "last used" in lines[0]
-    assert all(row["key"][:12] in done.stdout for row in document("ls", store=compiled_store)["rows"])
-    assert "…" not in done.stdout
-    assert ("config" in lines[0]) == (columns >= 100)
-
-
-def test_the_code_can_be_piped(compiled_store: Path, tmp_path: Path) -> None:
-    key = document("ls", store=compiled_store)["rows"][0]["key"]
-    command = [sys.executable, "-m", "cache_engine", "--store", str(compiled_store), "show", key, "--cubin"]
-    piped = subprocess.run([*command, "-"], capture_output=True, check=True).stdout
-    subprocess.run([*command, str(tmp_path / "code")], check=True)
-    assert piped == (tmp_path / "code").read_bytes()
-    assert piped.startswith(b"\x7fELF")
-
-
-def test_hostile_text_in_a_record_reaches_no_terminal(compiled_store: Path) -> None:
-    """A record made up by someone else, checksum and all."""
-    import msgspec
-
-    from cache_engine.store.codec import encode_record
-
-    store = make_store(compiled_store)
-    record = next(store.records())
-    hostile = msgspec.structs.replace(record, name="\x1b]0;owned\x07[bold red]x[/]", created_by="\x1b[2J")
-    record_file(store, record.key).write_bytes(encode_record(hostile))  # type: ignore[arg-type]
-    for arguments in (("ls",), ("show", record.key), ("search", "owned")):
-        assert "\x1b" not in run(*arguments, store=compiled_store).stdout
-    assert "?]0;owned?[bold red]x[/]" in run("show", record.key, store=compiled_store).stdout
-
-
 def test_no_verb_prints_help_and_every_verb_has_some(place: Path) -> None:
     done = run()
     assert done.returncode == 2
@@ -360,91 +301,6 @@ def test_no_verb_prints_help_and_every_verb_has_some(place: Path) -> None:
         helped = run(verb, "--help")
         assert helped.returncode == 0
         assert "Usage: " in helped.stdout
-
-
-def test_a_reader_that_goes_away_is_no_error(compiled_store: Path) -> None:
-    command = f"{sys.executable} -m cache_engine --store {compiled_store} show $KEY --ptx | head -n 1"
-    key = document("ls", store=compiled_store)["rows"][0]["key"]
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, env={**os.environ, "KEY": key}
-    )
-    assert done.stderr == ""
-    assert done.returncode == 0
-
-
-@pytest.mark.soak
-def test_bench_store_compares_the_store_with_its_peers(place: Path) -> None:
-    """Small, and without regard for the goals: times are no matter for tests."""
-    done = run("bench", "store", "--entries", "20", "--json", store=place)
-    assert done.returncode == 0, done.stderr
-    measured = json.loads(done.stdout)
-    names = [result["name"] for result in measured["results"]]
-    for expected in ("memory hit", "disk hit", "key of", "open a store of 200", "publish, durable", "full lookup"):
-        assert any(name.startswith(expected) for name in names), expected
-    assert not any("rows" in name or "import" in name for name in names)
-    for line in (*measured["results"], *measured["sizes"]):
-        goals = [line.get("goal_seconds"), line["goal_ratio"]]
-        assert (line["met"] is None) == (goals == [None, None])
-        assert line["ratio"] > 0
-    sizes = {line["name"]: line["size_bytes"] for line in measured["sizes"]}
-    parts = [sizes[f"stored per kernel: {part}"] for part in ("cubin", "ptx", "source", "log", "record")]
-    header = 44
-    assert sizes["stored per kernel, all of it, mean of 20"] == pytest.approx(sum(parts) + header)
-    assert sizes["100 kernels (mean × 100)"] == pytest.approx(100 * (sum(parts) + header))
-    left_out = {line["name"] for line in measured["left_out"]}
-    beside = {result["beside"] for result in measured["results"]}
-    for peer, seen in (
-        ("diskcache", "diskcache get (unverified)"),
-        ("Triton", "triton.compile, hit"),
-        ("cuda.core", "cuda.core key, get (unverified)"),
-    ):
-        assert (peer in left_out) != (seen in beside)
-    assert not place.exists()
-
-
-@needs_host_compiler
-def test_bench_compile_compares_nvrtc_with_nvcc(place: Path) -> None:
-    done = run("bench", "compile", "--json", store=place)
-    assert done.returncode == 0, done.stderr
-    measured = json.loads(done.stdout)
-    assert [result["beside"] for result in measured["results"]] == ["nvcc, same source"] * 2
-    assert measured["results"][0]["goal_seconds"] == 0.2
-    assert (measured["sizes"], measured["left_out"]) == ([], [])
-
-
-def test_bench_pages_measures_what_the_pages_wait_for(place: Path) -> None:
-    done = run("bench", "pages", "--entries", "20", "--rows", "20", "--json", store=place)
-    assert done.returncode == 0, done.stderr
-    measured = json.loads(done.stdout)
-    assert any(result["name"].startswith("sync of 20") for result in measured["results"])
-    assert not any("disk hit" in result["name"] for result in measured["results"])
-    assert (measured["sizes"], measured["left_out"]) == ([], [])
-
-
-def test_bench_evaluator_measures_searching_keeping_and_loading(place: Path) -> None:
-    done = run("bench", "evaluator", "--entries", "20", "--json", store=place)
-    assert done.returncode == 0, done.stderr
-    names = [result["name"] for result in json.loads(done.stdout)["results"]]
-    for expected in ("full search, mean of 240", "full search, 99th", "table of 672, cold", "table of 672, cached"):
-        assert any(name.startswith(expected) for name in names), expected
-    assert {"load 20 results", "load 100 results", "one put, durable, beside 100"} <= set(names)
-    assert not place.exists()
-
-
-@pytest.mark.soak
-def test_bench_measures_all_there_is_and_says_which_peers_are_missing_and_what_brings_them(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "cuda").mkdir()
-    for module in ("triton", "diskcache", "cuda/core"):
-        (tmp_path / f"{module}.py").write_text("raise ImportError('not here')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    done = run("bench", "--entries", "10", "--rows", "20", store=place)
-    assert done.returncode == 0, done.stderr
-    for peer in ("Triton", "cuda.core", "diskcache"):
-        assert f"no reference {peer}: not here; pip install 'gemm-cache[bench]' brings it" in done.stdout
-    for line in ("import cache_engine", "nvcc", "disk hit", "first page", "≤ 3×", "≤ 3 µs"):
-        assert line in done.stdout
 
 
 @pytest.mark.parametrize("sign", ["store", "store/store.json", "store/metadata/*/*.json"])

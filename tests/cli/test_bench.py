@@ -1,0 +1,86 @@
+"""The verb ``bench``: each benchmark runs, and its document says what was compared with what."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import run
+from tests.helpers import needs_host_compiler
+
+
+@pytest.mark.soak
+def test_bench_store_compares_the_store_with_its_peers(place: Path) -> None:
+    """Small, and without regard for the goals: times are no matter for tests."""
+    done = run("bench", "store", "--entries", "20", "--json", store=place)
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(done.stdout)
+    names = [result["name"] for result in measured["results"]]
+    for expected in ("memory hit", "disk hit", "key of", "open a store of 200", "publish, durable", "full lookup"):
+        assert any(name.startswith(expected) for name in names), expected
+    assert not any("rows" in name or "import" in name for name in names)
+    for line in (*measured["results"], *measured["sizes"]):
+        goals = [line.get("goal_seconds"), line["goal_ratio"]]
+        assert (line["met"] is None) == (goals == [None, None])
+        assert line["ratio"] > 0
+    sizes = {line["name"]: line["size_bytes"] for line in measured["sizes"]}
+    parts = [sizes[f"stored per kernel: {part}"] for part in ("cubin", "ptx", "source", "log", "record")]
+    header = 44
+    assert sizes["stored per kernel, all of it, mean of 20"] == pytest.approx(sum(parts) + header)
+    assert sizes["100 kernels (mean × 100)"] == pytest.approx(100 * (sum(parts) + header))
+    left_out = {line["name"] for line in measured["left_out"]}
+    beside = {result["beside"] for result in measured["results"]}
+    for peer, seen in (
+        ("diskcache", "diskcache get (unverified)"),
+        ("Triton", "triton.compile, hit"),
+        ("cuda.core", "cuda.core key, get (unverified)"),
+    ):
+        assert (peer in left_out) != (seen in beside)
+    assert not place.exists()
+
+
+@needs_host_compiler
+def test_bench_compile_compares_nvrtc_with_nvcc(place: Path) -> None:
+    done = run("bench", "compile", "--json", store=place)
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(done.stdout)
+    assert [result["beside"] for result in measured["results"]] == ["nvcc, same source"] * 2
+    assert measured["results"][0]["goal_seconds"] == 0.2
+    assert (measured["sizes"], measured["left_out"]) == ([], [])
+
+
+def test_bench_pages_measures_what_the_pages_wait_for(place: Path) -> None:
+    done = run("bench", "pages", "--entries", "20", "--rows", "20", "--json", store=place)
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(done.stdout)
+    assert any(result["name"].startswith("sync of 20") for result in measured["results"])
+    assert not any("disk hit" in result["name"] for result in measured["results"])
+    assert (measured["sizes"], measured["left_out"]) == ([], [])
+
+
+def test_bench_evaluator_measures_searching_keeping_and_loading(place: Path) -> None:
+    done = run("bench", "evaluator", "--entries", "20", "--json", store=place)
+    assert done.returncode == 0, done.stderr
+    names = [result["name"] for result in json.loads(done.stdout)["results"]]
+    for expected in ("full search, mean of 240", "full search, 99th", "table of 672, cold", "table of 672, cached"):
+        assert any(name.startswith(expected) for name in names), expected
+    assert {"load 20 results", "load 100 results", "one put, durable, beside 100"} <= set(names)
+    assert not place.exists()
+
+
+@pytest.mark.soak
+def test_bench_measures_all_there_is_and_says_which_peers_are_missing_and_what_brings_them(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cuda").mkdir()
+    for module in ("triton", "diskcache", "cuda/core"):
+        (tmp_path / f"{module}.py").write_text("raise ImportError('not here')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = run("bench", "--entries", "10", "--rows", "20", store=place)
+    assert done.returncode == 0, done.stderr
+    for peer in ("Triton", "cuda.core", "diskcache"):
+        assert f"no reference {peer}: not here; pip install 'gemm-cache[bench]' brings it" in done.stdout
+    for line in ("import cache_engine", "nvcc", "disk hit", "first page", "≤ 3×", "≤ 3 µs"):
+        assert line in done.stdout

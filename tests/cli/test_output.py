@@ -1,0 +1,77 @@
+"""Where output goes: a full disk, a closed or narrow terminal, a pipe whose reader goes away."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import document, run
+from tests.helpers import make_store, record_file
+
+
+def test_a_full_disk_under_the_output_is_one_line(compiled_store: Path) -> None:
+    key = next(iter(make_store(compiled_store).keys()))
+    for arguments in (["ls"], ["ls", "--json"], ["show", key, "--cubin", "-"]):
+        with open("/dev/full", "w") as full:
+            command = [sys.executable, "-m", "cache_engine", "--store", str(compiled_store), *arguments]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: standard output: No space left on device")
+        assert done.stderr.count("\n") == 1
+
+
+def test_closed_output_is_no_matter(compiled_store: Path) -> None:
+    command = f"{sys.executable} -m cache_engine --store {compiled_store} ls >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command]).returncode == 0
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_tables_fit_the_terminal_by_whole_columns(compiled_store: Path, columns: int) -> None:
+    command = [sys.executable, "-m", "cache_engine", "--store", str(compiled_store), "ls"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "COLUMNS": str(columns)}, check=True
+    )
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "last used" in lines[0]
+    assert all(row["key"][:12] in done.stdout for row in document("ls", store=compiled_store)["rows"])
+    assert "…" not in done.stdout
+    assert ("config" in lines[0]) == (columns >= 100)
+
+
+def test_the_code_can_be_piped(compiled_store: Path, tmp_path: Path) -> None:
+    key = document("ls", store=compiled_store)["rows"][0]["key"]
+    command = [sys.executable, "-m", "cache_engine", "--store", str(compiled_store), "show", key, "--cubin"]
+    piped = subprocess.run([*command, "-"], capture_output=True, check=True).stdout
+    subprocess.run([*command, str(tmp_path / "code")], check=True)
+    assert piped == (tmp_path / "code").read_bytes()
+    assert piped.startswith(b"\x7fELF")
+
+
+def test_hostile_text_in_a_record_reaches_no_terminal(compiled_store: Path) -> None:
+    """A record made up by someone else, checksum and all."""
+    import msgspec
+
+    from cache_engine.store.codec import encode_record
+
+    store = make_store(compiled_store)
+    record = next(store.records())
+    hostile = msgspec.structs.replace(record, name="\x1b]0;owned\x07[bold red]x[/]", created_by="\x1b[2J")
+    record_file(store, record.key).write_bytes(encode_record(hostile))  # type: ignore[arg-type]
+    for arguments in (("ls",), ("show", record.key), ("search", "owned")):
+        assert "\x1b" not in run(*arguments, store=compiled_store).stdout
+    assert "?]0;owned?[bold red]x[/]" in run("show", record.key, store=compiled_store).stdout
+
+
+def test_a_reader_that_goes_away_is_no_error(compiled_store: Path) -> None:
+    command = f"{sys.executable} -m cache_engine --store {compiled_store} show $KEY --ptx | head -n 1"
+    key = document("ls", store=compiled_store)["rows"][0]["key"]
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, env={**os.environ, "KEY": key}
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
