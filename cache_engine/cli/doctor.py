@@ -18,14 +18,15 @@ from cache_engine.cli.support import FAILED, Verb, emit, json_option
 from cache_engine.cli.terminal import LEFT, print_table
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.tools import find_tool
-from cache_engine.config import Origin, Settings
+from cache_engine.config import LOCAL, PACKS, Origin, Settings
 from cache_engine.device.memory_pool import free_and_total_bytes
 from cache_engine.device.probe import gpu
 from cache_engine.errors import GemmCacheError, NotHereError, PackUnusable
+from cache_engine.insight.packs import pack_state
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.store.disk import open_store
 from cache_engine.store.pack import Pack, find_packs
-from cache_engine.units import counted, human_bytes
+from cache_engine.units import human_bytes
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
@@ -67,7 +68,7 @@ def examine(settings: Settings) -> list[CheckRow]:
     """Checks this machine. Changes nothing, and needs no GPU."""
     checks = [_check("python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
     checks += _packages()
-    checks += _compilers()
+    checks += _compilers(settings)
     checks += _tools()
     device = gpu()
     if isinstance(device, DeviceFingerprint):
@@ -98,7 +99,7 @@ def _packages() -> Iterator[CheckRow]:
             yield _check(name, PROBLEM, f"not installed; run: {sys.executable} -m pip install {name}")
 
 
-def _compilers() -> Iterator[CheckRow]:
+def _compilers(settings: Settings) -> Iterator[CheckRow]:
     for name, compiler in COMPILERS.items():
         try:
             fingerprint = compiler.fingerprint()
@@ -106,8 +107,9 @@ def _compilers() -> Iterator[CheckRow]:
             variables = f", environment {fingerprint.environment}" if fingerprint.environment else ""
             yield _check(name, OK, f"{fingerprint.version}, build {fingerprint.build}{variables}")
         except NotHereError as error:
-            # The default compiler must be installed.
-            yield _check(name, PROBLEM if name == "nvrtc" else NOTE, str(error))
+            # The default compiler must be installed, unless packs serve without one.
+            needed = name == "nvrtc" and (settings.toolchain == LOCAL or not settings.packs)
+            yield _check(name, PROBLEM if needed else NOTE, str(error))
 
 
 def _tools() -> Iterator[CheckRow]:
@@ -120,6 +122,9 @@ def _tools() -> Iterator[CheckRow]:
 
 def _store(settings: Settings) -> Iterator[CheckRow]:
     directory = settings.directory()
+    if settings.enable_caching == PACKS:
+        yield _check("store", NOTE, "not used: enable_caching is packs")
+        return
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
         yield _check("store", NOTE, f"{directory} does not exist yet; the first use creates it")
         return
@@ -146,10 +151,13 @@ def _store(settings: Settings) -> Iterator[CheckRow]:
 def _packs(settings: Settings) -> Iterator[CheckRow]:
     for path in find_packs(settings.packs):
         try:
-            pack = Pack(path, trust=settings.trust_store)
-            yield _check("pack", OK, f"{path}, {counted(len(pack), 'kernel')}")
+            state = pack_state(Pack(path, trust=settings.trust_store), settings)
         except PackUnusable as error:
             yield _check("pack", PROBLEM, str(error))
+        except OSError as error:
+            yield _check("pack", PROBLEM, f"{path} cannot be read: {error.strerror or error}")
+        else:
+            yield _check("pack", OK if state.is_whole else NOTE, f"{path}, {state.text}")
 
 
 def _file_system(path: Path) -> str:

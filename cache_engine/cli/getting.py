@@ -151,6 +151,7 @@ def _print_kernel(document: kernels.Compiled, record: Record) -> None:
             "result": f"{tier}, but not saved: {document.unpublished}" if document.unpublished else tier,
             **record_fields(record),
             "config source": document.config_from,
+            "toolchain from": document.toolchain_from,
             "stage times": stages,
         }
     )

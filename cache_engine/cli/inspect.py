@@ -133,7 +133,7 @@ def explain_verb(settings: Settings, /, as_json: bool, **asked: Any) -> None:
     from cache_engine.insight.explanation import explain
 
     problem, choice = asked_problem(asked), asked_choice(asked)
-    with open_cache(settings, create=False) as cache:
+    with open_cache(settings, create=False, packs_suffice=True) as cache:
         found = explain(cache, problem, **choice)
     emit(comparing.explained(found), as_json, lambda: _print_explanation(found))
 
@@ -198,6 +198,7 @@ def _print_explanation(found: Explanation) -> None:
             "compiler": chosen.compiler.name,
             "config": chosen.config,
             "config source": chosen.config_from,
+            "toolchain from": chosen.toolchain_from,
             "compile-time sizes": chosen.problem.specialisation,
         }
     )

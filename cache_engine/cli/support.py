@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from cache_engine.cli.documents import to_json
+from cache_engine.config import PACKS
 from cache_engine.errors import (
     CompileError,
     GemmCacheError,
@@ -111,15 +112,18 @@ def reporting(job: Path | None) -> Iterator[Reporter | None]:
         raise
 
 
-def open_cache(settings: Settings, *, create: bool = True) -> Cache:
-    """Opens the store.
+def open_cache(settings: Settings, *, create: bool = True, packs_suffice: bool = False) -> Cache:
+    """Opens the store; with ``packs_suffice``, packs alone where there are some and no directory.
 
     A verb that only reads must not create one, or a mistyped name would show an empty store. It reads the store also
     where caching is switched off.
     """
     from cache_engine.engine import cache as engine
 
-    if not create:
+    alone = settings.enable_caching == PACKS or not settings.directory().exists()
+    if packs_suffice and settings.packs and alone:
+        settings, create = settings.with_overrides({"enable_caching": PACKS}), True
+    elif not create:
         settings = settings.with_overrides({"enable_caching": True})
     return engine.open_cache(settings=settings, create=create)
 

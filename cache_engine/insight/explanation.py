@@ -6,12 +6,14 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 
 from cache_engine.engine.cache import COMPILED, Cache, CompiledKernel
 from cache_engine.engine.selection import Selection
 from cache_engine.engine.stages import LOAD, OnStage
 from cache_engine.errors import CorruptEntry, GemmCacheError
 from cache_engine.insight.comparison import Nearest, nearest
+from cache_engine.insight.packs import notes_on_packs
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import CORRUPT, EVICT, PUBLISH, SET_ASIDE
 from cache_engine.model.gemm import GemmProblem
@@ -31,7 +33,7 @@ class Explanation:
     Attributes:
         selection: what was chosen for the problem, and the key that this makes.
         tier: which tier has the entry; ``None`` for a miss.
-        compared: how many entries on disk were compared with what was asked, after a miss.
+        compared: how many entries on disk and in packs were compared with what was asked, after a miss.
         nearest: the nearest of them; ``None`` after a hit, or when there is none.
         notes: what else to know, in words.
     """
@@ -59,14 +61,15 @@ def explain(
     Raises:
         UsageError: when the request is invalid.
         CompilerMissing: when the compiler is not installed, so that no key can be made.
-        StoreUnusable: when there is no store.
     """
     problem = cache.targeted(problem)
     selection = cache.select(problem, family=family, compiler=compiler, config=config)
     found = cache.look_up(selection.key)
     if found is not None:
         return Explanation(selection, found.tier)
-    return _missed(cache, selection, _fault_of_entry(cache, selection), config)
+    fault = _fault_of_entry(cache, selection) if cache.has_store else ""
+    missed = _missed(cache, selection, fault, config)
+    return replace(missed, notes=(*missed.notes, *notes_on_packs(cache, selection)))
 
 
 def get_and_explain(
@@ -114,7 +117,7 @@ def _missed(
 
     def counted() -> Iterator[Record]:
         nonlocal compared
-        for record in cache.records():
+        for record in chain(cache.records() if cache.has_store else (), *(pack.records() for pack in cache.packs)):
             if time.monotonic() > until:
                 return
             if record.key != selection.key:  # made since

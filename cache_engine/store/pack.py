@@ -178,6 +178,14 @@ class Pack:
         if end != self._index - len(self._read_made_with() or b""):
             raise PackUnusable(f"pack {self.path} has damaged bytes between its entries and its index; copy it again")
 
+    def records(self) -> Iterator[Record]:
+        """Its first 10,000 records, sorted by key, without those that cannot be read; raises ``OSError``."""
+        self._open_again_if_closed()
+        for number in range(min(self._count, _MOST_READ)):
+            with suppress(CorruptEntry, UnknownFormat):
+                row = self.row(number)
+                yield decode_record(row.key, self.record_data(row))
+
     def record_data(self, row: Row) -> bytes:
         """The record's bytes in the pack."""
         return self._read(row.offset, row.record_bytes)

@@ -255,7 +255,13 @@ def test_explain_finds_what_a_pack_has(compiled_store: Path, tmp_path: Path, mon
     run("export", tmp_path / "all.gemmpack", store=compiled_store)
     make_store(tmp_path / "empty")
     monkeypatch.setenv("GEMM_CACHE_PACKS", str(tmp_path / "all.gemmpack"))
-    assert document("explain", *BF16, "sm_90", store=tmp_path / "empty")["tier"] == "pack"
+    found = document("explain", *BF16, "sm_90", store=tmp_path / "empty")
+    assert (found["tier"], found["toolchain_from"]) == ("pack", "installed")
+    monkeypatch.setenv("GEMM_CACHE_ENABLE_CACHING", "packs")
+    monkeypatch.setenv("GEMM_CACHE_TOOLCHAIN", "pack")
+    found = document("explain", *BF16, "sm_90", store=tmp_path / "none")
+    assert (found["tier"], found["toolchain_from"]) == ("pack", "pack all.gemmpack")
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("verb", ["diff 1234 1234", "explain 8 8 8"])

@@ -129,6 +129,8 @@ def _read_pack(data: bytes, folder: Path) -> None:
     store = make_store(folder / "store")
     with suppress(PackUnusable, CorruptEntry):
         pack = Pack(path, check=check_entry)
+        assert sum(pack.made_with.values()) >= 0
+        assert all(len(record.key) == 64 for record in pack.records())
         for number in range(min(len(pack), 10)):
             with suppress(CorruptEntry):
                 pack.get(pack.key_at(number))

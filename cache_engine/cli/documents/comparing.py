@@ -45,6 +45,7 @@ class Explained(msgspec.Struct, kw_only=True):
 
     Attributes:
         tier: which tier has the entry; ``None`` after a miss.
+        toolchain_from: what names the toolchain in the key: ``installed``, ``pack NAME`` or ``store``.
         compared: how many entries were compared with the request.
         notes: what else explains the miss, in words.
     """
@@ -58,6 +59,7 @@ class Explained(msgspec.Struct, kw_only=True):
     family: str
     config: KernelConfig
     config_from: str
+    toolchain_from: str = "installed"
     specialisation: str
     opt_level: int
     compared: int
@@ -109,6 +111,7 @@ def explained(found: Explanation) -> Explained:
         family=chosen.family.name,
         config=chosen.config,
         config_from=chosen.config_from,
+        toolchain_from=chosen.toolchain_from,
         specialisation=chosen.problem.specialisation,
         opt_level=chosen.problem.opt_level,
         compared=found.compared,

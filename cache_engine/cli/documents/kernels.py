@@ -39,6 +39,7 @@ class Compiled(msgspec.Struct, kw_only=True):
         compile_ms: what compiling took when the kernel was made, now or before.
         load_ms: what the lookup took.
         stored_bytes: blob and record on disk.
+        toolchain_from: what names the toolchain in its key: ``installed``, ``pack NAME`` or ``store``.
         unpublished: why it is not stored; empty when it is.
         why: of a job, why the kernel was missed; ``None`` after a hit.
     """
@@ -53,6 +54,7 @@ class Compiled(msgspec.Struct, kw_only=True):
     specialisation: str
     opt_level: int
     config_from: str
+    toolchain_from: str = "installed"
     compile_ms: Amount
     load_ms: Amount
     stages_ms: dict[str, float]
@@ -240,6 +242,7 @@ def compiled(kernel: CompiledKernel) -> Compiled:
         tier=kernel.tier,
         name=kernel.record.name,
         config_from=kernel.config_from,
+        toolchain_from=kernel.toolchain_from,
         compile_ms=kernel.record.compile_ms,
         load_ms=kernel.stages_ms.get(LOAD, 0.0),
         stages_ms=kernel.stages_ms,
