@@ -113,7 +113,7 @@ def job_list() -> None:
 
 def _asked(job: Job) -> None:
     st.subheader("Job")
-    st.code(context.command(*job.command)[:_LONGEST], language="bash", wrap_lines=True)
+    st.code(context.command(*job.command)[:_LONGEST], language=None, wrap_lines=True)
 
 
 def _one_kernel(job: Job) -> None:
@@ -214,7 +214,7 @@ def _ended_badly(job: Job) -> None:
     if job.told.get("command"):
         st.caption("Reproduce with (add --debug-dump DIR to save inputs and outputs):")
         command = in_store(job.told["command"], str(context.cache().layout.root))
-        st.code(command[:_LONGEST], language="bash", wrap_lines=True)
+        st.code(command[:_LONGEST], language=None, wrap_lines=True)
 
 
 def _stages(job: Job) -> None:

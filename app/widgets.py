@@ -37,7 +37,7 @@ def problem(what: str, cause: str) -> None:
 
 def command(*arguments: str) -> None:
     """A command of ``gemm-cache`` on this store, to copy."""
-    st.code(context.command(*arguments), language="bash", wrap_lines=True)
+    st.code(context.command(*arguments), language=None, wrap_lines=True)
 
 
 def empty_store() -> None:

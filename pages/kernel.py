@@ -75,7 +75,7 @@ def summary(record: Record) -> None:
 def reproduction(record: Record) -> None:
     """The command that compiles the kernel again, whether it makes the same key here, and the kernel's files."""
     st.subheader("Reproduce and download")
-    st.code(reproducing_command(record, cache.settings, cache.layout.root), language="bash", wrap_lines=True)
+    st.code(reproducing_command(record, cache.settings, cache.layout.root), language=None, wrap_lines=True)
     problem, config = record.problem, record.config
     try:
         found = cache.select(problem.on(record.arch), family=record.family, compiler=record.compiler, config=config)
@@ -148,7 +148,7 @@ def performance(record: Record) -> None:
     else:
         st.info("Not timed yet. Run this command on a machine with a GPU of this target:")
         command = reproducing_command(record, cache.settings, cache.layout.root, "time")
-        st.code(command, language="bash", wrap_lines=True)
+        st.code(command, language=None, wrap_lines=True)
     st.subheader("Predicted")
     size = min(max(record.problem.m, 1), MAX_DIMENSION)
     m = st.number_input("m", 1, MAX_DIMENSION, size, key="at", bind="query-params", width=200)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -40,15 +39,6 @@ MULTIPLIES = {"sm_80": "HMMA", "sm_90": "HGMMA", "sm_100": "UTCHMMA", "sm_120": 
 @pytest.fixture(autouse=True)
 def _needs_triton() -> None:
     require_triton()
-
-
-@pytest.fixture
-def fresh() -> Iterator[triton.Triton]:
-    """A compiler of the test's own, which has started nothing yet."""
-    compiler = triton.Triton()
-    yield compiler
-    for worker in compiler._idle:
-        worker.end()
 
 
 def _source(problem: GemmProblem, config: KernelConfig = SMALL) -> str:
@@ -199,7 +189,7 @@ def test_a_kernel_that_cannot_be_launched_as_recorded_is_refused() -> None:
 def test_more_shared_memory_than_the_target_has_is_refused_with_how_much() -> None:
     """Triton's share may come to be more than the family reckoned with."""
     source = _source(GemmProblem(128, 128, 512), KernelConfig(128, 128, 64, 4, 1, 8))
-    with pytest.raises(InfeasibleConfig, match=r"made a kernel of .* more than the 101,376 that sm_120 has"):
+    with pytest.raises(InfeasibleConfig, match=r"made a kernel that needs .* more than the 101,376 of sm_120"):
         TRITON.compile(source, "sm_120")
 
 
@@ -290,6 +280,10 @@ def test_a_triton_kernel_is_not_stale_where_there_is_no_triton(
     monkeypatch.setitem(COMPILERS, "triton", fresh)
     monkeypatch.setattr(metadata, "distribution", nothing)
     with open_cache(cache.layout.root) as elsewhere:
+        assert (
+            elsewhere.get_or_compile(GemmProblem(64, 128, 96, arch="sm_90"), family="triton", config=SMALL).tier
+            == "disk"
+        )
         with pytest.raises(CompilerMissing):
-            elsewhere.select(GemmProblem(64, 128, 96, arch="sm_90"), family="triton")
+            elsewhere.get_or_compile(GemmProblem(64, 256, 96, arch="sm_90"), family="triton", config=SMALL)
         assert elsewhere.plan_cleaning(Limits(stale_toolchain=True)).victims == ()
