@@ -12,15 +12,16 @@ from pathlib import Path
 from cache_engine.assets import shape_catalogue
 from cache_engine.errors import InvalidProblem, UsageError
 from cache_engine.inputs import open_input
-from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem
 from cache_engine.units import human_bytes
 
 LARGEST_TABLE_BYTES = 4 * 2**20
 MOST_SHAPES = 10_000
 """Of a table: what its bytes and lines may be. The largest model has a few dozen shapes."""
 
-TOKENS = (1, 16, 64, 256, 1024, 4096)
-"""Numbers of tokens that stand for all there are: from one for each sequence to a long prompt."""
+TOKENS = "1-8192"
+"""Numbers of tokens that a model is prepared for unless others are named: from one sequence's next token to the largest
+batch that inference servers usually make at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class ModelShape:
         n, k: output and input features; the weight is stored n × k.
         layers: how often it occurs in one pass.
         m: number of tokens, where a table says it; else it is left open.
+        epilogue: what the layer does to the product: a bias, where the model has one for the whole batch.
     """
 
     model: str
@@ -42,9 +44,10 @@ class ModelShape:
     k: int
     layers: int
     m: int | None = None
+    epilogue: Epilogue = NO_EPILOGUE
 
     def problem(self, m: int, dtype: DType, out_dtype: DType | None = None) -> GemmProblem:
-        """The problem for m tokens."""
+        """The problem for m tokens, without the epilogue."""
         return GemmProblem(m, self.n, self.k, batch=self.batch, dtype=dtype, out_dtype=out_dtype)
 
 
@@ -57,7 +60,13 @@ def model_shapes(model: str | None = None) -> list[ModelShape]:
     with shape_catalogue().open(newline="", encoding="utf-8") as file:
         shapes = [
             ModelShape(
-                row["model"], row["operation"], int(row["batch"]), int(row["n"]), int(row["k"]), int(row["layers"])
+                row["model"],
+                row["operation"],
+                int(row["batch"]),
+                int(row["n"]),
+                int(row["k"]),
+                int(row["layers"]),
+                epilogue=Epilogue.parse(row["epilogue"]),
             )
             for row in csv.DictReader(file)
         ]
@@ -83,7 +92,7 @@ def named_shapes(text: str) -> tuple[str, tuple[tuple[tuple[int, int], ...], ...
 
 
 def table_shapes(path: Path) -> list[ModelShape]:
-    """The shapes of a CSV file with the columns n and k, and batch and m if wanted; others are not looked at.
+    """The shapes of a CSV file with the columns n and k, and batch, m and epilogue if wanted; others are not looked at.
 
     Raises:
         UsageError: naming the line and what is wrong with it, or the limit that the file is beyond.
@@ -98,7 +107,7 @@ def table_shapes(path: Path) -> list[ModelShape]:
         if missing:
             raise UsageError(
                 f"{path} has no column {' and no column '.join(missing)}; its first line must name the columns: "
-                "n, k and, if wanted, batch and m"
+                "n, k and, if wanted, batch, m and epilogue"
             )
         shapes = list(_table_rows(path, reader))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -118,8 +127,9 @@ def _table_rows(path: Path, reader: csv.DictReader[str]) -> Iterator[ModelShape]
         n, k = sizes["n"], sizes["k"]
         if n is None or k is None:
             raise UsageError(f"{where}: {'n' if n is None else 'k'} is missing")
-        shape = ModelShape(path.stem, f"line {reader.line_num}", sizes["batch"] or 1, n, k, 1, sizes["m"])
         try:
+            epilogue = Epilogue.parse((row.get("epilogue") or "").strip())
+            shape = ModelShape(path.stem, f"line {reader.line_num}", sizes["batch"] or 1, n, k, 1, sizes["m"], epilogue)
             shape.problem(shape.m or 1, DType.BF16)
         except InvalidProblem as error:
             raise UsageError(f"{where}: {error}") from error

@@ -26,7 +26,7 @@ from cache_engine.batch.jobs import DONE, RUNNING
 from cache_engine.catalogue import TOKENS, model_shapes
 from cache_engine.device.probe import local_arch
 from cache_engine.errors import GemmCacheError, StoreError
-from cache_engine.insight.coverage import Cell, coverage
+from cache_engine.insight.coverage import Cell, coverage, wanted
 from cache_engine.insight.toolchains import made_by_toolchain
 from cache_engine.mirror import queries
 from cache_engine.model.architecture import ARCHITECTURES
@@ -99,7 +99,7 @@ def covered() -> None:
         st.info("Select at least one target.")
         return
     try:
-        cells = coverage(cache, model_shapes(model), DType(str(dtype)), archs)
+        cells = coverage(cache, wanted(model_shapes(model), DType(str(dtype)), archs))
     except GemmCacheError as error:
         widgets.problem("Could not work out this model's kernels.", str(error))
         return
@@ -147,8 +147,7 @@ def compile_missing(model: str, dtype: str, missing: dict[str, int]) -> None:
     if st.button(label, icon=":material/play_circle:", disabled=not count, key="compile-missing"):
         try:
             form = table_form(cache.settings.default_arch)
-            tokens = ",".join(map(str, TOKENS))
-            values = model_values(form, model=model, dtype=dtype, arch=list(missing), tokens=tokens)
+            values = model_values(form, model=model, dtype=dtype, arch=list(missing), tokens=TOKENS)
             st.session_state[STARTED] = context.jobs().start(command_of("warm", form, values), values)
         except (GemmCacheError, OSError) as error:
             widgets.problem("Could not start the job.", str(error))

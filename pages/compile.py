@@ -15,30 +15,32 @@ from app.presenters.compiling.forms import (
     Kind,
     choice_of,
     command_of,
+    made_by,
     made_of,
     problem_of,
     shape_form,
     shown_of,
     table_form,
-    tokens_of,
 )
 from app.presenters.compiling.result import prediction_tiles
 from app.presenters.shared import Row
 from cache_engine.batch.jobs import RUNNING, Job
-from cache_engine.batch.warm import kept, one_per_key, problems_of
+from cache_engine.batch.warm import stored
 from cache_engine.catalogue import model_shapes
 from cache_engine.device.probe import gpu, local_arch
 from cache_engine.errors import GemmCacheError, NotHereError
 from cache_engine.evaluator.gpu import DTYPES, GPUS
+from cache_engine.insight.coverage import coverage, distinct, wanted
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.sizes import parse_sizes, sizes_text
 from cache_engine.units import counted
 
 ONE, TABLE = "Single shape", "Whole model"
 # In the address, so that the fields of the two forms keep apart.
 PREFIXES = {ONE: "", TABLE: "t_"}
 IN_A_ROW = 4
-MOST_PROBLEMS = 10_000  # whose configs are chosen in about a second each time the page is drawn
+MOST_CHOICES = 100_000  # that take about a second each time the page is drawn
 
 
 def draw(one: Field, place: DeltaGenerator, key: str) -> Any:
@@ -103,7 +105,7 @@ def one_shape(form: Sequence[Field]) -> None:
     except GemmCacheError as error:
         widgets.problem("Invalid request.", str(error))
         return
-    cached = kept(cache, [problem], **choice)
+    cached = stored(cache, [selection.key])
     st.text(f"{selection.name}, by {selection.compiler.name}: {'cached' if cached else 'not cached'}")
     if asked:
         timed = here and not values["force"]
@@ -142,12 +144,13 @@ def table(form: Sequence[Field]) -> None:
         return
     try:
         shapes = model_shapes(values["model"])
-        tokens = tokens_of(values["tokens"])
-        made = made_of(values)
-        problems = problems_of(shapes, tokens, DType(values["dtype"]), values["arch"], most=MOST_PROBLEMS, **made)
+        ms = parse_sizes(values["tokens"])
         with st.spinner("Selecting configs…", show_time=False):
-            chosen, refused = one_per_key(cache, problems, values["compiler"])
-        cached = kept(cache, chosen, compiler=values["compiler"])
+            dtype, made = DType(values["dtype"]), made_of(values)
+            asked_for = wanted(shapes, dtype, values["arch"], ms, most=MOST_CHOICES, **made)
+            cells = coverage(cache, asked_for, **made_by(values))
+        needed = [kernel.key for kernel in distinct(cells)]
+        cached = len(stored(cache, needed))
     except NotHereError as error:
         widgets.problem("Compiler not installed.", str(error))
         return
@@ -155,17 +158,18 @@ def table(form: Sequence[Field]) -> None:
         widgets.problem("Invalid request.", str(error))
         return
     st.progress(
-        cached / len(chosen) if chosen else 0.0,
-        text=f"{cached:,} of {counted(len(chosen), 'kernel')} cached ({counted(len(problems), 'shape')})",
+        cached / len(needed) if needed else 0.0,
+        text=f"{cached:,} of {counted(len(needed), 'kernel')} cached (m = {sizes_text(ms)})",
     )
+    refused = [cell.refused for row in cells for cell in row if cell.refused]
     if refused:
         st.warning(
             f"{counted(len(refused), 'unsupported shape')}.",
             icon=":material/warning:",
         )
-        st.text(refused[0].trouble)
+        st.text(refused[0])
     if asked:
-        start(job_view.TABLE, form, {**values, "tokens": ",".join(map(str, tokens))})
+        start(job_view.TABLE, form, {**values, "tokens": sizes_text(ms)})
 
 
 def shown_job() -> Job | None:

@@ -2,6 +2,8 @@
 
 Every number follows from the models' published ``config.json`` files (huggingface.co, field names as there), repeated
 below. n and k are the output and input features of a layer; batch is the number of experts or heads computed at once.
+epilogue is ``bias`` where the layer adds one (``attention_bias``, and the router of gpt-oss). gpt-oss also has a bias
+for each expert, which the epilogue cannot add: it has one bias for the whole batch.
 
     python sample_data/make_model_gemm_shapes.py
 """
@@ -11,7 +13,9 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-Row = tuple[str, str, int, int, int, int]
+Layer = tuple[str, str, int, int, int, int]
+Row = tuple[str, str, int, int, int, int, str]
+BIASED = {(model, operation) for model in ("gpt-oss-20b", "gpt-oss-120b") for operation in ("qkv", "o", "router")}
 
 # model → hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, vocab_size, and either
 # intermediate_size or (number of experts, moe_intermediate_size).
@@ -33,7 +37,7 @@ MIXTURE_OF_EXPERTS = {
 }
 
 
-def deepseek_v3() -> list[Row]:
+def deepseek_v3() -> list[Layer]:
     """DeepSeek-V3: multi-head latent attention, three dense layers, then a shared and 256 routed experts."""
     model = "DeepSeek-V3"
     hidden, layers, dense_layers, heads, vocabulary = 7168, 61, 3, 128, 129_280
@@ -61,7 +65,7 @@ def deepseek_v3() -> list[Row]:
 
 
 def grouped_query(model: str, hidden: int, layers: int, heads: int, kv_heads: int, head: int, vocabulary: int,
-                  feed_forward: list[tuple[str, int, int, int]]) -> list[Row]:  # fmt: skip
+                  feed_forward: list[tuple[str, int, int, int]]) -> list[Layer]:  # fmt: skip
     """A model with grouped-query attention; ``feed_forward`` gives operation, batch, n and k."""
     return [
         (model, "qkv", 1, (heads + 2 * kv_heads) * head, hidden, layers),
@@ -84,7 +88,7 @@ def all_rows() -> list[Row]:
             ("expert down", experts, hidden, inner),
         ]
         rows += grouped_query(model, hidden, layers, heads, kv_heads, head, vocabulary, feed_forward)
-    return rows
+    return [(*row, "bias" if row[:2] in BIASED else "") for row in rows]
 
 
 def main() -> None:
@@ -92,7 +96,7 @@ def main() -> None:
     target = Path(__file__).with_name("model_gemm_shapes.csv")
     with target.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["model", "operation", "batch", "n", "k", "layers"])
+        writer.writerow(["model", "operation", "batch", "n", "k", "layers", "epilogue"])
         writer.writerows(all_rows())
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from cache_engine.catalogue import ModelShape
+from cache_engine.batch.estimate import Estimate, estimate
 from cache_engine.engine.cache import Cache, CompiledKernel
-from cache_engine.errors import GemmCacheError, NotHereError, UsageError
-from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.engine.covering import Covering
+from cache_engine.errors import GemmCacheError, NotHereError
+from cache_engine.insight.coverage import Cell, distinct
+from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
-
-MOST_PROBLEMS = 100_000
-"""Of one warm-up: choosing their configs takes seconds."""
+from cache_engine.model.sizes import count_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,70 +34,56 @@ class Warmed:
         return f"it was compiled but not stored: {self.kernel.unpublished}" if self.kernel.unpublished else ""
 
 
-def problems_of(
-    shapes: Sequence[ModelShape],
-    ms: Sequence[int],
-    dtype: DType,
-    archs: Sequence[str | None],
-    *,
-    most: int = MOST_PROBLEMS,
-    **asked: Any,
-) -> list[GemmProblem]:
-    """Every shape with every m, or with the shape's own m if it has one, on every target.
+@dataclass(frozen=True, slots=True)
+class WarmPlan:
+    """What a warm-up would compile.
 
-    Args:
-        most: the limit on their number.
-        asked: other fields of each problem, by the names of ``GemmProblem``.
-
-    Raises:
-        InvalidProblem: when one of them is beyond what is supported.
-        UsageError: when there are too many.
+    Attributes:
+        cells: each shape on each target, with the kernels that serve it.
+        kernels: each of them once.
+        stored: the keys of those that the store has.
+        estimate: how long compiling the others takes.
     """
-    count = len(archs) * sum(1 if shape.m is not None else len(ms) for shape in shapes)
-    if count > most:
-        raise UsageError(
-            f"these shapes, sizes of m and targets make {count:,} problems, and the limit is {most:,} at a time; "
-            "ask for fewer, in several runs"
-        )
-    return [
-        replace(shape.problem(m, dtype), arch=arch, **asked)
-        for arch in archs
-        for shape in shapes
-        for m in ((shape.m,) if shape.m is not None else ms)
-    ]
+
+    cells: list[list[Cell]]
+    kernels: list[Covering]
+    stored: set[CacheKey]
+    estimate: Estimate
+
+    @property
+    def missing(self) -> list[Covering]:
+        """The kernels that would be compiled."""
+        return [kernel for kernel in self.kernels if kernel.key not in self.stored]
+
+    @property
+    def problems(self) -> int:
+        """How many problems are asked for: each m of each shape on each target."""
+        return sum(count_sizes(cell.ms) for row in self.cells for cell in row)
+
+    @property
+    def refused(self) -> list[Cell]:
+        """The shapes that no kernel serves on a target."""
+        return [cell for row in self.cells for cell in row if cell.refused]
 
 
-def one_per_key(
-    cache: Cache, problems: Sequence[GemmProblem], compiler: str = "nvrtc"
-) -> tuple[list[GemmProblem], list[Warmed]]:
-    """One problem per kernel that serves some of these, and the problems that no kernel can serve.
-
-    Sizes that are arguments are no part of the key, so many problems share a kernel.
-
-    Raises:
-        NotHereError: when the compiler is not installed.
-    """
-    chosen: dict[CacheKey, GemmProblem] = {}
-    refused: list[Warmed] = []
-    for asked in problems:
-        problem = cache.targeted(asked)
-        try:
-            chosen.setdefault(cache.select(problem, compiler=compiler).key, problem)
-        except NotHereError:
-            raise
-        except GemmCacheError as error:
-            refused.append(Warmed(problem, None, str(error)))
-    return list(chosen.values()), refused
+def plan_warming(cache: Cache, cells: list[list[Cell]], jobs: int | None = None) -> WarmPlan:
+    """What getting a coverage's kernels would do, ``jobs`` at a time. For the estimate it reads records."""
+    kernels = distinct(cells)
+    there = stored(cache, [kernel.key for kernel in kernels])
+    missing = [kernel.selection for kernel in kernels if kernel.key not in there]
+    return WarmPlan(cells, kernels, there, estimate(cache, missing, jobs or processors()))
 
 
-def kept(cache: Cache, problems: Sequence[GemmProblem], **choice: Any) -> int:
-    """The number of these problems, with their targets set, whose kernel is stored. Reads no kernel.
+def stored(cache: Cache, keys: Iterable[CacheKey]) -> set[CacheKey]:
+    """Those of the keys whose kernel is in the store; reads none of them. Without a store, none."""
+    if not cache.has_store:
+        return set()
+    return {key for key in keys if os.path.exists(cache.layout.record_path(key))}
 
-    Args:
-        choice: of ``Cache.select``.
-    """
-    keys = (cache.select(problem, **choice).key for problem in problems)
-    return sum(os.path.exists(cache.layout.record_path(key)) for key in keys)
+
+def processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def compile_all(
@@ -106,13 +91,15 @@ def compile_all(
     problems: Sequence[GemmProblem],
     jobs: int | None = None,
     on_done: Callable[[Warmed], None] = lambda _: None,
-    compiler: str = "nvrtc",
+    family: str | None = None,
+    compiler: str | None = None,
 ) -> list[Warmed]:
     """Gets the kernels of all problems; a failure does not stop the others.
 
     Args:
         jobs: how many at a time; by default one per processor.
         on_done: called as each is finished, in this thread.
+        family, compiler: as of ``Cache.get_or_compile``.
 
     Returns:
         One result per problem, in the order they were finished.
@@ -121,7 +108,7 @@ def compile_all(
         NotHereError: when something is not installed, so that none can be made.
     """
     done: list[Warmed] = []
-    gets = [partial(cache.get_or_compile, problem, compiler=compiler) for problem in problems]
+    gets = [partial(cache.get_or_compile, problem, family=family, compiler=compiler) for problem in problems]
     for number, got in side_by_side(gets, jobs):
         problem = problems[number]
         warmed = Warmed(problem, None, str(got)) if isinstance(got, GemmCacheError) else Warmed(problem, got)
@@ -141,7 +128,7 @@ def side_by_side(
     Raises:
         NotHereError: when something is not installed, so that none can succeed.
     """
-    pool = ThreadPoolExecutor(max_workers=jobs or len(os.sched_getaffinity(0)))
+    pool = ThreadPoolExecutor(max_workers=jobs or processors())
     try:
         futures = {pool.submit(get): number for number, get in enumerate(gets)}
         for future in as_completed(futures):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,49 +28,60 @@ from cache_engine.cli.support import (
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
-from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout
+from cache_engine.model.gemm import INPUT_DTYPES, DType, Epilogue, GemmProblem, Layout
+from cache_engine.model.sizes import Sizes, parse_sizes, sizes_text
 from cache_engine.units import counted, human_ms, printable
 
 if TYPE_CHECKING:
     from cache_engine.batch.jobs import Reporter
-    from cache_engine.batch.warm import Warmed
+    from cache_engine.batch.warm import Warmed, WarmPlan
+    from cache_engine.engine.cache import Cache
+    from cache_engine.insight.coverage import Wanted
 
-_TOKENS = ",".join(map(str, TOKENS))
 
+class _Sizes(click.ParamType[Sizes]):
+    """Whole numbers and ranges of them, separated by commas."""
 
-class _Sizes(click.ParamType[tuple[int, ...]]):
-    """Whole numbers, separated by commas."""
+    name = "sizes"
 
-    name = "integers"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """The numbers."""
-        if isinstance(value, tuple):
-            return value
-        parts = [part.strip() for part in value.split(",")]
-        wrong = next((part for part in parts if not re.fullmatch("[0-9]{1,40}", part)), None)
-        if wrong is not None:
-            self.fail(f"{wrong!r} is not a whole number; write sizes as {_TOKENS}.", param, ctx)
-        return tuple(int(part) for part in parts)
+    def convert(self, value: Any, param: object, ctx: object) -> Sizes:  # noqa: ARG002 (click gives them)
+        """The sizes."""
+        return value if isinstance(value, tuple) else parse_sizes(value)
 
 
 @click.command(
     "warm",
     cls=Verb,
-    examples=("warm Llama-3.1-8B --arch sm_90a", "warm shapes.csv --m 1,16,4096 --dtype fp16 --jobs 8"),
+    examples=("warm Llama-3.1-8B --arch sm_90a", "warm shapes.csv --m 1,16,64-512 --dtype fp16 --dry-run"),
     done="Every kernel is in the store.",
     failed="Some kernels could not be compiled or stored; the others are in the store.",
     missing="The compiler is not installed.",
 )
 @click.argument("table", metavar="MODEL|FILE")
 @click.option("--arch", multiple=True, help="Target (repeatable). Default: the local GPU, else sm_90.")
-@click.option("--m", "ms", type=_Sizes(), default=_TOKENS, show_default=True, help="Numbers of tokens.")
+@click.option(
+    "--m",
+    "ms",
+    type=_Sizes(),
+    default=TOKENS,
+    show_default=True,
+    metavar="SIZES",
+    help="Numbers of tokens and ranges of them, such as 1,16,64-512.",
+)
 @dtype_option
+@click.option("--out-dtype", help="Element type of C. Default: that of A and B.")
 @click.option("--layout", default=Layout.NT.value, show_default=True, help=f"Storage of A and B: {', '.join(Layout)}.")
+@click.option(
+    "--epilogue",
+    metavar="PART+…",
+    help="alpha, beta, bias, and relu or gelu, joined with +; '' is none. Default: that of each shape, such as bias.",
+)
 @specialise_option
 @opt_level_option
-@click.option("--compiler", default="nvrtc", show_default=True, help="Compiler: nvrtc, nvcc or triton.")
+@click.option("--compiler", help="Compiler: nvrtc, nvcc or triton. Default: that of the family, else nvrtc.")
+@click.option("--family", help="Kernel family: tensor_core, simt or triton. Default: by compiler and dtype.")
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
+@click.option("--dry-run", is_flag=True, help="List the kernels; compile nothing.")
 @job_option
 @json_option
 @click.pass_obj
@@ -78,56 +89,118 @@ def warm_verb(
     settings: Settings,
     /,
     table: str,
-    arch: tuple[str, ...],
-    ms: tuple[int, ...],
-    dtype: str,
-    layout: str,
-    specialisation: str,
-    opt_level: int,
-    compiler: str,
     jobs: int | None,
+    family: str | None,
+    compiler: str | None,
+    dry_run: bool,
     job: Path | None,
     as_json: bool,
+    **asked: Any,
 ) -> None:
-    """Compile all missing kernels of a model or a table.
+    """Compile all missing kernels of a model or a table, for every m.
 
     MODEL is the name of a public model; an unknown name lists the known ones. FILE is a CSV file with the columns n
-    and k, and optionally batch and m. After Ctrl-C, the same command resumes.
+    and k, and optionally batch, m and epilogue. After Ctrl-C, the same command resumes.
     """
-    from cache_engine.batch.warm import compile_all, one_per_key
+    from cache_engine.compilers import COMPILERS
+    from cache_engine.kernels.select import FAMILIES
 
     started = time.perf_counter()
     with reporting(job) as reporter:
-        problems = _asked(table, ms, dtype, layout, arch, specialisation=specialisation, opt_level=opt_level)
-        with open_cache(settings) as cache:
-            root = cache.layout.root  # where caching is switched off, this fails before anything is compiled
-            chosen, results = one_per_key(cache, problems, compiler)
-            tally = _Tally(len(chosen) + len(results), reporter)
-            for refused in results:
-                tally.add(refused)
-            with terminal.progress("Compiling kernels", len(chosen)) as (bar, task):
-
-                def on_done(warmed: Warmed) -> None:
-                    bar.advance(task)
-                    tally.add(warmed)
-
-                results += compile_all(cache, chosen, jobs, on_done, compiler)
+        _check(compiler=(compiler, tuple(COMPILERS)), family=(family, tuple(FAMILIES)))
+        rows = _wanted(table, **asked)
+        with _opened(settings, dry_run) as cache:
+            # Where caching is switched off, this fails before anything is compiled.
+            root = settings.directory() if dry_run else cache.layout.root
+            plan = _plan(cache, rows, family, compiler, jobs)
+            if not dry_run:
+                print(_planned(plan), file=sys.stderr)
+            tally = _Tally(plan, reporter)
+            if not dry_run:
+                _compile(cache, plan, tally, jobs, family, compiler)
         document = measured.Warmed(
             store=str(root),
-            problems=len(problems),
-            kernels=len(chosen),
+            problems=plan.problems,
+            kernels=len(plan.kernels),
+            missing=len(plan.missing),
+            estimated_seconds=plan.estimate.seconds,
+            estimated_from=plan.estimate.records,
             compiled=tally.compiled,
             found=tally.found,
-            failed=[
-                measured.FailedProblem(problem=_named(one.problem), error=one.trouble) for one in results if one.trouble
-            ],
+            failed=tally.failed,
+            dry_run=dry_run,
+            needed=_listed(plan) if dry_run else [],
             seconds=time.perf_counter() - started,
         )
         if reporter:
             reporter.finish(to_json(document))
-    emit(document, as_json, lambda: _print_warmed(document))
+    emit(document, as_json, lambda: _print_planned(document, plan) if dry_run else _print_warmed(document))
     if document.failed:
         click.get_current_context().exit(FAILED)
+
+
+def _opened(settings: Settings, dry_run: bool) -> Cache:
+    """The store; for a dry run where there is none yet, no store."""
+    if dry_run and not settings.directory().exists():
+        settings = settings.with_overrides({"enable_caching": False})
+        dry_run = False
+    return open_cache(settings, create=not dry_run)
+
+
+def _wanted(
+    table: str,
+    *,
+    arch: tuple[str, ...],
+    ms: Sizes,
+    dtype: str,
+    layout: str,
+    epilogue: str | None,
+    **asked: Any,
+) -> list[list[Wanted]]:
+    """What the options ask for."""
+    from cache_engine.catalogue import model_shapes, table_shapes
+    from cache_engine.insight.coverage import wanted
+
+    is_file = Path(table).is_file() or "/" in table or table.lower().endswith(".csv")
+    shapes = table_shapes(Path(table)) if is_file else model_shapes(table)
+    for name in arch:
+        architecture(name)
+    _check(dtype=(dtype, INPUT_DTYPES), layout=(layout, tuple(Layout)))
+    finish = None if epilogue is None else Epilogue.parse(epilogue)
+    return wanted(shapes, DType(dtype), arch or (None,), ms, epilogue=finish, layout=Layout(layout), **asked)
+
+
+def _plan(
+    cache: Cache, rows: list[list[Wanted]], family: str | None, compiler: str | None, jobs: int | None
+) -> WarmPlan:
+    """What getting the kernels for all this would do."""
+    from cache_engine.batch.warm import plan_warming
+    from cache_engine.insight.coverage import coverage
+
+    return plan_warming(cache, coverage(cache, rows, family, compiler), jobs)
+
+
+def _check(**given: tuple[str | None, Sequence[str]]) -> None:
+    """Refuses a value that is none of those it may be."""
+    for what, (value, allowed) in given.items():
+        if value is not None and value not in allowed:
+            raise UsageError(f"unknown {what} {value!r}; use one of: {', '.join(allowed)}")
+
+
+def _compile(
+    cache: Cache, plan: WarmPlan, tally: _Tally, jobs: int | None, family: str | None, compiler: str | None
+) -> None:
+    """Gets all kernels of the plan; those that are stored are read, and so verified."""
+    from cache_engine.batch.warm import compile_all
+
+    problems = [kernel.selection.problem for kernel in plan.kernels]
+    with terminal.progress("Compiling kernels", len(problems)) as (bar, task):
+
+        def on_done(warmed: Warmed) -> None:
+            bar.advance(task)
+            tally.add(warmed)
+
+        compile_all(cache, problems, jobs, on_done, family, compiler)
 
 
 @click.command(
@@ -172,64 +245,104 @@ def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
         click.get_current_context().exit(FAILED)
 
 
-class _Tally:
-    """Counts what became of problems, for those who follow the job."""
+def _listed(plan: WarmPlan) -> list[measured.NeededKernel]:
+    """The kernels of a plan."""
+    return [
+        measured.NeededKernel(
+            key=kernel.key,
+            problem=_named(kernel.selection.problem, sizes_text(kernel.ms)),
+            m=[measured.ServedSizes(first=each[0], last=each[-1], step=each.step) for each in kernel.ms],
+            family=kernel.selection.family.name,
+            compiler=kernel.selection.compiler.name,
+            config_text=str(kernel.selection.config),
+            config_from=kernel.selection.config_from,
+            stored=kernel.key in plan.stored,
+        )
+        for kernel in plan.kernels
+    ]
 
-    def __init__(self, total: int, reporter: Reporter | None) -> None:
-        self.total, self.compiled, self.found, self.failed = total, 0, 0, 0
+
+class _Tally:
+    """Counts what became of kernels, for those who follow the job. What no kernel serves has failed from the start."""
+
+    def __init__(self, plan: WarmPlan, reporter: Reporter | None) -> None:
+        self.total, self.compiled, self.found = len(plan.kernels) + len(plan.refused), 0, 0
+        self.failed: list[measured.FailedProblem] = []
         self._reporter = reporter
+        for cell in plan.refused:
+            self._fail(_named(cell.problem, sizes_text(cell.ms)), cell.refused)
 
     def add(self, warmed: Warmed) -> None:
         """Counts one more."""
         if warmed.kernel is None or warmed.trouble:
-            self.failed += 1
-        elif warmed.kernel.tier == "compiled":
+            self._fail(_named(warmed.problem, str(warmed.problem.m)), warmed.trouble)
+            return
+        if warmed.kernel.tier == "compiled":
             self.compiled += 1
         else:
             self.found += 1
+        self._report()
+
+    def _fail(self, problem: str, error: str) -> None:
+        """Counts one that is not in the store now, and says why."""
+        self.failed.append(measured.FailedProblem(problem=problem, error=error))
+        self._report()
+
+    def _report(self) -> None:
         if self._reporter is not None:
             from cache_engine.batch.jobs import JobProgress
 
-            self._reporter.progress(JobProgress(self.total, self.compiled, self.found, self.failed))
+            self._reporter.progress(JobProgress(self.total, self.compiled, self.found, len(self.failed)))
 
 
-def _asked(
-    table: str, ms: tuple[int, ...], dtype: str, layout: str, archs: tuple[str, ...], **asked: Any
-) -> list[GemmProblem]:
-    """The problems that the options describe."""
-    from cache_engine.batch.warm import problems_of
-    from cache_engine.catalogue import model_shapes, table_shapes
-
-    is_file = Path(table).is_file() or "/" in table or table.lower().endswith(".csv")
-    shapes = table_shapes(Path(table)) if is_file else model_shapes(table)
-    for name in archs:
-        architecture(name)
-    for what, value, allowed in (("dtype", dtype, INPUT_DTYPES), ("layout", layout, tuple(Layout))):
-        if value not in allowed:
-            raise UsageError(f"unknown {what} {value!r}; use one of: {', '.join(allowed)}")
-    return problems_of(shapes, ms, DType(dtype), archs or (None,), layout=Layout(layout), **asked)
-
-
-def _named(problem: GemmProblem) -> str:
+def _named(problem: GemmProblem, ms: str) -> str:
     batch = f", batch {problem.batch}" if problem.batch > 1 else ""
-    return f"{problem.m} × {problem.n} × {problem.k}{batch}, {problem.dtype}, {problem.arch}"
+    return f"{ms} × {problem.n} × {problem.k}{batch}, {problem.dtype}, {problem.arch}"
 
 
 # ---- For people ----
 
 
+def _planned(plan: WarmPlan) -> str:
+    """How many kernels a warm-up compiles, and how long that takes, as far as the store has records to say so."""
+    kernels, missing, estimate = len(plan.kernels), len(plan.missing), plan.estimate
+    if not missing:
+        takes = ""
+    elif estimate.seconds is None:
+        takes = f"; how long is unknown, as the store has no {', no '.join(estimate.unknown)}"
+    else:
+        takes = f"; about {human_ms(estimate.seconds * 1e3)}, by {counted(estimate.records, 'compile')} in this store"
+    return printable(
+        f"{counted(kernels, 'kernel')} for {counted(plan.problems, 'problem')}: "
+        f"{kernels - missing:,} stored, {missing:,} to compile{takes}."
+    )
+
+
+def _print_planned(d: measured.Warmed, plan: WarmPlan) -> None:
+    """Prints the kernels of a dry run, and how many there are."""
+    rows = [(one.key[:12], "yes" if one.stored else "no", one.problem, one.family, one.config_text) for one in d.needed]
+    columns = ("kernel", "stored", "problem", "family", "config")
+    terminal.print_table(dict.fromkeys(columns, terminal.LEFT), rows, dispensable=("family", "config"))
+    _print_failed(d.failed)
+    print(f"\n{_planned(plan)}")
+
+
 def _print_warmed(d: measured.Warmed) -> None:
-    """Prints the counts; failures of one cause share a line."""
-    by_cause: dict[str, list[str]] = {}
-    for failure in d.failed:
-        by_cause.setdefault(failure.error, []).append(failure.problem)
-    for cause, problems in by_cause.items():
-        more = f" and {len(problems) - 1:,} more" if len(problems) > 1 else ""
-        print(printable(f"failed: {problems[0]}{more}: {cause}"), file=sys.stderr)
+    _print_failed(d.failed)
     failed = f", {len(d.failed):,} failed" if d.failed else ""
     counts = f"{counted(d.compiled, 'kernel')} compiled, {d.found:,} found{failed}"
     took = human_ms(d.seconds * 1e3)
     print(printable(f"{counts}, for {counted(d.problems, 'problem')}, in {took}; stored in {d.store}."))
+
+
+def _print_failed(failed: list[measured.FailedProblem]) -> None:
+    """Prints failures; those of one cause share a line."""
+    by_cause: dict[str, list[str]] = {}
+    for failure in failed:
+        by_cause.setdefault(failure.error, []).append(failure.problem)
+    for cause, problems in by_cause.items():
+        more = f" and {len(problems) - 1:,} more" if len(problems) > 1 else ""
+        print(printable(f"failed: {problems[0]}{more}: {cause}"), file=sys.stderr)
 
 
 def _print_sample(d: measured.Sampled) -> None:

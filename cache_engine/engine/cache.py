@@ -74,7 +74,7 @@ class Cache:
         self.journal = journal_of(store, settings)
         self.packs = tuple(packs_of(settings, self.journal))
         self.elsewhere = Elsewhere(self.packs, store)
-        self._selector = Selector(settings, history=history, elsewhere=self.elsewhere)
+        self.selector = Selector(settings, history=history, elsewhere=self.elsewhere)
         self._serving = Serving(store, self.packs, settings, self.journal, without_store)
         self._spare = spare_descriptors()
 
@@ -116,7 +116,7 @@ class Cache:
                 if config is not None and not isinstance(config, KernelConfig):
                     raise UsageError(f"config is a {type(config).__name__}; it must be a KernelConfig")
                 asked = (self.targeted(problem, arch), family, compiler, config)
-            return self._serving.get_or_compile(self._selector, asked, stages, force=force, debug_dump=debug_dump)
+            return self._serving.get_or_compile(self.selector, asked, stages, force=force, debug_dump=debug_dump)
 
         return self._spare.retried(attempt)
 
@@ -140,15 +140,15 @@ class Cache:
         config: KernelConfig | None = None,
     ) -> Selection:
         """What would serve a problem whose target is set; see ``Selector.select``."""
-        return self._selector.select(problem, family, compiler, config)
+        return self.selector.select(problem, family, compiler, config)
 
     def made_elsewhere(self, selection: Selection) -> Selection | None:
         """The same kernel as another toolchain made it, where a pack or the store has that, be it served or not."""
-        return self._selector.select_elsewhere(selection, self.elsewhere)
+        return self.selector.select_elsewhere(selection, self.elsewhere)
 
     def present_components(self, family: str, compiler: str, level: int, arch: str) -> Components | None:
         """What the keys of a family, compiler at a level, and target start with here; see ``Selector.present``."""
-        return self._selector.present(family, compiler, level, arch)
+        return self.selector.present(family, compiler, level, arch)
 
     def targeted(self, problem: GemmProblem, arch: str | None = None) -> GemmProblem:
         """The problem with its target set: as given, else that of the local GPU, else the default."""
@@ -166,7 +166,7 @@ class Cache:
             self.timings.add([measurement(kernel.record, kernel.problem, timing, config_from or kernel.config_from)])
         except (OSError, StoreError) as error:
             return refusal(error)
-        self._selector.forget()
+        self.selector.forget()
         return None
 
     @property
@@ -262,7 +262,7 @@ class Cache:
     def plan_cleaning(self, limits: Limits | None = None) -> EvictionPlan:
         """What cleaning would evict now; without ``limits``, by the settings. Changes nothing."""
         self.journal.flush()
-        return cleaning.plan_cleaning(self.store, limits or self.policy(), is_stale=self._selector.is_stale)
+        return cleaning.plan_cleaning(self.store, limits or self.policy(), is_stale=self.selector.is_stale)
 
     def find_leftovers(self) -> list[Leftover]:
         """Files of no entry that any cleaning removes: those of killed writers, and old ones in quarantine."""

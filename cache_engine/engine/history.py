@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from itertools import combinations
+from math import ceil, floor, isqrt
 
 import msgspec
 
@@ -54,11 +56,7 @@ class History:
 
     def rankings(self, problem: GemmProblem) -> Sequence[list[Measurement]]:
         """For each m that was measured near the problem's, the nearest first: its configs' timings, fastest first."""
-        known = self._read
-        if known is None:
-            with self._lock:
-                known = self._read = _rank(self._measurements())
-        by_m = known.get(_kind(RecordedProblem.of(problem), problem.arch or "")) if known else None
+        by_m = self._by_m(problem)
         if not by_m:
             return ()
         # Problems that share a kernel must get the same config, so a measurement of one size does not count.
@@ -68,9 +66,30 @@ class History:
         distance = {measured: max(measured / m, m / measured) for measured in by_m}
         return [by_m[m] for m in sorted(by_m, key=lambda m: (distance[m], m)) if distance[m] <= NEAREST]
 
+    def turning_points(self, problem: GemmProblem, last: int) -> set[int]:
+        """Each m above the problem's, up to ``last``, at which ``rankings`` may differ from those of m - 1.
+
+        What was measured at x counts from m = x / 2 to 2 * x. Of x and a larger y, x is as near or nearer up to
+        m * m = x * y, and y is nearer beyond. Nothing else about ``rankings`` changes with m.
+        """
+        by_m = self._by_m(problem)
+        sizes = sorted(by_m or ())
+        points = {ceil(size / NEAREST) for size in sizes} | {floor(size * NEAREST) + 1 for size in sizes}
+        for size, larger in combinations(sizes, 2):
+            if larger <= NEAREST * NEAREST * size:  # else no m counts both
+                points.add(isqrt(size * larger) + 1)
+        return {point for point in points if problem.m < point <= last}
+
     def forget(self) -> None:
         """Has the measurements read again when they are next asked for."""
         self._read = None
+
+    def _by_m(self, problem: GemmProblem) -> dict[int, list[Measurement]] | None:
+        known = self._read
+        if known is None:
+            with self._lock:
+                known = self._read = _rank(self._measurements())
+        return known.get(_kind(RecordedProblem.of(problem), problem.arch or "")) if known else None
 
     def in_words(self, measurement: Measurement) -> str:
         """As what chose a config."""

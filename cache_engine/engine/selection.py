@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,10 +16,10 @@ from cache_engine.engine.history import History
 from cache_engine.engine.reproduction import command_of_choice
 from cache_engine.errors import CompilerMissing, GemmCacheError, UsageError
 from cache_engine.kernels.family import Family
-from cache_engine.kernels.select import FAMILIES, choose
+from cache_engine.kernels.select import FAMILIES, choose, turning_points
 from cache_engine.kernels.source import template_digest
 from cache_engine.model.artifact import Record, RecordedProblem
-from cache_engine.model.gemm import OPT_LEVELS, GemmProblem
+from cache_engine.model.gemm import OPT_LEVELS, GemmProblem, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components, KeyPrefix
 from cache_engine.model.measurement import COST_MODEL, GIVEN
@@ -266,6 +266,29 @@ class Selector:
                             self._keyed(choice, None)
                         return replace(choice, config_from=history.in_words(one))
         return None
+
+    def turning_points(
+        self, problem: GemmProblem, last: int, family: str | None, compiler: str | None
+    ) -> Sequence[int]:
+        """The problem's own m, and each up to ``last`` that may get another kernel than m - 1; ascending.
+
+        Between two of them all m have the same family, config and constants, but for the widths of reads.
+
+        Raises:
+            UsageError: as ``select``.
+        """
+        if problem.specialisation is Specialisation.EXACT:
+            return range(problem.m, last + 1)
+        if problem.specialisation is Specialisation.DYNAMIC:
+            return (problem.m,)
+        if problem.specialisation is Specialisation.BUCKETED:
+            begins = (2**power + 1 for power in range(last.bit_length()))
+            return [problem.m, *(m for m in begins if problem.m < m <= last)]
+        takes = self._flagged(_compiler_for(family, compiler).name, problem.opt_level).takes
+        points = turning_points(problem, last, family, takes)
+        if self._history is None:
+            return points
+        return sorted({*points, *self._history.turning_points(problem, last)})
 
     def _is_stated(self, compiler: str) -> bool:
         """Whether a pack or the store has kernels of a compiler that may serve without it."""

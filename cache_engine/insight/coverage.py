@@ -1,69 +1,148 @@
-"""Which kernels a model needs on some targets, found without compiling anything or reading the store."""
+"""Which kernels a model needs on some targets, found without compiling anything or reading the store.
+
+What ``warm`` compiles and what the Architectures page shows, so the two agree.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from cache_engine.catalogue import TOKENS, ModelShape
 from cache_engine.engine.cache import Cache
-from cache_engine.engine.selection import Selection
-from cache_engine.errors import GemmCacheError, NotHereError
-from cache_engine.model.gemm import DType
-from cache_engine.model.key import CacheKey
+from cache_engine.engine.covering import Covering, cover
+from cache_engine.errors import GemmCacheError, NotHereError, UsageError
+from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, Specialisation
+from cache_engine.model.sizes import Sizes, count_sizes, parse_sizes, sizes_text
+
+EVERY_M = parse_sizes(TOKENS)
+
+MOST_CHOICES = 300_000
+"""Of one coverage: finding them takes seconds. See ``choices``."""
+
+MOST_EXACT = 256
+"""How long a range may be where each m is a kernel."""
+
+_SIZES_PER_CHOICE = 16  # a range is looked at once for each of the lowest tile's heights
 
 
 @dataclass(frozen=True, slots=True)
-class WantedKernel:
-    """A kernel that a shape asks for, and the numbers of tokens that it serves; config depends on these."""
+class Wanted:
+    """One shape on one target.
 
-    selection: Selection
-    ms: tuple[int, ...]
+    Attributes:
+        problem: with the largest m, and without a target where none was named.
+        ms: the numbers of tokens that it is asked for with.
+    """
 
-    @property
-    def key(self) -> CacheKey:
-        """The key that is looked up."""
-        return self.selection.key
+    shape: ModelShape
+    problem: GemmProblem
+    ms: Sizes
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One shape on one target.
+    """One shape on one target, and the kernels that it needs.
 
     Attributes:
-        kernels: what it asks for; none where no kernel can serve it, and then
+        problem, ms: as of ``Wanted``; the target is set.
+        kernels: what serves every m; none where no kernel can, and then
         refused: is why.
     """
 
     shape: ModelShape
-    arch: str
-    kernels: tuple[WantedKernel, ...]
+    problem: GemmProblem
+    ms: Sizes
+    kernels: tuple[Covering, ...]
     refused: str = ""
+
+    @property
+    def arch(self) -> str:
+        """The target."""
+        return self.problem.arch or ""
 
     def missing(self, cached: Collection[str]) -> int:
         """How many of its kernels are not among these keys."""
         return sum(kernel.key not in cached for kernel in self.kernels)
 
 
+def wanted(
+    shapes: Sequence[ModelShape],
+    dtype: DType,
+    archs: Sequence[str | None],
+    ms: Sizes = EVERY_M,
+    *,
+    epilogue: Epilogue | None = None,
+    most: int = MOST_CHOICES,
+    **asked: Any,
+) -> list[list[Wanted]]:
+    """For each shape, in order, what it asks for on each target.
+
+    Args:
+        archs: targets; ``None`` leaves one to the engine.
+        ms: of shapes that have no m of their own.
+        epilogue: of every problem; by default the shape's own.
+        most: how many ``choices`` there may be.
+        asked: what else each problem has, by the names of ``GemmProblem``.
+
+    Raises:
+        InvalidProblem: when one of the problems is beyond what is supported.
+        UsageError: when there are too many.
+    """
+    if asked.get("specialisation") == Specialisation.EXACT and any(len(each) > MOST_EXACT for each in ms):
+        raise UsageError(
+            f"an exact kernel serves one m, so m of {sizes_text(ms)} needs {count_sizes(ms):,} kernels for each shape; "
+            f"name the sizes you need, in ranges of {MOST_EXACT} at most, or use another specialisation"
+        )
+    count = choices(shapes, ms, len(archs))
+    if count > most:
+        raise UsageError(
+            f"these shapes, sizes of m and targets make {count:,} choices of a config, and the limit is {most:,} "
+            "at a time; ask for fewer, in several runs"
+        )
+    rows = []
+    for shape in shapes:
+        sizes = ms if shape.m is None else (range(shape.m, shape.m + 1),)
+        finish = epilogue
+        if finish is None:  # int8 takes none: a bias is added after its sums are scaled
+            finish = NO_EPILOGUE if dtype is DType.INT8 else shape.epilogue
+        # The largest m breaks a limit if any does.
+        problem = replace(shape.problem(sizes[-1][-1], dtype), epilogue=finish, **asked)
+        rows.append([Wanted(shape, replace(problem, arch=arch), sizes) for arch in archs])
+    return rows
+
+
 def coverage(
-    cache: Cache, shapes: Sequence[ModelShape], dtype: DType, archs: Sequence[str], ms: Sequence[int] = TOKENS
+    cache: Cache, asked: Iterable[Iterable[Wanted]], family: str | None = None, compiler: str | None = None
 ) -> list[list[Cell]]:
-    """For each shape, in order, what it asks for on each target. Takes microseconds for each kernel.
+    """Which kernels serve what is wanted, for every m. Takes milliseconds for each shape and target.
+
+    Args:
+        family, compiler: as of ``Cache.select``.
 
     Raises:
         NotHereError: when the compiler is not installed, so that no key can be made.
     """
-    return [[_cell(cache, shape, dtype, arch, ms) for arch in archs] for shape in shapes]
+    return [[_cell(cache, one, family, compiler) for one in row] for row in asked]
 
 
-def _cell(cache: Cache, shape: ModelShape, dtype: DType, arch: str, ms: Sequence[int]) -> Cell:
-    chosen: dict[CacheKey, tuple[Selection, list[int]]] = {}
-    for m in (shape.m,) if shape.m is not None else ms:
-        try:
-            selection = cache.select(shape.problem(m, dtype).on(arch), compiler="nvrtc")
-        except NotHereError:
-            raise
-        except GemmCacheError as error:
-            return Cell(shape, arch, (), str(error))
-        chosen.setdefault(selection.key, (selection, []))[1].append(m)
-    return Cell(shape, arch, tuple(WantedKernel(selection, tuple(served)) for selection, served in chosen.values()))
+def choices(shapes: Iterable[ModelShape], ms: Sizes, targets: int) -> int:
+    """How often a config is chosen to find a coverage: once for a size, and once for each 16 sizes of a range."""
+    each = sum(-(-len(sizes) // _SIZES_PER_CHOICE) for sizes in ms)
+    return targets * sum(1 if shape.m is not None else each for shape in shapes)
+
+
+def distinct(cells: Iterable[Iterable[Cell]]) -> list[Covering]:
+    """Each kernel that some cell needs, once."""
+    return list({kernel.key: kernel for row in cells for cell in row for kernel in cell.kernels}.values())
+
+
+def _cell(cache: Cache, one: Wanted, family: str | None, compiler: str | None) -> Cell:
+    problem = cache.targeted(one.problem)
+    try:
+        return Cell(one.shape, problem, one.ms, cover(cache.selector, problem, one.ms, family, compiler))
+    except NotHereError:
+        raise
+    except GemmCacheError as error:
+        return Cell(one.shape, problem, one.ms, (), str(error))

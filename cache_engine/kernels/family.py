@@ -75,6 +75,10 @@ class Family(Protocol):
         """Why the template cannot be built with these tiles; ``None`` when it can."""
         ...
 
+    def m_divisor(self, problem: GemmProblem) -> int:
+        """A power of two: where m is an argument, ``constants`` has only its greatest common divisor with this."""
+        ...
+
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """Everything the template needs, by name."""
         ...
@@ -170,6 +174,11 @@ def vector_elements(extent: int, most: int) -> int:
     while extent % elements:
         elements //= 2
     return elements
+
+
+def m_divisor(problem: GemmProblem, widest: int) -> int:
+    """``Family.m_divisor`` of a template that reads at most ``widest`` elements at once: rows of A are m long, or k."""
+    return widest if problem.layout.a_transposed else 1
 
 
 def specialised_constants(

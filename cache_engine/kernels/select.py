@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import gcd
 from operator import itemgetter
 
 from cache_engine.errors import InfeasibleConfig, InvalidProblem, UsageError
@@ -125,29 +126,88 @@ def _predicted(family: str, problem: GemmProblem) -> list[tuple[float, KernelCon
     most_slices = _MOST_SLICES if FAMILIES[family].takes_epilogue else 1
     candidates = _candidates(family, problem.dtype, target.name)
     (m, n, k, batch), sms = problem.planned_sizes, target.example_sms
-    found = []
-    for candidate in candidates:
-        config = candidate.config
-        tiles = -(-m // config.block_m) * -(-n // config.block_n) * batch
-        steps = -(-k // config.block_k)
-        if tiles <= sms:
-            cycles = (steps + config.stages) * candidate.step_cycles
-        else:
-            resident = min(candidate.blocks_per_sm, -(-tiles // sms))
-            waves = -(-tiles // (sms * resident))
-            cycles = waves * (steps + config.stages) * max(resident * candidate.busy_cycles, candidate.wait_cycles)
-        found.append((cycles, config, 1))
-        if 2 * tiles > sms:
-            continue
-        # Tiles that leave SMs idle: as many slices as fill them once, each of a few steps at least.
-        split = min(sms // tiles, steps // _STEPS_PER_SLICE, most_slices)
-        if split > 1:
-            steps_each = -(-steps // split)
-            split = -(-steps // steps_each)  # none of them empty
-            cycles = (steps_each + config.stages) * candidate.step_cycles
-            cycles += _HANDING_OVER + (1 + split) * candidate.slice_cycles
-            found.append((cycles, config, split))
-    return found
+    return [
+        (cycles, candidate.config, split)
+        for candidate in candidates
+        for cycles, split in _cycles(
+            candidate,
+            -(-m // candidate.config.block_m) * -(-n // candidate.config.block_n) * batch,
+            k,
+            sms,
+            most_slices,
+        )
+    ]
+
+
+def _cycles(candidate: _Candidate, tiles: int, k: int, sms: int, most_slices: int) -> list[tuple[float, int]]:
+    """Predicted cycles of a candidate for so many tiles of C, with the number of slices of k that they are for."""
+    config = candidate.config
+    steps = -(-k // config.block_k)
+    if tiles <= sms:
+        cycles = (steps + config.stages) * candidate.step_cycles
+    else:
+        resident = min(candidate.blocks_per_sm, -(-tiles // sms))
+        waves = -(-tiles // (sms * resident))
+        cycles = waves * (steps + config.stages) * max(resident * candidate.busy_cycles, candidate.wait_cycles)
+    if 2 * tiles > sms:
+        return [(cycles, 1)]
+    # Tiles that leave SMs idle: as many slices as fill them once, each of a few steps at least.
+    split = min(sms // tiles, steps // _STEPS_PER_SLICE, most_slices)
+    if split < 2:
+        return [(cycles, 1)]
+    steps_each = -(-steps // split)
+    split = -(-steps // steps_each)  # none of them empty
+    sliced = (steps_each + config.stages) * candidate.step_cycles
+    return [(cycles, 1), (sliced + _HANDING_OVER + (1 + split) * candidate.slice_cycles, split)]
+
+
+def turning_points(
+    problem: GemmProblem, last: int, family: str | None = None, templates: str = ".cu"
+) -> tuple[int, ...]:
+    """The problem's own m, and each m up to ``last`` for which the cost model chooses another config than for m - 1.
+
+    It is for specialisations under which a config is chosen for m itself.
+
+    Exact, without trying each m. Of m, the prediction of a candidate depends on its rows of tiles alone,
+    ceil(m / block_m): tiles, waves and slices follow from these (``_cycles``). Let ``step`` be a number that divides
+    block_m. Then ceil(m / block_m) is one number for all m from j * step + 1 to (j + 1) * step. With a step that
+    divides the block_m of every candidate, all predictions are the same over such a stretch, and so is their minimum.
+    So one look at each stretch is enough, and at a candidate only where its own rows change.
+
+    Raises:
+        InvalidProblem, UsageError: as ``choose``.
+    """
+    return _turning_points(_family_for(problem, family, templates).name, problem, last)
+
+
+@lru_cache(maxsize=2048)
+def _turning_points(family: str, problem: GemmProblem, last: int) -> tuple[int, ...]:
+    target = architecture(problem.arch or "")
+    most_slices = _MOST_SLICES if FAMILIES[family].takes_epilogue else 1
+    candidates = _candidates(family, problem.dtype, target.name)
+    step = gcd(*(candidate.config.block_m for candidate in candidates))
+    # By how many stretches have the same rows of tiles: the candidates and their positions, which decide a draw.
+    by_height: dict[int, list[tuple[int, _Candidate, int]]] = {}
+    for position, candidate in enumerate(candidates):
+        columns = -(-problem.n // candidate.config.block_n) * problem.batch
+        by_height.setdefault(candidate.config.block_m // step, []).append((position, candidate, columns))
+    cheapest = [(0.0, position, 1) for position in range(len(candidates))]
+    points: list[int] = []
+    chosen = None
+    first = (problem.m - 1) // step
+    for stretch in range(first, (last - 1) // step + 1):
+        for height, members in by_height.items():
+            if stretch % height and stretch != first:
+                continue
+            for position, candidate, columns in members:
+                tiles = (stretch // height + 1) * columns
+                cycles, split = min(_cycles(candidate, tiles, problem.k, target.example_sms, most_slices), key=_CYCLES)
+                cheapest[position] = (cycles, position, split)
+        best = min(cheapest)[1:]
+        if best != chosen:
+            points.append(max(problem.m, stretch * step + 1))
+            chosen = best
+    return tuple(points)
 
 
 @lru_cache(maxsize=256)

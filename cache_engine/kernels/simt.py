@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import Constants, specialised_constants
+from cache_engine.kernels.family import Constants, m_divisor, specialised_constants
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig, ceil_div
 
@@ -84,6 +84,10 @@ class Simt:
         if config.block_k % vector:
             return f"block_k must be a multiple of {vector}"
         return None
+
+    def m_divisor(self, problem: GemmProblem) -> int:
+        """How many elements a read of A's rows covers at most, where these are m long; else 1."""
+        return m_divisor(problem, 16 // problem.accumulate.itemsize)
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """Everything the template needs, by name."""

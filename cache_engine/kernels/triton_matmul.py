@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import RASTER_ROWS, Constants, kernel_name, size_constants, vector_elements
+from cache_engine.kernels.family import RASTER_ROWS, Constants, kernel_name, m_divisor, size_constants, vector_elements
 from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import DType, GemmProblem, Specialisation
 from cache_engine.model.kernel import KernelConfig
@@ -78,6 +78,10 @@ class TritonMatmul:
             if size < 16 or size & (size - 1):
                 return f"{name} must be a power of two of at least 16"
         return None
+
+    def m_divisor(self, problem: GemmProblem) -> int:
+        """How many elements a read of A's rows covers at most, where these are m long; else 1."""
+        return m_divisor(problem, 16 // problem.dtype.itemsize)
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """Everything the template needs, by name."""

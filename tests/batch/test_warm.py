@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.batch.warm import Warmed, compile_all, one_per_key, problems_of
+from cache_engine.batch.warm import Warmed, compile_all, plan_warming
 from cache_engine.catalogue import LARGEST_TABLE_BYTES, MOST_SHAPES, ModelShape, model_shapes, table_shapes
 from cache_engine.compilers import COMPILERS, inspect
-from cache_engine.engine.cache import Cache
+from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompilerMissing, NotHereError, ToolMissing, UsageError
-from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.insight.coverage import EVERY_M, coverage, distinct, wanted
+from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout
 from cache_engine.model.outcome import Failure
+from cache_engine.model.sizes import parse_sizes
 from tests.cli.test_cli import document, run
 
 SMALL = "n,k\n64,32\n72,32\n80,32\n"
@@ -48,15 +50,75 @@ def test_a_table_is_compiled_then_found(place: Path, table: Path) -> None:
     assert document("verify", store=place)["findings"] == []
 
 
+def test_after_a_warm_up_every_m_of_its_range_hits_with_compiling_off(place: Path, tmp_path: Path) -> None:
+    """Also of layers that add a bias, and where A lies k × m, so that what divides m is part of the key."""
+    table = tmp_path / "layers.csv"
+    table.write_text("n,k,epilogue\n96,64,\n48,80,bias\n")
+    found = document("warm", table, "--dtype", "fp32", "--layout", "tn", "--arch", "sm_90", "--m", "1-64", store=place)
+    assert (found["problems"], found["failed"]) == (128, [])
+    with open_cache(place, enable_jit=False) as cache:
+        kernels = {
+            cache.get_or_compile(
+                GemmProblem(m, n, k, dtype=DType.FP32, layout=Layout.TN, arch="sm_90", epilogue=epilogue)
+            ).key
+            for n, k, epilogue in ((96, 64, Epilogue()), (48, 80, Epilogue(bias=True)))
+            for m in range(1, 65)
+        }
+    assert found["compiled"] == found["kernels"] == len(kernels) > 4
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_120"])
+@pytest.mark.parametrize("model", ["Llama-3.1-8B", "gpt-oss-20b", "Qwen3-30B-A3B"])
+def test_after_warming_a_model_every_m_hits_with_compiling_off(place: Path, model: str, arch: str) -> None:
+    found = document("warm", model, "--arch", arch, store=place)
+    assert (found["failed"], found["compiled"]) == ([], found["kernels"])
+    with open_cache(place, enable_jit=False) as cache:
+        shapes = model_shapes(model)
+        for shape in shapes:
+            for m in EVERY_M[0]:
+                cache.get_or_compile(replace(shape.problem(m, DType.BF16), arch=arch, epilogue=shape.epilogue))
+        assert found["problems"] == len(shapes) * 8192
+
+
+def test_a_dry_run_lists_what_a_run_compiles_and_compiles_nothing(place: Path, table: Path) -> None:
+    options = ("warm", table, "--arch", "sm_90", "--m", "1-16", "--family", "simt", "--out-dtype", "fp32")
+    before = document(*options, "--dry-run", store=place)
+    assert not place.exists(), "a dry run makes no store"
+    assert (before["compiled"], before["found"], before["missing"]) == (0, 0, before["kernels"])
+    assert before["estimated_seconds"] is None, "no such kernel has been compiled yet"
+    assert {(one["family"], one["stored"]) for one in before["needed"]} == {("simt", False)}
+    done = document(*options, "--jobs", "1", store=place)
+    assert done["compiled"] == done["missing"] == before["missing"] > 0
+    with open_cache(place, create=False) as cache:
+        made = list(cache.records())
+    assert {record.key for record in made} == {one["key"] for one in before["needed"]}
+    assert {record.problem.out_dtype for record in made} == {"fp32"}
+    after = document(*options, "--dry-run", store=place)
+    assert ([one["stored"] for one in after["needed"]], after["missing"]) == ([True] * len(made), 0)
+    # Other shapes of the same family, compiler and target take as long as these did.
+    table.write_text("n,k\n56,32\n")
+    other = document(*options, "--jobs", "1", "--dry-run", store=place)
+    mean = sum(record.compile_ms for record in made) / len(made) / 1e3
+    assert other["estimated_seconds"] == pytest.approx(other["missing"] * mean)
+    assert other["estimated_from"] == len(made)
+    text = run(*options, "--dry-run", store=place).stdout
+    assert "× 56 × 32, bf16, sm_90" in text
+    assert f"{other['missing']} to compile; about " in text
+    unknown = run(*options[:2], "--arch", "sm_80", "--family", "simt", "--dry-run", store=place).stdout
+    assert "how long is unknown, as the store has no simt by nvrtc for sm_80." in unknown
+
+
 def test_sizes_that_one_kernel_serves_compile_it_once(cache: Cache) -> None:
     shapes = [ModelShape("", "", 1, 64, 32, 1), ModelShape("", "", 8, 64, 32, 1), ModelShape("", "", 1, 64, 32, 1)]
-    problems = problems_of(shapes, (1, 2, 3, 4), DType.FP32, ("sm_90",))
-    chosen, refused = one_per_key(cache, problems)
-    assert (len(problems), refused) == (12, [])
+    ms = parse_sizes("1,2,3,4")
+    plan = plan_warming(cache, coverage(cache, wanted(shapes, DType.FP32, ("sm_90",), ms)))
+    assert (plan.problems, plan.refused, plan.stored) == (12, [], set())
+    problems = [shape.problem(m, DType.FP32).on("sm_90") for shape in shapes for m in (1, 2, 3, 4)]
     keys = {cache.select(problem).key for problem in problems}
-    assert len(chosen) == len(keys) < 12
-    assert {cache.select(problem).key for problem in chosen} == keys
-    done = compile_all(cache, chosen, jobs=2)
+    assert {kernel.key for kernel in plan.missing} == keys
+    assert len(plan.kernels) == len(keys) < 12
+    done = compile_all(cache, [kernel.selection.problem for kernel in plan.kernels], jobs=2)
     assert {warmed.kernel.tier for warmed in done if warmed.kernel} == {"compiled"}
     assert cache.stats().totals.compiles == len(keys)
 
@@ -81,16 +143,20 @@ def test_a_kernel_that_could_not_be_stored_is_a_failure(cache: Cache) -> None:
     assert Warmed(kernel.problem, None, "refused").trouble == "refused"
 
 
-def test_columns_may_stand_in_any_order_with_others_between(tmp_path: Path) -> None:
+def test_columns_may_stand_in_any_order_with_others_between(tmp_path: Path, cache: Cache) -> None:
     path = tmp_path / "shapes.csv"
-    path.write_text("\ufeffk, note, m, n, batch\n32, first, 8, 64, 2\n48, , , 72,\n", encoding="utf-8")
+    path.write_text(
+        "\ufeffk, note, m, n, batch, epilogue\n32, first, 8, 64, 2,\n48, , , 72,, bias+relu\n", encoding="utf-8"
+    )
     first, second = table_shapes(path)
     assert (first.n, first.k, first.batch, first.m) == (64, 32, 2, 8)
     assert (second.n, second.k, second.batch, second.m) == (72, 48, 1, None)
-    problems = problems_of([first, second], (1, 16), DType.BF16, (None,))
+    assert (str(first.epilogue), str(second.epilogue)) == ("", "bias+relu")
+    asked = wanted([first, second], DType.BF16, ("sm_80",), parse_sizes("1,16"), specialisation="exact", opt_level=1)
+    problems = [kernel.selection.problem for kernel in distinct(coverage(cache, asked))]
     assert [(p.m, p.n, p.k, p.batch) for p in problems] == [(8, 64, 32, 2), (1, 72, 48, 1), (16, 72, 48, 1)]
-    (one,) = problems_of([first], (), DType.BF16, ("sm_80",), specialisation="exact", opt_level=1)
-    assert (one.arch, one.specialisation, one.opt_level) == ("sm_80", "exact", 1)
+    assert [str(p.epilogue) for p in problems] == ["", "bias+relu", "bias+relu"]
+    assert {(p.arch, p.specialisation, p.opt_level) for p in problems} == {("sm_80", "exact", 1)}
 
 
 def test_the_catalogue_that_ships_is_a_table_too() -> None:
@@ -137,9 +203,12 @@ def test_a_table_beyond_its_limits_is_refused_before_it_is_worked_on(tmp_path: P
     path.write_bytes(b"n,k\n64,64\n" + b" " * LARGEST_TABLE_BYTES)
     with pytest.raises(UsageError, match=r"is larger than 4\.0 MiB; split the table"):
         table_shapes(path)
-    assert len(problems_of(shapes[:2], (1, 2), DType.BF16, ["sm_90"] * 3, most=12)) == 12
-    with pytest.raises(UsageError, match="make 110,000 problems, and the limit is 100,000 at a time; ask for fewer"):
-        problems_of(shapes, range(1, 12), DType.BF16, ["sm_90"])
+    two = parse_sizes("1,17-32")
+    assert len(wanted(shapes[:2], DType.BF16, ["sm_90"] * 3, two, most=12)) == 2
+    with pytest.raises(UsageError, match="make 12 choices of a config, and the limit is 11 at a time; ask for f"):
+        wanted(shapes[:2], DType.BF16, ["sm_90"] * 3, two, most=11)
+    with pytest.raises(UsageError, match="make 5,120,000 choices of a config, and the limit is 300,000 at"):
+        wanted(shapes, DType.BF16, ["sm_90"])
 
 
 @pytest.mark.parametrize(
@@ -148,7 +217,14 @@ def test_a_table_beyond_its_limits_is_refused_before_it_is_worked_on(tmp_path: P
         (("llama-3.1-8",), "unknown model 'llama-3.1-8'; use one of: Llama-3.1-8B, Llama-3.1-70B,"),
         (("deepseek",), "use one of: DeepSeek-V3,"),
         (("nowhere/table.txt",), "nowhere/table.txt cannot be read: No such file or directory"),
-        (("Qwen3-8B", "--m", "16,many"), "'many' is not a whole number; write sizes as 1,16,"),
+        (("Qwen3-8B", "--m", "16,many"), "'many' is not a whole number or a range; write sizes as 1,16,"),
+        (("Qwen3-8B", "--m", "1,64-16"), "the range 64-16 ends before it starts; write it as 16-64"),
+        (("Qwen3-8B", "--m", "1-16777217"), "m is 16,777,217; it must be a whole number from 1 to 16,777,216"),
+        (("Qwen3-8B", "--specialise", "exact"), "m of 1-8192 needs 8,192 kernels for each shape; name the sizes"),
+        (("Qwen3-8B", "--epilogue", "bais"), "unknown epilogue 'bais'"),
+        (("Qwen3-8B", "--family", "simd"), "unknown family 'simd'; use one of: tensor_core"),
+        (("Qwen3-8B", "--compiler", "gcc"), "unknown compiler 'gcc'; use one of: nvrtc"),
+        (("Qwen3-8B", "--out-dtype", "fp64"), "out dtype fp64 cannot be made from bf16"),
         (("Qwen3-8B", "--m", "0"), "m is 0"),
         (("Qwen3-8B", "--arch", "sm_1"), "unknown architecture 'sm_1'"),
         (("Qwen3-8B", "--dtype", "fp5"), "unknown dtype 'fp5'; use one of: fp16"),
@@ -187,7 +263,7 @@ def test_a_missing_compiler_is_reported_once(cache: Cache, monkeypatch: pytest.M
 
     monkeypatch.setattr(COMPILERS["nvrtc"], "fingerprint", missing)
     with pytest.raises(NotHereError, match="pip install"):
-        one_per_key(cache, [GemmProblem(8, 8, 8, arch="sm_90")])
+        coverage(cache, wanted([ModelShape("", "", 1, 8, 8, 1)], DType.BF16, ["sm_90"]))
 
 
 def test_no_tool_ends_the_whole(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def cache(tmp_path: Path) -> Iterator[Cache]:
 
 def add(cache: Cache, config: KernelConfig, median_us: float, problem: GemmProblem = PROBLEM, **more: Any) -> None:
     cache.timings.add([invented_timing(problem, config, median_us, **more)])
-    cache._selector.forget()
+    cache.selector.forget()
 
 
 def chosen(cache: Cache, problem: GemmProblem = PROBLEM, **asked: Any) -> tuple[KernelConfig, str]:
@@ -248,7 +248,7 @@ def test_damaged_history_leaves_the_cost_model(cache: Cache) -> None:
     cache.timings.close()
     for path in cache.layout.timings.iterdir():
         path.write_bytes(os.urandom(500))
-    cache._selector.forget()
+    cache.selector.forget()
     assert chosen(cache) == (MODELLED, "cost model")
 
 

@@ -216,7 +216,7 @@ def test_every_part_of_the_toolchain_changes_the_key(
     before = _key(cache)
     change(monkeypatch)
     try:
-        cache._selector = Selector()  # as in another process
+        cache.selector = Selector()  # as in another process
         assert _key(cache) != before
     finally:
         monkeypatch.undo()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from app.presenters.shared import Row
-from cache_engine.catalogue import model_shapes
+from cache_engine.catalogue import TOKENS, model_shapes
 from cache_engine.compilers import COMPILERS
-from cache_engine.errors import GemmCacheError, UsageError
+from cache_engine.errors import GemmCacheError
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import (
@@ -19,6 +19,7 @@ from cache_engine.model.gemm import (
     MAX_DIMENSION,
     OPT_LEVELS,
     OUTPUT_DTYPES,
+    DType,
     Epilogue,
     GemmProblem,
     Layout,
@@ -28,7 +29,6 @@ from cache_engine.model.job import Asked
 from cache_engine.model.kernel import KernelConfig
 
 AS_INPUTS, AUTO = "same as A and B", "auto"
-TOKENS = "1,16,64,256,1024,4096"
 LONGEST_TEXT = 200
 
 
@@ -114,7 +114,15 @@ _TARGETS = tuple(ARCHITECTURES)
 _TARGETS_HELP = "Any target can be compiled for, with or without that GPU. " + "; ".join(
     f"{name}: {target.example.partition(' (')[0]}" for name, target in ARCHITECTURES.items() if name[-1].isdigit()
 )
-_EPILOGUE = ("alpha", "beta", "bias", "relu", "gelu")
+_OUT_DTYPE = Field(
+    "out_dtype", "Dtype of C", Kind.CHOICE, AS_INPUTS, "--out-dtype", (AS_INPUTS, *OUTPUT_DTYPES), rare=True
+)
+_EPILOGUE = Field(
+    "epilogue", "Epilogue", Kind.SEVERAL, [], "--epilogue", ("alpha", "beta", "bias", "relu", "gelu"), joined="+",
+    rare=True, help="Applied to A · B before it is stored: activation(alpha · A · B + beta · C + bias).",
+)  # fmt: skip
+_COMPILER = Field("compiler", "Compiler", Kind.CHOICE, AUTO, "--compiler", (AUTO, *COMPILERS), rare=True)
+_FAMILY = Field("family", "Family", Kind.CHOICE, AUTO, "--family", (AUTO, *FAMILIES), rare=True)
 
 
 def shape_form(default_arch: str) -> tuple[Field, ...]:
@@ -125,17 +133,14 @@ def shape_form(default_arch: str) -> tuple[Field, ...]:
         Field("k", "k", Kind.NUMBER, 2048),
         Field("batch", "Batch", Kind.NUMBER, 1, "--batch", most=MAX_BATCH),
         _DTYPE,
-        Field("out_dtype", "Dtype of C", Kind.CHOICE, AS_INPUTS, "--out-dtype", (AS_INPUTS, *OUTPUT_DTYPES)),
+        replace(_OUT_DTYPE, rare=False),
         _LAYOUT,
         Field("arch", "Target", Kind.CHOICE, default_arch, "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
-        Field(
-            "epilogue", "Epilogue", Kind.SEVERAL, [], "--epilogue", _EPILOGUE, joined="+", rare=True,
-            help="Applied to A · B before it is stored: activation(alpha · A · B + beta · C + bias).",
-        ),
+        _EPILOGUE,
         _SPECIALISATION,
         _OPT_LEVEL,
-        Field("compiler", "Compiler", Kind.CHOICE, AUTO, "--compiler", (AUTO, *COMPILERS), rare=True),
-        Field("family", "Family", Kind.CHOICE, AUTO, "--family", (AUTO, *FAMILIES), rare=True),
+        _COMPILER,
+        _FAMILY,
         Field(
             "config", "Config", Kind.TEXT, "", "--config", rare=True,
             help="Leave empty for automatic. Otherwise give all fields: block_m=128,block_n=128,block_k=32,warps_m=2,"
@@ -155,14 +160,19 @@ def table_form(default_arch: str) -> tuple[Field, ...]:
         Field("model", "Model", Kind.CHOICE, models[0], choices=models),
         _DTYPE,
         _LAYOUT,
-        Field("compiler", "Compiler", Kind.CHOICE, "nvrtc", "--compiler", tuple(COMPILERS)),
         Field("arch", "Targets", Kind.SEVERAL, [default_arch], "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
         Field(
             "tokens", "m", Kind.TEXT, TOKENS, "--m",
-            help="Comma-separated token counts. Sizes that share a kernel are compiled once.",
+            help="Token counts and ranges, such as 1,16,64-512. Sizes that share a kernel are compiled once.",
+        ),
+        _OUT_DTYPE,
+        replace(
+            _EPILOGUE, help="Applied to all layers. Leave empty for that of each layer, such as the bias of gpt-oss."
         ),
         _SPECIALISATION,
         _OPT_LEVEL,
+        _COMPILER,
+        _FAMILY,
     )  # fmt: skip
 
 
@@ -185,32 +195,32 @@ def problem_of(values: Row) -> GemmProblem:
     """The problem that the form of a single shape describes; raises ``InvalidProblem``."""
     names = ("m", "n", "k", "batch", "dtype", "layout", "arch", "specialisation")
     given = {name: values[name] for name in names} | {"opt_level": int(values["opt_level"])}
-    out = None if values["out_dtype"] == AS_INPUTS else values["out_dtype"]
-    return GemmProblem(**given, out_dtype=out, epilogue=Epilogue.parse("+".join(values["epilogue"])))
+    return GemmProblem(**given, out_dtype=_out_dtype(values), epilogue=Epilogue.parse("+".join(values["epilogue"])))
 
 
 def choice_of(values: Row) -> dict[str, Any]:
     """That form's family, compiler and config, as ``Cache.select`` takes them; raises ``UsageError``."""
-    named = {name: None if values[name] == AUTO else values[name] for name in ("family", "compiler")}
-    return {**named, "config": KernelConfig.parse(values["config"]) if values["config"].strip() else None}
+    return {**made_by(values), "config": KernelConfig.parse(values["config"]) if values["config"].strip() else None}
+
+
+def made_by(values: Row) -> dict[str, str | None]:
+    """The family and compiler that a form names; ``None`` where they are automatic."""
+    return {name: None if values[name] == AUTO else str(values[name]) for name in ("family", "compiler")}
 
 
 def made_of(values: Row) -> dict[str, Any]:
-    """What the form of a whole model sets for all its problems, by the names of ``GemmProblem``."""
+    """What the form of a whole model sets for all its problems, by the names of ``wanted``."""
     return {
+        "out_dtype": _out_dtype(values),
+        "epilogue": Epilogue.parse("+".join(values["epilogue"])) if values["epilogue"] else None,
         "layout": Layout(values["layout"]),
         "specialisation": Specialisation(values["specialisation"]),
         "opt_level": int(values["opt_level"]),
     }
 
 
-def tokens_of(text: str) -> tuple[int, ...]:
-    """The token counts in a text; raises ``UsageError``."""
-    parts = [part.strip() for part in text.split(",")]
-    wrong = next((part for part in parts if not part.isascii() or not part.isdigit() or len(part) > 40), None)
-    if wrong is not None:
-        raise UsageError(f"{wrong!r} is not a whole number; m must be comma-separated integers, e.g. {TOKENS}")
-    return tuple(int(part) for part in parts)
+def _out_dtype(values: Row) -> DType | None:
+    return None if values["out_dtype"] == AS_INPUTS else DType(values["out_dtype"])
 
 
 def missing_compilers() -> dict[str, str]:

@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 from app.presenters.shared import Row, kernel_address
 from cache_engine.catalogue import TOKENS
-from cache_engine.insight.coverage import Cell, WantedKernel
+from cache_engine.engine.covering import Covering
+from cache_engine.insight.coverage import Cell
+from cache_engine.model.sizes import sizes_text
 from cache_engine.units import counted
 
 CACHED, MISSING = "✓ cached", "✗ missing"
@@ -63,12 +65,12 @@ def kernel_rows(cells: Iterable[Cell], cached: Collection[str]) -> list[Row]:
     return rows
 
 
-def _line(cell: Cell, kernel: WantedKernel | None, state: str, address: str) -> Row:
+def _line(cell: Cell, kernel: Covering | None, state: str, address: str) -> Row:
     return {
         "Operation": cell.shape.operation,
         "Target": cell.arch,
         "State": state,
-        "m": "" if kernel is None else ", ".join(f"{m:,}" for m in kernel.ms),
+        "m": "" if kernel is None else sizes_text(kernel.ms),
         "Config": "" if kernel is None else str(kernel.selection.config),
         "Kernel": "" if kernel is None else kernel.key[:12],
         "Open": address,
@@ -79,7 +81,7 @@ def covered_words(cells: Iterable[Iterable[Cell]], cached: Collection[str]) -> s
     """How many of all kernels of the matrix are cached."""
     wanted = {kernel.key for row in cells for cell in row for kernel in cell.kernels}
     there = sum(key in cached for key in wanted)
-    return f"{there:,} of {counted(len(wanted), 'kernel')} cached (m = {', '.join(f'{m:,}' for m in TOKENS)})."
+    return f"{there:,} of {counted(len(wanted), 'kernel')} cached (m = {TOKENS})."
 
 
 def missing_archs(cells: Iterable[Iterable[Cell]], cached: Collection[str]) -> dict[str, int]:

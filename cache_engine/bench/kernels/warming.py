@@ -6,15 +6,17 @@ import os
 import time
 from pathlib import Path
 
-from cache_engine.batch.warm import compile_all, one_per_key, problems_of
+from cache_engine.batch.warm import compile_all
 from cache_engine.bench.results import Report, Result
 from cache_engine.catalogue import model_shapes
 from cache_engine.compilers import COMPILERS
 from cache_engine.engine.cache import open_cache
+from cache_engine.insight.coverage import coverage, distinct, wanted
 from cache_engine.model.gemm import DType
+from cache_engine.model.sizes import parse_sizes
 
 _MODEL = "Llama-3.1-8B"
-_TOKENS = (1, 16, 64, 256, 1024, 4096)
+_TOKENS = "1,16,64,256,1024,4096"
 _ARCHS = ("sm_90",)
 _IDLE_GOAL = 0.15
 
@@ -38,10 +40,9 @@ def warming(report: Report, place: Path) -> None:
 def _warm(folder: Path, jobs: int) -> tuple[float, float, int]:
     """Fills an empty store; returns wall seconds, processor seconds, and how many kernels were compiled."""
     with open_cache(folder) as cache:
-        problems = problems_of(model_shapes(_MODEL), _TOKENS, DType.BF16, _ARCHS)
-        chosen, _ = one_per_key(cache, problems)
+        needed = distinct(coverage(cache, wanted(model_shapes(_MODEL), DType.BF16, _ARCHS, parse_sizes(_TOKENS))))
         started, used = time.perf_counter(), _processor_seconds()
-        done = compile_all(cache, chosen, jobs)
+        done = compile_all(cache, [kernel.selection.problem for kernel in needed], jobs)
         return time.perf_counter() - started, _processor_seconds() - used, sum(bool(warmed.kernel) for warmed in done)
 
 

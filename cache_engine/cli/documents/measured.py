@@ -92,15 +92,48 @@ class FailedProblem(msgspec.Struct, kw_only=True):
     error: str
 
 
+class ServedSizes(msgspec.Struct, kw_only=True):
+    """Sizes of m: from ``first`` to ``last`` in steps."""
+
+    first: int
+    last: int
+    step: int
+
+
+class NeededKernel(msgspec.Struct, kw_only=True):
+    """A kernel that a warm-up needs, the sizes of m that it serves, and whether it is in the store."""
+
+    key: str
+    problem: str
+    m: list[ServedSizes]
+    family: str
+    compiler: str
+    config_text: str
+    config_from: str
+    stored: bool
+
+
 class Warmed(msgspec.Struct, kw_only=True):
-    """What ``warm`` prints: problems requested, kernels that serve them, and what became of the kernels."""
+    """What ``warm`` prints: problems requested, kernels that serve them, and what became of the kernels.
+
+    Attributes:
+        missing: kernels that were not in the store at the start.
+        estimated_seconds: how long compiling them takes; ``None`` where the store has no such kernel.
+        estimated_from: how many records that is drawn from.
+        needed: the kernels; of a dry run.
+    """
 
     store: str
     problems: int
     kernels: int
+    missing: int
+    estimated_seconds: float | None
+    estimated_from: int
     compiled: int
     found: int
     failed: list[FailedProblem]
+    dry_run: bool
+    needed: list[NeededKernel]
     seconds: float
 
 

@@ -1,0 +1,66 @@
+"""Sets of sizes, as ranges: ``1,16,64-512``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from cache_engine.errors import InvalidProblem, UsageError
+from cache_engine.model.gemm import MAX_DIMENSION
+
+Sizes = tuple[range, ...]
+"""Disjoint ranges, none of them empty."""
+
+_EXAMPLE = "1,16,64-512"
+
+
+def parse_sizes(text: str, name: str = "m") -> Sizes:
+    """Reads sizes and ranges of sizes between commas, in any order; returns them ascending, with overlaps joined.
+
+    Raises:
+        UsageError: naming the part that is neither, or the range that ends before it starts.
+        InvalidProblem: when one is beyond what is supported.
+    """
+    found = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,40})\s*(?:-\s*([0-9]{1,40})\s*)?", part)
+        if match is None:
+            raise UsageError(f"{part.strip()!r} is not a whole number or a range; write sizes as {_EXAMPLE}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        for size in (first, last):
+            if not 1 <= size <= MAX_DIMENSION:
+                raise InvalidProblem(f"{name} is {size:,}; it must be a whole number from 1 to {MAX_DIMENSION:,}")
+        if last < first:
+            raise UsageError(f"the range {first}-{last} ends before it starts; write it as {last}-{first}")
+        found.append(range(first, last + 1))
+    return _joined(found)
+
+
+def sizes_text(sizes: Iterable[range]) -> str:
+    """As ``parse_sizes`` reads them, where every step is 1; else with the step: ``8-56 step 16``."""
+    return ",".join(
+        str(each[0])
+        if len(each) == 1
+        else f"{each[0]},{each[-1]}"
+        if len(each) == 2
+        else f"{each[0]}-{each[-1]}"
+        if each.step == 1
+        else f"{each[0]}-{each[-1]} step {each.step}"
+        for each in sizes
+    )
+
+
+def count_sizes(sizes: Iterable[range]) -> int:
+    """How many sizes there are."""
+    return sum(map(len, sizes))
+
+
+def _joined(ranges: list[range]) -> Sizes:
+    joined: list[range] = []
+    for each in sorted(ranges, key=lambda each: each.start):
+        if joined and each.start <= joined[-1].stop:
+            before = joined.pop()
+            joined.append(range(before.start, max(before.stop, each.stop)))
+        else:
+            joined.append(each)
+    return tuple(joined)
