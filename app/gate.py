@@ -1,8 +1,7 @@
-"""What stands between the network and Streamlit: who is answered, and what browsers are asked to forbid.
+"""Checks each request before Streamlit handles it, and adds security headers to each response.
 
-Streamlit 1.67 checks the host name of its web socket alone, trusts a page from any port of this machine, may be shown
-inside another site's page, and sends none of the headers that browsers act on. All of that is settled here, for every
-request, before Streamlit sees it.
+Streamlit 1.67 checks the host name of its web socket only, trusts pages from every port of this machine, lets other
+sites embed it in a frame, and sends no security headers.
 """
 
 from __future__ import annotations
@@ -21,28 +20,31 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _UNKNOWN_HOST = (
-    "The dashboard does not answer to this name. Ask for it as http://127.0.0.1:PORT, or start it with --name NAME.\n"
+    "The dashboard does not serve this host name. "
+    "Open http://127.0.0.1:PORT, or start the dashboard with --name NAME.\n"
 )
-_FOREIGN_ORIGIN = "Only the dashboard's own pages may open this connection.\n"
+_FOREIGN_ORIGIN = (
+    "A page of another site cannot connect to the dashboard. Open the dashboard itself in a tab of the browser.\n"
+)
 _INLINE_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 
 class Gate:
-    """An ASGI application in front of another: it refuses what is not for it, and adds headers to every answer."""
+    """An ASGI application in front of another: rejects foreign requests, and adds headers to every response."""
 
     def __init__(self, inner: Application, hosts: Sequence[str], shell: str) -> None:
-        """Decides nothing yet.
+        """Sends nothing yet.
 
         Args:
-            hosts: the names that are answered, as ``known_host`` takes them.
-            shell: the HTML document that Streamlit answers with, for the scripts that stand in it.
+            hosts: the host names to serve, in the form of ``known_host``.
+            shell: the HTML document that Streamlit serves; the policy allows its inline scripts.
         """
         self._inner, self._hosts = inner, tuple(hosts)
         policy = content_security_policy(shell)
         self._headers = [(name.encode(), value.encode()) for name, value in (*HEADERS, (_POLICY, policy))]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answers one request or connection."""
+        """Handles one request or connection."""
         if scope["type"] not in ("http", "websocket"):
             await self._inner(scope, receive, send)
             return
@@ -65,12 +67,12 @@ class Gate:
 
 
 def known_host(host: str, names: Sequence[str]) -> bool:
-    """Whether the header ``Host`` has one of these names, whatever the port.
+    """Whether the header ``Host`` has one of these names, with any port.
 
-    A page on the web that points a name of its own at this machine still asks under that name (DNS rebinding).
+    A web site can point its own name at this machine, but its requests still carry that name (DNS rebinding).
 
     Args:
-        names: host names and addresses; ``*.example.com`` stands for every name below that one.
+        names: host names and addresses; ``*.example.com`` means every name below that one.
     """
     parts = _split(f"//{host}")
     if parts is None or parts.netloc != host or not parts.hostname or parts.username is not None:
@@ -81,7 +83,7 @@ def known_host(host: str, names: Sequence[str]) -> bool:
 
 
 def is_own_origin(origin: str, host: str) -> bool:
-    """Whether a page of ``origin`` was served under the name and port that this request asks for.
+    """Whether a page of ``origin`` has the host name and port of this request.
 
     Another port of the same machine is another program, so it is another origin.
     """
@@ -93,13 +95,13 @@ def is_own_origin(origin: str, host: str) -> bool:
 
 
 def content_security_policy(shell: str) -> str:
-    """What browsers may load and run, for a page whose HTML is ``shell``: nothing but what the dashboard serves.
+    """The header that lets browsers load and run only what the dashboard serves, for the page ``shell``.
 
-    Scripts are files of the dashboard, and those in the shell by their digest.
+    Allowed scripts are the dashboard's files, and the shell's inline scripts by their digest.
     """
     digests = (hashlib.sha256(script.encode()).digest() for script in _INLINE_SCRIPT.findall(shell))
     scripts = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    # Streamlit's protobuf decoder compiles WebAssembly. Text is never run as a program: no 'unsafe-eval'.
+    # Streamlit's protobuf decoder compiles WebAssembly. No text runs as a program: no 'unsafe-eval'.
     return "; ".join((*_POLICY_PARTS, f"script-src 'self' 'wasm-unsafe-eval' {scripts}"))
 
 
@@ -113,7 +115,7 @@ _POLICY_PARTS = (
     "frame-ancestors 'none'",
     "img-src 'self' data: blob:",
     "manifest-src 'self'",
-    "style-src 'self' 'unsafe-inline'",  # what Streamlit and Plotly write into the page as they run
+    "style-src 'self' 'unsafe-inline'",  # Streamlit and Plotly add styles while they run
 )
 HEADERS = (
     ("cross-origin-opener-policy", "same-origin"),
@@ -123,7 +125,7 @@ HEADERS = (
     ("x-content-type-options", "nosniff"),
     ("x-frame-options", "DENY"),
 )
-"""What every answer has, besides the policy on content."""
+"""The headers of every response, except the content security policy."""
 
 
 async def _refuse(scope: Message, send: Send, status: int, why: str) -> None:
@@ -142,7 +144,7 @@ async def _refuse(scope: Message, send: Send, status: int, why: str) -> None:
 def _split(url: str) -> SplitResult | None:
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018 (raises when it is no number)
+        parts.port  # noqa: B018 (raises when it is not a number)
     except ValueError:
         return None
     return parts

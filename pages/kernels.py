@@ -8,10 +8,10 @@ import streamlit as st
 
 from app import context, widgets
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
-from app.presenters.kernels.listed import FACET_LABELS, SORT_LABELS, facet_choices, kernel_filter, page_number
+from app.presenters.kernels.listed import FACET_LABELS, facet_choices, kernel_filter, page_number
 from app.presenters.shared import page_count, rows_shown
 from cache_engine.mirror import queries
-from cache_engine.mirror.queries import SORTS, KernelFilter
+from cache_engine.mirror.queries import OLD_SORTS, SORTS, KernelFilter
 from cache_engine.units import counted
 
 PAGE_ROWS = 20
@@ -73,7 +73,8 @@ picked = widgets.picked_kernels("kernels")
 
 asked = st.query_params
 chosen = {facet: asked.get_all(facet) for facet in FACET_LABELS}
-sorted_by = asked["sort"] if asked.get("sort") in SORTS else next(iter(SORTS))
+sorted_by = OLD_SORTS.get(asked.get("sort", ""), asked.get("sort", ""))
+sorted_by = sorted_by if sorted_by in SORTS else next(iter(SORTS))
 ascending = asked.get("asc") == "true"
 st.session_state.update({**chosen, "sort": sorted_by, "asc": ascending})
 
@@ -92,7 +93,6 @@ text = search.text_input(
 sort.selectbox(
     "Sort by",
     list(SORTS),
-    format_func=lambda name: SORT_LABELS.get(name, name),
     key="sort",
     on_change=chosen_now,
     args=("sort",),

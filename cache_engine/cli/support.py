@@ -27,7 +27,7 @@ from cache_engine.errors import (
     StoreUnusable,
     UsageError,
 )
-from cache_engine.mirror.queries import SORTS
+from cache_engine.mirror.queries import OLD_SORTS, SORTS
 from cache_engine.model.gemm import INPUT_DTYPES, OPT_LEVELS, DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.units import printable
@@ -339,7 +339,7 @@ def filter_options(verb: _F) -> _F:
         click.option("--compiler", multiple=True, help="Only this compiler (repeatable)."),
         click.option(
             "--sort",
-            type=click.Choice(sorts),
+            type=click.Choice([*sorts, *OLD_SORTS]),
             metavar="BY",
             default=sorts[0],
             show_default=True,

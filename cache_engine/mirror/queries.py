@@ -37,8 +37,10 @@ SORTS = {
     "size on disk": "stored_bytes",
     "registers": "registers",
     "name": "name",
-    "architecture": _CAPABILITY,
+    "target": _CAPABILITY,
 }
+# Older names, in links and commands that people stored.
+OLD_SORTS = {"architecture": "target"}
 
 _BATCH_ROWS = 10_000
 
@@ -391,6 +393,7 @@ def timings(connection: duckdb.DuckDBPyConnection, key: str) -> list[Row]:
 
 
 def _order(sort: str) -> str:
+    sort = OLD_SORTS.get(sort, sort)
     if sort not in SORTS:
         raise UsageError(f"cannot sort by {sort!r}; use one of: {', '.join(SORTS)}")
     return SORTS[sort]

@@ -17,7 +17,7 @@ import pytest
 
 from cache_engine.compilers.tools import find_tool
 from cache_engine.device.probe import local_arch
-from cache_engine.mirror.queries import SORTS
+from cache_engine.mirror.queries import OLD_SORTS, SORTS
 from cache_engine.upkeep.leftovers import GRACE_S
 from tests.helpers import make_store, publish, record_file
 
@@ -172,7 +172,7 @@ def test_lists_are_filtered_sorted_and_paged(compiled_store: Path) -> None:
     assert "No kernel matches.\n" in nothing
     assert "valid arch values: sm_75, sm_80, sm_90\n" in nothing
     assert run("ls", "--sort", "colour", store=compiled_store).returncode == 2
-    for sort in SORTS:
+    for sort in (*SORTS, *OLD_SORTS):
         given = [
             document("ls", "--sort", sort.replace(" ", "-"), *way, store=compiled_store)
             for way in ((), ("--ascending",))

@@ -288,6 +288,16 @@ def test_the_mirror_is_synced_and_rebuilt(open_page: Open, compiled_store: Path)
     _press(app, "Rebuild index")
     assert "Rebuilt: 6 kernels" in sound(app).success[0].value
     assert next(tile.value for tile in app.metric if tile.label == "Kernels") == "6"
+    rows = _table(app, "Property")
+    assert list(rows["Property"]) == [
+        "Kernels",
+        "Usage counts",
+        "Journal events",
+        "Unreadable records",
+        "Generation",
+        "Schema",
+    ]
+    assert rows["Value"][0] == "6"
 
 
 def test_settings_tell_value_origin_variable_and_meaning(

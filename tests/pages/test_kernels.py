@@ -99,11 +99,17 @@ def test_filters_and_sorting(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "kernels"))
     app.multiselect(key="dtype").set_value(["bf16"])
     app.multiselect(key="arch").set_value(["sm_80", "sm_90"])
-    app.selectbox(key="sort").set_value("architecture")
+    app.selectbox(key="sort").set_value("target")
     app.toggle(key="asc").set_value(True).run()
     table = sound(app).dataframe[0].value
     assert list(table["Target"]) == ["sm_80", "sm_90"]
     assert set(table["Dtype"]) == {"bf16"}
+
+
+def test_a_link_with_an_older_name_of_a_sort_order_still_works(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "kernels", sort="architecture", asc="true"))
+    assert app.selectbox(key="sort").value == "target"
+    assert list(app.dataframe[0].value["Target"]) == ["sm_75", "sm_80", "sm_90", "sm_90"]
 
 
 def test_pages_of_the_list(open_page: Open, store: DiskStore) -> None:

@@ -12,8 +12,6 @@ from cache_engine.catalogue import named_shapes
 from cache_engine.mirror.queries import FACETS, KernelFilter
 
 FACET_LABELS = dict(zip(FACETS, ("Target", "Dtype", "Family", "Compiler", "Layout", "Compiler build"), strict=True))
-SORT_LABELS = {"architecture": "target"}
-"""What to call the orders of ``mirror.queries.SORTS`` whose names in links are older words."""
 _LONG_WORD, _SHOWN_OF_IT = 16, 8
 
 

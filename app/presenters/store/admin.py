@@ -239,9 +239,17 @@ def mirror_tiles(state: Row, size_bytes: int, now: float) -> list[Tile]:
     ]
 
 
+_TABLES = {
+    "kernels": "Kernels",
+    "usage": "Usage counts",
+    "events": "Journal events",
+    "unreadable": "Unreadable records",
+}
+
+
 def mirror_table(state: Row) -> list[Row]:
-    """The tables, generation and schema of the index."""
-    shown = {f"{table} rows".capitalize(): f"{count:,}" for table, count in state["rows"].items()}
+    """The number of rows in each table of the index, its generation and its schema."""
+    shown = {_TABLES.get(table, table): f"{count:,}" for table, count in state["rows"].items()}
     shown |= {"Generation": str(state["generation"]), "Schema": state["schema_version"]}
     return [{"Property": name, "Value": value} for name, value in shown.items()]
 
