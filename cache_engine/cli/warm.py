@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from cache_engine.insight.coverage import Wanted
 
 
+_RANGES_SHOWN = 3
+
+
 class _Sizes(click.ParamType[Sizes]):
     """Whole numbers and ranges of them, separated by commas."""
 
@@ -250,7 +253,7 @@ def _listed(plan: WarmPlan) -> list[measured.NeededKernel]:
     return [
         measured.NeededKernel(
             key=kernel.key,
-            problem=_named(kernel.selection.problem, sizes_text(kernel.ms)),
+            problem=_named(kernel.selection.problem, str(kernel.ms[0][0])),
             m=[measured.ServedSizes(first=each[0], last=each[-1], step=each.step) for each in kernel.ms],
             family=kernel.selection.family.name,
             compiler=kernel.selection.compiler.name,
@@ -320,11 +323,21 @@ def _planned(plan: WarmPlan) -> str:
 
 def _print_planned(d: measured.Warmed, plan: WarmPlan) -> None:
     """Prints the kernels of a dry run, and how many there are."""
-    rows = [(one.key[:12], "yes" if one.stored else "no", one.problem, one.family, one.config_text) for one in d.needed]
-    columns = ("kernel", "stored", "problem", "family", "config")
-    terminal.print_table(dict.fromkeys(columns, terminal.LEFT), rows, dispensable=("family", "config"))
+    rows = [
+        (one.key[:12], "yes" if one.stored else "no", one.problem, _shortened(one.m), one.family, one.config_text)
+        for one in d.needed
+    ]
+    columns = ("kernel", "stored", "problem", "m", "family", "config")
+    terminal.print_table(dict.fromkeys(columns, terminal.LEFT), rows, dispensable=("family", "config", "m"))
     _print_failed(d.failed)
     print(f"\n{_planned(plan)}")
+
+
+def _shortened(served: list[measured.ServedSizes]) -> str:
+    """The first ranges of m, and how many more there are; ``--json`` has them all."""
+    text = sizes_text(range(one.first, one.last + 1, one.step) for one in served[:_RANGES_SHOWN])
+    more = len(served) - _RANGES_SHOWN
+    return text if more <= 0 else f"{text} and {counted(more, 'range')} more"
 
 
 def _print_warmed(d: measured.Warmed) -> None:

@@ -88,6 +88,13 @@ def test_a_dry_run_lists_what_a_run_compiles_and_compiles_nothing(place: Path, t
     assert (before["compiled"], before["found"], before["missing"]) == (0, 0, before["kernels"])
     assert before["estimated_seconds"] is None, "no such kernel has been compiled yet"
     assert {(one["family"], one["stored"]) for one in before["needed"]} == {("simt", False)}
+    served = [
+        (one["problem"].split(" × ", 1)[1], m)
+        for one in before["needed"]
+        for ms in one["m"]
+        for m in range(ms["first"], ms["last"] + 1, ms["step"])
+    ]
+    assert sorted(served) == [(f"{n} × 32, bf16, sm_90", m) for n in (64, 72, 80) for m in range(1, 17)]
     done = document(*options, "--jobs", "1", store=place)
     assert done["compiled"] == done["missing"] == before["missing"] > 0
     with open_cache(place, create=False) as cache:
