@@ -21,10 +21,12 @@ from cache_engine.store.codec import (
     UnknownFormat,
     check_blob,
     check_key,
+    components_of,
     decode_record,
     decode_section,
     encode_blob,
     encode_record,
+    stored_bytes,
 )
 from tests.helpers import make_entry
 
@@ -42,6 +44,22 @@ def test_what_goes_into_a_blob_comes_out(parts: list[bytes], compress: bool) -> 
     for name, raw in zip(SECTIONS, parts, strict=True):
         assert decode_section(key, blob, name, data) == raw
     check_blob(key, blob, data)
+
+
+def test_an_entry_takes_the_bytes_of_its_two_files() -> None:
+    key, artifact, describe = make_entry()
+    data, blob = encode_blob(key, artifact, compress=True)
+    record = describe(blob)
+    assert stored_bytes(record) == len(data) + len(encode_record(record))
+
+
+def test_the_components_in_a_record_are_read_without_the_rest() -> None:
+    key, artifact, describe = make_entry()
+    record = describe(encode_blob(key, artifact, compress=True)[1])
+    data = encode_record(record)
+    assert components_of(data) == record.components
+    assert components_of(data.replace(b'"format":1', b'"format":2', 1)) is None
+    assert components_of(data[:100]) is None
 
 
 @given(st.integers(0, 50))

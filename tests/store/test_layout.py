@@ -25,22 +25,20 @@ FINGERPRINT = "0f" * 16
 RESULTS = f"gemm_cache_{FINGERPRINT}"
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
+def test_a_path_is_where_older_and_newer_programs_look_for_it() -> None:
+    timings = LAYOUT.for_timings()
+    for path, expected in (
         (LAYOUT.record_path(KEY), f"metadata/ab/{KEY}.json"),
         (LAYOUT.blob_path(KEY, DIGEST), f"kernels/ab/{KEY}-0123456789abcdef"),
         (LAYOUT.key_lock(KEY), "locks/key-aba.lock"),
         (LAYOUT.results_file(FINGERPRINT), f"evaluations/{RESULTS}.json"),
-        (LAYOUT.for_timings().results_file(FINGERPRINT), f"timings/{RESULTS}.json"),
+        (timings.results_file(FINGERPRINT), f"timings/{RESULTS}.json"),
         (LAYOUT.compressed_results_file(FINGERPRINT), f"evaluations/{RESULTS}.json.zst"),
         (LAYOUT.results_log(FINGERPRINT, 3), f"evaluations/{RESULTS}.3.log"),
         (LAYOUT.results_lock(FINGERPRINT), "locks/results-0f.lock"),
         (LAYOUT.quarantined("core", -5), "quarantine/0000000000000005-core"),
-    ],
-)
-def test_a_path_is_where_older_and_newer_programs_look_for_it(path: Path | str, expected: str) -> None:
-    assert str(path) == f"/store/{expected}"
+    ):
+        assert str(path) == f"/store/{expected}"
 
 
 def test_the_names_of_an_entry_give_its_key() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -239,6 +240,11 @@ def test_a_child_starts_with_all_thread_locks_free() -> None:
     assert locks.of(key).acquire(blocking=False)
 
 
+def test_threads_that_want_different_keys_rarely_share_a_lock() -> None:
+    locks = lock.ThreadLocks()
+    assert len({id(locks.of(CacheKey(f"{first:02x}" + "ab" * 31))) for first in range(256)}) == 64
+
+
 @pytest.mark.parametrize(
     ("module", "expected"),
     [
@@ -260,3 +266,28 @@ def test_an_import_of_portalocker_under_way_is_seen(
     else:
         monkeypatch.setitem(sys.modules, "portalocker", module)
     assert lock.is_loading() is expected
+
+
+def test_where_locks_do_not_work_the_error_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise portalocker.LockException("No locks available")
+
+    monkeypatch.setattr(portalocker, "lock", refused)
+    with (
+        pytest.raises(OSError, match=r"^locks do not work on this file system: No locks available$"),
+        file_lock(path, 5),
+    ):
+        pass
+
+
+def test_a_link_in_the_place_of_a_lock_is_refused_by_name(path: Path) -> None:
+    path.symlink_to(path.with_name("elsewhere"))
+    with pytest.raises(PermissionError) as refused, file_lock(path, 0):
+        pass
+    assert (refused.value.errno, refused.value.strerror) == (errno.EPERM, f"{path} is a link, not a file")
+
+
+def test_two_locks_are_made_at_once(path: Path) -> None:
+    """Each locks the folder for that, shared with the other."""
+    with lock._folder_lock(path.parent, 5, shared=True), file_lock(path, 0):
+        assert path.exists()

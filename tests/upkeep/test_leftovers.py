@@ -74,6 +74,8 @@ def test_where_locks_do_not_work_a_blob_is_an_orphan_when_it_is_old(
     assert not is_orphan(store, key, blob)
     age(blob)
     assert is_orphan(store, key, blob)
+    blob.unlink()
+    assert not is_orphan(store, key, blob)
 
 
 def test_the_blob_of_a_record_of_another_format_is_no_orphan(store: DiskStore) -> None:
