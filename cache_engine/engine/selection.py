@@ -81,25 +81,16 @@ class Selection:
     @property
     def command(self) -> str:
         """The command that compiles this again, with every choice stated."""
-        return command_of_choice(
-            RecordedProblem.of(self.problem),
-            self.problem.arch or "",
-            self.compiler.name,
-            self.family.name,
-            self.config,
-            self.extra_flags,
-        )
+        problem, arch = RecordedProblem.of(self.problem), self.problem.arch or ""
+        compiler, family = self.compiler.name, self.family.name
+        return command_of_choice(problem, arch, compiler, family, self.config, self.extra_flags)
 
 
 class Selector:
     """Makes selections. What many of them share is hashed once, and the latest are cached."""
 
     def __init__(
-        self,
-        settings: Settings | None = None,
-        *,
-        history: History | None = None,
-        elsewhere: Elsewhere | None = None,
+        self, settings: Settings | None = None, *, history: History | None = None, elsewhere: Elsewhere | None = None
     ) -> None:
         """Hashes nothing yet.
 
@@ -169,9 +160,11 @@ class Selector:
         elsewhere = self._elsewhere
         if elsewhere is None:
             return self._keyed(choice, None), True
-        if self._installed_first:
-            with suppress(CompilerMissing):
-                return self._keyed_if_installed(choice), True
+        if self._installed_first and choice.compiler.name not in self._missing:
+            try:
+                return self._keyed(choice, None), True
+            except CompilerMissing:
+                pass  # packs may have it
         first = None
         for selection in self._candidates(choice, elsewhere):
             if selection.key not in missed:
@@ -182,6 +175,7 @@ class Selector:
             return self._keyed_if_installed(choice), False
         except CompilerMissing:
             if first is None or missed:
+                self._missing.pop(choice.compiler.name, None)  # it may be installed before the next lookup
                 raise
             return first, False
 
@@ -216,6 +210,8 @@ class Selector:
             raise
 
     def _choice(self, asked: Asked) -> _Choice:
+        if self._elsewhere is None or self._installed_first:
+            return self._chosen(*asked)  # its selection is cached; hashing a problem takes microseconds
         choice = self._choices.get(asked)
         if choice is None:
             if len(self._choices) >= _MOST_KEPT:
@@ -262,8 +258,7 @@ class Selector:
                 with suppress(GemmCacheError):
                     if family in (None, one.family) and _compiler_for(one.family, compiler).name == one.compiler:
                         choice = self._modelled(modelled.problem, one.family, one.compiler, one.config)
-                        if not self._is_stated(one.compiler):
-                            self._keyed(choice, None)
+                        self._check_available(choice)
                         return replace(choice, config_from=history.in_words(one))
         return None
 
@@ -290,10 +285,18 @@ class Selector:
             return points
         return sorted({*points, *self._history.turning_points(problem, last)})
 
-    def _is_stated(self, compiler: str) -> bool:
-        """Whether a pack or the store has kernels of a compiler that may serve without it."""
-        there = self._elsewhere
-        return there is not None and bool(there.of_packs(compiler) or there.of_store(compiler))
+    def _check_available(self, choice: _Choice) -> None:
+        """Refuses a choice whose compiler is not installed, unless a pack or the store has kernels of it.
+
+        Raises:
+            CompilerMissing: then no key can be made.
+        """
+        try:
+            self._keyed_if_installed(choice)
+        except CompilerMissing:
+            there, name = self._elsewhere, choice.compiler.name
+            if there is None or not (there.of_packs(name) or there.of_store(name)):
+                raise
 
     def forget(self) -> None:
         """Has measurements read again, as there are new ones."""

@@ -119,7 +119,10 @@ class Serving:
         with stages(SELECT):
             selection = selector.select_installed(*asked) if force else selector.select(*asked)
         if not force:
-            found, selection = self._first_found(selector, asked, selection, stages)
+            with stages(LOAD):
+                found = self.look_up(selection.key)
+            if found is None and not selection.is_compilable:
+                found, selection = self._find_instead(selector, asked, selection, stages)
             if found is not None:
                 return self._hit(selection, found, stages)
         key = selection.key
@@ -135,19 +138,16 @@ class Serving:
             artifact = _make(selection, stages, debug_dump)
             return self._publish(selection, artifact, stages, no_lock)
 
-    def _first_found(
+    def _find_instead(
         self, selector: Selector, asked: Asked, selection: Selection, stages: StageClock
     ) -> tuple[Found | None, Selection]:
-        """The first entry of a selection, or of others instead of it, and whose it is.
+        """What has an entry instead of a selection that has none, and the entry.
 
         Without any entry the selection is the one that can be compiled here.
         """
         missed: set[CacheKey] = set()
-        while True:
-            with stages(LOAD):
-                found = self.look_up(selection.key)
-            if found is not None or selection.is_compilable:
-                return found, selection
+        found = None
+        while found is None and not selection.is_compilable:
             missed.add(selection.key)
             try:
                 selection = selector.select(*asked, missed=missed)
@@ -156,6 +156,9 @@ class Serving:
                 if self._settings.enable_jit:
                     raise
                 raise _not_cached(selection) from error
+            with stages(LOAD):
+                found = self.look_up(selection.key)
+        return found, selection
 
     def look_up(self, key: CacheKey) -> Found | None:
         """The entry of a key and the tier that has it, not counted as a use; ``None`` when there is none."""

@@ -92,7 +92,7 @@ def notes_on_packs(cache: Cache, selection: Selection) -> tuple[str, ...]:
 
 
 def toolchain_in_words(toolchain: ToolchainFingerprint) -> str:
-    """A compiler with its version and the start of its build; the texts may be a stranger's."""
+    """A compiler with its version and the start of its build, safe for a terminal."""
     words = f"{toolchain.compiler} {toolchain.version} (build {toolchain.build[:_BUILD_DIGITS]})"
     return printable(words + (" with variables of the environment" if toolchain.environment else ""))
 

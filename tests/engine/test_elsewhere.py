@@ -20,9 +20,10 @@ from cache_engine.compilers import COMPILERS, nvrtc
 from cache_engine.compilers.tools import package_files
 from cache_engine.engine import selection as selection_module
 from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.engine.elsewhere import MOST_TOOLCHAINS, STORE
+from cache_engine.engine.elsewhere import MOST_TOOLCHAINS, STORE, Elsewhere
 from cache_engine.engine.selection import INSTALLED
 from cache_engine.errors import CompilerMissing, NotCached, StoreUnusable, UsageError
+from cache_engine.kernels.select import ranking
 from cache_engine.model.artifact import SECTIONS, Artifact, Record
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey, key_of
@@ -31,7 +32,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.pack import Pack
 from cache_engine.upkeep.plan import Limits
 from tests.conftest import SAMPLE
-from tests.helpers import blob_file, make_store, patch_in_place
+from tests.helpers import INVENTED_GPU, blob_file, invented_timing, make_store, patch_in_place
 
 PROBLEM = SAMPLE[3]
 FORMATS = Path(__file__).parent.parent / "formats"
@@ -219,6 +220,27 @@ def test_a_pack_of_several_builds_shows_them_and_serves_each(compiled_store: Pat
     stated = Pack(tmp_path / "mixed.gemmpack").made_with
     assert sum(stated.values()) == len(SAMPLE) + MOST_TOOLCHAINS
     assert list(stated.values()) == sorted(stated.values(), reverse=True)
+
+
+def test_where_the_compiler_is_installed_no_record_is_read_to_select(
+    compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when measurements choose, which must not choose what cannot be compiled."""
+    monkeypatch.setattr(Elsewhere, "of_store", lambda *_: pytest.fail("the store's records were read"))
+    with open_cache(compiled_store, timings_of=INVENTED_GPU.name) as cache:
+        configs = [config for _, config in ranking(SAMPLE[0], "tensor_core")][:2]
+        cache.timings.add([invented_timing(SAMPLE[0], config, 20.0 - at) for at, config in enumerate(configs)])
+        selection = cache.select(SAMPLE[0])
+        assert (selection.config, selection.config_from[:8]) == (configs[1], "measured")
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_without_a_compiler_measurements_choose_among_the_kernels_of_a_store(compiled_store: Path) -> None:
+    with open_cache(compiled_store, timings_of=INVENTED_GPU.name) as cache:
+        configs = [config for _, config in ranking(SAMPLE[0], "tensor_core")][:2]
+        cache.timings.add([invented_timing(SAMPLE[0], config, 20.0 + at) for at, config in enumerate(configs)])
+        kernel = cache.get_or_compile(SAMPLE[0])
+        assert (kernel.tier, kernel.toolchain_from, kernel.config_from[:8]) == ("disk", STORE, "measured")
 
 
 # ---- How a pack says what made it ----
