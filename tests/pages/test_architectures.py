@@ -93,7 +93,8 @@ def test_compiling_the_missing_starts_a_job_and_leads_to_it(
     assert (link.page, link.query_string) == ("compile", f"job={job}")
 
 
-def test_a_missing_compiler_is_reported(open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _no_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
     from cache_engine.compilers import COMPILERS
     from cache_engine.errors import CompilerMissing
 
@@ -101,11 +102,24 @@ def test_a_missing_compiler_is_reported(open_page: Open, compiled_store: Path, m
         raise CompilerMissing("NVRTC is not installed; pip install it")
 
     monkeypatch.setattr(COMPILERS["nvrtc"], "fingerprint", missing)
-    app = open_page(compiled_store, "architectures")
+
+
+@pytest.mark.usefixtures("_no_nvrtc")
+def test_a_missing_compiler_is_reported(open_page: Open, tmp_path: Path) -> None:
+    app = open_page(tmp_path / "empty", "architectures")
     assert not app.exception
     assert [error.value for error in app.error] == ["Could not work out this model's kernels."]
     assert any("NVRTC is not installed" in text.value for text in app.text)
+
+
+@pytest.mark.usefixtures("_no_nvrtc")
+def test_without_the_compiler_coverage_uses_the_build_that_made_the_kernels(
+    open_page: Open, compiled_store: Path
+) -> None:
+    """The records of the store name that build, so the keys are known."""
+    app = sound(open_page(compiled_store, "architectures"))
     assert list(app.dataframe[1].value["State"]) == ["? compiler not installed"]
+    assert any(text.value.startswith("0 of ") for text in app.text)
 
 
 @pytest.fixture
