@@ -47,7 +47,7 @@ def draw(permitted: bool) -> None:
 
 def _draw_export() -> None:
     st.caption(
-        "A pack is a single file of kernels: import it into another store, or mount it read-only (setting `packs`)."
+        "A pack is a single file of kernels: import it into another store, or mount it read-only (setting packs)."
     )
     keys, _ = asked_keys(st.query_params.get("keys", ""))
     archs: list[str] = []
@@ -111,7 +111,7 @@ def _draw_import(permitted: bool) -> None:
     if _IMPORTED in st.session_state:
         st.success(st.session_state.pop(_IMPORTED), icon=":material/check_circle:")
     st.caption(
-        f"Up to {human_bytes(MOST_BYTES)}; import larger packs with `gemm-cache import`. "
+        f"Up to {human_bytes(MOST_BYTES)}; import larger packs with gemm-cache import. "
         "Kernels are executable GPU code: import only packs you trust."
     )
     if not permitted:

@@ -13,7 +13,7 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     cache = context.cache()
     st.caption(
         "Effective settings of this dashboard process. Set them as environment variables before starting it; "
-        "`gemm-cache --store DIR dashboard` sets the store's directory."
+        "gemm-cache --store DIR dashboard sets the store's directory."
     )
     table = settings_table(cache.settings, cache.layout.root)
     changed = sum(row["Origin"] != "default" for row in table)
