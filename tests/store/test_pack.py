@@ -299,3 +299,16 @@ def test_a_pack_of_very_many_entries_opens_and_finds_at_once(tmp_path: Path) -> 
         pack.get(CacheKey(keys[0]))
     with pytest.raises(CorruptEntry):
         pack.get(CacheKey(keys[-1]))
+
+
+def test_damage_in_what_made_the_entries_is_noticed_and_serves_nothing_wrong(other: DiskStore, pack_path: Path) -> None:
+    """The records are read instead, and an import is refused."""
+    sound = Pack(pack_path).made_with
+    data = bytearray(pack_path.read_bytes())
+    data[data.rindex(b"GEMMMADE") - 60] ^= 1
+    pack_path.write_bytes(data)
+    damaged = Pack(pack_path)
+    assert damaged.made_with == sound
+    assert damaged.get(damaged.key_at(0)) is not None
+    with pytest.raises(PackUnusable, match="damaged bytes between its entries and its index"):
+        import_pack(other, Journal(other.layout.journal, 3600.0), damaged)
