@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from cache_engine._version import version_and_build
 from cache_engine.cli.documents import store
 from cache_engine.cli.documents.store import CheckRow
 from cache_engine.cli.support import FAILED, Verb, emit, json_option
@@ -66,7 +67,8 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
 
 def examine(settings: Settings) -> list[CheckRow]:
     """Checks this machine. Changes nothing, and needs no GPU."""
-    checks = [_check("python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
+    checks = [_check("gemm-cache", OK, version_and_build())]
+    checks += [_check("python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
     checks += _packages()
     checks += _compilers(settings)
     checks += _tools()

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from cache_engine._version import __version__
+from cache_engine._version import version_and_build
 from cache_engine.cli.bench import bench_verb
 from cache_engine.cli.dashboard import dashboard_verb
 from cache_engine.cli.doctor import doctor_verb
@@ -40,13 +40,26 @@ def main() -> NoReturn:
     type=click.Path(path_type=Path),
     help="Directory of the store. Default: $GEMM_CACHE_DIR, else the user cache directory.",
 )
-@click.version_option(__version__, prog_name="gemm-cache")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda ctx, _, asked: _print_version(ctx, asked),
+    help="Show the version and the build, and exit.",
+)
 @click.pass_context
 def commands(ctx: click.Context, store: Path | None) -> None:
     """A persistent cache of compiled GPU matrix-multiply kernels."""
     if store == Path():
         raise UsageError("--store is empty; give a directory")
     ctx.obj = Settings.load() if store is None else Settings.load(dir=store)
+
+
+def _print_version(ctx: click.Context, asked: bool) -> None:
+    if asked:
+        print(f"gemm-cache, version {version_and_build()}")
+        ctx.exit()
 
 
 for verb in (

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from cache_engine._version import __version__
+from cache_engine._version import __version__, version_and_build
 from cache_engine.compilers.diagnostics import report, warnings
 from cache_engine.compilers.environment import KEYED
 from cache_engine.compilers.inspect import sass
@@ -164,7 +164,7 @@ def _environment(selection: Selection) -> dict[str, Any]:
             continue
     device = gpu()
     return {
-        "gemm_cache": __version__,
+        "gemm_cache": version_and_build(),
         "python": platform.python_version(),
         "python_build": sys.version,
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from cache_engine._version import __version__
+from cache_engine._version import version_and_build
 from cache_engine.compilers.diagnostics import warnings
 from cache_engine.engine.selection import Selection
 from cache_engine.engine.stages import COMPILE, GENERATE, START_COMPILER, StageClock
@@ -63,7 +63,7 @@ def describe(selection: Selection, artifact: Artifact, blob: Blob, stages_ms: di
         compile_ms=stages_ms[COMPILE],
         stages_ms=stages_ms,
         created_at=time.time(),
-        created_by=f"gemm-cache {__version__}",
+        created_by=f"gemm-cache {version_and_build()}",
         config_from=selection.config_from,
         warnings=warnings(artifact.log.decode("utf-8", "replace"), artifact.resources),
     )
@@ -85,5 +85,5 @@ def measurement(record: Record, problem: GemmProblem, timing: Timing, config_fro
         device=timing.device,
         timing={name: value for name, value in msgspec.to_builtins(timing).items() if name != "device"},
         measured_at=time.time(),
-        measured_by=f"gemm-cache {__version__}",
+        measured_by=f"gemm-cache {version_and_build()}",
     )

@@ -148,7 +148,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         compile_ms: time the compiler took.
         stages_ms: every stage of making it, by name.
         created_at: seconds since 1970, UTC.
-        created_by: the program and its version.
+        created_by: the program, its version and build, such as ``gemm-cache 0.2.0+3f2a91c0d4e5``.
         warnings: what is worth knowing about the code, such as register spills.
         config_from: what chose the config when it was compiled; see ``model.measurement``. Empty in older records.
     """

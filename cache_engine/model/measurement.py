@@ -31,7 +31,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         timing: every field of ``device.timer.Timing`` but the device, by name, whatever they are in the program that
             measured. What is no number (an error that is NaN) is ``None``.
         measured_at: seconds since 1970, UTC.
-        measured_by: the program and its version.
+        measured_by: as ``created_by`` of a record.
     """
 
     key: str

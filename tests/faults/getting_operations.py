@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+from cache_engine._version import version_and_build
 from cache_engine.config import Settings
 from cache_engine.engine import cache as engine
 from cache_engine.engine import serving
@@ -56,7 +57,9 @@ def _before_a_damaged_hit(store: DiskStore) -> Promise:
 def _getting(store: DiskStore) -> Action:
     vars(serving).update(make_artifact=_artifact)
     cache = engine.Cache(DiskStore(store.layout, durable=True), Settings(cleanup_interval_h=0.0))
-    cache.select(PROBLEM)  # reads the compiler's version, once; the promise holds from then on
+    # Both are read once; the promise holds from then on.
+    cache.select(PROBLEM)
+    version_and_build()
 
     def act() -> object:
         with cache:

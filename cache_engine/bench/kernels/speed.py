@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from cache_engine._version import __version__
+from cache_engine._version import version_and_build
 from cache_engine.batch.warm import compile_all
 from cache_engine.bench.results import LeftOut
 from cache_engine.catalogue import model_shapes
@@ -314,7 +314,7 @@ def _over(until: float | None) -> bool:
 
 
 def _run(command: str, device: DeviceFingerprint) -> Run:
-    versions = {"gemm-cache": __version__, "Python": platform.python_version(), "CuPy": cupy_version()}
+    versions = {"gemm-cache": version_and_build(), "Python": platform.python_version(), "CuPy": cupy_version()}
     date = datetime.now(UTC).isoformat(timespec="seconds")
     return Run(command, date, device, driver_release(), versions)
 
