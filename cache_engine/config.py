@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from cache_engine.errors import UsageError
+from cache_engine.errors import StoreUnusable, UsageError
 
 _UNITS = {"": 1, "B": 1}
 for _power, _letter in enumerate("KMGT", start=1):
@@ -203,16 +204,37 @@ class Settings:
         return bool(self.enable_caching) and self.enable_caching != PACKS
 
     def directory(self) -> Path:
-        """Where the store is, absolute."""
+        """Where the store is, absolute.
+
+        Raises:
+            StoreUnusable: when it is below a home directory that does not exist, as of a container's user without a
+                name.
+        """
         if self.dir is not None:
-            return Path(self.dir).expanduser().absolute()
+            return _expanded(Path(self.dir)).absolute()
         from platformdirs import user_cache_path  # 20 ms, and rarely needed
 
-        return user_cache_path("gemm-cache")
+        try:
+            return user_cache_path("gemm-cache")
+        except RuntimeError as error:
+            raise StoreUnusable(
+                "there is no default directory for the store, because this user has no home directory; name one with "
+                "--store or GEMM_CACHE_DIR"
+            ) from error
+
+    @property
+    def directory_exists(self) -> bool:
+        """Whether there is something at the store's path, as far as this user can see."""
+        with suppress(StoreUnusable):
+            return os.path.exists(self.directory())
+        return False
 
     def shown(self, name: str) -> str:
         """The value of a setting as people read it; of a secret, only whether it is set."""
-        value = self.directory() if name == "dir" else getattr(self, name)
+        if name == "dir":
+            with suppress(StoreUnusable):
+                return str(self.directory())
+        value = getattr(self, name)
         if next(setting for setting in SETTINGS if setting.name == name).metadata["secret"]:
             return "not set" if value is None else "set"
         return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -254,6 +276,14 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
+def _expanded(path: Path) -> Path:
+    """A path whose first part may be ``~`` or ``~USER``, for a home directory."""
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise StoreUnusable(f"{path}: the home directory {path.parts[0]} is unknown; give the whole path") from error
+
+
 def _parse(name: str, default: object, text: str, variable: str) -> object:
     if name == "enable_caching" and text.lower() == PACKS:
         return PACKS
@@ -271,7 +301,7 @@ def _parse(name: str, default: object, text: str, variable: str) -> object:
         kind = "a size, such as 5GiB" if name.endswith("_bytes") else kinds[type(default)]
         raise UsageError(f"{variable} is {text!r}; it must be {kind}") from error
     if name == "packs":
-        return tuple(Path(place).expanduser() for place in text.split(os.pathsep) if place)
+        return tuple(_expanded(Path(place)) for place in text.split(os.pathsep) if place)
     if name in _TEXTS:
         return tuple(text.split())
     return Path(text) if name == "dir" else text

@@ -7,6 +7,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -123,12 +124,16 @@ def _tools() -> Iterator[CheckRow]:
 
 
 def _store(settings: Settings) -> Iterator[CheckRow]:
-    directory = settings.directory()
     if settings.enable_caching == PACKS:
         yield _check("store", NOTE, "not used: enable_caching is packs")
         return
-    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
-        yield _check("store", NOTE, f"{directory} does not exist yet; the first use creates it")
+    try:
+        directory = settings.directory()
+    except GemmCacheError as error:
+        yield _check("store", PROBLEM, str(error))
+        return
+    if not settings.directory_exists or _is_empty(directory):
+        yield _future_store(directory)
         return
     try:
         layout = open_store(directory, trust=settings.trust_store, create=False)
@@ -148,6 +153,20 @@ def _store(settings: Settings) -> Iterator[CheckRow]:
     enough = free > settings.max_bytes
     advice = "" if enough else f", less than max_bytes allows the store to take ({human_bytes(settings.max_bytes)})"
     yield _check("free disk", OK if enough else NOTE, f"{human_bytes(free)}{advice}")
+
+
+def _future_store(directory: Path) -> CheckRow:
+    above = next(path for path in (directory, *directory.parents) if os.path.exists(path))
+    if not os.access(above, os.W_OK | os.X_OK):
+        advice = "name a directory that you may write with --store or GEMM_CACHE_DIR"
+        return _check("store", PROBLEM, f"{directory} cannot be created, because you may not write {above}; {advice}")
+    return _check("store", NOTE, f"{directory} does not exist yet; the first use creates it")
+
+
+def _is_empty(folder: Path) -> bool:
+    with suppress(OSError):
+        return not os.listdir(folder)
+    return False
 
 
 def _packs(settings: Settings) -> Iterator[CheckRow]:

@@ -120,7 +120,7 @@ def open_cache(settings: Settings, *, create: bool = True, packs_suffice: bool =
     """
     from cache_engine.engine import cache as engine
 
-    alone = settings.enable_caching == PACKS or not settings.directory().exists()
+    alone = settings.enable_caching == PACKS or not settings.directory_exists
     if packs_suffice and settings.packs and alone:
         settings, create = settings.with_overrides({"enable_caching": PACKS}), True
     elif not create:

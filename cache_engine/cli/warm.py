@@ -114,7 +114,7 @@ def warm_verb(
         rows = _wanted(table, **asked)
         with _opened(settings, dry_run) as cache:
             # Where caching is switched off, this fails before anything is compiled.
-            root = settings.directory() if dry_run else cache.layout.root
+            root = settings.shown("dir") if dry_run else cache.layout.root
             plan = _plan(cache, rows, family, compiler, jobs)
             if not dry_run:
                 print(_planned(plan), file=sys.stderr)
@@ -144,7 +144,7 @@ def warm_verb(
 
 def _opened(settings: Settings, dry_run: bool) -> Cache:
     """The store; for a dry run where there is none yet, no store."""
-    if dry_run and not settings.directory().exists():
+    if dry_run and not settings.directory_exists:
         settings = settings.with_overrides({"enable_caching": False})
         dry_run = False
     return open_cache(settings, create=not dry_run)

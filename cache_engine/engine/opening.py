@@ -24,7 +24,8 @@ PACKS_ALONE = "only packs are used (enable_caching = packs)"
 def store_of(settings: Settings, *, create: bool) -> tuple[DiskStore | None, Settings, str]:
     """What a ``Cache`` is opened with: the store or none, the settings, and why there is none.
 
-    A directory that cannot be made or written, as in a read-only container, is no error where the settings name packs.
+    A directory that cannot be found, made or written, as in a read-only container, is no error where the settings name
+    packs.
 
     Args:
         create: whether to make a store where there is none.
@@ -37,7 +38,7 @@ def store_of(settings: Settings, *, create: bool) -> tuple[DiskStore | None, Set
     try:
         layout = open_store(settings.directory(), trust=settings.trust_store, create=create)
     except StoreUnusable as error:
-        if not (create and settings.packs and isinstance(error.__cause__, OSError)):
+        if not (create and settings.packs and isinstance(error.__cause__, (OSError, RuntimeError))):
             raise
         _log.warning("packs are served, and kernels are cached in this process alone: %s", error)
         return None, settings, str(error)
