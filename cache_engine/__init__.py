@@ -39,49 +39,159 @@ The rooms, top to bottom; each imports only from those below it:
   forks, signals, the end of a process; version
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cache_engine._version import __version__
-from cache_engine.errors import GemmCacheError
-from cache_engine.model.gemm import DType, GemmProblem, Layout
-from cache_engine.model.kernel import KernelConfig
+from cache_engine.errors import (
+    CompileError,
+    CompilerMissing,
+    CorruptEntry,
+    GemmCacheError,
+    GpuRequired,
+    InfeasibleConfig,
+    InvalidHardware,
+    InvalidProblem,
+    KeyNotFound,
+    Level,
+    LockTimeout,
+    MirrorError,
+    Misplaced,
+    NotCached,
+    NotHereError,
+    NotPermitted,
+    OutOfDeviceMemory,
+    PackUnusable,
+    SearchStopped,
+    StoreError,
+    StoreUnusable,
+    ToolMissing,
+    TooManyJobs,
+    Truncated,
+    Untrusted,
+    UsageError,
+)
 
 if TYPE_CHECKING:
-    from cache_engine.engine.cache import Cache, CompiledKernel, open_cache
+    from cache_engine.batch.warm import Warmed, problems_of, warm
+    from cache_engine.catalogue import ModelShape, model_shapes, table_shapes
+    from cache_engine.config import Settings
+    from cache_engine.engine.cache import Cache, open_cache
     from cache_engine.engine.matmul import matmul
-    from cache_engine.engine.operator import GemmOperator, switches
+    from cache_engine.engine.operator import GemmOperator, Switches, default_cache, switches
+    from cache_engine.engine.serving import CompiledKernel
+    from cache_engine.model.artifact import Record, RecordedProblem, Resources
+    from cache_engine.model.events import Statistics, Totals
+    from cache_engine.model.gemm import (
+        Activation,
+        ActivationLike,
+        DType,
+        DTypeLike,
+        Epilogue,
+        EpilogueLike,
+        GemmProblem,
+        Layout,
+        LayoutLike,
+        Specialisation,
+        SpecialisationLike,
+    )
+    from cache_engine.model.kernel import KernelConfig, Launch
+    from cache_engine.model.key import CacheKey
+    from cache_engine.upkeep.plan import EvictionPlan, Limits
 
 __all__ = [
+    "Activation",
+    "ActivationLike",
     "Cache",
+    "CacheKey",
+    "CompileError",
     "CompiledKernel",
+    "CompilerMissing",
+    "CorruptEntry",
     "DType",
+    "DTypeLike",
+    "Epilogue",
+    "EpilogueLike",
+    "EvictionPlan",
     "GemmCacheError",
     "GemmOperator",
     "GemmProblem",
+    "GpuRequired",
+    "InfeasibleConfig",
+    "InvalidHardware",
+    "InvalidProblem",
     "KernelConfig",
+    "KeyNotFound",
+    "Launch",
     "Layout",
+    "LayoutLike",
+    "Level",
+    "Limits",
+    "LockTimeout",
+    "MirrorError",
+    "Misplaced",
+    "ModelShape",
+    "NotCached",
+    "NotHereError",
+    "NotPermitted",
+    "OutOfDeviceMemory",
+    "PackUnusable",
+    "Record",
+    "RecordedProblem",
+    "Resources",
+    "SearchStopped",
+    "Settings",
+    "Specialisation",
+    "SpecialisationLike",
+    "Statistics",
+    "StoreError",
+    "StoreUnusable",
+    "Switches",
+    "TooManyJobs",
+    "ToolMissing",
+    "Totals",
+    "Truncated",
+    "Untrusted",
+    "UsageError",
+    "Warmed",
     "__version__",
+    "default_cache",
     "matmul",
+    "model_shapes",
     "open_cache",
+    "problems_of",
     "switches",
+    "table_shapes",
+    "warm",
 ]
 
-_ENGINE = frozenset({"Cache", "CompiledKernel", "open_cache"})
-_OPERATOR = frozenset({"GemmOperator", "switches"})
+# Where each of these is, except for the errors.
+_HOMES = {
+    "batch.warm": "Warmed problems_of warm",
+    "catalogue": "ModelShape model_shapes table_shapes",
+    "config": "Settings",
+    "engine.cache": "Cache open_cache",
+    "engine.matmul": "matmul",
+    "engine.operator": "GemmOperator Switches default_cache switches",
+    "engine.serving": "CompiledKernel",
+    "model.artifact": "Record RecordedProblem Resources",
+    "model.events": "Statistics Totals",
+    "model.gemm": "Activation ActivationLike DType DTypeLike Epilogue EpilogueLike GemmProblem Layout LayoutLike "
+    "Specialisation SpecialisationLike",
+    "model.kernel": "KernelConfig Launch",
+    "model.key": "CacheKey",
+    "upkeep.plan": "EvictionPlan Limits",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the engine when it is first asked for: describing problems should cost next to nothing."""
-    if name in _ENGINE:
-        from cache_engine.engine import cache
+    """Imports what is asked for when it is first asked for: entering the package costs next to nothing."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    return value
 
-        return getattr(cache, name)
-    if name in _OPERATOR:
-        from cache_engine.engine import operator
 
-        return getattr(operator, name)
-    if name == "matmul":
-        from cache_engine.engine.matmul import matmul
-
-        return matmul
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -79,6 +79,17 @@ def model_shapes(model: str | None = None) -> list[ModelShape]:
     return chosen
 
 
+def shapes_of(model: str | Path) -> list[ModelShape]:
+    """The shapes of a model by its name, or of a CSV file: whatever exists, has a slash or ends in ``.csv``.
+
+    Raises:
+        UsageError: as ``model_shapes`` or ``table_shapes``.
+    """
+    name = str(model)
+    is_file = isinstance(model, Path) or "/" in name or name.lower().endswith(".csv") or Path(name).is_file()
+    return table_shapes(Path(model)) if is_file else model_shapes(name)
+
+
 def named_shapes(text: str) -> tuple[str, tuple[tuple[tuple[int, int], ...], ...]]:
     """Takes the words that are a model's whole name out of a text; returns the rest, and each model's (n, k)."""
     of_model: dict[str, dict[tuple[int, int], None]] = {}

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from cache_engine.batch.estimate import Estimate, estimate
+from cache_engine.catalogue import TOKENS, ModelShape, shapes_of
 from cache_engine.engine.cache import Cache, CompiledKernel
 from cache_engine.engine.covering import Covering
-from cache_engine.errors import GemmCacheError, NotHereError
-from cache_engine.insight.coverage import Cell, distinct
-from cache_engine.model.gemm import GemmProblem
+from cache_engine.errors import GemmCacheError, NotHereError, UsageError
+from cache_engine.insight.coverage import Cell, coverage, distinct, wanted
+from cache_engine.model.gemm import (
+    NO_EPILOGUE,
+    OPT_LEVELS,
+    DType,
+    DTypeLike,
+    EpilogueLike,
+    GemmProblem,
+    Layout,
+    LayoutLike,
+    Specialisation,
+    SpecialisationLike,
+)
 from cache_engine.model.key import CacheKey
-from cache_engine.model.sizes import count_sizes
+from cache_engine.model.sizes import count_sizes, parse_sizes
 
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """The result of one problem: its kernel, or the error as text."""
+    """The result of one problem.
+
+    Attributes:
+        problem: what was asked.
+        kernel: its kernel; ``None`` after an error.
+        error: the error as text; empty where there is a kernel.
+    """
 
     problem: GemmProblem
     kernel: CompiledKernel | None
@@ -86,7 +106,77 @@ def processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def compile_all(
+def problems_of(
+    cache: Cache,
+    model: str | Path | Iterable[ModelShape],
+    *,
+    arch: str | Sequence[str] | None = None,
+    m: str | Iterable[int] = TOKENS,
+    dtype: DTypeLike = DType.BF16,
+    out_dtype: DTypeLike | None = None,
+    layout: LayoutLike = Layout.NT,
+    epilogue: EpilogueLike | None = None,
+    specialisation: SpecialisationLike = Specialisation.NK,
+    opt_level: int = OPT_LEVELS[-1],
+    family: str | None = None,
+    compiler: str | None = None,
+) -> list[GemmProblem]:
+    """One problem for each kernel that a model's layers need: once ``warm`` has got these, every m is a hit.
+
+    Compiles nothing, and reads no kernel. Takes milliseconds for each shape and target.
+
+    Example:
+        ```python
+        with open_cache() as cache:
+            problems = problems_of(cache, "Llama-3.1-8B", arch="sm_90a", m="1-4096")
+            failed = [one for one in warm(cache, problems) if one.trouble]
+        ```
+
+    Args:
+        cache: which would serve them: its settings and timings choose the configs.
+        model: the name of a public model, a CSV file as ``table_shapes`` reads it, or shapes of your own.
+        arch: one target or several; by default the local GPU's, else the setting ``default_arch``.
+        m: numbers of tokens, as text with ranges such as ``"1,16,64-512"``, or as whole numbers. A shape that has its
+            own m keeps it.
+        dtype: element type of A and B.
+        out_dtype: element type of C; by default as of ``GemmProblem``.
+        layout: how A and B are stored.
+        epilogue: of every layer; by default each shape's own, such as a bias.
+        specialisation: which sizes are constants of the kernels.
+        opt_level: how hard the compiler may optimise.
+        family: of kernels to take; give ``warm`` the same.
+        compiler: which compiler makes them; give ``warm`` the same.
+
+    Raises:
+        UsageError: when there is no such model or file, or no kernel can serve one of the shapes.
+        InvalidProblem: when a type, layout, target or size is not supported.
+        CompilerMissing: when the compiler is not installed, so that no key can be made.
+    """
+    asked = GemmProblem(
+        1, 1, 1, dtype=dtype, out_dtype=out_dtype, layout=layout, epilogue=epilogue or NO_EPILOGUE,
+        specialisation=specialisation, opt_level=opt_level,
+    )  # fmt: skip
+    shapes = shapes_of(model) if isinstance(model, str | Path) else list(model)
+    rows = wanted(
+        shapes,
+        asked.dtype,
+        [arch] if arch is None or isinstance(arch, str) else arch,
+        parse_sizes(m if isinstance(m, str) else ",".join(map(str, m))),
+        epilogue=None if epilogue is None else asked.epilogue,
+        out_dtype=asked.out_dtype,
+        layout=asked.layout,
+        specialisation=asked.specialisation,
+        opt_level=asked.opt_level,
+    )
+    cells = coverage(cache, rows, family, compiler)
+    for cell in itertools.chain.from_iterable(cells):
+        if cell.refused:
+            name = f"{cell.shape.model} {cell.shape.operation} ({cell.shape.n} × {cell.shape.k})"
+            raise UsageError(f"no kernel serves {name} on {cell.arch}: {cell.refused}")
+    return [kernel.selection.problem for kernel in distinct(cells)]
+
+
+def warm(
     cache: Cache,
     problems: Sequence[GemmProblem],
     jobs: int | None = None,
@@ -97,9 +187,12 @@ def compile_all(
     """Gets the kernels of all problems; a failure does not stop the others.
 
     Args:
+        cache: where they are looked up and stored.
+        problems: such as ``problems_of`` returns.
         jobs: how many at a time; by default one per processor.
         on_done: called as each is finished, in this thread.
-        family, compiler: as of ``Cache.get_or_compile``.
+        family: of kernels to take, as of ``Cache.get_or_compile``.
+        compiler: which compiler makes them.
 
     Returns:
         One result per problem, in the order they were finished.

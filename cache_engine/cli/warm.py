@@ -161,11 +161,10 @@ def _wanted(
     **asked: Any,
 ) -> list[list[Wanted]]:
     """What the options ask for."""
-    from cache_engine.catalogue import model_shapes, table_shapes
+    from cache_engine.catalogue import shapes_of
     from cache_engine.insight.coverage import wanted
 
-    is_file = Path(table).is_file() or "/" in table or table.lower().endswith(".csv")
-    shapes = table_shapes(Path(table)) if is_file else model_shapes(table)
+    shapes = shapes_of(table)
     for name in arch:
         architecture(name)
     _check(dtype=(dtype, INPUT_DTYPES), layout=(layout, tuple(Layout)))
@@ -194,7 +193,7 @@ def _compile(
     cache: Cache, plan: WarmPlan, tally: _Tally, jobs: int | None, family: str | None, compiler: str | None
 ) -> None:
     """Gets all kernels of the plan; those that are stored are read, and so verified."""
-    from cache_engine.batch.warm import compile_all
+    from cache_engine.batch.warm import warm
 
     problems = [kernel.selection.problem for kernel in plan.kernels]
     with terminal.progress("Compiling kernels", len(problems)) as (bar, task):
@@ -203,7 +202,7 @@ def _compile(
             bar.advance(task)
             tally.add(warmed)
 
-        compile_all(cache, problems, jobs, on_done, family, compiler)
+        warm(cache, problems, jobs, on_done, family, compiler)
 
 
 @click.command(
@@ -224,15 +223,15 @@ def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
     disk.
     """
     from cache_engine.batch.sample import sample_problems
-    from cache_engine.batch.warm import compile_all
+    from cache_engine.batch.warm import warm
 
     problems = sample_problems()
     started = time.perf_counter()
     with open_cache(settings) as cache, terminal.progress("Compiling kernels", len(problems)) as (bar, task):
-        done = compile_all(cache, problems, jobs, on_done=lambda _: bar.advance(task))
+        done = warm(cache, problems, jobs, on_done=lambda _: bar.advance(task))
     with open_cache(settings) as cache:
         # Its memory is empty, as that of another process: every kernel must now come from disk.
-        again = compile_all(cache, problems, jobs)
+        again = warm(cache, problems, jobs)
     failed = [one for one in done if one.kernel is None]
     compiled = sum(one.kernel is not None and one.kernel.tier == "compiled" for one in done)
     document = measured.Sampled(

@@ -104,6 +104,10 @@ class LoadedKernel:
         import numpy
 
         given = {
+            "a": operands.a,
+            "b": operands.b,
+            "c": operands.c,
+            "m": self._m,
             "n": self._n,
             "k": self._k,
             "alpha": self._factor(operands.alpha),
@@ -111,12 +115,10 @@ class LoadedKernel:
             "bias": operands.bias,
             "workspace": self._workspace,
         }
-        further = [given.get(name) for name in self._launch.parameters]
-        null = numpy.uint64(0)
-        further = [null if value is None else value for value in further]
-        arguments = (operands.a, operands.b, operands.c, self._m, *further)
-        block = (self._launch.threads, 1, 1)
-        self._function(self._launch.grid, block, arguments, shared_mem=self._launch.shared_bytes)
+        launch, null = self._launch, numpy.uint64(0)
+        found = (given.get(name) for name in launch.arguments)
+        arguments = tuple(null if value is None else value for value in found)
+        self._function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
 
 
 def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:

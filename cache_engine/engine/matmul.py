@@ -9,7 +9,7 @@ from cache_engine.device.multiply import Code, multiply, stream_of
 from cache_engine.device.probe import require_gpu
 from cache_engine.engine.operator import default_cache
 from cache_engine.errors import UsageError
-from cache_engine.model.gemm import Activation, DType, Epilogue, GemmProblem
+from cache_engine.model.gemm import Activation, ActivationLike, DType, DTypeLike, Epilogue, GemmProblem
 
 if TYPE_CHECKING:
     from cache_engine.engine.cache import Cache
@@ -20,12 +20,12 @@ def matmul(
     b: Any,
     out: Any | None = None,
     *,
-    dtype: DType | str | None = None,
-    out_dtype: DType | str | None = None,
+    dtype: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     bias: Any | None = None,
-    activation: Activation | str = Activation.NONE,
+    activation: ActivationLike = Activation.NONE,
     family: str | None = None,
     cache: Cache | None = None,
     stream: Any | None = None,
@@ -88,7 +88,7 @@ def matmul(
 
 
 @cached
-def _dtype(name: str, asked: DType | str | None) -> DType | None:
+def _dtype(name: str, asked: DTypeLike | None) -> DType | None:
     try:
         return None if asked is None else DType(str(asked))
     except ValueError:

@@ -16,7 +16,18 @@ from pathlib import Path
 from cache_engine.config import Settings
 from cache_engine.engine.cache import Cache, CompiledKernel, open_cache
 from cache_engine.errors import StoreUnusable
-from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem, Layout, Specialisation
+from cache_engine.model.gemm import (
+    NO_EPILOGUE,
+    OPT_LEVELS,
+    DType,
+    DTypeLike,
+    EpilogueLike,
+    GemmProblem,
+    Layout,
+    LayoutLike,
+    Specialisation,
+    SpecialisationLike,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -63,11 +74,12 @@ class GemmOperator:
     def __init__(
         self,
         *,
-        dtype: DType | str = DType.BF16,
-        out_dtype: DType | str | None = None,
-        layout: Layout | str = Layout.NT,
+        dtype: DTypeLike = DType.BF16,
+        out_dtype: DTypeLike | None = None,
+        layout: LayoutLike = Layout.NT,
         arch: str | None = None,
-        specialisation: Specialisation | str = Specialisation.NK,
+        epilogue: EpilogueLike = NO_EPILOGUE,
+        specialisation: SpecialisationLike = Specialisation.NK,
         opt_level: int = OPT_LEVELS[-1],
         family: str | None = None,
         compiler: str | None = None,
@@ -78,22 +90,32 @@ class GemmOperator:
         """Compiles and opens nothing yet.
 
         Args:
-            dtype, out_dtype, layout, arch, specialisation, opt_level: as of ``GemmProblem``.
-            family, compiler: as of ``Cache.get_or_compile``.
-            enable_jit, enable_caching, cache_dir: this operator's switches.
+            dtype: element type of A and B, as of ``GemmProblem``; likewise the next six.
+            out_dtype: element type of C.
+            layout: how A and B are stored.
+            arch: the target.
+            epilogue: what is done to the product, such as ``"bias"``.
+            specialisation: which sizes are constants of the kernel.
+            opt_level: how hard the compiler may optimise.
+            family: of kernels to take, as of ``Cache.get_or_compile``.
+            compiler: which compiler makes them.
+            enable_jit: whether this operator may compile; by default as ``switches`` say.
+            enable_caching: whether it looks kernels up in packs and on disk, and stores them there.
+            cache_dir: its store's directory.
 
         Raises:
-            InvalidProblem: when the types, layout or target are not supported.
+            InvalidProblem: when the types, layout, target or epilogue are not supported.
         """
         self._kind = GemmProblem(
             1,
             1,
             1,
-            dtype=dtype,  # type: ignore[arg-type]  # text is checked and converted
-            out_dtype=out_dtype,  # type: ignore[arg-type]
-            layout=layout,  # type: ignore[arg-type]
+            dtype=dtype,
+            out_dtype=out_dtype,
+            layout=layout,
             arch=arch,
-            specialisation=specialisation,  # type: ignore[arg-type]
+            epilogue=epilogue,
+            specialisation=specialisation,
             opt_level=opt_level,
         )
         self._family = family

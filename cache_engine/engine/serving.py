@@ -31,6 +31,7 @@ from cache_engine.store.journal import Journal
 from cache_engine.store.lock import ThreadLocks, file_lock
 from cache_engine.store.memory import MemoryTier
 from cache_engine.store.pack import Pack
+from cache_engine.units import human_bytes
 from cache_engine.upkeep.cleaning import Housekeeper
 from cache_engine.upkeep.plan import Limits
 
@@ -43,19 +44,20 @@ COMPILED = "compiled"
 LONG_WAIT_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CompiledKernel:
-    """A kernel in hand.
+    """A kernel in hand: its code, and how to launch it.
 
     Attributes:
         key: its CacheKey.
         problem: the problem it was asked for.
-        record: its metadata.
-        cubin: the compiled code.
-        tier: which tier had it, or ``"compiled"``.
-        launch: how to launch it for the problem.
-        config_from: what chose its config for the problem; see ``model.measurement``.
-        stages_ms: what each stage of getting it took.
+        record: its metadata; ``record.resources`` has registers and shared memory, ``record.compile_ms`` the time.
+        cubin: the compiled code, as ``cuModuleLoadData`` takes it.
+        tier: which tier had it: ``"memory"``, ``"pack"`` or ``"disk"``; or ``"compiled"``.
+        launch: how to launch it for the problem. It depends on m, which the kernel's code need not: keep a launch for
+            each problem, and a loaded module for each key.
+        config_from: what chose its config: ``"given"``, ``"cost model"`` or ``"measured on …"``.
+        stages_ms: milliseconds that each stage of getting it took, by name.
         unpublished: why it could not be stored; ``None`` when it was stored, or was found.
         toolchain_from: what names the toolchain in its key: ``"installed"``, ``"pack NAME"`` or ``"store"``. The last
             two are of kernels that need not be what the compiler installed here would make; see ``engine.elsewhere``.
@@ -71,6 +73,17 @@ class CompiledKernel:
     stages_ms: dict[str, float]
     unpublished: Failure | None = None
     toolchain_from: str = INSTALLED
+
+    @property
+    def entry(self) -> str:
+        """The name of the kernel's function in ``cubin``: what ``cuModuleGetFunction`` is asked for."""
+        return self.record.name
+
+    def __repr__(self) -> str:
+        p = self.problem
+        batch = f"{p.batch} × " if p.batch > 1 else ""
+        what = f"{batch}{p.m} × {p.n} × {p.k}, {p.dtype}, {p.arch}; {self.record.family} {self.record.config}"
+        return f"<CompiledKernel {self.key[:12]}: {what}, {human_bytes(len(self.cubin))}, {self.tier}>"
 
 
 class Serving:

@@ -171,6 +171,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     config_from: str = ""
 
+    def __repr__(self) -> str:
+        return f"<Record {self.key[:12]}: {self.name}, {self.arch}>"
+
     @property
     def size_bytes(self) -> int:
         """Bytes of the compiled code."""

@@ -43,7 +43,7 @@ _LONGEST_S = 28 * DAY_S
 MOST_PERIODS = 2000
 
 
-class UseCounts(msgspec.Struct, kw_only=True):
+class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
     """What one line about use counts, and what sums of such lines have: each counter is declared here alone.
 
     Attributes:
@@ -73,6 +73,21 @@ class Counts(UseCounts, kw_only=True):
     compile_us: Count = 0
     publish_failures: Count = 0
     corruptions: Count = 0
+
+    @property
+    def compile_ms(self) -> float:
+        """Milliseconds that compiling took, as documents in JSON have it; likewise the next two."""
+        return self.compile_us / 1e3
+
+    @property
+    def saved_ms(self) -> float:
+        """Milliseconds of compiling that hits on disk and in packs saved."""
+        return self.saved_us / 1e3
+
+    @property
+    def lock_wait_ms(self) -> float:
+        """Milliseconds of long waits for locks."""
+        return self.lock_wait_us / 1e3
 
     def add(self, more: Counts | UseCounts) -> None:
         """Adds other counts; those of use alone have fewer."""
@@ -266,7 +281,7 @@ def _sum(one: int, other: int) -> int:
     return min(MOST_COUNT, one + other)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Statistics:
     """A store's state and history at one moment.
 
@@ -275,6 +290,13 @@ class Statistics:
         journal_bytes: the size of the journal, which is not in ``stored_bytes`` and has its own bound.
         max_entries, max_bytes: the limits in force.
         totals: sums over the store's history, across restarts.
+
+    Example:
+        ```python
+        with open_cache(create=False) as cache:
+            stats = cache.stats()
+            print(stats.entries, stats.hit_rate, stats.totals.hits.get("disk", 0), stats.totals.compile_ms)
+        ```
     """
 
     entries: int
@@ -283,6 +305,10 @@ class Statistics:
     max_bytes: int
     journal_bytes: int
     totals: Totals
+
+    def __repr__(self) -> str:
+        held = f"{self.entries} of {self.max_entries} entries, {self.stored_bytes} of {self.max_bytes} bytes"
+        return f"<Statistics: {held}, {self.hits} hits, {self.totals.misses} misses>"
 
     @property
     def hits(self) -> int:

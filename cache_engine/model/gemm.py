@@ -6,7 +6,7 @@ import operator
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from cache_engine.errors import InvalidProblem
 from cache_engine.model.architecture import architecture
@@ -46,6 +46,9 @@ class DType(StrEnum):
         """Bytes of one element."""
         return _ITEMSIZE[self]
 
+
+DTypeLike: TypeAlias = DType | Literal["fp16", "bf16", "tf32", "fp32", "fp64", "fp8_e4m3", "fp8_e5m2", "int8", "int32"]
+"""An element type, or its name."""
 
 _ITEMSIZE = {
     DType.FP16: 2,
@@ -101,12 +104,20 @@ class Layout(StrEnum):
         return self.value[1] == "t"
 
 
+LayoutLike: TypeAlias = Layout | Literal["nn", "nt", "tn", "tt"]
+"""A layout, or its name."""
+
+
 class Activation(StrEnum):
     """What is applied to every element of C last. GELU in its exact form, x · Φ(x)."""
 
     NONE = "none"
     RELU = "relu"
     GELU = "gelu"
+
+
+ActivationLike: TypeAlias = Activation | Literal["none", "relu", "gelu"]
+"""An activation, or its name."""
 
 
 class Specialisation(StrEnum):
@@ -123,6 +134,10 @@ class Specialisation(StrEnum):
     DYNAMIC = "dynamic"
 
 
+SpecialisationLike: TypeAlias = Specialisation | Literal["nk", "exact", "bucketed", "dynamic"]
+"""A specialisation, or its name."""
+
+
 def bucket_of(m: int) -> int:
     """The bucket of m: the power of two that is not less."""
     return 1 << (m - 1).bit_length()
@@ -131,6 +146,8 @@ def bucket_of(m: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Epilogue:
     """What is done to A · B before it is stored: activation(alpha · A · B + beta · C + bias).
+
+    ``GemmProblem(16, 7168, 2048, epilogue="bias+gelu")`` takes it as text, which ``Epilogue.parse`` reads.
 
     Attributes:
         alpha, beta: whether the kernel takes these factors. With beta it updates C; without, it overwrites it.
@@ -170,69 +187,101 @@ class Epilogue:
 
 NO_EPILOGUE = Epilogue()
 
+EpilogueLike: TypeAlias = Epilogue | str
+"""An epilogue, or the text that ``Epilogue.parse`` reads."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class GemmProblem:
-    """C = A · B, ``batch`` times, C row-major and contiguous.
+    """C = A · B, ``batch`` times, C row-major and contiguous. A value: comparable, hashable, checked when it is made.
 
-    Args:
-        m, n, k: sizes; A is m × k, B is k × n, C is m × n. Each from 1 to 16 777 216.
+    Example:
+        ```python
+        GemmProblem(4096, 7168, 2048, dtype="bf16", out_dtype="fp32", arch="sm_90a", epilogue="bias")
+        ```
+
+    Attributes:
+        m: rows of A and C, from 1 to 16 777 216.
+        n: columns of B and C, from 1 to 16 777 216.
+        k: columns of A and rows of B, from 1 to 16 777 216.
         batch: how many independent products lie one behind the other, 1 to 65 535.
         dtype: element type of A and B.
-        out_dtype: element type of C; by default that of the inputs.
+        out_dtype: element type of C; by default that of the inputs, bf16 for fp8, int32 for int8.
         layout: how A and B are stored.
         arch: the target, such as ``"sm_90"``; ``None`` leaves it to the engine (the local GPU, else sm_90).
         epilogue: what is done to the product before it is stored; by default nothing. int8 problems take none.
         specialisation: which sizes are constants of the kernel; by default n and k.
         opt_level: how hard the compiler may optimise, 0 to 3.
-
-    Raises:
-        InvalidProblem: naming the field and what it may be.
     """
 
     m: int
     n: int
     k: int
-    batch: int = 1
-    dtype: DType = DType.BF16
-    out_dtype: DType | None = None
-    layout: Layout = Layout.NT
-    arch: str | None = None
-    epilogue: Epilogue = NO_EPILOGUE
-    specialisation: Specialisation = Specialisation.NK
-    opt_level: int = OPT_LEVELS[-1]
+    batch: int
+    dtype: DType
+    out_dtype: DType | None
+    layout: Layout
+    arch: str | None
+    epilogue: Epilogue
+    specialisation: Specialisation
+    opt_level: int
 
-    def __post_init__(self) -> None:
-        for name, limit in (("m", MAX_DIMENSION), ("n", MAX_DIMENSION), ("k", MAX_DIMENSION), ("batch", MAX_BATCH)):
-            object.__setattr__(self, name, _size(name, getattr(self, name), limit))
-        dtype = _member(DType, "dtype", self.dtype, INPUT_DTYPES)
-        layout = _member(Layout, "layout", self.layout)
+    def __init__(
+        self,
+        m: int,
+        n: int,
+        k: int,
+        batch: int = 1,
+        dtype: DTypeLike = DType.BF16,
+        out_dtype: DTypeLike | None = None,
+        layout: LayoutLike = Layout.NT,
+        arch: str | None = None,
+        epilogue: EpilogueLike = NO_EPILOGUE,
+        specialisation: SpecialisationLike = Specialisation.NK,
+        opt_level: int = OPT_LEVELS[-1],
+    ) -> None:
+        """Takes names in place of the members of enumerations, and whole numbers of NumPy.
+
+        Raises:
+            InvalidProblem: naming the field and what it may be.
+        """
+        m, n, k = (_size(name, size, MAX_DIMENSION) for name, size in (("m", m), ("n", n), ("k", k)))
+        batch = _size("batch", batch, MAX_BATCH)
+        dtype = _member(DType, "dtype", dtype, INPUT_DTYPES)
         allowed = _OUT_DTYPES[dtype]
-        out_dtype = allowed[0] if self.out_dtype is None else _member(DType, "out dtype", self.out_dtype)
+        out_dtype = allowed[0] if out_dtype is None else _member(DType, "out dtype", out_dtype)
         if out_dtype not in allowed:
             names = ", ".join(allowed)
             raise InvalidProblem(f"out dtype {out_dtype} cannot be made from {dtype} inputs; use one of: {names}")
-        epilogue = self.epilogue if isinstance(self.epilogue, Epilogue) else Epilogue.parse(str(self.epilogue))
+        layout = _member(Layout, "layout", layout)
+        if arch is not None:
+            architecture(arch)
+        if not isinstance(epilogue, Epilogue):
+            epilogue = Epilogue.parse(str(epilogue))
         if dtype is DType.INT8 and epilogue != NO_EPILOGUE:
             raise InvalidProblem(f"int8 problems take no epilogue, and {epilogue} was asked for; leave it out")
-        if self.arch is not None:
-            architecture(self.arch)
-        known = isinstance(self.specialisation, Specialisation)  # most often; asking by name takes a microsecond
-        specialised = self.specialisation if known else _member(Specialisation, "specialisation", self.specialisation)
-        if isinstance(self.opt_level, bool) or self.opt_level not in OPT_LEVELS:
+        specialisation = _member(Specialisation, "specialisation", specialisation)
+        if isinstance(opt_level, bool) or opt_level not in OPT_LEVELS:
             levels = ", ".join(map(str, OPT_LEVELS))
-            raise InvalidProblem(f"opt level is {self.opt_level!r}; it must be one of: {levels}")
-        elements = self.batch * max(self.m * self.k, self.n * self.k, self.m * self.n)
+            raise InvalidProblem(f"opt level is {opt_level!r}; it must be one of: {levels}")
+        elements = batch * max(m * k, n * k, m * n)
         if elements > MAX_ELEMENTS:
             raise InvalidProblem(
                 f"an operand of {elements:,} elements is larger than any GPU holds; the limit is {MAX_ELEMENTS:,}"
             )
-        # Plain strings are welcome as arguments; from here on the fields have the types they declare.
-        object.__setattr__(self, "dtype", dtype)
-        object.__setattr__(self, "out_dtype", out_dtype)
-        object.__setattr__(self, "layout", layout)
-        object.__setattr__(self, "epilogue", epilogue)
-        object.__setattr__(self, "specialisation", specialised)
+        values = (m, n, k, batch, dtype, out_dtype, layout, arch, epilogue, specialisation, opt_level)
+        for name, value in zip(self.__slots__, values, strict=True):
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        """As it can be written again: the sizes, the types, and what is not the default."""
+        default = GemmProblem(1, 1, 1, dtype=self.dtype)
+        given = [str(self.m), str(self.n), str(self.k)]
+        for name in self.__slots__[3:]:
+            value = getattr(self, name)
+            if name == "dtype" or value != getattr(default, name):
+                given.append(f"{name}={value if isinstance(value, int) else str(value)!r}")
+        return f"GemmProblem({', '.join(given)})"
 
     @property
     def output(self) -> DType:
@@ -282,6 +331,8 @@ def _size(name: str, value: Any, limit: int) -> int:
 
 
 def _member(kind: type[_E], what: str, value: object, allowed: Collection[_E] = ()) -> _E:
+    if isinstance(value, kind) and (not allowed or value in allowed):
+        return value  # most often; asking by name takes a microsecond
     try:
         member = kind(str(value))
     except ValueError:

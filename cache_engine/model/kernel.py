@@ -72,17 +72,18 @@ class KernelConfig:
 class Launch:
     """Everything but the operands that a launch needs.
 
-    A kernel's parameters are pointers to A, B and C, each at a multiple of 16 bytes, m as a 32-bit integer (which a
-    kernel with a constant m does not look at), then ``parameters``.
+    A kernel takes ``arguments``, in that order: pointers to A, B and C, each at a multiple of 16 bytes, m as a 32-bit
+    integer (which a kernel with a constant m does not look at), then ``parameters``.
 
     Attributes:
         grid: blocks along x (tiles of C), y (slices of k), z (the batch).
         threads: threads of one block, along x.
-        shared_bytes: dynamic shared memory of one block.
-        parameters: what else the kernel takes, by name, in order. ``n`` and ``k`` are 32-bit integers. ``alpha`` and
-            ``beta`` (of the type of the sums), ``bias`` and ``workspace`` are operands, and may be null where the
-            kernel does not use them. Any other is a pointer that its compiler adds and the kernel does not use, to be
-            given as null.
+        shared_bytes: dynamic shared memory of one block. Above 48 KiB a launch needs the function's attribute
+            ``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`` set to it first.
+        parameters: what the kernel takes after m, by name, in order. ``n`` and ``k`` are 32-bit integers. ``alpha`` and
+            ``beta`` are numbers of type ``GemmProblem.accumulate``, ``bias`` and ``workspace`` pointers; each is there
+            whether the kernel uses it or not, and 0 where it does not. Any other is a pointer that the compiler adds
+            and the kernel does not use, to be given as 0.
         workspace_bytes: device memory that blocks exchange sums in. All 0 before the first launch; kernels may share it
             one after the other, never at the same time.
     """
@@ -92,6 +93,16 @@ class Launch:
     shared_bytes: int
     parameters: tuple[str, ...] = ()
     workspace_bytes: int = 0
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Threads of one block along x, y and z."""
+        return (self.threads, 1, 1)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of all arguments of the kernel, in order: ``("a", "b", "c", "m", …)``."""
+        return ("a", "b", "c", "m", *self.parameters)
 
 
 def ceil_div(a: int, b: int) -> int:

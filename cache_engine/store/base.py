@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from cache_engine.model.artifact import Record
@@ -14,7 +14,7 @@ class Loaded:
     """An entry that a tier returns: its record, and the compiled code that matches it."""
 
     record: Record
-    cubin: bytes
+    cubin: bytes = field(repr=False)
 
 
 class Tier(Protocol):

@@ -9,7 +9,7 @@ import pytest
 
 from cache_engine.assets import shape_catalogue
 from cache_engine.batch.sample import ARCHITECTURES, sample_problems
-from cache_engine.batch.warm import Warmed, compile_all
+from cache_engine.batch.warm import Warmed, warm
 from cache_engine.catalogue import model_shapes
 from cache_engine.engine.cache import Cache
 from cache_engine.errors import UsageError
@@ -56,7 +56,7 @@ def test_one_failure_does_not_keep_the_others_from_being_made(cache: Cache) -> N
         GemmProblem(8, 32, 16, dtype=DType.FP32, arch="sm_90"),
     ]
     told: list[Warmed] = []
-    done = compile_all(cache, problems, jobs=2, on_done=told.append)
+    done = warm(cache, problems, jobs=2, on_done=told.append)
     assert done == told
     failed = [warmed for warmed in done if warmed.kernel is None]
     assert [warmed.problem for warmed in failed] == [problems[1]]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.batch.warm import Warmed, compile_all, plan_warming
+from cache_engine.batch.warm import Warmed, plan_warming, warm
 from cache_engine.catalogue import LARGEST_TABLE_BYTES, MOST_SHAPES, ModelShape, model_shapes, table_shapes
 from cache_engine.compilers import COMPILERS, inspect
 from cache_engine.engine.cache import Cache, open_cache
@@ -125,7 +125,7 @@ def test_sizes_that_one_kernel_serves_compile_it_once(cache: Cache) -> None:
     keys = {cache.select(problem).key for problem in problems}
     assert {kernel.key for kernel in plan.missing} == keys
     assert len(plan.kernels) == len(keys) < 12
-    done = compile_all(cache, [kernel.selection.problem for kernel in plan.kernels], jobs=2)
+    done = warm(cache, [kernel.selection.problem for kernel in plan.kernels], jobs=2)
     assert {warmed.kernel.tier for warmed in done if warmed.kernel} == {"compiled"}
     assert cache.stats().totals.compiles == len(keys)
 
@@ -280,7 +280,7 @@ def test_no_tool_ends_the_whole(cache: Cache, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(inspect, "find_tool", missing)
     problems = [GemmProblem(8, 8 * n, 8, dtype=DType.FP32, arch="sm_90") for n in range(1, 4)]
     with pytest.raises(ToolMissing):
-        compile_all(cache, problems, jobs=2)
+        warm(cache, problems, jobs=2)
     assert list(cache.records()) == []
 
 

@@ -132,7 +132,7 @@ def test_what_was_measured_chooses_and_compile_and_explain_say_so(
     compiled_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned = document("tune", *SHAPE, "--top", "2", "--dry-run", store=compiled_store)["candidates"]
-    problem = GemmProblem(16, 64, 96, dtype="fp16", arch="sm_90")  # type: ignore[arg-type]
+    problem = GemmProblem(16, 64, 96, dtype="fp16", arch="sm_90")
     with open_cache(compiled_store, durability="fast") as cache:
         for one, median_us in zip(planned, (5.0, 4.0), strict=True):
             cache.timings.add([invented_timing(problem, KernelConfig(**one["config"]), median_us)])

@@ -109,7 +109,7 @@ def test_operators_with_the_same_settings_share_a_cache(tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_refused_when_the_operator_is_made() -> None:
     with pytest.raises(InvalidProblem, match="int3"):
-        GemmOperator(dtype="int3")
+        GemmOperator(dtype="int3")  # type: ignore[arg-type]
 
 
 def test_it_can_be_had_from_the_package() -> None:

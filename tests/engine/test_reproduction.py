@@ -45,7 +45,7 @@ def run_in_a_shell(command: str, **environment: str) -> Any:
             id="types and layout",
         ),
         pytest.param(
-            GemmProblem(8, 48, 4096, dtype=DType.FP32, arch="sm_80", epilogue="bias+relu"),  # type: ignore[arg-type]
+            GemmProblem(8, 48, 4096, dtype=DType.FP32, arch="sm_80", epilogue="bias+relu"),
             {},
             {},
             id="epilogue and split-k",

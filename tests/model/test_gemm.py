@@ -45,7 +45,7 @@ def test_sums_of_int32_are_no_input() -> None:
 
 
 def test_an_epilogue_is_read_in_any_order_and_written_in_one() -> None:
-    problem = GemmProblem(8, 8, 8, epilogue="gelu + bias+alpha")  # type: ignore[arg-type]  # text is welcome
+    problem = GemmProblem(8, 8, 8, epilogue="gelu + bias+alpha")
     assert problem.epilogue == Epilogue(alpha=True, bias=True, activation=Activation.GELU)
     assert str(problem.epilogue) == "alpha+bias+gelu"
     assert Epilogue.parse(str(problem.epilogue)) == problem.epilogue
@@ -56,7 +56,7 @@ def test_an_epilogue_is_read_in_any_order_and_written_in_one() -> None:
 @pytest.mark.parametrize("text", ["bias+bias", "relu+gelu", "tanh", "alpha,beta", "+", "none", "ALPHA"])
 def test_an_epilogue_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidProblem, match="epilogue"):
-        GemmProblem(8, 8, 8, epilogue=text)  # type: ignore[arg-type]
+        GemmProblem(8, 8, 8, epilogue=text)
 
 
 def test_int8_takes_no_epilogue() -> None:
@@ -87,7 +87,7 @@ def test_an_output_type_that_loses_the_accumulator_is_refused() -> None:
 
 
 def test_plain_strings_become_members() -> None:
-    problem = GemmProblem(8, 8, 8, dtype="fp16", layout="tn")  # type: ignore[arg-type]
+    problem = GemmProblem(8, 8, 8, dtype="fp16", layout="tn")
     assert problem.dtype is DType.FP16
     assert problem.output is DType.FP16
     assert problem.layout is Layout.TN

@@ -83,7 +83,7 @@ def test_every_field_of_a_timing_is_stored_whatever_a_later_version_adds(cache: 
 
     values = {field.name: 1.5 for field in fields(Timing) if field.name not in ("device", "verified")}
     timing = LaterTiming(device=INVENTED_GPU, verified=True, **values)  # type: ignore[arg-type]
-    kernel = cache.get_or_compile(GemmProblem(8, 8, 8, dtype="fp32", arch="sm_90"))  # type: ignore[arg-type]
+    kernel = cache.get_or_compile(GemmProblem(8, 8, 8, dtype="fp32", arch="sm_90"))
     assert cache.keep_timing(kernel, timing) is None
     (kept,) = cache.timings
     expected = {**msgspec.to_builtins(timing)}

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from cache_engine.batch.sample import sample_problems
-from cache_engine.batch.warm import compile_all
+from cache_engine.batch.warm import warm
 from cache_engine.bench.results import Report, Result, Size
 from cache_engine.bench.timing import medians
 from cache_engine.engine.cache import Cache, open_cache
@@ -25,7 +25,7 @@ _COUNTS = (100, 1_000, 10_000)
 def footprint(report: Report, place: Path, limit: int) -> None:
     """Compiles the kernels of the sample, at most ``limit``, one at a time; reports their sizes and loading them."""
     with open_cache(place / "footprint", durability="fast") as cache:
-        compile_all(cache, sample_problems()[:limit], jobs=1)
+        warm(cache, sample_problems()[:limit], jobs=1)
         records = list(cache.records())
         _loading(report, cache, records)
         _sizes(report, cache, records)

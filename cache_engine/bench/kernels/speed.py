@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from cache_engine._version import version_and_build
-from cache_engine.batch.warm import compile_all
+from cache_engine.batch.warm import warm
 from cache_engine.bench.results import LeftOut
 from cache_engine.catalogue import model_shapes
 from cache_engine.device.launch import cupy_version
@@ -299,7 +299,7 @@ def _compiled(cache: Cache, todo: Sequence[Case], until: float | None) -> Iterat
             return
         for family, compiler in FAMILIES.items():
             problems = [cache.targeted(case.problem) for case in several if case.family == family]
-            compile_all(cache, problems, compiler=compiler)
+            warm(cache, problems, compiler=compiler)
         for case in several:
             if _over(until):
                 return

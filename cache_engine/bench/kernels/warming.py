@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from cache_engine.batch.warm import compile_all
+from cache_engine.batch.warm import warm
 from cache_engine.bench.results import Report, Result
 from cache_engine.catalogue import model_shapes
 from cache_engine.compilers import COMPILERS
@@ -42,7 +42,7 @@ def _warm(folder: Path, jobs: int) -> tuple[float, float, int]:
     with open_cache(folder) as cache:
         needed = distinct(coverage(cache, wanted(model_shapes(_MODEL), DType.BF16, _ARCHS, parse_sizes(_TOKENS))))
         started, used = time.perf_counter(), _processor_seconds()
-        done = compile_all(cache, [kernel.selection.problem for kernel in needed], jobs)
+        done = warm(cache, [kernel.selection.problem for kernel in needed], jobs)
         return time.perf_counter() - started, _processor_seconds() - used, sum(bool(warmed.kernel) for warmed in done)
 
 
