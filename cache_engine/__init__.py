@@ -33,6 +33,8 @@ The rooms, top to bottom; each imports only from those below it:
 - ``device`` -- the only room that touches a GPU: launching, timing, memory
 - ``evaluator`` -- how long a GEMM takes on an accelerator, by arithmetic alone
 - ``assets`` · ``units`` -- files that travel with the package; numbers as people read them
+- ``policy`` -- decisions as pure values and functions: ``demand`` ledger and its ``sketch``, ``promotion``, ``budget``,
+  ``value`` for eviction
 - ``model`` -- values: problem, config, architecture, key, provenance, artifact, record, measurement, event
 - ``config`` -- settings and environment variables
 - ``errors`` · ``inputs`` · ``process`` · ``_version`` -- everything that is raised; opening files that a user names;

@@ -1,0 +1,209 @@
+"""The demand ledger: decay has no memory of how it was done, two ledgers merge to one that saw everything."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from cache_engine.errors import CorruptEntry, UsageError
+from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout, Specialisation
+from cache_engine.policy import demand
+from cache_engine.policy.demand import Ledger, Shape, by_bytes, by_count, by_flops, decode, encode, merge, rate, shares
+
+START, HALF_LIFE_S = 1_800_000_000.0, 3600.0
+SHAPES = [Shape(n=4096, k=4096), Shape(n=6144, k=4096), Shape(n=4096, k=4096, arch="sm_90")]
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(SHAPES), st.integers(1, 200), st.integers(1, 9), st.floats(0, 20_000)), max_size=80
+).map(lambda events: sorted(events, key=lambda event: event[3]))
+Events = list[tuple[Shape, int, int, float]]
+
+
+def ledger_of(events: Events) -> Ledger:
+    ledger = Ledger(HALF_LIFE_S)
+    for shape, m, count, after_s in events:
+        ledger.add(shape, m, count, START + after_s)
+    return ledger
+
+
+def totals(ledger: Ledger) -> dict[Shape, float]:
+    return {shape: sketch.total for shape, sketch in ledger.sketches.items()}
+
+
+@given(EVENTS, st.lists(st.floats(0, 50_000), max_size=5).map(sorted))
+def test_decay_in_steps_is_decay_at_once(events: Events, steps: list[float]) -> None:
+    once, in_steps = ledger_of(events), ledger_of(events)
+    last = START + 20_000
+    for step in steps:
+        in_steps.decay(last + step)
+    in_steps.decay(last + 50_000)
+    once.decay(last + 50_000)
+    assert totals(in_steps) == pytest.approx(totals(once), rel=1e-9)
+
+
+@given(EVENTS)
+def test_each_count_halves_with_each_half_life(events: Events) -> None:
+    ledger = ledger_of(events)
+    ledger.decay(START + 30_000)
+    expected = math.fsum(count * 2 ** -((30_000 - after_s) / HALF_LIFE_S) for _, _, count, after_s in events)
+    assert ledger.total == pytest.approx(expected, rel=1e-9)
+
+
+@given(EVENTS, EVENTS)
+def test_merging_is_replaying_both(first: Events, second: Events) -> None:
+    both = ledger_of(sorted(first + second, key=lambda event: event[3]))
+    one = merge(ledger_of(first), ledger_of(second))
+    assert totals(one) == pytest.approx(totals(both), rel=1e-9)
+    assert (one.at, one.since, one.half_life_s) == (both.at, both.since, HALF_LIFE_S)
+    for shape, sketch in both.sketches.items():
+        assert one.sketches[shape].by_power() == pytest.approx(sketch.by_power(), rel=1e-9)
+    assert totals(merge(ledger_of(second), ledger_of(first))) == pytest.approx(totals(one), rel=1e-9)
+
+
+@given(EVENTS, EVENTS)
+def test_merging_changes_neither_ledger(first: Events, second: Events) -> None:
+    one, other = ledger_of(first), ledger_of(second)
+    before = encode(one), encode(other)
+    merge(one, other)
+    assert (encode(one), encode(other)) == before
+
+
+def test_ledgers_of_different_half_lives_do_not_merge() -> None:
+    with pytest.raises(UsageError, match="use one half-life"):
+        merge(Ledger(60.0), Ledger(61.0))
+
+
+@pytest.mark.parametrize("half_life_s", [0.0, -1.0, math.nan, math.inf, 1e10])
+def test_a_half_life_out_of_range_is_refused(half_life_s: float) -> None:
+    with pytest.raises(UsageError, match="from 1 second"):
+        Ledger(half_life_s)
+
+
+def test_a_clock_set_back_takes_no_weight_and_decay_goes_on_from_there() -> None:
+    ledger = Ledger(HALF_LIFE_S)
+    ledger.add(SHAPES[0], 1, 8, START)
+    ledger.add(SHAPES[0], 1, 8, START - 365 * 86_400)
+    assert ledger.total == pytest.approx(16)
+    assert ledger.since == ledger.at
+    ledger.decay(ledger.at + HALF_LIFE_S)
+    assert ledger.total == pytest.approx(8)
+
+
+def test_what_is_a_year_old_counts_for_nothing() -> None:
+    ledger = Ledger(HALF_LIFE_S)
+    ledger.add(SHAPES[0], 1, 1e6, START)
+    ledger.add(SHAPES[1], 1, 1, START + 365 * 86_400)
+    assert list(shares(ledger, by_count)) == [SHAPES[1], SHAPES[0]]
+    assert ledger.total == pytest.approx(1)
+
+
+@given(st.floats(0.01, 100), st.floats(0.5, 20))
+@example(1.0, 0.5)
+def test_the_rate_of_steady_demand_is_found_also_by_a_young_ledger(per_s: float, lifetimes: float) -> None:
+    """Launches at irregular times; the weight stands for the rate, whatever the age."""
+    seconds = lifetimes * HALF_LIFE_S
+    assume(per_s * seconds > 100)
+    ledger = Ledger(HALF_LIFE_S)
+    steps = 1000
+    for step in range(steps + 1):
+        moment = seconds * (step / steps) ** 1.5
+        before = seconds * ((step - 1) / steps) ** 1.5 if step else 0.0
+        ledger.add(SHAPES[0], 1, per_s * (moment - before), START + moment)
+    found = rate(ledger, ledger.total, ledger.at)
+    assert found == pytest.approx(per_s, rel=0.05)
+
+
+def test_a_ledger_of_no_age_has_no_rate() -> None:
+    ledger = ledger_of([(SHAPES[0], 1, 5, 0.0)])
+    assert rate(ledger, ledger.total, ledger.at) == 0
+
+
+def test_shares_by_count_flops_and_bytes() -> None:
+    ledger = ledger_of([(SHAPES[0], 8, 3, 0.0), (SHAPES[1], 16, 1, 0.0)])
+    assert shares(ledger, by_count) == pytest.approx({SHAPES[0]: 0.75, SHAPES[1]: 0.25})
+    assert shares(ledger, by_flops) == pytest.approx({SHAPES[0]: 0.5, SHAPES[1]: 0.5})
+    moved = {s: GemmProblem(m, s.n, s.k).moved_bytes * c for s, m, c in ((SHAPES[0], 8, 3), (SHAPES[1], 16, 1))}
+    assert shares(ledger, by_bytes) == pytest.approx({s: b / sum(moved.values()) for s, b in moved.items()})
+    assert list(shares(ledger, by_count)) == [SHAPES[0], SHAPES[1]]
+    assert shares(ledger, lambda shape, m: 5.0 if shape == SHAPES[1] else 0.0) == {SHAPES[1]: 1.0, SHAPES[0]: 0.0}
+    assert shares(Ledger(60.0), by_count) == {}
+
+
+def test_shapes_beyond_the_most_are_dropped_lightest_first_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demand, "MOST_SHAPES", 3)
+    ledger = Ledger(HALF_LIFE_S)
+    for n, count in ((1, 5), (2, 1), (3, 7), (4, 2)):
+        ledger.add(Shape(n=n, k=1), 1, count, START)
+    assert [shape.n for shape in ledger.sketches] == [1, 3, 4]
+    assert (ledger.total, ledger.dropped) == (15, 1)
+    other = Ledger(HALF_LIFE_S)
+    other.add(Shape(n=9, k=1), 1, 4, START)
+    one = merge(ledger, other)
+    assert sorted(shape.n for shape in one.sketches) == [1, 3, 9]
+    assert (one.total, one.dropped) == (19, 3)
+
+
+@given(EVENTS)
+def test_a_ledger_is_the_same_after_it_was_written_and_read(events: Events) -> None:
+    ledger = ledger_of(events)
+    again = decode(encode(ledger))
+    assert (again.sketches, again.at, again.since) == (ledger.sketches, ledger.at, ledger.since)
+    assert encode(again) == encode(ledger)
+
+
+WRITTEN = encode(ledger_of([(SHAPES[0], 1, 1, 0.0)]))
+
+
+@given(st.binary(max_size=200) | st.integers(0, len(WRITTEN) - 1).map(lambda cut: WRITTEN[:cut]))
+def test_bytes_that_are_no_ledger_are_refused_as_corrupt(data: bytes) -> None:
+    with pytest.raises(CorruptEntry):
+        decode(data)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (b'"version":1', b'"version":2', "has version 2"),
+        (b'"half_life_s":3600.0', b'"half_life_s":0.0', "damaged"),
+        (b'"at":1.8e9', b'"at":1e300', "damaged"),
+        (b'"n":4096', b'"n":0', "damaged"),
+        (b'"dtype":"bf16"', b'"dtype":"bf17"', "damaged"),
+        (b'"entries":[', b'"entries":[[],', "damaged"),
+    ],
+)
+def test_a_damaged_ledger_says_what_is_wrong(old: bytes, new: bytes, said: str) -> None:
+    data = encode(ledger_of([(SHAPES[0], 1, 1, 0.0)])).replace(b"1800000000.0", b"1.8e9")
+    assert old in data
+    with pytest.raises(CorruptEntry, match=said):
+        decode(data.replace(old, new))
+
+
+def test_a_ledger_with_a_shape_twice_or_of_many_bytes_is_refused() -> None:
+    data = encode(ledger_of([(SHAPES[0], 1, 1, 0.0), (SHAPES[1], 1, 1, 0.0)]))
+    with pytest.raises(CorruptEntry, match="twice"):
+        decode(data.replace(b'"n":6144', b'"n":4096'))
+    with pytest.raises(CorruptEntry, match="larger"):
+        decode(b" " * (demand.LARGEST_BYTES + 1))
+
+
+@given(
+    st.builds(
+        GemmProblem,
+        m=st.integers(1, 100),
+        n=st.integers(1, 100),
+        k=st.integers(1, 100),
+        dtype=st.sampled_from([DType.BF16, DType.FP32]),
+        layout=st.sampled_from(Layout),
+        arch=st.sampled_from([None, "sm_90"]),
+        epilogue=st.sampled_from([Epilogue(), Epilogue(bias=True)]),
+        specialisation=st.sampled_from(Specialisation),
+        opt_level=st.integers(0, 3),
+    )
+)
+def test_a_shape_makes_the_problem_it_was_made_of(problem: GemmProblem) -> None:
+    again = Shape.of(problem).problem(problem.m)
+    assert replace(again, out_dtype=problem.out_dtype) == problem
+    assert again.output == problem.output
