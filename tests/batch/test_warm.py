@@ -71,7 +71,7 @@ def test_after_a_warm_up_every_m_of_its_range_hits_with_compiling_off(place: Pat
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_120"])
 @pytest.mark.parametrize("model", ["Llama-3.1-8B", "gpt-oss-20b", "Qwen3-30B-A3B"])
 def test_after_warming_a_model_every_m_hits_with_compiling_off(place: Path, model: str, arch: str) -> None:
-    found = document("warm", model, "--arch", arch, store=place)
+    found = document("warm", model, "--arch", arch, store=place, timeout=1200)
     assert (found["failed"], found["compiled"]) == ([], found["kernels"])
     with open_cache(place, enable_jit=False) as cache:
         shapes = model_shapes(model)

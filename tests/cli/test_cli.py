@@ -24,14 +24,16 @@ from tests.helpers import make_store, publish, record_file
 SHAPE = ("64", "48", "80", "--dtype", "fp32", "--arch", "sm_90")
 
 
-def run(*arguments: object, store: Path | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: object, store: Path | None = None, cwd: Path | None = None, timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
     where = [] if store is None else ["--store", str(store)]
     command = [sys.executable, "-m", "cache_engine", *where, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=cwd)
 
 
-def document(*arguments: object, store: Path, code: int = 0) -> Any:
-    done = run(*arguments, "--json", store=store)
+def document(*arguments: object, store: Path, code: int = 0, timeout: float = 120) -> Any:
+    done = run(*arguments, "--json", store=store, timeout=timeout)
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout)
 
