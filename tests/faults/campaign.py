@@ -53,8 +53,8 @@ CHANGES = ("write", "pwrite64", "fsync", "fdatasync", "rename", "unlink", "mkdir
 _BY_CHANCE = ("futex", "brk", "mmap", "munmap", "madvise", "mprotect", "getrandom", "clock_nanosleep", "exit")
 _ATTEMPTS = 3
 UNREACHED, EXCEPTION, NO_KERNEL, TEMPORARY = "not reached", "exception", "no kernel", "temporary left by the living"
-# What CPython 3.11 makes of a MemoryError while it turns a pathlib.Path into text.
-_IN_A_PATH = re.compile("not PosixPath|returned NULL without setting an exception")
+# What CPython 3.11 makes of a MemoryError while it turns a pathlib.Path into text, or opens a file.
+_NO_MEMORY = re.compile("not PosixPath|returned NULL without setting an exception|can't allocate read lock")
 HELD = "lock or temporary still open"
 
 
@@ -124,7 +124,7 @@ class Campaign:
                 # msgspec and DuckDB do not check all they allocate. That is a kill, and must be as harmless as one.
                 self.counts["ended by a C library"] += 1
                 outcome = replace(outcome, killed=True, signal=0)
-            if {"TypeError", "SystemError"} & set(outcome.types) and _IN_A_PATH.search(outcome.error):
+            if {"TypeError", "SystemError", "RuntimeError"} & set(outcome.types) and _NO_MEMORY.search(outcome.error):
                 self.counts["MemoryError lost by CPython"] += 1
                 outcome = replace(outcome, types=("MemoryError",))
             if outcome.held:
