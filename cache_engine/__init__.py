@@ -36,9 +36,9 @@ The rooms, top to bottom; each imports only from those below it:
 - ``policy`` -- decisions as pure values and functions: ``demand`` ledger and its ``sketch``, ``promotion``, ``budget``,
   ``value`` for eviction
 - ``model`` -- values: problem, config, architecture, key, provenance, artifact, record, measurement, event
-- ``config`` -- settings and environment variables
-- ``errors`` · ``inputs`` · ``process`` · ``_version`` -- everything that is raised; opening files that a user names;
-  forks, signals, the end of a process; version
+- ``config`` -- settings, from arguments, the environment and the settings file
+- ``errors`` · ``inputs`` · ``process`` · ``_version`` -- everything that is raised; opening files that a user
+  names, and who may change them; forks, signals, the end of a process; version
 """
 
 from importlib import import_module

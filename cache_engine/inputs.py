@@ -1,4 +1,4 @@
-"""Opening files that a user names."""
+"""Opening files that a user names, and who may change a file."""
 
 from __future__ import annotations
 
@@ -24,3 +24,42 @@ def open_input(path: Path) -> BinaryIO:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise OSError(errno.EINVAL, "it is not a regular file; write its content to one", str(path))
+
+
+def others_may_change(status: os.stat_result) -> str:
+    """Why users other than you and root can change a file or folder with this status; empty when they cannot."""
+    if status.st_uid and status.st_uid != os.geteuid():
+        return f"belongs to user {status.st_uid}, not to you"
+    if status.st_mode & stat.S_IWOTH:
+        return "can be written by everyone"
+    if status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid):
+        return f"can be written by its group {_group_name(status.st_gid)}"
+    return ""
+
+
+def _is_private_group(gid: int) -> bool:
+    """Whether a group has one member, you or root: many systems give each user a private group.
+
+    A directory service may not list its users, so a group may have more members than we see. So the group must also
+    have the user's name, as in Debian's OpenSSH.
+    """
+    import grp  # rarely needed
+    import pwd
+
+    try:
+        group = grp.getgrgid(gid)
+        owner = pwd.getpwnam(group.gr_name)
+    except KeyError:
+        return False
+    if owner.pw_uid not in (0, os.geteuid()) or owner.pw_gid != gid or set(group.gr_mem) - {owner.pw_name}:
+        return False
+    return all(user.pw_gid != gid or user.pw_uid == owner.pw_uid for user in pwd.getpwall())
+
+
+def _group_name(gid: int) -> str:
+    import grp
+
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

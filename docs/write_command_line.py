@@ -1,7 +1,9 @@
-"""Writes the part of ``command-line.md`` that the help of the verbs states: synopsis, options, examples, exit codes.
+"""Writes the parts of pages that the program states.
 
-Run as ``python docs/write_command_line.py``. The text between the comments that name a verb comes from the program; all
-other text is written by hand. A test fails when the page is out of date.
+They are of ``command-line.md`` the synopsis, options, examples and exit codes of each verb, and of ``settings.md``
+the table.
+Run as ``python docs/write_command_line.py``. The text between the comments that name a verb or the settings comes from
+the program; all other text is written by hand. A test fails when a page is out of date.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ import click
 
 from cache_engine.cli.main import commands
 from cache_engine.cli.support import FAILED, NOT_HERE, OK, Verb
+from cache_engine.config import SETTINGS
 
 PAGE = Path(__file__).resolve().parent / "command-line.md"
+SETTINGS_PAGE = PAGE.with_name("settings.md")
+_TABLE = re.compile(r"(<!-- settings -->\n).*?(<!-- end -->)", re.DOTALL)
 _PART = re.compile(r"(<!-- help of ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -69,6 +74,18 @@ def page() -> str:
     )
 
 
+def settings_page() -> str:
+    """The page of settings, up to date."""
+    rows = ["| setting | default | value | what it does |", "|---|---|---|---|"]
+    for setting in SETTINGS:
+        default = "" if setting.default in (None, ()) else f"`{setting.default}`"
+        texts = (f"`{setting.name}`", default, setting.metadata["kind"].allowed, setting.metadata["help"])
+        rows.append(f"| {' | '.join(map(_cell, texts))} |")
+    table = "\n".join(rows)
+    text = SETTINGS_PAGE.read_text(encoding="utf-8")
+    return _TABLE.sub(lambda part: f"{part[1]}\n{table}\n\n{part[2]}", text)
+
+
 def _row(option: click.Option, ctx: click.Context) -> str:
     names, text = option.get_help_record(ctx) or ("", option.help or "")
     text, _, extra = text.partition("  [")
@@ -83,3 +100,4 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    SETTINGS_PAGE.write_text(settings_page(), encoding="utf-8")

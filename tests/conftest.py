@@ -32,6 +32,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever runs the tests may have settings of their own."""
     for name in [name for name in os.environ if name.startswith("GEMM_CACHE_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", os.devnull)  # a folder that has no settings file
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import click
 
 from cache_engine.assets import assets_root, dashboard_script, dashboard_server
 from cache_engine.cli.support import Verb, open_cache
-from cache_engine.config import Settings
+from cache_engine.config import CONFIG_VARIABLE, Settings
 from cache_engine.errors import NotHereError, UsageError
 from cache_engine.upkeep.admission import is_loopback
 
@@ -56,11 +56,18 @@ def dashboard_verb(settings: Settings, /, port: int, host: str, name: tuple[str,
     with open_cache(settings) as cache:
         root = cache.layout.root
     guarded = settings.admin_token is not None
-    serve(root, port, headless=headless, address=host, names=name, guarded=guarded)
+    serve(root, port, headless=headless, address=host, names=name, guarded=guarded, settings_file=settings.file)
 
 
 def serve(
-    store: Path, port: int, *, headless: bool, address: str = ADDRESS, names: Sequence[str] = (), guarded: bool = False
+    store: Path,
+    port: int,
+    *,
+    headless: bool,
+    address: str = ADDRESS,
+    names: Sequence[str] = (),
+    guarded: bool = False,
+    settings_file: Path | None = None,
 ) -> NoReturn:
     """Replaces this process by the dashboard.
 
@@ -71,6 +78,7 @@ def serve(
         names: further host names under which requests are accepted. All others are refused, or a page on the web could
             reach the dashboard under a name of its own.
         guarded: whether an admin token is set; it is only printed.
+        settings_file: which the dashboard reads too.
 
     Raises:
         NotHereError: when Streamlit is not installed.
@@ -91,6 +99,7 @@ def serve(
     environment = {
         **os.environ,
         "GEMM_CACHE_DIR": str(store),
+        **({} if settings_file is None else {CONFIG_VARIABLE: str(settings_file)}),
         # Streamlit puts the script's own folder on the path; the pages import from the one above.
         "PYTHONPATH": os.pathsep.join(filter(None, (str(assets_root()), os.environ.get("PYTHONPATH")))),
     }

@@ -20,7 +20,7 @@ from cache_engine.cli.support import FAILED, Verb, emit, json_option
 from cache_engine.cli.terminal import LEFT, print_table
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.tools import find_tool
-from cache_engine.config import LOCAL, PACKS, Origin, Settings
+from cache_engine.config import LOCAL, PACKS, Origin, Settings, unknown_in_words, unknown_variables
 from cache_engine.device.memory_pool import free_and_total_bytes
 from cache_engine.device.probe import gpu
 from cache_engine.errors import GemmCacheError, NotHereError, PackUnusable
@@ -43,17 +43,19 @@ _SIGNS = {OK: "✓", NOTE: "·", PROBLEM: "✗"}
 @click.command(
     "doctor",
     cls=Verb,
-    examples=("doctor", "doctor --json"),
+    examples=("doctor", "doctor --settings", "doctor --json"),
     done="The installation is usable; notes are no problem.",
     failed="There is a problem; the line marked ✗ says how to fix it.",
 )
+@click.option("--settings", "every", is_flag=True, help="Also list the settings that are at their default.")
 @json_option
 @click.pass_obj
-def doctor_verb(settings: Settings, /, as_json: bool) -> None:
+def doctor_verb(settings: Settings, /, every: bool, as_json: bool) -> None:
     """Check the installation.
 
-    Checks packages, compilers, tools, the GPU, the store and its disk, and packs. Also lists the settings that are
-    not at their default, with their origin. Changes nothing and needs no GPU.
+    Checks packages, compilers, tools, the GPU, the store and its disk, packs, and the environment's variables. Also
+    lists the settings that are not at their default, with their origin: argument, environment, settings file, or the
+    policy that sets them. Changes nothing and needs no GPU.
     """
     checks = examine(settings)
     document = store.Diagnosis(
@@ -61,7 +63,7 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
         ok=all(check.status != PROBLEM for check in checks),
         settings=store.settings_in_force(settings),
     )
-    emit(document, as_json, lambda: _print_checks(document))
+    emit(document, as_json, lambda: _print_checks(document, every=every))
     if not document.ok:
         click.get_current_context().exit(FAILED)
 
@@ -83,6 +85,7 @@ def examine(settings: Settings) -> list[CheckRow]:
         checks.append(_check("gpu", NOTE, f"none: {device}. Compiling and browsing work without a GPU"))
     checks += _store(settings)
     checks += _packs(settings)
+    checks += _settings(settings)
     return checks
 
 
@@ -181,6 +184,13 @@ def _packs(settings: Settings) -> Iterator[CheckRow]:
             yield _check("pack", OK if state.is_whole else NOTE, f"{path}, {state.text}")
 
 
+def _settings(settings: Settings) -> Iterator[CheckRow]:
+    if settings.file is not None:
+        yield _check("settings file", OK, str(settings.file))
+    for name, meant in unknown_variables(os.environ):
+        yield _check("environment", NOTE, unknown_in_words(name, meant))
+
+
 def _file_system(path: Path) -> str:
     """The type of the file system that holds ``path``: that of the longest mount point above it."""
     best, kind = "", "unknown"
@@ -199,13 +209,14 @@ def _check(name: str, status: str, detail: str) -> CheckRow:
 # ---- For people ----
 
 
-def _print_checks(d: store.Diagnosis) -> None:
+def _print_checks(d: store.Diagnosis, *, every: bool) -> None:
     rows = [(_SIGNS[check.status], check.name, check.detail) for check in d.checks]
     print_table({"": LEFT, "check": LEFT, "result": LEFT}, rows)
-    changed = [setting for setting in d.settings if setting.origin != Origin.DEFAULT]
-    if changed:
+    listed = [setting for setting in d.settings if every or setting.origin != Origin.DEFAULT]
+    if listed:
         print()
         print_table(
-            {"setting": LEFT, "value": LEFT, "origin": LEFT},
-            [(setting.name, setting.value, setting.origin) for setting in changed],
+            {"setting": LEFT, "value": LEFT, "origin": LEFT, "variable": LEFT},
+            [(setting.name, setting.value, setting.origin, setting.variable) for setting in listed],
+            dispensable=("variable",),
         )

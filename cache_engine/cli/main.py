@@ -41,6 +41,11 @@ def main() -> NoReturn:
     help="Directory of the store. Default: $GEMM_CACHE_DIR, else the user cache directory.",
 )
 @click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="Settings file. Default: $GEMM_CACHE_CONFIG, else gemm-cache/gemm-cache.toml in the user's config directory.",
+)
+@click.option(
     "--version",
     is_flag=True,
     is_eager=True,
@@ -49,11 +54,11 @@ def main() -> NoReturn:
     help="Show the version and the build, and exit.",
 )
 @click.pass_context
-def commands(ctx: click.Context, store: Path | None) -> None:
+def commands(ctx: click.Context, store: Path | None, config: Path | None) -> None:
     """A persistent cache of compiled GPU matrix-multiply kernels."""
     if store == Path():
         raise UsageError("--store is empty; give a directory")
-    ctx.obj = Settings.load() if store is None else Settings.load(dir=store)
+    ctx.obj = Settings.load(file=config) if store is None else Settings.load(file=config, dir=store)
 
 
 def _print_version(ctx: click.Context, asked: bool) -> None:

@@ -34,7 +34,7 @@ CONFIG, ENVIRONMENT, RESULT, REPRODUCE = "config.json", "environment.json", "res
 FILES = (f"{SOURCE}.cu", f"{SOURCE}.py", PREPROCESSED, LOG, PTX, CUBIN, SASS, CONFIG, ENVIRONMENT, RESULT, REPRODUCE)
 
 # No others are written down: a variable or a package may have a secret in its value, or in its name.
-_TOLD = tuple(variable(setting.name) for setting in SETTINGS if not setting.metadata["secret"])
+_TOLD = tuple(variable(setting.name) for setting in SETTINGS if not setting.metadata["kind"].is_secret)
 _VARIABLES = ("CUDA_HOME", "NVCC_CCBIN", *KEYED, *_TOLD)
 _PACKAGES = ("cupy-cuda13x", "nvidia-cuda-nvrtc", "nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "triton")
 

@@ -1,9 +1,8 @@
 """Operators: one kind of GEMM that is asked for with many sizes, behaving the same with the persistent cache on or off.
 
-What can be switched — whether to compile, whether to cache, where — is looked for in the environment, then in the
-operator, then in ``switches``, which hold for all operators of the process, then in the settings' defaults. The
-environment comes first because it belongs to the user who runs the program: ``GEMM_CACHE_ENABLE_CACHING=0`` must do
-what it says.
+What can be switched — whether to compile, whether to cache, where — is looked for in the operator, then in
+``switches``, which hold for all operators of the process, then in the environment, the settings file and the defaults:
+what the program says comes first, as everywhere.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import logging
 from dataclasses import astuple, dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from cache_engine.config import Settings
 from cache_engine.engine.cache import Cache, CompiledKernel, open_cache
@@ -175,12 +175,12 @@ class GemmOperator:
 @cache
 def _in_force(own: tuple[object, ...], shared: tuple[object, ...]) -> Settings:
     """The settings that switches come to. The environment is read once for each combination of them."""
-    chosen: dict[str, object] = {}
+    chosen: dict[str, Any] = {}
     for name, *values in zip(("enable_jit", "enable_caching", "dir"), own, shared, strict=True):
         given = [value for value in values if value is not None]
         if given:
-            chosen[name] = Path(str(given[0])) if name == "dir" else given[0]
-    return Settings.load(defaults=chosen)
+            chosen[name] = given[0]
+    return Settings.load(**chosen)
 
 
 @cache

@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from cache_engine.errors import MirrorError, Untrusted
+from cache_engine.inputs import others_may_change
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.ownership import check_file, open_way, others_may_change
+from cache_engine.store.ownership import check_file, open_way
 
 
 def home_of(store: StoreLayout) -> StoreLayout:

@@ -15,23 +15,13 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 
 from cache_engine.errors import CorruptEntry, Untrusted
+from cache_engine.inputs import others_may_change
 from cache_engine.process import OwnFile
 
 # Opens a folder that may be entered but not listed, and a link itself.
 _PASS = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
 _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 _MOST_LINKS = 40  # as many as Linux follows
-
-
-def others_may_change(status: os.stat_result) -> str:
-    """Why users other than you and root can change a file or folder with this status; empty when they cannot."""
-    if status.st_uid and status.st_uid != os.geteuid():
-        return f"belongs to user {status.st_uid}, not to you"
-    if status.st_mode & stat.S_IWOTH:
-        return "can be written by everyone"
-    if status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid):
-        return f"can be written by its group {_group_name(status.st_gid)}"
-    return ""
 
 
 def check_file(path: str | os.PathLike[str], status: os.stat_result) -> None:
@@ -199,31 +189,3 @@ def _check_passed(way: PurePath, status: os.stat_result) -> None:
     # In a sticky folder, such as /tmp, only a file's owner can rename or replace the file.
     if why and not (status.st_mode & stat.S_ISVTX and status.st_uid in (0, os.geteuid())):
         raise Untrusted(f"{way} {why}")
-
-
-def _is_private_group(gid: int) -> bool:
-    """Whether a group has one member, you or root: many systems give each user a private group.
-
-    A directory service may not list its users, so a group may have more members than we see. So the group must also
-    have the user's name, as in Debian's OpenSSH.
-    """
-    import grp  # rarely needed
-    import pwd
-
-    try:
-        group = grp.getgrgid(gid)
-        owner = pwd.getpwnam(group.gr_name)
-    except KeyError:
-        return False
-    if owner.pw_uid not in (0, os.geteuid()) or owner.pw_gid != gid or set(group.gr_mem) - {owner.pw_name}:
-        return False
-    return all(user.pw_gid != gid or user.pw_uid == owner.pw_uid for user in pwd.getpwall())
-
-
-def _group_name(gid: int) -> str:
-    import grp
-
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)

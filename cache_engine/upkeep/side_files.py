@@ -11,6 +11,7 @@ from pathlib import Path
 from cache_engine.errors import CorruptEntry, LockTimeout, Untrusted
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluations.entry import judge
+from cache_engine.inputs import others_may_change
 from cache_engine.model.job import MOST_BYTES, decode_job
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import copy_to_quarantine, read_file
@@ -29,7 +30,6 @@ from cache_engine.store.layout import (
     job_of_name,
 )
 from cache_engine.store.lock import file_lock
-from cache_engine.store.ownership import others_may_change
 from cache_engine.store.results.checking import damaged_files
 from cache_engine.store.results.file import UnknownResults, stored_fingerprints
 from cache_engine.store.timings import Timings, judge_of

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -140,8 +142,35 @@ def test_doctor_prints_settings_and_their_origin_but_no_secret(
     printed = run("doctor", "--json", store=compiled_store).stdout + run("doctor", store=compiled_store).stdout
     assert "correct-horse-battery" not in printed
     settings = {item["name"]: item for item in document("doctor", store=compiled_store)["settings"]}
-    assert settings["max_entries"] == {"name": "max_entries", "value": "77", "origin": "environment"}
+    variable = "GEMM_CACHE_MAX_ENTRIES"
+    assert settings["max_entries"] == {
+        "name": "max_entries", "value": "77", "origin": "environment", "variable": variable,
+    }  # fmt: skip
     assert (settings["admin_token"]["value"], settings["max_bytes"]["origin"]) == ("set", "default")
+
+
+def test_doctor_names_the_settings_file_and_variables_that_set_nothing(
+    tmp_path: Path, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.toml").write_text('max_entries = 9\ndefault_arch = "sm_\\u001b80"\n')
+    monkeypatch.setenv("GEMM_CACHE_MAX_BITES", "5")
+    done = run("--config", str(tmp_path / "mine.toml"), "doctor", "--json", store=compiled_store)
+    found = json.loads(done.stdout)
+    settings = {item["name"]: item for item in found["settings"]}
+    assert (settings["max_entries"]["value"], settings["max_entries"]["origin"]) == ("9", "settings file")
+    assert settings["dir"]["origin"] == "argument"
+    checks = {check["name"]: check for check in found["checks"]}
+    assert checks["settings file"]["detail"] == str(tmp_path / "mine.toml")
+    assert checks["environment"]["status"] == "note"
+    assert checks["environment"]["detail"].endswith("sets nothing; did you mean GEMM_CACHE_MAX_BYTES?")
+    assert done.stderr.count("GEMM_CACHE_MAX_BITES sets nothing") == 1
+    printed = run("--config", str(tmp_path / "mine.toml"), "doctor", "--settings", store=compiled_store).stdout
+    assert re.search(r"^max_entries +9 +settings file\b", printed, re.MULTILINE)
+    assert re.search(r"^durability +durable +default\b", printed, re.MULTILINE)
+    assert "sm_?80 " in printed
+    refused = run("--config", str(tmp_path / "missing.toml"), "ls", store=compiled_store)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 2)
+    assert f"settings file {tmp_path}/missing.toml cannot be read" in refused.stderr
 
 
 def test_an_address_that_is_not_ours_cannot_be_served(tmp_path: Path) -> None:

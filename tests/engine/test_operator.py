@@ -81,24 +81,25 @@ def test_with_compiling_off_what_is_cached_is_served_and_the_rest_refused(tmp_pa
     assert careful.kernel(64, 48, 88).tier == "compiled"
 
 
-def test_the_environment_comes_before_the_operator_and_that_before_all_operators(
+def test_the_operator_comes_before_all_operators_and_they_before_the_environment_and_the_settings_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    settings_file = tmp_path / "settings.toml"
+    settings_file.write_text('dir = "in-file"\nenable_jit = false\n')
+    monkeypatch.setenv("GEMM_CACHE_CONFIG", str(settings_file))
     plain, own = GemmOperator(), GemmOperator(enable_caching=True, cache_dir=tmp_path / "own")
-    assert (plain.enable_jit, plain.enable_caching) == (True, True)
-    switches.enable_caching = False
-    switches.cache_dir = tmp_path / "all"
-    assert (plain.enable_caching, plain.cache_dir) == (False, tmp_path / "all")
-    assert (switches.in_force().enable_caching, switches.in_force().directory()) == (False, tmp_path / "all")
-    assert (own.enable_caching, own.cache_dir) == (True, tmp_path / "own")
-    own.enable_caching = None
-    assert own.enable_caching is False
+    assert (plain.enable_jit, plain.enable_caching, plain.cache_dir) == (False, True, tmp_path / "in-file")
     operator._in_force.cache_clear()
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "environment"))
-    monkeypatch.setenv("GEMM_CACHE_ENABLE_CACHING", "yes")
-    monkeypatch.setenv("GEMM_CACHE_ENABLE_JIT", "0")
-    for each in (plain, own):
-        assert (each.enable_jit, each.enable_caching, each.cache_dir) == (False, True, tmp_path / "environment")
+    monkeypatch.setenv("GEMM_CACHE_ENABLE_CACHING", "no")
+    assert (plain.enable_caching, plain.cache_dir) == (False, tmp_path / "environment")
+    assert (own.enable_jit, own.enable_caching, own.cache_dir) == (False, True, tmp_path / "own")
+    switches.enable_caching = True
+    switches.cache_dir = tmp_path / "all"
+    assert (plain.enable_caching, plain.cache_dir) == (True, tmp_path / "all")
+    assert (switches.in_force().enable_caching, switches.in_force().directory()) == (True, tmp_path / "all")
+    own.enable_caching = own.cache_dir = None
+    assert (own.enable_caching, own.cache_dir) == (True, tmp_path / "all")
 
 
 def test_operators_with_the_same_settings_share_a_cache(tmp_path: Path) -> None:

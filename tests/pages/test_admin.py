@@ -309,7 +309,7 @@ def test_settings_tell_value_origin_variable_and_meaning(
     table = _table(app, "Setting").set_index("Setting")
     assert tuple(table.loc["max_entries", ["Value", "Origin"]]) == ("5000", "default")
     assert tuple(table.loc["max_bytes", ["Value", "Origin"]]) == ("2.0 GiB (2147483648)", "environment")
-    assert table.loc["enable_caching", "Origin"] == "given at opening"
+    assert table.loc["enable_caching", "Origin"] == "argument"
     assert tuple(table.loc["dir", ["Value", "Environment variable"]]) == (str(compiled_store), "GEMM_CACHE_DIR")
     assert table.loc["admin_token", "Value"] == "set"
     assert TOKEN not in str(app)

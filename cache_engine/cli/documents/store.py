@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from cache_engine.config import SETTINGS, Settings
+from cache_engine.config import BY_NAME, Settings, variable
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
 from cache_engine.upkeep.packs import Refused
 from cache_engine.upkeep.plan import Victim
@@ -203,11 +203,12 @@ class CheckRow(msgspec.Struct, kw_only=True):
 
 
 class SettingRow(msgspec.Struct, kw_only=True):
-    """A setting in force, and its origin. Of a secret only whether it is set."""
+    """A setting in force, its origin, and its environment variable. Of a secret only whether it is set."""
 
     name: str
     value: str
     origin: str
+    variable: str
 
 
 class Diagnosis(msgspec.Struct, kw_only=True):
@@ -329,6 +330,6 @@ def imported(file: Path, found: Imported, dry_run: bool) -> ImportReport:
 def settings_in_force(settings: Settings) -> list[SettingRow]:
     """Each setting with its value and origin."""
     return [
-        SettingRow(name=setting.name, value=settings.shown(setting.name), origin=settings.origin(setting.name))
-        for setting in SETTINGS
+        SettingRow(name=name, value=settings.shown(name), origin=settings.origin(name), variable=variable(name))
+        for name in BY_NAME
     ]

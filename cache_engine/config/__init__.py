@@ -1,0 +1,308 @@
+"""Settings: one table of names, defaults, kinds and help.
+
+The settings file and the environment are read in one place, once per ``load``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cache_engine.config import kinds
+from cache_engine.config.file import VARIABLE as CONFIG_VARIABLE
+from cache_engine.config.file import find, read
+from cache_engine.config.kinds import MIN_TOKEN_LENGTH, Kind, expanded, parse_bytes
+from cache_engine.errors import StoreUnusable, UsageError
+
+__all__ = [
+    "AUTO", "BY_NAME", "CONFIG_VARIABLE", "GIB", "LOCAL", "PACK", "PACKS", "POLICIES", "SETTINGS", "Origin", "Settings",
+    "parse_bytes", "unknown_in_words", "unknown_variables", "user_cache_folder", "variable",
+]  # fmt: skip
+
+GIB = 1024**3
+POLICIES: dict[str, dict[str, Any]] = {
+    "standard": {"expire_days": 7.0},
+    "development": {"expire_days": 1.0},
+    "production": {"expire_days": 30.0},
+}
+PACKS = "packs"
+"""A value of ``enable_caching``: packs alone."""
+AUTO, LOCAL, PACK = "auto", "local", "pack"
+"""Values of ``toolchain``."""
+_PREFIX = "GEMM_CACHE_"
+MIN_FLUSH_S = 0.01  # below, writing would keep a processor busy
+
+
+class Origin(StrEnum):
+    """The source of a setting's value; the value is the text shown."""
+
+    DEFAULT = "default"
+    FILE = "settings file"
+    ENVIRONMENT = "environment"
+    GIVEN = "argument"
+
+
+def _setting(kind: Kind, default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text, "kind": kind}, repr=not kind.is_secret)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be set: as an argument, as ``GEMM_CACHE_<NAME>`` in the environment, or in a settings file.
+
+    ``origins`` says where each value that is not the default comes from: an ``Origin``, or the policy that sets it.
+    ``file`` is the settings file that was read, if any.
+    """
+
+    dir: Path | None = _setting(kinds.path(), None, "The store's directory. Default: the user cache directory.")
+    max_bytes: int = _setting(kinds.size(), 5 * GIB, "Maximum store size, e.g. 5GiB.")
+    max_entries: int = _setting(kinds.whole(), 5000, "Maximum number of kernels.")
+    max_disk_share: float = _setting(
+        kinds.number(most=1, above=True), 0.5, "Maximum store size as a fraction of free disk space (store included)."
+    )
+    policy: str = _setting(
+        kinds.choice(*POLICIES), "standard", "Preset for expire_days: development = 1, standard = 7, production = 30."
+    )
+    expire_days: float = _setting(kinds.number(), 7.0, "Evict kernels unused for this many days.")
+    eviction_threshold: float = _setting(
+        kinds.number(most=1, above=True), 0.8, "When a limit is exceeded, evict down to this fraction of it."
+    )
+    cleanup_interval_h: float = _setting(kinds.number(), 24.0, "Automatic cleanup interval in hours (0 = off).")
+    enable_jit: bool = _setting(kinds.yes_or_no(), True, "Compile kernels that are not cached.")
+    enable_caching: bool | str = _setting(
+        kinds.yes_no_or(PACKS),
+        True,
+        "Look kernels up in packs and on disk, and store them there. packs: packs alone, no directory is used.",
+    )
+    packs: tuple[Path, ...] = _setting(
+        kinds.paths(), (), "Packs to search before the disk: files or directories; in the environment, colon-separated."
+    )
+    toolchain: str = _setting(
+        kinds.choice(AUTO, LOCAL, PACK),
+        "auto",
+        "Kernels of which compilers to serve: local, the installed one; pack, also those that made the packs and the "
+        "store; auto: local, or pack where enable_jit is off or no compiler is installed.",
+    )
+    memory_bytes: int = _setting(kinds.size(), GIB // 4, "In-process cache size.")
+    compression: bool = _setting(kinds.yes_or_no(), True, "Compress compiled code on disk.")
+    compress_results: bool = _setting(kinds.yes_or_no(), False, "Compress the evaluator's results on disk.")
+    durability: str = _setting(
+        kinds.choice("durable", "fast"), "durable", "durable: fsync before publish; fast: no fsync."
+    )
+    lock_timeout_s: float = _setting(
+        kinds.number(), 60.0, "Seconds to wait for another process that compiles the same kernel."
+    )
+    journal_flush_s: float = _setting(
+        kinds.number(MIN_FLUSH_S), 5.0, "Least number of seconds between writes of usage counts to the journal."
+    )
+    compiler_flags: tuple[str, ...] = _setting(
+        kinds.texts(), (), "Extra compiler flags (part of the key); in the environment, space-separated."
+    )
+    fast_math: bool = _setting(kinds.yes_or_no(), False, "Compile with --use_fast_math.")
+    default_arch: str = _setting(kinds.text(), "sm_90", "Default target when there is no local GPU.")
+    use_timings: bool = _setting(kinds.yes_or_no(), True, "Prefer measured-fastest configs over the cost model.")
+    timings_of: str | None = _setting(
+        kinds.text(optional=True),
+        None,
+        "Which device's timings to use: GPU name or fingerprint prefix. Default: the local GPU.",
+    )
+    page_limit_s: float = _setting(
+        kinds.number(), 10.0, "Time limit of searches and mirror queries of a dashboard page, in seconds."
+    )
+    trust_store: bool = _setting(
+        kinds.yes_or_no(), False, "Use a store or pack that another user owns or that others can write."
+    )
+    admin_token: str | None = _setting(
+        kinds.token(),
+        None,
+        f"Token required for deleting and importing in the dashboard; {MIN_TOKEN_LENGTH} characters or more.",
+    )
+    admin_users: tuple[str, ...] = _setting(
+        kinds.texts(),
+        (),
+        "Logged-in users allowed to: e-mail addresses, or * for every login; in the environment, space-separated.",
+    )
+    origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    file: Path | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def load(
+        cls, environment: Mapping[str, str] | None = None, *, file: str | Path | None = None, **overrides: Any
+    ) -> Settings:
+        """Defaults, overridden by the settings file, overridden by the environment, overridden by arguments.
+
+        Args:
+            environment: used instead of the process's environment.
+            file: the settings file; by default the one that ``GEMM_CACHE_CONFIG`` names, else the user's own.
+            overrides: single settings by name.
+
+        Raises:
+            UsageError: naming the setting whose value cannot be used, and the file or variable it is from.
+        """
+        if environment is None:
+            environment = os.environ
+            _warn_of_unknown(tuple(unknown_variables(environment)))
+        settings = cls()
+        path, is_named = find(environment, file)
+        said = None if path is None else read(path, named=is_named)
+        if path is not None and said is not None:
+            settings = replace(_overridden(settings, _of_file(said, path), Origin.FILE), file=path)
+        given = {
+            setting.name: setting.metadata["kind"].text(text, variable(setting.name))
+            for setting in SETTINGS
+            if (text := environment.get(variable(setting.name)))
+        }
+        return _overridden(settings, given, Origin.ENVIRONMENT).with_overrides(overrides)
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> Settings:
+        """The same settings with some values changed by the program.
+
+        Raises:
+            UsageError: when there is no such setting, or it cannot have that value.
+        """
+        for name in overrides:
+            if name not in BY_NAME:
+                raise UsageError(f"{_no_setting(name)}; there are: {', '.join(BY_NAME)}")
+        values = {
+            name: BY_NAME[name].metadata["kind"].program(value, f"setting {name}") for name, value in overrides.items()
+        }
+        return _overridden(self, values, Origin.GIVEN)
+
+    @property
+    def serves_any_toolchain(self) -> bool:
+        """Whether a kernel of packs and the store serves whichever build of its compiler made it."""
+        return self.toolchain == PACK or (self.toolchain == AUTO and not self.enable_jit)
+
+    @property
+    def uses_directory(self) -> bool:
+        """Whether kernels are looked up and stored in a directory."""
+        return bool(self.enable_caching) and self.enable_caching != PACKS
+
+    def directory(self) -> Path:
+        """Where the store is, absolute.
+
+        Raises:
+            StoreUnusable: when it is below a home directory that does not exist, as of a container's user without a
+                name.
+        """
+        if self.dir is not None:
+            return expanded(Path(self.dir)).absolute()
+        from platformdirs import user_cache_path  # 20 ms, and rarely needed
+
+        try:
+            return user_cache_path("gemm-cache")
+        except RuntimeError as error:
+            raise StoreUnusable(
+                "there is no default directory for the store, because this user has no home directory; name one with "
+                "--store or GEMM_CACHE_DIR"
+            ) from error
+
+    @property
+    def directory_exists(self) -> bool:
+        """Whether there is something at the store's path, as far as this user can see."""
+        with suppress(StoreUnusable):
+            return os.path.exists(self.directory())
+        return False
+
+    def shown(self, name: str) -> str:
+        """The value of a setting as people read it; of a secret, only whether it is set."""
+        if name == "dir":
+            with suppress(StoreUnusable):
+                return str(self.directory())
+        value = getattr(self, name)
+        if BY_NAME[name].metadata["kind"].is_secret:
+            return "not set" if value is None else "set"
+        return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+    def origin(self, name: str) -> str:
+        """Where the value of a setting is from."""
+        return self.origins.get(name, Origin.DEFAULT)
+
+
+SETTINGS = tuple(setting for setting in fields(Settings) if "help" in setting.metadata)
+"""Everything that can be set, in the order of the docs: name, default, and in ``metadata`` its help and its kind."""
+BY_NAME = {setting.name: setting for setting in SETTINGS}
+"""The same by name."""
+
+
+def user_cache_folder(name: str) -> Path | None:
+    """A folder of ours among the user's caches, made or not; ``None`` where the user has none.
+
+    As platformdirs has it on Linux, whose import takes as long as everything else before the first key.
+    """
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(home):
+        home = os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home, name) if os.path.isabs(home) else None
+
+
+def variable(name: str) -> str:
+    """The environment variable that sets a setting."""
+    return f"{_PREFIX}{name.upper()}"
+
+
+def _no_setting(name: str) -> str:
+    """The sentence that there is no setting of a name, with the one that may be meant."""
+    meant = _closest(name.lower(), BY_NAME)
+    return f"there is no setting {name[:60]!r}{f'; did you mean {meant}?' if meant else ''}"
+
+
+def unknown_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The variables that look like ours and set nothing, each with the one that may be meant, or with no text."""
+    known = [*BY_NAME, CONFIG_VARIABLE.removeprefix(_PREFIX).lower()]
+    for name in sorted(environment):
+        if name.startswith(_PREFIX) and name not in map(variable, known):
+            meant = _closest(name.removeprefix(_PREFIX).lower(), known)
+            yield name, variable(meant) if meant else ""
+
+
+@cache
+def _warn_of_unknown(variables: tuple[tuple[str, str], ...]) -> None:
+    """Warns of variables that set nothing; once in a process."""
+    if variables:
+        import logging
+
+        for name, meant in variables:
+            logging.getLogger(__name__).warning("%s", unknown_in_words(name, meant))
+
+
+def unknown_in_words(name: str, meant: str) -> str:
+    """What to say of a variable that sets nothing."""
+    hint = f"did you mean {meant}?" if meant else "gemm-cache doctor --settings lists those that exist"
+    return f"the environment variable {name} sets nothing; {hint}"
+
+
+def _closest(name: str, names: Iterable[str]) -> str:
+    """The name most like another, or no text when none is."""
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name, names, n=1, cutoff=0.75)), "")
+
+
+def _overridden(settings: Settings, values: Mapping[str, Any], origin: Origin) -> Settings:
+    """The settings with values that are checked. A policy also sets what is not given with it, whatever that was."""
+    preset = POLICIES[values["policy"]] if "policy" in values else {}
+    origins = {
+        **settings.origins,
+        **dict.fromkeys(preset, f"policy {values.get('policy')}"),
+        **dict.fromkeys(values, origin),
+    }
+    return replace(settings, **{**preset, **values}, origins=origins)
+
+
+def _of_file(said: Mapping[str, object], path: Path) -> dict[str, object]:
+    """The values of a settings file, checked; raises ``UsageError`` with the file and the key."""
+    for name in said:
+        if name not in BY_NAME:
+            what = "tables are not used" if isinstance(said[name], dict) else f"there are: {', '.join(BY_NAME)}"
+            raise UsageError(f"settings file {path}: {_no_setting(name)}; {what}")
+    return {
+        name: BY_NAME[name].metadata["kind"].file(value, path.parent, f"settings file {path}: {name}")
+        for name, value in said.items()
+    }

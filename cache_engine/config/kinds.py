@@ -1,0 +1,236 @@
+"""Kinds of settings: how a value is read from text, from a settings file and from a program, and what is allowed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cache_engine.errors import StoreUnusable, UsageError
+
+_UNITS = {"": 1, "B": 1}
+for _power, _letter in enumerate("KMGT", start=1):
+    _UNITS |= {f"{_letter}B": 1000**_power, f"{_letter}IB": 1024**_power, _letter: 1024**_power}
+
+_WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_MOST = 10**18
+_MOST_SHOWN = 60  # characters of a refused value
+MIN_TOKEN_LENGTH = 16  # letters and digits: beyond guessing, at any rate of attempts
+MIN_TOKEN_CHARACTERS = 8  # different ones: of random letters and digits, one in five million has fewer
+
+
+def _as_given(value: object) -> object:
+    return value
+
+
+def _as_in_file(value: object, folder: Path) -> object:  # noqa: ARG001 (paths need the folder)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What values a setting can have.
+
+    Attributes:
+        allowed: what a value must be, in words.
+        is_allowed: whether a value, as the program uses it, is that.
+        of_text: the value of a text, as the environment gives it; raises ``ValueError`` or ``KeyError``.
+        of_file: the value of one in a settings file in a folder; as ``of_text``.
+        of_program: the value of one that a program gives.
+        is_secret: whether a refused value must not be shown.
+        why_not: what is wrong with a value, where ``allowed`` does not say it; else empty.
+    """
+
+    allowed: str
+    is_allowed: Callable[[object], bool]
+    of_text: Callable[[str], object] = _as_given
+    of_file: Callable[[object, Path], object] = _as_in_file
+    of_program: Callable[[object], object] = _as_given
+    is_secret: bool = False
+    why_not: Callable[[object], str] = lambda _: ""
+
+    def text(self, text: str, where: str) -> object:
+        """The value of a text from ``where``; raises ``UsageError`` unless it is allowed."""
+        return self._read(lambda: self.of_text(text), text, where)
+
+    def file(self, value: object, folder: Path, where: str) -> object:
+        """The value of one in a settings file in ``folder``; raises as ``text``."""
+        return self._read(lambda: self.of_file(value, folder), value, where)
+
+    def program(self, value: object, where: str) -> object:
+        """The value of one that a program gives; raises as ``text``."""
+        return self._read(lambda: self.of_program(value), value, where)
+
+    def _read(self, read: Callable[[], object], given: object, where: str) -> object:
+        try:
+            value = read()
+        except (KeyError, TypeError, ValueError, UsageError) as error:
+            raise self._refused(given, where) from error
+        if not self.is_allowed(value):
+            raise self._refused(given, where)
+        if reason := self.why_not(value):
+            raise UsageError(f"{where} {reason}")
+        return value
+
+    def _refused(self, given: object, where: str) -> UsageError:
+        if self.is_secret:
+            return UsageError(f"{where} must be {self.allowed}")
+        shown = repr(given)
+        shown = shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}…"
+        return UsageError(f"{where} is {shown}; it must be {self.allowed}")
+
+
+def yes_or_no() -> Kind:
+    """True or false."""
+    return Kind(
+        "yes or no (in a file: true or false)", lambda value: isinstance(value, bool), lambda text: _WORDS[text.lower()]
+    )
+
+
+def yes_no_or(*names: str) -> Kind:
+    """True, false or one of the names."""
+
+    def of_text(text: str) -> object:
+        return text.lower() if text.lower() in names else _WORDS[text.lower()]
+
+    def is_allowed(value: object) -> bool:
+        return isinstance(value, bool) or value in names
+
+    return Kind(f"yes, no (in a file: true, false) or {' or '.join(names)}", is_allowed, of_text)
+
+
+def whole() -> Kind:
+    """A whole number that is not negative."""
+    return Kind("a whole number that is not negative", lambda value: _is_number(value, int), int)
+
+
+def number(least: float = 0.0, *, most: float = _MOST, above: bool = False) -> Kind:
+    """A number of at least, or ``above``, the least, and at most the most."""
+    allowed = "a number that is not negative" if not least else f"a number of at least {least:g}"
+    if above:
+        allowed = f"a number above {least:g}"
+    if most < _MOST:
+        allowed += f", at most {most:g}"
+
+    def is_allowed(value: object) -> bool:
+        return _is_number(value, int, float) and least <= value <= most and (value > least or not above)  # type: ignore[operator]
+
+    return Kind(allowed, is_allowed, float)
+
+
+def size() -> Kind:
+    """A number of bytes, as a number or as a text such as ``5GiB``."""
+
+    def of_file(value: object, folder: Path) -> object:  # noqa: ARG001
+        return parse_bytes(value) if isinstance(value, str) else value
+
+    allowed = "a size, such as 5GiB or 2GB, or a number of bytes that is not negative"
+    return Kind(allowed, lambda value: _is_number(value, int, float), parse_bytes, of_file)
+
+
+def choice(*names: str) -> Kind:
+    """One of the names."""
+    return Kind(f"one of: {', '.join(names)}", lambda value: value in names)
+
+
+def text(*, optional: bool = False) -> Kind:
+    """Any text; where it is optional, also none."""
+    return Kind("a text", lambda value: isinstance(value, str) or (optional and value is None))
+
+
+def texts() -> Kind:
+    """Several texts: separated by spaces in the environment, an array in a file, a tuple in a program."""
+
+    def is_allowed(value: object) -> bool:
+        return isinstance(value, tuple) and all(isinstance(part, str) for part in value)
+
+    def of_file(value: object, folder: Path) -> object:  # noqa: ARG001
+        return tuple(value) if isinstance(value, list) else None
+
+    return Kind("a list of texts (in a program: a tuple)", is_allowed, lambda given: tuple(given.split()), of_file)
+
+
+def path() -> Kind:
+    """The name of a file or folder, or none; one in a settings file is relative to the file's folder."""
+
+    def is_allowed(value: object) -> bool:
+        return value is None or _is_path(value)
+
+    return Kind("a path that is not empty", is_allowed, Path, _path_in_file, lambda value: _path(value))
+
+
+def paths() -> Kind:
+    """Several paths: separated by colons in the environment, an array in a file; one path is a list of one."""
+
+    def is_allowed(value: object) -> bool:
+        return isinstance(value, tuple) and all(_is_path(part) for part in value)
+
+    def of_text(text: str) -> object:
+        return tuple(expanded(Path(place)) for place in text.split(os.pathsep) if place)
+
+    def of_file(value: object, folder: Path) -> object:
+        parts = value if isinstance(value, list) else [value]
+        return tuple(_path_in_file(part, folder) for part in parts)
+
+    def of_program(value: object) -> object:
+        return (_path(value),) if isinstance(value, str | Path) else tuple(map(_path, value))  # type: ignore[call-overload]
+
+    return Kind("a list of paths that are not empty", is_allowed, of_text, of_file, of_program)
+
+
+def token() -> Kind:
+    """A secret that nobody can guess, or none."""
+
+    def why_not(value: object) -> str:
+        # Without the value: what is nearly right is nearly a secret.
+        if isinstance(value, str) and len(value.strip()) < MIN_TOKEN_LENGTH:
+            return f"is too short; it must have {MIN_TOKEN_LENGTH} characters or more"
+        if isinstance(value, str) and len(set(value.strip())) < MIN_TOKEN_CHARACTERS:
+            return (
+                f"is too easy to guess; it must have {MIN_TOKEN_CHARACTERS} different characters or more, such as "
+                'python -c "import secrets; print(secrets.token_urlsafe(24))" prints'
+            )
+        return ""
+
+    def is_allowed(value: object) -> bool:
+        return value is None or isinstance(value, str)
+
+    return Kind("a text", is_allowed, is_secret=True, why_not=why_not)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from text such as ``2GB`` (powers of 1000), ``2GiB`` or ``2G`` (powers of 1024), or a plain number.
+
+    Raises:
+        UsageError: when it is not of that form.
+    """
+    match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([KMGT]?I?B?)", text.strip().upper())
+    if match is None or match[2] not in _UNITS:
+        raise UsageError(f"{text!r} is not a size; write it like 2GB, 512MiB or 1000000")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def expanded(path: Path) -> Path:
+    """A path whose first part may be ``~`` or ``~USER``, for a home directory; raises ``StoreUnusable``."""
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise StoreUnusable(f"{path}: the home directory {path.parts[0]} is unknown; give the whole path") from error
+
+
+def _is_number(value: object, *types: type) -> bool:
+    return not isinstance(value, bool) and isinstance(value, types) and 0 <= value <= _MOST  # type: ignore[operator]
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, Path) and "\0" not in str(value)
+
+
+def _path(value: object) -> object:
+    return Path(value) if isinstance(value, str) and value else value
+
+
+def _path_in_file(value: object, folder: Path) -> object:
+    return folder / expanded(Path(value)) if isinstance(value, str) and value else value
