@@ -14,9 +14,10 @@ from cache_engine.config import Settings
 from cache_engine.engine.cache import open_cache
 from cache_engine.errors import CorruptEntry
 from cache_engine.evaluations import Evaluations
-from cache_engine.evaluations.entry import encode_entry
+from cache_engine.evaluations.entry import encode_entry, judge
 from cache_engine.store.disk import open_store
 from cache_engine.store.layout import StoreLayout, original_of_quarantined
+from cache_engine.store.results.checking import damaged_files
 from cache_engine.store.results.interchange import LARGEST_BYTES, LARGEST_IMPORT_BYTES, compress, decompress
 from tests.evaluations.test_evaluations import CHIP, PROBLEM, document, fill, keys
 
@@ -113,6 +114,24 @@ def test_a_frame_that_declares_too_much_is_refused_unread() -> None:
     frame[5:9] = (LARGEST_BYTES + 1).to_bytes(4, "little")
     with pytest.raises(CorruptEntry, match="declare 2,147,483,649 bytes"):
         decompress(bytes(frame))
+
+
+def test_a_frame_without_a_size_is_refused_unread() -> None:
+    with pytest.raises(CorruptEntry, match="do not declare their size; compress a file, not a stream"):
+        decompress(zstandard.ZstdCompressor(write_content_size=False).compress(b"{}"))
+
+
+@pytest.mark.parametrize("rest", [b"x", compress(b"{}")], ids=["a byte", "a second file"])
+def test_what_follows_a_frame_is_not_lost_unseen(layout: StoreLayout, rest: bytes) -> None:
+    with pytest.raises(CorruptEntry, match="unused data"):
+        decompress(compress(b"{}") + rest)
+    fill(layout, 20)
+    fold(layout, compressed=True)
+    path = layout.compressed_results_file(CHIP.fingerprint())
+    path.write_bytes(path.read_bytes() + rest)
+    ((damaged, error),) = damaged_files(layout, CHIP.fingerprint(), judge)
+    assert (damaged, "unused data" in str(error)) == (path, True)
+    assert len(keys(layout)) == 20
 
 
 def test_a_file_from_elsewhere_may_have_32_mib_decompressed() -> None:

@@ -145,11 +145,14 @@ def decompress(data: bytes, largest: int = LARGEST_BYTES) -> bytes:
     try:
         # max_output_size is ignored for frames that declare their size, so the declaration is checked first.
         declared = zstandard.frame_content_size(data)
-        if not 0 <= declared <= largest:
+        if declared < 0:
+            raise CorruptEntry("the compressed results do not declare their size; compress a file, not a stream")
+        if declared > largest:
             raise CorruptEntry(
                 f"the compressed results declare {declared:,} bytes, and {largest / 2**20:,.0f} MiB may be read at once"
             )
-        return bytes(zstandard.ZstdDecompressor().decompress(data))
+        # What follows the first frame, such as a second file, would be lost unseen.
+        return bytes(zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False))
     except zstandard.ZstdError as error:
         raise CorruptEntry(f"the compressed results cannot be decompressed: {error}") from error
 
