@@ -8,6 +8,7 @@ STORE ?= demo-store
 BIN := .venv/bin
 INSTALLED := .venv/installed
 DEV := .venv/installed-dev
+DOCS := .venv/installed-docs
 BROWSER := .venv/browser
 STRACE := .venv/strace
 COUNTS := $(CURDIR)/.cache/faults.json
@@ -17,7 +18,7 @@ GPU_PYTHON ?=
 GPU_PYTHON_VERSION ?= 3.12
 CARRIED := portalocker msgspec xxhash zstandard platformdirs click pytest nvidia-cuda-cuobjdump
 
-.PHONY: run test lint bench soak gpu gpu-packages format clean
+.PHONY: run test lint docs bench soak gpu gpu-packages format clean
 
 # The dashboard on a demonstration store, which is compiled the first time.
 run: $(INSTALLED)
@@ -25,7 +26,7 @@ run: $(INSTALLED)
 	$(BIN)/gemm-cache --store $(STORE) dashboard --port $(PORT)
 
 # Everything CI checks.
-test: lint $(BROWSER) $(STRACE)
+test: lint $(DOCS) $(BROWSER) $(STRACE)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not soak and not gpu"
 
 lint: $(DEV)
@@ -33,6 +34,11 @@ lint: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/mypy
+
+# The documents and the API reference as a site, in site/; a link that leads nowhere is an error. No network is needed.
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html, or with search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000"
 
 format: $(DEV)
 	$(BIN)/ruff check --fix .
@@ -64,7 +70,7 @@ gpu-packages:
 	@echo "copy .gpu-packages into the checkout there"
 
 clean:
-	rm -rf .venv demo-store dist .cache .gpu-packages
+	rm -rf .venv demo-store dist site .cache .gpu-packages
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -78,6 +84,10 @@ $(DEV): $(INSTALLED)
 	@# The kernel emulator of the tests needs a C++ compiler; PyPI has one for machines that have none.
 	@command -v g++ clang++ c++ >/dev/null || \
 		$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[cxx]"
+	@touch $@
+
+$(DOCS): $(DEV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	@touch $@
 
 # Browser tests need Chromium: the system's, else one from the package manager, else Playwright's own.

@@ -18,10 +18,10 @@ from cache_engine.engine.history import History
 from cache_engine.engine.making import measurement
 from cache_engine.engine.opening import SWITCHED_OFF, journal_of, packs_of, store_of
 from cache_engine.engine.selection import Selection, Selector
-from cache_engine.engine.serving import COMPILED, CompiledKernel, Serving, refusal
+from cache_engine.engine.serving import COMPILED, CompiledKernel, Serving, check_asked, refusal
 from cache_engine.engine.stages import VALIDATE, OnStage, StageClock
 from cache_engine.engine.tiers import Found
-from cache_engine.errors import StoreError, StoreUnusable, UsageError
+from cache_engine.errors import StoreError, StoreUnusable
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import Statistics
 from cache_engine.model.gemm import GemmProblem
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from cache_engine.mirror.sync import Mirror
     from cache_engine.upkeep.integrity import Finding, RepairAct
     from cache_engine.upkeep.packs import Exported, Imported, Incoming
-    from cache_engine.upkeep.quarantine import Discarded, Examined, Item
 
 __all__ = ["COMPILED", "Cache", "CompiledKernel", "open_cache"]
 
@@ -55,14 +54,17 @@ _T = TypeVar("_T")
 
 
 class Cache:
-    """A persistent cache of compiled GEMM kernels. Safe to use from several threads and processes at once.
+    """A persistent cache of compiled GEMM kernels, opened with ``open_cache``; safe in several threads and processes.
 
-    Opened with :func:`open_cache`. Use it in a ``with``, or call :meth:`close`, to have its last usage counts written
-    at once; else they are written at the end of the process. A closed cache can still be used.
+    The end of a ``with``, ``close`` or the end of the process writes the last usage counts. With caching switched off
+    there is no store: kernels are held in this process alone, and every method that needs a store raises
+    ``StoreUnusable``. Methods that change the store take ``by``, who acts, for the audit; by default this process's.
 
-    With caching switched off there is no store: kernels are compiled and held in this process alone, and every method
-    that needs a store raises ``StoreUnusable``. With packs alone it is the same, but for what packs have. Methods that
-    change the store take ``by``, who acts, for the audit; by default it is the user that this process runs as.
+    Example:
+        ```python
+        with open_cache("/fast/disk", enable_jit=False) as cache:
+            kernel = cache.get_or_compile(GemmProblem(16, 7168, 2048), arch="sm_90a")  # NotCached if it is not there
+        ```
     """
 
     def __init__(self, store: DiskStore | None, settings: Settings, without_store: str = SWITCHED_OFF) -> None:
@@ -95,8 +97,9 @@ class Cache:
         Args:
             problem: what is asked.
             arch: compile for this target, whichever the problem names.
-            family, config: use these instead of choosing.
+            family: of kernels to choose from: ``tensor_core``, ``simt`` or ``triton``; by default the best.
             compiler: which compiler makes it; by default one that takes the family, and ``nvrtc`` where none is named.
+            config: use it instead of choosing.
             force: compile even if there is an entry, and replace it.
             debug_dump: compile likewise, and write all that goes in and comes out into this folder.
             on_stage: called as each stage starts and ends.
@@ -111,10 +114,7 @@ class Cache:
 
         def attempt() -> CompiledKernel:
             with stages(VALIDATE):
-                if not isinstance(problem, GemmProblem):
-                    raise UsageError(f"a kernel is asked for with a GemmProblem, not with {type(problem).__name__}")
-                if config is not None and not isinstance(config, KernelConfig):
-                    raise UsageError(f"config is a {type(config).__name__}; it must be a KernelConfig")
+                check_asked(problem, config)
                 asked = (self.targeted(problem, arch), family, compiler, config)
             return self._serving.get_or_compile(self.selector, asked, stages, force=force, debug_dump=debug_dump)
 
@@ -251,9 +251,8 @@ class Cache:
         if isinstance(self.journal, NoJournal) and self.settings.enable_caching:
             return Statistics(0, 0, self.settings.max_entries, self.settings.max_bytes, 0, self.journal.totals)
         self.journal.flush()
-        totals = read_journal(self.layout.journal).totals
-        s, journal = self.settings, journal_bytes(self.layout.journal)
-        return Statistics(*self.count(), s.max_entries, s.max_bytes, journal, totals)
+        totals, s = read_journal(self.layout.journal).totals, self.settings
+        return Statistics(*self.count(), s.max_entries, s.max_bytes, journal_bytes(self.layout.journal), totals)
 
     def policy(self) -> Limits:
         """The limits that the settings set."""
@@ -279,7 +278,7 @@ class Cache:
         self, plan: EvictionPlan, *, by: str | None = None, on_progress: Callable[[int], None] = lambda _: None
     ) -> Cleaned:
         """Evicts what a plan names and removes leftovers; see ``upkeep.cleaning.apply``."""
-        return cleaning.apply(self.store, self.journal, plan, on_progress, by=_acting(by))
+        return cleaning.apply(self.store, self.journal, plan, on_progress, by=by or local_user())
 
     def check(self, *, share: float = 1.0, on_entry: Callable[[], None] = lambda: None) -> Iterator[Finding]:
         """What is wrong with the store, found one by one in a ``share`` of its entries. Changes nothing."""
@@ -291,7 +290,7 @@ class Cache:
 
     def repair(self, findings: Iterable[Finding], *, by: str | None = None) -> list[Finding]:
         """Applies each finding's remedy; returns the findings dealt with. See ``upkeep.integrity.repair``."""
-        return upkeep.integrity.repair(self.store, self.journal, findings, by=_acting(by))
+        return upkeep.integrity.repair(self.store, self.journal, findings, by=by or local_user())
 
     def verify(self, *, repair: bool = False, share: float = 1.0, by: str | None = None) -> list[Finding]:
         """What is wrong with the store; with ``repair``, each finding's remedy is applied as well."""
@@ -300,25 +299,25 @@ class Cache:
             self.repair(findings, by=by)
         return findings
 
-    def quarantined(self) -> list[Item]:
+    def quarantined(self) -> list[upkeep.quarantine.Item]:
         """What is in quarantine, newest first."""
         return upkeep.quarantine.items(self.store)
 
-    def find_quarantined(self, names: Iterable[str]) -> list[Item]:
+    def find_quarantined(self, names: Iterable[str]) -> list[upkeep.quarantine.Item]:
         """The items of these names or key prefixes; raises ``StoreError`` for the first that is not there."""
         return upkeep.quarantine.find(self.store, names)
 
-    def examine(self, item: Item) -> Examined:
+    def examine(self, item: upkeep.quarantine.Item) -> upkeep.quarantine.Examined:
         """What an item in quarantine is, and whether it could be restored. Changes nothing."""
         return upkeep.quarantine.examine(self.store, item)
 
-    def restore(self, item: Item, *, by: str | None = None) -> None:
+    def restore(self, item: upkeep.quarantine.Item, *, by: str | None = None) -> None:
         """Restores an item from quarantine once every byte is checked; see ``upkeep.quarantine.restore``."""
-        upkeep.quarantine.restore(self.store, self.journal, item, by=_acting(by))
+        upkeep.quarantine.restore(self.store, self.journal, item, by=by or local_user())
 
-    def discard(self, items: Iterable[Item], *, by: str | None = None) -> Discarded:
+    def discard(self, items: Iterable[upkeep.quarantine.Item], *, by: str | None = None) -> upkeep.quarantine.Discarded:
         """Deletes items from quarantine; see ``upkeep.quarantine.discard``."""
-        return upkeep.quarantine.discard(self.store, self.journal, items, by=_acting(by))
+        return upkeep.quarantine.discard(self.store, self.journal, items, by=by or local_user())
 
     def export(
         self,
@@ -350,8 +349,11 @@ class Cache:
     ) -> Imported:
         """Imports the entries of a pack, a file or an opened one, each checked; see ``upkeep.packs.import_pack``."""
         opened = path if isinstance(path, Pack) else self.open_pack(path)
-        acting = _acting(by)
+        acting = by or local_user()
         return upkeep.packs.import_pack(self.store, self.journal, opened, dry_run=dry_run, on_entry=on_entry, by=acting)
+
+    def __repr__(self) -> str:
+        return f"<Cache of {self._store.layout.root if self._store else 'no store'}, {len(self.packs)} packs>"
 
     def close(self) -> None:
         """Writes the last usage counts and ends cleaning under way; safe in a signal handler: it never deadlocks."""
@@ -394,7 +396,3 @@ def open_cache(
         overrides["policy"] = policy
     settings = Settings.load(**overrides) if settings is None else settings.with_overrides(overrides)
     return Cache(*store_of(settings, create=create))
-
-
-def _acting(by: str | None) -> str:
-    return local_user() if by is None else by

@@ -34,17 +34,25 @@ def matmul(
 
     The kernel comes from the cache the first time, and from this process's memory from then on.
 
+    Example:
+        ```python
+        y = matmul(x, weight.T, bias=b, activation="gelu")  # x: m × k, weight: n × k, b: n elements
+        ```
+
     Args:
-        a, b: matrices, or batches of them, on the current GPU: anything with ``__cuda_array_interface__`` or DLPack.
-            The last two axes are rows and columns. Either is read as it lies if that is row by row or column by column
-            without a gap, at a multiple of 16 bytes; else a copy of it is. ``b`` without a batch multiplies all of
-            ``a``.
+        a: a matrix m × k, or a batch of them, on the current GPU: anything with ``__cuda_array_interface__`` or
+            DLPack. It is read as it lies if that is row by row or column by column without a gap, at a multiple of 16
+            bytes; else a copy of it is.
+        b: likewise k × n. Without a batch it multiplies all of ``a``.
         out: where the product goes; row by row without a gap, sharing no memory with the others. By default a new
             CuPy array, of bf16 as uint16 unless ``a`` is a CuPy array of a bfloat16 type.
         dtype: what the elements of ``a`` and ``b`` mean where the arrays cannot say it: ``"bf16"``, ``"fp8_e4m3"`` or
             ``"fp8_e5m2"`` in unsigned integers, ``"tf32"`` for fp32 rounded to ten bits of mantissa.
         out_dtype: element type of the product; by default that of ``out``, else that of the inputs where it can be.
-        alpha, beta, bias, activation: the epilogue; ``beta`` needs ``out``, ``bias`` has an element for each column.
+        alpha: factor of the product.
+        beta: factor of ``out``, which it needs.
+        bias: an element for each column, added to every row.
+        activation: applied last: ``"none"``, ``"relu"`` or ``"gelu"``.
         family: of kernels to take; by default the best for the types.
         cache: where kernels come from; by default the one that operators share.
         stream: to use in place of CuPy's current one: a CuPy or PyTorch stream, or a handle.

@@ -65,7 +65,13 @@ def default_cache() -> Cache:
 
 
 class GemmOperator:
-    """C = A · B for one set of element types, layout and target. Safe to use from several threads.
+    """C = A · B for one set of element types, layout, epilogue and target. Safe to use from several threads.
+
+    Example:
+        ```python
+        linear = GemmOperator(dtype="bf16", epilogue="bias+gelu", arch="sm_90a")
+        kernel = linear.kernel(m=16, n=7168, k=2048)
+        ```
 
     Operators that come to the same settings share one cache. Their own switches can be set and asked at any time; what
     is asked is what is in force.

@@ -15,13 +15,13 @@ from cache_engine.engine.opening import SWITCHED_OFF
 from cache_engine.engine.selection import INSTALLED, Asked, Selection, Selector
 from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, SELECT, StageClock
 from cache_engine.engine.tiers import Found, Tiers
-from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, NotCached, StoreError
+from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, NotCached, StoreError, UsageError
 from cache_engine.kernels.family import launch_of
 from cache_engine.model.artifact import Artifact, Blob, Record
 from cache_engine.model.events import CORRUPT, UNPUBLISHED
 from cache_engine.model.events import PUBLISH as PUBLISHED
 from cache_engine.model.gemm import GemmProblem
-from cache_engine.model.kernel import Launch
+from cache_engine.model.kernel import KernelConfig, Launch
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
 from cache_engine.store.base import Loaded, Tier
@@ -270,6 +270,18 @@ class Serving:
         except OSError as error:
             _log.warning("a damaged entry could not be moved to quarantine: %s", error)
         self._journal.event(CORRUPT, key=key, detail=str(damage))
+
+
+def check_asked(problem: object, config: object) -> None:
+    """Refuses what is no problem, and what is given for a config and is none.
+
+    Raises:
+        UsageError: saying what was given.
+    """
+    if not isinstance(problem, GemmProblem):
+        raise UsageError(f"a kernel is asked for with a GemmProblem, not with {type(problem).__name__}")
+    if config is not None and not isinstance(config, KernelConfig):
+        raise UsageError(f"config is a {type(config).__name__}; it must be a KernelConfig")
 
 
 def _not_cached(selection: Selection) -> NotCached:

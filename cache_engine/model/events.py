@@ -152,7 +152,25 @@ class EntryUsage(msgspec.Struct):
 
 
 class Totals(Counts):
-    """Sums over all events."""
+    """Sums over the history of a store, of all processes, across restarts. Counts only grow.
+
+    Attributes:
+        hits: lookups served, by tier: ``"memory"``, ``"pack"``, ``"disk"``.
+        misses: lookups that no tier served.
+        failures: by tier, how often it failed and was skipped.
+        saved_us: microseconds of compiling that hits on disk and in packs saved; likewise ``saved_ms``.
+        lock_waits: how often a key's lock was waited for longer than a second.
+        lock_timeouts: how many of these waits timed out.
+        lock_wait_us: microseconds of all of these waits; likewise ``lock_wait_ms``.
+        compiles: kernels compiled.
+        compile_us: microseconds that compiling took; likewise ``compile_ms``.
+        publish_failures: kernels compiled that could not be stored.
+        corruptions: damaged entries found.
+        evictions: entries evicted by cleaning.
+        evicted_bytes: bytes of these on disk.
+        last_publish_at: when a kernel was last stored, in seconds since 1970 (UTC); 0 before the first.
+        misses_by_arch: misses by target.
+    """
 
     evictions: Count = 0
     evicted_bytes: Count = 0
