@@ -26,15 +26,15 @@ def open_input(path: Path) -> BinaryIO:
     raise OSError(errno.EINVAL, "it is not a regular file; write its content to one", str(path))
 
 
-def others_may_change(status: os.stat_result) -> str:
-    """Why users other than you and root can change a file or folder with this status; empty when they cannot."""
+def others_may_change(status: os.stat_result) -> str | None:
+    """Why users other than you and root can change a file or folder with this status; ``None`` when they cannot."""
     if status.st_uid and status.st_uid != os.geteuid():
         return f"belongs to user {status.st_uid}, not to you"
     if status.st_mode & stat.S_IWOTH:
         return "can be written by everyone"
     if status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid):
         return f"can be written by its group {_group_name(status.st_gid)}"
-    return ""
+    return None
 
 
 def _is_private_group(gid: int) -> bool:

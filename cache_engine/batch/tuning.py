@@ -52,15 +52,15 @@ class Tuned:
 
     candidate: Candidate
     timing: Timing | None
-    error: str = ""
+    error: Failure | None = None
     unkept: Failure | None = None
 
     @property
-    def trouble(self) -> str:
-        """Why it cannot be selected, even if it is fastest; empty when it can."""
+    def trouble(self) -> Failure | None:
+        """Why it cannot be selected, even if it is fastest; ``None`` when it can."""
         if self.timing is not None and not self.timing.verified:
-            return f"its result is wrong: the largest relative error is {self.timing.max_rel_error:.2g}"
-        return self.error or ("" if self.unkept is None else f"it was not stored: {self.unkept}")
+            return Failure(f"its result is wrong: the largest relative error is {self.timing.max_rel_error:.2g}")
+        return self.error if self.unkept is None else Failure(f"it was not stored: {self.unkept}")
 
 
 def candidates(
@@ -145,13 +145,13 @@ def _timed(
     cache: Cache, one: Candidate, kernel: CompiledKernel | GemmCacheError, timer: Callable[[CompiledKernel], Timing]
 ) -> Tuned:
     if isinstance(kernel, GemmCacheError):
-        return Tuned(one, None, str(kernel))
+        return Tuned(one, None, Failure(str(kernel)))
     try:
         timing = timer(kernel)
     except GpuRequired:
         raise
     except (GemmCacheError, RuntimeError, MemoryError) as error:  # CuPy's errors derive from the last two
-        return Tuned(one, None, str(error) or type(error).__name__)
+        return Tuned(one, None, Failure(str(error) or type(error).__name__))
     return Tuned(one, timing, unkept=cache.keep_timing(kernel, timing, TUNED))
 
 

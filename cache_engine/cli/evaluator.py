@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
 from cache_engine.inputs import open_input
+from cache_engine.model.outcome import Failure
 from cache_engine.units import counted, human_age, human_bytes, printable
 
 if TYPE_CHECKING:
@@ -259,14 +261,9 @@ def _answer(settings: Settings, problem: EvaluationProblem, hardware: Hardware, 
     if settings.uses_directory:
         with open_cache(settings) as cache:
             return cache.evaluations.evaluate(problem, hardware, mode)
-    from cache_engine.evaluations import Answer
-    from cache_engine.evaluations.entry import key_of
-    from cache_engine.evaluator.search import evaluate
+    from cache_engine.evaluations import search
 
-    started = time.perf_counter()
-    evaluation = evaluate(problem, hardware, mode)
-    search_ms = (time.perf_counter() - started) * 1e3
-    return Answer(key_of(problem, mode), evaluation, False, search_ms, "caching is switched off")
+    return replace(search(problem, hardware, mode), unkept=Failure("caching is switched off"))
 
 
 def _fingerprint(stored: Evaluations, chip: str | None) -> str:

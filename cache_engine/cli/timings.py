@@ -97,7 +97,7 @@ def tune_verb(
             clock_mhz=clock_khz / 1e3,
             candidates=rows,
             chosen=measured.chosen(cache.select(problem)),
-            failed=sum(bool(one.trouble) for one in tuned),
+            failed=sum(one.trouble is not None for one in tuned),
             seconds=time.perf_counter() - started,
         )
     emit(document, as_json, lambda: _print_tuning(document))

@@ -16,14 +16,14 @@ _ET_EXEC, _EM_CUDA = 2, 190
 _TARGET_AT = {b"\x33\x07": 0, b"\x41\x08": 8}
 
 
-def cubin_fault(image: bytes, arch: str) -> str:
-    """Why these bytes cannot be code for a target such as ``sm_90a``; empty when the header has no contradiction.
+def cubin_fault(image: bytes, arch: str) -> str | None:
+    """Why these bytes cannot be code for a target such as ``sm_90a``; ``None`` when the header has no contradiction.
 
     Only the number is compared, because not every ABI distinguishes ``sm_90a`` from ``sm_90`` in the flags. A target
     that is not CUDA's, which a later version may have, is not checked.
     """
     if not arch.startswith("sm_"):
-        return ""
+        return None
     if len(image) < _HEADER.size or image[:7] != _MAGIC:
         return "it is not a 64-bit ELF image"
     fields = _HEADER.unpack_from(image)
@@ -39,4 +39,4 @@ def cubin_fault(image: bytes, arch: str) -> str:
     for (offset, size, count), least in ((programs, _PROGRAM_HEADER.size), (sections, _SECTION_HEADER_BYTES)):
         if count and (size < least or offset + size * count > len(image)):
             return "it is shorter than its header declares"
-    return ""
+    return None

@@ -17,6 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from cache_engine.evaluations.outcomes import Answer, Pruned, Taken
 from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, Evaluation, SearchMode
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.model.outcome import Failure
 from cache_engine.process import holds, renew_after_fork, run_at_end
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results.file import (
@@ -39,7 +41,7 @@ from cache_engine.store.results.file import (
     stored_fingerprints,
 )
 
-__all__ = ["MAX_ENTRIES", "UNUSED_DAYS", "Answer", "Evaluations", "Pruned", "Taken"]
+__all__ = ["MAX_ENTRIES", "UNUSED_DAYS", "Answer", "Evaluations", "Pruned", "Taken", "search"]
 
 _log = logging.getLogger(__name__)
 
@@ -121,13 +123,8 @@ class Evaluations:
             entry = results.find(key)
         if entry is not None:
             return Answer(key, entry.evaluation(), True, entry.metadata.search_time_ms)
-        from cache_engine.evaluator.search import evaluate
-
-        started = time.perf_counter()
-        evaluation = evaluate(problem, hardware, mode, may_go_on)
-        search_ms = (time.perf_counter() - started) * 1e3
-        unkept = self.put(problem, hardware, mode, evaluation, search_ms)
-        return Answer(key, evaluation, False, search_ms, unkept)
+        answer = search(problem, hardware, mode, may_go_on)
+        return replace(answer, unkept=self.put(problem, hardware, mode, answer.evaluation, answer.search_ms))
 
     def look_up(self, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode | None = None) -> Answer | None:
         """The stored result, if there is one. Searches nothing, counts nothing and does not change the store."""
@@ -146,20 +143,20 @@ class Evaluations:
         mode: SearchMode,
         evaluation: Evaluation,
         search_ms: float = 0.0,
-    ) -> str:
-        """Stores a result; returns why that failed, or an empty text. The next write tries again."""
+    ) -> Failure | None:
+        """Stores a result; returns why that failed. The next write tries again."""
         entry = make_entry(problem, mode, evaluation, search_ms, self._now())
         with self._lock:
             results = self._set(hardware)
             try:
                 results.add(entry)
             except CorruptEntry as error:
-                return str(error)
+                return Failure(str(error))
             if not self._later or self.is_closed:
                 return results.save(usage=False)
             self._start_saver()
         self._wanted.set()
-        return ""
+        return None
 
     def preload(self, hardware: Hardware) -> int:
         """Reads an accelerator's results now, not at the first lookup; returns their number."""
@@ -171,7 +168,7 @@ class Evaluations:
         with self._lock:
             for results in self._sets.values():
                 unkept = results.save(usage=True)
-                if unkept:
+                if unkept is not None:
                     _log.warning("could not store results: %s", unkept)
 
     def close(self) -> None:
@@ -352,7 +349,7 @@ class Evaluations:
     def _drop_idle(self) -> None:
         """Makes room for one more accelerator: drops the least recently used one after writing its results."""
         for fingerprint in list(self._sets)[: max(0, len(self._sets) - _MOST_SETS + 1)]:
-            if not self._sets[fingerprint].save(usage=True):
+            if self._sets[fingerprint].save(usage=True) is None:
                 del self._sets[fingerprint]
 
     def _known(self, fingerprint: str) -> ResultSet:
@@ -368,6 +365,20 @@ class Evaluations:
                 target=_save_when_wanted, args=(weakref.ref(self), self._wanted), daemon=True
             )
             self._saver.start()
+
+
+def search(
+    problem: EvaluationProblem,
+    hardware: Hardware,
+    mode: SearchMode,
+    may_go_on: Callable[[], bool] = lambda: True,
+) -> Answer:
+    """The best result of the model, searched now and not stored. Raises as ``Evaluations.evaluate``."""
+    from cache_engine.evaluator.search import evaluate
+
+    started = time.perf_counter()
+    evaluation = evaluate(problem, hardware, mode, may_go_on)
+    return Answer(key_of(problem, mode), evaluation, False, (time.perf_counter() - started) * 1e3)
 
 
 def _close_if_alive(reference: weakref.ref[Evaluations]) -> None:

@@ -13,6 +13,7 @@ from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.evaluations.entry import Entry, check_range, decode_entry, encode_entry
 from cache_engine.evaluator.cost import MODEL_VERSION
 from cache_engine.evaluator.hardware import Hardware
+from cache_engine.model.outcome import Failure
 from cache_engine.store.results.file import NewResult, ResultFile, Snapshot, Usage
 
 _log = logging.getLogger(__name__)
@@ -98,19 +99,19 @@ class ResultSet:
             self._found.pop(key, None)
         return stored, new.keys() - stored
 
-    def save(self, *, usage: bool) -> str:
+    def save(self, *, usage: bool) -> Failure | None:
         """Writes unwritten results; returns why that failed. After a failure they stay for the next time."""
         counted = Usage(self._now(), self._hits, self._misses) if usage and (self._hits or self._misses) else None
         if not self._unwritten and counted is None:
-            return ""
+            return None
         try:
             self.file.append(self._unwritten, counted)
         except (OSError, StoreError) as error:
-            return str(error)
+            return Failure(str(error))
         self._unwritten = []
         if counted is not None:
             self._hits, self._misses = {}, 0
-        return ""
+        return None
 
     def drop(self, victims: dict[str, float], gone: list[str]) -> None:
         """Removes results that were not used after the given time; adds their keys to ``gone``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cache_engine.evaluator.cost import Evaluation
+from cache_engine.model.outcome import Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,14 +15,14 @@ class Answer:
     Attributes:
         cached: whether it was stored before, rather than searched now.
         search_ms: how long the search took, now or then.
-        unkept: why it could not be stored; empty when it was, or will be.
+        unkept: why it could not be stored; ``None`` when it was, or will be.
     """
 
     key: str
     evaluation: Evaluation
     cached: bool
     search_ms: float
-    unkept: str = ""
+    unkept: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def explain(
     found = cache.look_up(selection.key)
     if found is not None:
         return Explanation(selection, found.tier)
-    fault = _fault_of_entry(cache, selection) if cache.has_store else ""
+    fault = _fault_of_entry(cache, selection) if cache.has_store else None
     missed = _missed(cache, selection, fault, config)
     return replace(missed, notes=(*missed.notes, *notes_on_packs(cache, selection)))
 
@@ -90,7 +90,7 @@ def get_and_explain(
     Raises:
         as ``Cache.get_or_compile``.
     """
-    faults: list[str] = []
+    faults: list[str | None] = []
 
     def watched(stage: str, ms: float | None) -> None:
         if stage == LOAD and ms is None and not faults and cache.has_store:
@@ -107,10 +107,10 @@ def get_and_explain(
 
 
 def _missed(
-    cache: Cache, selection: Selection, fault: str, asked: KernelConfig | None, within_s: float = math.inf
+    cache: Cache, selection: Selection, fault: str | None, asked: KernelConfig | None, within_s: float = math.inf
 ) -> Explanation:
     """Why no tier has, or had, the entry of a selection; ``fault`` is that of the one there is, or was."""
-    if fault:
+    if fault is not None:
         return Explanation(selection, None, notes=(fault,))
     compared = 0
     until = time.monotonic() + within_s
@@ -125,12 +125,12 @@ def _missed(
                 yield record
 
     closest = nearest(selection.prefix.with_constants(selection.constants), counted())
-    hint = "" if closest is None else _ask_instead(cache, selection, closest.record, asked)
+    hint = None if closest is None else _ask_instead(cache, selection, closest.record, asked)
     return Explanation(selection, None, compared, closest, (hint,) if hint else ())
 
 
-def _fault_of_entry(cache: Cache, selection: Selection) -> str:
-    """Why the entry of the key cannot be served, or why it is gone; empty when the store never had it."""
+def _fault_of_entry(cache: Cache, selection: Selection) -> str | None:
+    """Why the entry of the key cannot be served, or why it is gone; ``None`` when the store never had it."""
     try:
         if cache.store.is_foreign(selection.key):
             return "the entry with this key was written by an incompatible version, which this one cannot read"
@@ -139,15 +139,15 @@ def _fault_of_entry(cache: Cache, selection: Selection) -> str:
         return f"the entry with this key is damaged ({damage}); compiling replaces it"
     except OSError as error:
         return f"the entry with this key cannot be read: {error.strerror or error}"
-    return "" if stored is not None else _how_it_went(cache, selection.key)
+    return None if stored is not None else _how_it_went(cache, selection.key)
 
 
-def _how_it_went(cache: Cache, key: CacheKey) -> str:
-    """Why the store no longer has the entry of the key, by the journal; empty when that does not say."""
+def _how_it_went(cache: Cache, key: CacheKey) -> str | None:
+    """Why the store no longer has the entry of the key, by the journal; ``None`` when that does not say."""
     recent = read_journal(cache.layout.journal).recent  # newest first
     last = next((event for event in recent if event.key == key and event.kind in _ENDS), None)
     if last is None or last.kind == PUBLISH:
-        return ""
+        return None
     when = human_age(time.time() - last.at)
     if last.kind == EVICT:
         by = f", by {last.by}" if last.by else ""
@@ -158,8 +158,8 @@ def _how_it_went(cache: Cache, key: CacheKey) -> str:
     )
 
 
-def _ask_instead(cache: Cache, selection: Selection, there: Record, asked: KernelConfig | None) -> str:
-    """How to ask for the entry there, where it would serve the problem as well."""
+def _ask_instead(cache: Cache, selection: Selection, there: Record, asked: KernelConfig | None) -> str | None:
+    """How to ask for the entry there, where it would serve the problem as well; else ``None``."""
     wanted = selection.problem
     try:
         problem = replace(
@@ -172,9 +172,9 @@ def _ask_instead(cache: Cache, selection: Selection, there: Record, asked: Kerne
             for config in (there.config, asked)
         )
     except GemmCacheError:
-        return ""
+        return None
     if same.key != there.key:
-        return ""
+        return None
     options = [f"--specialise {problem.specialisation}"] if problem.specialisation is not wanted.specialisation else []
     options += [f"--opt-level {problem.opt_level}"] if problem.opt_level != wanted.opt_level else []
     reason, it = "the kernel that is there would serve this problem too", "it"

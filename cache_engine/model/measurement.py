@@ -58,8 +58,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
         return self.timing["verified"] is True
 
     @property
-    def fault(self) -> str:
-        """Why it cannot have been measured; empty when it can."""
+    def fault(self) -> str | None:
+        """Why it cannot have been measured; ``None`` when it can."""
         if not is_key(self.key):
             return "key is not that of a kernel"
         texts = {name: getattr(self, name) for name in _TEXTS}
@@ -73,7 +73,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
                 return f"device {name} must be a whole number from 0 to 2**53"
         return self._timing_fault()
 
-    def _timing_fault(self) -> str:
+    def _timing_fault(self) -> str | None:
         median = self.timing.get("median_us")
         if not _is_number(median) or not 0 < median <= 1e15:
             return "median_us must be a number above 0, at most 1e15"
@@ -85,7 +85,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
                 return f"{name[:40]!r} must be a number of at most 1e300"
             if name in _TIMES and not (value is None or (_is_number(value) and value >= 0)):
                 return f"{name} must be a number, 0 or more"
-        return ""
+        return None
 
 
 def _is_number(value: Any) -> TypeGuard[int | float]:

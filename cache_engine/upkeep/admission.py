@@ -102,8 +102,8 @@ def permission(request: Request, visitor: Visitor, *, token: bool, users: tuple[
 _IN_WORDS = {TOKEN: "the admin token", LOGIN: "a login"}
 
 
-def why_not_local(request: Request) -> str:
-    """Why a request may not come from a browser on this machine; empty when it does."""
+def why_not_local(request: Request) -> str | None:
+    """Why a request may not come from a browser on this machine; ``None`` when it does."""
     if not is_loopback(request.bound_to):
         return f"the dashboard listens at {request.bound_to or 'every address of this machine'}, not only at its own"
     if request.peer and not is_loopback(request.peer):
@@ -116,7 +116,7 @@ def why_not_local(request: Request) -> str:
     origin = request.headers.get("origin")
     if origin is not None and not is_loopback(_host(origin)):
         return "it is a cross-origin request"
-    return ""
+    return None
 
 
 def is_loopback(address: str) -> bool:

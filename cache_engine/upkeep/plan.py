@@ -168,12 +168,12 @@ def _excess(candidates: list[EntryFacts], entries: int, max_entries: int | None,
     return min(len(candidates), entries - math.ceil(max_entries * down_to))
 
 
-def _reason(entry: EntryFacts, limits: Limits, age_s: float) -> str:
-    """Why an entry must be evicted whatever the other entries are; empty when it need not be."""
+def _reason(entry: EntryFacts, limits: Limits, age_s: float) -> str | None:
+    """Why an entry must be evicted whatever the other entries are; ``None`` when it need not be."""
     if limits.everything:
         return EVERYTHING
     if age_s < limits.spare_s:
-        return ""
+        return None
     if limits.stale_toolchain and entry.stale:
         return STALE
     if entry.key in limits.keys:
@@ -182,7 +182,7 @@ def _reason(entry: EntryFacts, limits: Limits, age_s: float) -> str:
         return NAMED_ARCH
     if limits.expire_days is not None and age_s > limits.expire_days * DAY_S:
         return EXPIRED
-    return ""
+    return None
 
 
 def _byte_limit(limits: Limits, stored_bytes: int) -> tuple[float, str]:

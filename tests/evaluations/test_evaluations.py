@@ -39,7 +39,7 @@ def fill(layout: StoreLayout, count: int, hardware: Hardware = CHIP, at: float =
     with Evaluations(layout, durable=False, now=lambda: at + next(clock)) as kept:
         problems = [replace(PROBLEM, m=m) for m in range(1, count + 1)]
         for problem in problems:
-            assert kept.put(problem, hardware, SearchMode(), evaluation, 0.5) == ""
+            assert kept.put(problem, hardware, SearchMode(), evaluation, 0.5) is None
     return [key_of(problem, SearchMode()) for problem in problems]
 
 
@@ -56,7 +56,7 @@ def test_a_result_is_found_again_by_another_process(layout: StoreLayout) -> None
     with Evaluations(layout) as first:
         made = first.evaluate(PROBLEM, CHIP)
         again = first.evaluate(PROBLEM, CHIP)
-    assert (made.cached, again.cached, made.unkept) == (False, True, "")
+    assert (made.cached, again.cached, made.unkept) == (False, True, None)
     assert made.evaluation == again.evaluation == search.evaluate(PROBLEM, CHIP)
     code = (
         "import sys\nfrom pathlib import Path\nfrom cache_engine.evaluations import Evaluations\n"
@@ -127,7 +127,7 @@ def test_versions_of_the_model(layout: StoreLayout, monkeypatch: pytest.MonkeyPa
             made = make_entry(problem, SearchMode(), evaluation, 1.0, 1e9)
             metadata = msgspec.structs.replace(made.metadata, model_version=version, checksum="")
             kept._set(CHIP).add(msgspec.structs.replace(made, metadata=metadata))
-            assert kept._set(CHIP).save(usage=False) == ""
+            assert kept._set(CHIP).save(usage=False) is None
             with Evaluations(layout) as fresh:
                 assert fresh.evaluate(problem, CHIP).cached is hit, version
                 assert fresh.evaluate(problem, CHIP).cached
@@ -145,10 +145,10 @@ def test_a_full_disk_or_read_only_store_still_answers(layout: StoreLayout, monke
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", refuse)
             answer = kept.evaluate(PROBLEM, CHIP)
-            assert "No space" in answer.unkept
+            assert "No space" in str(answer.unkept)
             assert kept.evaluate(PROBLEM, CHIP).cached
         # What could not be kept is kept with the next.
-        assert kept.evaluate(replace(PROBLEM, m=2), CHIP).unkept == ""
+        assert kept.evaluate(replace(PROBLEM, m=2), CHIP).unkept is None
     assert len(keys(layout)) == 2
 
 
@@ -179,7 +179,7 @@ def test_saving_later_loses_nothing_that_was_waited_for(layout: StoreLayout) -> 
     evaluation = search.evaluate(PROBLEM, CHIP)
     with Evaluations(layout, durable=False, save_later=True) as kept:
         for m in range(1, 301):
-            assert kept.put(replace(PROBLEM, m=m), CHIP, SearchMode(), evaluation) == ""
+            assert kept.put(replace(PROBLEM, m=m), CHIP, SearchMode(), evaluation) is None
     assert len(keys(layout)) == 300
     code = (
         "import sys\nfrom pathlib import Path\nfrom cache_engine.evaluations import Evaluations\n"
@@ -199,7 +199,7 @@ def _put_many(root: Path, first: int, count: int) -> None:
     evaluation = search.evaluate(PROBLEM, CHIP)
     with Evaluations(open_store(root), durable=False) as kept:
         for m in range(first, first + count):
-            assert kept.put(replace(PROBLEM, m=m), CHIP, SearchMode(), evaluation) == ""
+            assert kept.put(replace(PROBLEM, m=m), CHIP, SearchMode(), evaluation) is None
 
 
 def test_16_processes_with_200_puts_each_lose_nothing(layout: StoreLayout) -> None:
@@ -257,7 +257,7 @@ def test_a_result_is_never_added_to_a_log_that_was_folded(layout: StoreLayout) -
         other.preload(CHIP)
         other._set(CHIP).file.fold()
     (layout.temp / "undeleted").rename(log_path)  # as after that kill
-    assert kept.put(replace(PROBLEM, m=2), CHIP, SearchMode(), search.evaluate(PROBLEM, CHIP)) == ""
+    assert kept.put(replace(PROBLEM, m=2), CHIP, SearchMode(), search.evaluate(PROBLEM, CHIP)) is None
     assert key_of(replace(PROBLEM, m=2), SearchMode()) in keys(layout)
 
 

@@ -236,5 +236,5 @@ def test_sums_end_at_their_bounds_and_are_read_again(layout: StoreLayout) -> Non
 
 def test_a_result_out_of_range_is_answered_and_not_stored(kept: Evaluations, layout: StoreLayout) -> None:
     absurd = replace(search.evaluate(PROBLEM, CHIP), latency_us=float("inf"))
-    assert "not a result" in kept.put(PROBLEM, CHIP, SearchMode(), absurd)
+    assert "not a result" in str(kept.put(PROBLEM, CHIP, SearchMode(), absurd))
     assert keys(layout) == set() if kept.fingerprints() else True

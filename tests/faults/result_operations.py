@@ -40,7 +40,7 @@ def _key(m: int) -> str:
 def _keep(kept: Evaluations, m: int) -> None:
     unkept = kept.put(_problem(m), CHIP, SearchMode(), _found(m))
     if unkept:
-        raise OSError(unkept)
+        raise OSError(unkept.reason)
 
 
 def _filled(store: DiskStore) -> Promise:

@@ -39,7 +39,7 @@ def test_tuning_measures_every_config_and_the_fastest_serves(cache: Cache) -> No
     from cache_engine.batch.tuning import candidates, tune
 
     done = tune(cache, candidates(cache, PROBLEM, ["tensor_core", "simt"], top=4))
-    assert [one.trouble for one in done] == [""] * 8
+    assert [one.trouble for one in done] == [None] * 8
     kept = list(cache.timings)
     assert (len(kept), {one.config_from for one in kept}) == (8, {TUNED})
     best = min(done, key=lambda one: one.timing.median_us if one.timing else float("inf"))

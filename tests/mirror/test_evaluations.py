@@ -44,7 +44,7 @@ def rebuilt(store: DiskStore) -> dict[str, list[Any]]:
 def keep(store: DiskStore, count: int, first: int = 1) -> None:
     with Evaluations(store.layout, durable=False) as kept:
         for m in range(first, first + count):
-            assert kept.put(replace(PROBLEM, m=m), CHIP, SearchMode(), FOUND, 0.1 * m) == ""
+            assert kept.put(replace(PROBLEM, m=m), CHIP, SearchMode(), FOUND, 0.1 * m) is None
 
 
 def ask(mirror: Mirror, question: str, *arguments: Any, **options: Any) -> Any:
@@ -100,7 +100,7 @@ def test_results_are_read_where_the_mirror_is_busy(store: DiskStore) -> None:
     mirror = Mirror(store)
     mirror.sync()
     with mirror.read(), Evaluations(store.layout) as kept:
-        assert kept.put(replace(PROBLEM, m=9), CHIP, SearchMode(), FOUND) == ""
+        assert kept.put(replace(PROBLEM, m=9), CHIP, SearchMode(), FOUND) is None
         assert len(list(kept.entries(CHIP.fingerprint()))) == 4
         assert kept.summaries()[0]["total_entries"] == 4
 

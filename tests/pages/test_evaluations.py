@@ -57,7 +57,7 @@ def fill(store: Path, count: int) -> None:
     found = evaluate(PROBLEM, PRESETS["SG2262"])
     with Evaluations(open_store(store), durable=False) as kept:
         for m in range(1, count + 1):
-            assert kept.put(replace(PROBLEM, m=m), PRESETS["SG2262"], SearchMode(), found) == ""
+            assert kept.put(replace(PROBLEM, m=m), PRESETS["SG2262"], SearchMode(), found) is None
 
 
 def test_one_shape_is_evaluated(open_page: Open, tmp_path: Path) -> None:

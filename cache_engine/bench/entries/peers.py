@@ -28,20 +28,21 @@ _LOOKUP = "full lookup, problem to verified code"
 
 
 @cache
-def why_missing(peer: str) -> str:
-    """Why a peer cannot be measured; empty when it can."""
+def why_missing(peer: str) -> str | None:
+    """Why a peer cannot be measured; ``None`` when it can."""
     try:
         importlib.import_module(_MODULES[peer])
     except ImportError as error:
         return f"{error}; pip install 'gemm-cache[bench]' brings it"
-    return ""
+    return None
 
 
 def announce(report: Report) -> None:
     """Reports the peers that are left out."""
     for peer in _MODULES:
-        if why_missing(peer):
-            report(LeftOut(peer, why_missing(peer)))
+        missing = why_missing(peer)
+        if missing:
+            report(LeftOut(peer, missing))
 
 
 def lookups(report: Report, place: Path) -> None:

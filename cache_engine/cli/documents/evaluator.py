@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from cache_engine.evaluations.entry import Dtypes, Entry, Metadata, Mode, Shape
 from cache_engine.evaluations.entry import Result as EntryResult
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.model.outcome import in_json
 
 if TYPE_CHECKING:
     from cache_engine.evaluations import Answer, Pruned, Taken
@@ -180,7 +181,7 @@ def evaluated(problem: EvaluationProblem, hardware: Hardware, mode: SearchMode, 
         partition=found.partition._asdict(),
         cached=answer.cached,
         search_ms=answer.search_ms,
-        unkept=answer.unkept,
+        unkept=in_json(answer.unkept),
         **{name: value for name, value in asdict(found).items() if not isinstance(value, tuple)},
     )
 

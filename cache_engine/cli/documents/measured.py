@@ -14,6 +14,7 @@ from cache_engine.bench.results import LeftOut, Line, Result, Size
 from cache_engine.cli.documents.kernels import TimingRow
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.outcome import in_json
 from cache_engine.store.timings import TimedDevice
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def add_timing(row: CandidateRow, one: Tuned) -> None:
     row.ratio = None if timing is None else timing.median_us / row.predicted_us
     row.tflops = None if timing is None else timing.tflops
     row.verified = timing is not None and timing.verified
-    row.trouble = one.trouble
+    row.trouble = in_json(one.trouble)
 
 
 def chosen(selected: Selection) -> Chosen:
