@@ -6,7 +6,8 @@ running what ``atexit`` was given, so what must run at the end is given to both.
 
 A signal handler runs in the main thread between any two of its instructions, also while that thread holds a lock. A
 handler that then asks for the lock, or waits for a thread that asks for it, would wait for ever. So locks that a
-handler can reach are ``RLock``, and what is done under them asks ``holds`` first.
+handler can reach are ``RLock``, what is done under them asks ``holds`` first, and a thread gets its orders by a queue
+without a lock.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum, auto
+from queue import Empty, SimpleQueue
 from typing import Protocol
+
+# The longest wait for a thread: a signal handler may have interrupted what it waits for.
+_END_S = 5.0
 
 
 class Renewable(Protocol):
@@ -69,6 +75,73 @@ def run_at_end(call: Callable[[], None]) -> Callable[[], None]:
             finalizer.cancel()
 
     return forget
+
+
+class Order(Enum):
+    """What a background thread is to do now."""
+
+    WORK = auto()
+    END = auto()
+
+
+class Worker(Protocol):
+    """The owner of a background thread."""
+
+    def work(self, order: Order | None) -> float | None:
+        """One step of the thread, on an order or after a wait.
+
+        Returns how many seconds it then waits; ``None`` ends it.
+        """
+        ...
+
+
+class Background:
+    """A daemon thread that calls ``work`` of its owner until that ends it, or the owner is freed.
+
+    Its methods can be called in a signal handler.
+    """
+
+    def __init__(self, owner: Worker, wait_s: float) -> None:
+        """Starts the thread, which first waits for an order or ``wait_s``.
+
+        Raises:
+            RuntimeError: when this process cannot start another thread.
+        """
+        self._orders: SimpleQueue[Order] = SimpleQueue()
+        # Weak, so that an unused owner can be freed.
+        arguments = (weakref.ref(owner), self._orders, wait_s)
+        self._thread = threading.Thread(target=_work, args=arguments, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread still works."""
+        return self._thread.is_alive()
+
+    def order_work(self) -> None:
+        """Has the owner work soon, once for all orders that the thread has not taken yet."""
+        if self._orders.empty():
+            self._orders.put(Order.WORK)
+
+    def end(self) -> None:
+        """Orders the end. Returns at once."""
+        self._orders.put(Order.END)
+
+    def join(self) -> None:
+        """Waits for the end, but not for ever: the thread may wait for what a signal handler has interrupted."""
+        self._thread.join(_END_S)
+
+
+def _work(reference: weakref.ref[Worker], orders: SimpleQueue[Order], wait_s: float | None) -> None:
+    while wait_s is not None:
+        order = None
+        with suppress(Empty):
+            order = orders.get(timeout=wait_s)
+        owner = reference()
+        if owner is None:
+            return
+        wait_s = owner.work(order)
+        del owner  # do not keep it alive while waiting
 
 
 class OwnFile:

@@ -31,8 +31,9 @@ from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, Evaluation, Se
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.model.outcome import Failure
-from cache_engine.process import holds, renew_after_fork, run_at_end
+from cache_engine.process import Background, Order, holds, renew_after_fork, run_at_end
 from cache_engine.store.layout import StoreLayout
+from cache_engine.store.lock import is_loading
 from cache_engine.store.results.file import (
     ResultFile,
     Snapshot,
@@ -93,8 +94,7 @@ class Evaluations:
     def _start(self) -> None:
         self._lock = threading.RLock()
         self._sets: dict[str, ResultSet] = {}
-        self._wanted = threading.Event()
-        self._saver: threading.Thread | None = None
+        self._saver: Background | None = None
         self.is_closed = False
 
     def renew_after_fork(self) -> None:
@@ -154,8 +154,10 @@ class Evaluations:
                 return Failure(str(error))
             if not self._later or self.is_closed:
                 return results.save(usage=False)
-            self._start_saver()
-        self._wanted.set()
+            if self._saver is None:
+                self._saver = Background(self, threading.TIMEOUT_MAX)
+            saver = self._saver
+        saver.order_work()
         return None
 
     def preload(self, hardware: Hardware) -> int:
@@ -166,18 +168,23 @@ class Evaluations:
     def flush(self) -> None:
         """Writes unwritten results and usage. A failed write is logged and tried again next time."""
         with self._lock:
-            for results in self._sets.values():
-                unkept = results.save(usage=True)
-                if unkept is not None:
-                    _log.warning("could not store results: %s", unkept)
+            saved = [results.save(usage=True) for results in self._sets.values()]
+        for failure in filter(None, saved):
+            # Logged without the lock: a signal handler may have interrupted another log message.
+            _log.warning("could not store results: %s", failure)
+
+    def work(self, order: Order | None) -> float | None:
+        """One step of the saving thread; see ``Worker``."""
+        self.flush()
+        return None if order is Order.END else threading.TIMEOUT_MAX
 
     def close(self) -> None:
-        """Writes unwritten results, folds long logs and ends the thread."""
-        if holds(self._lock):
+        """Writes unwritten results, folds long logs and ends the thread; safe in a signal handler."""
+        if holds(self._lock) or is_loading():
             return  # a signal handler during a write; the rest is written at the end of the process
         self.is_closed = True
-        self._wanted.set()
         if self._saver is not None:
+            self._saver.end()
             self._saver.join()
         self.flush()
         with self._lock:
@@ -195,8 +202,8 @@ class Evaluations:
         # Dropped without being closed; no caller can handle a failure.
         if not sys.is_finalizing():
             with suppress(Exception):
-                self.is_closed = True
-                self._wanted.set()
+                if self._saver is not None:
+                    self._saver.end()
                 self.flush()
                 self._forget_end()
 
@@ -359,13 +366,6 @@ class Evaluations:
             found = ResultSet(self._file(empty_snapshot(MODEL_VERSION, EVALUATOR, fingerprint, {})), self._now)
         return found
 
-    def _start_saver(self) -> None:
-        if self._saver is None:
-            self._saver = threading.Thread(
-                target=_save_when_wanted, args=(weakref.ref(self), self._wanted), daemon=True
-            )
-            self._saver.start()
-
 
 def search(
     problem: EvaluationProblem,
@@ -385,15 +385,3 @@ def _close_if_alive(reference: weakref.ref[Evaluations]) -> None:
     evaluations = reference()
     if evaluations is not None:
         evaluations.close()
-
-
-def _save_when_wanted(reference: weakref.ref[Evaluations], wanted: threading.Event) -> None:
-    """Body of the saving thread: writes everything new in one write."""
-    while True:
-        wanted.wait()
-        wanted.clear()
-        evaluations = reference()
-        if evaluations is None or evaluations.is_closed:
-            return
-        evaluations.flush()
-        del evaluations

@@ -194,6 +194,53 @@ def test_saving_later_loses_nothing_that_was_waited_for(layout: StoreLayout) -> 
     assert len(keys(layout)) == 320, "also without closing"
 
 
+_INTERRUPTED = """
+import sys, threading
+from dataclasses import replace
+from pathlib import Path
+from cache_engine import evaluations, process
+from cache_engine.evaluations import Evaluations
+from tests.evaluations.test_evaluations import CHIP, PROBLEM, SearchMode, keys, open_store, search
+
+FILES = {evaluations.__file__, process.__file__, threading.__file__}
+evaluation = search.evaluate(PROBLEM, CHIP)
+
+def put_and_close_at(line, layout):
+    kept = Evaluations(layout, durable=False, save_later=True)
+    seen = 0
+
+    def trace(frame, event, _):
+        nonlocal seen
+        if frame.f_code.co_filename not in FILES:
+            return None
+        seen += event == "line"
+        if event == "line" and seen == line:
+            kept.close()
+        return trace
+
+    sys.settrace(trace)
+    kept.put(replace(PROBLEM, m=line), CHIP, SearchMode(), evaluation)
+    sys.settrace(None)
+    kept.close()
+    return seen >= line
+
+layout, line = open_store(Path(sys.argv[1])), 1
+while put_and_close_at(line, layout):
+    line += 1
+print(line - 1, len(keys(layout)))
+"""
+
+
+def test_closing_in_a_signal_handler_anywhere_in_a_put_neither_hangs_nor_loses_the_result(layout: StoreLayout) -> None:
+    """A handler runs between any two instructions; a trace function runs there at each line in turn."""
+    command = [sys.executable, "-c", _INTERRUPTED, str(layout.root)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines, stored = map(int, done.stdout.split())
+    assert lines > 30
+    assert stored == lines + 1, "the last put was not interrupted"
+
+
 def _put_many(root: Path, first: int, count: int) -> None:
     results._FOLD_BYTES = 20_000  # folds now and then, while others write
     evaluation = search.evaluate(PROBLEM, CHIP)
@@ -219,7 +266,7 @@ def test_a_killed_writer_loses_no_stored_result(layout: StoreLayout) -> None:
         "evaluation = search.evaluate(PROBLEM, CHIP)\n"
         "kept = Evaluations(open_store(Path(sys.argv[1])), durable=False)\n"
         "for m in range(1, 10**6):\n"
-        "    assert kept.put(replace(PROBLEM, m=m), CHIP, SearchMode(), evaluation) == ''\n    print(m, flush=True)\n"
+        "    assert kept.put(replace(PROBLEM, m=m), CHIP, SearchMode(), evaluation) is None\n    print(m, flush=True)\n"
     )
     for count in (3, 40, 173):
         command = [sys.executable, "-c", code, str(layout.root)]

@@ -11,17 +11,15 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from enum import Enum, auto
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
 
 import msgspec
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.events import USE, Event
 from cache_engine.model.key import CacheKey
-from cache_engine.process import OwnFile, holds, renew_after_fork, run_at_end
+from cache_engine.process import Background, Order, OwnFile, holds, renew_after_fork, run_at_end
 from cache_engine.store.journal.folding import OPEN, file_names
 from cache_engine.store.lock import is_loading, try_lock
 from cache_engine.store.ownership import own_file
@@ -34,18 +32,11 @@ _BYTES_PER_S, _LONGEST_WAIT_S = 1024, 300.0
 _MOST_WAITING = 10_000
 # How often a process checks whether to fold the journal.
 _LOOK_S = 60.0
-# The longest wait for the thread: a signal handler that closes the journal may have interrupted what it waits for.
-_END_S = 5.0
 
 _encode = msgspec.json.Encoder().encode
 
 _Hit = tuple[CacheKey, float, str]
 """An entry's key, when it was made, and the tier that had it."""
-
-
-class _Order(Enum):
-    WRITE = auto()
-    END = auto()
 
 
 class Journal:
@@ -87,8 +78,7 @@ class Journal:
         self._failures: dict[str, int] = {}
         self._lock_waits = Event(kind=USE, at=0.0)
         self._saved_us: dict[CacheKey, int] = {}
-        self._thread: threading.Thread | None = None
-        self._orders: SimpleQueue[_Order] = SimpleQueue()  # safe to put into from any signal handler
+        self._thread: Background | None = None
         self._looked_at = 0.0
         self._forget_end: Callable[[], None] = lambda: None
 
@@ -105,8 +95,8 @@ class Journal:
                 self._hits[hit] += 1
             except KeyError:
                 self._hits[hit] = 1
-                if len(self._hits) == _MOST_WAITING:
-                    self._orders.put(_Order.WRITE)
+                if len(self._hits) == _MOST_WAITING and self._thread is not None:
+                    self._thread.order_work()
             if saved_us:
                 self._saved_us[key] = self._saved_us.get(key, 0) + saved_us
             if self._thread is None:
@@ -157,24 +147,21 @@ class Journal:
         In a signal handler that interrupted counting or writing, the thread does this after the handler returns.
         """
         thread = self._thread
-        if thread is not None and thread.is_alive():
+        if thread is not None and thread.is_alive:
             if not self.is_interrupted:
                 self._flush_and_release()
-            self._orders.put(_Order.END)
+            thread.end()
             # At its end the interpreter stops threads at any point, with the locks they hold.
             if not self.is_interrupted:
-                thread.join(_END_S)
+                thread.join()
         elif not self.is_interrupted:
             self._finish()
         if self._thread is None and not self.is_interrupted:
             self._forget_end()
 
-    def work(self, order: _Order | None) -> float | None:
-        """One step of the writing thread, on an order or after a wait.
-
-        Returns how many seconds it then waits; ``None`` at the end.
-        """
-        if order is _Order.END:
+    def work(self, order: Order | None) -> float | None:
+        """One step of the writing thread; see ``Worker``."""
+        if order is Order.END:
             self._finish()
             return None
         written = self._write(self._take_counts())
@@ -186,7 +173,8 @@ class Journal:
         # the journal is closed already, or its thread may have stopped with a lock held.
         if not sys.is_finalizing():
             with suppress(Exception):
-                self._orders.put(_Order.END)
+                if self._thread is not None:
+                    self._thread.end()
                 self._forget_end()
                 self._flush_and_release()
 
@@ -206,22 +194,16 @@ class Journal:
                 self._start_thread()  # for counts that came meanwhile
 
     def _start_thread(self) -> None:
-        # Weak, so that an unused journal can be freed.
         self._forget_end()
         self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
-        self._orders = SimpleQueue()
-        arguments = (weakref.ref(self), self._orders, self._flush_s)
-        thread = threading.Thread(target=_write_now_and_then, args=arguments, daemon=True)
         try:
-            thread.start()
+            self._thread = Background(self, self._flush_s)
         except RuntimeError as error:
             # This process cannot start another thread. Counts are written with the next event, or at the end.
             _log.log(self._complaint, "usage is written only with events and at the end: %s", error)
             self._complaint = logging.DEBUG
             if len(self._hits) >= _MOST_WAITING:
                 self.flush()
-        else:
-            self._thread = thread
 
     def _take_counts(self) -> list[Event]:
         no_waits = Event(kind=USE, at=0.0)
@@ -350,19 +332,3 @@ def _close_if_alive(reference: weakref.ref[Journal]) -> None:
     journal = reference()
     if journal is not None:
         journal.close()
-
-
-def _write_now_and_then(reference: weakref.ref[Journal], orders: SimpleQueue[_Order], wait_s: float) -> None:
-    """Body of the writing thread; ends when its journal is closed or freed."""
-    while True:
-        order = None
-        with suppress(Empty):
-            order = orders.get(timeout=wait_s)
-        journal = reference()
-        if journal is None:
-            return
-        next_s = journal.work(order)
-        del journal  # do not keep it alive while waiting
-        if next_s is None:
-            return
-        wait_s = next_s
