@@ -58,8 +58,8 @@ soak: $(DEV) $(BROWSER) $(STRACE)
 	FAULT_REPORT=$(COUNTS) $(BIN)/python -m pytest tests/faults/test_damage.py
 	@$(BIN)/python -m tests.faults.summary $(COUNTS)
 
-# On a machine with an NVIDIA GPU: the tests that need one, then kernels beside cuBLAS. With GPU_PYTHON=python3 under the
-# machine's own Python, nothing installed; what that lacks is told.
+# On a machine with an NVIDIA GPU: the tests that need one, then kernels compared with cuBLAS. With GPU_PYTHON=python3 under the
+# machine's own Python, nothing installed; it lists what is missing.
 gpu: $(if $(GPU_PYTHON),,$(DEV))
 	@sh .ci/gpu $(or $(GPU_PYTHON),$(BIN)/python)
 

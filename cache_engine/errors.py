@@ -26,7 +26,7 @@
     │   │   └── Untrusted          a file or folder that anyone but you and root can change
     │   ├── LockTimeout            a lock was not had in time
     │   └── KeyNotFound            no entry has this key, or a prefix names several
-    └── MirrorError                the DuckDB mirror cannot be read or written just now
+    └── MirrorError                the DuckDB mirror cannot be read or written now
 
 Each has a level (``Level``). A warning is never raised: it goes with the result.
 """

@@ -1,4 +1,4 @@
-"""Draws docs/images/gpu-model.png: predicted beside measured latencies, on (N, K) pairs that no fit has seen.
+"""Draws docs/images/gpu-model.png: predicted vs measured latencies, on (N, K) pairs that no fit has seen.
 
 ::
 

@@ -29,7 +29,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have settings of their own."""
+    """The user who runs the tests may have settings."""
     for name in [name for name in os.environ if name.startswith("GEMM_CACHE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", os.devnull)  # a folder that has no settings file

@@ -1,4 +1,4 @@
-"""Entries for tests that need some bytes in a store, whatever they are."""
+"""Entries for tests that need any bytes in a store."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def files_of(store: DiskStore) -> Iterator[Path]:
 
 
 INVENTED_GPU = DeviceFingerprint("Invented GPU", "sm_90", 132, 80 * 2**30, 50 * 2**20, 1_980_000, "13.0")
-"""A device that does not exist, for timings that nobody measured."""
+"""A device that does not exist, for invented timings."""
 
 
 def invented_timing(
@@ -146,7 +146,7 @@ def invented_timing(
     measured_at: float = 1_790_000_000.0,
     **timing: object,
 ) -> Measurement:
-    """A timing that nobody measured: input for what keeps timings and what chooses by them, and no claim of any kind.
+    """An invented timing: input for code that stores timings or chooses by them, never a claim about speed.
 
     Args:
         timing: further fields of what would have been measured.

@@ -116,6 +116,6 @@ def test_sizes_are_read_with_units(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", "2XB", "2 2", "1e9", "١GB"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_an_invalid_size_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a size"):
         parse_bytes(text)

@@ -1,4 +1,4 @@
-"""A GPU machine's own Python is told what it lacks for make gpu, before anything fails for it."""
+"""make gpu reports what a GPU machine's own Python lacks, before anything fails."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_a_bare_python_reports_everything_missing_and_what_to_do() -> None:
     assert "not here, and left out: triton, for the triton family" in done.stderr
 
 
-def test_what_is_carried_is_what_make_fetches() -> None:
+def test_the_gpu_packages_are_those_that_make_fetches() -> None:
     (carried,) = re.findall(r"^CARRIED := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert carried.split() == [*needs.CARRIED, needs.CUOBJDUMP]
 
 
 @pytest.mark.skipif(not isinstance(gpu(), str), reason="a GPU is here")
-def test_without_a_gpu_its_tests_are_collected_and_passed_over_with_the_reason() -> None:
+def test_without_a_gpu_its_tests_are_skipped_with_the_reason() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "tests/gpu"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "CI": ""})
     assert done.returncode == 0, done.stdout

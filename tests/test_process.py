@@ -172,7 +172,7 @@ def test_a_child_forked_while_another_thread_held_a_lock_can_go_on(tmp_path: Pat
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_what_a_worker_used_is_counted(tmp_path: Path, method: str) -> None:
+def test_hits_of_a_worker_process_are_counted(tmp_path: Path, method: str) -> None:
     """A worker of multiprocessing ends without running what atexit was given."""
     script = tmp_path / "program.py"
     script.write_text(

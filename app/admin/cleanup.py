@@ -175,7 +175,7 @@ def _delete(plan: EvictionPlan) -> None:
         bar.progress(number / count, "Deleting…")
 
     def apply(by: str) -> Cleaned:
-        # Whatever the outcome, even if the reader leaves the page: the plan no longer describes the store.
+        # In any case, even if the reader leaves the page: the plan no longer describes the store.
         del st.session_state[_PLANNED]
         return cache.evict(plan, by=by, on_progress=deleted)
 

@@ -1,8 +1,8 @@
 """Long work outside of the process that asked for it: one command in a subprocess, followed through a job file.
 
-The job file is a small JSON document, replaced whole at every step, so whoever polls it sees a consistent state, also
+The job file is a small JSON document, replaced whole at every step, so a reader always sees a consistent state, also
 after a reload and from another process. The command is one of ours, run with ``--report-to FILE``; it reports its
-stages there, how far it has come, and its JSON result at the end. A file beside it asks for the job to be canceled.
+stages there, how far it has come, and its JSON result at the end. A second file requests its cancellation.
 
 No more than ``MOST_AT_ONCE`` jobs of a store run at a time, and one of those that keep every processor busy; another is
 refused. The last ``MOST_KEPT`` jobs are kept, for ``KEPT_DAYS`` days; older ones are deleted when a job is started,
@@ -79,7 +79,7 @@ class Jobs:
             asked: the values of the form, which the job file stores with the command.
 
         Raises:
-            TooManyJobs: when the limit of running jobs is reached, whoever started them.
+            TooManyJobs: when the limit of running jobs is reached, no matter who started them.
             OSError: when the store cannot take the job file, or no process can be started.
         """
         with file_lock(self._layout.jobs_lock, _START_LOCK_S):

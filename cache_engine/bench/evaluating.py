@@ -40,7 +40,7 @@ def evaluating(report: Report, place: Path, entries: int) -> None:
         _loading(report, place / f"results-{number}", number)
     for there in (0, 5 * entries):
         for durable in (False, True):
-            _putting(report, place / f"results-{there}", f"beside {there:,}", durable)
+            _putting(report, place / f"results-{there}", f"{there:,} stored", durable)
 
 
 def _table(sizes: tuple[int, ...]) -> list[EvaluationProblem]:

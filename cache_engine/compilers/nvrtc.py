@@ -46,7 +46,7 @@ class _Installation:
     def check_loaded(self) -> None:
         """Refuses a library that other code in this process loaded from this path before the file was replaced.
 
-        The dynamic loader returns the library that it already has for a path, whatever the file holds now.
+        The dynamic loader returns the library already loaded for a path, even if the file has changed.
 
         Raises:
             CompilerMissing: because that library is not the one that was fingerprinted.

@@ -243,7 +243,7 @@ def packed_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _packed(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """The same, whatever the strides of axes that have but one element."""
+    """The same, ignoring strides of axes with one element."""
     wanted = packed_strides(shape)
     return all(extent == 1 or stride == want for extent, stride, want in zip(shape, strides, wanted, strict=True))
 

@@ -1,4 +1,4 @@
-"""What NVIDIA's management library knows: the clock just now, and the driver's release. ``None`` where it cannot tell.
+"""What NVIDIA's management library reports: the current clock and the driver's release; ``None`` when unavailable.
 
 Source: NVML API Reference Guide; every call returns 0 for success.
 """
@@ -12,7 +12,7 @@ _SM_CLOCK = 1  # nvmlClockType_t
 
 
 def sm_clock_mhz(pci_bus_id: str) -> int | None:
-    """The clock at which a GPU's SMs run just now.
+    """The current clock of a GPU's SMs.
 
     Args:
         pci_bus_id: of the GPU, as CUDA gives it, such as ``"0000:17:00.0"``: the two number GPUs differently.

@@ -43,7 +43,7 @@ class SpareDescriptors:
         """What ``work`` returns. If it fails as no descriptor is left, it runs once more with the reserve closed.
 
         Raises:
-            whatever ``work`` raises.
+            as ``work``.
         """
         try:
             return work()
@@ -68,7 +68,7 @@ class SpareDescriptors:
 
     def _fill(self) -> None:
         with suppress(OSError):
-            # A file that no other descriptor has, so that these can be told from an application's.
+            # A file that no other descriptor has, so that these can be distinguished from an application's.
             first = os.memfd_create("gemm-cache-spare")
             self._held.append(first)
             status = os.fstat(first)

@@ -37,7 +37,7 @@ Asked = tuple[GemmProblem, str | None, str | None, KernelConfig | None]
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What was chosen for a problem, whatever build of the compiler makes the kernel."""
+    """What was chosen for a problem, for any build of the compiler."""
 
     problem: GemmProblem
     family: Family

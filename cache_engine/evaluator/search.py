@@ -253,7 +253,7 @@ class _BlockSearch:
 
 
 class _Fits:
-    """What fits into a chip's SRAM, whatever the problem.
+    """What fits into a chip's SRAM, for any problem.
 
     Attributes:
         m, n: tile sizes that fit next to the smallest of the other, ascending.

@@ -32,7 +32,7 @@ CREATE TABLE kernels (
     created_at       DOUBLE,     -- seconds since 1970, UTC
     created_by       VARCHAR,
     search_text      VARCHAR,    -- what a search looks through, in lower case
-    stamp            VARCHAR     -- the record file's inode, size and time: tells whether it must be read again
+    stamp            VARCHAR     -- the record file's inode, size and time: shows whether it must be read again
 );
 
 CREATE TABLE usage (
@@ -51,7 +51,7 @@ CREATE TABLE events (
     compile_ms   DOUBLE,
     stored_bytes BIGINT,
     detail       VARCHAR,
-    done_by      VARCHAR     -- of what somebody did to the whole store: who
+    done_by      VARCHAR     -- who acted, for acts on the whole store
 );
 
 CREATE TABLE totals (
@@ -77,7 +77,7 @@ CREATE TABLE totals (
 CREATE TABLE evaluations (
     fingerprint         VARCHAR,
     key                 VARCHAR,
-    digest              VARCHAR,     -- of its bytes: tells whether it must be read again
+    digest              VARCHAR,     -- of its bytes: shows whether it must be read again
     cause               VARCHAR,
     m                   BIGINT,
     n                   BIGINT,

@@ -146,7 +146,7 @@ class EntryUsage(msgspec.Struct):
     previous_used_at: Seconds = 0.0
 
     def used(self, at: float, count: int) -> None:
-        """Records uses at that time. Keeps the two latest, in whatever order they arrive."""
+        """Records uses at that time. Keeps the two latest, in any order of arrival."""
         times = sorted((self.last_used_at, self.previous_used_at, at, at if count > 1 else 0.0))
         self.previous_used_at, self.last_used_at = times[-2:]
 

@@ -29,7 +29,7 @@ class Occupancy:
     Attributes:
         arch: the target.
         warps_per_block: warps of one block.
-        most_warps_per_sm: warps an SM has room for, whatever they are.
+        most_warps_per_sm: warps an SM has room for.
         block_limits: how many blocks each limit alone would allow. A limit that the kernel does not touch is missing.
     """
 

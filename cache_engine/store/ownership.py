@@ -1,7 +1,7 @@
 """Checks that only you and root can change a file or a folder.
 
 A store's content is served without further proof, so only you and root may be able to write to it. The check walks a
-path from ``/`` down: it opens each folder and link from the one above and checks its descriptor. Nobody else can
+path from ``/`` down: it opens each folder and link from the one above and checks its descriptor. No other user can
 replace a folder that only you and root may write, so the path cannot lead elsewhere after the check. git
 (``safe.directory``) and OpenSSH (``StrictModes``) check the same.
 """

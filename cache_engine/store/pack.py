@@ -262,7 +262,7 @@ def write_pack(path: Path, entries: Iterable[tuple[CacheKey, bytes, bytes]]) -> 
     """Writes a pack of keys, records and blobs, which come sorted by key; returns their number.
 
     Writes atomically: the file is complete or does not exist. Others may read it as the umask allows, since packs are
-    shared. Only the owner may write it, whatever the umask: otherwise the pack would be refused.
+    shared. Only the owner may write it, with any umask: otherwise the pack would be refused.
 
     Raises:
         OSError: when writing fails; then nothing has changed.

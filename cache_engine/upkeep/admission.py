@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-# What proxies and tunnels add to a request; with it comes whatever starts with x-forwarded.
+# What proxies and tunnels add to a request; and every header that starts with x-forwarded.
 _FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"})
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 16.0
 _BETWEEN_ANSWERS_S = 0.1
@@ -130,15 +130,15 @@ def is_loopback(address: str) -> bool:
 
 
 def fits(token: str, given: str) -> bool:
-    """Whether what was given is the token; takes as long whatever is given, of whatever length."""
+    """Whether what was given is the token; takes equally long for every input."""
     return hmac.compare_digest(*(hashlib.sha256(text.strip().encode()).digest() for text in (token, given)))
 
 
 class Attempts:
     """How long the answer to a wrong token waits. Safe to use from several threads.
 
-    Only wrong tokens are counted, after they were compared, so a correct one is never refused: behind a proxy everybody
-    comes from one address, and a guesser there would lock out the owner. What keeps guessing hopeless is the token:
+    Only wrong tokens are counted, after they were compared, so a correct one is never refused: behind a proxy all
+    visitors have one address, and a guesser there would lock out the owner. The token makes guessing hopeless:
     16 random letters and digits are 95 bits, and at a thousand guesses a second, more than this server draws pages,
     half of them take 10¹⁷ years. The waits keep the guesses of a tab apart, and so help a token that is less random.
     """

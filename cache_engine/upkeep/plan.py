@@ -169,7 +169,7 @@ def _excess(candidates: list[EntryFacts], entries: int, max_entries: int | None,
 
 
 def _reason(entry: EntryFacts, limits: Limits, age_s: float) -> str | None:
-    """Why an entry must be evicted whatever the other entries are; ``None`` when it need not be."""
+    """Why an entry must be evicted independent of other entries; ``None`` when it need not be."""
     if limits.everything:
         return EVERYTHING
     if age_s < limits.spare_s:

@@ -1,4 +1,4 @@
-"""Jobs: work in another process, followed through a file, whatever becomes of it."""
+"""Jobs: work in another process, followed through a file, until it ends or dies."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_job_that_never_reports_has_died(jobs: Jobs, age_s: float, state: str)
 
 
 @pytest.mark.parametrize("job_id", ["", "../../store", "no-such-job", "1-2", "a/b"])
-def test_what_is_no_job_is_refused(jobs: Jobs, job_id: str) -> None:
+def test_an_invalid_job_file_is_refused(jobs: Jobs, job_id: str) -> None:
     with pytest.raises(StoreError):
         jobs.load(job_id)
 
@@ -289,7 +289,7 @@ def test_asked_to_end_again_a_job_is_killed_with_all_that_it_has_started_and_not
 
 
 def test_a_process_that_is_not_the_jobs_is_never_sent_a_signal(jobs: Jobs) -> None:
-    """Whatever a job's file says."""
+    """Any content of a job file."""
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as bystander:
         job = _job_named(jobs, 0, pid=bystander.pid, process_start=_process_start(bystander.pid))
         jobs.cancel(job.id)

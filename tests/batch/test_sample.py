@@ -1,4 +1,4 @@
-"""The sample: real shapes, from the script that ships beside them."""
+"""The sample: real shapes, from the script that ships with them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType, GemmProblem
 
 
-def test_the_catalogue_is_what_its_script_makes(tmp_path: Path) -> None:
+def test_the_catalogue_matches_its_script(tmp_path: Path) -> None:
     catalogue = shape_catalogue()
     script = catalogue.with_name("make_model_gemm_shapes.py")
     spec = importlib.util.spec_from_file_location("make_model_gemm_shapes", script)

@@ -44,9 +44,7 @@ def test_every_family_asked_for_has_its_best_among_them(cache: Cache) -> None:
         (("tensor_core",), "triton", "triton cannot compile the tensor_core family"),
     ],
 )
-def test_what_cannot_be_right_is_refused(
-    cache: Cache, families: tuple[str, ...], compiler: str | None, named: str
-) -> None:
+def test_invalid_input_is_refused(cache: Cache, families: tuple[str, ...], compiler: str | None, named: str) -> None:
     with pytest.raises(UsageError, match=named):
         candidates(cache, PROBLEM, families, compiler)
 

@@ -81,7 +81,7 @@ def test_after_warming_a_model_every_m_hits_with_compiling_off(place: Path, mode
         assert found["problems"] == len(shapes) * 8192
 
 
-def test_a_dry_run_lists_what_a_run_compiles_and_compiles_nothing(place: Path, table: Path) -> None:
+def test_a_dry_run_lists_the_kernels_of_a_run_and_compiles_nothing(place: Path, table: Path) -> None:
     options = ("warm", table, "--arch", "sm_90", "--m", "1-16", "--family", "simt", "--out-dtype", "fp32")
     before = document(*options, "--dry-run", store=place)
     assert not place.exists(), "a dry run makes no store"
@@ -130,7 +130,7 @@ def test_sizes_that_one_kernel_serves_compile_it_once(cache: Cache) -> None:
     assert cache.stats().totals.compiles == len(keys)
 
 
-def test_what_no_kernel_serves_is_listed_and_the_rest_is_made(place: Path, table: Path) -> None:
+def test_unsupported_shapes_are_listed_and_the_others_compiled(place: Path, table: Path) -> None:
     options = ("warm", table, "--arch", "sm_75", "--arch", "sm_90", "--m", "16")
     found = document(*options, store=place, code=1)
     assert found["compiled"] == found["kernels"] == 3
@@ -238,7 +238,7 @@ def test_a_table_beyond_its_limits_is_refused_before_it_is_worked_on(tmp_path: P
         (("Qwen3-8B", "--jobs", "0"), "0 is not in the range"),
     ],
 )
-def test_bad_input_is_one_line_naming_what_is_allowed(place: Path, arguments: tuple[str, ...], named: str) -> None:
+def test_invalid_input_is_one_line_that_names_valid_values(place: Path, arguments: tuple[str, ...], named: str) -> None:
     done = run("warm", *arguments, store=place)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert named in done.stderr

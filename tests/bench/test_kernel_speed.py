@@ -56,7 +56,7 @@ def test_the_cases_are_every_shape_of_the_tables_with_every_m_for_every_family()
     assert {case.problem.dtype for case in chosen} == {DType.BF16}
 
 
-def test_what_is_saved_is_read_again_and_lies_beside_as_csv(tmp_path: Path) -> None:
+def test_saved_results_are_read_again_and_also_written_as_csv(tmp_path: Path) -> None:
     file = tmp_path / "new folder" / file_name(DEVICE, DType.BF16)
     assert file.name == "kernels_a_gpu_8_of_80gb_bf16.json"
     assert load(file) == Kept(1, [], [])
@@ -92,7 +92,7 @@ def test_another_file_is_refused_and_left_alone(tmp_path: Path, text: str, says:
     assert file.read_text() == text
 
 
-def test_what_was_measured_on_another_gpu_or_driver_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timings_of_another_gpu_or_driver_do_not_count_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_speed, "driver_release", lambda: "580.1")
     other = replace(DEVICE, clock_khz=2_000_000)
     runs = [RUN, Run("", "", other, "580.1", {}), Run("", "", DEVICE, "590.1", {})]
@@ -108,7 +108,7 @@ def test_a_case_and_its_measurement_have_the_same_name(cache: Cache) -> None:
     assert (made.error, made.median_us, made.verified, made.key) == ("no compiler", None, False, "key")
 
 
-def test_the_summary_is_the_median_ratio_of_what_is_right() -> None:
+def test_the_summary_is_the_median_ratio_of_the_correct_kernels() -> None:
     measured = [
         measurement("a", ratio=0.25), measurement("b", ratio=0.75), measurement("c", ratio=1.0),
         measurement("d", ratio=9.0, verified=False), measurement("e", ratio=None, error="no memory", verified=False),

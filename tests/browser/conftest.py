@@ -56,19 +56,19 @@ def page(browser: Browser) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     tab = context.new_page()
     failures: list[str] = []
-    strangers: list[str] = []
+    foreign: list[str] = []
     tab.on("pageerror", lambda error: failures.append(str(error)))
     tab.on("console", lambda said: failures.append(said.text) if "Content Security Policy" in said.text else None)
     tab.on(
         "request",
         lambda request: (
-            None if request.url.startswith(("http://127.0.0.1:", "data:", "blob:")) else strangers.append(request.url)
+            None if request.url.startswith(("http://127.0.0.1:", "data:", "blob:")) else foreign.append(request.url)
         ),
     )
     yield tab
     context.close()
     assert failures == []
-    assert strangers == []
+    assert foreign == []
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def test_the_web_socket_opens_for_the_dashboards_own_pages_alone(address: str) -
 
 
 def test_no_page_elsewhere_may_send_it_messages(address: str) -> None:
-    """Streamlit's own hosting may by default, whoever has an application there."""
+    """Streamlit's own hosting may by default, and anyone can run an application there."""
     answer = _ask(address, "/_stcore/host-config", Host=f"127.0.0.1:{_port(address)}")
     assert json.loads(answer.body)["allowedOrigins"] == []
 
@@ -149,7 +149,7 @@ def test_a_page_of_another_port_can_neither_frame_it_nor_read_from_it(browser: B
 
 
 def test_its_own_page_works(page: Page, address: str) -> None:
-    """Where the tests above would pass against a dashboard that answers nobody."""
+    """The tests above would also pass against a dashboard that answers no request."""
     page.goto(address)
     expect(page.get_by_role("heading", name="Overview")).to_be_visible(timeout=WAIT_MS)
 

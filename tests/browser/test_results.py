@@ -1,4 +1,4 @@
-"""From a list of kernels to one, to two beside each other, and back to the same list."""
+"""From a list of kernels to one, to two side by side, and back to the same list."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_search_to_kernel_to_compare_and_back_to_the_same_results(
     _shows(page, "1", "sm_90")
 
 
-def test_the_back_button_walks_through_what_was_seen(page: Page, dashboard: str, compiled_store: Path) -> None:
+def test_the_back_button_returns_to_each_earlier_view(page: Page, dashboard: str, compiled_store: Path) -> None:
     page.goto(f"{dashboard}/kernels?q=sm_90&sort=size")
     _shows(page, "2", "sm_90")
     page.get_by_text("Ascending").click()
@@ -56,7 +56,7 @@ def test_the_back_button_walks_through_what_was_seen(page: Page, dashboard: str,
     expect(page.get_by_role("switch", name="Ascending")).to_be_checked(timeout=WAIT_MS)
 
 
-def test_what_was_ticked_stays_so_in_other_lists(page: Page, dashboard: str, compiled_store: Path) -> None:
+def test_selected_rows_stay_selected_in_other_lists(page: Page, dashboard: str, compiled_store: Path) -> None:
     page.goto(f"{dashboard}/kernels?q=fp32")
     _shows(page, "1", "fp32")
     _first_row(page, "tick", "sm_75", "fp32")

@@ -1,4 +1,4 @@
-"""What people install: the wheel, without the checkout beside it."""
+"""What people install: the wheel, without the checkout."""
 
 from __future__ import annotations
 

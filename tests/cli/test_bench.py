@@ -31,13 +31,13 @@ def test_bench_store_compares_the_store_with_its_peers(place: Path) -> None:
     assert sizes["stored per kernel, all of it, mean of 20"] == pytest.approx(sum(parts) + header)
     assert sizes["100 kernels (mean × 100)"] == pytest.approx(100 * (sum(parts) + header))
     left_out = {line["name"] for line in measured["left_out"]}
-    beside = {result["beside"] for result in measured["results"]}
+    references = {result["beside"] for result in measured["results"]}
     for peer, seen in (
         ("diskcache", "diskcache get (unverified)"),
         ("Triton", "triton.compile, hit"),
         ("cuda.core", "cuda.core key, get (unverified)"),
     ):
-        assert (peer in left_out) != (seen in beside)
+        assert (peer in left_out) != (seen in references)
     assert not place.exists()
 
 
@@ -51,7 +51,7 @@ def test_bench_compile_compares_nvrtc_with_nvcc(place: Path) -> None:
     assert (measured["sizes"], measured["left_out"]) == ([], [])
 
 
-def test_bench_pages_measures_what_the_pages_wait_for(place: Path) -> None:
+def test_bench_pages_measures_every_query_of_the_pages(place: Path) -> None:
     done = run("bench", "pages", "--entries", "20", "--rows", "20", "--json", store=place)
     assert done.returncode == 0, done.stderr
     measured = json.loads(done.stdout)
@@ -66,12 +66,12 @@ def test_bench_evaluator_measures_searching_keeping_and_loading(place: Path) -> 
     names = [result["name"] for result in json.loads(done.stdout)["results"]]
     for expected in ("full search, mean of 240", "full search, 99th", "table of 672, cold", "table of 672, cached"):
         assert any(name.startswith(expected) for name in names), expected
-    assert {"load 20 results", "load 100 results", "one put, durable, beside 100"} <= set(names)
+    assert {"load 20 results", "load 100 results", "one put, durable, 100 stored"} <= set(names)
     assert not place.exists()
 
 
 @pytest.mark.soak
-def test_bench_measures_all_there_is_and_says_which_peers_are_missing_and_what_brings_them(
+def test_bench_measures_the_installed_peers_and_reports_the_missing_ones(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cuda").mkdir()

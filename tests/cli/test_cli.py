@@ -90,7 +90,7 @@ def test_without_a_target_it_is_the_local_gpus_or_sm_90(place: Path) -> None:
         (("5", "5", "5", "--colour"), "No such option"),
     ],
 )
-def test_bad_input_is_one_line_naming_what_is_allowed(place: Path, arguments: tuple[str, ...], named: str) -> None:
+def test_invalid_input_is_one_line_that_names_valid_values(place: Path, arguments: tuple[str, ...], named: str) -> None:
     done = run("compile", *arguments, store=place)
     assert done.returncode == 2
     assert re.fullmatch(r"error: [^\n]+\n", done.stderr)
@@ -252,14 +252,14 @@ def test_deleting_the_mirror_loses_no_usage(compiled_store: Path) -> None:
     assert sum(row["hits"] for row in before["rows"]) == 1
 
 
-def test_doctor_names_what_is_here(compiled_store: Path) -> None:
+def test_doctor_lists_the_installation(compiled_store: Path) -> None:
     checks = {check["name"]: check for check in document("doctor", store=compiled_store)["checks"]}
     assert {"python", "nvrtc", "cuobjdump", "nvdisasm", "gpu", "store", "file system"} <= set(checks)
     assert checks["store"]["detail"] == str(compiled_store)
     assert "✓" in run("doctor", store=compiled_store).stdout
 
 
-def test_doctor_says_what_is_wrong_with_a_store(tmp_path: Path) -> None:
+def test_doctor_reports_an_unusable_store(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = run("doctor", store=tmp_path / "file")
     assert done.returncode == 1
@@ -316,7 +316,7 @@ def test_ctrl_c_during_sample_leaves_a_sound_store(place: Path, sign: str) -> No
     )
     while process.poll() is None and not any(place.parent.glob(sign)):
         time.sleep(0.001)
-    os.killpg(process.pid, signal.SIGINT)  # how far it gets beyond the sign is chance; whatever is cut must be sound
+    os.killpg(process.pid, signal.SIGINT)  # how far it gets beyond the sign is chance; every stored entry must be valid
     _, errors = process.communicate(timeout=60)
     assert process.returncode in (130, -signal.SIGINT), errors
     assert not list(place.glob("temp/*"))

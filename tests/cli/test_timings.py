@@ -68,7 +68,7 @@ def test_a_dry_run_says_what_would_be_timed_and_what_is_compiled(compiled_store:
     assert len(document("ls", store=compiled_store)["rows"]) == 4, "nothing was compiled"
 
 
-def test_a_dry_run_takes_families_and_refuses_what_cannot_be(compiled_store: Path) -> None:
+def test_a_dry_run_accepts_families_and_refuses_invalid_input(compiled_store: Path) -> None:
     options = ("--family", "simt", "--family", "tensor_core", "--top", "2", "--dry-run")
     found = document("tune", *SHAPE, *options, store=compiled_store)
     assert sorted(one["family"] for one in found["candidates"]) == ["simt", "simt", "tensor_core", "tensor_core"]
@@ -128,7 +128,7 @@ def test_cleaning_everything_keeps_timings_and_reports_that(timed: Path) -> None
     assert document("verify", store=timed)["findings"] == []
 
 
-def test_what_was_measured_chooses_and_compile_and_explain_say_so(
+def test_timings_choose_the_config_and_compile_and_explain_report_it(
     compiled_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned = document("tune", *SHAPE, "--top", "2", "--dry-run", store=compiled_store)["candidates"]

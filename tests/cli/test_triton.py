@@ -39,7 +39,7 @@ def test_a_triton_kernel_is_compiled_and_found_again_and_shown(tmp_path: Path) -
         (("--family", "nvidia"), "unknown family 'nvidia'; use one of: "),
     ],
 )
-def test_what_does_not_go_together_is_refused_in_one_line(tmp_path: Path, options: tuple[str, ...], says: str) -> None:
+def test_incompatible_options_are_refused_in_one_line(tmp_path: Path, options: tuple[str, ...], says: str) -> None:
     done = run("compile", *SHAPE, *options, store=tmp_path / "store")
     assert done.returncode == 2
     assert says in done.stderr

@@ -113,7 +113,7 @@ def test_clean_takes_the_targets_and_the_keys_that_are_named(compiled_store: Pat
     assert run("clean", "--key", one.key, store=compiled_store).returncode == 1, "it has gone"
 
 
-def test_what_is_in_quarantine_is_listed_restored_and_deleted(compiled_store: Path) -> None:
+def test_quarantined_items_are_listed_restored_and_deleted(compiled_store: Path) -> None:
     store = make_store(compiled_store)
     keys = sorted(store.keys())
     blob_file(store, keys[0]).write_bytes(b"damaged")
@@ -201,7 +201,7 @@ def test_clean_all_says_that_a_record_of_another_format_is_of_an_incompatible_ve
     assert document("clean", "--all", store=compiled_store)["cleaned"]["foreign"] == 1
 
 
-def test_clean_by_days_evicts_what_is_unused_for_so_long(compiled_store: Path) -> None:
+def test_clean_by_days_evicts_kernels_unused_for_that_long(compiled_store: Path) -> None:
     old, *_ = (compiled_store / "metadata").rglob("*.json")
     os.utime(old, (1e9, 1e9))
     plan = document("clean", "--days", "100", "--dry-run", store=compiled_store)

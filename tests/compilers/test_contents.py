@@ -1,4 +1,4 @@
-"""Digests of files, remembered across processes: never wrong, whatever has become of what was remembered."""
+"""Digests of files, remembered across processes: never wrong, also when the memory of them is damaged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cache_engine.compilers.contents import WatchedFiles, digests
 from cache_engine.errors import CompilerMissing
 from tests.helpers import patch_in_place
 
-# Files that nobody has changed for a while.
+# Files that have not changed for a while.
 FILES = (Path(hashlib.__file__), Path(fcntl.__file__ if hasattr(fcntl, "__file__") else os.__file__))
 SHA256 = tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in FILES)
 FALSE = "0" * 64
@@ -127,9 +127,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("damage", HOSTILE, ids=lambda damage: damage.__name__)
-def test_what_others_could_have_written_or_is_damaged_is_not_believed(
-    place: Path, damage: Callable[[Path], None]
-) -> None:
+def test_a_damaged_or_untrusted_digest_file_is_ignored(place: Path, damage: Callable[[Path], None]) -> None:
     if "foreign" in damage.__name__ and os.geteuid() != 0:
         pytest.skip("only root can give a file away")
     digests(FILES)
@@ -145,7 +143,7 @@ LINES = st.lists(st.binary() | st.tuples(NUMBERS, st.from_regex("[0-9a-f]{63,65}
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LINES)
-def test_whatever_the_file_holds_only_whole_lines_are_believed(lines: list[bytes]) -> None:
+def test_only_whole_lines_of_any_file_are_used(lines: list[bytes]) -> None:
     """Also under a checksum that is right; and what is believed is written as it was."""
     rest = b"\n".join(lines)
     known = contents._parse(contents._head(rest) + b"\n" + rest)
@@ -159,7 +157,7 @@ def test_without_a_place_to_write_files_are_read(monkeypatch: pytest.MonkeyPatch
         assert digests(FILES) == SHA256
 
 
-def test_what_a_killed_process_left_does_not_stop_the_next_and_one_that_writes_is_left_alone(place: Path) -> None:
+def test_a_killed_process_does_not_stop_the_next_and_a_live_writer_is_left_alone(place: Path) -> None:
     place.mkdir(parents=True, mode=0o700)
     left = place / "digests.new"
     left.write_bytes(b"x" * 9999)

@@ -1,4 +1,4 @@
-"""What a log says, and how a failed compile is told."""
+"""Diagnostics in a compiler log, and how a failed compile is reported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_each_form_of_a_diagnostic_is_read(log: str, expected: Diagnostic) -> No
 @pytest.mark.parametrize(
     "log", ["ptxas info    : 0 bytes gmem", "1 error detected in the compilation of kernel.cu.", ""]
 )
-def test_what_is_no_diagnostic_is_none(log: str) -> None:
+def test_other_lines_of_a_log_are_not_diagnostics(log: str) -> None:
     assert diagnostics(log) == []
 
 
@@ -59,7 +59,7 @@ def test_an_excerpt_shows_the_lines_around_each_error() -> None:
 
 
 @given(st.text(max_size=200), st.lists(st.integers(-5, 300), max_size=20))
-def test_an_excerpt_is_made_of_any_text_and_any_lines(source: str, lines: list[int]) -> None:
+def test_an_excerpt_accepts_any_text_and_any_lines(source: str, lines: list[int]) -> None:
     there = {line for line in lines if 1 <= line <= len(source.splitlines())}
     marked = [line for line in excerpt(source, lines).splitlines() if line.startswith(">")]
     assert len(marked) == min(len(there), 10)

@@ -81,7 +81,7 @@ def test_text_without_instructions_has_none() -> None:
     ],
     ids=lambda value: value.arch if isinstance(value, GemmProblem) else value.split()[0],
 )
-def test_real_kernels_hold_what_their_family_is_made_of(problem: GemmProblem, classes: str) -> None:
+def test_real_kernels_contain_the_instructions_of_their_family(problem: GemmProblem, classes: str) -> None:
     found = instruction_mix(sass(_compiled(problem))).classes
     assert set(classes.split()) <= set(found)
     assert all(found.values())

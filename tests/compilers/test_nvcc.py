@@ -30,7 +30,7 @@ COMPILE = (
 
 @pytest.fixture
 def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for temporary files that nobody else uses."""
+    """A folder for temporary files that no other process uses."""
     folder = tmp_path / "temp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -84,7 +84,9 @@ def test_nothing_is_left_of_a_compile_or_of_a_failed_one(temp: Path) -> None:
     assert list(temp.iterdir()) == []
 
 
-def test_what_hangs_is_stopped_and_leaves_nothing(temp: Path, hanging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_compiler_is_stopped_and_leaves_no_files(
+    temp: Path, hanging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiler = nvcc.Nvcc()
     compiler.load()
     monkeypatch.setattr(nvcc, "_TIMEOUT_S", 1.0)
@@ -102,7 +104,7 @@ def test_ctrl_c_stops_the_compiler_and_leaves_nothing(temp: Path, started: tuple
     assert list(temp.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_removed_once_nothing_works_in_it(
+def test_files_of_a_killed_process_are_removed_once_unused(
     temp: Path, started: tuple[subprocess.Popen[str], int]
 ) -> None:
     process, compiling = started
@@ -120,7 +122,7 @@ def test_what_a_killed_process_left_is_removed_once_nothing_works_in_it(
         assert list(temp.iterdir()) == [ours.folder]
 
 
-def test_sweeping_leaves_alone_what_is_not_ours(temp: Path) -> None:
+def test_sweeping_leaves_foreign_files_alone(temp: Path) -> None:
     (temp / "gemm-cache-compile-link").symlink_to(temp)
     (temp / "gemm-cache-compile-file").write_text("mine")
     (temp / "other").mkdir()
@@ -176,7 +178,7 @@ def test_the_preprocessed_source_holds_the_headers_and_the_kernel() -> None:
 
 
 def _link(source: str, target: str) -> None:
-    """A second name for a large file, which nobody changes in place; a copy where the two cannot share it."""
+    """A second name for a large file, which is not changed in place; a copy where the two cannot share it."""
     try:
         os.link(source, target)
     except OSError:

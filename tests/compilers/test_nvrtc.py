@@ -155,7 +155,7 @@ def _copy_of_nvrtc(folder: Path) -> Path:
 def test_a_compiler_replaced_under_a_running_process_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its kernels would be kept under the key of the one that was there before."""
+    """Its kernels would be stored under the key of the previous one."""
     copied = _copy_of_nvrtc(tmp_path)
     monkeypatch.setattr(nvrtc, "package_files", lambda pattern: iter([copied]))
     compiler = nvrtc.Nvrtc()

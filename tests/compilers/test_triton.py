@@ -1,4 +1,4 @@
-"""Triton: real code for every target, on a machine without a GPU, whatever the environment says."""
+"""Triton: real code for every target, on a machine without a GPU, in any environment."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_every_config_offered_stays_within_its_target(arch: str, dtype: DType) -
 
 
 def test_copies_are_16_bytes_wide_where_rows_allow() -> None:
-    """What the template tells Triton of pointers and of sizes that are arguments is understood."""
+    """Triton uses the hints of the template about pointers and size arguments."""
     widths = re.compile(rb"cp\.async\.c[ga]\S*\s*\[[^\]]*\],\s*\[[^\]]*\],\s*0x(\w+)")
     for layout, specialisation in itertools.product(Layout, Specialisation):
         ptx = _compiled("sm_80", layout=layout, specialisation=specialisation).ptx
@@ -176,7 +176,7 @@ def test_a_refused_source_gives_log_source_and_flags() -> None:
     assert "no_such_thing" in error.log
     assert error.source == source
     assert "TRITON_DISABLE_LINE_INFO=1" in error.flags
-    _compiled()  # and whoever comes next is served
+    _compiled()  # and the next caller is served
 
 
 def test_a_kernel_that_cannot_be_launched_as_recorded_is_refused() -> None:
@@ -271,7 +271,7 @@ def test_triton_is_chosen_by_no_one_who_did_not_ask() -> None:
 def test_a_triton_kernel_is_not_stale_where_there_is_no_triton(
     cache: Cache, fresh: triton.Triton, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cleaning must neither fail over it nor evict it: whoever has Triton may hit it."""
+    """Cleaning must neither fail on it nor evict it: a user with Triton may hit it."""
     cache.get_or_compile(GemmProblem(64, 128, 96, arch="sm_90"), family="triton", config=SMALL)
 
     def nothing(name: str) -> None:

@@ -160,7 +160,7 @@ def test_a_triton_that_may_change_at_any_time_is_refused(tmp_path: Path, monkeyp
 def test_a_triton_replaced_under_a_running_process_is_refused(
     fresh: triton.Triton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its kernels would be kept under the key of the one that was there before."""
+    """Its kernels would be stored under the key of the previous one."""
     place = _copied_installation(tmp_path)
     monkeypatch.syspath_prepend(place)
     source = _source(GemmProblem(64, 128, 96))

@@ -43,7 +43,7 @@ def _disk(folder: Path) -> Subject:
 
 
 class _GrowingPack:
-    """A pack is never added to, so this one is made anew for each entry."""
+    """A pack is never added to, so this one is rebuilt for each entry."""
 
     name = Pack.name
 
@@ -80,7 +80,7 @@ def test_it_has_a_name(subject: Subject) -> None:
     assert subject.tier.name in ("memory", "pack", "disk")
 
 
-def test_what_was_never_put_is_not_there(subject: Subject) -> None:
+def test_a_key_that_was_never_stored_is_a_miss(subject: Subject) -> None:
     assert subject.tier.get(make_entry(1)[0]) is None
 
 

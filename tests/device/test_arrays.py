@@ -74,7 +74,7 @@ def test_a_name_does_not_overrule_what_the_interface_says() -> None:
         ({"strides": (10, 4)}, "not all whole elements"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name(changed: dict[str, Any], says: str) -> None:
+def test_an_unusable_array_is_refused_by_name(changed: dict[str, Any], says: str) -> None:
     interface = {"typestr": "<f4", "shape": (2, 2), "data": (64, False), "strides": None, **changed}
     with pytest.raises(UsageError, match=f"B .*{says}"):
         read_interface(interface, "B")
@@ -105,7 +105,7 @@ def test_a_versioned_capsule_marks_a_read_only_array() -> None:
         (None, "A is of type NoneType"),
     ],
 )
-def test_what_is_no_array_on_a_gpu_is_refused(array: object, says: str) -> None:
+def test_an_object_that_is_no_gpu_array_is_refused(array: object, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         view(array, "A")
 

@@ -109,13 +109,13 @@ def test_a_single_row_or_column_is_read_along_its_length() -> None:
 
 
 @pytest.mark.parametrize("cut", [numpy.s_[:, :-1], numpy.s_[::2], numpy.s_[:, ::-1]])
-def test_what_no_layout_describes_is_copied(cut: Any) -> None:
+def test_an_array_that_no_layout_describes_is_copied(cut: Any) -> None:
     a = numpy.zeros((8, 9), "float32")[cut]
     chosen = plan(a, numpy.zeros((a.shape[1], 4), "float32"))
     assert (chosen.copy_a, chosen.copy_b, chosen.problem.layout.a_transposed) == (True, False, False)
 
 
-def test_elements_are_what_is_asked_where_the_array_cannot_say() -> None:
+def test_the_given_dtype_applies_where_the_array_has_none() -> None:
     bits16, bits8, fp32 = (numpy.zeros((4, 4), dtype) for dtype in ("uint16", "uint8", "float32"))
     assert plan(bits16, bits16, dtype=DType.BF16).problem.dtype is DType.BF16
     assert plan(bits16, bits16, dtype=DType.FP16).problem.dtype is DType.FP16
@@ -240,7 +240,7 @@ def test_an_out_that_must_not_be_written_is_refused(out: ArrayView, says: str) -
         check_places(_A, _B, out, ArrayView(Form("fp16", (64,), (1,)), 4096))
 
 
-def test_inputs_may_overlap_each_other_and_out_may_lie_beside_them() -> None:
+def test_inputs_may_overlap_each_other_and_out_may_be_adjacent() -> None:
     check_places(_A, _A, ArrayView(_FORM, 1024 + 64), None)
     check_places(_A, _A, None, None)
 

@@ -90,7 +90,7 @@ def test_it_reports_used_cached_and_peak_bytes(pool: DeviceMemoryPool) -> None:
     del second, third
 
 
-def test_what_is_cached_can_be_given_back_and_what_is_in_use_stays(pool: DeviceMemoryPool) -> None:
+def test_free_blocks_can_be_released_and_used_ones_stay(pool: DeviceMemoryPool) -> None:
     kept = pool.allocate(512)
     pool.allocate(4096)
     assert pool.free_all() == 4096
@@ -104,13 +104,13 @@ def test_fragmentation_is_the_share_that_is_cached_in_pieces() -> None:
         return PoolStatistics(allocated, in_use, blocks, 0, 0, 0, None).fragmentation
 
     assert of(0, 0, 0) == of(1024, 1024, 0) == 0.0
-    assert of(1024, 512, 1) == 0.0, "one block serves whatever fits"
+    assert of(1024, 512, 1) == 0.0, "one block serves everything that fits"
     assert of(1024, 512, 2) == 0.25
     assert of(1024, 0, 4) == 0.75
 
 
 @pytest.mark.parametrize(("limit", "says"), [(2048, r"0 cached of the 2,048 it may take"), (None, r"0 cached\. Ask")])
-def test_when_there_is_not_enough_it_says_what_was_asked_for_and_what_is_free(limit: int | None, says: str) -> None:
+def test_out_of_memory_reports_the_requested_and_the_free_bytes(limit: int | None, says: str) -> None:
     pool = DeviceMemoryPool(Books(device_bytes=2048), free_bytes=lambda: 4096)
     pool.limit(limit)
     kept = pool.allocate(1024)

@@ -94,7 +94,7 @@ def test_operands_are_read_where_they_lie(matmul: Matmul, finder: Finder, dtype:
 @pytest.mark.parametrize(
     "how", ["padded", "reversed", "misaligned", "misaligned columns", "broadcast", "strided batch"]
 )
-def test_what_no_kernel_reads_as_it_lies_is_copied(matmul: Matmul, how: str) -> None:
+def test_an_array_in_an_unsupported_layout_is_copied(matmul: Matmul, how: str) -> None:
     wide, b = array(normal(8, 20), "float32"), array(normal(16, 4, seed=1), "float32")
     flat = wide.ravel()
     a = {
@@ -174,7 +174,7 @@ def test_the_stream_of_another_array_is_waited_for(matmul: Matmul, stream: numpy
         ({"activation": "swish"}, "unknown activation 'swish'; use one of: none, relu, gelu"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(matmul: Matmul, asked: dict[str, Any], says: str) -> None:
+def test_an_unsupported_request_is_refused(matmul: Matmul, asked: dict[str, Any], says: str) -> None:
     a = array(normal(4, 4))
     with pytest.raises(UsageError, match=says):
         matmul(a, a, **asked)

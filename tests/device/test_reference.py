@@ -78,7 +78,7 @@ def _refusal(dtype: DType, out: DType) -> str | None:
     return asked if isinstance(asked, str) and asked.startswith("cublasGemmEx") else None
 
 
-def test_what_cublas_leaves_out_of_an_epilogue_is_reported() -> None:
+def test_epilogue_parts_that_cublas_leaves_out_are_reported() -> None:
     def of(text: str) -> str:
         return _without(GemmProblem(16, 16, 16, epilogue=Epilogue.parse(text)))
 
@@ -95,11 +95,13 @@ def test_what_cublas_leaves_out_of_an_epilogue_is_reported() -> None:
         (DType.BF16, DType.FP32, 2**-16),
     ],
 )  # fmt: skip
-def test_the_coarser_of_inputs_and_output_says_what_is_right(dtype: DType, out: DType | None, allowed: float) -> None:
+def test_the_tolerance_follows_the_coarser_of_inputs_and_output(
+    dtype: DType, out: DType | None, allowed: float
+) -> None:
     assert tolerance(GemmProblem(16, 16, 16, dtype=dtype, out_dtype=out)) == allowed
 
 
-def test_what_takes_long_is_launched_less_often_but_never_too_seldom() -> None:
+def test_slow_kernels_are_launched_less_often_but_often_enough() -> None:
     assert repeats_within(0.0) == repeats_within(5.0) == 50
     assert repeats_within(20_000) == 25
     assert repeats_within(1e9) == 10
@@ -146,7 +148,7 @@ def _checked(monkeypatch: pytest.MonkeyPatch, problem: GemmProblem, changed: Any
 def test_a_right_kernel_is_found_right(
     monkeypatch: pytest.MonkeyPatch, dtype: DType, layout: Layout, epilogue: str, chunk: int
 ) -> None:
-    """Whatever its types, layout and epilogue, and whether it is looked at whole or in parts of an odd size."""
+    """For all types, layouts and epilogues, checked whole or in parts of an odd size."""
     for module in (reference, launching):
         monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk)
     parsed = Epilogue.parse(epilogue)
@@ -187,7 +189,7 @@ def test_operands_are_others_every_time_unless_a_seed_is_given(monkeypatch: pyte
     assert one.c.tobytes() == b"\xff" * one.c.nbytes, "C is poisoned"
 
 
-def test_without_cublas_it_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cublas_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     numpy_gpu.install(monkeypatch)
     monkeypatch.delattr(sys.modules["cupy.cuda"], "cublas")
     problem = GemmProblem(8, 8, 8, arch="sm_90")

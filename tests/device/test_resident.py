@@ -1,4 +1,4 @@
-"""What is kept between calls: made once, the least recently used let go of, each GPU for itself."""
+"""Objects cached between calls: created once, evicted least recently used first, separate for each GPU."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_all_can_be_let_go_of() -> None:
     assert (sorted(told), resident.count(0), resident.count(3)) == ([0, 3], 0, 0)
 
 
-def test_what_cannot_be_made_leaves_nothing_behind() -> None:
+def test_a_failed_creation_leaves_no_entry() -> None:
     resident = Resident[str](2)
     with pytest.raises(ZeroDivisionError):
         resident.get(0, "a", lambda: str(1 / 0))

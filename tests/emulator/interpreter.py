@@ -3,7 +3,7 @@
     python -m tests.emulator.interpreter FOLDER
 
 The folder holds ``cases.json``, a list of ``Case``. For each, ``NUMBER.a`` and ``NUMBER.b`` are the operands as stored,
-and ``NUMBER.c`` is written, or ``NUMBER.fault``. Reading beside the operands and writing beside C are faults. C starts
+and ``NUMBER.c`` is written, or ``NUMBER.fault``. Reads outside the operands and writes outside C are faults. C starts
 as NaN, so an element that is never written shows.
 """
 
@@ -170,7 +170,7 @@ def _careful(builder: Any, readable: Iterable[_Operand], writable: Iterable[_Ope
             start = operand.data_ptr()
             inside |= (addresses >= start) & (addresses + last < start + operand.memory.nbytes)
         if not inside.all():
-            raise InterpreterFault(f"{what} {np.count_nonzero(~inside)} elements beside the operands")
+            raise InterpreterFault(f"{what} {np.count_nonzero(~inside)} elements outside the operands")
 
     def create_masked_load(self: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
         check("read", readable, pointers, mask)
@@ -192,7 +192,7 @@ def _careful(builder: Any, readable: Iterable[_Operand], writable: Iterable[_Ope
 
 
 def main(folder: Path) -> None:
-    """Runs all cases; what goes wrong with one is written beside its operands."""
+    """Runs all cases; the fault of a case is written next to its operands."""
     for number, fields in enumerate(json.loads((folder / "cases.json").read_text())):
         path = folder / str(number)
         try:

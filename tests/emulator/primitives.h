@@ -169,7 +169,7 @@ inline bool run_warp(unsigned warp, const std::vector<unsigned>& lanes) {
     }
 }
 
-// Runs one block to its end. Order: 0 forward, 1 backward, otherwise shuffled anew before every round.
+// Runs one block to its end. Order: 0 forward, 1 backward, otherwise shuffled before every round.
 inline void run_block(unsigned thread_count, unsigned order, std::mt19937& generator) {
     prepare_block(thread_count);
     std::vector<unsigned> warps(thread_count / 32), lanes(32);
@@ -211,7 +211,7 @@ inline float half_to_float(bf16 value) {
     return result;
 }
 
-// An 8-bit float: sign, exponent, and as many bits of mantissa as told.
+// An 8-bit float: sign, exponent, and the given number of mantissa bits.
 inline float small_to_float(unsigned bits, int mantissa_bits, bool has_infinity) {
     const int exponent_bits = 7 - mantissa_bits, bias = (1 << (exponent_bits - 1)) - 1;
     const int exponent = bits >> mantissa_bits & ((1 << exponent_bits) - 1);

@@ -136,7 +136,7 @@ def test_a_target_is_taken_from_the_argument_then_the_problem_then_the_settings(
         (PROBLEM, {"config": "128x128x32"}, "it must be a KernelConfig"),
     ],
 )
-def test_what_is_no_problem_or_config_is_refused(cache: Cache, problem: object, options: Any, named: str) -> None:
+def test_an_invalid_problem_or_config_is_refused(cache: Cache, problem: object, options: Any, named: str) -> None:
     with pytest.raises(UsageError, match=named):
         cache.get_or_compile(problem, **options)  # type: ignore[arg-type]
 
@@ -171,7 +171,7 @@ def test_bf16_on_turing_says_what_works(cache: Cache) -> None:
         cache.get_or_compile(GemmProblem(8, 8, 8, arch="sm_75"))
 
 
-def test_usage_outlives_the_process_and_counts_what_was_saved(tmp_path: Path) -> None:
+def test_usage_outlives_the_process_and_counts_the_time_saved(tmp_path: Path) -> None:
     with open_cache(tmp_path / "store") as cache:
         made = cache.get_or_compile(PROBLEM)
         cache.get_or_compile(PROBLEM)
@@ -217,7 +217,7 @@ def test_searching_goes_by_words(cache: Cache) -> None:
     assert cache.search("bf16") == []
 
 
-def test_cleaning_with_a_dry_run_only_says_what_would_go(cache: Cache) -> None:
+def test_a_dry_run_of_cleaning_evicts_nothing(cache: Cache) -> None:
     key = cache.get_or_compile(PROBLEM).key
     plan = cache.clean(Limits(everything=True), dry_run=True)
     assert [victim.key for victim in plan.victims] == [key]

@@ -1,4 +1,4 @@
-"""A failed compile tells all, and a debug dump holds all: real compilers, real processes."""
+"""A failed compile reports everything, and a debug dump holds everything: real compilers, real processes."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def test_a_store_that_another_build_filled_serves_and_is_not_stale(compiled_stor
         assert len(cache.plan_cleaning(Limits(stale_toolchain=True)).victims) == len(SAMPLE)
 
 
-def test_what_is_compiled_here_never_has_a_key_of_another_build(compiled_store: Path, tmp_path: Path) -> None:
+def test_a_kernel_compiled_here_never_has_a_key_of_another_build(compiled_store: Path, tmp_path: Path) -> None:
     """Also when the entry of another build was there at the last lookup, and is gone."""
     elsewhere = make_store(tmp_path / "elsewhere")
     with open_cache(compiled_store) as source:

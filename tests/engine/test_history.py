@@ -50,7 +50,7 @@ def chosen(cache: Cache, problem: GemmProblem = PROBLEM, **asked: Any) -> tuple[
     return selection.config, selection.config_from
 
 
-def test_the_ranking_starts_with_what_the_cost_model_chooses() -> None:
+def test_the_ranking_starts_with_the_choice_of_the_cost_model() -> None:
     for m in (1, 16, 300, 4096):
         for dtype in (DType.BF16, DType.FP32):
             problem = GemmProblem(m, 7168, 2048, dtype=dtype, arch="sm_90")
@@ -92,7 +92,7 @@ def test_problems_that_share_a_kernel_get_the_same_answer(cache: Cache) -> None:
         assert len({cache.select(replace(measured, m=m)).key for m in (33, 48, 60, 64)}) == 1
 
 
-def test_what_was_not_verified_is_never_used(cache: Cache) -> None:
+def test_an_unverified_timing_is_never_used(cache: Cache) -> None:
     add(cache, MODELLED, 10.0)
     add(cache, OTHER, 1.0, verified=False)
     assert chosen(cache)[0] == MODELLED

@@ -71,7 +71,7 @@ def test_with_caching_off_threads_compile_a_kernel_once(tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_with_compiling_off_what_is_cached_is_served_and_the_rest_refused(tmp_path: Path) -> None:
+def test_with_compiling_off_only_cached_kernels_are_served(tmp_path: Path) -> None:
     _operator(cache_dir=tmp_path).kernel(64, 48, 80)
     careful = _operator(cache_dir=tmp_path, enable_jit=False)
     assert careful.kernel(64, 48, 80).tier == "disk"
@@ -108,7 +108,7 @@ def test_operators_with_the_same_settings_share_a_cache(tmp_path: Path) -> None:
     assert one.cache is not other.cache
 
 
-def test_what_cannot_be_is_refused_when_the_operator_is_made() -> None:
+def test_an_invalid_operator_is_refused_when_it_is_created() -> None:
     with pytest.raises(InvalidProblem, match="int3"):
         GemmOperator(dtype="int3")  # type: ignore[arg-type]
 

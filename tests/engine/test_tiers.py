@@ -1,4 +1,4 @@
-"""The ordered probe: first whole entry wins, failures are passed over, hits are kept in memory."""
+"""The ordered probe: the first valid entry wins, failing tiers are skipped, hits are cached in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results on disk may be compressed: whatever form is there is read, and changing it loses nothing."""
+"""Results on disk may be compressed: both forms are read, and changing the form loses nothing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_setting_decides(tmp_path: Path) -> None:
             assert forms(cache.layout) == [suffix]
 
 
-def test_where_both_forms_are_there_what_either_has_counts(layout: StoreLayout) -> None:
+def test_results_of_both_forms_count(layout: StoreLayout) -> None:
     """A writer was killed after it wrote one and before it deleted the other."""
     fill(layout, 20)
     fold(layout, compressed=False)

@@ -115,7 +115,7 @@ def test_a_damaged_file_is_quarantined_and_never_overwritten(
     assert Hardware.from_dict(document(layout)["architecture"]) == CHIP
 
 
-def test_pruning_what_a_damaged_file_left_does_not_forget_the_accelerator(layout: StoreLayout) -> None:
+def test_pruning_after_damage_keeps_the_accelerator(layout: StoreLayout) -> None:
     fill(layout, 5)
     layout.results_file(CHIP.fingerprint()).write_text("{")
     with Evaluations(layout) as kept:

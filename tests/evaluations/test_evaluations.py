@@ -152,7 +152,7 @@ def test_a_full_disk_or_read_only_store_still_answers(layout: StoreLayout, monke
     assert len(keys(layout)) == 2
 
 
-def test_pruning_says_what_goes_and_takes_the_longest_unused(layout: StoreLayout) -> None:
+def test_pruning_lists_and_removes_the_longest_unused(layout: StoreLayout) -> None:
     made = fill(layout, 50, at=1000 * DAY)
     with Evaluations(layout, now=lambda: 1001 * DAY) as kept:
         for m in (1, 2, 3):
@@ -175,7 +175,7 @@ def test_pruning_says_what_goes_and_takes_the_longest_unused(layout: StoreLayout
         assert keys(layout) == set(made[:4])
 
 
-def test_saving_later_loses_nothing_that_was_waited_for(layout: StoreLayout) -> None:
+def test_saving_later_loses_no_result(layout: StoreLayout) -> None:
     evaluation = search.evaluate(PROBLEM, CHIP)
     with Evaluations(layout, durable=False, save_later=True) as kept:
         for m in range(1, 301):

@@ -68,7 +68,7 @@ def test_export_and_import_bring_back_exactly_the_same(layout: StoreLayout, tmp_
         assert kept.evaluate(replace(PROBLEM, m=3), CHIP).cached
 
 
-def test_import_merges_and_refuses_what_cannot_be_right(layout: StoreLayout, tmp_path: Path) -> None:
+def test_import_merges_results_and_refuses_invalid_ones(layout: StoreLayout, tmp_path: Path) -> None:
     other = open_store(tmp_path / "other")
     mine, theirs = fill(layout, 20), fill(other, 30)
     exported = document(other)
@@ -120,7 +120,7 @@ def test_an_import_of_a_pretty_printed_file_stores_every_result(layout: StoreLay
     assert list(integrity.check(DiskStore(other))) == []
 
 
-def test_an_import_counts_what_it_stored_and_not_what_it_read(
+def test_an_import_counts_stored_results_not_those_read(
     layout: StoreLayout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = fill(layout, 4)

@@ -107,7 +107,7 @@ def made_up(count: int, parameters: gpu.GpuParameters, chip: Gpu) -> Measurement
     return Measurements(chip, m, n, k, latencies_us(parameters, chip, m, n, k))
 
 
-def test_fitting_finds_parameters_that_predict_what_others_made() -> None:
+def test_fitting_recovers_the_parameters_of_synthetic_latencies() -> None:
     chip, parameters = GPUS["H100"], fitted()["A100"]
     data = made_up(700, parameters, chip)
     found = fit_gpu.fit([data], 1)
@@ -116,7 +116,7 @@ def test_fitting_finds_parameters_that_predict_what_others_made() -> None:
     assert float(np.abs(error).mean()) < 0.02
 
 
-def test_kept_out_pairs_are_two_in_five_and_no_part_of_a_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_out_pairs_are_two_in_five_and_in_no_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     share = np.mean([is_kept_out(n, k) for n in range(1, 100) for k in range(1, 100)])
     assert 0.37 < share < 0.43
     chip = GPUS["H100"]

@@ -1,4 +1,4 @@
-"""Hardware descriptions: what they take, what they refuse, and what tells two of them apart."""
+"""Hardware descriptions: what they accept, what they refuse, and how two of them differ."""
 
 from __future__ import annotations
 

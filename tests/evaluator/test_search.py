@@ -138,7 +138,7 @@ def test_searching_less_is_never_better_and_really_is_less() -> None:
     assert (neither.searched_partitions, neither.searched_tiles) == (1, 1)
 
 
-def test_optional_costs_count_what_they_say() -> None:
+def test_optional_costs_add_the_documented_amounts() -> None:
     problem, hardware = EvaluationProblem(64, 32, 65_536), PRESETS["SG2262"]
     plain = evaluate(problem, hardware)
     assert plain.partition.k == 64

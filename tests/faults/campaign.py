@@ -179,7 +179,7 @@ class Campaign:
         store = make_store(self._copy)
         found = [*self._answered(outcome, refused), *self._free(store)]
         if refused and not outcome.signal and not outcome.killed:
-            # Whoever is alive cleans up behind itself.
+            # A live process cleans up after itself.
             before = set(os.listdir(self._original.layout.temp))
             found += [Trouble(TEMPORARY, name) for name in set(os.listdir(store.layout.temp)) - before]
         found += troubles(store, self.promise, done=done, refused=refused, mirrored=self.operation.mirrored)
@@ -204,7 +204,7 @@ class Campaign:
 
     @staticmethod
     def _free(store: DiskStore) -> list[Trouble]:
-        """Whoever has died holds no lock."""
+        """A dead process holds no lock."""
         for path in store.layout.locks.iterdir():
             with file_lock(path, 0):
                 pass

@@ -74,4 +74,4 @@ GETTING = {
     "get, there": Operation(_before_a_hit, _getting, may_raise=(), sure=False),
     "get, damaged": Operation(_before_a_damaged_hit, _getting, may_raise=(), sure=False),
 }
-"""Operations that hand out a kernel, whatever system call is refused."""
+"""Operations that return a kernel when any system call is refused."""

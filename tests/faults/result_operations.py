@@ -1,4 +1,4 @@
-"""Operations on kept results of the evaluator that the fault suite interrupts; and all there are."""
+"""Operations on stored evaluator results that the fault suite interrupts: all of them."""
 
 from __future__ import annotations
 

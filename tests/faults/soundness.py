@@ -46,7 +46,7 @@ _MIRRORED = (
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A promise not kept: which, and how."""
+    """A broken promise: which, and how."""
 
     kind: str
     text: str
@@ -92,12 +92,12 @@ def tidy(store: DiskStore) -> None:
 def troubles(
     store: DiskStore, promise: Promise, *, done: bool, refused: bool = False, mirrored: bool = False
 ) -> list[Trouble]:
-    """Looks into a store as it was left, tidies it, and looks again.
+    """Checks a store as it was left, tidies it, and checks it again.
 
     Args:
         done: whether the operation was acknowledged, so that all it promised must be there.
         refused: whether a system call failed, so that usage may not have been counted although it was acknowledged.
-        mirrored: whether to compare the mirror with one built anew.
+        mirrored: whether to compare the mirror with a rebuilt one.
     """
     found = [
         *_served(store, promise, done),
@@ -172,7 +172,7 @@ def _kept(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]:
 
 
 def _timed(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]:
-    """Every timing that was kept is there."""
+    """Every stored timing is there."""
     there = {one.key for one in Timings(store.layout)}
     promised = promise.timings | {promise.timed} if done and promise.timed else promise.timings
     if missing := promised - there:

@@ -1,4 +1,4 @@
-"""Many processes at once: one compile per key, no lost update, and everybody's turn comes."""
+"""Many processes at once: one compile per key, no lost update, and every process gets its turn."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def test_processes_that_ask_for_the_same_kernels_compile_each_once(tmp_path: Pat
     _ask(tmp_path, processes=4, operations=200, keys=2)
 
 
-def test_everybodys_turn_comes(tmp_path: Path) -> None:
-    """Too short to ask for more where other tests run beside it; soak does."""
+def test_every_process_gets_the_lock(tmp_path: Path) -> None:
+    """Too short to require more while other tests run; soak does."""
     turns = _turns(tmp_path, processes=6, seconds=1.5)
     assert turns["fairness"] >= 0.7, turns
 

@@ -44,7 +44,7 @@ def _write_for_ever(descriptor: int) -> None:
         os.write(descriptor, bytes(4096))
 
 
-def test_on_a_full_disk_kernels_are_served_and_what_is_there_stays(mount: Mount) -> None:
+def test_on_a_full_disk_kernels_are_served_and_stored_ones_stay(mount: Mount) -> None:
     disk = mount("-t", "tmpfs", "-o", "size=512k", "tmpfs")
     with open_cache(disk / "store", memory_bytes=0) as cache:
         cubin = cache.get_or_compile(PROBLEMS[0]).cubin

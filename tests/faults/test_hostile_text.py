@@ -1,4 +1,4 @@
-"""A hundred hostile strings in every text field of a record: kept, searched, listed and carried, and only ever text."""
+"""A hundred hostile strings in every text field of a record: stored, searched, listed, exported, always plain text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writers killed at random moments lose nothing that was acknowledged, and nobody is ever served anything wrong."""
+"""Writers killed at random moments lose nothing that was acknowledged, and no process is ever served anything wrong."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _writers(said: dict[str, list[Line]]) -> Iterator[tuple[Line, int]]:
 
 
 def _check_acknowledged(store: DiskStore, said: dict[str, list[Line]]) -> int:
-    """Whatever was published and not evicted since is there, as it was published last. Returns how many."""
+    """Every published entry that was not evicted is there, as last published. Returns how many."""
     published: dict[str, int] = defaultdict(int)
     evicted: dict[str, int] = defaultdict(int)
     for (at, what, key, _), over in _writers(said):

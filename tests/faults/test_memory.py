@@ -1,6 +1,6 @@
 """There is no memory for a moment: one allocation of the interpreter is refused, or some in a row.
 
-Whoever asks gets the kernel or a ``MemoryError``; no sound entry is taken for damaged, nothing is torn, and no lock or
+A lookup returns the kernel or raises ``MemoryError``; no valid entry counts as damaged, nothing is torn, and no lock or
 temporary stays open. SQLite tests itself so; https://sqlite.org/malloc.html. Refusing all from one allocation on is
 left out: CPython 3.11 itself does not survive that.
 """

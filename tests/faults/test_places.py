@@ -212,7 +212,7 @@ def _put(make: Callable[[Path], None], path: Path) -> None:
 
 
 @KINDS
-def test_what_is_no_file_in_a_store_keeps_nothing_waiting(
+def test_a_pipe_or_device_in_a_store_blocks_nothing(
     store: DiskStore, make: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     layout = store.layout
@@ -259,7 +259,7 @@ def test_what_is_no_file_in_a_store_keeps_nothing_waiting(
 
 
 @KINDS
-def test_what_is_no_file_is_refused_where_a_user_names_one(
+def test_an_input_that_is_not_a_regular_file_is_refused(
     tmp_path: Path, make: Callable[[Path], None], store: DiskStore
 ) -> None:
     path = tmp_path / "given.csv"
@@ -277,7 +277,7 @@ def test_what_is_no_file_is_refused_where_a_user_names_one(
             )
 
 
-def test_what_a_user_names_may_be_a_link(tmp_path: Path) -> None:
+def test_an_input_may_be_a_symlink(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("n,k\n8,16\n")
     (tmp_path / "link.csv").symlink_to("table.csv")
     assert [(shape.n, shape.k) for shape in table_shapes(tmp_path / "link.csv")] == [(8, 16)]
@@ -329,7 +329,7 @@ def test_with_a_clock_before_1970_nothing_fails(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o277])
-def test_a_debug_dump_is_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+def test_a_debug_dump_is_private_with_any_umask(tmp_path: Path, umask: int) -> None:
     folder = tmp_path / "dumps" / "one"
     folder.parent.mkdir()
     with open_cache(tmp_path / "store", durability="fast") as cache:

@@ -67,7 +67,7 @@ def _read_while_others_evict(folder: Path, seconds: float) -> None:
     assert list(integrity.check(make_store(folder))) == []
 
 
-def test_what_readers_get_while_others_evict_is_right_or_nothing(tmp_path: Path) -> None:
+def test_readers_during_eviction_get_a_correct_entry_or_a_miss(tmp_path: Path) -> None:
     _read_while_others_evict(tmp_path / "store", seconds=2)
 
 

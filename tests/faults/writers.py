@@ -117,7 +117,7 @@ def _clean(store: DiskStore, journal: Journal, log: Log) -> None:
 
 
 def read(store: DiskStore, log: Log, chance: random.Random) -> None:
-    """Gets entries until told to end; says what was wrong, and at the end how many it got."""
+    """Gets entries until asked to end; reports each fault, and at the end the number of entries."""
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: ended.append(1))
     keys, got = list(CODES), 0

@@ -1,8 +1,8 @@
-"""A process with everything imported, which forks a child for each trial: starting Python anew would take a second.
+"""A process with everything imported, which forks a child for each trial: starting Python again would take a second.
 
 Run as ``python -m tests.faults.zygote``. It reads one JSON command per line, and answers with lines of JSON: first the
-child's id, then, told to go on, what became of it. The child prepares, waits to be told, and makes a system call that
-nothing else makes (``getsid``) right before the operation and right after, for the trace to show where it is.
+child's id, then, after the order to continue, its outcome. The child prepares, waits for the order, and makes a system
+call that nothing else makes (``getsid``) right before the operation and right after, for the trace to show where it is.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def main(name: str, what: str = "60") -> None:
         return
     import atheris
 
-    with atheris.instrument_imports(include=["cache_engine"]):  # what is imported here tells which branches it takes
+    with atheris.instrument_imports(include=["cache_engine"]):  # modules imported here report which branches they take
         from tests.fuzz.targets import TARGETS
     target, corpus = TARGETS[name], folder / "corpus"
     corpus.mkdir()

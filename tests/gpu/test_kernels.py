@@ -32,7 +32,7 @@ EPILOGUES = ["alpha", "beta", "bias", "relu", "gelu", "alpha+beta", "bias+relu",
 def _here(family: str, dtype: DType) -> bool:
     device = gpu()
     target = ARCHITECTURES.get(device.arch) if isinstance(device, DeviceFingerprint) else None
-    # Where there is no GPU all are listed, to be passed over.
+    # Without a GPU all are listed, and skipped.
     return target is None or target.compute_capability >= FAMILIES[family].min_capability(dtype)
 
 

@@ -85,7 +85,7 @@ def test_batches_and_linear_layers(kernels: Cache) -> None:
 
 
 @pytest.mark.parametrize("how", ["padded", "reversed", "misaligned", "misaligned columns", "broadcast"])
-def test_what_no_kernel_reads_as_it_lies_is_copied(kernels: Cache, how: str) -> None:
+def test_an_array_in_an_unsupported_layout_is_copied(kernels: Cache, how: str) -> None:
     import cupy
 
     wide, b = normal(64, 130).astype("float16"), normal(128, 48, seed=1).astype("float16")

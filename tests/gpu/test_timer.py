@@ -1,4 +1,4 @@
-"""On a real GPU: what is timed, beside what, and how it is told."""
+"""On a real GPU: what is timed, the reference, and the report."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_type_that_cublas_does_not_take_is_timed_without_it(kernels: Cache) ->
     assert "cublasGemmEx does not make" in timing.no_reference
 
 
-def test_time_prints_what_is_promised(tmp_path: Path) -> None:
+def test_time_prints_the_documented_fields(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "cache_engine", "--store", tmp_path / "store", "time", "64", "576", "7168", "--json"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""On a real GPU: what is measured is kept, and chooses from then on.
+"""On a real GPU: timings are stored, and choose configs from then on.
 
 python -m pytest tests/gpu -m gpu
 """
@@ -49,7 +49,7 @@ def test_tuning_measures_every_config_and_the_fastest_serves(cache: Cache) -> No
     assert cache.get_or_compile(PROBLEM).tier == "memory"
 
 
-def test_time_and_tune_on_the_command_line_keep_what_they_measure(tmp_path: Path) -> None:
+def test_time_and_tune_on_the_command_line_store_their_timings(tmp_path: Path) -> None:
     pytest.importorskip("click")
     pytest.importorskip("rich")
     from tests.cli.test_cli import document

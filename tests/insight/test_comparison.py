@@ -73,7 +73,7 @@ def test_each_difference_has_its_words(pair: Pair, text: str) -> None:
     assert in_words(pair) == text
 
 
-def test_what_follows_from_a_difference_is_not_counted() -> None:
+def test_follow_on_differences_are_not_counted() -> None:
     """A compiler upgrade changes two components, another n three; each is one cause."""
     upgraded = _record(1, compiler_version="13.4", compiler_build="ef" * 20)
     other_n = _record(2, N="520", B_VECTOR="4", KERNEL_NAME="another")
@@ -128,8 +128,8 @@ def test_every_difference_is_shown_once_and_nothing_else(first: dict[str, str], 
 
 
 @given(_COMPONENTS, _COMPONENTS)
-def test_what_differs_has_a_cause(first: dict[str, str], second: dict[str, str]) -> None:
-    """Whatever follows, follows from something."""
+def test_every_difference_has_a_cause(first: dict[str, str], second: dict[str, str]) -> None:
+    """Every follow-on difference has a cause."""
     found = nearest(tuple(second.items()), [_record(components=tuple(first.items()))])
     assert found is not None
     assert bool(found.causes) == (first != second)
@@ -154,7 +154,7 @@ def test_numbers_are_shown_with_their_change() -> None:
     assert [shown(value) for value in (None, 0.125, 1234, "sm_90")] == ["–", "12.5%", "1,234", "sm_90"]
 
 
-def test_what_one_kernel_lacks_is_none_beside_the_other() -> None:
+def test_a_value_that_one_kernel_lacks_is_none() -> None:
     """One compiled for a target that this program does not know, and not disassembled."""
     strange = msgspec.structs.replace(_record(), arch="sm_999")
     compared = compare(inspect(_record(), "        /*0000*/                   HMMA R1, R2 ;\n"), inspect(strange, None))

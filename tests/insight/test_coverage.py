@@ -20,7 +20,7 @@ SHAPE = ModelShape("a model", "qkv", 1, 64, 32, 1)
 
 
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.FP32])
-def test_a_model_asks_for_what_warming_makes(cache: Cache, tmp_path: Path, dtype: DType) -> None:
+def test_coverage_of_a_model_needs_the_kernels_that_warming_makes(cache: Cache, tmp_path: Path, dtype: DType) -> None:
     shapes = model_shapes("DeepSeek-V3")
     cells = coverage(cache, wanted(shapes, dtype, ARCHS))
     assert [[(cell.shape, cell.arch) for cell in row] for row in cells] == [[(s, a) for a in ARCHS] for s in shapes]
@@ -49,7 +49,7 @@ def test_a_shape_with_its_own_m_is_asked_for_that(cache: Cache) -> None:
     assert [kernel.ms for kernel in cell.kernels] == [(range(7, 8),)]
 
 
-def test_what_is_compiled_is_no_longer_missing(cache: Cache) -> None:
+def test_a_compiled_kernel_is_no_longer_missing(cache: Cache) -> None:
     ((cell,),) = coverage(cache, wanted([SHAPE], DType.FP32, ["sm_90"]))
     kernel = cache.get_or_compile(cell.kernels[0].selection.problem)
     assert kernel.key == cell.kernels[0].key
@@ -65,7 +65,7 @@ def test_a_cell_that_no_kernel_can_serve_says_why(cache: Cache) -> None:
     assert not new.refused
 
 
-def test_without_the_compiler_no_key_can_be_told(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_compiler_keys_are_unknown(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> ToolchainFingerprint:
         raise CompilerMissing("NVRTC is not installed")
 

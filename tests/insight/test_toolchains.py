@@ -1,4 +1,4 @@
-"""What is stale is what cleaning would call so, and why is told."""
+"""Kernels are stale exactly when cleaning says so, and the reason is given."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _as_cleaning_sees_it(cache: Cache) -> int:
     return len(cache.plan_cleaning(Limits(stale_toolchain=True)).victims)
 
 
-def test_what_was_made_here_and_now_is_present(cache: Cache) -> None:
+def test_a_kernel_compiled_here_is_of_the_present_toolchain(cache: Cache) -> None:
     (made,) = _made(cache)
     here = COMPILERS["nvrtc"].fingerprint()
     assert (made.state, made.changed) == (PRESENT, ())
@@ -96,7 +96,7 @@ def test_kernels_of_another_environment_are_stale(cache: Cache, monkeypatch: pyt
     assert _as_cleaning_sees_it(cache) == 4
 
 
-def test_without_its_compiler_nothing_is_told_of_a_kernel(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_compiler_a_kernel_is_not_judged(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> ToolchainFingerprint:
         raise CompilerMissing("not installed")
 

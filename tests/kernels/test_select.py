@@ -37,7 +37,7 @@ FIRST = {
     layout=st.sampled_from(Layout),
     arch=st.sampled_from(sorted(ARCHITECTURES)),
 )
-def test_what_is_chosen_is_within_every_limit(
+def test_every_chosen_config_is_within_all_limits(
     m: int, n: int, k: int, batch: int, dtype: DType, layout: Layout, arch: str
 ) -> None:
     if batch * max(m * k, n * k, m * n) > MAX_ELEMENTS:

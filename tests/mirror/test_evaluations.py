@@ -1,4 +1,4 @@
-"""Kept results of the evaluator in the mirror: equal to their files after any history, found by page, disposable."""
+"""Stored evaluator results in the mirror: equal to their files after any history, listed by page, disposable."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_results_are_taken_over_as_they_are(store: DiskStore) -> None:
     assert not mirror.sync().changed
 
 
-def test_only_what_was_added_is_read_again(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_results_are_read_again(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(store, 50)
     mirror = Mirror(store)
     mirror.sync()

@@ -155,7 +155,7 @@ def test_an_unknown_sort_is_refused_listing_those_there_are(connection: Any) -> 
         queries.kernels(connection, KernelFilter(), sort="key; DROP TABLE kernels")
 
 
-def test_filters_choose_what_they_name(connection: Any, records: list[Record]) -> None:
+def test_filters_select_the_named_values(connection: Any, records: list[Record]) -> None:
     chosen = KernelFilter(archs=("sm_90", "sm_80"), dtypes=("bf16",), families=("tensor_core",), compilers=("nvrtc",))
     page = queries.kernels(connection, chosen, limit=COUNT)
     expected = {record.key for record in records if record.arch in ("sm_90", "sm_80")}
@@ -166,7 +166,7 @@ def test_filters_choose_what_they_name(connection: Any, records: list[Record]) -
 @pytest.mark.parametrize(
     "text", ["sm_90", "SM_90", "tensor_core bf16", "64x128x256", "64×128×256", "nt sm_120 n128", "64x64x32_w2x2"]
 )
-def test_search_finds_what_holds_every_word(connection: Any, records: list[Record], text: str) -> None:
+def test_search_finds_kernels_that_match_every_word(connection: Any, records: list[Record], text: str) -> None:
     def matches(record: Record) -> bool:
         p = record.problem
         searched = f"{record.name} {record.arch} {record.family} {p.dtype} {p.layout} {p.m}x{p.n}x{p.k} {record.config}"
@@ -323,7 +323,7 @@ def test_history_is_summed_over_spans_from_a_time_on(connection: Any) -> None:
     assert [row["misses"] for row in queries.history(connection, DAY_S, since=LONG_AGO + DAY_S)] == [2]
 
 
-def test_history_leaves_out_what_is_known_less_closely(store: DiskStore) -> None:
+def test_history_leaves_out_periods_known_less_closely(store: DiskStore) -> None:
     """A day's sum is not put into its first hour."""
     journal = Journal(store.layout.journal, 3600.0, now=lambda: LONG_AGO)
     journal.miss("sm_90")

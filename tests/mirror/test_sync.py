@@ -228,7 +228,7 @@ def test_a_damaged_mirror_is_built_again(store: DiskStore, content: bytes) -> No
 
 
 def test_a_mirror_with_a_damaged_middle_is_built_again(store: DiskStore) -> None:
-    """DuckDB opens such a file and fails only where the damage is met."""
+    """DuckDB opens such a file and fails only when it reads the damage."""
     mirror = Mirror(store)
     fill(store, 300)
     mirror.sync()

@@ -82,9 +82,7 @@ def _sums(periods: list[Period]) -> Period:
 
 
 @given(EVENTS, st.lists(st.floats(0, 1e10), max_size=3))
-def test_periods_add_up_to_the_totals_whatever_the_clock_says_when_they_are_coarsened(
-    events: list[Event], clocks: list[float]
-) -> None:
+def test_coarsened_periods_add_up_to_the_totals_at_any_clock(events: list[Event], clocks: list[float]) -> None:
     tally = Tally()
     for event in events:
         tally.add(event)

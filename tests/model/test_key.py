@@ -52,7 +52,7 @@ def test_a_key_stays_the_same_across_versions_of_this_program() -> None:
 
 
 @pytest.mark.parametrize("unknown", [None, "", 1.5, b"bytes"])
-def test_what_cannot_be_observed_is_refused(unknown: Any) -> None:
+def test_a_component_that_cannot_be_observed_is_refused(unknown: Any) -> None:
     with pytest.raises(ValueError, match="cannot be keyed"):
         KeyPrefix((("compiler_build", unknown),))
 
@@ -98,7 +98,7 @@ def test_the_warps_change_the_key(cache: Cache, change: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("change", [{"m": 1}, {"batch": 3}], ids=["m", "batch"])
-def test_what_the_kernel_takes_as_an_argument_does_not_change_the_key(cache: Cache, change: dict[str, Any]) -> None:
+def test_a_size_passed_as_an_argument_does_not_change_the_key(cache: Cache, change: dict[str, Any]) -> None:
     assert _key(cache, replace(PROBLEM, **change)) == _key(cache)
 
 
@@ -130,7 +130,7 @@ SPECIALISED = [
 
 @pytest.mark.parametrize(("specialisation", "layout", "change", "differs"), SPECIALISED)
 @pytest.mark.parametrize("compiler", ["nvrtc", "triton"])
-def test_a_kernel_is_shared_by_what_it_serves_and_by_nothing_else(
+def test_a_kernel_is_shared_by_the_problems_it_serves_and_no_others(
     cache: Cache, compiler: str, specialisation: Specialisation, layout: Layout, change: dict[str, int], differs: bool
 ) -> None:
     """The config is chosen here too: it must not come apart where the kernel is to be shared."""
@@ -242,7 +242,7 @@ def test_no_component_holds_a_path(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "abc", "xyz1", "g" * 8, "a" * 65, "../../etc", "ABC", None, 0xABCD])
-def test_what_cannot_start_a_key_is_refused(text: Any) -> None:
+def test_an_invalid_key_prefix_is_refused(text: Any) -> None:
     with pytest.raises(UsageError, match="hexadecimal"):
         check_prefix(text)
 

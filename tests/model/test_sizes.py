@@ -32,13 +32,13 @@ def test_sizes_are_written_short() -> None:
 
 
 @pytest.mark.parametrize("text", ["", ",", "1,", "16,many", "-1", "1-", "1_000", "²", "1-2-3", "1.5", "9" * 41])
-def test_what_is_no_size_is_refused_naming_it(text: str) -> None:
+def test_an_invalid_size_is_refused_and_named(text: str) -> None:
     with pytest.raises(UsageError, match="is not a whole number or a range; write sizes as 1,16,64-512"):
         parse_sizes(text)
 
 
 @pytest.mark.parametrize("text", ["0", "0-4", f"1-{MAX_DIMENSION + 1}", "9" * 40])
-def test_sizes_beyond_what_is_supported_are_refused(text: str) -> None:
+def test_unsupported_sizes_are_refused(text: str) -> None:
     with pytest.raises(InvalidProblem, match="it must be a whole number from 1 to 16,777,216"):
         parse_sizes(text)
 

@@ -18,7 +18,7 @@ HERE = Request("127.0.0.1", "", {"host": "127.0.0.1:8501", "origin": "http://127
 
 @dataclass
 class Reader:
-    """Whoever opens the pages: how they come."""
+    """Visitors of the pages: how they connect."""
 
     request: Request = HERE
 

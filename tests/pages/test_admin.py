@@ -68,7 +68,7 @@ def test_a_store_that_cannot_be_written_is_looked_at_and_nothing_can_be_done(
 # ---- Cleanup ----
 
 
-def test_cleanup_shows_what_would_go_and_asks_before_it_does(open_page: Open, compiled_store: Path) -> None:
+def test_cleanup_shows_a_preview_and_asks_for_confirmation(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "admin"))
     assert "Will delete 0 kernels" in _said(app)
     assert "Nothing to delete" in _said(app)
@@ -91,7 +91,7 @@ def test_cleanup_shows_what_would_go_and_asks_before_it_does(open_page: Open, co
     assert event.by.endswith("(dashboard)")
 
 
-def test_the_rule_and_what_it_asks_for_are_in_the_address(open_page: Open, compiled_store: Path) -> None:
+def test_the_rule_and_its_values_are_in_the_address(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "admin", rule="entries", keep="1"))
     assert "Will delete 3 kernels" in _said(app)
     app.radio(key="rule").set_value("all").run()
@@ -115,7 +115,7 @@ def test_targets_are_chosen_from_those_there_are(open_page: Open, compiled_store
     assert list(_table(app, "Why")["Why"]) == ["target selected"] * 2
 
 
-def test_kernels_named_in_the_address_are_what_goes(open_page: Open, compiled_store: Path) -> None:
+def test_exactly_the_kernels_in_the_address_are_deleted(open_page: Open, compiled_store: Path) -> None:
     keys = sorted(make_store(compiled_store).keys())
     address = f"{keys[0]},{keys[2].upper()},<b>nonsense</b>,{'0' * 64}"
     app = sound(open_page(compiled_store, "admin", keys=address))
@@ -147,7 +147,7 @@ def test_an_invalid_size_is_reported(open_page: Open, compiled_store: Path) -> N
     assert "is not a size" in app.text[0].value
 
 
-def test_what_is_confirmed_is_what_was_previewed(open_page: Open, compiled_store: Path) -> None:
+def test_exactly_the_previewed_kernels_are_deleted(open_page: Open, compiled_store: Path) -> None:
     """Another process compiles between the preview and the click."""
     app = sound(open_page(compiled_store, "admin"))
     app.radio(key="rule").set_value("entries").run()

@@ -19,9 +19,7 @@ ADA = "ada@example.com"
 
 
 @pytest.mark.parametrize("tab", ["Cleanup", "Integrity", "Quarantine", "Packs"])
-def test_whoever_comes_from_elsewhere_can_look_and_nothing_else(
-    open_page: Open, reader: Reader, compiled_store: Path, tab: str
-) -> None:
+def test_a_remote_visitor_has_read_only_access(open_page: Open, reader: Reader, compiled_store: Path, tab: str) -> None:
     make_store(compiled_store).quarantine(next(make_store(compiled_store).keys()))
     reader.request = replace(HERE, bound_to="0.0.0.0")
     app = sound(open_page(compiled_store, "admin", tab=tab, rule="all"))
@@ -36,7 +34,7 @@ def test_whoever_comes_from_elsewhere_can_look_and_nothing_else(
 def test_the_act_itself_asks_again(
     open_page: Open, reader: Reader, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is drawn is no protection. Here everything is drawn as for somebody who may."""
+    """A hidden button is no protection. Here everything is drawn as for an admin."""
     monkeypatch.setattr(guard, "door", lambda: True)
     reader.request = replace(HERE, headers={**HERE.headers, "x-forwarded-for": "203.0.113.7"})
     app = sound(open_page(compiled_store, "admin", rule="all"))
@@ -65,7 +63,9 @@ def test_the_token_unlocks_until_it_is_locked_again(
         guard._attempts().wrong("203.0.113.7", time.monotonic())
     next(box for box in app.text_input if box.label == "Admin token").set_value(TOKEN)
     _press(app, "Unlock")
-    assert "Unlocked: admin token, from 203.0.113.7." in _said(sound(app)), "whoever guesses from the same address"
+    assert "Unlocked: admin token, from 203.0.113.7." in _said(sound(app)), (
+        "also when others guess from the same address"
+    )
     app.text_input(key="confirm").set_value("4").run()
     _press(app, "Delete 4 kernels")
     assert sound(app).success[0].value.startswith("Deleted 4 kernels")

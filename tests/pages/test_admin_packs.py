@@ -27,7 +27,7 @@ def test_a_pack_goes_out_as_it_was_asked_for(open_page: Open, compiled_store: Pa
     assert sound(app).download_button[0].label.startswith("Download 1 kernel ")
 
 
-def test_what_comes_in_is_shown_first(open_page: Open, compiled_store: Path, tmp_path: Path) -> None:
+def test_an_import_is_previewed_first(open_page: Open, compiled_store: Path, tmp_path: Path) -> None:
     other = make_store(tmp_path / "other")
     pack = tmp_path / "some.gemmpack"
     export_pack(make_store(compiled_store), pack)

@@ -1,4 +1,4 @@
-"""The Admin page's words and figures, on what anybody may have made up."""
+"""The Admin page's words and figures, with hostile input."""
 
 from __future__ import annotations
 

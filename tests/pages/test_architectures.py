@@ -59,7 +59,7 @@ def test_targets_start_with_those_in_the_store_and_may_be_none(open_page: Open, 
     assert "Select at least one target" in sound(app).info[0].value
 
 
-def test_an_empty_store_shows_what_a_model_would_ask_for(open_page: Open, tmp_path: Path) -> None:
+def test_an_empty_store_shows_the_kernels_that_a_model_needs(open_page: Open, tmp_path: Path) -> None:
     app = sound(open_page(tmp_path / "empty", "architectures"))
     assert "This store is empty" in app.info[0].value
     assert app.multiselect[0].value == ["sm_90"]
@@ -142,7 +142,7 @@ def test_a_cell_shows_a_mark_and_the_number_of_cached_kernels(cells: list[list[C
     assert len({colours[text] for text in (cell_text(old, keys), cell_text(new, keys[:1]))}) == 2
 
 
-def test_the_rows_behind_the_matrix_are_what_it_counts(cells: list[list[Cell]]) -> None:
+def test_the_rows_behind_the_matrix_match_its_counts(cells: list[list[Cell]]) -> None:
     flat = [cell for row in cells for cell in row]
     cached = {flat[1].kernels[0].key}
     rows = kernel_rows(flat, cached)
@@ -154,7 +154,7 @@ def test_the_rows_behind_the_matrix_are_what_it_counts(cells: list[list[Cell]]) 
     assert [row["Operation"] for row in matrix_table(cells, cached)] == ["qkv", "router"]
 
 
-def test_what_is_missing_is_counted_once_a_kernel(cache: Cache) -> None:
+def test_each_missing_kernel_is_counted_once(cache: Cache) -> None:
     """Two operations of one shape share their kernels."""
     twice = coverage(cache, wanted([SHAPES[0], SHAPES[0]], DType.BF16, ["sm_90", "sm_75"]))
     kernels = len(twice[0][0].kernels)

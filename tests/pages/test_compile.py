@@ -84,7 +84,7 @@ def test_compile_misses_then_hits_and_shows_why(open_page: Open, compiled_store:
     assert any(text.value.endswith("by nvrtc: cached") for text in app.text)
 
 
-def test_a_link_to_a_job_shows_what_was_asked_and_found(open_page: Open, compiled_store: Path) -> None:
+def test_a_link_to_a_job_shows_its_request_and_result(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "compile"))
     asked = {"m": 33, "n": 96, "k": 64, "batch": 3}
     for name, value in asked.items():
@@ -107,7 +107,7 @@ def test_a_link_to_a_job_shows_what_was_asked_and_found(open_page: Open, compile
 
 
 def test_the_address_alone_fills_in_the_form(open_page: Open, compiled_store: Path) -> None:
-    """What makes no sense there is passed over."""
+    """Values that are invalid there are ignored."""
     app = sound(open_page(compiled_store, "compile", m="33", k="many", layout="tn", arch="<b>", compiler="nvcc"))
     assert [app.number_input(key=name).value for name in ("m", "n", "k")] == [33, 7168, 2048]
     assert [app.selectbox(key=name).value for name in ("layout", "compiler")] == ["tn", "nvcc"]
@@ -273,7 +273,7 @@ def test_a_result_that_says_nonsense_breaks_no_page(
 
 
 @pytest.mark.parametrize("size", [10**12, -1, 0, "x"])
-def test_a_job_that_asked_for_what_the_form_cannot_show_fills_in_the_rest(
+def test_a_job_with_options_that_the_form_lacks_fills_in_the_others(
     open_page: Open, compiled_store: Path, size: int | str
 ) -> None:
     job = Job(id="1f-2e", command=["compile"], state=DONE, asked={"m": size, "n": 64, "arch": "../.."})
@@ -325,7 +325,7 @@ def test_compile_says_that_timing_needs_a_gpu(open_page: Open, compiled_store: P
     assert "here (no NVIDIA driver is installed), so the kernel is compiled but not run or timed" in app.info[0].value
 
 
-def test_compile_refuses_what_cannot_be_right_and_starts_nothing(open_page: Open, compiled_store: Path) -> None:
+def test_compile_refuses_invalid_input_and_starts_no_job(open_page: Open, compiled_store: Path) -> None:
     app = open_page(compiled_store, "compile")
     app.selectbox(key="arch").set_value("sm_75")
     _submit(app)

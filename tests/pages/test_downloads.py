@@ -46,7 +46,7 @@ def test_no_cell_of_a_csv_file_is_a_formula(store: DiskStore, text: str) -> None
     assert pyarrow.parquet.read_table(io.BytesIO(as_parquet)).to_pylist() == whole
 
 
-def test_a_pack_holds_what_was_picked_and_is_sound(store: DiskStore, tmp_path: Path) -> None:
+def test_a_pack_holds_the_selected_kernels_and_is_valid(store: DiskStore, tmp_path: Path) -> None:
     keys = fill(store, 6)
     blob_file(store, keys[4]).write_bytes(b"damaged")
     file = tmp_path / "picked.gemmpack"

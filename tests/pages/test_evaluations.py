@@ -1,4 +1,4 @@
-"""The Evaluations page: one shape, a model's shapes, two chips, a chip of one's own, what is kept; and its tables."""
+"""The Evaluations page: one shape, a model's shapes, two chips, a custom chip, stored results; and its tables."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_search_that_takes_too_long_is_stopped_and_reported(
     assert kind != "Single shape" or "Latency" in metrics(app), "what takes no search is there"
 
 
-def test_a_heat_map_shows_what_there_was_time_for(open_page: Open, tmp_path: Path) -> None:
+def test_a_heat_map_shows_the_cells_done_in_time(open_page: Open, tmp_path: Path) -> None:
     left = iter([True] * 40)
     shares = presenters.heat_map(PROBLEM, MINE, lambda: next(left, False))
     missing = presenters.unsearched(shares)
@@ -190,7 +190,7 @@ def test_a_heat_map_shows_what_there_was_time_for(open_page: Open, tmp_path: Pat
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[" * 4000, '{"name": "x"}', "x" * 5000, "\ud800"])
-def test_what_describes_no_chip_is_refused(text: str) -> None:
+def test_an_invalid_chip_description_is_refused(text: str) -> None:
     with pytest.raises(InvalidHardware, match="description"):
         presenters.described_chip(text)
 
@@ -281,7 +281,7 @@ def test_the_roofline_figure_has_every_point_below_its_roof(kept: Evaluations) -
         assert trace.text[0] == "&lt;b&gt;256"
 
 
-def test_the_heat_map_is_what_evaluating_each_size_gives() -> None:
+def test_the_heat_map_equals_evaluating_each_size() -> None:
     row, column = 3, 8
     one = EvaluationProblem(presenters.HEAT_SIZES[column], presenters.HEAT_SIZES[row], PROBLEM.k)
     latencies = {"SG2261": evaluate(one, PRESETS["SG2261"]).latency_us, "A100": predict(one, GPUS["A100"]).latency_us}

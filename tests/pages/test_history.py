@@ -48,7 +48,7 @@ def test_hours_are_the_readers_and_days_are_those_they_were_counted_in() -> None
     assert "UTC" in hit_figure(ROWS, SPANS["90 days"], ZONE, NOW).layout.xaxis.title.text
 
 
-def test_the_table_has_what_the_figures_show_the_latest_first() -> None:
+def test_the_table_has_the_values_of_the_figures_newest_first() -> None:
     late, early = history_table(ROWS, SPANS["24 hours"], ZONE)
     assert (late["Hit rate"], late["Spent"], early["Hit rate"], early["Saved"]) == (None, 0.5, 0.8, 3.0)
 

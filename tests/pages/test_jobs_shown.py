@@ -114,7 +114,7 @@ def test_each_failure_is_reported_with_its_cause() -> None:
         {"config": "block_m=128,block_n=128,block_k=32,warps_m=2,warps_n=2,stages=4"},
     ],
 )
-def test_a_form_is_filled_in_again_with_what_its_job_was_asked(changed: dict[str, Any]) -> None:
+def test_a_form_is_filled_in_again_with_the_request_of_its_job(changed: dict[str, Any]) -> None:
     """Through the job's file. The command line takes the same problem and choice from the form's command."""
     values = {one.name: one.default for one in FORM} | changed
     command = command_of("compile", FORM, values)
@@ -148,7 +148,7 @@ def test_a_job_of_an_older_version_fills_in_nothing() -> None:
         ("config", 7), ("debug_dump", "/x"),
     ],
 )  # fmt: skip
-def test_what_the_form_cannot_show_is_left_out(name: str, value: Any) -> None:
+def test_options_that_the_form_lacks_are_left_out(name: str, value: Any) -> None:
     assert shown_of({name: value, "k": 64}, FORM) == {"k": 64}
 
 
@@ -162,7 +162,7 @@ def test_a_form_asks_all_that_the_command_takes(verb: str, form: Any) -> None:
     assert taken - asked == {"--json", "--report-to"} | only_typed
 
 
-def test_what_is_rare_is_never_a_size_or_a_type() -> None:
+def test_sizes_and_types_are_never_advanced_options() -> None:
     rare = ["epilogue", "specialisation", "opt_level", "compiler", "family", "config", "force"]
     assert [one.name for one in FORM if one.rare] == rare
     assert all(one.kind is not Kind.NUMBER for one in FORM if one.rare)

@@ -79,7 +79,7 @@ def test_long_names_of_toolchains_are_cut_where_that_leaves_them_apart() -> None
     ]
 
 
-def test_what_was_picked_stays_picked_in_other_lists() -> None:
+def test_selected_kernels_stay_selected_in_other_lists() -> None:
     assert picked_keys((), ["a", "b", "c"], [2, 0]) == ("a", "c")
     assert picked_keys(("a", "c"), ["d", "c"], [0]) == ("a", "d")
     assert picked_keys(("a", "c"), ["x"], []) == ("a", "c")

@@ -81,7 +81,7 @@ def test_a_store_unused_in_that_time_reports_that(open_page: Open, tmp_path: Pat
     assert len(sound(app).get("plotly_chart")) == 2
 
 
-def test_what_is_stale_is_told_and_leads_to_its_cleanup(open_page: Open, compiled_store: Path) -> None:
+def test_stale_kernels_are_reported_with_a_link_to_their_cleanup(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "overview"))
     assert list(_table(app, "Build")["State"]) == ["✓ current"]
     assert any("No stale kernels" in text.value for text in app.text)

@@ -16,7 +16,7 @@ SM_80 = msgspec.structs.replace(a_record(), arch="sm_80")
 
 
 def invented(**changes: Any) -> dict[str, Any]:
-    """A measurement that nobody has made."""
+    """An invented measurement."""
     return {
         "device": "an invented <b>GPU</b>",
         "m": SM_80.problem.m,

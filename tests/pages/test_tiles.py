@@ -62,7 +62,7 @@ def test_the_drawing_is_to_scale() -> None:
     assert "split-k over 4 blocks" in [note.text for note in figure.layout.annotations]
 
 
-def test_a_config_that_nobody_would_choose_is_drawn_in_no_time() -> None:
+def test_an_extreme_config_is_drawn_quickly() -> None:
     """A record made up by someone else, with the largest numbers that one may hold."""
     figure = tile_figure(record_with(KernelConfig(*[MAX_TILE] * 7)))
     assert len(figure.to_json()) < 100_000

@@ -56,7 +56,7 @@ def test_of_many_points_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found.points) == 8
 
 
-def test_kept_out_pairs_alone() -> None:
+def test_held_out_pairs_alone() -> None:
     found = presenters.validation_of(measurements().encode(), "mine.csv", kept_out=True)
     assert found.count == 2 * sum(is_kept_out(n, k) for _, n, k in SIZES)
 

@@ -35,7 +35,7 @@ from tests.helpers import make_entry
     parts=st.lists(st.binary(max_size=2000), min_size=4, max_size=4),
     compress=st.booleans(),
 )
-def test_what_goes_into_a_blob_comes_out(parts: list[bytes], compress: bool) -> None:
+def test_a_blob_round_trips(parts: list[bytes], compress: bool) -> None:
     key, artifact, _ = make_entry()
     cubin, ptx, source, log = parts
     artifact = Artifact(cubin, ptx, source, log, artifact.resources)
@@ -63,7 +63,7 @@ def test_the_components_in_a_record_are_read_without_the_rest() -> None:
 
 
 @given(st.integers(0, 50))
-def test_what_goes_into_a_record_comes_out(seed: int) -> None:
+def test_a_record_round_trips(seed: int) -> None:
     key, artifact, describe = make_entry(seed)
     record = describe(encode_blob(key, artifact, compress=True)[1])
     assert decode_record(key, encode_record(record)) == record
@@ -172,7 +172,7 @@ def test_components_that_do_not_make_the_key_are_refused() -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("value", ["-1", "1e400", "100000000000000000000000", '"9"', "null"])
 def test_a_number_no_kernel_can_have_is_refused_though_the_checksum_fits(path: tuple[str, ...], value: str) -> None:
-    """Whatever reads a record may reckon with its numbers: no buffer of -1 bytes, no date in the year 10 000 000."""
+    """A reader of a record can compute with its numbers: no buffer of -1 bytes, no date in the year 10 000 000."""
     key, artifact, describe = make_entry()
     fields = json.loads(msgspec.json.encode(describe(encode_blob(key, artifact, compress=True)[1])))
     place = fields

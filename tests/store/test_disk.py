@@ -57,7 +57,7 @@ def test_compression_can_be_off(tmp_path: Path) -> None:
     record = plain.publish(key, artifact, describe)
     assert not record.blob.compressed
     assert artifact.cubin in blob_file(plain, key).read_bytes()
-    # Whoever reads need not know how it was written.
+    # A reader need not know how it was written.
     loaded = make_store(plain.layout.root, compress=True).get(key)
     assert loaded is not None
     assert loaded.cubin == artifact.cubin
@@ -102,7 +102,7 @@ def test_a_reader_that_meets_a_replacement_gets_the_new_entry(
     assert loaded.cubin == newer[-1].cubin
 
 
-def test_deleting_frees_what_the_entry_took(store: DiskStore) -> None:
+def test_deleting_frees_the_bytes_of_the_entry(store: DiskStore) -> None:
     key = publish(store)
     taken = record_file(store, key).stat().st_size + blob_file(store, key).stat().st_size
     assert store.delete(key) == taken
@@ -128,7 +128,7 @@ def test_a_missing_blob_is_damage(store: DiskStore) -> None:
         store.get(key)
 
 
-def test_quarantine_keeps_what_it_takes_out(store: DiskStore) -> None:
+def test_quarantine_keeps_the_bytes_of_the_entry(store: DiskStore) -> None:
     key = publish(store)
     record_file(store, key).write_bytes(b"damaged")
     store.quarantine(key)
@@ -158,7 +158,7 @@ def test_an_entry_of_another_version_is_never_replaced(store: DiskStore) -> None
 
 @pytest.mark.parametrize("which", [record_file, blob_file])
 @pytest.mark.parametrize("what", ["link", "pipe", "folder", "device"])
-def test_what_is_no_regular_file_is_damage(store: DiskStore, which: Callable[..., Path], what: str) -> None:
+def test_a_file_that_is_not_regular_is_damage(store: DiskStore, which: Callable[..., Path], what: str) -> None:
     """Opening a pipe would hang, and a link may lead to any file of this user's."""
     key = publish(store)
     path = which(store, key)

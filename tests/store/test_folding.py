@@ -1,4 +1,4 @@
-"""Folding the journal: sums stay what they are, whoever writes, reads or is killed meanwhile."""
+"""Folding the journal keeps all sums, while processes write, read or are killed."""
 
 from __future__ import annotations
 

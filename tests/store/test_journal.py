@@ -1,4 +1,4 @@
-"""The journal: nothing counted is lost or counted twice, whatever becomes of its writers."""
+"""The journal: no count is lost or counted twice, however its writers end."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_a_closed_journal_can_be_dropped(folder: Path) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300), st.binary(max_size=300))
-def test_no_bytes_crash_the_reader_or_hide_what_follows(folder: Path, noise: bytes, snapshot: bytes) -> None:
+def test_no_bytes_crash_the_reader_or_hide_later_events(folder: Path, noise: bytes, snapshot: bytes) -> None:
     for path in folder.iterdir():
         path.unlink()
     (folder / "1.jsonl").write_bytes(noise + b'\n{"kind":"publish","at":1.0,"compile_us":5}\n')

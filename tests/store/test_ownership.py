@@ -87,7 +87,7 @@ def test_no_store_is_made_where_others_may_change_it(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sticky_directory_protects_what_is_in_it(tmp_path: Path) -> None:
+def test_a_sticky_directory_protects_its_entries(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     make_store(tmp_path / "store")
     assert open_store(tmp_path / "store").root == tmp_path / "store"

@@ -1,4 +1,4 @@
-"""Packs: what goes in comes out, whatever is wrong with one is said, and none leads out of its place."""
+"""Packs: entries round-trip, every fault is reported, and no path leaves the pack."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _pipe(path: Path) -> None:
     ],
     ids=["empty", "header cut", "cut", "longer", "newer", "writable", "gone", "folder", "pipe", "device"],
 )
-def test_what_is_no_pack_is_refused_with_the_reason(pack_path: Path, make: object, said: str) -> None:
+def test_an_invalid_pack_is_refused_with_the_reason(pack_path: Path, make: object, said: str) -> None:
     make(pack_path)  # type: ignore[operator]
     with pytest.raises(PackUnusable, match=said):
         Pack(pack_path)

@@ -1,4 +1,4 @@
-"""Timings are kept: none is lost, what is damaged is set aside, and what other versions measured comes through.
+"""Timings are stored: none is lost, damaged ones are quarantined, and those of other versions are preserved.
 
 Every timing here is invented: input for the store, not a measurement.
 """
@@ -73,8 +73,8 @@ def test_all_that_was_measured_comes_back_in_another_process(store: DiskStore, t
     assert done.stdout == "12.5 Invented GPU 4096\n", done.stderr
 
 
-def test_every_field_of_a_timing_is_stored_whatever_a_later_version_adds(cache: Cache) -> None:
-    """Nobody names them on the way."""
+def test_every_field_of_a_timing_is_stored_even_those_of_later_versions(cache: Cache) -> None:
+    """No code on the way names them."""
 
     @dataclass(frozen=True, slots=True)
     class LaterTiming(Timing):
@@ -175,7 +175,7 @@ def test_a_file_at_the_path_of_the_folder_does_no_harm(cache: Cache) -> None:
     assert cache.search("sm_90")[0]["key"] == kernel.key
 
 
-def test_with_caching_switched_off_nothing_is_kept_and_that_is_said() -> None:
+def test_with_caching_off_no_timing_is_stored_and_a_failure_is_returned() -> None:
     with open_cache(enable_caching=False) as cache:
         kernel = cache.get_or_compile(PROBLEM)
         timing = Timing(INVENTED_GPU, 1.0, 1.0, 1.0, 1, 1.0, 0.0, True)

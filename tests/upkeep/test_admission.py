@@ -1,4 +1,4 @@
-"""Who may: nobody who could be from elsewhere, unless a token or a login says so; and guessing is slow."""
+"""Permissions: no remote visitor may act without a token or a login; and guessing is slow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _may(request: Request, visitor: Visitor = NOBODY, *, token: bool = False, us
     return permission(request, visitor, token=token, users=users).granted
 
 
-def test_whoever_sits_at_the_machine_may_where_nothing_is_set_up() -> None:
+def test_without_a_token_or_login_local_users_may_act() -> None:
     given = permission(HERE, Visitor(), token=False, users=())
     assert given.granted
     assert given.by == f"{local_user()} (dashboard)"
@@ -108,7 +108,7 @@ def test_a_login_opens_only_for_those_who_are_named() -> None:
     [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("", False), ("0", False),
      ("127.1", False), ("host.local", False)],
 )  # fmt: skip
-def test_what_counts_as_this_machine(address: str, loopback: bool) -> None:
+def test_addresses_of_this_machine(address: str, loopback: bool) -> None:
     assert is_loopback(address) is loopback
 
 

@@ -56,14 +56,14 @@ def test_a_dry_run_changes_nothing(store: DiskStore) -> None:
     assert sorted(files_of(store)) == before
 
 
-def test_a_plan_for_a_target_reads_the_records_and_leaves_what_it_cannot_read(store: DiskStore) -> None:
+def test_a_plan_for_a_target_leaves_unreadable_records(store: DiskStore) -> None:
     keys = fill(store, 6)  # of four targets in turn
     record_file(store, keys[4]).write_bytes(b"{")
     plan = housekeeping.plan_cleaning(store, Limits(archs=frozenset({"sm_80"})))
     assert [victim.key for victim in plan.victims] == [keys[0]]
 
 
-def test_a_run_cut_short_is_in_the_audit_with_what_it_came_to(store: DiskStore, journal: Journal) -> None:
+def test_an_interrupted_run_is_in_the_audit_with_its_result(store: DiskStore, journal: Journal) -> None:
     fill(store, 3)
     plan = housekeeping.plan_cleaning(store, Limits(everything=True))
 
@@ -79,7 +79,7 @@ def test_a_run_cut_short_is_in_the_audit_with_what_it_came_to(store: DiskStore, 
     assert len(list(store.keys())) == 1
 
 
-def test_applying_a_plan_does_what_it_says_and_notes_why(store: DiskStore, journal: Journal) -> None:
+def test_applying_a_plan_evicts_its_victims_and_records_why(store: DiskStore, journal: Journal) -> None:
     keys = fill(store, 6)
     for age, key in enumerate(keys):
         _age(record_file(store, key), age)
@@ -152,7 +152,9 @@ def test_counting_agrees_with_the_files(store: DiskStore) -> None:
     assert (entries, stored_bytes) == (7, sizes)
 
 
-def test_what_killed_writers_left_goes_with_any_cleaning_and_is_told_before(store: DiskStore, journal: Journal) -> None:
+def test_leftovers_of_killed_writers_are_listed_then_deleted_by_any_cleaning(
+    store: DiskStore, journal: Journal
+) -> None:
     keys = fill(store, 4)
     record_file(store, keys[0]).unlink()
     replaced = blob_file(store, keys[1])
@@ -196,7 +198,7 @@ def test_an_orphan_published_again_since_it_was_seen_stays(
     assert store.get(key) is not None
 
 
-def test_what_is_being_written_is_not_left_behind(store: DiskStore) -> None:
+def test_a_file_being_written_is_not_a_leftover(store: DiskStore) -> None:
     key = publish(store)
     record_file(store, key).unlink()
     with (store.layout.temp / "1-a").open("xb") as temporary, file_lock(store.layout.key_lock(key), 0):
@@ -237,13 +239,13 @@ class Settled:
         self.housekeeper = Housekeeper(store, journal, Limits(expire_days=7, max_entries=0), interval_s)
 
     def run(self) -> None:
-        """Tells the housekeeper of a publish, and waits for what it does."""
+        """Reports a publish to the housekeeper, and waits for it to finish."""
         self.housekeeper.published(1000)
         if self.housekeeper._thread is not None:
             self.housekeeper._thread.join()
 
 
-def test_automatic_cleaning_waits_for_its_interval_and_spares_what_is_new(store: DiskStore, journal: Journal) -> None:
+def test_automatic_cleaning_waits_for_its_interval_and_spares_new_entries(store: DiskStore, journal: Journal) -> None:
     settled = Settled(store, journal)
     settled.run()
     assert len(list(store.keys())) == 5, "a new store is not due"
@@ -334,7 +336,7 @@ def test_a_store_that_grows_stays_within_its_limits_and_ten_entries(
     assert read_journal(store.layout.journal).totals.evictions >= 40 - most
 
 
-def test_what_cannot_be_evicted_is_not_looked_for_at_each_publish(
+def test_a_publish_does_not_search_again_when_nothing_can_be_evicted(
     store: DiskStore, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key in fill(store, 20):

@@ -146,7 +146,7 @@ def test_every_field_that_the_key_names_is_compared(
             check_record(msgspec.structs.replace(record, **change))
 
 
-def test_what_this_version_does_not_know_contradicts_nothing() -> None:
+def test_unknown_values_contradict_nothing() -> None:
     """A record of a version with another family, another type, another schema."""
     components = (("schema", "1"), ("family", "new"), ("compiler", "nvrtc"), ("arch", RECORD.arch), ("N", "1"))
     later: tuple[dict[str, Any], ...] = (
@@ -158,7 +158,7 @@ def test_what_this_version_does_not_know_contradicts_nothing() -> None:
         check_record(msgspec.structs.replace(RECORD, **changes, key=key_of(changes["components"])))
 
 
-def test_what_is_compiled_here_agrees_with_itself(compiled_store: Path) -> None:
+def test_a_kernel_compiled_here_is_consistent(compiled_store: Path) -> None:
     with open_cache(compiled_store) as cache:
         assert len(list(cache.records())) == len(SAMPLE)
         assert cache.verify() == []

@@ -1,4 +1,4 @@
-"""``verify`` names whatever is damaged, of every kind of file that a store has."""
+"""``verify`` names every damaged file, of every kind that a store has."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_a_publish_under_way_is_no_finding(store: DiskStore) -> None:
     assert [finding.kind for finding in _check(store)] == [Kind.ORPHAN_BLOB, Kind.STALE_TEMPORARY]
 
 
-def test_where_locks_do_not_work_age_tells(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_locks_do_not_work_age_decides(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> bool:
         raise OSError(37, "No locks available")
 

@@ -89,7 +89,7 @@ def test_a_second_plan_on_the_remaining_entries_evicts_nothing(entries: list[Ent
 
 
 @given(ENTRIES, LIMITS, st.floats(0, 20 * DAY_S))
-def test_what_was_used_just_now_is_spared_unless_that_is_far_too_much(
+def test_recently_used_entries_are_spared_unless_far_above_the_limit(
     entries: list[EntryFacts], limits: Limits, spare_s: float
 ) -> None:
     if limits.everything:
@@ -169,14 +169,14 @@ def test_each_rule_gives_its_reason(limits: Limits, reasons: dict[str, str]) -> 
     assert {victim.key: victim.reason for victim in made.victims} == reasons
 
 
-def test_what_can_never_be_hit_goes_when_asked_for_and_only_then() -> None:
+def test_stale_entries_are_evicted_only_on_request() -> None:
     entries = [EntryFacts("old", 100, NOW, stale=True), EntryFacts("new", 100, NOW - DAY_S)]
     assert plan(entries, Limits(expire_days=7), NOW).victims == ()
     made = plan(entries, Limits(stale_toolchain=True), NOW)
     assert [(victim.key, victim.reason) for victim in made.victims] == [("old", STALE)]
 
 
-def test_what_is_named_goes_whatever_its_age_and_nothing_else() -> None:
+def test_named_entries_are_evicted_at_any_age_and_no_others() -> None:
     entries = [
         EntryFacts("a", 100, NOW, arch="sm_80"),
         EntryFacts("b", 200, NOW),
@@ -190,7 +190,7 @@ def test_what_is_named_goes_whatever_its_age_and_nothing_else() -> None:
 
 
 def test_a_last_use_in_the_future_counts_as_now() -> None:
-    """It is kept before older ones, and goes when all must; a clock set back evicts nothing."""
+    """It outlives older ones, and is evicted when all are; a clock set back evicts nothing."""
     entries = [EntryFacts("future", 100, NOW + 365 * DAY_S), EntryFacts("now", 100, NOW)]
     assert {v.key for v in plan(entries, Limits(max_entries=0), NOW).victims} == {"future", "now"}
     assert plan(entries, Limits(expire_days=7), NOW).victims == ()

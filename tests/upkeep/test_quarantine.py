@@ -1,4 +1,4 @@
-"""Quarantine: what is there is told, what is sound is put back and nothing else, and deleting is for good and noted."""
+"""Quarantine: items are listed, only valid ones are restored, and deleting is permanent and recorded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_files_of_an_entry_are_one_item_with_when_why_and_bytes(store: DiskS
     assert quarantine.examine(store, other) == quarantine.Examined(None, "it is not part of an entry")
 
 
-def test_what_verifies_is_put_back_byte_for_byte(store: DiskStore, journal: Journal) -> None:
+def test_a_valid_item_is_restored_byte_for_byte(store: DiskStore, journal: Journal) -> None:
     keys = fill(store, 3)
     before = {path: path.read_bytes() for path in files_of(store)}
     store.quarantine(keys[1])
@@ -85,7 +85,7 @@ def test_two_swapped_blobs_are_not_restored_and_a_record_finds_its_blob_quaranti
     assert store.get(third) is not None
 
 
-def test_what_was_compiled_again_stays_and_is_said(store: DiskStore, journal: Journal) -> None:
+def test_a_recompiled_kernel_stays_and_is_reported(store: DiskStore, journal: Journal) -> None:
     key = publish(store)
     store.quarantine(key)
     publish(store)
@@ -96,9 +96,7 @@ def test_what_was_compiled_again_stays_and_is_said(store: DiskStore, journal: Jo
     assert quarantine.items(store) == [item]
 
 
-def test_deleting_takes_what_was_named_and_nothing_that_came_later(
-    store: DiskStore, journal: Journal, tmp_path: Path
-) -> None:
+def test_deleting_removes_only_the_named_items(store: DiskStore, journal: Journal, tmp_path: Path) -> None:
     keys = fill(store, 3)
     for key in keys[:2]:
         store.quarantine(key)

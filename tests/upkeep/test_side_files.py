@@ -206,7 +206,7 @@ def test_no_damaged_line_of_the_journal_is_deleted_unseen(full: DiskStore) -> No
     assert read_journal(full.layout.journal).totals.compiles == compiles, "sound lines are counted, once"
 
 
-def test_what_no_store_makes_is_noted_and_left_alone(full: DiskStore) -> None:
+def test_foreign_files_are_reported_and_left_alone(full: DiskStore) -> None:
     (full.layout.root / "README").write_text("mine")
     (finding,) = _findings(full)
     assert (finding.kind, finding.is_damage, finding.repairable) == (Kind.UNKNOWN_FILE, False, False)

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, Row, moment
 
-# These have fixed colours, whatever else is in a store.
+# These have fixed colours in every store.
 _KINDS = (("simt", "fp32"), ("tensor_core", "bf16"), ("tensor_core", "fp16"), ("simt", "fp64"))
 
 

@@ -15,7 +15,7 @@ FORMAT = "1.0"
 """Of the snapshot. A file with another first number has another format and is left unchanged."""
 
 LARGEST_BYTES = 2**31
-"""Of such a file in a store; whatever claims more is damaged."""
+"""Of such a file in a store; a file that claims more is damaged."""
 
 LARGEST_IMPORT_BYTES = 32 * 2**20
 """Of such a file from elsewhere, decompressed: three times what pruning leaves of an accelerator's results. Decoding
