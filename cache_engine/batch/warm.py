@@ -29,6 +29,7 @@ from cache_engine.model.gemm import (
     SpecialisationLike,
 )
 from cache_engine.model.key import CacheKey
+from cache_engine.model.outcome import Failure
 from cache_engine.model.sizes import count_sizes, parse_sizes
 
 
@@ -39,19 +40,19 @@ class Warmed:
     Attributes:
         problem: what was asked.
         kernel: its kernel; ``None`` after an error.
-        error: the error as text; empty where there is a kernel.
+        error: why there is no kernel; ``None`` where there is one.
     """
 
     problem: GemmProblem
     kernel: CompiledKernel | None
-    error: str = ""
+    error: Failure | None = None
 
     @property
-    def trouble(self) -> str:
-        """Why the kernel is not in the store; empty when it is."""
-        if self.kernel is None:
+    def trouble(self) -> Failure | None:
+        """Why the kernel is not in the store; ``None`` when it is."""
+        if self.kernel is None or self.kernel.unpublished is None:
             return self.error
-        return f"it was compiled but not stored: {self.kernel.unpublished}" if self.kernel.unpublished else ""
+        return Failure(f"it was compiled but not stored: {self.kernel.unpublished}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ def warm(
     gets = [partial(cache.get_or_compile, problem, family=family, compiler=compiler) for problem in problems]
     for number, got in side_by_side(gets, jobs):
         problem = problems[number]
-        warmed = Warmed(problem, None, str(got)) if isinstance(got, GemmCacheError) else Warmed(problem, got)
+        warmed = Warmed(problem, None, Failure(str(got))) if isinstance(got, GemmCacheError) else Warmed(problem, got)
         done.append(warmed)
         on_done(warmed)
     return done

@@ -29,6 +29,7 @@ from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import INPUT_DTYPES, DType, Epilogue, GemmProblem, Layout
+from cache_engine.model.outcome import in_json
 from cache_engine.model.sizes import Sizes, parse_sizes, sizes_text
 from cache_engine.units import counted, human_ms, printable
 
@@ -100,10 +101,11 @@ def warm_verb(
     as_json: bool,
     **asked: Any,
 ) -> None:
-    """Compile all missing kernels of a model or a table, for every m.
+    """Compile the missing kernels of a model or a table.
 
     MODEL is the name of a public model; an unknown name lists the known ones. FILE is a CSV file with the columns n
-    and k, and optionally batch, m and epilogue. After Ctrl-C, the same command resumes.
+    and k, and optionally batch, m and epilogue. Afterwards every m of --m is a hit. After Ctrl-C, the same command
+    resumes.
     """
     from cache_engine.compilers import COMPILERS
     from cache_engine.kernels.select import FAMILIES
@@ -238,7 +240,7 @@ def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
         store=str(settings.directory()),
         compiled=compiled,
         found=len(done) - compiled - len(failed),
-        failed=[measured.FailedProblem(problem=str(one.problem), error=one.error) for one in failed],
+        failed=[measured.FailedProblem(problem=str(one.problem), error=in_json(one.error)) for one in failed],
         found_again=sum(one.kernel is not None and one.kernel.tier == "disk" for one in again),
         seconds=time.perf_counter() - started,
     )
@@ -276,8 +278,8 @@ class _Tally:
 
     def add(self, warmed: Warmed) -> None:
         """Counts one more."""
-        if warmed.kernel is None or warmed.trouble:
-            self._fail(_named(warmed.problem, str(warmed.problem.m)), warmed.trouble)
+        if warmed.kernel is None or warmed.trouble is not None:
+            self._fail(_named(warmed.problem, str(warmed.problem.m)), in_json(warmed.trouble))
             return
         if warmed.kernel.tier == "compiled":
             self.compiled += 1

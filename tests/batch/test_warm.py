@@ -145,9 +145,10 @@ def test_unsupported_shapes_are_listed_and_the_others_compiled(place: Path, tabl
 
 def test_a_kernel_that_could_not_be_stored_is_a_failure(cache: Cache) -> None:
     kernel = cache.get_or_compile(GemmProblem(8, 8, 8, dtype=DType.FP32, arch="sm_90"))
-    assert Warmed(kernel.problem, kernel).trouble == ""
-    assert "not stored: disk full" in Warmed(kernel.problem, replace(kernel, unpublished=Failure("disk full"))).trouble
-    assert Warmed(kernel.problem, None, "refused").trouble == "refused"
+    assert Warmed(kernel.problem, kernel).trouble is None
+    unstored = replace(kernel, unpublished=Failure("disk full"))
+    assert "not stored: disk full" in str(Warmed(kernel.problem, unstored).trouble)
+    assert Warmed(kernel.problem, None, Failure("refused")).trouble == Failure("refused")
 
 
 def test_columns_may_stand_in_any_order_with_others_between(tmp_path: Path, cache: Cache) -> None:
