@@ -174,7 +174,7 @@ def history(record: Record) -> None:
     left.dataframe(shown, hide_index=True, height="content", key="history")
     if row is not None:
         right.dataframe(hit_table(row), hide_index=True, height="content", key="hits")
-    left.caption(f"Only the store's last {RECENT:,} events are stored; hit counts are never reset.")
+    left.caption(f"The store keeps only its last {RECENT:,} events; hit counts are never reset.")
 
 
 def not_found(key: str) -> None:
