@@ -48,10 +48,20 @@ def test_every_setting_is_in_its_page_word_for_word() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for target, heading in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text()):
         if not target.startswith("https://"):
-            assert (page.parent / target).exists(), target
+            path = page.parent / target if target else page
+            assert path.exists(), target
+            assert not heading or heading in _anchors(path.read_text()), f"{target}#{heading}"
+
+
+def _anchors(text: str) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    return {
+        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+        for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    }
 
 
 def test_the_picture_of_the_house_is_up_to_date() -> None:
