@@ -6,6 +6,7 @@ PORT ?= 8501
 STORE ?= demo-store
 
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --constraint constraints.txt
 INSTALLED := .venv/installed
 DEV := .venv/installed-dev
 DOCS := .venv/installed-docs
@@ -46,13 +47,13 @@ format: $(DEV)
 
 # Speed, as ratios measured side by side in one run.
 bench: $(DEV) $(BROWSER)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
+	$(PIP) --quiet --editable ".[bench]"
 	$(BIN)/gemm-cache bench
 	$(BIN)/gemm-cache bench dashboard
 
 # The long tests.
 soak: $(DEV) $(BROWSER) $(STRACE)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[fuzz]"
+	$(PIP) --quiet --editable ".[fuzz]"
 	@mkdir -p .cache; rm -f $(COUNTS)
 	FAULT_REPORT=$(COUNTS) $(BIN)/python -m pytest -n auto --dist worksteal -m "soak and not gpu"
 	FAULT_REPORT=$(COUNTS) $(BIN)/python -m pytest tests/faults/test_damage.py
@@ -75,15 +76,17 @@ clean:
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "gemm-cache needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12"; exit 1; }
+	@echo "Installing gemm-cache and its dashboard into .venv. This takes a minute or two; later runs skip it."
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(PIP) --editable ".[dashboard]"
 	@touch $@
 
 $(DEV): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,nvcc,triton]"
+	@echo "Installing what the tests need, another compiler and Triton among it. This takes a few minutes."
+	$(PIP) --editable ".[all,dev,nvcc,triton]"
 	@# The kernel emulator of the tests needs a C++ compiler; PyPI has one for machines that have none.
 	@command -v g++ clang++ c++ >/dev/null || \
-		$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[cxx]"
+		$(PIP) --editable ".[cxx]"
 	@touch $@
 
 $(DOCS): $(DEV)

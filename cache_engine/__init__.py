@@ -36,7 +36,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``policy`` -- decisions as pure values and functions: ``demand`` ledger and its ``sketch``, ``promotion``, ``budget``,
   ``value`` for eviction
 - ``model`` -- values: problem, config, architecture, key, provenance, artifact, record, measurement, event
-- ``config`` -- settings, from arguments, the environment and the settings file
+- ``config`` · ``extras`` -- settings, from arguments, the environment and the settings file; optional packages
 - ``errors`` · ``inputs`` · ``process`` · ``_version`` -- everything that is raised; opening files that a user
   names, and who may change them; forks, signals, the end of a process; version
 """

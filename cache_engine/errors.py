@@ -14,6 +14,7 @@
     ├── NotPermitted               the dashboard does this only with the admin token or a login
     ├── NotHereError               something this machine lacks
     │   ├── CompilerMissing        the compiler is not installed
+    │   ├── ExtraMissing           an optional package is not installed
     │   ├── ToolMissing            an inspection tool (disassembler) is not installed
     │   └── GpuRequired            launching and timing need a GPU
     ├── OutOfDeviceMemory          the GPU has less memory free than was asked for
@@ -115,6 +116,10 @@ class NotHereError(GemmCacheError):
 
 class CompilerMissing(NotHereError):
     """The requested compiler is not installed."""
+
+
+class ExtraMissing(NotHereError):
+    """An optional package is not installed; the text has the command that installs it."""
 
 
 class ToolMissing(NotHereError):

@@ -44,7 +44,7 @@ def _kernel_options(verb: _F) -> _F:
     examples=("bench store --entries 1000", "bench all --json", "bench kernels --seconds 300"),
     done="Everything is measured, whether goals are met or not.",
     failed="kernels: a result is wrong.",
-    missing="kernels: there is no NVIDIA GPU.",
+    missing="kernels: there is no NVIDIA GPU. Others: an extra is not installed.",
 )
 @click.argument(
     "what", type=click.Choice(["all", "compile", "store", "pages", "evaluator", "dashboard", "kernels"]), default="all"

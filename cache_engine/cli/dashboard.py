@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,7 +15,8 @@ import click
 from cache_engine.assets import assets_root, dashboard_script, dashboard_server
 from cache_engine.cli.support import Verb, open_cache
 from cache_engine.config import CONFIG_VARIABLE, Settings
-from cache_engine.errors import NotHereError, UsageError
+from cache_engine.errors import UsageError
+from cache_engine.extras import require
 from cache_engine.upkeep.admission import is_loopback
 
 ADDRESS = "127.0.0.1"
@@ -34,7 +34,7 @@ _REACH = (
     cls=Verb,
     examples=("dashboard", "--store ./demo-store dashboard --port 8502 --browser", "dashboard --host 0.0.0.0"),
     done="The dashboard is stopped.",
-    missing="Streamlit is not installed.",
+    missing="The extra dashboard is not installed.",
 )
 @click.option("--port", type=click.IntRange(1, 65_535), default=8501, show_default=True, help="Port to listen on.")
 @click.option(
@@ -81,11 +81,10 @@ def serve(
         settings_file: which the dashboard reads too.
 
     Raises:
-        NotHereError: when Streamlit is not installed.
+        ExtraMissing: when Streamlit, or another package of the extra, is not installed.
         UsageError: when the port or the address is unavailable.
     """
-    if find_spec("streamlit") is None:
-        raise NotHereError("the dashboard needs Streamlit; run: pip install streamlit")
+    require("dashboard", "the dashboard")
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -23,7 +23,8 @@ from cache_engine.compilers.tools import find_tool
 from cache_engine.config import LOCAL, PACKS, Origin, Settings, unknown_in_words, unknown_variables
 from cache_engine.device.memory_pool import free_and_total_bytes
 from cache_engine.device.probe import gpu
-from cache_engine.errors import GemmCacheError, NotHereError, PackUnusable
+from cache_engine.errors import ExtraMissing, GemmCacheError, NotHereError, PackUnusable
+from cache_engine.extras import how_to_install, require
 from cache_engine.insight.packs import pack_state
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.store.disk import open_store
@@ -32,7 +33,15 @@ from cache_engine.units import human_bytes
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
-_PACKAGES = ("cupy-cuda13x", "duckdb", "plotly", "portalocker", "streamlit")
+# Packages by the extra that installs them; the core's are in no extra.
+_PACKAGES = {
+    "portalocker": "",
+    "numpy": "evaluate",
+    "cupy-cuda13x": "gpu",
+    "duckdb": "dashboard",
+    "plotly": "dashboard",
+    "streamlit": "dashboard",
+}
 # File systems on which locks between machines are best effort.
 _NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "lustre", "gpfs", "beegfs", "ceph"})
 
@@ -91,18 +100,23 @@ def examine(settings: Settings) -> list[CheckRow]:
 
 def _device_memory() -> CheckRow:
     try:
+        require("gpu", "launching")
         free, total = free_and_total_bytes()
+    except ExtraMissing as error:
+        return _check("device memory", NOTE, str(error))
     except Exception as error:  # CuPy says in many ways that it cannot use a GPU
         return _check("device memory", PROBLEM, f"CuPy cannot use the GPU: {error}")
     return _check("device memory", OK, f"{human_bytes(free)} free of {human_bytes(total)}")
 
 
 def _packages() -> Iterator[CheckRow]:
-    for name in _PACKAGES:
+    for name, extra in _PACKAGES.items():
         try:
             yield _check(name, OK, metadata.version(name))
         except metadata.PackageNotFoundError:
-            yield _check(name, PROBLEM, f"not installed; run: {sys.executable} -m pip install {name}")
+            status = NOTE if extra else PROBLEM
+            how = how_to_install(extra) if extra else f"{sys.executable} -m pip install {name}"
+            yield _check(name, status, f"not installed; run: {how}")
 
 
 def _compilers(settings: Settings) -> Iterator[CheckRow]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     examples=("evaluate 4096 7168 2048 --chip H100", "evaluate 64 7168 2112 --chip SG2262 --json"),
     done="The prediction is printed.",
     failed="The description of the accelerator cannot be read.",
+    missing="The extra evaluate is not installed, and the result is not stored.",
 )
 @click.argument("m", type=Size())
 @click.argument("n", type=Size())
@@ -129,6 +130,7 @@ def ls_verb(settings: Settings, /, chip: str | None, as_json: bool) -> None:
     examples=("evaluations validate measured.csv", "evaluations validate measured.csv.gz --kept-out"),
     done="The errors of the model are printed.",
     failed="The file cannot be read.",
+    missing="The extra evaluate is not installed.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--kept-out", is_flag=True, help="Only (N, K) pairs that no fit has used.")
@@ -186,11 +188,7 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, force: bool
     document = documents.ResultsExported(
         file=str(file.absolute()), arch_fingerprint=fingerprint, entries=entries, bytes=len(data)
     )
-    emit(
-        document,
-        as_json,
-        lambda: print(f"{counted(entries, 'result')} written to {file}, {human_bytes(len(data))}"),
-    )
+    emit(document, as_json, lambda: print(f"{counted(entries, 'result')} written to {file}, {human_bytes(len(data))}"))
 
 
 @evaluations_verb.command(

@@ -82,7 +82,7 @@ def compile_verb(
     examples=("time 4096 7168 2048", "time 16 7168 2048 --dtype fp16 --json", "time 4096 7168 2048 --profile"),
     done="The kernel is timed, and its result is correct.",
     failed="The result is wrong, or the kernel cannot be compiled.",
-    missing="There is no NVIDIA GPU, or a library is not installed.",
+    missing="There is no NVIDIA GPU, or the extra gpu or a library is not installed.",
 )
 @problem_options
 @click.option("--profile", is_flag=True, help="Add one launch inside cudaProfilerStart/Stop, for ncu.")

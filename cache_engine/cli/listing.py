@@ -24,6 +24,7 @@ _DISPENSABLE = ("compile time", "batch", "regs", "layout", "size", "config", "fa
     cls=Verb,
     examples=("ls --arch sm_90a --dtype bf16", "ls --sort hits --limit 10", "ls --sort size --json"),
     done=_LISTED,
+    missing="The extra dashboard is not installed.",
 )
 @filter_options
 @click.pass_obj
@@ -40,6 +41,7 @@ def ls_verb(settings: Settings, /, **options: Any) -> None:
     cls=Verb,
     examples=("search sm_90 bf16", "search 4096x7168", "search DeepSeek-V3 --sort hits"),
     done=_LISTED,
+    missing="The extra dashboard is not installed.",
 )
 @click.argument("text", nargs=-1, required=True)
 @filter_options
@@ -58,6 +60,7 @@ def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) ->
     cls=Verb,
     examples=("stats", "stats --by-arch", "stats --json"),
     done="The statistics are printed.",
+    missing="--by-arch: the extra dashboard is not installed.",
 )
 @click.option("--by-arch", is_flag=True, help="Break down by target.")
 @json_option

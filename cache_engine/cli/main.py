@@ -1,8 +1,8 @@
 """The ``gemm-cache`` command.
 
 Every verb but ``dashboard`` takes ``--json`` and then prints one JSON document on standard output; progress and logs go
-to standard error. Exit codes: 0 done · 1 findings or failure · 2 wrong usage · 3 needs a GPU, a compiler or a tool that
-is not here · 130 interrupted.
+to standard error. Exit codes: 0 done · 1 findings or failure · 2 wrong usage · 3 needs a GPU, a compiler, a tool or an
+extra that is not here · 130 interrupted.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     examples=("tune 4096 7168 2048", "tune 4096 7168 2048 --dry-run", "tune 16 7168 2048 --family simt --top 16"),
     done="Every config is timed, and its result is correct.",
     failed="Some configs failed; the others are timed.",
-    missing="There is no NVIDIA GPU, or the compiler is not installed.",
+    missing="There is no NVIDIA GPU, or the extra gpu or the compiler is not installed.",
 )
 @shape_options
 @click.option("--family", multiple=True, help="Kernel family to tune (repeatable). Default: the family in use.")

@@ -132,6 +132,7 @@ def verify_verb(settings: Settings, /, repair: bool, sample: float, as_json: boo
     examples=("sync", "sync --rebuild"),
     done="The index is up to date.",
     failed="The index cannot be updated.",
+    missing="The extra dashboard is not installed.",
 )
 @click.option("--rebuild", is_flag=True, help="Rebuild from scratch.")
 @json_option

@@ -1,6 +1,7 @@
 """NVRTC, called through ctypes. Compiles for any target on a machine without a GPU.
 
-Its C interface is small. Loading it with ctypes takes 10 ms; importing a binding takes more than 200 ms.
+Its C interface is small. Loading it with ctypes takes 10 ms, and loads the file that was fingerprinted. A binding takes
+more than 200 ms to import and may call another library of that name: docs/decisions/0013-light-install.md.
 Source: NVRTC documentation, "Basic API"; every call returns 0 for success.
 """
 

@@ -6,6 +6,7 @@ import ctypes
 from functools import cache
 
 from cache_engine.errors import GpuRequired
+from cache_engine.extras import needing
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.fingerprint import DeviceFingerprint
 
@@ -58,12 +59,21 @@ def local_arch() -> str | None:
 
 
 def require_gpu(what: str) -> DeviceFingerprint:
-    """The first GPU.
+    """The first GPU, which CuPy can launch kernels on.
 
     Raises:
         GpuRequired: when there is none; the text says what needed it and why there is none.
+        ExtraMissing: when CuPy is not installed.
     """
     device = gpu()
     if isinstance(device, str):
         raise GpuRequired(f"{what} needs an NVIDIA GPU, and {device}")
+    _import_cupy(what)
     return device
+
+
+@cache
+def _import_cupy(what: str) -> None:
+    """Imports CuPy, which every user of a GPU then does; cached, as ``matmul`` asks at each call."""
+    with needing("gpu", what):
+        import cupy  # noqa: F401

@@ -24,12 +24,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from cache_engine.errors import InvalidHardware, InvalidProblem
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.extras import needing
 from cache_engine.model.architecture import runs_on
+
+with needing("evaluate", "the GPU model"):
+    import numpy as np
+    from numpy.typing import NDArray
 
 EVALUATOR = "gpu"
 MODEL_VERSION = "1.0.0"

@@ -17,8 +17,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from cache_engine.errors import InvalidHardware, SearchStopped
 from cache_engine.evaluator.cost import (
     PARTIAL_BYTES,
@@ -42,6 +40,10 @@ from cache_engine.evaluator.cost import (
 )
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.extras import needing
+
+with needing("evaluate", "the search"):
+    import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

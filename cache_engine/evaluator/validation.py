@@ -14,12 +14,14 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from cache_engine.errors import InvalidHardware, SearchStopped, UsageError
 from cache_engine.evaluator.gpu import GPUS, Floats, Gpu, latencies_us, parameters_of, roofline_us
+from cache_engine.extras import needing
 from cache_engine.inputs import open_input
+
+with needing("evaluate", "validation"):
+    import numpy as np
+    from numpy.typing import NDArray
 
 M_RANGES = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 4096), (4097, 10**12))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from cache_engine.extras import needing
 from cache_engine.model.artifact import MOST_COUNT, Record
 from cache_engine.model.events import ACTS, RECENT, RECENT_ACTS, TIERS, Counts, Tally
 from cache_engine.model.fingerprint import toolchain_text
@@ -64,7 +65,8 @@ def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row
     """
     if not rows:
         return []
-    import pyarrow
+    with needing("dashboard", "the mirror"):
+        import pyarrow
 
     types = {
         "VARCHAR": pyarrow.string(),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from cache_engine.errors import CorruptEntry, LockTimeout, MirrorError
+from cache_engine.extras import needing
 from cache_engine.mirror import rows
 from cache_engine.mirror.evaluations import results_state, sync_evaluations
 from cache_engine.mirror.home import home_of, is_own
@@ -125,8 +126,10 @@ class Mirror:
 
         Raises:
             MirrorError: when another process keeps it busy, or the disk refuses.
+            ExtraMissing: when DuckDB is not installed.
         """
-        import duckdb
+        with needing("dashboard", "the mirror"):
+            import duckdb
 
         with self._in_process:
             try:
@@ -177,8 +180,10 @@ class Mirror:
 
         Raises:
             MirrorError: when there is no mirror yet, or another process keeps it busy.
+            ExtraMissing: when DuckDB is not installed.
         """
-        import duckdb
+        with needing("dashboard", "the mirror"):
+            import duckdb
 
         try:
             with file_lock(self._layout.mirror_lock, _READ_TIMEOUT_S, shared=True):

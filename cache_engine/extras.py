@@ -1,0 +1,51 @@
+"""Packages that only some verbs need, and the extra that installs each: ``pip install 'gemm-cache[EXTRA]'``.
+
+The core compiles, keeps and serves kernels. ``pyproject.toml`` says what it and each extra install.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from cache_engine.errors import ExtraMissing
+
+EXTRAS = {
+    "dashboard": ("duckdb", "plotly", "pyarrow", "streamlit"),
+    "evaluate": ("numpy",),
+    "gpu": ("cupy",),
+}
+"""The modules that this package imports from what an extra installs."""
+
+
+@contextmanager
+def needing(extra: str, purpose: str) -> Iterator[None]:
+    """For a body that imports modules of an extra.
+
+    Args:
+        purpose: what needs the modules, to start a sentence with.
+
+    Raises:
+        ExtraMissing: when one is not installed, with the command that installs it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise _missing(extra, purpose, str(error.name)) from error
+
+
+def require(extra: str, purpose: str) -> None:
+    """Checks that all modules of an extra are installed, without importing them; raises as ``needing``."""
+    for module in EXTRAS[extra]:
+        if find_spec(module) is None:
+            raise _missing(extra, purpose, module)
+
+
+def how_to_install(extra: str) -> str:
+    """The command that installs an extra."""
+    return f"pip install 'gemm-cache[{extra}]'"
+
+
+def _missing(extra: str, purpose: str, module: str) -> ExtraMissing:
+    return ExtraMissing(f"{purpose} needs {module}, which is not installed; run: {how_to_install(extra)}")

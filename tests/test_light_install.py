@@ -1,0 +1,244 @@
+"""The core without any extra does all that it promises, and each other verb says which command installs the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import click
+import pytest
+
+from cache_engine.cli.main import commands
+from cache_engine.engine.cache import open_cache
+from cache_engine.evaluator.hardware import PRESETS
+from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.extras import EXTRAS
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SHAPE = ("64", "48", "80", "--dtype", "fp32", "--arch", "sm_90")
+
+
+def _core() -> set[str]:
+    """The names of the packages that pip installs for the core: its dependencies, and theirs."""
+    found: set[str] = set()
+    wanted = list(PROJECT["dependencies"])
+    while wanted:
+        name, _, condition = wanted.pop().partition(";")
+        name = re.split(r"[\s<>=!~\[(]", name.strip())[0].lower().replace("_", "-")
+        if name not in found and "extra" not in condition and _installed(name):
+            found.add(name)
+            wanted += metadata.requires(name) or []
+    return found
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="session")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files of the core's packages, and of no other."""
+    folder = tmp_path_factory.mktemp("core")
+    for name in _core():
+        for file in metadata.files(name) or ():
+            if ".." not in file.parts:
+                place = folder / file
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.symlink_to(Path(str(file.locate())).resolve())
+    return folder
+
+
+class Core:
+    """A Python that sees the standard library, the core's packages and this checkout."""
+
+    def __init__(self, packages: Path, store: Path) -> None:
+        self._packages, self.store = packages, store
+
+    def python(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """Runs it."""
+        environment = {**os.environ, "PYTHONPATH": f"{self._packages}{os.pathsep}{ROOT}"}
+        # -S: without site-packages.
+        command = [sys.executable, "-S", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+
+    def run(self, *arguments: object) -> str:
+        """What ``gemm-cache`` prints with these arguments; it must succeed."""
+        done = self.python("-m", "cache_engine", "--store", self.store, *arguments)
+        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+        return done.stdout
+
+
+@pytest.fixture(scope="session")
+def _filled(core: Path, tmp_path_factory: pytest.TempPathFactory) -> Core:
+    """Its folder also has the files that the table names. Only the results of the evaluator come from this process."""
+    folder = tmp_path_factory.mktemp("filled")
+    filled = Core(core, folder / "store")
+    filled.run("compile", *SHAPE)
+    with open_cache(filled.store) as cache:
+        cache.evaluations.evaluate(EvaluationProblem(64, 48, 80), PRESETS["SG2262"])
+    filled.run("export", folder / PACK)
+    filled.run("evaluations", "export", folder / RESULTS)
+    (folder / MEASURED).write_text("arch,M,N,K,latency_us\nH100,4096,4096,4096,250\n")
+    return filled
+
+
+@pytest.fixture
+def filled(_filled: Core, core: Path, tmp_path: Path) -> Core:
+    """With a store of one kernel, compiled without any extra; the test's own copy."""
+    return Core(core, Path(shutil.copytree(_filled.store.parent, tmp_path / "filled")) / "store")
+
+
+def test_this_python_sees_no_module_of_an_extra(core: Path, tmp_path: Path) -> None:
+    """So that the tests below prove something."""
+    modules = [module for extra in EXTRAS.values() for module in extra]
+    program = "import importlib.util, sys; print([m for m in sys.argv[1:] if importlib.util.find_spec(m)])"
+    here = Core(core, tmp_path)
+    done = here.python("-c", program, "pandas", "pytest", "triton", "cuda", *modules)
+    assert done.stdout == "[]\n", done.stderr
+    assert here.python("-c", "import rich, click, cache_engine").returncode == 0
+
+
+def test_the_core_compiles_keeps_and_serves(filled: Core, tmp_path: Path) -> None:
+    found = json.loads(filled.run("compile", *SHAPE, "--json"))
+    assert found["tier"] == "disk"
+    assert json.loads(filled.run("verify", "--json"))["findings"] == []
+    assert "FFMA" in filled.run("show", found["key"], "--sass")
+    filled.run("export", tmp_path / "kernels.gemmpack")
+    filled.run("clean", "--all")
+    assert json.loads(filled.run("stats", "--json"))["entries"] == 0
+    filled.run("import", tmp_path / "kernels.gemmpack")
+    assert json.loads(filled.run("compile", *SHAPE, "--json"))["tier"] == "disk"
+
+
+CORE, DASHBOARD, EVALUATE, GPU = "", "dashboard", "evaluate", "gpu"
+KEY, PACK, OTHER_PACK, RESULTS, MEASURED = "KEY", "kernels.gemmpack", "other.gemmpack", "results.json", "measured.csv"
+"""What stands for the key of the stored kernel, and files."""
+
+# Each verb with arguments, and the extra that it needs. Help stands for a verb that takes long, or needs damage.
+VERBS = {
+    "compile": (SHAPE, CORE),
+    "time": (SHAPE, GPU),
+    "warm": (("Llama-3.1-8B", "--m", "16", "--arch", "sm_90", "--dry-run"), CORE),
+    "sample": (("--help",), CORE),
+    "ls": ((), DASHBOARD),
+    "search": (("sm_90",), DASHBOARD),
+    "show": ((KEY, "--sass"), CORE),
+    "diff": ((KEY, KEY, "--sass"), CORE),
+    "explain": (SHAPE, CORE),
+    "stats": ((), CORE),
+    "stats --by-arch": ((), DASHBOARD),
+    "doctor": ((), CORE),
+    "tune": (("64", "48", "80"), GPU),
+    "tune --dry-run": (("64", "48", "80"), CORE),
+    "timings ls": ((), CORE),
+    "timings export": (("-",), CORE),
+    "clean": (("--dry-run",), CORE),
+    "verify": ((), CORE),
+    "quarantine ls": ((), CORE),
+    "quarantine restore": (("--help",), CORE),
+    "quarantine delete": (("--all",), CORE),
+    "sync": ((), DASHBOARD),
+    "export": ((OTHER_PACK,), CORE),
+    "import": ((PACK,), CORE),
+    "evaluate": (("64", "48", "80", "--chip", "H100"), EVALUATE),
+    "evaluate 64 48 96": (("--chip", "SG2262"), EVALUATE),
+    "evaluate 64 48 80": (("--chip", "SG2262"), CORE),  # a stored result
+    "evaluations ls": ((), CORE),
+    "evaluations validate": ((MEASURED,), EVALUATE),
+    "evaluations export": (("-", "--chip", "SG2262"), CORE),
+    "evaluations import": ((RESULTS,), CORE),
+    "evaluations prune": (("--dry-run",), CORE),
+    "bench": (("pages", "--entries", "10", "--rows", "10"), DASHBOARD),
+    "bench evaluator": ((), EVALUATE),
+    "bench kernels": ((), GPU),
+    "bench dashboard": ((), DASHBOARD),
+    "dashboard": (("--port", "1"), DASHBOARD),
+}
+
+
+def _every_verb(group: click.Group = commands, path: str = "") -> Iterator[str]:
+    for name, verb in group.commands.items():
+        if isinstance(verb, click.Group):
+            yield from _every_verb(verb, f"{path}{name} ")
+        else:
+            yield f"{path}{name}"
+
+
+def test_every_verb_is_in_the_table() -> None:
+    assert [verb for verb in _every_verb() if verb not in VERBS] == []
+
+
+# As on a machine with a GPU, where the verbs that need one would go on.
+_WITH_GPU = """
+import sys
+from cache_engine.cli.main import main
+from cache_engine.device import probe
+from cache_engine.model.fingerprint import DeviceFingerprint
+probe.gpu = lambda: DeviceFingerprint("NVIDIA H100", "sm_90", 132, 80 * 2**30, 50 * 2**20, 1_980_000, "13.0")
+main()
+"""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_works_without_extras_or_says_the_one_command_to_run(verb: str, filled: Core) -> None:
+    given, extra = VERBS[verb]
+    (record,) = (filled.store / "metadata").rglob("*.json")
+    folder = filled.store.parent
+    named = {KEY: record.stem, **{name: str(folder / name) for name in (PACK, OTHER_PACK, RESULTS, MEASURED)}}
+    arguments = [named.get(each, each) for each in (*verb.split(), *given)]
+    done = filled.python("-c", _WITH_GPU, "--store", filled.store, *arguments)
+    if extra == CORE:
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        return
+    assert done.returncode == 3, (done.stdout, done.stderr)
+    (line,) = done.stderr.splitlines()
+    command = re.escape(f"pip install 'gemm-cache[{extra}]'")
+    assert re.fullmatch(rf"error: .+ needs \w+, which is not installed; run: {command}", line)
+
+
+def test_python_gets_an_error_with_the_one_command(filled: Core) -> None:
+    program = (
+        _WITH_GPU.partition("main()")[0]
+        + """
+from cache_engine import GemmCacheError, matmul, open_cache
+from cache_engine.mirror import queries
+with open_cache(sys.argv[1]) as cache:
+    calls = [lambda: matmul(None, None), lambda: cache.query(queries.count, queries.KernelFilter())]
+    for call in calls:
+        try:
+            call()
+        except GemmCacheError as error:
+            print(type(error).__name__, error)
+"""
+    )
+    done = filled.python("-c", program, filled.store)
+    assert done.stdout.splitlines() == [
+        "ExtraMissing matmul needs cupy, which is not installed; run: pip install 'gemm-cache[gpu]'",
+        "ExtraMissing the mirror needs duckdb, which is not installed; run: pip install 'gemm-cache[dashboard]'",
+    ], done.stderr
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_installs_what_its_message_promises(extra: str) -> None:
+    """Each module that is looked for comes from a package that the extra names."""
+    packages = metadata.packages_distributions()
+    named = {re.split(r"[<>=\[]", each)[0] for each in PROJECT["optional-dependencies"][extra]}
+    for module in EXTRAS[extra]:
+        assert named & set(packages[module]), module
+
+
+def test_all_is_every_extra_of_the_verbs() -> None:
+    assert PROJECT["optional-dependencies"]["all"] == [f"gemm-cache[{','.join(EXTRAS)}]"]
