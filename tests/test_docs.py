@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -68,6 +69,14 @@ def test_the_picture_of_the_house_is_up_to_date() -> None:
     program = "import sys; sys.path.insert(0, 'docs'); import draw_house; print(draw_house.draw(), end='')"
     drawn = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert (ROOT / "docs" / "images" / "house.svg").read_text(encoding="utf-8") == drawn, "python docs/draw_house.py"
+
+
+def test_the_description_of_the_package_has_no_link_that_could_lead_nowhere() -> None:
+    """It is shown where neither the documents nor the pictures are."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / project["readme"]).read_text()
+    assert re.findall(r"\]\(|<a |<img |://", text) == []
+    assert "source distribution" in text
 
 
 def test_the_commands_of_the_readme_exist() -> None:
