@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -45,6 +45,19 @@ def empty_store() -> None:
     st.info("This store is empty. Compile a kernel, or run this command to add example kernels:")
     command("sample")
     st.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
+
+
+def choose_one(label: str, choices: Sequence[str], default: str, *, key: str, hidden: bool = False) -> str:
+    """One of several choices, which is part of the address. An address with nothing there means the default.
+
+    Args:
+        hidden: whether the label is for screen readers only.
+    """
+    shown: Any = "collapsed" if hidden else "visible"
+    chosen = st.segmented_control(
+        label, choices, default=default, required=True, label_visibility=shown, key=key, bind="query-params"
+    )
+    return default if chosen is None else chosen
 
 
 def accept_old_link(name: str, new_values: Mapping[str, str]) -> None:

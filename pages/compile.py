@@ -199,10 +199,8 @@ default_arch = local_arch() or cache.settings.default_arch
 forms = {ONE: shape_form(default_arch), TABLE: table_form(default_arch)}
 job = shown_job()
 widgets.accept_old_link("what", {"One shape": ONE, "A model's table": TABLE})
-what = st.segmented_control(
-    "Compile", [ONE, TABLE], default=ONE, required=True, key="what", bind="query-params", label_visibility="collapsed"
-)
-(table if what == TABLE else one_shape)(forms[str(what)])
+what = widgets.choose_one("Compile", [ONE, TABLE], ONE, key="what", hidden=True)
+(table if what == TABLE else one_shape)(forms[what])
 missing = context.missing_compilers()
 if missing:
     with st.expander(f"Unavailable compilers: {', '.join(missing)}"):

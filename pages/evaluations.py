@@ -328,7 +328,7 @@ st.caption("Analytical predictions: core-grid model for accelerators, calibrated
 
 old_kinds = {"One shape": ONE, "A model's shapes": MODEL, "Measured latencies": MEASURED, "Kept results": KEPT}
 widgets.accept_old_link("e_kind", old_kinds)
-kind = st.segmented_control("Show", [ONE, MODEL, MEASURED, KEPT], default=ONE, required=True, key="e_kind", **bound)
+kind = widgets.choose_one("Show", [ONE, MODEL, MEASURED, KEPT], ONE, key="e_kind")
 if kind == MEASURED:
     measured_latencies()
 elif kind == KEPT:

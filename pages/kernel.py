@@ -223,11 +223,7 @@ st.code(f"{record.name}\n{record.key}", language=None, wrap_lines=True)
 with links:
     widgets.compare_link("Compare with…", record.key)
 widgets.accept_old_link("part", {"Speed": "Performance", "Key": "Cache key", "Log": "Compiler log"})
-part = str(
-    st.segmented_control(
-        "Part", PARTS, default="Summary", required=True, label_visibility="collapsed", key="part", bind="query-params"
-    )
-)
+part = widgets.choose_one("Part", PARTS, "Summary", key="part", hidden=True)
 try:
     show(record, part)
 except GemmCacheError as error:

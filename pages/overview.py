@@ -87,10 +87,7 @@ def over_time() -> None:
     st.subheader("Hit rate and compile time")
     st.dataframe(tier_table(row, bool(cache.settings.packs)), hide_index=True, height="content", key="tiers")
     st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
-    name = st.segmented_control(
-        "Time range", list(SPANS), default="7 days", required=True, key="span", bind="query-params"
-    )
-    span = SPANS[str(name)]
+    span = SPANS[widgets.choose_one("Time range", list(SPANS), "7 days", key="span")]
     rows = context.ask(queries.history, span.step_s, since=span.since(now))
     if not rows:
         st.info("No lookups or compiles in this period.", icon=":material/schedule:")

@@ -39,6 +39,18 @@ def test_a_store_that_cannot_be_opened_is_reported(open_page: Open, tmp_path: Pa
     assert "is a file; a store is a directory" in app.text[0].value
 
 
+@pytest.mark.parametrize(
+    ("page", "name"), [("overview", "span"), ("compile", "what"), ("evaluations", "e_kind"), ("kernel", "part")]
+)
+def test_a_choice_that_is_empty_in_the_address_is_the_default(
+    open_page: Open, compiled_store: Path, page: str, name: str
+) -> None:
+    given = {"key": next(compiled_store.glob("metadata/*/*.json")).stem} if page == "kernel" else {}
+    plain, empty = (sound(open_page(compiled_store, page, **given, **more)) for more in ({}, {name: ""}))
+    shown = [[(one.type, getattr(one, "label", "")) for one in app.main] for app in (plain, empty)]
+    assert shown[0] == shown[1]
+
+
 HOSTILE = (
     "<script>alert(1)</script> [click](javascript:alert(1)) **bold** $x^2$ :material/delete: :red[x]",
     "=cmd|'/C calc'!A0 \u202egnp.exe\x00\x1b[31m",
