@@ -38,7 +38,7 @@ lint: $(DEV)
 
 # The documents and the API reference as a site, in site/; a link that leads nowhere is an error. No network is needed.
 docs: $(DOCS)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open site/index.html, or with search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8000"
 
 format: $(DEV)

@@ -65,6 +65,14 @@ def _anchors(text: str) -> set[str]:
     }
 
 
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    """What ``make docs`` would refuse, without building the site."""
+    listed = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert {page for page in pages if not page.startswith("decisions/0")} == set(listed)
+    assert len(listed) == len(set(listed)) > 15
+
+
 def test_the_picture_of_the_house_is_up_to_date() -> None:
     program = "import sys; sys.path.insert(0, 'docs'); import draw_house; print(draw_house.draw(), end='')"
     drawn = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout

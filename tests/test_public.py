@@ -24,7 +24,9 @@ from cache_engine import (
     InvalidProblem,
     Layout,
     LayoutLike,
+    Limits,
     ModelShape,
+    Settings,
     Specialisation,
     SpecialisationLike,
     UsageError,
@@ -112,6 +114,12 @@ def test_a_problem_prints_only_what_matters() -> None:
     assert repr(GemmProblem(1, 2, 3, dtype="int8", batch=2)) == "GemmProblem(1, 2, 3, batch=2, dtype='int8')"
 
 
+def test_settings_print_what_differs_from_the_default_and_no_secret() -> None:
+    assert repr(Settings()) == "Settings()"
+    settings = Settings().with_overrides({"max_entries": 7, "admin_token": "a-Secret-of-many-letters"})
+    assert repr(settings) == "Settings(max_entries=7)"
+
+
 def test_public_values_print_on_a_line(compiled_store: Path) -> None:
     longest = GemmProblem(
         2**20, 2**16, 2**14, 8, "fp8_e4m3", "fp32", "tt", "sm_120f", "alpha+beta+bias+gelu", "bucketed", 0
@@ -123,6 +131,7 @@ def test_public_values_print_on_a_line(compiled_store: Path) -> None:
             kernel, kernel.record, kernel.launch, kernel.record.config, kernel.record.resources, cache, cache.stats(),
             loaded, longest, GemmProblem(1, 1, 1), Epilogue.parse("bias"), *warm(cache, [kernel.problem]),
             model_shapes("Llama-3.1-8B")[0], cache.stats().totals,
+            cache.settings, cache.plan_cleaning(Limits(everything=True)),
         ]  # fmt: skip
     assert loaded is not None
     lengths = {repr(value): len(repr(value)) for value in values}

@@ -52,7 +52,7 @@ def _setting(kind: Kind, default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text, "kind": kind}, repr=not kind.is_secret)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Settings:
     """Everything that can be set: as an argument, as ``GEMM_CACHE_<NAME>`` in the environment, or in a settings file.
 
@@ -159,6 +159,11 @@ class Settings:
             if (text := environment.get(variable(setting.name)))
         }
         return _overridden(settings, given, Origin.ENVIRONMENT).with_overrides(overrides)
+
+    def __repr__(self) -> str:
+        """What differs from the default, without secrets."""
+        changed = (one for one in fields(self) if one.repr and getattr(self, one.name) != one.default)
+        return f"Settings({', '.join(f'{one.name}={getattr(self, one.name)!r}' for one in changed)})"
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Settings:
         """The same settings with some values changed by the program.

@@ -92,13 +92,17 @@ class Victim:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class EvictionPlan:
     """The entries to evict, least recently used first, and the size of the rest."""
 
     victims: tuple[Victim, ...]
     kept_entries: int
     kept_bytes: int
+
+    def __repr__(self) -> str:
+        evicted = f"{len(self.victims)} entries to evict, {self.freed_bytes} bytes"
+        return f"<EvictionPlan: {evicted}; {self.kept_entries} stay, {self.kept_bytes} bytes>"
 
     @property
     def freed_bytes(self) -> int:
