@@ -10,7 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 IMAGES = Path(__file__).with_name("images")
 SETTLE_MS = 2500  # plots and tables are drawn after the page is there
@@ -59,9 +59,13 @@ def click_first_key(page: Page, x: int) -> None:
 
 
 def take(page: Page, name: str) -> None:
-    """Saves what the page shows now."""
-    page.wait_for_function("!document.querySelector('[data-testid=stSkeleton]')")
-    page.wait_for_timeout(SETTLE_MS)
+    """Saves what the page shows now; raises ``AssertionError`` if that is an error."""
+    # Not wait_for_function: the dashboard's content security policy forbids eval.
+    for _ in range(2):  # a plot or table that comes late has a placeholder too
+        expect(page.get_by_test_id("stStatusWidget")).to_have_count(0, timeout=60_000)
+        expect(page.get_by_test_id("stSkeleton")).to_have_count(0, timeout=60_000)
+        page.wait_for_timeout(SETTLE_MS)
+    expect(page.get_by_test_id("stException")).to_have_count(0)
     page.screenshot(path=str(IMAGES / f"{name}.png"))
 
 
