@@ -87,6 +87,16 @@ def test_the_description_of_the_package_has_no_link_that_could_lead_nowhere() ->
     assert "source distribution" in text
 
 
+def test_the_dockerfile_names_verbs_and_settings_that_exist() -> None:
+    text = (ROOT / "docs" / "Dockerfile").read_text()
+    verbs = re.findall(r'gemm-cache(?: --store \S+)? ([a-z]+)|"gemm-cache", "([a-z]+)"', text)
+    assert len(verbs) == 4
+    assert {first or second for first, second in verbs} <= set(commands.commands)
+    variables = re.findall(r"GEMM_CACHE_(\w+)=", text)
+    assert len(variables) == 3
+    assert {name.lower() for name in variables} <= {setting.name for setting in SETTINGS}
+
+
 def test_the_commands_of_the_readme_exist() -> None:
     """The README's commands exist."""
     verbs = re.findall(r"^gemm-cache (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE)

@@ -227,7 +227,7 @@ with open_cache(sys.argv[1]) as cache:
     done = filled.python("-c", program, filled.store)
     assert done.stdout.splitlines() == [
         "ExtraMissing matmul needs cupy, which is not installed; run: pip install 'gemm-cache[gpu]'",
-        "ExtraMissing the mirror needs duckdb, which is not installed; run: pip install 'gemm-cache[dashboard]'",
+        "ExtraMissing the index needs duckdb, which is not installed; run: pip install 'gemm-cache[dashboard]'",
     ], done.stderr
 
 

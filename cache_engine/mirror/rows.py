@@ -65,7 +65,7 @@ def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row
     """
     if not rows:
         return []
-    with needing("dashboard", "the mirror"):
+    with needing("dashboard", "the index"):
         import pyarrow
 
     types = {

@@ -128,7 +128,7 @@ class Mirror:
             MirrorError: when another process keeps it busy, or the disk refuses.
             ExtraMissing: when DuckDB is not installed.
         """
-        with needing("dashboard", "the mirror"):
+        with needing("dashboard", "the index"):
             import duckdb
 
         with self._in_process:
@@ -182,7 +182,7 @@ class Mirror:
             MirrorError: when there is no mirror yet, or another process keeps it busy.
             ExtraMissing: when DuckDB is not installed.
         """
-        with needing("dashboard", "the mirror"):
+        with needing("dashboard", "the index"):
             import duckdb
 
         try:
