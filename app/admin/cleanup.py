@@ -55,7 +55,8 @@ def draw(permitted: bool) -> None:
     st.caption(
         f"Will delete {counted(count, 'kernel')} ({human_bytes(plan.freed_bytes)}), least recently used first"
         f"{leftovers if preview.leftovers else ''}. "
-        f"Will keep {counted(plan.kept_entries, 'kernel')} ({human_bytes(plan.kept_bytes)})."
+        f"Will keep {counted(plan.kept_entries, 'kernel')} ({human_bytes(plan.kept_bytes)})"
+        f"{f', {plan.foreign:,} of them of another format' if plan.foreign else ''}."
     )
     if not count:
         st.info("Nothing to delete.", icon=":material/check:")
@@ -99,6 +100,9 @@ def _chosen_limits() -> Limits:
     if rule == "keys":
         st.caption(f"{counted(len(keys), 'kernel')} from the link.")
         return Limits(keys=keys)
+    if rule == "foreign":
+        st.caption("Kernels in a format that only another version of this program reads. No other rule deletes them.")
+        return Limits(foreign_format=True)
     return Limits(everything=True) if rule == "all" else context.cache().policy()
 
 

@@ -36,7 +36,8 @@ from cache_engine.units import counted, human_age, human_bytes, human_ms, printa
 @click.option("--stale-toolchain", is_flag=True, help="Evict kernels from stale compilers or templates.")
 @click.option("--arch", multiple=True, help="Evict kernels for this target (repeatable).")
 @click.option("--key", multiple=True, help="Evict this kernel; a key prefix is enough (repeatable).")
-@click.option("--all", "everything", is_flag=True, help="Evict everything.")
+@click.option("--foreign-format", is_flag=True, help="Evict kernels that another version of this program reads.")
+@click.option("--all", "everything", is_flag=True, help="Evict everything, but kernels of another format.")
 @click.option("--dry-run", is_flag=True, help="Show what would be evicted; change nothing.")
 @json_option
 @click.pass_obj
@@ -51,6 +52,7 @@ def clean_verb(
     stale_toolchain: bool,
     arch: tuple[str, ...],
     key: tuple[str, ...],
+    foreign_format: bool,
     everything: bool,
     dry_run: bool,
     as_json: bool,
@@ -73,6 +75,7 @@ def clean_verb(
             max_entries=max_entries,
             max_disk_share=max_disk_share,
             everything=everything,
+            foreign_format=foreign_format,
         )
         plan = cache.plan_cleaning(None if rules == Limits() else rules)
         leftovers = cache.find_leftovers()
@@ -80,8 +83,10 @@ def clean_verb(
         if not dry_run:
             with terminal.progress("Evicting", len(plan.victims)) as (bar, task):
                 cleaned = cache.evict(plan, on_progress=lambda number: bar.update(task, completed=number))
+        # Not what the plan says: entries may have been skipped, or published meanwhile.
+        kept = (plan.kept_entries, plan.kept_bytes) if dry_run else cache.count()
         kept_timings = sum(device.count for device in cache.timings.devices())
-        document = store.cleaning(plan, leftovers, cleaned, kept_timings)
+        document = store.cleaning(plan, leftovers, cleaned, kept, kept_timings)
     emit(document, as_json, lambda: _print_cleaning(document))
 
 
@@ -239,15 +244,16 @@ def _print_cleaning(d: store.Cleaning) -> None:
         left = f"; would delete {counted(len(d.leftovers), 'leftover file')}" if d.leftovers else ""
         print(f"Would evict {_entries(len(d.victims))}, {human_bytes(d.victim_bytes)}; would keep {kept}{left}.")
     else:
-        in_use = d.cleaned.skipped - d.cleaned.foreign
+        in_use = d.cleaned.skipped - d.cleaned.foreign  # or used, or replaced, since they were chosen
         print(
             f"Evicted {_entries(d.cleaned.evicted)}, {human_bytes(d.cleaned.freed_bytes)}"
             + (f"; {in_use} skipped (in use)" if in_use else "")
-            + (f"; {d.cleaned.foreign} skipped (of an incompatible version)" if d.cleaned.foreign else "")
             + f"; kept {kept}"
             + (f"; deleted {counted(d.cleaned.leftovers, 'leftover file')}" if d.cleaned.leftovers else "")
             + "."
         )
+    if d.foreign:
+        print(f"{_entries(d.foreign)} of another format version not evicted; --foreign-format evicts such entries.")
     if d.kept_timings:
         print(f"Timings are kept: {counted(d.kept_timings, 'timing')}.")
 

@@ -29,6 +29,7 @@ from cache_engine.upkeep.leftovers import abandoned_temporaries, orphan_blobs, r
 from cache_engine.upkeep.plan import (
     DAY_S,
     EVERYTHING,
+    FOREIGN,
     SLACK_ENTRIES,
     SLACK_SHARE,
     EntryFacts,
@@ -89,6 +90,8 @@ def plan_cleaning(
 ) -> EvictionPlan:
     """What cleaning would evict now. Changes nothing.
 
+    Reads the record of each entry that it would evict: one of another format version stays, unless the limits say so.
+
     Args:
         is_stale: whether the entry of a record can never be hit; called only if the limits need it.
     """
@@ -99,7 +102,16 @@ def plan_cleaning(
         entries = [_with_record_facts(store, entry, checked) for entry in entries]
     if limits.max_disk_share is not None:
         limits = replace(limits, free_bytes=shutil.disk_usage(layout.root).free)
-    return plan(entries, limits, time.time() if now is None else now)
+    return _plan_knowing_formats(store, entries, limits, time.time() if now is None else now)
+
+
+def _plan_knowing_formats(store: DiskStore, entries: list[EntryFacts], limits: Limits, now: float) -> EvictionPlan:
+    """The plan for these entries. Reads the format of all only if it is asked for, or a victim has another."""
+    chosen = plan(entries, limits, now)
+    if not limits.foreign_format and not any(store.is_foreign(CacheKey(victim.key)) for victim in chosen.victims):
+        return chosen
+    known = [replace(entry, foreign=store.is_foreign(CacheKey(entry.key))) for entry in entries]
+    return plan(known, limits, now)
 
 
 def find_leftovers(store: DiskStore, now: float | None = None) -> list[Leftover]:
@@ -132,7 +144,7 @@ def apply(
     """Evicts the entries of a plan, deletes leftovers, then folds the journal.
 
     Skips an entry used or replaced since the plan was made, unless the plan evicts everything. Always skips an entry
-    that is being compiled or has another format version.
+    that is being compiled, and one of another format version that the plan does not evict for that.
 
     Args:
         on_progress: called with the number of victims processed so far.
@@ -155,9 +167,10 @@ def apply(
                 with suppress(LockTimeout), file_lock_to_delete(layout.key_lock(key), _ENTRY_TIMEOUT_S):
                     last_used_at = max(_published_at(layout, key), used.get(key, 0.0))
                     unused = victim.reason == EVERYTHING or last_used_at <= victim.last_used_at
-                    if store.is_foreign(key):
+                    is_foreign, evicts_foreign = store.is_foreign(key), victim.reason == FOREIGN
+                    if is_foreign and not evicts_foreign:
                         foreign += 1
-                    elif unused:
+                    elif unused and is_foreign == evicts_foreign:
                         bytes_freed = store.delete(key)
                         journal.event(EVICT, key=key, stored_bytes=bytes_freed, detail=victim.reason, by=by)
                         evicted += 1

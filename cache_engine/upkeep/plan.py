@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cache_engine.config import Settings
 
-EXPIRED, STALE, NAMED, NAMED_ARCH, TOO_MANY, TOO_LARGE, LITTLE_SPACE, EVERYTHING = (
+EXPIRED, STALE, NAMED, NAMED_ARCH, TOO_MANY, TOO_LARGE, LITTLE_SPACE, FOREIGN, EVERYTHING = (
     "expired",
     "stale toolchain",
     "selected",
@@ -16,6 +16,7 @@ EXPIRED, STALE, NAMED, NAMED_ARCH, TOO_MANY, TOO_LARGE, LITTLE_SPACE, EVERYTHING
     "too many entries",
     "store too large",
     "over disk-share limit",
+    "another format version",
     "everything",
 )
 
@@ -29,7 +30,7 @@ class EntryFacts:
     """The facts for eviction. Times are seconds since 1970; an entry never used counts as used when published.
 
     ``stale`` means that no request here can ever hit the entry: the compiler or the template has changed;
-    ``arch`` is its target, if the limits need it.
+    ``arch`` is its target, if the limits need it; ``foreign`` means that it has another format version.
     """
 
     key: str
@@ -37,6 +38,7 @@ class EntryFacts:
     last_used_at: float
     stale: bool = False
     arch: str = ""
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Limits:
         spare_s: do not evict entries published or used this recently, unless the store stays far above its limits;
             then evict those too, least recently used first, until the limits hold. See ``is_far_above``.
         everything: evict every entry.
+        foreign_format: evict entries of another format version. Without it no limit evicts them, not even
+            ``everything``; they count against the others.
     """
 
     expire_days: float | None = None
@@ -68,6 +72,7 @@ class Limits:
     free_bytes: int | None = None
     spare_s: float = 0.0
     everything: bool = False
+    foreign_format: bool = False
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
@@ -94,11 +99,15 @@ class Victim:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EvictionPlan:
-    """The entries to evict, least recently used first, and the size of the rest."""
+    """The entries to evict, least recently used first, and the size of the rest.
+
+    ``foreign`` of the rest have another format version, as far as that is known.
+    """
 
     victims: tuple[Victim, ...]
     kept_entries: int
     kept_bytes: int
+    foreign: int = 0
 
     def __repr__(self) -> str:
         evicted = f"{len(self.victims)} entries to evict, {self.freed_bytes} bytes"
@@ -119,19 +128,22 @@ def plan(entries: Iterable[EntryFacts], limits: Limits, now: float) -> EvictionP
     victims: list[Victim] = []
     spared: list[EntryFacts] = []
     kept: list[EntryFacts] = []
+    foreign: list[EntryFacts] = []
     for entry in by_age:
         age_s = max(0.0, now - entry.last_used_at)
         reason = _reason(entry, limits, age_s)
         if reason:
             victims.append(_victim(entry, reason))
+        elif entry.foreign:
+            foreign.append(entry)
         elif age_s < limits.spare_s:
             spared.append(entry)
         else:
             kept.append(entry)
 
-    # Spared entries count against the limits; the others are evicted first.
-    entries_left = len(kept) + len(spared)
-    bytes_left = sum(entry.stored_bytes for entry in (*kept, *spared))
+    # Entries that stay count against the limits, and so do spared ones; the others are evicted first.
+    entries_left = len(kept) + len(spared) + len(foreign)
+    bytes_left = sum(entry.stored_bytes for entry in (*kept, *spared, *foreign))
     max_bytes, too_large = _byte_limit(limits, sum(entry.stored_bytes for entry in by_age))
     for candidates, down_to in ((kept, limits.down_to), (spared, 1.0)):
         if candidates is spared and not _is_far_above(limits.max_entries, max_bytes, entries_left, bytes_left):
@@ -147,7 +159,7 @@ def plan(entries: Iterable[EntryFacts], limits: Limits, now: float) -> EvictionP
                 victims.append(_victim(entry, too_large))
                 bytes_left -= entry.stored_bytes
                 entries_left -= 1
-    return EvictionPlan(tuple(victims), entries_left, bytes_left)
+    return EvictionPlan(tuple(victims), entries_left, bytes_left, len(foreign))
 
 
 def is_far_above(limits: Limits, entries: int, stored_bytes: int) -> bool:
@@ -174,6 +186,8 @@ def _excess(candidates: list[EntryFacts], entries: int, max_entries: int | None,
 
 def _reason(entry: EntryFacts, limits: Limits, age_s: float) -> str | None:
     """Why an entry must be evicted independent of other entries; ``None`` when it need not be."""
+    if entry.foreign:
+        return FOREIGN if limits.foreign_format else None
     if limits.everything:
         return EVERYTHING
     if age_s < limits.spare_s:

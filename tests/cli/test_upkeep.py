@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.store.lock import file_lock
 from tests.cli.test_cli import SHAPE, document, run
 from tests.helpers import blob_file, make_store
 
@@ -189,16 +190,35 @@ def test_a_sample_is_verified_and_another_version_is_no_damage(compiled_store: P
     assert [finding["kind"] for finding in found["findings"]] == ["unknown format version"]
 
 
-def test_clean_all_says_that_a_record_of_another_format_is_of_an_incompatible_version(compiled_store: Path) -> None:
-    """It is not "in use": nothing uses it, and no later cleaning will delete it."""
+def test_cleaning_does_with_entries_of_another_format_what_its_dry_run_says(compiled_store: Path) -> None:
+    """They are not "in use", and only --foreign-format evicts them."""
     record = next((compiled_store / "metadata").rglob("*.json"))
     record.write_text('{"format": 99}')
-    done = run("clean", "--all", store=compiled_store)
-    assert "Evicted 3 entries" in done.stdout
-    assert "1 skipped (of an incompatible version)" in done.stdout
-    assert "in use" not in done.stdout
+    spared = "1 entry of another format version not evicted; --foreign-format evicts such entries.\n"
+    planned = document("clean", "--all", "--dry-run", store=compiled_store)
+    assert (len(planned["victims"]), planned["kept_entries"], planned["foreign"]) == (3, 1, 1)
+    assert run("clean", "--all", "--dry-run", store=compiled_store).stdout.endswith(spared)
+    done = run("clean", "--all", store=compiled_store).stdout
+    assert "Evicted 3 entries" in done
+    assert "; kept 1 entry" in done
+    assert "in use" not in done
+    assert done.endswith(spared)
     assert record.exists()
-    assert document("clean", "--all", store=compiled_store)["cleaned"]["foreign"] == 1
+    planned = document("clean", "--foreign-format", "--dry-run", store=compiled_store)
+    assert [victim["reason"] for victim in planned["victims"]] == ["another format version"]
+    done = run("clean", "--foreign-format", store=compiled_store).stdout
+    assert "Evicted 1 entry" in done
+    assert done.endswith("; kept 0 entries, 0 B.\n")
+    assert not record.exists()
+
+
+def test_what_is_kept_is_counted_after_cleaning(compiled_store: Path) -> None:
+    """An entry in use stays, whatever the plan said."""
+    layout = make_store(compiled_store).layout
+    with file_lock(layout.key_lock(next(make_store(compiled_store).keys())), 1):
+        done = run("clean", "--all", store=compiled_store).stdout
+    assert "Evicted 3 entries" in done
+    assert "; 1 skipped (in use); kept 1 entry" in done
 
 
 def test_clean_by_days_evicts_kernels_unused_for_that_long(compiled_store: Path) -> None:

@@ -106,6 +106,23 @@ def test_the_rule_and_its_values_are_in_the_address(open_page: Open, compiled_st
     assert app.radio(key="rule").value == "settings"
 
 
+def test_entries_of_another_format_go_by_their_own_rule_alone(open_page: Open, compiled_store: Path) -> None:
+    record = next((compiled_store / "metadata").rglob("*.json"))
+    record.write_text('{"format": 99}')
+    app = sound(open_page(compiled_store, "admin", rule="all"))
+    assert "Will delete 3 kernels" in _said(app)
+    assert "Will keep 1 kernel (" in _said(app)
+    assert ", 1 of them of another format." in _said(app)
+    app.radio(key="rule").set_value("foreign").run()
+    assert "Will delete 1 kernel (" in _said(sound(app))
+    assert list(_table(app, "Why")["Why"]) == ["another format version"]
+    app.text_input(key="confirm").set_value("1").run()
+    _press(app, "Delete 1 kernel")
+    assert sound(app).success[0].value.startswith("Deleted 1 kernel")
+    assert not record.exists()
+    assert len(list(make_store(compiled_store).keys())) == 3
+
+
 def test_targets_are_chosen_from_those_there_are(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "admin", rule="archs"))
     assert "Will delete 0 kernels" in _said(app)

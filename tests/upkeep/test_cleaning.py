@@ -117,15 +117,6 @@ def test_an_entry_used_since_the_plan_is_spared_unless_all_is_to_go(store: DiskS
     assert housekeeping.apply(store, journal, everything).evicted == 1
 
 
-def test_an_entry_of_another_version_is_spared(store: DiskStore, journal: Journal) -> None:
-    key = publish(store)
-    record_file(store, key).write_bytes(b'{"format": 99}')
-    plan = housekeeping.plan_cleaning(store, Limits(everything=True))
-    assert housekeeping.apply(store, journal, plan).skipped == 1
-    assert record_file(store, key).exists()
-    assert blob_file(store, key).exists()
-
-
 def test_an_entry_being_compiled_is_spared(store: DiskStore, journal: Journal) -> None:
     key = publish(store)
     plan = housekeeping.plan_cleaning(store, Limits(everything=True))

@@ -13,6 +13,7 @@ from cache_engine.upkeep.plan import (
     DAY_S,
     EVERYTHING,
     EXPIRED,
+    FOREIGN,
     LITTLE_SPACE,
     NAMED,
     NAMED_ARCH,
@@ -33,6 +34,7 @@ ENTRIES = st.lists(
         stored_bytes=st.integers(1, 1000),
         last_used_at=st.floats(NOW - 20 * DAY_S, NOW + 2 * DAY_S),
         stale=st.just(False),
+        foreign=st.sampled_from([False, False, False, True]),
     ),
     unique_by=lambda entry: entry.key,
     max_size=30,
@@ -47,6 +49,7 @@ LIMITS = st.builds(
     stale_toolchain=st.booleans(),
     down_to=st.floats(0.1, 1),
     everything=st.booleans(),
+    foreign_format=st.booleans(),
 )
 
 
@@ -59,17 +62,39 @@ def test_a_plan_keeps_within_the_limits_and_accounts_for_all(entries: list[Entry
     assert made.kept_entries == len(kept)
     assert made.kept_bytes == sum(entry.stored_bytes for entry in kept)
     assert made.freed_bytes == sum(entry.stored_bytes for entry in entries) - made.kept_bytes
-    assert limits.max_entries is None or made.kept_entries <= limits.max_entries
-    assert limits.max_bytes is None or made.kept_bytes <= limits.max_bytes
-    assert not (limits.everything and kept)
+    stay = [entry for entry in entries if entry.foreign and not limits.foreign_format]
+    assert {entry.key for entry in stay} <= {entry.key for entry in kept}
+    assert made.foreign == len(stay)
+    assert limits.max_entries is None or made.kept_entries <= max(limits.max_entries, len(stay))
+    assert limits.max_bytes is None or made.kept_bytes <= limits.max_bytes or kept == stay
+    assert not (limits.everything and kept != stay)
 
 
 @given(ENTRIES, LIMITS)
 def test_nothing_is_evicted_while_something_older_stays(entries: list[EntryFacts], limits: Limits) -> None:
     made = plan(entries, limits, NOW)
     evicted = {victim.key for victim in made.victims}
-    newest_gone = max((min(victim.last_used_at, NOW) for victim in made.victims), default=-1.0)
-    assert all(min(entry.last_used_at, NOW) >= newest_gone for entry in entries if entry.key not in evicted)
+    newest_gone = max((min(v.last_used_at, NOW) for v in made.victims if v.reason != FOREIGN), default=-1.0)
+    assert all(
+        min(entry.last_used_at, NOW) >= newest_gone
+        for entry in entries
+        if entry.key not in evicted and not entry.foreign
+    )
+
+
+def test_entries_of_another_format_stay_and_count_until_they_are_to_go() -> None:
+    entries = [replace(entry, foreign=number < 2) for number, entry in enumerate(_entries(9.0, 8.0, 2.0, 1.0))]
+    foreign, own = [entry.key for entry in entries[:2]], [entry.key for entry in entries[2:]]
+    limited = plan(entries, Limits(expire_days=5, max_entries=3, archs=frozenset({""}), keys=frozenset(foreign)), NOW)
+    assert [victim.key for victim in limited.victims] == own
+    everything = plan(entries, Limits(everything=True), NOW)
+    assert ([victim.key for victim in everything.victims], everything.foreign) == (own, 2)
+    counted = plan(entries, Limits(max_entries=3), NOW)
+    assert [victim.key for victim in counted.victims] == own[:1], "those that stay count"
+    asked = plan(entries, Limits(foreign_format=True, spare_s=20 * DAY_S), NOW)
+    assert [(victim.key, victim.reason) for victim in asked.victims] == [(key, FOREIGN) for key in foreign]
+    assert (asked.kept_entries, asked.foreign) == (2, 0)
+    assert plan(entries, Limits(everything=True, foreign_format=True), NOW).kept_entries == 0
 
 
 @given(ENTRIES)
@@ -94,6 +119,7 @@ def test_recently_used_entries_are_spared_unless_far_above_the_limit(
 ) -> None:
     if limits.everything:
         return
+    entries = [replace(entry, foreign=False) for entry in entries]
     made = plan(entries, replace(limits, spare_s=spare_s), NOW)
     evicted = {victim.key for victim in made.victims}
     recent = {entry.key: entry for entry in entries if max(0.0, NOW - entry.last_used_at) < spare_s}

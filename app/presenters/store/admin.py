@@ -33,6 +33,7 @@ RULES = {
     "disk": "Keep at most N % of disk",
     "archs": "Selected targets",
     "keys": "Selected kernels",
+    "foreign": "Another format",
     "all": "Everything",
 }
 AUDITED = (*ACTS, EVICT, SET_ASIDE, CORRUPT, UNPUBLISHED)

@@ -79,7 +79,12 @@ class Stats(msgspec.Struct, kw_only=True):
 
 
 class Cleaning(msgspec.Struct, kw_only=True):
-    """What ``clean`` prints; ``cleaned`` is ``None`` after a dry run."""
+    """What ``clean`` prints; ``cleaned`` is ``None`` after a dry run.
+
+    Attributes:
+        kept_entries, kept_bytes: what would stay or, after cleaning, what is there.
+        foreign: how many of them have another format version, if that kept any from being evicted.
+    """
 
     dry_run: bool
     victims: list[Victim]
@@ -88,6 +93,7 @@ class Cleaning(msgspec.Struct, kw_only=True):
     kept_entries: int
     kept_bytes: int
     kept_timings: int
+    foreign: int
     cleaned: Cleaned | None
 
 
@@ -252,7 +258,11 @@ def stats(found: Statistics, architectures: Sequence[Mapping[str, Any]] | None =
 
 
 def cleaning(
-    plan: EvictionPlan, leftovers: Sequence[Leftover], cleaned: Cleaned | None, kept_timings: int = 0
+    plan: EvictionPlan,
+    leftovers: Sequence[Leftover],
+    cleaned: Cleaned | None,
+    kept: tuple[int, int],
+    kept_timings: int,
 ) -> Cleaning:
     """The document of a cleanup, or of its dry run."""
     return Cleaning(
@@ -260,9 +270,10 @@ def cleaning(
         victims=list(plan.victims),
         victim_bytes=plan.freed_bytes,
         leftovers=list(leftovers),
-        kept_entries=plan.kept_entries,
-        kept_bytes=plan.kept_bytes,
+        kept_entries=kept[0],
+        kept_bytes=kept[1],
         kept_timings=kept_timings,
+        foreign=plan.foreign + (cleaned.foreign if cleaned else 0),
         cleaned=cleaned,
     )
 
