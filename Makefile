@@ -2,7 +2,7 @@
 # Python 3.11 or newer and make are enough; everything else is set up in .venv, and a second time it is quick.
 
 PYTHON ?= python3
-PORT ?= 8501
+PORT ?=
 STORE ?= demo-store
 
 BIN := .venv/bin
@@ -24,7 +24,7 @@ CARRIED := portalocker msgspec xxhash zstandard platformdirs click pytest nvidia
 # The dashboard on a demonstration store, which is compiled the first time.
 run: $(INSTALLED)
 	$(BIN)/gemm-cache --store $(STORE) sample
-	$(BIN)/gemm-cache --store $(STORE) dashboard --port $(PORT)
+	$(BIN)/gemm-cache --store $(STORE) dashboard $(if $(PORT),--port $(PORT))
 
 # Everything CI checks.
 test: lint $(DOCS) $(BROWSER) $(STRACE)

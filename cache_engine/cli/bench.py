@@ -41,7 +41,7 @@ def _kernel_options(verb: _F) -> _F:
 @click.command(
     "bench",
     cls=Verb,
-    examples=("bench store --entries 1000", "bench all --json", "bench kernels --seconds 300"),
+    examples=("bench store --entries 1000", "bench all --json", "bench dashboard", "bench kernels --seconds 300"),
     done="Everything is measured, whether goals are met or not.",
     failed="kernels: a result is wrong.",
     missing="kernels: there is no NVIDIA GPU. Others: an extra is not installed.",

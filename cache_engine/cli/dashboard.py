@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -20,6 +21,8 @@ from cache_engine.extras import require
 from cache_engine.upkeep.admission import is_loopback
 
 ADDRESS = "127.0.0.1"
+PORT = 8501
+_MOST_PORTS = 100
 _OWN_NAMES = ("127.0.0.1", "localhost")
 # What others who can reach the dashboard may do, without and with an admin token.
 _REACH = (
@@ -36,7 +39,9 @@ _REACH = (
     done="The dashboard is stopped.",
     missing="The extra dashboard is not installed.",
 )
-@click.option("--port", type=click.IntRange(1, 65_535), default=8501, show_default=True, help="Port to listen on.")
+@click.option(
+    "--port", type=click.IntRange(1, 65_535), help=f"Port to listen on. Default: {PORT}, else the next free one."
+)
 @click.option(
     "--host",
     metavar="ADDRESS",
@@ -47,7 +52,7 @@ _REACH = (
 @click.option("--name", multiple=True, help="Extra allowed host name (repeatable).")
 @click.option("--headless/--browser", default=True, help="Whether to open a browser.")
 @click.pass_obj
-def dashboard_verb(settings: Settings, /, port: int, host: str, name: tuple[str, ...], headless: bool) -> None:
+def dashboard_verb(settings: Settings, /, port: int | None, host: str, name: tuple[str, ...], headless: bool) -> None:
     """Serve the dashboard of the store, until Ctrl-C.
 
     By default it listens at 127.0.0.1: only this machine can reach it. With --host, deleting and importing need the
@@ -56,7 +61,8 @@ def dashboard_verb(settings: Settings, /, port: int, host: str, name: tuple[str,
     with open_cache(settings) as cache:
         root = cache.layout.root
     guarded = settings.admin_token is not None
-    serve(root, port, headless=headless, address=host, names=name, guarded=guarded, settings_file=settings.file)
+    listens_at = port or _free_port(host)
+    serve(root, listens_at, headless=headless, address=host, names=name, guarded=guarded, settings_file=settings.file)
 
 
 def serve(
@@ -85,16 +91,10 @@ def serve(
         UsageError: when the port or the address is unavailable.
     """
     require("dashboard", "the dashboard")
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            where = f"port {port}" if address == ADDRESS else f"port {port} of {address}"
-            raise UsageError(
-                f"{where} is unavailable ({error.strerror or error}); choose another with --port"
-            ) from error
+    error = _try_port(address, port)
+    if error is not None:
+        where = f"port {port}" if address == ADDRESS else f"port {port} of {address}"
+        raise UsageError(f"{where} is unavailable ({error.strerror or error}); choose another with --port") from error
     environment = {
         **os.environ,
         "GEMM_CACHE_DIR": str(store),
@@ -115,3 +115,26 @@ def serve(
         print(_REACH[guarded], file=sys.stderr, flush=True)
     os.chdir(dashboard_script().parent)
     os.execve(sys.executable, command, environment)
+
+
+def _free_port(address: str) -> int:
+    """The usual port or, where that is taken, the first free one after it. Streamlit refuses one taken since."""
+    for port in range(PORT, PORT + _MOST_PORTS):
+        error = _try_port(address, port)
+        if error is None or error.errno != errno.EADDRINUSE:
+            break
+    if port != PORT:
+        print(f"Port {PORT} is taken; using {port}.", file=sys.stderr)
+    return port
+
+
+def _try_port(address: str, port: int) -> OSError | None:
+    """Why nothing can listen at a port; ``None`` where it can."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            return error
+    return None

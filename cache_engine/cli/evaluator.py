@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from cache_engine.cli.support import FAILED, Size, SizedVerb, Verb, emit, json_option, open_cache, printing
+from cache_engine.cli.support import FAILED, Size, SizedVerb, Verb, emit, json_option, named, open_cache, printing
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
@@ -181,7 +181,7 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, force: bool
         return
     data = compress(data) if file.suffix == ".zst" else data
     try:
-        with file.open("wb" if force else "xb") as opened:
+        with named(file), file.open("wb" if force else "xb") as opened:
             opened.write(data)
     except FileExistsError as error:
         raise UsageError(f"{file} exists; --force replaces it") from error
@@ -209,7 +209,7 @@ def import_verb(settings: Settings, /, file: Path, as_json: bool) -> None:
     from cache_engine.cli.documents import evaluator as documents
     from cache_engine.store.results.interchange import LARGEST_IMPORT_BYTES, decompress
 
-    with open_input(file) as given:
+    with named(file), open_input(file) as given:
         data = decompress(given.read(LARGEST_IMPORT_BYTES + 1), LARGEST_IMPORT_BYTES)
     settings = settings.with_overrides({"enable_caching": True})
     with open_cache(settings) as cache:

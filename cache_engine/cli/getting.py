@@ -23,7 +23,7 @@ from cache_engine.cli.support import (
     reporting,
 )
 from cache_engine.cli.terminal import print_fields, print_warnings, short_time
-from cache_engine.config import Settings
+from cache_engine.config import PACKS, Settings
 from cache_engine.insight.description import described
 from cache_engine.model.artifact import Record
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate
@@ -64,9 +64,10 @@ def compile_verb(
     """Look up a kernel, and compile it on a miss.
 
     The kernel computes C (M×N) = A (M×K) · B (K×N). A compiled kernel is stored for later lookups, also of other
-    processes.
+    processes. M, N and K are at most 2^24, the batch is at most 65,535, and no operand has more than 2^40 elements over
+    the whole batch.
     """
-    with reporting(job) as reporter, open_cache(settings) as cache:
+    with reporting(job) as reporter, _opened(settings, asked) as cache:
         again = {"force": force, "debug_dump": debug_dump} if force or debug_dump else {}
         kernel, why = _get(cache, asked, reporter, **again)
         document = kernels.compiled(kernel)
@@ -99,7 +100,7 @@ def time_verb(settings: Settings, /, profile: bool, as_json: bool, job: Path | N
 
     with reporting(job) as reporter:
         require_gpu("timing a kernel")
-        with open_cache(settings) as cache:
+        with _opened(settings, asked) as cache:
             kernel, why = _get(cache, asked, reporter)
             timing = time_kernel(kernel.cubin, kernel.record.name, kernel.launch, kernel.problem, profile=profile)
             unkept = cache.keep_timing(kernel, timing)
@@ -109,6 +110,14 @@ def time_verb(settings: Settings, /, profile: bool, as_json: bool, job: Path | N
     emit(document, as_json, lambda: _print_timing(document))
     if not document.verified:
         click.get_current_context().exit(FAILED)
+
+
+def _opened(settings: Settings, asked: dict[str, Any]) -> Cache:
+    """The store. Where there is none yet, a request that is refused makes none."""
+    if settings.uses_directory and not settings.directory_exists:
+        with open_cache(settings.with_overrides({"enable_caching": PACKS})) as without_store:
+            without_store.select(without_store.targeted(asked_problem(asked)), **asked_choice(asked))
+    return open_cache(settings)
 
 
 def _get(

@@ -67,6 +67,8 @@ def show_verb(settings: Settings, /, key: str, part: str | None, cubin: Path | N
 
     KEY: a prefix is enough. Also shows the timings of the kernel and the components that its key is hashed from.
     """
+    if str(cubin) == "-" and (part is not None or as_json):
+        raise UsageError("--cubin - prints the code itself; give it a file name, or leave the other option out")
     with open_cache(settings, create=False) as cache:
         record = cache.find(key)
         if cubin is not None:

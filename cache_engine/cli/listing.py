@@ -31,7 +31,8 @@ _DISPENSABLE = ("compile time", "batch", "regs", "layout", "size", "config", "fa
 def ls_verb(settings: Settings, /, **options: Any) -> None:
     """List kernels, most recently used first.
 
-    On a narrow terminal some columns are left out; a file or a pipe gets all of them.
+    Prints 50 kernels, unless --limit says otherwise, and how many there are. On a narrow terminal some columns are
+    left out; a file or a pipe gets all of them.
     """
     _list(settings, "", **options)
 
@@ -50,7 +51,7 @@ def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) ->
     """List kernels matching every word of TEXT.
 
     Searches name, key, shape, target, dtype, family, compiler and config. The name of a public model stands for the
-    n and k of its shapes.
+    n and k of its shapes. Prints 50 kernels, unless --limit says otherwise.
     """
     _list(settings, " ".join(text), **options)
 

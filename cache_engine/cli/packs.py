@@ -10,7 +10,7 @@ import click
 
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import store
-from cache_engine.cli.support import FAILED, Verb, emit, json_option, open_cache
+from cache_engine.cli.support import FAILED, Verb, emit, json_option, named, open_cache
 from cache_engine.config import Settings
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
@@ -42,7 +42,7 @@ def export_verb(settings: Settings, /, file: Path, arch: tuple[str, ...], force:
 
     with open_cache(settings, create=False) as cache:
         total, _ = cache.count()
-        with terminal.progress("Exporting", total) as (bar, task):
+        with terminal.progress("Exporting", total) as (bar, task), named(file):
             exported = cache.export(file, wanted=wanted, replace=force, on_entry=lambda: bar.advance(task))
     document = store.exported(file, exported)
     emit(document, as_json, lambda: _print_exported(document))
@@ -67,6 +67,8 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool)
     Each kernel is verified; one that the store has stays as it is. A kernel is a program for your GPU: import packs
     only from people whose programs you would run.
     """
+    with named(file):
+        file.stat()
     settings = settings.with_overrides({"enable_caching": True})
     with open_cache(settings) as cache:
         pack = cache.open_pack(file)

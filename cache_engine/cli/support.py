@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import logging
 import os
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from cache_engine.cli.documents import to_json
+from cache_engine.cli.terminal import escaped, look_alike
 from cache_engine.config import PACKS
 from cache_engine.errors import (
     CompileError,
@@ -72,12 +74,13 @@ def run(commands: click.Group) -> NoReturn:
 
 def _prepare_output() -> None:
     """Lets standard output and error take any text, also where they are closed or cannot encode ``×``."""
+    codecs.register_error("look alike", look_alike)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open to the end)
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="look alike")
 
 
 @contextmanager
@@ -128,11 +131,20 @@ def open_cache(settings: Settings, *, create: bool = True, packs_suffice: bool =
     return engine.open_cache(settings=settings, create=create)
 
 
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Opening a file that the command line names: one that is not there, or has no folder, is wrong usage."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise UsageError(f"cannot open {path}: {error.strerror}") from error
+
+
 def emit(document: Any, as_json: bool, print_text: Callable[[], None]) -> None:
     """Prints a result: as its JSON document, or as text for people."""
     with printing():
         if as_json:
-            print(to_json(document))
+            print(escaped(to_json(document)))
         else:
             print_text()
 
@@ -358,7 +370,7 @@ def _fail(kind: str, message: str, code: int, level: Level = Level.ERROR, **deta
     """Prints the error: as one line on standard error, and as a JSON document when one was requested."""
     print(f"error: {message}", file=sys.stderr)
     if "--json" in sys.argv:
-        print(to_json({"error": {"kind": kind, "level": level, "message": message, **details}}))
+        print(escaped(to_json({"error": {"kind": kind, "level": level, "message": message, **details}})))
     sys.exit(code)
 
 

@@ -1,13 +1,16 @@
 """How results look on a terminal: tables, fields, progress. Programs read ``--json`` instead.
 
 Rich lays tables out. The text is the same on a terminal, in a pipe and in a file: no colours, no escapes, nothing cut
-off. Text from a store is never read as markup.
+off. Text from a store is never read as markup. Where the locale is C, or the output cannot encode our signs, similar
+characters of ASCII stand for them.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
 Align = Literal["left", "right"]
 LEFT: Align = "left"
 RIGHT: Align = "right"
+
+_ASCII = {
+    "✓": "+", "·": "-", "✗": "x", "×": "x", "–": "-", "µ": "u", "…": "...", "÷": "/", "→": "->", "◀": "<", "█": "#",
+}  # fmt: skip
 
 # Rich folds what is wider than its console; a table that cannot be that wide is never folded.
 _UNLIMITED = 1_000_000
@@ -69,6 +76,21 @@ def print_warnings(warnings: Sequence[str]) -> None:
     """Prints a compiler's warnings on standard error: they are no part of the result."""
     for text in warnings:
         print(printable(f"warning: {text}"), file=sys.stderr)
+
+
+def look_alike(error: UnicodeError) -> tuple[str, int]:
+    """The error handler of an encoding that lacks characters: prints similar ones of ASCII, else ``?``."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_ASCII.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
+
+
+def escaped(text: str) -> str:
+    """A JSON document as the output can encode it, without loss."""
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    if encoding.lower().replace("-", "") == "utf8":
+        return text
+    return re.sub("[^ -~\n]", lambda sign: json.dumps(sign[0])[1:-1], text)
 
 
 def short_time(seconds: float) -> str:
@@ -125,6 +147,8 @@ def _plain(text: str) -> Any:
     """A text that rich shows as it is."""
     from rich.text import Text
 
+    if os.environ.get("LC_ALL") in ("C", "POSIX"):  # Python prints UTF-8 all the same
+        text = "".join(_ASCII.get(sign, sign) for sign in text)
     return Text(text)
 
 

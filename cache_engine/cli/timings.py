@@ -21,6 +21,7 @@ from cache_engine.cli.support import (
     asked_problem,
     emit,
     json_option,
+    named,
     open_cache,
     printing,
     shape_options,
@@ -168,7 +169,7 @@ def export_verb(
             sys.stdout.write(text)
         return
     try:
-        with file.open("w" if force else "x", encoding="utf-8", newline="") as opened:
+        with named(file), file.open("w" if force else "x", encoding="utf-8", newline="") as opened:
             opened.write(text)
     except FileExistsError as error:
         raise UsageError(f"{file} exists; --force replaces it") from error

@@ -391,7 +391,7 @@ def open_cache(
         StoreUnusable: when the directory cannot serve as a store; see ``opening.store_of``.
     """
     if dir is not None:
-        overrides["dir"] = Path(dir)
+        overrides["dir"] = dir
     if policy is not None:
         overrides["policy"] = policy
     settings = Settings.load(**overrides) if settings is None else settings.with_overrides(overrides)

@@ -1,12 +1,14 @@
-"""Fits the parameters of the GPU model to measured latencies, and writes ``gpu_parameters.json``.
+"""Fits the parameters of the GPU model to measured latencies, and writes them to a file.
 
 ::
 
     python -m cache_engine.evaluator.fit_gpu FILE.csv[.gz] --source "where FILE is from"
 
-FILE has columns arch, M, N, K, latency_us. Two in five (N, K) pairs, always the same ones, are held out of the fit;
-``gemm-cache evaluations validate FILE --kept-out`` reports how well they are predicted. Least squares by
-Levenberg-Marquardt on relative errors, large ones damped, each parameter between bounds that make sense.
+They are written to ``gpu_parameters.json`` in the working directory, never into an installed package; in a checkout,
+move the file to ``cache_engine/evaluator/`` to use it. FILE has columns arch, M, N, K, latency_us. Two in five (N, K)
+pairs, always the same ones, are held out of the fit; ``gemm-cache evaluations validate FILE --kept-out`` reports how
+well they are predicted. Least squares by Levenberg-Marquardt on relative errors, large ones damped, each parameter
+between bounds that make sense.
 """
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Fits the parameters of the GPU model.")
     parser.add_argument("file", type=Path)
     parser.add_argument("--source", required=True, help="where the measurements are from, with their license")
-    parser.add_argument("--output", type=Path, default=PARAMETERS_FILE)
+    parser.add_argument("--output", type=Path, default=Path(PARAMETERS_FILE.name))
     arguments = parser.parse_args()
     measured = read_measurements(arguments.file)
     parameters = {}
@@ -125,6 +127,7 @@ def main() -> None:
         },
     }
     arguments.output.write_text(json.dumps(document, indent=2) + "\n")
+    sys.stderr.write(f"wrote {arguments.output}\n")
 
 
 if __name__ == "__main__":

@@ -206,7 +206,8 @@ def key_of_record_name(name: str, shard: str) -> CacheKey | None:
 def key_of_blob_name(name: str, shard: str) -> CacheKey | None:
     """The key in the name of a file in ``kernels/<shard>``; ``None`` when it is not a blob's name."""
     stem, dash, digest = name.partition("-")
-    return CacheKey(stem) if dash and len(digest) == 16 and is_key(stem) and stem[:2] == shard else None
+    is_name = dash and _DIGEST.fullmatch(digest) and is_key(stem) and stem[:2] == shard
+    return CacheKey(stem) if is_name else None
 
 
 def fingerprint_of_results_name(name: str) -> tuple[str, int | None] | None:
@@ -245,6 +246,7 @@ def original_of_quarantined(name: str) -> tuple[str, float | None]:
     return name, None
 
 
+_DIGEST = re.compile(r"[0-9a-f]{16}")
 # The job, its output, and the request to cancel it.
 _JOB = re.compile(r"([0-9a-f]{1,32}-[0-9a-f]{1,32})\.(?:json|log|cancel)")
 _QUARANTINED = re.compile(r"([0-9]{16,20})-(.+)", re.DOTALL)

@@ -190,3 +190,19 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="lacks the column arch"):
         read_measurements(other)
     assert validation.M_RANGES[-1][1] >= 10**12
+
+
+def test_a_fit_is_written_to_the_working_directory_and_not_into_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "measured.csv"
+    rows = [f"H100,{m},512,512,{10 + m / 100}" for m in range(1, 300)]
+    data.write_text("arch,M,N,K,latency_us\n" + "\n".join(rows) + "\n")
+    installed = gpu.PARAMETERS_FILE.read_bytes()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fit_gpu", str(data), "--source", "a test"])
+    monkeypatch.setattr(fit_gpu, "_ROUNDS", 1)
+    fit_gpu.main()
+    assert gpu.PARAMETERS_FILE.read_bytes() == installed
+    written = json.loads((tmp_path / "gpu_parameters.json").read_text())
+    assert (written["source"], written["measurements"]) == ("a test", {"H100": 299})

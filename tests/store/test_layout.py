@@ -95,3 +95,9 @@ def test_names_that_belong_in_a_folder_are_known() -> None:
     assert [is_journal_name(name) for name in names] == [True, True, True, False, False]
     jobs = ("18c-5f.json", "18c-5f.log", "18c-5f.cancel", "18c-5f.tmp", "18c.json")
     assert [job_of_name(name) for name in jobs] == ["18c-5f", "18c-5f", "18c-5f", None, None]
+
+
+def test_a_digest_that_is_not_hexadecimal_names_no_blob() -> None:
+    for digest in ("g" * 16, "0123456789ABCDEF", "0123456789abcde ", "0123456789abcde\n", "٠" * 16):
+        assert key_of_blob_name(f"{KEY}-{digest}", "ab") is None
+    assert key_of_blob_name(f"{KEY}-0123456789abcdef", "ab") == KEY
