@@ -23,7 +23,7 @@ from cache_engine.cli.listing import ls_verb, search_verb, stats_verb
 from cache_engine.cli.packs import export_verb, import_verb
 from cache_engine.cli.support import run
 from cache_engine.cli.timings import timings_verb, tune_verb
-from cache_engine.cli.upkeep import clean_verb, quarantine_verb, sync_verb, verify_verb
+from cache_engine.cli.upkeep import clean_verb, migrate_verb, quarantine_verb, sync_verb, verify_verb
 from cache_engine.cli.warm import sample_verb, warm_verb
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
@@ -71,7 +71,7 @@ for verb in (
     compile_verb, time_verb, warm_verb, sample_verb,
     ls_verb, search_verb, show_verb, diff_verb, explain_verb, stats_verb, doctor_verb,
     tune_verb, timings_verb,
-    clean_verb, verify_verb, quarantine_verb, sync_verb, export_verb, import_verb,
+    clean_verb, verify_verb, migrate_verb, quarantine_verb, sync_verb, export_verb, import_verb,
     evaluate_verb, evaluations_verb, bench_verb, dashboard_verb,
 ):  # fmt: skip
     commands.add_command(verb)

@@ -1,7 +1,8 @@
-"""The verbs that keep a store in order: ``clean``, ``verify``, ``quarantine`` and ``sync``."""
+"""The verbs that keep a store in order: ``clean``, ``verify``, ``migrate``, ``quarantine`` and ``sync``."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 
@@ -132,6 +133,40 @@ def verify_verb(settings: Settings, /, repair: bool, sample: float, as_json: boo
 
 
 @click.command(
+    "migrate",
+    cls=Verb,
+    examples=("migrate --dry-run", "migrate --jobs 4"),
+    done="Every kernel is compiled again, or there is none to compile; with --dry-run, the entries are counted.",
+    failed="Some kernels could not be compiled or stored.",
+    missing="The compiler is not installed.",
+)
+@click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
+@click.option("--dry-run", is_flag=True, help="Show what becomes of the entries; change nothing.")
+@json_option
+@click.pass_obj
+def migrate_verb(settings: Settings, /, jobs: int | None, dry_run: bool, as_json: bool) -> None:
+    """Bring a store up to date after an upgrade.
+
+    Counts the entries by format and maker, and says what becomes of each: it is carried over if requests with the
+    settings in force still get it. Kernels whose requests get another key are compiled now, not at the next request.
+    Deletes nothing: clean --stale-toolchain does, and clean --foreign-format.
+    """
+    from cache_engine.batch.migration import migrate, plan_migration
+
+    with open_cache(settings, create=False) as cache:
+        with terminal.progress("Reading", cache.count()[0]) as (bar, task):
+            plan = plan_migration(cache, lambda: bar.advance(task))
+        failed = None
+        if not dry_run:
+            with terminal.progress("Compiling kernels", len(plan.again)) as (bar, task):
+                failed = migrate(cache, plan, jobs, lambda: bar.advance(task))
+        document = store.migration(plan, failed)
+    emit(document, as_json, lambda: _print_migration(document))
+    if document.failed:
+        click.get_current_context().exit(FAILED)
+
+
+@click.command(
     "sync",
     cls=Verb,
     examples=("sync", "sync --rebuild"),
@@ -256,6 +291,23 @@ def _print_cleaning(d: store.Cleaning) -> None:
         print(f"{_entries(d.foreign)} of another format version not evicted; --foreign-format evicts such entries.")
     if d.kept_timings:
         print(f"Timings are kept: {counted(d.kept_timings, 'timing')}.")
+
+
+def _print_migration(d: store.Migration) -> None:
+    print_table(
+        {"becomes": LEFT, "entries": RIGHT, "on disk": RIGHT, "format": RIGHT, "keys": RIGHT, "by": LEFT, "why": LEFT},
+        [
+            (r.fate, r.entries, human_bytes(r.stored_bytes), r.format, r.key_schema, r.created_by, r.reason)
+            for r in d.rows
+        ],
+    )
+    kernels = counted(d.to_compile, "kernel")
+    if d.dry_run:
+        print(f"\nThe store has format {d.store_format}, as this version writes it. Would compile {kernels}.")
+        return
+    for key, cause in d.failed.items():
+        print(printable(f"failed: {key[:12]}: {cause}"), file=sys.stderr)
+    print(f"\nCompiled {d.to_compile - len(d.failed):,} of {kernels}.")
 
 
 def _entries(count: int) -> str:

@@ -36,7 +36,11 @@ _LEVEL = 3  # higher levels take milliseconds to save a tenth
 
 
 class UnknownFormat(Exception):
-    """A file of a format version this program does not know. Leave it unchanged."""
+    """A record of a format version this program does not know. Leave it unchanged."""
+
+    def __init__(self, key: CacheKey, version: int) -> None:
+        super().__init__(f"record of {key[:12]} has format {version}; this program knows {FORMAT}")
+        self.version = version
 
 
 class _Envelope(msgspec.Struct):
@@ -161,7 +165,7 @@ def decode_record(key: CacheKey, data: bytes) -> Record:
         raise _foreign_or_corrupt(key, data, error) from error
     inner = memoryview(envelope.record)
     if envelope.format != FORMAT:
-        raise UnknownFormat(f"record of {key[:12]} has format {envelope.format}; this program knows {FORMAT}")
+        raise UnknownFormat(key, envelope.format)
     if envelope.checksum != _checksum(inner):
         raise CorruptEntry(f"record of {key[:12]} does not match its checksum")
     try:
@@ -208,7 +212,7 @@ def _foreign_or_corrupt(key: CacheKey, data: bytes, error: Exception) -> Excepti
     except _UNREADABLE:
         version = FORMAT
     if version != FORMAT:
-        return UnknownFormat(f"record of {key[:12]} has format {version}; this program knows {FORMAT}")
+        return UnknownFormat(key, version)
     kind = CorruptEntry if data.endswith(b"}\n") else Truncated
     return kind(f"record of {key[:12]} cannot be read: {error}")
 

@@ -99,16 +99,20 @@ class DiskStore:
         return record_data, blob_data
 
     def is_foreign(self, key: CacheKey) -> bool:
-        """Whether the entry has another format version; such an entry is not read, replaced or deleted."""
+        """Whether the entry has another format version; such an entry is not read or replaced."""
+        return self.foreign_format(key) is not None
+
+    def foreign_format(self, key: CacheKey) -> int | None:
+        """The format version of an entry that this program does not know; ``None`` for any other."""
         try:
             data = read_file(self.layout.record_path(key), MAX_RECORD_BYTES, trust=self.layout.trust)
             if data is not None:
                 decode_record(key, data)
-        except UnknownFormat:
-            return True
+        except UnknownFormat as error:
+            return error.version
         except (CorruptEntry, OSError):
-            return False
-        return False
+            return None
+        return None
 
     def section(self, record: Record, name: str) -> bytes:
         """One of the artifact's parts (``ptx``, ``source``, …).

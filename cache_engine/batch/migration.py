@@ -1,0 +1,156 @@
+"""What becomes of a store's entries after an upgrade, and the work that there is: compiling kernels again.
+
+An entry is carried over if its request still makes its key. No entry is rewritten: there has been one format so far,
+and the key is a hash of what made the code, so code made by another toolchain or template is not that of the new key.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from cache_engine.batch.warm import side_by_side
+from cache_engine.engine.cache import Cache
+from cache_engine.engine.selection import Selection
+from cache_engine.errors import CorruptEntry, GemmCacheError
+from cache_engine.model.artifact import Record
+from cache_engine.model.key import CacheKey
+from cache_engine.model.measurement import GIVEN
+from cache_engine.store.codec import FORMAT, stored_bytes
+
+CARRIED, SUPERSEDED, AGAIN, FOREIGN, UNKNOWN, DAMAGED = (
+    "carried over",
+    "superseded",
+    "compiled again",
+    "another format",
+    "unknown",
+    "damaged",
+)
+"""What becomes of an entry. Superseded: another entry of the store serves its request now."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Kind:
+    """What entries have in common.
+
+    Attributes:
+        fate: one of the above.
+        reason: why it is not carried over; empty when it is.
+        format: the version of the record.
+        key_schema: the version of how the key was made; empty where the record cannot be read.
+        created_by: what made them; likewise.
+    """
+
+    fate: str
+    reason: str
+    format: int
+    key_schema: str = ""
+    created_by: str = ""
+
+
+@dataclass(slots=True)
+class Sum:
+    """The number of entries of a kind, and their bytes on disk, as far as their records can be read."""
+
+    entries: int = 0
+    stored_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationPlan:
+    """Every entry by kind, and the kernels to compile, each once."""
+
+    sums: dict[Kind, Sum] = field(default_factory=lambda: defaultdict(Sum))
+    again: dict[CacheKey, Selection] = field(default_factory=dict)
+
+
+def plan_migration(cache: Cache, on_entry: Callable[[], None] = lambda: None) -> MigrationPlan:
+    """What becomes of each entry. Reads every record; changes nothing.
+
+    Args:
+        on_entry: called for each entry.
+    """
+    plan = MigrationPlan()
+    there = set(cache.store.keys())
+    for key in sorted(there):
+        kind, size = _kind(cache, key, there, plan.again)
+        plan.sums[kind].entries += 1
+        plan.sums[kind].stored_bytes += size
+        on_entry()
+    return plan
+
+
+def migrate(
+    cache: Cache, plan: MigrationPlan, jobs: int | None = None, on_done: Callable[[], None] = lambda: None
+) -> dict[CacheKey, str]:
+    """Compiles and publishes the kernels of a plan; returns why some are not stored, by key. Deletes nothing.
+
+    It may be interrupted at any point: the next plan has what is left.
+
+    Args:
+        jobs: how many at a time; by default one per processor.
+        on_done: called for each kernel.
+
+    Raises:
+        NotHereError: when something is not installed, so that none can be compiled.
+    """
+    chosen = list(plan.again.values())
+    gets = [
+        partial(
+            cache.get_or_compile,
+            one.problem,
+            family=one.family.name,
+            compiler=one.compiler.name,
+            config=one.config if one.config_from == GIVEN else None,
+        )
+        for one in chosen
+    ]
+    failed = {}
+    for number, got in side_by_side(gets, jobs):
+        trouble = str(got) if isinstance(got, GemmCacheError) else str(got.unpublished or "")
+        if trouble:
+            failed[chosen[number].key] = trouble
+        on_done()
+    return failed
+
+
+def _kind(cache: Cache, key: CacheKey, there: set[CacheKey], again: dict[CacheKey, Selection]) -> tuple[Kind, int]:
+    """What becomes of an entry, and its size; adds the kernel to compile for it to ``again``."""
+    foreign = cache.store.foreign_format(key)
+    if foreign is not None:
+        return Kind(FOREIGN, "only another version of this program reads it", foreign), 0
+    try:
+        record = cache.store.record(key)
+    except (CorruptEntry, OSError):
+        record = None
+    if record is None:
+        return Kind(DAMAGED, "gemm-cache verify says how", FORMAT), 0
+    fate, reason = _fate(cache, record, there, again)
+    schema = dict(record.components).get("schema", "")
+    return Kind(fate, reason, FORMAT, schema, record.created_by), stored_bytes(record)
+
+
+def _fate(cache: Cache, record: Record, there: set[CacheKey], again: dict[CacheKey, Selection]) -> tuple[str, str]:
+    config = record.config if record.config_from == GIVEN else None
+    try:
+        problem = record.problem.on(record.arch)
+        selection = cache.select(problem, family=record.family, compiler=record.compiler, config=config)
+    except GemmCacheError as error:
+        return UNKNOWN, str(error)
+    if selection.key == record.key:
+        return CARRIED, ""
+    reason = _changed(record, selection)
+    if selection.key in there:
+        return SUPERSEDED, reason
+    again[selection.key] = selection
+    return AGAIN, reason
+
+
+def _changed(record: Record, selection: Selection) -> str:
+    """Which components of the key are others now, in words; constants have capital letters, and follow the config."""
+    before, now = dict(record.components), dict(selection.prefix.with_constants(selection.constants))
+    labels = [label for label in {**now, **before} if before.get(label) != now.get(label)]
+    named = [label.replace("_", " ") for label in labels if not label.isupper()]
+    return f"changed: {', '.join(named)}" if named else "another config is chosen"
