@@ -96,8 +96,8 @@ def _open(path: Path, timeout_s: float) -> OwnFile:
             return own_file(path, os.O_RDWR)
         # Not while a deleter counts on its not being there.
         with _folder_lock(path.parent, timeout_s, shared=True):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-        os.close(descriptor)
+            # Closed at once: releasing the folder needs memory, and may fail.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
         return own_file(path, os.O_RDWR)
     except CorruptEntry as error:
         raise PermissionError(errno.EPERM, str(error)) from error

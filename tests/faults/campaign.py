@@ -53,8 +53,8 @@ CHANGES = ("write", "pwrite64", "fsync", "fdatasync", "rename", "unlink", "mkdir
 _BY_CHANCE = ("futex", "brk", "mmap", "munmap", "madvise", "mprotect", "getrandom", "clock_nanosleep", "exit")
 _ATTEMPTS = 3
 UNREACHED, EXCEPTION, NO_KERNEL, TEMPORARY = "not reached", "exception", "no kernel", "temporary left by the living"
-# What CPython 3.11 makes of a MemoryError while it turns a pathlib.Path into text, or opens a file.
-_NO_MEMORY = re.compile("not PosixPath|returned NULL without setting an exception|can't allocate read lock")
+# What CPython 3.11 makes of a MemoryError while it calls a function, turns a pathlib.Path into text, or opens a file.
+_NO_MEMORY = re.compile("not PosixPath|return(ed NULL)? without (setting an )?exception|can't allocate read lock")
 HELD = "lock or temporary still open"
 
 

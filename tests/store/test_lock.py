@@ -291,3 +291,18 @@ def test_two_locks_are_made_at_once(path: Path) -> None:
     """Each locks the folder for that, shared with the other."""
     with lock._folder_lock(path.parent, 5, shared=True), file_lock(path, 0):
         assert path.exists()
+
+
+def test_a_lock_file_that_was_just_made_is_closed_even_if_its_folder_cannot_be_released(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def _out_of_memory(_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lock, "_release", _out_of_memory)
+        with pytest.raises(MemoryError), file_lock(path, 0):
+            pass
+    links = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    assert path.exists()
+    assert str(path) not in links
