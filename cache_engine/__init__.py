@@ -25,7 +25,7 @@ The rooms, top to bottom; each imports only from those below it:
   ``admission``
 - ``mirror`` -- the DuckDB copy of a store; ``queries`` and ``evaluation_queries`` have all SQL of the pages
 - ``evaluations`` -- stored results of the evaluator
-- ``catalogue`` -- GEMM shapes of public models
+- ``catalogue`` · ``logs`` -- GEMM shapes of public models; log messages, where they are asked for
 - ``store`` -- entries on disk and in memory: ``layout`` of paths, ``codec``, ``publish``, ``lock``, ``journal``,
   ``pack``, ``results``, ``timings``
 - ``kernels`` -- families, configs and their ranking (``select``), source from templates

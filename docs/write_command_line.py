@@ -38,7 +38,11 @@ def help_of(name: str, verb: Verb) -> str:
     """What the help of a verb says, as Markdown."""
     ctx = click.Context(verb, info_name=name)
     arguments = " ".join(p.make_metavar(ctx) for p in verb.params if isinstance(p, click.Argument))
-    rows = [_row(p, ctx) for p in verb.params if isinstance(p, click.Option) and not p.hidden]
+    rows = [
+        _row(p, ctx)
+        for p in verb.params
+        if isinstance(p, click.Option) and not p.hidden and p not in verb.global_options
+    ]
     examples = "\n".join(f"gemm-cache {example}" for example in verb.examples)
     codes = [f"- exit {code}: {text}" for code, text in verb.exit_codes.items() if code in (OK, FAILED, NOT_HERE)]
     described = cleandoc(verb.help or "").replace("\b\n", "```\n", 1)

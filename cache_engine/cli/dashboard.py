@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,7 +15,7 @@ import click
 
 from cache_engine.assets import assets_root, dashboard_script, dashboard_server
 from cache_engine.cli.support import Verb, open_cache
-from cache_engine.config import CONFIG_VARIABLE, Settings
+from cache_engine.config import CONFIG_VARIABLE, Settings, variable
 from cache_engine.errors import UsageError
 from cache_engine.extras import require
 from cache_engine.upkeep.admission import is_loopback
@@ -35,7 +35,7 @@ _REACH = (
 @click.command(
     "dashboard",
     cls=Verb,
-    examples=("dashboard", "--store ./demo-store dashboard --port 8502 --browser", "dashboard --host 0.0.0.0"),
+    examples=("dashboard", "dashboard --store ./demo-store --port 8502 --browser", "dashboard --host 0.0.0.0"),
     done="The dashboard is stopped.",
     missing="The extra dashboard is not installed.",
 )
@@ -61,8 +61,11 @@ def dashboard_verb(settings: Settings, /, port: int | None, host: str, name: tup
     with open_cache(settings) as cache:
         root = cache.layout.root
     guarded = settings.admin_token is not None
+    environment = {} if settings.file is None else {CONFIG_VARIABLE: str(settings.file)}
+    if settings.log is not None:
+        environment[variable("log")] = settings.log
     listens_at = port or _free_port(host)
-    serve(root, listens_at, headless=headless, address=host, names=name, guarded=guarded, settings_file=settings.file)
+    serve(root, listens_at, headless=headless, address=host, names=name, guarded=guarded, environment=environment)
 
 
 def serve(
@@ -73,7 +76,7 @@ def serve(
     address: str = ADDRESS,
     names: Sequence[str] = (),
     guarded: bool = False,
-    settings_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> NoReturn:
     """Replaces this process by the dashboard.
 
@@ -84,7 +87,7 @@ def serve(
         names: further host names under which requests are accepted. All others are refused, or a page on the web could
             reach the dashboard under a name of its own.
         guarded: whether an admin token is set; it is only printed.
-        settings_file: which the dashboard reads too.
+        environment: further variables for the dashboard.
 
     Raises:
         ExtraMissing: when Streamlit, or another package of the extra, is not installed.
@@ -95,10 +98,10 @@ def serve(
     if error is not None:
         where = f"port {port}" if address == ADDRESS else f"port {port} of {address}"
         raise UsageError(f"{where} is unavailable ({error.strerror or error}); choose another with --port") from error
-    environment = {
+    variables = {
         **os.environ,
         "GEMM_CACHE_DIR": str(store),
-        **({} if settings_file is None else {CONFIG_VARIABLE: str(settings_file)}),
+        **(environment or {}),
         # Streamlit puts the script's own folder on the path; the pages import from the one above.
         "PYTHONPATH": os.pathsep.join(filter(None, (str(assets_root()), os.environ.get("PYTHONPATH")))),
     }
@@ -114,7 +117,7 @@ def serve(
     if not is_loopback(address):
         print(_REACH[guarded], file=sys.stderr, flush=True)
     os.chdir(dashboard_script().parent)
-    os.execve(sys.executable, command, environment)
+    os.execve(sys.executable, command, variables)
 
 
 def _free_port(address: str) -> int:

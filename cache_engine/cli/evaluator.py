@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from cache_engine.cli.support import FAILED, Size, SizedVerb, Verb, emit, json_option, named, open_cache, printing
+from cache_engine.cli.support.verb import VerbGroup
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
@@ -91,7 +92,7 @@ def evaluate_verb(
     emit(document, as_json, lambda: _print_evaluated(document))
 
 
-@click.group("evaluations", no_args_is_help=True)
+@click.group("evaluations", cls=VerbGroup, examples=("evaluations ls",), no_args_is_help=True)
 def evaluations_verb() -> None:
     """List, export, import or prune stored results."""
 

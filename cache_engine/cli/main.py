@@ -7,7 +7,6 @@ extra that is not here · 130 interrupted.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -21,12 +20,10 @@ from cache_engine.cli.getting import compile_verb, time_verb
 from cache_engine.cli.inspect import diff_verb, explain_verb, show_verb
 from cache_engine.cli.listing import ls_verb, search_verb, stats_verb
 from cache_engine.cli.packs import export_verb, import_verb
-from cache_engine.cli.support import run
+from cache_engine.cli.support import VerbGroup, run
 from cache_engine.cli.timings import timings_verb, tune_verb
 from cache_engine.cli.upkeep import clean_verb, migrate_verb, quarantine_verb, sync_verb, verify_verb
 from cache_engine.cli.warm import sample_verb, warm_verb
-from cache_engine.config import Settings
-from cache_engine.errors import UsageError
 
 
 def main() -> NoReturn:
@@ -34,16 +31,11 @@ def main() -> NoReturn:
     run(commands)
 
 
-@click.group(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option(
-    "--store",
-    type=click.Path(path_type=Path),
-    help="Directory of the store. Default: $GEMM_CACHE_DIR, else the user cache directory.",
-)
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    help="Settings file. Default: $GEMM_CACHE_CONFIG, else gemm-cache/gemm-cache.toml in the user's config directory.",
+@click.group(
+    cls=VerbGroup,
+    examples=("compile 4096 7168 2048 --arch sm_90a", "warm Llama-3.1-8B --arch sm_90a", "ls", "doctor --settings"),
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option(
     "--version",
@@ -53,12 +45,8 @@ def main() -> NoReturn:
     callback=lambda ctx, _, asked: _print_version(ctx, asked),
     help="Show the version and the build, and exit.",
 )
-@click.pass_context
-def commands(ctx: click.Context, store: Path | None, config: Path | None) -> None:
+def commands() -> None:
     """A persistent cache of compiled GPU matrix-multiply kernels."""
-    if store == Path():
-        raise UsageError("--store is empty; give a directory")
-    ctx.obj = Settings.load(file=config) if store is None else Settings.load(file=config, dir=store)
 
 
 def _print_version(ctx: click.Context, asked: bool) -> None:

@@ -18,6 +18,7 @@ from cache_engine.cli.support import (
     FAILED,
     SizedVerb,
     Verb,
+    VerbGroup,
     asked_problem,
     emit,
     json_option,
@@ -106,7 +107,7 @@ def tune_verb(
         click.get_current_context().exit(FAILED)
 
 
-@click.group("timings", no_args_is_help=True)
+@click.group("timings", cls=VerbGroup, examples=("timings ls", "timings export timings.csv"), no_args_is_help=True)
 def timings_verb() -> None:
     """List or export the timings of time and tune."""
 

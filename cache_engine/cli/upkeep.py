@@ -10,7 +10,8 @@ import click
 
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import store
-from cache_engine.cli.support import FAILED, Verb, emit, json_option, open_cache
+from cache_engine.cli.support import FAILED, Verb, VerbGroup, emit, json_option, open_cache
+from cache_engine.cli.support.completion import quarantined
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.config import Settings, parse_bytes
 from cache_engine.errors import UsageError
@@ -190,7 +191,7 @@ def sync_verb(settings: Settings, /, rebuild: bool, as_json: bool) -> None:
     emit(document, as_json, lambda: _print_synced(document))
 
 
-@click.group("quarantine", no_args_is_help=True)
+@click.group("quarantine", cls=VerbGroup, examples=("quarantine ls", "quarantine restore 3f2a"), no_args_is_help=True)
 def quarantine_verb() -> None:
     """List, restore or delete quarantined entries."""
 
@@ -210,6 +211,7 @@ def ls_verb(settings: Settings, /, as_json: bool) -> None:
     "restore",
     cls=Verb,
     examples=("quarantine restore 3f2a",),
+    completers={"key": quarantined},
     done="The entry is back in the store.",
     failed="The entry is damaged, or the store has one with this key.",
 )
@@ -231,6 +233,7 @@ def restore_verb(settings: Settings, /, key: str, as_json: bool) -> None:
     "delete",
     cls=Verb,
     examples=("quarantine delete 3f2a", "quarantine delete --all --dry-run"),
+    completers={"name": quarantined},
     done="The items are deleted; with --dry-run, they are counted.",
     failed="There is no such item, or a file cannot be deleted.",
 )

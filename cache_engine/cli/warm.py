@@ -210,7 +210,7 @@ def _compile(
 @click.command(
     "sample",
     cls=Verb,
-    examples=("--store ./demo-store sample", "sample --jobs 2"),
+    examples=("sample --store ./demo-store", "sample --jobs 2"),
     done="All 48 kernels are in the store.",
     failed="Some kernels could not be compiled.",
     missing="The compiler is not installed.",

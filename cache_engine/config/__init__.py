@@ -112,6 +112,11 @@ class Settings:
         None,
         "Which device's timings to use: GPU name or fingerprint prefix. Default: the local GPU.",
     )
+    log: str | None = _setting(
+        kinds.log_level(),
+        None,
+        "Print log messages of this level and above on standard error; with :json, as one JSON object a line.",
+    )
     page_limit_s: float = _setting(
         kinds.number(), 10.0, "Time limit of searches and mirror queries of a dashboard page, in seconds."
     )

@@ -17,6 +17,7 @@ for _power, _letter in enumerate("KMGT", start=1):
 _WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _MOST = 10**18
 _MOST_SHOWN = 60  # characters of a refused value
+LOG_LEVELS = ("debug", "info", "warning", "error")
 MIN_TOKEN_LENGTH = 16  # letters and digits: beyond guessing, at any rate of attempts
 MIN_TOKEN_CHARACTERS = 8  # different ones: of random letters and digits, one in five million has fewer
 
@@ -133,6 +134,15 @@ def size() -> Kind:
 def choice(*names: str) -> Kind:
     """One of the names."""
     return Kind(f"one of: {', '.join(names)}", lambda value: value in names)
+
+
+def log_level() -> Kind:
+    """The least level of the log messages to print, and their form, or none."""
+
+    def is_allowed(value: object) -> bool:
+        return value is None or (isinstance(value, str) and value.removesuffix(":json") in LOG_LEVELS)
+
+    return Kind(f"one of: {', '.join(LOG_LEVELS)}; each also with :json", is_allowed, str.lower)
 
 
 def text(*, optional: bool = False) -> Kind:

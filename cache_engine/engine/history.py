@@ -16,6 +16,7 @@ from math import ceil, floor, isqrt
 
 import msgspec
 
+from cache_engine.logs import fields
 from cache_engine.model.artifact import RecordedProblem
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
@@ -90,6 +91,13 @@ class History:
             with self._lock:
                 known = self._read = _rank(self._measurements())
         return known.get(_kind(RecordedProblem.of(problem), problem.arch or "")) if known else None
+
+    def promoted(self, measurement: Measurement, kernel: object) -> str:
+        """What chose a config in place of the cost model's choice, in words; also logs it."""
+        one, words = measurement, self.in_words(measurement)
+        extra = fields("promotion", kernel=kernel, family=one.family, median_us=one.median_us)
+        _log.info("promoted: in place of %s, %s with %s, %s", kernel, one.family, one.config, words, extra=extra)
+        return words
 
     def in_words(self, measurement: Measurement) -> str:
         """As what chose a config."""

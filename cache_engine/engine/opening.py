@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from functools import partial
 
+from cache_engine import logs
 from cache_engine.config import Settings
 from cache_engine.errors import PackUnusable, StoreUnusable
 from cache_engine.store.disk import DiskStore, open_store
@@ -33,6 +34,8 @@ def store_of(settings: Settings, *, create: bool) -> tuple[DiskStore | None, Set
     Raises:
         StoreUnusable: when the directory cannot serve as a store.
     """
+    if settings.log is not None:
+        logs.configure(settings.log)
     if not settings.uses_directory:
         return None, settings, PACKS_ALONE if settings.enable_caching else SWITCHED_OFF
     try:

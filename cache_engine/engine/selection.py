@@ -259,7 +259,7 @@ class Selector:
                     if family in (None, one.family) and _compiler_for(one.family, compiler).name == one.compiler:
                         choice = self._modelled(modelled.problem, one.family, one.compiler, one.config)
                         self._check_available(choice)
-                        return replace(choice, config_from=history.in_words(one))
+                        return replace(choice, config_from=history.promoted(one, modelled.constants["KERNEL_NAME"]))
         return None
 
     def turning_points(

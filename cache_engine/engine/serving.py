@@ -17,6 +17,7 @@ from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, SELECT, StageCloc
 from cache_engine.engine.tiers import Found, Tiers
 from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, NotCached, StoreError, UsageError
 from cache_engine.kernels.family import launch_of
+from cache_engine.logs import fields
 from cache_engine.model.artifact import Artifact, Blob, Record
 from cache_engine.model.events import CORRUPT, UNPUBLISHED
 from cache_engine.model.events import PUBLISH as PUBLISHED
@@ -145,7 +146,7 @@ class Serving:
                     found = self._look_again(key, no_lock)
                 if found is not None:
                     return self._hit(selection, found, stages)
-            self._journal.miss(selection.problem.arch or "")
+            self._miss(selection, force=force)
             if not self._settings.enable_jit:
                 raise _not_cached(selection)
             artifact = _make(selection, stages, debug_dump)
@@ -165,7 +166,7 @@ class Serving:
             try:
                 selection = selector.select(*asked, missed=missed)
             except CompilerMissing as error:
-                self._journal.miss(selection.problem.arch or "")
+                self._miss(selection)
                 if self._settings.enable_jit:
                     raise
                 raise _not_cached(selection) from error
@@ -204,8 +205,22 @@ class Serving:
     def count(self, key: CacheKey, found: Found) -> None:
         """Counts a hit. One in memory saves no compile: the process would hold on to its kernels anyway."""
         record = found.loaded.record
-        saved_us = 0 if found.tier == MemoryTier.name else round(record.compile_ms * 1000)
+        is_in_memory = found.tier == MemoryTier.name
+        saved_us = 0 if is_in_memory else round(record.compile_ms * 1000)
         self._journal.hit(key, found.tier, made_at=record.created_at, saved_us=saved_us)
+        level = logging.DEBUG if is_in_memory else logging.INFO
+        if _log.isEnabledFor(level):
+            extra = fields("hit", key=key, kernel=record.name, tier=found.tier)
+            _log.log(level, "hit in %s: %s (%s)", found.tier, record.name, key[:12], extra=extra)
+
+    def _miss(self, selection: Selection, *, force: bool = False) -> None:
+        """Counts a miss, and logs why it is one."""
+        self._journal.miss(selection.problem.arch or "")
+        if _log.isEnabledFor(logging.INFO):
+            why = "compiling was asked for" if force else f"no entry in {', '.join(self._tiers.names)}"
+            extra = fields("miss", key=selection.key, kernel=selection.name, arch=selection.problem.arch, why=why)
+            _log.info("miss: %s (%s): %s", selection.name, selection.key[:12], why, extra=extra)
+            _log.debug("key %s is made from %s", selection.key[:12], dict(selection.prefix.components))
 
     @contextmanager
     def _key_lock(self, key: CacheKey) -> Iterator[Failure | None]:
@@ -222,6 +237,7 @@ class Serving:
             except LockTimeout as error:
                 failure = Failure(str(error))
                 self._journal.lock_wait(time.perf_counter() - started, timed_out=True)
+                _log.info("no lock for %s, so it is compiled here and not stored: %s", key[:12], error)
             except (OSError, MemoryError) as error:
                 failure = Failure(f"the store cannot be locked: {_in_words(error)}")
             else:
@@ -244,7 +260,10 @@ class Serving:
             if self._store is not None and failure is None:
                 try:
                     record = self._store.publish(key, artifact, record_of)
-                    self._journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=stored_bytes(record))
+                    size = stored_bytes(record)
+                    self._journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=size)
+                    extra = fields("publish", key=key, kernel=record.name, compile_us=compile_us, stored_bytes=size)
+                    _log.info("published: %s (%s), %s bytes", record.name, key[:12], size, extra=extra)
                 except (OSError, StoreError, MemoryError) as error:
                     failure = refusal(error)
             if failure is not None:
@@ -269,6 +288,9 @@ class Serving:
             store.quarantine(key)
         except OSError as error:
             _log.warning("a damaged entry could not be moved to quarantine: %s", error)
+        else:
+            extra = fields("quarantine", key=key, why=str(damage))
+            _log.info("a damaged entry is in quarantine: %s: %s", key[:12], damage, extra=extra)
         self._journal.event(CORRUPT, key=key, detail=str(damage))
 
 

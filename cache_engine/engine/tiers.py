@@ -37,6 +37,11 @@ class Tiers:
         self._on_failure = on_failure
         self._complained: set[str] = set()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tiers' names in the order of the probe."""
+        return (self.memory.name, *(tier.name for tier in self._slower))
+
     def get(self, key: CacheKey) -> Found | None:
         """The entry from the first tier that has it whole. A tier that fails is skipped, with a warning."""
         loaded = self.memory.get(key)

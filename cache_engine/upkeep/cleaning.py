@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, StoreError
+from cache_engine.logs import fields
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import AUTOMATIC, CLEAN, EVICT
 from cache_engine.model.key import CacheKey
@@ -172,9 +173,12 @@ def apply(
                     is_foreign, evicts_foreign = store.is_foreign(key), victim.reason == FOREIGN
                     if is_foreign and not evicts_foreign:
                         foreign += 1
+                        _log.info("entry %s has another format version and stays", key[:12])
                     elif unused and is_foreign == evicts_foreign:
                         bytes_freed = store.delete(key)
                         journal.event(EVICT, key=key, stored_bytes=bytes_freed, detail=victim.reason, by=by)
+                        extra = fields("evict", key=key, why=victim.reason, stored_bytes=bytes_freed)
+                        _log.debug("evicted: %s, %s", key[:12], victim.reason, extra=extra)
                         evicted += 1
                         freed += bytes_freed
                 on_progress(number)
@@ -184,6 +188,8 @@ def apply(
             if chosen.victims or removed:
                 summary = _summary(evicted, chosen, removed)
                 journal.event(CLEAN, stored_bytes=freed + removed_bytes, detail=summary, by=by)
+                extra = fields("clean", evicted=evicted, freed_bytes=freed + removed_bytes)
+                _log.info("evicted %s, %s bytes freed", summary, freed + removed_bytes, extra=extra)
         try:
             fold_journal(layout)
         except OSError as error:  # a disk that is still full; the unfolded journal still counts

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from cache_engine.cli.main import commands
-from cache_engine.cli.support import Verb
+from cache_engine.cli.support import Verb, VerbGroup
 from cache_engine.model.gemm import Specialisation
 
 
@@ -54,8 +54,20 @@ def test_every_verb_says_what_it_does_with_examples_and_exit_codes(path: tuple[s
         assert f"{code} {meaning}" in " ".join(codes.split())
 
 
+@pytest.mark.parametrize("path", [(), *(path for path, verb in ALL if isinstance(verb, click.Group))], ids=" ".join)
+def test_every_group_has_examples(path: tuple[str, ...]) -> None:
+    examples = _help(*path).partition("Examples:")[2]
+    assert f"  gemm-cache {' '.join(path)}" in examples
+
+
 @pytest.mark.parametrize(
-    "example", [f"{example}" for _, verb in LEAVES if isinstance(verb, Verb) for example in verb.examples]
+    "example",
+    [
+        f"{example}"
+        for _, verb in [((), commands), *ALL]
+        if isinstance(verb, Verb | VerbGroup)
+        for example in verb.examples
+    ],
 )
 def test_every_example_parses(example: str) -> None:
     """It names a verb that exists, options that it has, and every argument that it needs."""

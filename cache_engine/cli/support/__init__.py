@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import codecs
 import io
-import logging
 import os
 import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from cache_engine import logs
 from cache_engine.cli.documents import to_json
+from cache_engine.cli.support.paging import print_paged
+from cache_engine.cli.support.verb import FAILED, INTERRUPTED, NOT_HERE, OK, WRONG_USAGE, SizedVerb, Verb, VerbGroup
 from cache_engine.cli.terminal import escaped, look_alike
 from cache_engine.config import PACKS
-from cache_engine.errors import (
-    CompileError,
-    GemmCacheError,
-    InvalidProblem,
-    Level,
-    NotHereError,
-    StoreUnusable,
-    UsageError,
-)
+from cache_engine.errors import CompileError, GemmCacheError, Level, NotHereError, StoreUnusable, UsageError
 from cache_engine.mirror.queries import OLD_SORTS, SORTS
 from cache_engine.model.gemm import INPUT_DTYPES, OPT_LEVELS, DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
@@ -41,15 +35,13 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-OK, FAILED, WRONG_USAGE, NOT_HERE, INTERRUPTED = 0, 1, 2, 3, 130
+__all__ = ["FAILED", "INTERRUPTED", "NOT_HERE", "OK", "WRONG_USAGE", "SizedVerb", "Verb", "VerbGroup"]
 
 
 def run(commands: click.Group) -> NoReturn:
     """Runs a command line; every error becomes one line and one of the exit codes."""
     _prepare_output()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
-    logging.getLogger("cache_engine").addHandler(handler)
+    logs.configure("warning")
     try:
         code = commands.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -146,7 +138,7 @@ def emit(document: Any, as_json: bool, print_text: Callable[[], None]) -> None:
         if as_json:
             print(escaped(to_json(document)))
         else:
-            print_text()
+            print_paged(print_text)
 
 
 @contextmanager
@@ -160,55 +152,6 @@ def printing() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             raise OSError(error.errno, error.strerror, "standard output") from error
-
-
-class Verb(click.Command):
-    """A verb whose help ends with examples and its exit codes.
-
-    Args:
-        examples: commands, without ``gemm-cache`` in front.
-        done: what exit code 0 means.
-        failed: what exit code 1 means.
-        missing: what is missing at exit code 3; empty for a verb that needs nothing.
-    """
-
-    def __init__(
-        self,
-        *arguments: Any,
-        examples: Sequence[str],
-        done: str = "Done.",
-        failed: str = "A failure; the message names it.",
-        missing: str = "",
-        **options: Any,
-    ) -> None:
-        super().__init__(*arguments, **options)
-        self.examples = tuple(examples)
-        self.exit_codes = {
-            OK: done,
-            FAILED: failed,
-            WRONG_USAGE: "Wrong usage, or a directory that cannot be used as a store.",
-            **({NOT_HERE: missing} if missing else {}),
-            INTERRUPTED: "Interrupted.",
-        }
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's signature)
-        """Writes the examples and the exit codes."""
-        with formatter.section("Examples"):
-            for example in self.examples:
-                formatter.write(f"{'':{formatter.current_indent}}gemm-cache {example}\n")
-        with formatter.section("Exit codes"):
-            formatter.write_dl([(str(code), meaning) for code, meaning in self.exit_codes.items()])
-
-
-class SizedVerb(Verb):
-    """A verb with sizes as arguments: a negative one is a wrong size, not an unknown option."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuses negative sizes, then parses as usual."""
-        for argument in args:
-            if re.fullmatch(r"-\d+", argument):
-                raise InvalidProblem(f"{argument} is not a size; m, n, k and the batch are whole numbers of at least 1")
-        return super().parse_args(ctx, args)
 
 
 class Size(click.ParamType[int]):
@@ -334,6 +277,8 @@ def asked_problem(asked: dict[str, Any]) -> GemmProblem:
 def asked_choice(asked: dict[str, Any]) -> dict[str, Any]:
     """The other options of ``problem_options``, by the names of the engine's parameters."""
     config = asked["config"]
+    if config is not None and config.endswith(".toml"):
+        raise UsageError(f"--config {config!r} is no config of a kernel; name a settings file before the verb")
     return {
         "family": asked["family"],
         "compiler": asked["compiler"],

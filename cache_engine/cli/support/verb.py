@@ -1,0 +1,123 @@
+"""Verbs: their help with examples and exit codes, and the options that each takes before and after its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import click
+
+from cache_engine import logs
+from cache_engine.cli.support.completion import COMPLETERS, Completer
+from cache_engine.cli.support.given import LEVELS, global_options, settings_of
+from cache_engine.errors import InvalidProblem
+
+OK, FAILED, WRONG_USAGE, NOT_HERE, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+class _Takes(click.Command):
+    """A command that takes the global options, but for names that it uses itself, and whose help has examples."""
+
+    examples: tuple[str, ...] = ()
+
+    def take_global_options(self) -> None:
+        """Appends the options."""
+        own = {name for parameter in self.params for name in parameter.opts}
+        self.global_options = [option for option in global_options() if not own & set(option.opts)]
+        self.params += self.global_options
+
+    def complete(self, completers: Mapping[str, Completer]) -> None:
+        """Has a shell complete the parameters of these names."""
+        for parameter in self.params:
+            if parameter.name in completers:
+                completer = partial(completers[parameter.name], parameter=parameter)
+                parameter.shell_complete = completer  # type: ignore[method-assign]  # click has no table of them
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the verb's own options, then the global ones."""
+        for title, is_global in (("Options", False), ("Global options", True)):
+            shown = [p for p in self.get_params(ctx) if (p in self.global_options) == is_global]
+            rows = [row for p in shown if (row := p.get_help_record(ctx)) is not None]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click's signature)
+        """Writes the examples."""
+        with formatter.section("Examples"):
+            for example in self.examples:
+                formatter.write(f"{'':{formatter.current_indent}}gemm-cache {example}\n")
+
+
+class VerbGroup(_Takes, click.Group):
+    """Verbs under one name.
+
+    Args:
+        examples: commands, without ``gemm-cache`` in front.
+    """
+
+    def __init__(self, *arguments: Any, examples: Sequence[str], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.examples = tuple(examples)
+        self.take_global_options()
+
+
+class Verb(_Takes):
+    """A verb whose help ends with examples and its exit codes.
+
+    Args:
+        examples: commands, without ``gemm-cache`` in front.
+        done: what exit code 0 means.
+        failed: what exit code 1 means.
+        missing: what is missing at exit code 3; empty for a verb that needs nothing.
+        completers: of parameters whose names mean something else elsewhere.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        examples: Sequence[str],
+        done: str = "Done.",
+        failed: str = "A failure; the message names it.",
+        missing: str = "",
+        completers: Mapping[str, Completer] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self.examples = tuple(examples)
+        self.take_global_options()
+        self.complete({**COMPLETERS, **(completers or {})})
+        self.exit_codes = {
+            OK: done,
+            FAILED: failed,
+            WRONG_USAGE: "Wrong usage, or a directory that cannot be used as a store.",
+            **({NOT_HERE: missing} if missing else {}),
+            INTERRUPTED: "Interrupted.",
+        }
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the verb with the settings in force."""
+        ctx.obj = settings = settings_of(ctx)
+        logs.configure(settings.log or LEVELS[0])
+        return super().invoke(ctx)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the examples and the exit codes."""
+        super().format_epilog(ctx, formatter)
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in self.exit_codes.items()])
+
+
+class SizedVerb(Verb):
+    """A verb with sizes as arguments: a negative one is a wrong size, not an unknown option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuses negative sizes, then parses as usual."""
+        for argument in args:
+            if re.fullmatch(r"-\d+", argument):
+                raise InvalidProblem(f"{argument} is not a size; m, n, k and the batch are whole numbers of at least 1")
+        return super().parse_args(ctx, args)
