@@ -146,6 +146,7 @@ VERBS = {
     "timings ls": ((), CORE),
     "timings export": (("-",), CORE),
     "clean": (("--dry-run",), CORE),
+    "migrate": (("--dry-run",), CORE),
     "verify": ((), CORE),
     "quarantine ls": ((), CORE),
     "quarantine restore": (("--help",), CORE),
