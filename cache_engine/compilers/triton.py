@@ -96,14 +96,22 @@ def parts(package: Path) -> tuple[str, ...]:
     """The files of the package that a compile may use, as sorted paths relative to the package.
 
     Without bytecode, which the worker never reads.
+
+    Raises:
+        CompilerMissing: when a folder cannot be listed: a compile would use its files, and the key would not have them.
     """
     names = []
-    for folder, folders, files in os.walk(package, followlinks=True):
+    for folder, folders, files in os.walk(package, followlinks=True, onerror=_refuse):
         inside = os.path.relpath(folder, package)
         inside = "" if inside == "." else f"{inside}/"
         folders[:] = [name for name in folders if name != "__pycache__" and f"{inside}{name}" not in LEFT_OUT]
         names += [f"{inside}{name}" for name in files if f"{inside}{name}" not in LEFT_OUT]
     return tuple(sorted(names))
+
+
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # the caller sees which files are missing
+        raise CompilerMissing(f"cannot read Triton's folder {error.filename}: {error.strerror}") from error
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import py_compile
 import re
@@ -73,6 +74,22 @@ def test_a_file_added_to_triton_is_another_fingerprint(tmp_path: Path, monkeypat
     assert triton.Triton().fingerprint().build != TRITON.fingerprint().build
     with pytest.raises(CompilerMissing, match="files were added to Triton while this process ran"):
         before._installation().check_unchanged()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES])
+def test_a_folder_that_cannot_be_listed_is_not_left_out_of_the_fingerprint(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    scandir, package = os.scandir, TRITON._installation().packages / "triton"
+
+    def refusing(folder: str) -> object:
+        if str(folder).endswith("backends/nvidia/bin"):
+            raise OSError(number, os.strerror(number), str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(CompilerMissing, match=r"cannot read Triton's folder .*/backends/nvidia/bin"):
+        triton.parts(package)
 
 
 def test_another_worker_is_another_fingerprint_and_what_runs_is_what_was_read(
