@@ -46,15 +46,16 @@ def serve(model: str, arch: str | None, tokens: int) -> None:
 
 
 def main() -> None:
-    """Prepares a model and serves two requests."""
+    """Prepares a model, then serves some requests."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("model", nargs="?", default="Llama-3.1-8B")
     parser.add_argument("--arch", help="target, such as sm_90a; default: that of the local GPU, else sm_90")
     parser.add_argument("--m", default="1-8192", help="numbers of tokens, such as 1-64,256 (default: %(default)s)")
+    parser.add_argument("--requests", type=int, nargs="*", default=[1, 13], help="the tokens of each request")
     asked = parser.parse_args()
 
     prepare(asked.model, asked.arch, asked.m)
-    for tokens in (1, 13):
+    for tokens in asked.requests:
         serve(asked.model, asked.arch, tokens)
 
 

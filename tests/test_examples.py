@@ -66,6 +66,8 @@ def test_a_server_warms_at_its_start_and_then_never_compiles(tmp_path: Path) -> 
     assert re.search(r"^ready in [\d.]+ s: 0 compiled, 5 found$", second, re.MULTILINE)
     for text in (first, second):
         assert len(re.findall("^(?:1|13) tokens, .* from (?:disk|memory)$", text, re.MULTILINE)) == 10
+    more = _run("warm_at_start.py", *options, "--requests", 1, 8192, folder=tmp_path, code=1)
+    assert "NotCached: no tier has " in more.stderr
     empty = tmp_path / "empty"
     empty.mkdir()
     cold = _run("warm_at_start.py", *options, folder=empty, code=1, GEMM_CACHE_ENABLE_JIT="0")
