@@ -15,6 +15,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``cli`` -- the ``gemm-cache`` command: ``main``, a file for each group of verbs, what they print
 - ``bench`` -- benchmarks, each measured side by side with something known
 - ``batch`` -- many kernels at once and long work: ``warm``, ``tuning``, ``migration``, ``jobs``, ``sample``
+- ``replay`` -- what policies of compiling cost on a trace of requests: ``batching``, ``machines``, ``optimum``
 - ``insight`` -- what is known without running anything: ``inspection``, ``comparison``, ``explanation`` of misses,
   ``coverage`` of a model, ``toolchains`` that are stale
 - ``engine`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``opening`` of a store, ``selection`` of config

@@ -31,6 +31,11 @@ def shape_catalogue() -> Path:
     return assets_root() / "sample_data" / "model_gemm_shapes.csv"
 
 
+def traces_folder() -> Path:
+    """Traces of requests; the README in it says where they come from."""
+    return assets_root() / "sample_data" / "traces"
+
+
 def measurements_folder() -> Path:
     """Where ``gemm-cache bench kernels`` keeps what it measured: in the checkout, else in the working directory."""
     root = assets_root()

@@ -162,6 +162,7 @@ VERBS = {
     "evaluations export": (("-", "--chip", "SG2262"), CORE),
     "evaluations import": ((RESULTS,), CORE),
     "evaluations prune": (("--dry-run",), CORE),
+    "replay": (("azure2023_code",), EVALUATE),
     "bench": (("pages", "--entries", "10", "--rows", "10"), DASHBOARD),
     "bench evaluator": ((), EVALUATE),
     "bench kernels": ((), GPU),

@@ -20,6 +20,7 @@ from cache_engine.cli.getting import compile_verb, time_verb
 from cache_engine.cli.inspect import diff_verb, explain_verb, show_verb
 from cache_engine.cli.listing import ls_verb, search_verb, stats_verb
 from cache_engine.cli.packs import export_verb, import_verb
+from cache_engine.cli.replay import replay_verb
 from cache_engine.cli.support import VerbGroup, run
 from cache_engine.cli.timings import timings_verb, tune_verb
 from cache_engine.cli.upkeep import clean_verb, migrate_verb, quarantine_verb, sync_verb, verify_verb
@@ -60,6 +61,6 @@ for verb in (
     ls_verb, search_verb, show_verb, diff_verb, explain_verb, stats_verb, doctor_verb,
     tune_verb, timings_verb,
     clean_verb, verify_verb, migrate_verb, quarantine_verb, sync_verb, export_verb, import_verb,
-    evaluate_verb, evaluations_verb, bench_verb, dashboard_verb,
+    evaluate_verb, evaluations_verb, replay_verb, bench_verb, dashboard_verb,
 ):  # fmt: skip
     commands.add_command(verb)

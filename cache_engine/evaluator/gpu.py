@@ -47,8 +47,10 @@ _TILES = (
     (192, 128), (64, 256), (256, 64), (128, 256), (256, 128), (256, 256),
 )  # fmt: skip
 _SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
-CHOICES = tuple((m, n, split) for (m, n), split in product(_TILES, _SPLITS))
-_TILE_M, _TILE_N, _SPLIT = (np.array(column, dtype=np.float64)[:, None] for column in zip(*CHOICES, strict=True))
+Choices = tuple[tuple[int, int, int], ...]
+"""Of the tile's rows and columns, and the split of k."""
+
+CHOICES: Choices = tuple((m, n, split) for (m, n), split in product(_TILES, _SPLITS))
 
 _STEP_K = 32
 _LARGE_TILE = 128 * 256
@@ -186,7 +188,8 @@ def predict(problem: EvaluationProblem, gpu: Gpu) -> Prediction:
         raise InvalidProblem(f"dtype {problem.dtype} is not calibrated on GPUs; use one of: {', '.join(DTYPES)}")
     calibrated_on, parameters = parameters_of(gpu)
     sizes = [np.array([float(size)]) for size in (problem.m, problem.n, problem.k, problem.batch)]
-    times = choice_times_us(parameters, gpu, *sizes)[:, 0]
+    m, n, k, batch = sizes
+    times = choice_times_us(parameters, gpu, m, n, k, batch)[:, 0]
     chosen = int(times.argmin())
     return Prediction(
         float(times[chosen]), float(roofline_us(gpu, *sizes)[0]), *CHOICES[chosen], calibrated_on=calibrated_on
@@ -206,30 +209,39 @@ def roofline_us(gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats | float
     return np.maximum(compute, memory) * 1e6
 
 
-def choice_times_us(p: GpuParameters, gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats) -> Floats:
-    """What each of ``CHOICES`` would take: one row for each, one column for each problem."""
+def choice_times_us(
+    p: GpuParameters, gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats, choices: Choices = CHOICES
+) -> Floats:
+    """What each choice would take: one row for each, one column for each problem."""
+    tile_m, tile_n, split = _columns(choices)
     l2_bandwidth = gpu.dram_bandwidth * p.l2_factor
-    depth = np.ceil(k / _SPLIT / _STEP_K) * _STEP_K
-    tiles = np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N) * _SPLIT * batch
+    depth = np.ceil(k / split / _STEP_K) * _STEP_K
+    tiles = np.ceil(m / tile_m) * np.ceil(n / tile_n) * split * batch
     spread = np.maximum(tiles / gpu.sms, 1)
     waves = (1 - p.wave_blend) * np.ceil(tiles / gpu.sms) + p.wave_blend * spread
 
-    rate = gpu.peak_flops / gpu.sms * p.matrix_share / (1 + p.small_tile_loss * (1 / _TILE_M + 1 / _TILE_N))
-    multiplying = waves * 2 * _TILE_M * _TILE_N * depth / rate * 1e6
+    rate = gpu.peak_flops / gpu.sms * p.matrix_share / (1 + p.small_tile_loss * (1 / tile_m + 1 / tile_n))
+    multiplying = waves * 2 * tile_m * tile_n * depth / rate * 1e6
     moved = _ITEM_BYTES * batch * (m * k + k * n + p.write_weight * m * n)
     from_dram = 1 / (1 + (moved / (gpu.l2_bytes * p.l2_share)) ** -p.l2_sharpness)
     dram = np.broadcast_to(moved * from_dram / (gpu.dram_bandwidth * p.dram_share) * 1e6, tiles.shape)
-    through_l2 = _ITEM_BYTES * (tiles * (_TILE_M + _TILE_N) * depth + batch * m * n)
+    through_l2 = _ITEM_BYTES * (tiles * (tile_m + tile_n) * depth + batch * m * n)
     l2 = through_l2 / l2_bandwidth * 1e6
     stepping = waves * depth / 64 * p.step_us
 
     overlapped = _norm(p.norm, multiplying, stepping, dram, l2)
-    around = waves * (p.tile_us + p.epilogue_us * _TILE_M * _TILE_N / _LARGE_TILE)
-    adding = p.split_us + p.split_weight * _PARTIAL_BYTES * _SPLIT * batch * m * n / l2_bandwidth * 1e6
-    times: Floats = p.launch_us + around + overlapped + (_SPLIT > 1) * adding
+    around = waves * (p.tile_us + p.epilogue_us * tile_m * tile_n / _LARGE_TILE)
+    adding = p.split_us + p.split_weight * _PARTIAL_BYTES * split * batch * m * n / l2_bandwidth * 1e6
+    times: Floats = p.launch_us + around + overlapped + (split > 1) * adding
     throttled = p.throttling * (multiplying / times) ** 4 * (1 - np.exp(-times / _WARM_UP_US))
     times *= 1 + throttled
     return times
+
+
+@lru_cache(maxsize=64)
+def _columns(choices: Choices) -> list[Floats]:
+    """The choices' tile rows, tile columns and splits, each as a column."""
+    return [np.array(column, dtype=np.float64)[:, None] for column in zip(*choices, strict=True)]
 
 
 def _norm(exponent: float, *parts: Floats) -> Floats:

@@ -10,7 +10,7 @@ its time: predicted gains are less exact than the bound's loss in practice.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ class Option:
         gains_s: by each demand that it serves, the GPU seconds that it is expected to save.
     """
 
-    name: Hashable
+    name: Any
     cost_s: float
     gains_s: Mapping[Any, float]
 

@@ -23,6 +23,9 @@ MOST_COUNTERS = 64
 BUCKETS = MAX_DIMENSION.bit_length()
 """Of the histogram: bucket b has the m from 2**(b-1) + 1 to 2**b, and bucket 0 has m = 1."""
 
+PER_BUCKET = 8
+"""Sizes that stand for all of a bucket."""
+
 MOST_WEIGHT = 1e300
 """A weight beyond this is damage, not demand."""
 
@@ -101,12 +104,14 @@ class Sketch(msgspec.Struct):
     def spread(self) -> list[tuple[int, float]]:
         """The weight as pairs of an m and a weight that add up to ``total``.
 
-        What the histogram has of a bucket stands at the middle of its sizes.
+        What the histogram has of a bucket stands evenly at a few of its sizes.
         """
         pairs = {m: one.certain for m, one in self.counters.items()}
         for power, weight in enumerate(self.tail):
             if weight:
-                pairs[middle(power)] = pairs.get(middle(power), 0.0) + weight
+                sizes = sizes_in(power)
+                for m in sizes:
+                    pairs[m] = pairs.get(m, 0.0) + weight / len(sizes)
         return sorted(pairs.items())
 
     def _replace_lightest(self) -> float:
@@ -138,6 +143,8 @@ def bucket(m: int) -> int:
     return (m - 1).bit_length()
 
 
-def middle(power: int) -> int:
-    """The size in the middle of a bucket."""
-    return 1 if power == 0 else (3 << power) // 4 if power > 1 else 2
+def sizes_in(power: int) -> list[int]:
+    """A few sizes, evenly over a bucket; all of a bucket with few."""
+    sizes = range((1 << power) // 2 + 1, (1 << power) + 1) if power else range(1, 2)
+    parts = min(len(sizes), PER_BUCKET)
+    return [sizes[len(sizes) * (2 * part + 1) // (2 * parts)] for part in range(parts)]

@@ -7,6 +7,7 @@ anything else. What was decoded must come out the same when it is written and re
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import struct
 from collections.abc import Callable
@@ -32,6 +33,8 @@ from cache_engine.model.artifact import CUBIN, Blob, Section
 from cache_engine.model.gemm import Epilogue, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, check_prefix
+from cache_engine.policy import demand
+from cache_engine.replay.traces import read_trace
 from cache_engine.store import timings
 from cache_engine.store.codec import (
     MAX_RAW_BYTES,
@@ -281,6 +284,31 @@ def _read_table(data: bytes, folder: Path) -> None:
             assert shape.k >= 1
 
 
+def _read_trace(data: bytes, folder: Path) -> None:
+    path = folder / "trace.csv"
+    for whole in (data, gzip.compress(data), gzip.compress(data)[:-9] + data[-9:]):
+        path.write_bytes(whole)
+        with suppress(UsageError):
+            trace = read_trace(path)
+            assert len(trace) == len(trace.prompts) == len(trace.outputs) > 0
+            assert list(trace.arrivals_s) == sorted(trace.arrivals_s)
+
+
+def _ledger(_: Path) -> list[bytes]:
+    ledger = demand.Ledger(3600.0)
+    for m in range(1, 80):
+        ledger.add(demand.Shape.of(PROBLEM), m, m, 1.8e9)
+    return [demand.encode(ledger)]
+
+
+def _read_ledger(data: bytes, _: Path) -> None:
+    with suppress(CorruptEntry):
+        ledger = demand.decode(data)
+        assert demand.encode(demand.decode(demand.encode(ledger))) == demand.encode(ledger)
+        demand.merge(ledger, ledger)
+        demand.shares(ledger, demand.by_count)
+
+
 def _read_marker(data: bytes, folder: Path) -> None:
     root = folder / "marked"
     if not root.exists():
@@ -311,5 +339,13 @@ TARGETS = {
     "elf": Target(lambda _: [make_cubin("sm_90", bytes(200))], _read_elf),
     "sass": Target(_sass, _read_sass),
     "table": Target(lambda _: [b"n,k,batch,m\n128,256,1,16\n"], _read_table),
+    "ledger": Target(_ledger, _read_ledger),
+    "trace": Target(
+        lambda _: [
+            b"arrival_s,prompt_tokens,output_tokens\n0.5,374,44\n4.3,396,109\n",
+            b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n",
+        ],
+        _read_trace,
+    ),
     "marker": Target(lambda _: [b'{"kind":"gemm-cache store","format":1}'], _read_marker),
 }

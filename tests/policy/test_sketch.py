@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Count
 from collections.abc import Iterator
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from cache_engine.model.gemm import MAX_DIMENSION
 from cache_engine.policy import sketch as sketches
-from cache_engine.policy.sketch import BUCKETS, MOST_COUNTERS, Counter, Sketch, bucket, merged, middle
+from cache_engine.policy.sketch import BUCKETS, MOST_COUNTERS, PER_BUCKET, Counter, Sketch, bucket, merged, sizes_in
 
 FEW = 6
 SIZES = st.integers(1, 20) | st.integers(1, MAX_DIMENSION) | st.sampled_from([1, 2, 3, MAX_DIMENSION])
@@ -99,10 +100,14 @@ def test_few_sizes_are_counted_exactly(stream: list[tuple[int, int]]) -> None:
 
 
 @given(st.integers(0, BUCKETS - 1))
-def test_the_middle_of_a_bucket_is_in_it(power: int) -> None:
-    assert bucket(middle(power)) == power
+def test_the_sizes_that_stand_for_a_bucket_are_in_it_and_lie_evenly(power: int) -> None:
+    sizes = sizes_in(power)
+    assert {bucket(m) for m in sizes} == {power}
+    assert len(set(sizes)) == len(sizes) == min(PER_BUCKET, max(1, (1 << power) // 2))
     assert bucket(1 << power) == power
     assert power == 0 or bucket((1 << (power - 1)) + 1) == power
+    gaps = {later - earlier for earlier, later in pairwise(sizes)}
+    assert len(gaps) <= 1
 
 
 @given(STREAMS, st.floats(0, 1))

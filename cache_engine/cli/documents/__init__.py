@@ -8,6 +8,7 @@ a job's result as one.
 - ``store`` -- ``stats``, ``clean``, ``verify``, ``quarantine``, ``sync``, ``export``, ``import``, ``doctor``
 - ``measured`` -- ``timings``, ``tune``, ``warm``, ``sample``, ``bench``
 - ``evaluator`` -- ``evaluate``, ``evaluations``
+- ``replaying`` -- ``replay``
 """
 
 from __future__ import annotations
