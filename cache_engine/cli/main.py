@@ -15,12 +15,12 @@ from cache_engine._version import version_and_build
 from cache_engine.cli.bench import bench_verb
 from cache_engine.cli.dashboard import dashboard_verb
 from cache_engine.cli.doctor import doctor_verb
-from cache_engine.cli.evaluator import evaluate_verb, evaluations_verb
 from cache_engine.cli.getting import compile_verb, time_verb
 from cache_engine.cli.inspect import diff_verb, explain_verb, show_verb
 from cache_engine.cli.listing import ls_verb, search_verb, stats_verb
 from cache_engine.cli.packs import export_verb, import_verb
-from cache_engine.cli.replay import replay_verb
+from cache_engine.cli.predicting.evaluator import evaluate_verb, evaluations_verb
+from cache_engine.cli.predicting.replay import replay_verb
 from cache_engine.cli.support import VerbGroup, run
 from cache_engine.cli.timings import timings_verb, tune_verb
 from cache_engine.cli.upkeep import clean_verb, migrate_verb, quarantine_verb, sync_verb, verify_verb

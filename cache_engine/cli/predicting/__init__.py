@@ -1,0 +1,1 @@
+"""The verbs that predict: ``evaluate``, ``evaluations`` and ``replay``."""
