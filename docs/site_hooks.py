@@ -1,20 +1,23 @@
-"""What mkdocs does besides: the changelog, which is in the checkout's root, is a page of the site too."""
+"""What mkdocs does besides: the changelog and the security page, which are in the checkout's root, are pages too."""
 
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-CHANGELOG = "CHANGELOG.md"
+FROM_ROOT = ("CHANGELOG.md", "SECURITY.md")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the changelog, with its links as from a page."""
-    text = (Path(config.docs_dir).parent / CHANGELOG).read_text(encoding="utf-8")
-    files.append(File.generated(config, CHANGELOG, content=text.replace("](docs/", "](")))
+    """Adds the pages of the root, with their links as from a page."""
+    for name in FROM_ROOT:
+        text = (Path(config.docs_dir).parent / name).read_text(encoding="utf-8")
+        files.append(File.generated(config, name, content=text.replace("](docs/", "](")))
     return files
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """A page's Markdown, with links to the changelog as the site has it."""
-    return markdown.replace(f"](../{CHANGELOG}", f"]({CHANGELOG}")
+    """A page's Markdown, with links to those pages as the site has them."""
+    for name in FROM_ROOT:
+        markdown = markdown.replace(f"](../{name}", f"]({name}")
+    return markdown
