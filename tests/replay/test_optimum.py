@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_engine.replay.optimum import Floats, optimum
+from cache_engine.replay.optimum import Floats, _bound_s, optimum
 
 MATRICES = st.integers(1, 5).flatmap(
     lambda kernels: st.lists(
@@ -39,8 +39,27 @@ def test_the_optimum_lies_between_the_bound_and_the_choice(columns: list[list[fl
     assert found.bound_s <= true * (1 + 1e-9) + 1e-9
     assert found.cost_s >= true * (1 - 1e-9) - 1e-9
     assert found.cost_s <= 3 * true + 1e-9, "the bound of local search with exchanges (Arya et al., STOC 2001)"
+    assert _bound_s(lost_s[:, lost_s.any(axis=0)], prices_s) <= true * (1 + 1e-9) + 1e-9
     members = list(found.chosen)
     assert found.cost_s == pytest.approx(float(lost_s[members].min(axis=0).sum() + prices_s[members].sum()))
+
+
+@given(MATRICES, PRICES)
+def test_no_kernel_removed_from_the_choice_makes_it_cheaper(columns: list[list[float]], prices: list[float]) -> None:
+    lost_s = lost(columns)
+    prices_s = np.array(prices[: len(lost_s)])
+    found = optimum(lost_s, prices_s)
+    for kernel in found.chosen:
+        others = sorted(found.chosen - {kernel})
+        if others:
+            cost_s = float(lost_s[others].min(axis=0).sum() + prices_s[others].sum())
+            assert cost_s >= found.cost_s - 1e-6
+
+
+def test_a_kernel_that_later_ones_make_needless_is_removed() -> None:
+    """The middle one is the best alone; two others together are better, and then it serves nothing."""
+    lost_s = np.array([[0.0, 0.0, 9.0, 9.0], [9.0, 9.0, 0.0, 0.0], [3.0, 3.0, 3.0, 3.0]])
+    assert set(optimum(lost_s, np.array([1.0, 1.0, 1.0])).chosen) == {0, 1}
 
 
 def test_bound_and_choice_meet_where_kernels_differ_clearly() -> None:
