@@ -20,7 +20,7 @@ The rooms, top to bottom; each imports only from those below it:
   ``coverage`` of a model, ``toolchains`` that are stale
 - ``engine`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``opening`` of a store, ``selection`` of config
   and key, ``elsewhere`` (other toolchains), ``making`` of a kernel, ``history`` of timings, ``tiers``, ``stages``,
-  ``operator``, ``matmul``, ``debug_dump``, ``descriptors`` in reserve
+  ``operator``, ``matmul``, ``debug_dump``
 - ``upkeep`` -- a store in order: ``plan`` and ``cleaning``, ``integrity``, ``contents`` and ``side_files``
   (what ``verify`` checks) with its ``findings``, ``quarantine``, ``packs`` (import and export), ``leftovers``,
   ``admission``
@@ -28,7 +28,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``evaluations`` -- stored results of the evaluator
 - ``catalogue`` · ``logs`` -- GEMM shapes of public models; log messages, where they are asked for
 - ``store`` -- entries on disk and in memory: ``layout`` of paths, ``codec``, ``publish``, ``lock``, ``journal``,
-  ``pack``, ``results``, ``timings``
+  ``pack``, ``results``, ``timings``, ``descriptors`` in reserve
 - ``kernels`` -- families, configs and their ranking (``select``), source from templates
 - ``compilers`` -- NVRTC, NVCC, Triton; disassembling
 - ``device`` -- the only room that touches a GPU: launching, timing, memory

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from cache_engine import upkeep
 from cache_engine.config import Settings
-from cache_engine.engine.descriptors import spare_descriptors
 from cache_engine.engine.elsewhere import Elsewhere
 from cache_engine.engine.history import History
 from cache_engine.engine.making import measurement
@@ -29,6 +29,7 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components
 from cache_engine.model.outcome import Failure
 from cache_engine.store.base import Loaded
+from cache_engine.store.descriptors import spare_descriptors
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import NoJournal, journal_bytes, read_journal
 from cache_engine.store.layout import StoreLayout
@@ -196,10 +197,9 @@ class Cache:
     @cached_property
     def evaluations(self) -> Evaluations:
         """Results of the evaluator; written at once when the cache is closed, else at the end of the process."""
-        from cache_engine.evaluations import Evaluations
-
+        made: type[Evaluations] = self._spare.retried(lambda: import_module("cache_engine.evaluations").Evaluations)
         durable, s = self.settings.durability == "durable", self.settings
-        return Evaluations(self.layout, durable=durable, lock_timeout_s=s.lock_timeout_s, compressed=s.compress_results)
+        return made(self.layout, durable=durable, lock_timeout_s=s.lock_timeout_s, compressed=s.compress_results)
 
     @cached_property
     def timings(self) -> Timings:

@@ -32,6 +32,7 @@ from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.model.outcome import Failure
 from cache_engine.process import Background, Order, holds, renew_after_fork, run_at_end
+from cache_engine.store.descriptors import spare_descriptors
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.lock import is_loading
 from cache_engine.store.results.file import (
@@ -211,7 +212,7 @@ class Evaluations:
 
     def fingerprints(self) -> list[str]:
         """Accelerators with results."""
-        return stored_fingerprints(self._layout)
+        return spare_descriptors().retried(partial(stored_fingerprints, self._layout))
 
     def snapshot(self, fingerprint: str) -> Snapshot:
         """All results of an accelerator, entries undecoded.
@@ -374,11 +375,16 @@ def search(
     may_go_on: Callable[[], bool] = lambda: True,
 ) -> Answer:
     """The best result of the model, searched now and not stored. Raises as ``Evaluations.evaluate``."""
-    from cache_engine.evaluator.search import evaluate
-
+    evaluate = spare_descriptors().retried(_import_search)
     started = time.perf_counter()
     evaluation = evaluate(problem, hardware, mode, may_go_on)
     return Answer(key_of(problem, mode), evaluation, False, (time.perf_counter() - started) * 1e3)
+
+
+def _import_search() -> Callable[..., Evaluation]:
+    from cache_engine.evaluator.search import evaluate
+
+    return evaluate
 
 
 def _close_if_alive(reference: weakref.ref[Evaluations]) -> None:

@@ -14,6 +14,7 @@ from cache_engine.evaluations.entry import Entry, check_range, decode_entry, enc
 from cache_engine.evaluator.cost import MODEL_VERSION
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.model.outcome import Failure
+from cache_engine.store.descriptors import spare_descriptors
 from cache_engine.store.results.file import NewResult, ResultFile, Snapshot, Usage
 
 _log = logging.getLogger(__name__)
@@ -29,10 +30,11 @@ class ResultSet:
         self._unwritten: list[NewResult] = []
         self._hits: dict[str, int] = {}
         self._misses = 0
+        self._spare = spare_descriptors()
 
     def load(self) -> Snapshot:
         """All results on disk, and the unwritten ones."""
-        snapshot = self.file.load()
+        snapshot = self._spare.retried(self.file.load)
         for new in self._unwritten:
             snapshot.cache_entries[new.key] = msgspec.Raw(new.entry)
         return snapshot
@@ -53,7 +55,8 @@ class ResultSet:
     def _look(self, key: str) -> Entry | None:
         try:
             # The snapshot in memory may be old; it is read again when the key is missing.
-            raw = self.file.snapshot.cache_entries.get(key) or self.file.load().cache_entries.get(key)
+            raw = self.file.snapshot.cache_entries.get(key)
+            raw = raw or self._spare.retried(self.file.load).cache_entries.get(key)
         except (OSError, StoreError) as error:
             _log.warning("cannot read stored results: %s", error)
             return None
@@ -105,7 +108,7 @@ class ResultSet:
         if not self._unwritten and counted is None:
             return None
         try:
-            self.file.append(self._unwritten, counted)
+            self._spare.retried(lambda: self.file.append(self._unwritten, counted))
         except (OSError, StoreError) as error:
             return Failure(str(error))
         self._unwritten = []

@@ -1,8 +1,8 @@
-"""Descriptors in reserve, for a process that has none left: compiling needs some, and the caller is to get the kernel.
+"""Descriptors in reserve, for a process that has none left: callers still get their kernels and results.
 
-A compile runs a tool, which takes pipes and a temporary file, and the first of a process imports modules. Where the
-process is out of descriptors (a server with a thousand connections), the reserve is closed, the work done, and the
-reserve filled again.
+A compile runs a tool, which takes pipes and a temporary file; the first of a process imports modules, as does the first
+search of the evaluator. Where the process is out of descriptors (a server with a thousand connections), the reserve is
+closed, the work done, and the reserve filled again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class SpareDescriptors:
 
     def renew_after_fork(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may close a cache during the second run of some work.
+        self._lock = threading.RLock()
 
     def retried(self, work: Callable[[], _T]) -> _T:
         """What ``work`` returns. If it fails as no descriptor is left, it runs once more with the reserve closed.
