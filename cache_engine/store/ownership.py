@@ -173,6 +173,19 @@ def open_folder(path: Path, *, within: int, trust: bool = False) -> int:
     return descriptor
 
 
+def close_folder(path: Path) -> None:
+    """Takes the right to write to a folder from its group and all others.
+
+    Raises:
+        OSError: when it is not a folder, or not yours.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
+    finally:
+        os.close(descriptor)
+
+
 def _open_next(folder: int, name: str, *, make: bool) -> int:
     try:
         return os.open(name, _PASS, dir_fd=folder)

@@ -32,6 +32,8 @@ class Kind(StrEnum):
     CORRUPT_EVALUATIONS = "corrupt evaluations"
     CORRUPT_JOB = "corrupt job"
     FOREIGN_FILE = "file of another user"
+    OPEN_FOLDER = "folder open to others"
+    FOREIGN_FOLDER = "folder of another user"
     UNKNOWN_FILE = "unknown file"
     UNKNOWN_FORMAT = "unknown format version"
 
@@ -55,6 +57,8 @@ REMEDIES = {
     Kind.CORRUPT_EVALUATIONS: "copy the damaged files to quarantine, and keep the sound results",
     Kind.CORRUPT_JOB: "quarantine the file",
     Kind.FOREIGN_FILE: "quarantine the file",
+    Kind.OPEN_FOLDER: "take the right to write from its group and all others",
+    Kind.FOREIGN_FOLDER: "none: make yourself its owner with chown, or move it elsewhere",
     Kind.UNKNOWN_FILE: "none: it is not a store's file; move it elsewhere",
     Kind.UNKNOWN_FORMAT: "none: possibly written by a newer version",
 }
@@ -62,7 +66,7 @@ ENTRY_KINDS = frozenset(kind for kind, remedy in REMEDIES.items() if remedy == _
 RESULT_KINDS = frozenset({Kind.CORRUPT_TIMINGS, Kind.CORRUPT_EVALUATIONS})
 JOURNAL_KINDS = frozenset({Kind.CORRUPT_SNAPSHOT, Kind.CORRUPT_JOURNAL})
 _NOTES = frozenset({Kind.UNKNOWN_FORMAT, Kind.UNKNOWN_FILE})
-_UNREPAIRED = _NOTES | {Kind.UNREADABLE}
+_UNREPAIRED = _NOTES | {Kind.UNREADABLE, Kind.FOREIGN_FOLDER}
 
 
 @dataclass(frozen=True, slots=True)

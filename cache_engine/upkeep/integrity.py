@@ -1,18 +1,21 @@
-"""Checks and repairs a store. ``check`` only reads; ``repair`` only quarantines.
+"""Checks and repairs a store. ``check`` only reads; ``repair`` deletes nothing that is damaged.
 
-Damaged files are moved to ``quarantine/``, not deleted, except temporaries of dead writers.
+Damaged files are moved to ``quarantine/``, not deleted, except temporaries of dead writers. Folders that others may
+write are closed to them.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry
+from cache_engine.inputs import others_may_change
 from cache_engine.model.events import CORRUPT, REPAIR, SET_ASIDE
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, check_blob, decode_record
@@ -21,6 +24,7 @@ from cache_engine.store.files import read_file
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.lock import file_lock
+from cache_engine.store.ownership import close_folder
 from cache_engine.upkeep.contents import check_code, check_record
 from cache_engine.upkeep.findings import (
     ENTRY_KINDS,
@@ -45,13 +49,14 @@ from cache_engine.upkeep.side_files import (
 __all__ = ["Finding", "Kind", "RepairAct", "check", "plan_repair", "repair"]
 
 _LOCK_TIMEOUT_S = 30.0
+_ACTS = {Kind.STALE_TEMPORARY: "delete", Kind.OPEN_FOLDER: "close"}
 
 
 @dataclass(frozen=True, slots=True)
 class RepairAct:
-    """The action of repair on one finding: ``quarantine``, ``delete`` or ``leave``, and the files it affects.
+    """The act of repair on one finding: ``quarantine``, ``delete``, ``close`` or ``leave``, and the files it removes.
 
-    ``files`` are paths in the store, each with its size.
+    ``close`` corrects the mode of a folder. ``files`` are paths in the store, each with its size.
     """
 
     finding: Finding
@@ -80,6 +85,14 @@ def check(
         for name in sorted(set(names_in(folder)) - set(SHARDS)):
             yield finding_at(layout, Kind.MISNAMED, folder / name, "", "unexpected folder name")
     for shard in SHARDS:
+        of_folders = [
+            finding
+            for folder in (layout.metadata, layout.kernels)
+            for finding in _check_folder(layout, folder / shard, trust)
+        ]
+        yield from of_folders
+        if any(finding.kind is Kind.MISNAMED for finding in of_folders):
+            continue  # a link may lead to files that are not the store's
         named: set[str] = set()
         for name in sorted(names_in(layout.metadata / shard)):
             if share < 1 and chance.random() >= share:
@@ -110,9 +123,9 @@ def plan_repair(store: DiskStore, findings: Iterable[Finding]) -> list[RepairAct
             key = CacheKey(finding.key)
             record = Path(layout.record_path(key))
             paths = [record, *(layout.kernels / key[:2] / blob for blob in _blobs_of(layout, key[:2], record.name))]
-        act = "leave" if not finding.repairable else "delete" if finding.kind is Kind.STALE_TEMPORARY else "quarantine"
+        act = _ACTS.get(finding.kind, "quarantine") if finding.repairable else "leave"
         files = []
-        for path in paths if finding.repairable else ():
+        for path in paths if act in ("quarantine", "delete") else ():
             with suppress(OSError):
                 files.append((str(path.relative_to(layout.root)), path.lstat().st_size))
         acts.append(RepairAct(finding, act, tuple(files)))
@@ -170,6 +183,9 @@ def _repair_one(store: DiskStore, journal: Journal, finding: Finding) -> None:
     if finding.kind is Kind.STALE_TEMPORARY:
         remove_temporary(path)
         return
+    if finding.kind is Kind.OPEN_FOLDER:
+        close_folder(path)
+        return
     if finding.kind in RESULT_KINDS:
         mend_results(layout, finding)
     else:
@@ -193,9 +209,27 @@ def _still_holds(store: DiskStore, finding: Finding) -> bool:
         return path.name not in named and os.path.lexists(path)
     if finding.kind is Kind.STALE_TEMPORARY:
         return _check_temporary(layout, path.name) is not None
+    if finding.kind is Kind.OPEN_FOLDER:
+        return any(again.kind is finding.kind for again in _check_folder(layout, path, trust=False))
     if finding.kind in RESULT_KINDS:
         return any(again.path == finding.path for again in check_results(layout, finding.kind))
     return os.path.lexists(path)
+
+
+def _check_folder(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Finding]:
+    """Checks a folder of entries: that it is one, and that others cannot delete or add files in it."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        yield finding_at(layout, Kind.UNREADABLE, path, "", str(error.strerror))
+        return
+    if not stat.S_ISDIR(status.st_mode) and not (trust and path.is_dir()):
+        yield finding_at(layout, Kind.MISNAMED, path, "", "it is not a folder")
+    elif not trust and others_may_change(status):
+        kind = Kind.OPEN_FOLDER if status.st_uid == os.geteuid() else Kind.FOREIGN_FOLDER
+        yield finding_at(layout, kind, path, "", f"it {others_may_change(status)}")
 
 
 def _check_record(layout: StoreLayout, shard: str, name: str, named: set[str], trust: bool) -> Finding | None:

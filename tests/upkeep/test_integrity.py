@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from app.presenters.store.admin import repair_line
 from cache_engine.model.events import CORRUPT, REPAIR, SET_ASIDE
 from cache_engine.store import lock
 from cache_engine.store.codec import decode_record, encode_record
@@ -288,3 +289,51 @@ def test_components_of_another_key_are_found(store: DiskStore) -> None:
     forged = msgspec.structs.replace(record, components=(("schema", "1"), ("family", "forged")))
     record_file(store, key).write_bytes(encode_record(forged))
     assert [finding.kind for finding in _check(store)] == [Kind.CORRUPT_RECORD]
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+@pytest.mark.parametrize("of", ["kernels", "metadata"])
+def test_a_folder_of_entries_that_others_may_write_is_named_and_closed(
+    store: DiskStore, journal: Journal, of: str, mode: int
+) -> None:
+    key = publish(store, 1)
+    folder = store.layout.root / of / key[:2]
+    os.chown(folder, -1, 12345 if os.geteuid() == 0 else -1)
+    folder.chmod(mode)
+    (finding,) = _check(store)
+    assert (finding.kind, finding.path) == (Kind.OPEN_FOLDER, f"{of}/{key[:2]}")
+    assert (finding.is_damage, "can be written by" in finding.cause) == (True, True)
+    assert list(integrity.check(store, trust=True)) == []
+    (act,) = integrity.plan_repair(store, [finding])
+    assert (act.act, act.files) == ("close", ())
+    assert repair_line([act]) == "1 folder: closed to others"
+    assert integrity.repair(store, journal, [finding]) == [finding]
+    assert folder.stat().st_mode & 0o7777 == mode & ~0o022
+    assert _check(store) == []
+    assert store.get(key) is not None
+    assert integrity.repair(store, journal, [finding]) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+def test_a_folder_of_entries_of_another_user_is_named_and_unchanged(store: DiskStore, journal: Journal) -> None:
+    folder = store.layout.kernels / publish(store, 1)[:2]
+    os.chown(folder, 12345, 12345)
+    (finding,) = _check(store)
+    assert (finding.kind, finding.repairable, finding.is_damage) == (Kind.FOREIGN_FOLDER, False, True)
+    assert [act.act for act in integrity.plan_repair(store, [finding])] == ["leave"]
+    assert integrity.repair(store, journal, [finding]) == []
+
+
+def test_what_is_in_the_place_of_a_folder_of_entries_is_quarantined(
+    store: DiskStore, journal: Journal, tmp_path: Path
+) -> None:
+    os.mkfifo(store.layout.kernels / "00")
+    (store.layout.metadata / "11").symlink_to(tmp_path)
+    findings = _check(store)
+    assert [(finding.kind, finding.path) for finding in findings] == [
+        (Kind.MISNAMED, "kernels/00"),
+        (Kind.MISNAMED, "metadata/11"),
+    ]
+    assert integrity.repair(store, journal, findings) == findings
+    assert _check(store) == []
+    assert tmp_path.is_dir()

@@ -133,13 +133,15 @@ def repair_table(acts: Iterable[RepairAct]) -> list[Row]:
 def repair_line(acts: Sequence[RepairAct]) -> str:
     """The repair plan in one sentence."""
     parts = []
-    for name, words in (("quarantine", "moved to quarantine"), ("delete", "deleted"), ("leave", "no action")):
+    for name, words in (("quarantine", "moved to quarantine"), ("delete", "deleted")):
         chosen = [act for act in acts if act.act == name]
         files, size = sum(len(act.files) for act in chosen), sum(act.stored_bytes for act in chosen)
-        if chosen and name == "leave":
-            parts.append(f"{counted(len(chosen), 'finding')}: {words}")
-        elif chosen:
+        if chosen:
             parts.append(f"{counted(files, 'file')} ({human_bytes(size)}) {words}")
+    for name, noun, words in (("close", "folder", "closed to others"), ("leave", "finding", "no action")):
+        count = sum(act.act == name for act in acts)
+        if count:
+            parts.append(f"{counted(count, noun)}: {words}")
     return ", ".join(parts)
 
 
