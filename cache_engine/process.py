@@ -18,6 +18,7 @@ import os
 import sys
 import threading
 import weakref
+from _thread import start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
@@ -77,6 +78,48 @@ def run_at_end(call: Callable[[], None]) -> Callable[[], None]:
     return forget
 
 
+class _Running:
+    """Exists as long as its thread runs."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Thread:
+    """A daemon thread. Its start returns at once, even if the thread has no memory to run.
+
+    ``threading.Thread.start`` waits for the first instruction of the thread without a limit. A thread that has no
+    memory for its first frame dies before that, and the wait never ends (CPython 3.11 to 3.13).
+    """
+
+    def __init__(self, work: Callable[..., object], *arguments: object) -> None:
+        """Starts it.
+
+        Raises:
+            RuntimeError, MemoryError: when this process cannot start another thread.
+        """
+        self._process = os.getpid()
+        self._ended: SimpleQueue[object] = SimpleQueue()
+        running = _Running()
+        # The thread holds the only other reference. No frame of Python runs at its end, as there may be no memory.
+        self._running = weakref.ref(running, self._ended.put)
+        start_new_thread(_run, (running, work, arguments))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs, or is about to."""
+        return self._running() is not None and self._process == os.getpid()
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for the end of the thread, but no longer than the timeout."""
+        if self.is_alive:
+            with suppress(Empty):
+                self._ended.put(self._ended.get(timeout=timeout_s))  # for the next that waits
+
+
+def _run(running: _Running, work: Callable[..., object], arguments: tuple[object, ...]) -> None:  # noqa: ARG001
+    work(*arguments)
+
+
 class Order(Enum):
     """What a background thread is to do now."""
 
@@ -105,18 +148,16 @@ class Background:
         """Starts the thread, which first waits for an order or ``wait_s``.
 
         Raises:
-            RuntimeError: when this process cannot start another thread.
+            RuntimeError, MemoryError: when this process cannot start another thread.
         """
         self._orders: SimpleQueue[Order] = SimpleQueue()
         # Weak, so that an unused owner can be freed.
-        arguments = (weakref.ref(owner), self._orders, wait_s)
-        self._thread = threading.Thread(target=_work, args=arguments, daemon=True)
-        self._thread.start()
+        self._thread = Thread(_work, weakref.ref(owner), self._orders, wait_s)
 
     @property
     def is_alive(self) -> bool:
         """Whether the thread still works."""
-        return self._thread.is_alive()
+        return self._thread.is_alive
 
     def order_work(self) -> None:
         """Has the owner work soon, once for all orders that the thread has not taken yet."""

@@ -193,3 +193,34 @@ def test_hits_of_a_worker_process_are_counted(tmp_path: Path, method: str) -> No
     subprocess.run([sys.executable, str(script), str(tmp_path / "store")], check=True, timeout=120)
     totals = read_journal(tmp_path / "store" / "journal").totals
     assert (totals.misses, totals.hits) == (1, {"disk": 2})
+
+
+def test_a_thread_without_memory_to_run_keeps_nothing_waiting(tmp_path: Path) -> None:
+    """Its stack fits into what the address space may grow by, and its first frame does not.
+
+    ``threading.Thread.start`` hangs then.
+    """
+    code = (
+        "import os, resource, sys, threading; from pathlib import Path\n"
+        "from cache_engine.process import Thread; from cache_engine.store import lock\n"
+        "threading.stack_size(2**16)\n"
+        "path, seen, spare = Path(sys.argv[1]), set(), int(sys.argv[2])\n"
+        "with lock.file_lock(path, 5): pass\n"
+        "file = os.open(path, os.O_RDWR)\n"
+        "used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+        "ran = []\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + spare, -1))\n"
+        "try:\n"
+        "    thread = Thread(ran.append, 1)\n"
+        "except (RuntimeError, MemoryError):\n"
+        "    seen = 'no thread'\n"
+        "else:\n"
+        "    thread.join(20)\n"
+        "    seen = 'alive' if thread.is_alive else 'ran' if ran else 'died'\n"
+        "acquired = lock._wait_in_line(file, 20, False)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (-1, -1))\n"
+        "print(seen, acquired)\n"
+    )
+    seen = {_run(code, tmp_path / "lock", spare * 1024).strip() for spare in range(60, 100, 4)}
+    assert "died True" in seen
+    assert seen <= {"no thread True", "died True", "ran True"}

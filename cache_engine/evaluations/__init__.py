@@ -155,8 +155,11 @@ class Evaluations:
                 return Failure(str(error))
             if not self._later or self.is_closed:
                 return results.save(usage=False)
-            if self._saver is None:
-                self._saver = Background(self, threading.TIMEOUT_MAX)
+            if self._saver is None or not self._saver.is_alive:
+                try:
+                    self._saver = Background(self, threading.TIMEOUT_MAX)
+                except (RuntimeError, MemoryError):  # this process can start no more threads
+                    return results.save(usage=False)
             saver = self._saver
         saver.order_work()
         return None

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.key import CacheKey
-from cache_engine.process import OwnFile, renew_after_fork
+from cache_engine.process import OwnFile, Thread, renew_after_fork
 from cache_engine.store.ownership import own_file
 
 _POLL_S = (0.001, 0.005)
@@ -133,12 +133,18 @@ def _wait_in_line(descriptor: int, timeout_s: float, shared: bool) -> bool:
     if timeout_s <= 0:
         return False
     waiter = _Waiter(descriptor, shared)
+    deadline = time.monotonic() + timeout_s
     try:
-        threading.Thread(target=waiter.wait, daemon=True).start()
-    except RuntimeError:  # this process may have no more threads
+        thread = Thread(waiter.wait)
+    except (RuntimeError, MemoryError):  # this process may have no more threads
         waiter.close()
-        return _poll(descriptor, timeout_s, shared)
-    return waiter.acquired_within(timeout_s)
+        return _poll(descriptor, deadline, shared)
+    if waiter.acquired_within(thread, timeout_s):
+        return True
+    if thread.is_alive:
+        return False
+    waiter.close()
+    return _poll(descriptor, deadline, shared)  # the thread had no memory to run
 
 
 class _Waiter:
@@ -149,7 +155,6 @@ class _Waiter:
         self._file = OwnFile(os.dup(descriptor))
         self._shared = shared
         self._deciding = threading.Lock()
-        self._over = threading.Event()
         self._abandoned = self._acquired = False
         self._error: OSError | None = None
 
@@ -164,17 +169,16 @@ class _Waiter:
         except OSError as error:
             self._error = error
         finally:
-            self._over.set()
             self.close()
 
-    def acquired_within(self, timeout_s: float) -> bool:
+    def acquired_within(self, thread: Thread, timeout_s: float) -> bool:
         """Whether the lock was acquired in time; if not, the thread releases it as soon as it gets it.
 
         Raises:
             OSError: when locking does not work here.
         """
         try:
-            self._over.wait(timeout_s)
+            thread.join(timeout_s)
         finally:  # also when interrupted
             with self._deciding:
                 self._abandoned = not self._acquired
@@ -187,8 +191,7 @@ class _Waiter:
         self._file.close()
 
 
-def _poll(descriptor: int, timeout_s: float, shared: bool) -> bool:
-    deadline = time.monotonic() + timeout_s
+def _poll(descriptor: int, deadline: float, shared: bool) -> bool:
     while time.monotonic() < deadline:
         time.sleep(random.uniform(*_POLL_S))  # noqa: S311 (jitter, not a secret)
         if try_lock(descriptor, shared=shared):

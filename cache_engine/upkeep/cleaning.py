@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,6 +15,7 @@ from cache_engine.logs import fields
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import AUTOMATIC, CLEAN, EVICT
 from cache_engine.model.key import CacheKey
+from cache_engine.process import Thread
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, fold_journal, read_journal
 from cache_engine.store.layout import (
@@ -258,7 +258,7 @@ class Housekeeper:
         self._journal = journal
         self._limits = replace(limits, spare_s=_SPARE_S)
         self._interval_s = interval_s
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
         self._closing = False
         self._can_estimate = True
         # The number of entries at which nothing could be evicted; the next try needs more.
@@ -271,15 +271,13 @@ class Housekeeper:
             stored_bytes: the size of the published entry.
         """
         held = add_published(self._store.layout, stored_bytes)
-        if self._interval_s > 0 and not (self._thread and self._thread.is_alive()):
+        if self._interval_s > 0 and not (self._thread and self._thread.is_alive):
             is_due = self._is_due()
             if is_due or self._is_to_survey(held):
                 self._closing = False
-                thread = threading.Thread(target=self._clean, args=(is_due,), daemon=True)
                 # This process may be unable to start a thread; another process will clean.
-                with suppress(RuntimeError):
-                    thread.start()
-                    self._thread = thread
+                with suppress(RuntimeError, MemoryError):
+                    self._thread = Thread(self._clean, is_due)
 
     def close(self, *, wait: bool = True) -> None:
         """Ends cleaning: if it takes longer than a second of processor time, after the current entry.
@@ -288,11 +286,11 @@ class Housekeeper:
             wait: whether to wait for the end. The wait is bounded, because a signal handler may call this.
         """
         thread = self._thread
-        if thread is not None and thread.is_alive():
+        if thread is not None and thread.is_alive:
             if wait:
                 # A process that publishes one kernel and ends must clean too.
                 latest, used = time.monotonic() + _LONGEST_FINISH_S, time.process_time() + _FINISH_S
-                while thread.is_alive() and time.monotonic() < latest and time.process_time() < used:
+                while thread.is_alive and time.monotonic() < latest and time.process_time() < used:
                     thread.join(0.02)
             self._closing = True
             if wait:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from cache_engine.model.events import PUBLISH
 from cache_engine.model.key import CacheKey
+from cache_engine.process import Thread
 from cache_engine.store.journal import (
     Journal,
     fold,
@@ -260,7 +261,7 @@ def test_closing_in_the_middle_of_counting_or_writing_waits_for_nothing_and_lose
         raise AssertionError("this would wait for ever")
 
     with monkeypatch.context() as patched, getattr(journal, interrupted):
-        patched.setattr(threading.Thread, "join", refuse)
+        patched.setattr(Thread, "join", refuse)
         assert journal.is_interrupted
         journal.close()
         journal.event(PUBLISH, key=KEY)
@@ -273,14 +274,15 @@ def test_closing_in_the_middle_of_counting_or_writing_waits_for_nothing_and_lose
 
 def test_a_closed_journal_leaves_no_thread(folder: Path) -> None:
     """One stopped by the end of the interpreter keeps the locks it has, and who waits for them waits for ever."""
-    before = threading.active_count()
     journals = [Journal(folder, 60) for _ in range(20)]
     for journal in journals:
         journal.hit(KEY, "memory")
-    assert threading.active_count() == before + 20
-    for number, journal in enumerate(journals, 1):
+    threads = [journal._thread for journal in journals]
+    assert all(thread is not None and thread.is_alive for thread in threads)
+    for journal, thread in zip(journals, threads, strict=True):
         journal.close()
-        assert threading.active_count() == before + 20 - number
+        assert thread is not None
+        assert not thread.is_alive
 
 
 def test_a_closed_journal_can_be_dropped(folder: Path) -> None:

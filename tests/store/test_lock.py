@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import portalocker
 import pytest
 
+from cache_engine import process
 from cache_engine.errors import LockTimeout
 from cache_engine.model.key import CacheKey
 from cache_engine.store import lock
@@ -132,10 +133,10 @@ def test_a_lock_that_comes_too_late_is_given_back(path: Path) -> None:
 
 
 def test_without_threads_it_is_polled_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: threading.Thread) -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(process, "start_new_thread", refuse)
     with _holder(path) as holder:
         with pytest.raises(LockTimeout), file_lock(path, 0.05):
             pass
@@ -184,10 +185,10 @@ def test_waiters_for_a_shared_lock_get_it_together(path: Path) -> None:
 
 
 def test_without_threads_a_shared_lock_is_waited_for_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(_: object) -> None:
+    def none_left(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", none_left)
+    monkeypatch.setattr(process, "start_new_thread", none_left)
     with file_lock(path, 5, shared=True), open(path, "r+b") as file:
         assert lock._wait_in_line(file.fileno(), 5, True)
         assert not lock._wait_in_line(file.fileno(), 0.01, False)

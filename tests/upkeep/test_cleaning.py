@@ -233,7 +233,7 @@ class Settled:
         """Reports a publish to the housekeeper, and waits for it to finish."""
         self.housekeeper.published(1000)
         if self.housekeeper._thread is not None:
-            self.housekeeper._thread.join()
+            self.housekeeper._thread.join(60)
 
 
 def test_automatic_cleaning_waits_for_its_interval_and_spares_new_entries(store: DiskStore, journal: Journal) -> None:
@@ -293,7 +293,7 @@ def _publish_and_wait(store: DiskStore, housekeeper: Housekeeper, seed: int) -> 
     key = publish(store, seed)
     housekeeper.published(record_file(store, key).stat().st_size + blob_file(store, key).stat().st_size)
     if housekeeper._thread is not None:
-        housekeeper._thread.join()
+        housekeeper._thread.join(60)
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[object]:
@@ -337,7 +337,7 @@ def test_a_publish_does_not_search_again_when_nothing_can_be_evicted(
     for _ in range(12):
         housekeeper.published(1000)
         if housekeeper._thread is not None:
-            housekeeper._thread.join()
+            housekeeper._thread.join(60)
     assert 1 <= len(plans) <= 4
     assert len(list(store.keys())) == 20
 
@@ -350,7 +350,7 @@ def test_a_damaged_estimate_is_surveyed(store: DiskStore, journal: Journal) -> N
         assert add_published(store.layout, 5) is None
         housekeeper.published(5)
         assert housekeeper._thread is not None
-        housekeeper._thread.join()
+        housekeeper._thread.join(60)
         held = read_population(store.layout)
         assert held is not None
         assert (held.entries, held.stored_bytes) == count(store.layout)

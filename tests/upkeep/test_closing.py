@@ -49,5 +49,5 @@ def test_an_end_waits_for_no_longer_than_that(
     housekeeper.published(1000)
     housekeeper.close()
     assert housekeeper._thread is not None
-    assert not housekeeper._thread.is_alive(), "it ends after the current entry"
+    assert not housekeeper._thread.is_alive, "it ends after the current entry"
     assert cleaning.count(housekeeper._store.layout)[0] >= 6

@@ -198,7 +198,7 @@ class Journal:
         self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
         try:
             self._thread = Background(self, self._flush_s)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             # This process cannot start another thread. Counts are written with the next event, or at the end.
             _log.log(self._complaint, "usage is written only with events and at the end: %s", error)
             self._complaint = logging.DEBUG
