@@ -40,13 +40,21 @@ class _Installation:
     fingerprint: ToolchainFingerprint
     files: WatchedFiles
 
-    def check_unchanged(self) -> None:
-        """Refuses files replaced since, e.g. by an upgrade while this process runs.
+    headers: frozenset[Path]
+
+    def check_unchanged(self, preprocessed: str) -> None:
+        """Refuses files replaced or added since, e.g. by an upgrade while this process runs.
+
+        Args:
+            preprocessed: the source of this compile; a new header may hide one that is in the key.
 
         Raises:
             CompilerMissing: because the kernel would be stored under the key of another compiler.
         """
         self.files.check_unchanged("NVCC or a header it includes")
+        added = [header for header in _headers(preprocessed) if header not in self.headers]
+        if added:
+            raise CompilerMissing(f"{added[0]} was added while this process ran; restart the process")
 
 
 class Nvcc:
@@ -101,7 +109,7 @@ class Nvcc:
         with self._at_work(source, flags) as place:
             log = self._run(place, source, arch, (*flags, "--cubin", "--keep", "--keep-dir=."))
             # After the run: an upgrade may also happen between check and run.
-            self._installation().check_unchanged()
+            self._installation().check_unchanged(_text(place, "kernel.cpp1.ii"))
             return Compiled(place.read("kernel.cubin"), place.read("kernel.ptx"), log.encode())
 
     def preprocess(self, source: str, arch: str) -> str:
@@ -110,7 +118,7 @@ class Nvcc:
         flags = (f"-arch={arch}", *self.flags)
         with self._at_work(source, flags) as place:
             self._run(place, source, arch, (*flags, "-E", "-o", "kernel.ii"))
-            return place.read("kernel.ii").decode("utf-8", "replace")
+            return _text(place, "kernel.ii")
 
     @contextmanager
     def _at_work(self, source: str, flags: tuple[str, ...]) -> Iterator[Workplace]:
@@ -156,7 +164,7 @@ def _find_installation() -> _Installation:
             base = (str(nvcc), f"--compiler-bindir={host}", "-arch=sm_90", *Nvcc.flags)
             _, plan = _execute((*base, "--dryrun", "--cubin", "kernel.cu"), place)
             code, log = _execute((*base, "-E", "--compiler-options=-dD", "kernel.cu", "-o", "kernel.ii"), place)
-            text = place.read("kernel.ii").decode("utf-8", "replace") if code == 0 else ""
+            text = _text(place, "kernel.ii") if code == 0 else ""
     except OSError as error:
         raise CompilerMissing(f"cannot run {nvcc}: {error.strerror}; {_HOW_TO_GET}") from error
     version = re.search(r"#define __CUDACC_VER_MAJOR__ (\d+)\n(?s:.*?)#define __CUDACC_VER_MINOR__ (\d+)\n", text)
@@ -166,7 +174,11 @@ def _find_installation() -> _Installation:
     tools, headers = _tools(nvcc, plan), _headers(text)
     files = WatchedFiles((*tools, *headers), lambda: f"{_digest_of_files(tools)}+{_digest_of_headers(text, headers)}")
     fingerprint = ToolchainFingerprint("nvcc", f"{version[1]}.{version[2]}", files.digest)
-    return _Installation(nvcc, host, fingerprint, files)
+    return _Installation(nvcc, host, fingerprint, files, frozenset(headers))
+
+
+def _text(place: Workplace, name: str) -> str:
+    return place.read(name).decode("utf-8", "replace")
 
 
 def _find_nvcc() -> Path:

@@ -226,6 +226,17 @@ def test_a_header_patched_in_place_is_another_fingerprint_and_is_refused_while_r
         compiler.compile(KERNEL, "sm_90")
 
 
+def test_a_header_that_hides_another_is_another_fingerprint_and_is_refused_while_running(toolkit: Path) -> None:
+    """No file in the key changes; the compile reads one more, found earlier on the path."""
+    compiler = nvcc.Nvcc()
+    before = compiler.fingerprint()
+    compiler.compile(KERNEL, "sm_90")
+    (toolkit / "include" / "stdlib.h").write_text("#include_next <stdlib.h>\n#define __restrict__\n")
+    with pytest.raises(CompilerMissing, match=r"stdlib\.h was added while this process ran; restart the process"):
+        compiler.compile(KERNEL, "sm_90")
+    assert nvcc.Nvcc().fingerprint() != before
+
+
 @pytest.mark.parametrize("part", ["nvvm/bin/cicc", "bin/ptxas", "nvvm/libdevice/libdevice.10.bc"])
 def test_another_program_is_another_fingerprint_and_a_missing_one_is_reported(toolkit: Path, part: str) -> None:
     before = nvcc.Nvcc().fingerprint()
