@@ -225,6 +225,11 @@ class OwnFile:
         """In a forked child: the file is the parent's."""
         self.close()
 
+    def __del__(self) -> None:
+        """Closes what nobody has closed, as when memory runs out on the way to ``close``."""
+        if getattr(self, "_is_open", False):
+            self.close()
+
     def status(self) -> os.stat_result | None:
         """The status of the descriptor's file if that is still the file it was opened for; else ``None``.
 

@@ -14,8 +14,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, LockTimeout
@@ -27,8 +26,39 @@ _POLL_S = (0.001, 0.005)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
-@contextmanager
-def file_lock(path: Path, timeout_s: float, *, shared: bool = False) -> Iterator[None]:
+class Held:
+    """Locks an open file for the body of a ``with``, then closes it.
+
+    A class, as a generator may outlive its ``with``, and hold the file open, when memory runs out.
+    """
+
+    __slots__ = ("_absent", "_file", "_name", "_shared", "_timeout_s")
+
+    def __init__(
+        self, file: OwnFile, name: str, timeout_s: float, *, shared: bool = False, absent: Path | None = None
+    ) -> None:
+        """Takes over an open file; ``absent`` must not be there when it is locked."""
+        self._file, self._name, self._timeout_s, self._shared, self._absent = file, name, timeout_s, shared, absent
+
+    def __enter__(self) -> None:
+        descriptor = self._file.descriptor
+        try:
+            if not (
+                try_lock(descriptor, shared=self._shared) or _wait_in_line(descriptor, self._timeout_s, self._shared)
+            ):
+                after = f"for more than {self._timeout_s:g} s"
+                raise LockTimeout(f"lock {self._name} was held by another process {after}")
+            if self._absent is not None and self._absent.exists():
+                raise LockTimeout(f"lock {self._name} was made just now by another process")
+        except BaseException:
+            _release(self._file)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        _release(self._file)
+
+
+def file_lock(path: Path, timeout_s: float, *, shared: bool = False) -> Held:
     """Holds the lock for the body of a ``with``. Creates the file if it is missing, and never deletes it.
 
     If the body forks, the lock stays with the parent and ends with it.
@@ -37,32 +67,21 @@ def file_lock(path: Path, timeout_s: float, *, shared: bool = False) -> Iterator
         LockTimeout: when the wait took longer than ``timeout_s`` (0 tries once).
         OSError: when the lock file cannot be opened, e.g. on a read-only file system.
     """
-    file = _open(path, timeout_s)
-    try:
-        if not try_lock(file.descriptor, shared=shared) and not _wait_in_line(file.descriptor, timeout_s, shared):
-            raise LockTimeout(f"lock {path.name} was held by another process for more than {timeout_s:g} s")
-        yield
-    finally:
-        _release(file)
+    return Held(_open(path, timeout_s), path.name, timeout_s, shared=shared)
 
 
-@contextmanager
-def file_lock_to_delete(path: Path, timeout_s: float) -> Iterator[None]:
+def file_lock_to_delete(path: Path, timeout_s: float) -> Held:
     """As ``file_lock``, also where the disk has no room for a lock file that is not there yet.
 
     While the folder is locked no process can make that file, so none can hold it. Only for what makes room: other
     processes wait for the folder.
     """
-    with ExitStack() as held:
-        try:
-            held.enter_context(file_lock(path, timeout_s))
-        except OSError as error:
-            if error.errno not in _NO_ROOM:
-                raise
-            held.enter_context(_folder_lock(path.parent, timeout_s, shared=False))
-            if path.exists():
-                raise LockTimeout(f"lock {path.name} was made just now by another process") from error
-        yield
+    try:
+        return file_lock(path, timeout_s)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+    return Held(_open_folder(path.parent), path.name, timeout_s, absent=path)
 
 
 def make_lock_file(path: Path) -> None:
@@ -95,7 +114,7 @@ def _open(path: Path, timeout_s: float) -> OwnFile:
         with suppress(FileNotFoundError):
             return own_file(path, os.O_RDWR)
         # Not while a deleter counts on its not being there.
-        with _folder_lock(path.parent, timeout_s, shared=True):
+        with Held(_open_folder(path.parent), path.parent.name, timeout_s, shared=True):
             # Closed at once: releasing the folder needs memory, and may fail.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
         return own_file(path, os.O_RDWR)
@@ -103,15 +122,8 @@ def _open(path: Path, timeout_s: float) -> OwnFile:
         raise PermissionError(errno.EPERM, str(error)) from error
 
 
-@contextmanager
-def _folder_lock(folder: Path, timeout_s: float, *, shared: bool) -> Iterator[None]:
-    file = OwnFile.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if not try_lock(file.descriptor, shared=shared) and not _wait_in_line(file.descriptor, timeout_s, shared):
-            raise LockTimeout(f"{folder.name} was locked by another process for more than {timeout_s:g} s")
-        yield
-    finally:
-        _release(file)
+def _open_folder(folder: Path) -> OwnFile:
+    return OwnFile.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _release(file: OwnFile) -> None:

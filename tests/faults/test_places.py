@@ -120,7 +120,7 @@ def test_a_lock_file_is_not_made_while_a_deleter_counts_on_its_not_being_there(m
     _exhaust_files(disk)
     with file_lock_to_delete(lock, 0):
         (disk / "0").unlink()  # so that there is room
-        with pytest.raises(GemmCacheError, match="was locked by another process"), file_lock(lock, 0):
+        with pytest.raises(GemmCacheError, match="was held by another process"), file_lock(lock, 0):
             pass
         assert not lock.exists()
     with file_lock(lock, 0):

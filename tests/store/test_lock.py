@@ -290,7 +290,7 @@ def test_a_link_in_the_place_of_a_lock_is_refused_by_name(path: Path) -> None:
 
 def test_two_locks_are_made_at_once(path: Path) -> None:
     """Each locks the folder for that, shared with the other."""
-    with lock._folder_lock(path.parent, 5, shared=True), file_lock(path, 0):
+    with lock.Held(lock._open_folder(path.parent), path.parent.name, 5, shared=True), file_lock(path, 0):
         assert path.exists()
 
 
