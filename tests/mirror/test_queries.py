@@ -33,7 +33,7 @@ ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "size on disk": lambda row: row["stored_bytes"],
     "registers": lambda row: row["registers"],
     "name": lambda row: row["name"],
-    "architecture": lambda row: int(row["arch"][3:]),
+    "target": lambda row: int(row["arch"][3:]),
 }
 
 
