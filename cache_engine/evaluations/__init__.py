@@ -42,6 +42,7 @@ from cache_engine.store.results.file import (
     empty_snapshot,
     stored_fingerprints,
 )
+from cache_engine.store.results.interchange import check_names
 
 __all__ = ["MAX_ENTRIES", "UNUSED_DAYS", "Answer", "Evaluations", "Pruned", "Taken", "search"]
 
@@ -309,6 +310,7 @@ class Evaluations:
             OSError, LockTimeout: when the results cannot be stored.
         """
         theirs = decode_snapshot(data)
+        check_names(data)
         if theirs.evaluator != EVALUATOR:
             raise UsageError(
                 f"the results come from evaluator {theirs.evaluator[:40]!r}; only results of {EVALUATOR} are stored"

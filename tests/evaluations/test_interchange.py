@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -238,3 +239,23 @@ def test_a_result_out_of_range_is_answered_and_not_stored(kept: Evaluations, lay
     absurd = replace(search.evaluate(PROBLEM, CHIP), latency_us=float("inf"))
     assert "not a result" in str(kept.put(PROBLEM, CHIP, SearchMode(), absurd))
     assert keys(layout) == set() if kept.fingerprints() else True
+
+
+def test_a_file_with_a_name_twice_is_refused(layout: StoreLayout, tmp_path: Path) -> None:
+    """Decoding keeps the last value of a name, so a result would be lost unseen."""
+    fill(layout, 2)
+    data = Evaluations(layout).export(CHIP.fingerprint())
+    with Evaluations(open_store(tmp_path / "sound"), durable=False) as sound:
+        assert sound.import_file(data).taken == 2
+    first, second = json.loads(data)["cache_entries"]
+    forgeries = {
+        first: data.replace(second.encode(), first.encode()),
+        "cache_entries": b'{"cache_entries":{},' + data[1:],
+        "n": data.replace(b'"m":', b'"n":', 1),
+    }
+    with Evaluations(open_store(tmp_path / "other"), durable=False) as other:
+        for name, forged in forgeries.items():
+            assert forged != data
+            with pytest.raises(CorruptEntry, match=f"has {re.escape(repr(name[:40]))} twice"):
+                other.import_file(forged)
+        assert other.fingerprints() == []

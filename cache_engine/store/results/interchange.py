@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any
@@ -118,6 +119,27 @@ def decode_snapshot(data: bytes, fingerprint: str = "") -> Snapshot:
     if fingerprint and snapshot.arch_fingerprint != fingerprint:
         raise CorruptEntry(f"the results file of {fingerprint} holds results of {snapshot.arch_fingerprint[:40]!r}")
     return snapshot
+
+
+def check_names(data: bytes) -> None:
+    """Refuses a file in which an object has a name twice: decoding keeps the last value, and the others are lost.
+
+    Raises:
+        CorruptEntry: naming it.
+    """
+
+    def check(pairs: list[tuple[str, object]]) -> None:
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise CorruptEntry(f"the results file has {name[:40]!r} twice in one object; delete one of them")
+            seen.add(name)
+
+    try:
+        # Objects are dropped once they are checked, and numbers stay text, which has no largest size.
+        json.loads(data, object_pairs_hook=check, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError) as error:
+        raise CorruptEntry(f"the results file is damaged: {error}") from error
 
 
 def compress(data: bytes) -> bytes:
