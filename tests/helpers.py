@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.compilers.inspect import sass
+from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.artifact import Artifact, Blob, Record, RecordedProblem, Resources
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
@@ -67,8 +68,10 @@ def make_entry(
     arch = ARCHS[seed % len(ARCHS)]
     problem = GemmProblem(64 + seed, 128 * (seed % 7 + 1), 256, arch=arch)
     config = KernelConfig(64, 64, 32, 2, 2, 3)
-    prefix = KeyPrefix((("family", "tensor_core"), ("compiler", "nvrtc"), ("arch", arch)))
-    constants: dict[str, str | int] = {"N": problem.n, "K": problem.k, "SEED": seed}
+    start = (("family", "tensor_core"), ("template", "of a test"), ("compiler", "nvrtc"), ("compiler_version", "13.5"))
+    prefix = KeyPrefix((*start, ("compiler_build", "of a test"), ("flags", "-O3"), ("arch", arch)))
+    name = f"gemm_tensor_core_bf16_nt_n{problem.n}_k{problem.k}_{config}_{seed}"
+    constants = {**FAMILIES["tensor_core"].constants(problem, config), "KERNEL_NAME": name, "SEED": seed}
     key = prefix.key(constants)
     artifact = Artifact(
         cubin=make_cubin(arch, generator.randbytes(cubin_bytes // 2) + b"code" * (cubin_bytes // 8)),
@@ -82,7 +85,7 @@ def make_entry(
         return Record(
             key=key,
             components=prefix.with_constants(constants),
-            name=f"gemm_tensor_core_bf16_nt_n{problem.n}_k{problem.k}_{config}_{seed}",
+            name=name,
             family="tensor_core",
             compiler="nvrtc",
             compiler_version="13.5",

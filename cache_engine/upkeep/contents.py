@@ -8,6 +8,7 @@ both.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import fields
 
 from cache_engine.compilers.elf import cubin_fault
@@ -26,17 +27,23 @@ _OF_THE_PROBLEM = frozenset(
     {*_SIZES, "IN_TYPE", "OUT_TYPE", "INPUT_PRECISION", "A_TRANSPOSED", "B_TRANSPOSED", "WARPS"}
     | {"WITH_ALPHA", "WITH_BETA", "WITH_BIAS", "ACTIVATION"}
 )
+# Components that every key with this schema has, with the constants of its problem.
+_ALWAYS = frozenset({"template", "compiler_version", "compiler_build", "flags", "KERNEL_NAME"})
 
 
 def check_record(record: Record) -> None:
-    """Checks that the record's components hash to its key, and that its fields agree with them.
+    """Checks that the record's components hash to its key and are complete, and that its fields agree with them.
 
     Raises:
         CorruptEntry: naming the field that does not agree.
     """
     check_key(record)
+    count = Counter(label for label, _ in record.components)
+    for label, times in {"schema": count["schema"], **count}.items():
+        if times != 1:
+            raise CorruptEntry(f"the key of {record.key[:12]} has {times} components {label!r}, not one")
     components = dict(record.components)
-    if components.get("schema") != SCHEMA:
+    if components["schema"] != SCHEMA:
         return  # the labels of another scheme may mean something else
     for label, value in (("family", record.family), ("compiler", record.compiler), ("arch", record.arch)):
         _compare(record, label, value, components.get(label))
@@ -47,8 +54,11 @@ def check_record(record: Record) -> None:
         if label in components:
             _compare(record, label, value, components[label])
     if constants is not None:
-        for label in _SIZES:
+        for label in (*_SIZES, *constants):
             _compare(record, label, constants.get(label), components.get(label))
+        missing = sorted(_ALWAYS - components.keys())
+        if missing:
+            raise CorruptEntry(f"the key of {record.key[:12]} has no component {missing[0]!r}")
 
 
 def check_code(record: Record, cubin: bytes) -> None:

@@ -61,6 +61,21 @@ def _record() -> Record:
 
 RECORD = _record()
 PROBLEM = RECORD.problem
+
+
+def _with_components(*components: tuple[str, str]) -> tuple[CacheKey, bytes, bytes]:
+    """A sound entry, but for the components of its key."""
+    return _forged(components=components, key=key_of(components))
+
+
+def _without(label: str) -> tuple[CacheKey, bytes, bytes]:
+    return _with_components(*(component for component in RECORD.components if component[0] != label))
+
+
+_LATER = ("A_VECTOR", "B_VECTOR", "C_VECTOR", "RASTER_ROWS", "SUM_TYPE", "SEED")
+"""Constants that a version may have or not, and the tests' own."""
+_TILES = tuple(field.name.upper() for field in fields(KernelConfig))
+NEEDED = [label for label, _ in RECORD.components if label not in (*_LATER, *_TILES)]
 FORGERIES = {
     "empty component": (_forged(components=(*RECORD.components, EMPTY_COMPONENT)), "do not form a key"),
     "family": (_forged(family="simt"), "family is 'simt' in the record"),
@@ -72,6 +87,9 @@ FORGERIES = {
     "specialisation": (_forged(problem=msgspec.structs.replace(PROBLEM, specialisation="exact")), " M is "),
     "dynamic": (_forged(problem=msgspec.structs.replace(PROBLEM, specialisation="dynamic")), " N is None"),
     "other target's code": (_with_code(make_cubin("sm_75", b"code")), "not for its target"),
+    "no components": (_with_components(), "has 0 components 'schema'"),
+    "a component twice": (_with_components(*RECORD.components, ("flags", "-O2")), "has 2 components 'flags'"),
+    **{f"no {label}": (_without(label), label) for label in NEEDED},
     "no code": (_with_code(b"GIF89a" * 100), "not a 64-bit ELF"),
 }
 
@@ -114,8 +132,8 @@ def _honest(family: str, problem: GemmProblem) -> Record:
     config = KernelConfig(64, 64, 32, 4, 1, 3)
     constants = FAMILIES[family].constants(problem, config)
     compiler = "triton" if family == "triton" else "nvrtc"
-    start = (("family", family), ("compiler", compiler), ("compiler_version", "13.5"), ("arch", problem.arch or ""))
-    prefix = KeyPrefix(start)
+    start = (("family", family), ("template", "t"), ("compiler", compiler), ("compiler_version", "13.5"))
+    prefix = KeyPrefix((*start, ("compiler_build", "b"), ("flags", "-O3"), ("arch", problem.arch or "")))
     return msgspec.structs.replace(
         RECORD, key=prefix.key(constants), components=prefix.with_constants(constants), name=constants["KERNEL_NAME"],
         family=family, compiler=compiler, compiler_version="13.5", arch=problem.arch, config=config,
