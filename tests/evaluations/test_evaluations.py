@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cache_engine import process
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluations.entry import decode_entry, encode_entry, key_of, make_entry
 from cache_engine.evaluator import search
@@ -192,6 +193,16 @@ def test_saving_later_loses_no_result(layout: StoreLayout) -> None:
     done = subprocess.run([sys.executable, "-c", code, str(layout.root)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(keys(layout)) == 320, "also without closing"
+
+
+def test_a_process_that_can_start_no_thread_saves_at_once(layout: StoreLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(process, "start_new_thread", refuse)
+    with Evaluations(layout, durable=False, save_later=True) as kept:
+        assert kept.put(PROBLEM, CHIP, SearchMode(), search.evaluate(PROBLEM, CHIP)) is None
+        assert keys(layout) == {key_of(PROBLEM, SearchMode())}
 
 
 _INTERRUPTED = """
