@@ -53,7 +53,7 @@ def test_served_to_others_nothing_can_be_deleted(page: Page, compiled_store: Pat
         expect(page.get_by_text("the dashboard listens at 0.0.0.0")).to_be_visible(timeout=WAIT_MS)
         expect(page.get_by_text("Will delete 4 kernels")).to_be_visible(timeout=WAIT_MS)
         expect(page.get_by_role("button", name="Delete 4 kernels")).to_be_disabled(timeout=WAIT_MS)
-        expect(page.get_by_label("Type 4 to enable deletion")).to_be_disabled()
+        expect(page.get_by_label("Type 4 to enable deletion")).to_be_disabled(timeout=WAIT_MS)
 
 
 def test_served_to_others_the_token_unlocks(page: Page, compiled_store: Path) -> None:
