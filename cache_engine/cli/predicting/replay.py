@@ -117,7 +117,7 @@ def _server_options(verb: _F) -> _F:
 @json_option
 @click.pass_obj
 def replay_verb(settings: Settings, /, trace: str, as_json: bool, **asked: Any) -> None:
-    """Replay requests against policies of compiling, and print what each costs.
+    """Replay a trace of requests; print what each policy costs.
 
     TRACE is a CSV file with the columns arrival_s, prompt_tokens and output_tokens, or TIMESTAMP, ContextTokens and
     GeneratedTokens, which gzip may compress; or azure2023_conv or azure2023_code, which come with the program. GPU
