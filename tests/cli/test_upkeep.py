@@ -47,10 +47,10 @@ def test_export_of_an_unknown_target_and_import_of_no_file_are_refused(compiled_
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert not (tmp_path / "a.gemmpack").exists()
     done = run("import", tmp_path / "none.gemmpack", store=tmp_path / "other")
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     done = run("export", "/proc/a.gemmpack", store=compiled_store)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("error: /proc/a.gemmpack: No such file")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: cannot open /proc/a.gemmpack: No such file")
 
 
 def test_packs_and_switches_are_set_in_the_environment(
