@@ -23,13 +23,14 @@ from cache_engine.upkeep.plan import Limits
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import file_lock
 from tests.helpers import make_entry, make_store
-role, folder, start, seconds = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+role, folder, seconds = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])
 store, generator = make_store(folder), random.Random(role)
 journal = Journal(store.layout.journal, 1.0)
 entries = [make_entry(seed) for seed in range(8)]
 counts = {"right": 0, "missing": 0, "evicted": 0, "published": 0}
-time.sleep(max(0, start - time.time()))
-while time.time() < start + seconds:
+print("ready", flush=True)
+end = float(input()) + seconds
+while time.time() < end:
     key, artifact, describe = generator.choice(entries)
     if role.startswith("reader"):
         loaded = store.get(key)  # CorruptEntry ends the program, and the test
@@ -50,15 +51,22 @@ print(json.dumps(counts))
 def _read_while_others_evict(folder: Path, seconds: float) -> None:
     make_store(folder)
     roles = [f"reader {n}" for n in range(8)] + ["evictor 1", "evictor 2", "publisher 1", "publisher 2"]
-    start = time.time() + 2.0
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, role, str(folder), str(start), str(seconds)],
+            [sys.executable, "-c", _PROGRAM, role, str(folder), str(seconds)],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         for role in roles
     ]
+    # On a busy machine the last starts long after the first.
+    assert [process.stdout and process.stdout.readline() for process in running] == ["ready\n"] * len(running)
+    start = f"{time.time()}\n"
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write(start)
+        process.stdin.flush()
     printed = [process.communicate()[0] for process in running]
     assert [process.returncode for process in running] == [0] * len(running)
     sums = {name: sum(json.loads(line)[name] for line in printed) for name in json.loads(printed[0])}
