@@ -12,19 +12,24 @@ from typing import NoReturn
 import click
 
 from cache_engine._version import version_and_build
-from cache_engine.cli.bench import bench_verb
-from cache_engine.cli.dashboard import dashboard_verb
-from cache_engine.cli.doctor import doctor_verb
-from cache_engine.cli.getting import compile_verb, time_verb
-from cache_engine.cli.inspect import diff_verb, explain_verb, show_verb
-from cache_engine.cli.listing import ls_verb, search_verb, stats_verb
-from cache_engine.cli.packs import export_verb, import_verb
-from cache_engine.cli.predicting.evaluator import evaluate_verb, evaluations_verb
-from cache_engine.cli.predicting.replay import replay_verb
 from cache_engine.cli.support import VerbGroup, run
-from cache_engine.cli.timings import timings_verb, tune_verb
-from cache_engine.cli.upkeep import clean_verb, migrate_verb, quarantine_verb, sync_verb, verify_verb
-from cache_engine.cli.warm import sample_verb, warm_verb
+from cache_engine.cli.support.verb import LazyVerbs
+
+_WHERE = {
+    "getting": ("compile", "time"),
+    "warm": ("warm", "sample"),
+    "listing": ("ls", "search", "stats"),
+    "inspect": ("show", "diff", "explain"),
+    "doctor": ("doctor",),
+    "timings": ("tune", "timings"),
+    "upkeep": ("clean", "verify", "migrate", "quarantine", "sync"),
+    "packs": ("export", "import"),
+    "predicting.evaluator": ("evaluate", "evaluations"),
+    "predicting.replay": ("replay",),
+    "bench": ("bench",),
+    "dashboard": ("dashboard",),
+}
+"""The verbs of each module of this package, which has each as ``NAME_verb``."""
 
 
 def main() -> NoReturn:
@@ -34,6 +39,7 @@ def main() -> NoReturn:
 
 @click.group(
     cls=VerbGroup,
+    commands=LazyVerbs({verb: f"{__package__}.{module}" for module, verbs in _WHERE.items() for verb in verbs}),
     examples=("compile 4096 7168 2048 --arch sm_90a", "warm Llama-3.1-8B --arch sm_90a", "ls", "doctor --settings"),
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -54,13 +60,3 @@ def _print_version(ctx: click.Context, asked: bool) -> None:
     if asked:
         print(f"gemm-cache, version {version_and_build()}")
         ctx.exit()
-
-
-for verb in (
-    compile_verb, time_verb, warm_verb, sample_verb,
-    ls_verb, search_verb, show_verb, diff_verb, explain_verb, stats_verb, doctor_verb,
-    tune_verb, timings_verb,
-    clean_verb, verify_verb, migrate_verb, quarantine_verb, sync_verb, export_verb, import_verb,
-    evaluate_verb, evaluations_verb, replay_verb, bench_verb, dashboard_verb,
-):  # fmt: skip
-    commands.add_command(verb)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import click
@@ -84,3 +86,16 @@ def test_each_specialisation_is_named_with_its_meaning() -> None:
     text = " ".join(_help("compile").split())
     for value in Specialisation:
         assert f"{value}: " in text.partition("--specialise")[2].partition("--opt-level")[0]
+
+
+def test_a_verb_imports_no_other_verb() -> None:
+    code = (
+        "import sys; from cache_engine.cli.main import commands; assert len(commands.commands) > 20\n"
+        "print(*(name for name in sys.modules if name.startswith('cache_engine.cli')))\n"
+        "commands.commands['verify']; print(*(name for name in sys.modules if name.startswith('cache_engine.cli')))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    before, after = (set(line.split()) for line in printed.splitlines())
+    of_verbs = {commands.commands[verb].callback.__module__ for verb in commands.commands}
+    assert not before & of_verbs
+    assert after & of_verbs == {"cache_engine.cli.upkeep"}

@@ -23,7 +23,6 @@ from cache_engine.cli.support.verb import FAILED, INTERRUPTED, NOT_HERE, OK, WRO
 from cache_engine.cli.terminal import escaped, look_alike
 from cache_engine.config import PACKS
 from cache_engine.errors import CompileError, GemmCacheError, Level, NotHereError, StoreUnusable, UsageError
-from cache_engine.mirror.queries import OLD_SORTS, SORTS
 from cache_engine.model.gemm import INPUT_DTYPES, OPT_LEVELS, DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.units import printable
@@ -288,6 +287,8 @@ def asked_choice(asked: dict[str, Any]) -> dict[str, Any]:
 
 def filter_options(verb: _F) -> _F:
     """Gives a verb the options of a list of kernels."""
+    from cache_engine.mirror.queries import OLD_SORTS, SORTS  # no other verb needs the mirror
+
     sorts = [name.replace(" ", "-") for name in SORTS]
     for decorate in _last_first(
         click.option("--arch", multiple=True, help="Only this target (repeatable)."),

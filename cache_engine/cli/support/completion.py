@@ -13,8 +13,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from cache_engine.cli.support.given import settings_of
-from cache_engine.compilers import COMPILERS
-from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import INPUT_DTYPES, DType, Layout, Specialisation
 from cache_engine.store.layout import StoreLayout, key_of_record_name, original_of_quarantined
@@ -39,7 +37,7 @@ def _completer(offer: Callable[[click.Context, str], Iterable[str]]) -> Complete
             return [
                 CompletionItem(name) for name in offer(ctx, incomplete) if name.lower().startswith(incomplete.lower())
             ]
-        except Exception:  # whatever it is, a traceback in the middle of a command line helps nobody
+        except Exception:  # whatever it is, a traceback does not belong into a command line that is being typed
             return []
 
     return complete
@@ -88,12 +86,26 @@ def quarantined(ctx: click.Context, typed: str) -> Iterable[str]:  # noqa: ARG00
     return sorted(name for name in os.listdir(folder) if original_of_quarantined(name)[1] is not None)
 
 
+@_completer
+def _compilers(ctx: click.Context, typed: str) -> Iterable[str]:  # noqa: ARG001
+    from cache_engine.compilers import COMPILERS
+
+    return COMPILERS
+
+
+@_completer
+def _families(ctx: click.Context, typed: str) -> Iterable[str]:  # noqa: ARG001
+    from cache_engine.kernels.select import FAMILIES
+
+    return FAMILIES
+
+
 COMPLETERS: dict[str, Completer] = {
     "arch": _one_of(*ARCHITECTURES),
     "dtype": _one_of(*INPUT_DTYPES),
     "out_dtype": _one_of(*DType),
-    "compiler": _one_of(*COMPILERS),
-    "family": _one_of(*FAMILIES),
+    "compiler": _compilers,
+    "family": _families,
     "layout": _one_of(*Layout),
     "specialisation": _one_of(*Specialisation),
     "table": models,

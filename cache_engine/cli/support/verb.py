@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import click
@@ -51,6 +52,41 @@ class _Takes(click.Command):
         with formatter.section("Examples"):
             for example in self.examples:
                 formatter.write(f"{'':{formatter.current_indent}}gemm-cache {example}\n")
+
+
+class LazyVerbs(MutableMapping[str, click.Command]):
+    """Verbs by name, each imported when it is asked for: one verb needs a small part of what all of them import.
+
+    Args:
+        modules: of each verb, the name of the module that has it as ``NAME_verb``.
+    """
+
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self._verbs: dict[str, click.Command | str] = dict(modules)
+
+    def __getitem__(self, name: str) -> click.Command:
+        """The verb of this name; raises ``KeyError``."""
+        verb = self._verbs[name]
+        if isinstance(verb, str):
+            verb = getattr(import_module(verb), f"{name}_verb")
+            self._verbs[name] = verb
+        return verb
+
+    def __setitem__(self, name: str, verb: click.Command) -> None:
+        """Adds a verb that is imported already."""
+        self._verbs[name] = verb
+
+    def __delitem__(self, name: str) -> None:
+        """Takes a verb away."""
+        del self._verbs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names, without an import."""
+        return iter(self._verbs)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._verbs)
 
 
 class VerbGroup(_Takes, click.Group):
