@@ -57,7 +57,7 @@ class _Text(logging.Formatter):
 
 
 class _Json(logging.Formatter):
-    """One JSON object a line; the fields of an event are beside its message."""
+    """One JSON object a line: the message, and the fields of the event at the same level."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line. ASCII alone, so control characters are escaped."""

@@ -226,7 +226,7 @@ class OwnFile:
         self.close()
 
     def __del__(self) -> None:
-        """Closes what nobody has closed, as when memory runs out on the way to ``close``."""
+        """Closes a file that is still open, as when memory runs out on the way to ``close``."""
         if getattr(self, "_is_open", False):
             self.close()
 

@@ -113,7 +113,7 @@ def time_verb(settings: Settings, /, profile: bool, as_json: bool, job: Path | N
 
 
 def _opened(settings: Settings, asked: dict[str, Any]) -> Cache:
-    """The store. Where there is none yet, a request that is refused makes none."""
+    """The store. A new one is made only after the request has been found valid."""
     if settings.uses_directory and not settings.directory_exists:
         with open_cache(settings.with_overrides({"enable_caching": PACKS})) as without_store:
             without_store.select(without_store.targeted(asked_problem(asked)), **asked_choice(asked))

@@ -137,7 +137,7 @@ def verify_verb(settings: Settings, /, repair: bool, sample: float, as_json: boo
     "migrate",
     cls=Verb,
     examples=("migrate --dry-run", "migrate --jobs 4"),
-    done="Every kernel is compiled again, or there is none to compile; with --dry-run, the entries are counted.",
+    done="All outdated kernels, if any, are compiled again; with --dry-run, they are only counted.",
     failed="Some kernels could not be compiled or stored.",
     missing="The compiler is not installed.",
 )

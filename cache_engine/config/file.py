@@ -1,7 +1,7 @@
 """The settings file: where it is, and what it says.
 
 A file is read from the user's own folder, or because the user names it; never from the current directory, which may be
-that of somebody else's project.
+a project that another person controls.
 """
 
 from __future__ import annotations

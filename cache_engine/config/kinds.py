@@ -191,7 +191,7 @@ def paths() -> Kind:
 
 
 def token() -> Kind:
-    """A secret that nobody can guess, or none."""
+    """A secret, long enough that it cannot be guessed; or empty, for no secret."""
 
     def why_not(value: object) -> str:
         # Without the value: what is nearly right is nearly a secret.

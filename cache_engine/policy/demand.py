@@ -150,8 +150,8 @@ def merge(first: Ledger, second: Ledger) -> Ledger:
     one.since = min(one.since, other.since)
     one.dropped += other.dropped
     for shape, sketch in other.sketches.items():
-        there = one.sketches.get(shape)
-        one.sketches[shape] = sketch if there is None else merged(there, sketch)
+        known = one.sketches.get(shape)
+        one.sketches[shape] = sketch if known is None else merged(known, sketch)
     while len(one.sketches) > MOST_SHAPES:
         one.drop_lightest()
     return one

@@ -87,7 +87,7 @@ def gpu_for(arch: str, name: str | None) -> Gpu:
     """The GPU whose times are predicted: the one named, else the first known that runs code for the target.
 
     Raises:
-        UsageError: when there is none, or it does not run such code.
+        UsageError: when no known GPU runs code for the target, or the one named does not.
     """
     runs = gpus_running(arch)
     names = ", ".join(gpu.name for gpu in runs)

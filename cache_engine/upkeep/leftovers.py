@@ -1,7 +1,7 @@
 """Files that killed writers leave: temporaries without a writer, and blobs that no record names.
 
 The writer of a temporary holds its lock, and the publisher of an entry holds its key's lock; both end with the process.
-So a free lock identifies a leftover, independent of the clock. Where locks do not work, or cannot be taken in a
+So a free lock identifies a leftover, independent of the clock. Where locks do not work, as in a
 read-only store, the file's age decides.
 """
 

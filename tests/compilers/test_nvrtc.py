@@ -130,9 +130,10 @@ def test_a_new_hard_link_to_the_library_changes_nothing(tmp_path: Path, monkeypa
     copied = _copy_of_nvrtc(tmp_path)
     monkeypatch.setattr(nvrtc, "package_files", lambda pattern: iter([copied]))
     compiler = nvrtc.Nvrtc()
-    compiler.fingerprint()
+    before = compiler.fingerprint()
     (tmp_path / "link").hardlink_to(copied)
     compiler.load()
+    assert nvrtc.Nvrtc().fingerprint() == before
 
 
 def test_a_companion_that_another_has_loaded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
