@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from cache_engine.config import Settings
     from cache_engine.engine.cache import Cache, open_cache
     from cache_engine.engine.matmul import matmul
-    from cache_engine.engine.operator import GemmOperator, Switches, default_cache, switches
+    from cache_engine.engine.operator import GemmOperator, OperatorStatistics, Switches, default_cache, switches
     from cache_engine.engine.serving import CompiledKernel
     from cache_engine.model.artifact import Record, RecordedProblem, Resources
     from cache_engine.model.events import Statistics, Totals
@@ -139,6 +139,7 @@ __all__ = [
     "NotCached",
     "NotHereError",
     "NotPermitted",
+    "OperatorStatistics",
     "OutOfDeviceMemory",
     "PackUnusable",
     "Record",
@@ -177,7 +178,7 @@ _HOMES = {
     "config": "Settings",
     "engine.cache": "Cache open_cache",
     "engine.matmul": "matmul",
-    "engine.operator": "GemmOperator Switches default_cache switches",
+    "engine.operator": "GemmOperator OperatorStatistics Switches default_cache switches",
     "engine.serving": "CompiledKernel",
     "model.artifact": "Record RecordedProblem Resources",
     "model.events": "Statistics Totals",

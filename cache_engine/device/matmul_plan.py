@@ -7,7 +7,7 @@ that do not are copied; C cannot be.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from cache_engine.device.arrays import BITS8, BITS16, ITEMSIZE, ArrayView, Form
@@ -23,8 +23,8 @@ class MatmulPlan:
     """What ``matmul`` would do with arrays of certain forms.
 
     Attributes:
-        problem: without its target.
-        copy_a, copy_b: whether the operand is copied, row by row, because no layout describes it.
+        problem: without its target, unless the kind that was asked for names one.
+        copy_a, copy_b: whether the operand is copied, because no layout describes it.
         shape: of C.
     """
 
@@ -43,6 +43,7 @@ def plan_matmul(
     dtype: DType | None = None,
     out_dtype: DType | None = None,
     epilogue: Epilogue = NO_EPILOGUE,
+    kind: GemmProblem | None = None,
 ) -> MatmulPlan:
     """The plan for C = A · B.
 
@@ -55,9 +56,11 @@ def plan_matmul(
             bits, tf32 in fp32.
         out_dtype: the type of C; by default that of ``out``, else the first that the inputs can give.
         epilogue: what is done to the product.
+        kind: the problem is to be as this one but for its sizes, whose types and epilogue are given as well. By default
+            its layout is that of the arrays, and the rest as ``GemmProblem`` has it.
 
     Raises:
-        UsageError: when the arrays do not go together; the text says why.
+        UsageError: when the arrays do not go together, or are not of the kind; the text says why.
     """
     for name, form in (("A", a), ("B", b)):
         if len(form.shape) < 2:
@@ -71,17 +74,17 @@ def plan_matmul(
     if b_batch and batch != b_batch:
         raise UsageError(f"A is {_shown(a)} and B {_shown(b)}; their batches must be the same, or B have none")
     folded = bool(batch) and not b_batch
-    a_layout, b_layout = (("n" if a.is_packed() else None) if folded else _layout(a)), _layout(b)
-    problem = GemmProblem(
-        m * math.prod(batch) if folded else m,
-        n,
-        k,
-        batch=1 if folded else math.prod(batch),
-        dtype=_element(a, b, dtype),
-        out_dtype=_out_dtype(out, out_dtype),
-        layout=Layout((a_layout or "n") + (b_layout or "n")),
-        epilogue=epilogue,
-    )
+    a_layout, b_layout = ("n" if a.is_packed() else None) if folded else _layout(a), _layout(b)
+    rows, count = (m * math.prod(batch), 1) if folded else (m, math.prod(batch))
+    element = _element(a, b, dtype)
+    if kind is None:
+        layout = Layout((a_layout or "n") + (b_layout or "n"))
+        out_dtype = _out_dtype(out, out_dtype)
+        problem = GemmProblem(rows, n, k, count, element, out_dtype, layout, epilogue=epilogue)
+    else:
+        a_layout = _layout_asked("A", a, a_layout, kind.layout, folded=folded)
+        b_layout = _layout_asked("B", b, b_layout, kind.layout)
+        problem = replace(kind, m=rows, n=n, k=k, batch=count)
     shape = (*batch, m, n)
     if out is not None:
         _check_out(out, shape, problem.output)
@@ -120,6 +123,28 @@ def _layout(form: Form) -> str | None:
     if as_is and transposed:
         return "n" if columns >= rows else "t"
     return "n" if as_is else "t" if transposed else None
+
+
+def _layout_asked(name: str, form: Form, own: str | None, asked: Layout, *, folded: bool = False) -> str | None:
+    """The layout that is asked for, where the operand lies so; ``None`` where no layout describes it.
+
+    Raises:
+        UsageError: when it lies the other way. Copying it at every call would hide a mistake that costs a pass over it.
+    """
+    wanted = asked[0] if name == "A" else asked[1]
+    if folded and wanted == "t":
+        raise UsageError(
+            f"A is {_shown(form)} and B has no batch, so A is read row by row, and the operator's layout is {asked}; "
+            f"use an operator with the layout n{asked[1]}, or give A as one matrix"
+        )
+    if own is None or own == wanted or (form.is_packed() and form.transposed().is_packed()):
+        return None if own is None else wanted
+    lies, other = ("row", "column") if own == "n" else ("column", "row")
+    fitting = f"{own}{asked[1]}" if name == "A" else f"{asked[0]}{own}"
+    raise UsageError(
+        f"{name} is {_shown(form)} and lies {lies} by {lies}; the operator's layout, {asked}, needs it {other} by "
+        f"{other}. Use an operator with the layout {fitting}, or store {name} transposed and give its .T"
+    )
 
 
 def _element(a: Form, b: Form, asked: DType | None) -> DType:

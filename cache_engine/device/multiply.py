@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from cache_engine.device.arrays import ArrayView, view
+from cache_engine.device.arrays import ArrayView, Form, view
 from cache_engine.device.launch import ARRAY_TYPES, LoadedKernel, Operands, load_function
 from cache_engine.device.matmul_plan import ALIGNMENT, MatmulPlan, check_places, plan_matmul
 from cache_engine.device.memory_pool import shared_pool
@@ -49,28 +49,35 @@ def multiply(
     epilogue: Epilogue,
     find: Find,
     found_by: Hashable,
+    kind: GemmProblem | None = None,
+    stream: Any | None = None,
 ) -> Any:
-    """``activation(alpha · A · B + beta · out + bias)`` on the current stream; see ``cache_engine.matmul``.
+    """``activation(alpha · A · B + beta · out + bias)`` on a stream; see ``cache_engine.matmul``.
 
     Args:
         find: asked when a kernel is needed for the first time.
         found_by: what else than the problem ``find`` depends on.
+        kind: as of ``plan_matmul``.
+        stream: by default the current one.
+
+    Raises:
+        UsageError: as ``plan_matmul`` and ``check_places``; and when there is no ``out`` to be added.
     """
+    if beta and out is None:
+        raise UsageError(f"beta is {beta}, and there is no out to be added; give one")
+    if stream is not None:
+        with stream_of(stream):
+            return multiply(
+                a, b, out, bias, dtype=dtype, out_dtype=out_dtype, alpha=alpha, beta=beta, epilogue=epilogue,
+                find=find, found_by=found_by, kind=kind,
+            )  # fmt: skip
     import cupy
 
     current = cupy.cuda.get_current_stream()
     arrays = {"A": a, "B": b, "out": out, "the bias": bias}
     views = {name: view(array, name, current.ptr) for name, array in arrays.items() if array is not None}
     a_view, b_view, out_view, bias_view = views["A"], views["B"], views.get("out"), views.get("the bias")
-    plan = plan_matmul(
-        a_view.form,
-        b_view.form,
-        None if out_view is None else out_view.form,
-        None if bias_view is None else bias_view.form,
-        dtype,
-        out_dtype,
-        epilogue,
-    )
+    plan = plan_matmul(a_view.form, b_view.form, _form(out_view), _form(bias_view), dtype, out_dtype, epilogue, kind)
     check_places(a_view, b_view, out_view, bias_view)
     gpu = cupy.cuda.runtime.getDevice()
     for name, one in views.items():
@@ -109,7 +116,8 @@ def _kernel(plan: MatmulPlan, find: Find, found_by: Hashable, gpu: int, stream: 
     def load() -> LoadedKernel:
         import cupy
 
-        problem = plan.problem.on(f"sm_{cupy.cuda.Device(gpu).compute_capability}")
+        arch = plan.problem.arch or f"sm_{cupy.cuda.Device(gpu).compute_capability}"
+        problem = plan.problem.on(arch)
         code = find(problem)
         function = _codes.get(gpu, code.key, lambda: load_function(code.cubin, code.name, code.launch.shared_bytes))
         return LoadedKernel(code.cubin, code.name, code.launch, problem, function)
@@ -137,6 +145,10 @@ def _operand(one: ArrayView, transposed: bool, copy: bool) -> Any:
     )
     with shared_pool().serving():
         return array.copy(order="C")
+
+
+def _form(one: ArrayView | None) -> Form | None:
+    return None if one is None else one.form
 
 
 def _address(one: ArrayView) -> Any:

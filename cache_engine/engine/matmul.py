@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import cache as cached
 from typing import TYPE_CHECKING, Any
 
-from cache_engine.device.multiply import Code, multiply, stream_of
+from cache_engine.device.multiply import multiply
 from cache_engine.device.probe import require_gpu
-from cache_engine.engine.operator import default_cache
+from cache_engine.engine.operator import code_of, default_cache
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import Activation, ActivationLike, DType, DTypeLike, Epilogue, GemmProblem
 
 if TYPE_CHECKING:
+    from cache_engine.device.multiply import Code
     from cache_engine.engine.cache import Cache
 
 
@@ -67,18 +68,9 @@ def matmul(
         NotCached, CompilerMissing, CompileError: as ``Cache.get_or_compile``.
     """
     require_gpu("matmul")
-    if beta and out is None:
-        raise UsageError(f"beta is {beta}, and there is no out to be added; give one")
-    if stream is not None:
-        with stream_of(stream):
-            return matmul(
-                a, b, out, dtype=dtype, out_dtype=out_dtype, alpha=alpha, beta=beta, bias=bias, activation=activation,
-                family=family, cache=cache,
-            )  # fmt: skip
 
     def find(problem: GemmProblem) -> Code:
-        kernel = (cache or default_cache()).get_or_compile(problem, family=family)
-        return Code(kernel.key, kernel.cubin, kernel.record.name, kernel.launch)
+        return code_of((cache or default_cache()).get_or_compile(problem, family=family))
 
     return multiply(
         a,
@@ -91,7 +83,8 @@ def matmul(
         beta=beta,
         epilogue=_epilogue(alpha != 1.0, beta != 0.0, bias is not None, str(activation)),
         find=find,
-        found_by=(family, cache),
+        found_by=(family, None, cache),
+        stream=stream,
     )
 
 

@@ -8,19 +8,25 @@ what the program says comes first, as everywhere.
 from __future__ import annotations
 
 import logging
-from dataclasses import astuple, dataclass, replace
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cache_engine.config import Settings
-from cache_engine.engine.cache import Cache, CompiledKernel, open_cache
-from cache_engine.errors import StoreUnusable
+from cache_engine.engine.cache import COMPILED, Cache, CompiledKernel, open_cache
+from cache_engine.engine.stages import COMPILE
+from cache_engine.errors import StoreUnusable, UsageError
 from cache_engine.model.gemm import (
     NO_EPILOGUE,
     OPT_LEVELS,
     DType,
     DTypeLike,
+    Epilogue,
     EpilogueLike,
     GemmProblem,
     Layout,
@@ -28,6 +34,10 @@ from cache_engine.model.gemm import (
     Specialisation,
     SpecialisationLike,
 )
+from cache_engine.process import renew_after_fork
+
+if TYPE_CHECKING:
+    from cache_engine.device.multiply import Code
 
 _log = logging.getLogger(__name__)
 
@@ -64,13 +74,40 @@ def default_cache() -> Cache:
     return _opened(switches.in_force())
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorStatistics:
+    """What an operator has done in this process since it was made.
+
+    Attributes:
+        calls: products that it started on a GPU.
+        kernels: how often it got a kernel from its cache, by the tier that had it: ``"memory"``, ``"pack"``,
+            ``"disk"``, or ``"compiled"``. A call whose kernel is loaded on the GPU already gets none.
+        refused: how often there was an error in place of a kernel, such as ``NotCached``.
+        get_ms: milliseconds of getting all of these, compiling and waiting for others included.
+        compile_ms: milliseconds of these that compiling took.
+    """
+
+    calls: int = 0
+    kernels: Mapping[str, int] = field(default_factory=dict)
+    refused: int = 0
+    get_ms: float = 0.0
+    compile_ms: float = 0.0
+
+    @property
+    def compiles(self) -> int:
+        """How many of the kernels it compiled."""
+        return self.kernels.get(COMPILED, 0)
+
+
 class GemmOperator:
     """C = A · B for one set of element types, layout, epilogue and target. Safe to use from several threads.
 
     Example:
         ```python
-        linear = GemmOperator(dtype="bf16", epilogue="bias+gelu", arch="sm_90a")
-        kernel = linear.kernel(m=16, n=7168, k=2048)
+        linear = GemmOperator(dtype="bf16", epilogue="bias+gelu")
+        y = linear(x, weight.T, bias=b)  # on a GPU; x: m × k, weight: n × k
+        kernel = linear.kernel(m=16, n=7168, k=2048)  # also without one
+        linear.statistics().kernels  # {"compiled": 1, "memory": 1}
         ```
 
     Operators that come to the same settings share one cache. Their own switches can be set and asked at any time; what
@@ -127,6 +164,53 @@ class GemmOperator:
         self._family = family
         self._compiler = compiler
         self._own = Switches(enable_jit, enable_caching, cache_dir)
+        self._counts = _Counts()
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        out: Any | None = None,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        bias: Any | None = None,
+        stream: Any | None = None,
+    ) -> Any:
+        """``activation(alpha · A · B + beta · out + bias)`` with the operator's types and epilogue, as ``matmul``.
+
+        The arguments are those of ``matmul``. A single row or column is read in the operator's layout. An operand that
+        lies the other way is refused; one that no layout describes, such as padded rows, is copied at every call.
+
+        Raises:
+            GpuRequired: when there is no GPU.
+            UsageError: when the arrays do not go together or are not of the operator's types or layout; when the
+                epilogue has a bias and none is given; when alpha, beta or a bias is given that it does not have.
+            OutOfDeviceMemory, NotCached, CompilerMissing, CompileError: as ``matmul``.
+        """
+        from cache_engine.device.multiply import multiply
+        from cache_engine.device.probe import require_gpu
+
+        require_gpu("calling an operator")
+        kind = self._kind
+        _check_parts(kind.epilogue, alpha, beta, bias)
+        product = multiply(
+            a,
+            b,
+            out,
+            bias,
+            dtype=kind.dtype,
+            out_dtype=kind.output,
+            alpha=alpha,
+            beta=beta,
+            epilogue=kind.epilogue,
+            find=lambda problem: code_of(self._get(problem)),
+            found_by=(self._family, self._compiler, None),
+            kind=kind,
+            stream=stream,
+        )
+        self._counts.called()
+        return product
 
     def kernel(self, m: int, n: int, k: int, batch: int = 1) -> CompiledKernel:
         """The kernel for these sizes, found or compiled.
@@ -134,8 +218,20 @@ class GemmOperator:
         Raises:
             UsageError, NotCached, CompilerMissing, CompileError: as ``Cache.get_or_compile``.
         """
-        problem = replace(self._kind, m=m, n=n, k=k, batch=batch)
-        return self.cache.get_or_compile(problem, family=self._family, compiler=self._compiler)
+        return self._get(replace(self._kind, m=m, n=n, k=k, batch=batch))
+
+    def _get(self, problem: GemmProblem) -> CompiledKernel:
+        started = time.perf_counter()
+        kernel = None
+        try:
+            kernel = self.cache.get_or_compile(problem, family=self._family, compiler=self._compiler)
+        finally:
+            self._counts.got(kernel, (time.perf_counter() - started) * 1e3)
+        return kernel
+
+    def statistics(self) -> OperatorStatistics:
+        """What this operator has done so far; ``cache.stats()`` is about all users of the store."""
+        return self._counts.read()
 
     @property
     def cache(self) -> Cache:
@@ -176,6 +272,60 @@ class GemmOperator:
     @property
     def _settings(self) -> Settings:
         return _in_force(astuple(self._own), astuple(switches))
+
+
+def code_of(kernel: CompiledKernel) -> Code:
+    """What launching takes of a kernel."""
+    from cache_engine.device.multiply import Code
+
+    return Code(kernel.key, kernel.cubin, kernel.entry, kernel.launch)
+
+
+def _check_parts(epilogue: Epilogue, alpha: float, beta: float, bias: object) -> None:
+    """Refuses what a call gives and the epilogue lacks, and a bias that it has and a call does not give."""
+    if epilogue.bias and bias is None:
+        raise UsageError(f"the operator's epilogue is {str(epilogue)!r}; give a bias")
+    alpha_too, beta_too = epilogue.alpha or alpha != 1.0, epilogue.beta or beta != 0.0
+    needed = Epilogue(alpha_too, beta_too, epilogue.bias or bias is not None, epilogue.activation)
+    if needed != epilogue:
+        raise UsageError(
+            f"the operator's epilogue is {str(epilogue)!r}, and this call needs {str(needed)!r}; make one for that"
+        )
+
+
+class _Counts:
+    """Adds up what an operator does. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._calls = self._refused = 0
+        self._get_ms = self._compile_ms = 0.0
+        self._kernels: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
+    def called(self) -> None:
+        """Counts a product."""
+        with self._lock:
+            self._calls += 1
+
+    def got(self, kernel: CompiledKernel | None, get_ms: float) -> None:
+        """Counts a kernel, or that there was an error in place of one."""
+        with self._lock:
+            self._get_ms += get_ms
+            if kernel is None:
+                self._refused += 1
+                return
+            self._kernels[kernel.tier] += 1
+            self._compile_ms += kernel.stages_ms.get(COMPILE, 0.0)
+
+    def read(self) -> OperatorStatistics:
+        """The sums."""
+        with self._lock:
+            return OperatorStatistics(self._calls, dict(self._kernels), self._refused, self._get_ms, self._compile_ms)
 
 
 @cache

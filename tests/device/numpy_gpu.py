@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,9 +19,15 @@ import numpy
 import pytest
 
 from cache_engine.device import launch as launching
-from cache_engine.device import multiply
+from cache_engine.device import multiply, probe
+from cache_engine.engine import matmul as multiplication
+from cache_engine.engine import operator
+from cache_engine.engine.cache import CompiledKernel
+from cache_engine.kernels.family import launch_of
+from cache_engine.kernels.select import choose
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.key import CacheKey
 
 DEVICE = DeviceFingerprint("NumPy", "sm_90", 1, 2**30, 2**20, 1, "0.0")
 
@@ -122,9 +129,58 @@ def install(monkeypatch: pytest.MonkeyPatch, stream: Stream | None = None) -> No
     special = _module("cupyx.scipy.special", erf=numpy.vectorize(math.erf, otypes=[float]))
     for module in (cupy, cupy.cuda, _module("cupyx"), _module("cupyx.scipy"), special):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(launching, "require_gpu", lambda what: DEVICE)
+    for user in (launching, probe, multiplication):
+        monkeypatch.setattr(user, "require_gpu", lambda what: DEVICE)
     for user in (launching, multiply):
         monkeypatch.setattr(user, "shared_pool", lambda: SimpleNamespace(serving=nullcontext))
+
+
+class Finder:
+    """Finds kernels as a cache does, and remembers what for."""
+
+    def __init__(self) -> None:
+        self.asked: list[GemmProblem] = []
+
+    def get_or_compile(self, problem: GemmProblem, family: str | None = None, compiler: str | None = None) -> Any:
+        """Not a kernel, but what is taken from one."""
+        self.asked.append(problem)
+        chosen, config = choose(problem, family)
+        launch = launch_of(chosen, problem, config)
+        key, tier = CacheKey(str(problem)), "compiled"
+        return SimpleNamespace(
+            key=key,
+            cubin=b"",
+            entry=str(problem),
+            launch=launch,
+            problem=problem,
+            tier=tier,
+            stages_ms={"compile": 7.0},
+        )
+
+
+@contextmanager
+def launching_in_numpy(monkeypatch: pytest.MonkeyPatch, stream: Stream | None = None) -> Iterator[None]:
+    """``install``, and what launches a kernel has NumPy compute what it would: also one of a real cache."""
+    install(monkeypatch, stream)
+    found: dict[str, Any] = {}
+    code_of = operator.code_of
+
+    def noted(kernel: CompiledKernel) -> multiply.Code:
+        found[kernel.entry] = kernel
+        return code_of(kernel)
+
+    for user in (operator, multiplication):
+        monkeypatch.setattr(user, "code_of", noted)
+
+    def load_function(cubin: bytes, name: str, shared_bytes: int) -> Kernel:
+        return kernel(found[name].problem, found[name].launch.parameters)
+
+    monkeypatch.setattr(multiply, "load_function", load_function)
+    multiply._kernels.clear()
+    multiply._codes.clear()
+    yield
+    multiply._kernels.clear()
+    multiply._codes.clear()
 
 
 def kernel(problem: GemmProblem, parameters: tuple[str, ...]) -> Kernel:
@@ -141,8 +197,8 @@ def kernel(problem: GemmProblem, parameters: tuple[str, ...]) -> Kernel:
     def run(grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...], shared_mem: int) -> None:
         a, b, c, m, *further = arguments
         given = dict(zip(parameters, further, strict=True))
-        p, layout = problem, problem.layout
-        assert (type(m), int(m)) == (numpy.int32, p.m)
+        assert type(m) is numpy.int32
+        p, layout = replace(problem, m=int(m)), problem.layout  # one kernel serves many m
         for address in (a, b, c):
             place = address.ctypes.data if isinstance(address, numpy.ndarray) else int(address)
             assert place % 16 == 0, "operands start at multiples of 16 bytes"

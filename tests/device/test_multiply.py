@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -16,32 +15,11 @@ from cache_engine.device import multiply
 from cache_engine.device.probe import gpu
 from cache_engine.engine import matmul as multiplication
 from cache_engine.errors import GpuRequired, UsageError
-from cache_engine.kernels.family import launch_of
-from cache_engine.kernels.select import choose
-from cache_engine.model.gemm import DType, GemmProblem, Layout
-from cache_engine.model.key import CacheKey
+from cache_engine.model.gemm import DType, Layout
 from tests.device import numpy_gpu
-from tests.device.numpy_gpu import Array, array
+from tests.device.numpy_gpu import Array, Finder, array
 
 Matmul = Callable[..., Any]
-
-
-class Finder:
-    """Finds code as a cache does, and remembers what for."""
-
-    def __init__(self) -> None:
-        self.asked: list[GemmProblem] = []
-
-    def get_or_compile(self, problem: GemmProblem, family: str | None = None) -> Any:
-        """Not a kernel, but what is taken from one."""
-        self.asked.append(problem)
-        chosen, config = choose(problem, family)
-        return SimpleNamespace(
-            key=CacheKey(str(problem)),
-            cubin=b"",
-            record=SimpleNamespace(name=str(problem)),
-            launch=launch_of(chosen, problem, config),
-        )
 
 
 @pytest.fixture
@@ -51,21 +29,8 @@ def stream() -> numpy_gpu.Stream:
 
 @pytest.fixture
 def finder(monkeypatch: pytest.MonkeyPatch, stream: numpy_gpu.Stream) -> Iterator[Finder]:
-    numpy_gpu.install(monkeypatch, stream)
-    monkeypatch.setattr(multiplication, "require_gpu", lambda what: numpy_gpu.DEVICE)
-    finder = Finder()
-
-    def load_function(cubin: bytes, name: str, shared_bytes: int) -> Any:
-        problem = next(problem for problem in finder.asked if str(problem) == name)
-        chosen, config = choose(problem)
-        return numpy_gpu.kernel(problem, launch_of(chosen, problem, config).parameters)
-
-    monkeypatch.setattr(multiply, "load_function", load_function)
-    multiply._kernels.clear()
-    multiply._codes.clear()
-    yield finder
-    multiply._kernels.clear()
-    multiply._codes.clear()
+    with numpy_gpu.launching_in_numpy(monkeypatch, stream):
+        yield Finder()
 
 
 @pytest.fixture

@@ -1,0 +1,254 @@
+"""Calling an operator: ``matmul`` with its types, epilogue and layout. NumPy stands for CuPy and the kernel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from cache_engine import GemmOperator, OperatorStatistics, matmul, open_cache
+from cache_engine.device import multiply
+from cache_engine.device.launch import from_stored, to_stored
+from cache_engine.device.probe import gpu
+from cache_engine.errors import GpuRequired, NotCached, UsageError
+from cache_engine.model.gemm import DType
+from tests.device import numpy_gpu
+from tests.device.numpy_gpu import Finder, array
+
+
+@pytest.fixture
+def finder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Finder]:
+    """In the place of every operator's cache."""
+    finder = Finder()
+    monkeypatch.setattr(GemmOperator, "cache", finder)
+    with numpy_gpu.launching_in_numpy(monkeypatch):
+        yield finder
+
+
+@pytest.fixture
+def numpy_launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with numpy_gpu.launching_in_numpy(monkeypatch):
+        yield
+
+
+def normal(*shape: int, seed: int = 0, dtype: str = "float32") -> Any:
+    return array(numpy.random.default_rng(seed).standard_normal(shape), dtype)
+
+
+def stored(*shape: int, seed: int) -> Any:
+    """In bf16."""
+    return array(to_stored(normal(*shape, seed=seed), DType.BF16))
+
+
+def test_a_call_computes_with_everything_that_the_operator_names(finder: Finder) -> None:
+    linear = GemmOperator(
+        dtype="bf16", out_dtype="fp32", arch="sm_90a", epilogue="alpha+beta+bias+relu", specialisation="exact",
+        opt_level=1, family="tensor_core",
+    )  # fmt: skip
+    x, weight, bias, out = stored(6, 16, seed=1), stored(8, 16, seed=2), normal(8), normal(6, 8)
+    expected = numpy.maximum(0.5 * _widened(x) @ _widened(weight).T + 2.0 * out + bias, 0)
+    assert linear(x, weight.T, out, alpha=0.5, beta=2.0, bias=bias) is out
+    assert numpy.allclose(out, expected, rtol=1e-5, atol=1e-5)
+    (problem,) = finder.asked
+    assert (problem.m, problem.n, problem.k, problem.batch) == (6, 8, 16, 1)
+    assert (problem.dtype, problem.out_dtype, problem.layout, problem.arch) == ("bf16", "fp32", "nt", "sm_90a")
+    assert (str(problem.epilogue), problem.specialisation) == ("alpha+beta+bias+relu", "exact")
+    assert problem.opt_level == 1
+
+
+def _widened(values: Any) -> Any:
+    return from_stored(values, DType.BF16, "float64")
+
+
+def test_without_a_target_it_is_that_of_the_gpu(finder: Finder) -> None:
+    GemmOperator(dtype="fp32")(normal(4, 8), normal(4, 8).T)
+    assert finder.asked[0].arch == "sm_90"
+
+
+def test_parts_of_the_epilogue_that_a_call_leaves_out_do_nothing(finder: Finder) -> None:
+    a, b = normal(4, 8), normal(8, 4)
+    out = GemmOperator(dtype="fp32", layout="nn", epilogue="alpha+beta")(a, b)
+    assert numpy.allclose(out, a @ b, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_a_single_row_or_column_is_read_in_the_operators_layout(finder: Finder, layout: Any) -> None:
+    a, b = normal(1, 8), normal(8, 1, seed=1)
+    assert numpy.allclose(GemmOperator(dtype="fp32", layout=layout)(a, b), a @ b, atol=1e-5)
+    assert finder.asked[0].layout == layout
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("how", ["padded", "reversed", "misaligned"])
+def test_what_no_layout_describes_is_copied_into_the_operators(finder: Finder, layout: Any, how: str) -> None:
+    def odd(rows: int, columns: int, seed: int) -> Any:
+        wide = normal(rows, columns + 4, seed=seed)
+        flat = wide.ravel()
+        return {
+            "padded": wide[:, :columns],
+            "reversed": wide[:, columns - 1 :: -1],
+            "misaligned": flat[1 : 1 + rows * columns].reshape(rows, columns),
+        }[how]
+
+    a = odd(8, 12, 1) if layout[0] == "n" else odd(12, 8, 1).T
+    b = odd(12, 4, 2) if layout[1] == "n" else odd(4, 12, 2).T
+    assert numpy.allclose(GemmOperator(dtype="fp32", layout=layout)(a, b), a @ b, atol=1e-5)
+    assert finder.asked[0].layout == layout
+
+
+def test_padded_operands_are_copied_into_the_layout_that_they_do_not_have(finder: Finder) -> None:
+    a, b = normal(8, 20)[:, :12], normal(12, 20, seed=1)[:, :4]
+    assert numpy.allclose(GemmOperator(dtype="fp32", layout="tt")(a, b), a @ b, atol=1e-5)
+
+
+def test_batches_and_linear_layers(finder: Finder) -> None:
+    x, weight, b = normal(2, 3, 5, 8), normal(6, 8, seed=1), normal(2, 3, 8, 4, seed=2)
+    linear, product = GemmOperator(dtype="fp32"), GemmOperator(dtype="fp32", layout="nn")
+    assert numpy.allclose(linear(x, weight.T), x @ weight.T, atol=1e-5)
+    assert numpy.allclose(product(x, b), x @ b, atol=1e-5)
+    assert [(problem.m, problem.batch) for problem in finder.asked] == [(30, 1), (5, 6)]
+
+
+@pytest.mark.parametrize(
+    ("operator", "call", "says"),
+    [
+        ({"epilogue": "bias"}, {}, "the operator's epilogue is 'bias'; give a bias"),
+        ({}, {"bias": True}, "epilogue is '', and this call needs 'bias'; make one"),
+        ({"epilogue": "bias+relu"}, {"bias": True, "alpha": 2.0}, "and this call needs 'alpha.bias.relu'"),
+        ({"epilogue": "alpha"}, {"beta": 1.0}, "needs 'alpha.beta'"),
+        ({"epilogue": "beta"}, {"beta": 1.0}, "beta is 1.0, and there is no out to be added"),
+        ({"dtype": "fp16"}, {}, "A and B hold fp32, which cannot be taken for fp16"),
+        ({"layout": "tt"}, {}, "A is 4 × 8 and lies row by row; the operator's layout, tt, needs it column by column"),
+        ({"layout": "nn"}, {}, r"B is 8 × 6 and lies column by column; .* an operator with the layout nt, or store B"),
+    ],
+)  # fmt: skip
+def test_arrays_that_do_not_fit_the_operator_are_refused(
+    finder: Finder, operator: dict[str, Any], call: dict[str, Any], says: str
+) -> None:
+    if "bias" in call:
+        call = {**call, "bias": normal(6)}
+    with pytest.raises(UsageError, match=says):
+        GemmOperator(**{"dtype": "fp32", **operator})(normal(4, 8), normal(6, 8).T, **call)
+    assert finder.asked == [], "before a kernel is looked for"
+
+
+def test_a_batch_that_is_folded_has_rows(finder: Finder) -> None:
+    with pytest.raises(UsageError, match=r"A is 2 × 4 × 8 and B has no batch.*use an operator with the layout nt"):
+        GemmOperator(dtype="fp32", layout="tt")(normal(2, 4, 8), normal(6, 8).T)
+
+
+def test_out_of_another_type_is_refused(finder: Finder) -> None:
+    with pytest.raises(UsageError, match="out has elements of fp64; C is of fp32"):
+        GemmOperator(dtype="fp32")(normal(4, 8), normal(6, 8).T, normal(4, 6, dtype="float64"))
+
+
+def test_a_stream_that_is_given_is_the_one_used(finder: Finder, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    entered: list[Any] = []
+
+    class Current(numpy_gpu.Stream):
+        """A stream that can be made the current one."""
+
+        def __enter__(self) -> None:
+            entered.append(self)
+
+        def __exit__(self, *_: object) -> None:
+            entered.append(None)
+
+    given = Current(77)
+    linear, a, b = GemmOperator(dtype="fp32"), normal(4, 8), normal(6, 8).T
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: entered[-1] if entered else numpy_gpu.Stream())
+    linear(a, b, stream=given)
+    assert entered == [given, None]
+    with pytest.raises(UsageError, match="is no stream"):
+        linear(a, b, stream="a stream")
+
+
+def test_statistics_count_calls_and_kernels_of_this_operator_alone(finder: Finder) -> None:
+    linear, other = GemmOperator(dtype="fp32", arch="sm_90"), GemmOperator(dtype="fp32", arch="sm_90")
+    a, b = normal(4, 8), normal(6, 8).T
+    assert linear.statistics() == OperatorStatistics()
+    for _ in range(3):
+        linear(a, b)
+    linear.kernel(5, 6, 8)
+    found = linear.statistics()
+    assert (found.calls, found.kernels, found.compiles, found.refused) == (3, {"compiled": 2}, 2, 0)
+    assert found.compile_ms == 14.0
+    assert found.get_ms > 0
+    other(a, b)
+    assert other.statistics() == OperatorStatistics(calls=1), "its kernel is on the GPU"
+    with pytest.raises(UsageError):
+        linear(a, a)
+    assert linear.statistics().calls == 3
+
+
+def test_statistics_lose_no_call_of_a_thread(finder: Finder) -> None:
+    linear, a, b = GemmOperator(dtype="fp32"), normal(4, 8), normal(6, 8).T
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: linear(a, b), range(200)))
+    assert linear.statistics().calls == 200
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_while_another_thread_counts_can_count() -> None:
+    linear = GemmOperator(dtype="fp32")
+    with linear._counts._lock:
+        child = os.fork()
+        if not child:
+            linear._counts.called()
+            os._exit(linear.statistics().calls)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+@pytest.mark.usefixtures("numpy_launches")
+@pytest.mark.parametrize("caching", [True, False, "packs"])
+def test_a_call_is_the_same_with_caching_on_or_off_and_with_packs_alone(
+    tmp_path: Path, caching: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = GemmOperator(dtype="fp32", arch="sm_90", cache_dir=tmp_path / "store")
+    a, b = normal(64, 80), normal(48, 80).T
+    if caching == "packs":
+        made.kernel(64, 48, 80)
+        made.cache.export(tmp_path / "kernels.gemmpack")
+        monkeypatch.setenv("GEMM_CACHE_PACKS", str(tmp_path / "kernels.gemmpack"))
+    linear = GemmOperator(dtype="fp32", arch="sm_90", cache_dir=tmp_path / "other", enable_caching=caching)
+    assert numpy.allclose(linear(a, b), a @ b, atol=1e-4)
+    assert linear.statistics().kernels == {"pack" if caching == "packs" else "compiled": 1}
+    assert (linear.statistics().compile_ms > 0) == (caching != "packs")
+    multiply._kernels.clear()
+    linear(a, b)
+    assert linear.statistics().kernels["memory"] == 1
+    assert (tmp_path / "other").exists() == (caching is True)
+
+
+@pytest.mark.usefixtures("numpy_launches")
+def test_with_compiling_off_a_call_says_what_is_missing(tmp_path: Path) -> None:
+    linear = GemmOperator(dtype="fp32", cache_dir=tmp_path, enable_jit=False)
+    with pytest.raises(NotCached, match="compiling is switched off"):
+        linear(normal(4, 8), normal(6, 8).T)
+    assert (linear.statistics().calls, linear.statistics().refused) == (0, 1)
+
+
+@pytest.mark.usefixtures("numpy_launches")
+def test_a_kernel_on_the_gpu_is_shared_with_matmul(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path))
+    linear, a, b = GemmOperator(dtype="fp32"), normal(4, 8), normal(6, 8).T
+    assert numpy.array_equal(linear(a, b), matmul(a, b))
+    assert multiply._kernels.count(0) == 1
+    with open_cache(tmp_path) as other:
+        matmul(a, b, cache=other)
+    assert multiply._kernels.count(0) == 2
+
+
+@pytest.mark.skipif(not isinstance(gpu(), str), reason="a GPU is here")
+def test_without_a_gpu_a_call_says_that_it_needs_one_and_a_kernel_needs_none(tmp_path: Path) -> None:
+    linear = GemmOperator(dtype="fp32", cache_dir=tmp_path)
+    with pytest.raises(GpuRequired, match="calling an operator needs an NVIDIA GPU"):
+        linear(normal(4, 8), normal(6, 8).T)
+    assert linear.kernel(64, 48, 80).tier == "compiled"
