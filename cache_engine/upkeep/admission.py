@@ -130,8 +130,11 @@ def is_loopback(address: str) -> bool:
 
 
 def fits(token: str, given: str) -> bool:
-    """Whether what was given is the token; takes equally long for every input."""
-    return hmac.compare_digest(*(hashlib.sha256(text.strip().encode()).digest() for text in (token, given)))
+    """Whether what was given is the token; takes equally long for every input.
+
+    Either may hold lone surrogates: an environment variable whose bytes are no UTF-8, or what a program sends.
+    """
+    return hmac.compare_digest(*map(_digest, (token, given)))
 
 
 class Attempts:
@@ -179,6 +182,10 @@ def _host(url: str) -> str:
         return urlsplit(url).hostname or ""
     except ValueError:
         return ""
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.strip().encode(errors="surrogatepass")).digest()
 
 
 def _wait_s(count: int) -> float:

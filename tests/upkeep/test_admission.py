@@ -118,6 +118,12 @@ def test_only_the_token_fits() -> None:
     assert not any(fits(token, wrong) for wrong in ("", token[:-1], token + "x", token.upper(), "ü" * 50))
 
 
+def test_text_that_is_no_unicode_fits_only_if_it_is_the_token() -> None:
+    assert not fits("a-token", "a-token\ud800")
+    assert not fits("a-token\udcff", "a-token")
+    assert fits("a-token\udcff", "a-token\udcff"), "a token in the environment may be any bytes"
+
+
 def test_each_wrong_token_of_an_address_waits_twice_as_long() -> None:
     attempts, now = Attempts(), 1000.0
     waits = []
