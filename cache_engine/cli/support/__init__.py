@@ -39,9 +39,9 @@ __all__ = ["FAILED", "INTERRUPTED", "NOT_HERE", "OK", "WRONG_USAGE", "SizedVerb"
 
 def run(commands: click.Group) -> NoReturn:
     """Runs a command line; every error becomes one line and one of the exit codes."""
-    _prepare_output()
-    logs.configure("warning")
     try:
+        _prepare_output()
+        logs.configure("warning")
         code = commands.main(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message(), file=sys.stderr)
