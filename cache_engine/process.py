@@ -181,7 +181,11 @@ def _work(reference: weakref.ref[Worker], orders: SimpleQueue[Order], wait_s: fl
         owner = reference()
         if owner is None:
             return
-        wait_s = owner.work(order)
+        try:
+            wait_s = owner.work(order)
+        except MemoryError:  # this step is lost, the next ones are not
+            if order is Order.END:
+                return
         del owner  # do not keep it alive while waiting
 
 
@@ -200,12 +204,13 @@ class OwnFile:
                 the parent's; and the parent's lock then ends with the parent, however long the child lives.
         """
         self.descriptor = descriptor
-        self._is_open = True
         try:
             self._inode = _inode(os.fstat(descriptor))
+            self._is_open = True
             if not shared:
                 renew_after_fork(self)
         except BaseException:
+            self._is_open = False
             os.close(descriptor)
             raise
 

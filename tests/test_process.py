@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from cache_engine.engine.cache import open_cache
+from cache_engine.process import Background, Order, OwnFile
 from cache_engine.store.journal import read_journal
 from cache_engine.store.lock import try_lock
 from cache_engine.store.pack import write_pack
@@ -105,6 +109,45 @@ def test_a_program_that_is_executed_gets_no_file_of_the_store(tmp_path: Path) ->
     assert int(mine) == 3
     assert theirs
     assert str(tmp_path) not in "".join(theirs)
+
+
+def test_a_file_that_cannot_be_identified_is_closed_once_and_without_a_complaint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Freeing the half-made object must do nothing: the number may be that of another file by then."""
+
+    def refuse(_: int) -> os.stat_result:
+        raise OSError(errno.EIO, "the disk says no")
+
+    closed: list[int] = []
+    close = os.close
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", refuse)
+        patch.setattr(os, "close", lambda descriptor: (closed.append(descriptor), close(descriptor))[1])
+        with pytest.raises(OSError, match="the disk says no"):
+            OwnFile.open(tmp_path / "a.lock", os.O_RDWR | os.O_CREAT)
+    assert len(closed) == 1
+
+
+def test_a_background_thread_outlives_a_step_without_memory() -> None:
+    class Worker:
+        def __init__(self) -> None:
+            self.steps: SimpleQueue[Order | None] = SimpleQueue()
+            self.thread = Background(self, 60.0)
+
+        def work(self, order: Order | None) -> float | None:
+            self.steps.put(order)
+            if order is Order.WORK:
+                raise MemoryError
+            return None
+
+    worker = Worker()
+    worker.thread.order_work()
+    assert worker.steps.get(timeout=20) is Order.WORK
+    worker.thread.end()
+    assert worker.steps.get(timeout=20) is Order.END
+    worker.thread.join()
+    assert not worker.thread.is_alive
 
 
 def test_after_the_program_has_closed_all_descriptors_its_own_files_stay_as_they_are(tmp_path: Path) -> None:

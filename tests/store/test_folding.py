@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.engine.cache import open_cache
+from cache_engine.errors import CorruptEntry
 from cache_engine.model.events import EVICT, PUBLISH
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
@@ -154,6 +155,48 @@ def test_a_kill_between_snapshot_and_deletion_counts_nothing_twice(
     _fold(folder)
     assert _hits(folder) == {"disk": 2}
     assert [path.name for path in folder.iterdir()] == ["snapshot.json"]
+
+
+def test_a_folded_file_that_others_may_change_for_a_while_counts_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not be deleted when it was folded, and is left alone by the next fold."""
+    _write_hits(folder, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", _refuse)
+        with pytest.raises(OSError, match="no"):
+            _fold(folder)
+    (kept,) = folder.glob("*.folding")
+    kept.chmod(0o666)
+    _write_hits(folder, 4)
+    assert _fold(folder) == 1
+    kept.chmod(0o600)
+    assert _hits(folder) == {"disk": 7}
+    assert _fold(folder) == 0
+    assert _hits(folder) == {"disk": 7}
+    assert not kept.exists()
+
+
+def test_a_fold_that_meets_a_file_it_may_not_trust_stops_no_counting(folder: Path) -> None:
+    def untrusted() -> None:
+        raise CorruptEntry("it has just been opened to others")
+
+    journal = Journal(folder, NEVER, fold=untrusted)
+    journal.hit(KEY, "disk")
+    journal.work(None)
+    assert _hits(folder) == {"disk": 1}
+    journal.close()
+
+
+def _write_hits(folder: Path, count: int) -> None:
+    journal = Journal(folder, NEVER)
+    for _ in range(count):
+        journal.hit(KEY, "disk")
+    journal.close()
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise OSError("no")
 
 
 def test_a_reader_that_is_overtaken_by_a_fold_misses_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

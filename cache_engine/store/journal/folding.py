@@ -152,9 +152,9 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
         with suppress(OSError, CorruptEntry), os.fdopen(open_file(folder / name, os.O_RDWR), "r+b") as file:
             if try_lock(file.fileno()):
                 (folder / name).rename((folder / name).with_suffix(_FOLDING))
-    names = [name for name in file_names(folder, _FOLDING) if _is_own(folder / name)]
-    stems = [name.partition(".")[0] for name in names]
-    fresh = [name for name, stem in zip(names, stems, strict=True) if stem not in snapshot.folded]
+    there = {name: name.partition(".")[0] for name in file_names(folder, _FOLDING)}
+    names = [name for name in there if _is_own(folder / name)]
+    fresh = [name for name in names if there[name] not in snapshot.folded]
     if fresh:
         tally = snapshot.tally()
         for name in fresh:
@@ -163,7 +163,8 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
         snapshot = Snapshot(
             # Unique even if an earlier snapshot was lost, because the mirror compares generations.
             generation=max(snapshot.generation + 1, time.time_ns() // 1000),
-            folded=stems,
+            # Also those left alone: they may become our own again.
+            folded=[stem for name, stem in there.items() if name in names or stem in snapshot.folded],
             totals=tally.totals,
             usage=[used for used in tally.usage if keep(used.key)],
             recent=tally.recent,

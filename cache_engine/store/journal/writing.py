@@ -272,7 +272,7 @@ class Journal:
         self._looked_at = now
         try:
             self._fold()
-        except OSError as error:
+        except (OSError, CorruptEntry) as error:
             _log.log(self._complaint, "the journal in %s could not be folded: %s", self._folder, error)
             self._complaint = logging.DEBUG
 
