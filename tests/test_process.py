@@ -121,9 +121,14 @@ def test_a_file_that_cannot_be_identified_is_closed_once_and_without_a_complaint
 
     closed: list[int] = []
     close = os.close
+
+    def note(descriptor: int) -> None:
+        closed.append(descriptor)
+        close(descriptor)
+
     with monkeypatch.context() as patch:
         patch.setattr(os, "fstat", refuse)
-        patch.setattr(os, "close", lambda descriptor: (closed.append(descriptor), close(descriptor))[1])
+        patch.setattr(os, "close", note)
         with pytest.raises(OSError, match="the disk says no"):
             OwnFile.open(tmp_path / "a.lock", os.O_RDWR | os.O_CREAT)
     assert len(closed) == 1
