@@ -1,19 +1,14 @@
-"""How long compiling some kernels takes, from what the store has seen. Nothing is estimated that it has not seen."""
+"""How long compiling some kernels takes, predicted from the compiles that the store has records of."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
-from statistics import fmean
 
 from cache_engine.engine.cache import Cache
 from cache_engine.engine.selection import Selection
-
-MOST_RECORDS = 2000
-"""Of those in the store, in the order of their keys, which is as good as chance."""
-
-_Kind = tuple[str, str, str]
+from cache_engine.model.artifact import RecordedProblem
+from cache_engine.policy.compile_time import Compile, CompileTimes, predicted_compile_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,27 +16,38 @@ class Estimate:
     """How long compiling takes.
 
     Attributes:
-        seconds: by the mean compile time of kernels of the same family, compiler and target, with as many compiles at a
-            time as asked; ``None`` where the store has no such kernel.
-        records: how many compiles this is drawn from.
-        unknown: the kinds of kernel that the store has none of, in words.
+        seconds: predicted, with as many compiles at a time as asked; 0 where there is nothing to compile.
+        times: the model that predicts them; ``None`` where there is nothing to compile.
     """
 
-    seconds: float | None
-    records: int
-    unknown: tuple[str, ...] = ()
+    seconds: float
+    times: CompileTimes | None
+
+    @property
+    def records(self) -> int:
+        """How many compiles it is drawn from."""
+        return 0 if self.times is None else self.times.records
+
+    @property
+    def error(self) -> float | None:
+        """The median error of predicting one compile, as a share; ``None`` where too few are known to say."""
+        return None if self.times is None else self.times.error
+
+    @property
+    def by(self) -> str:
+        """What it is predicted from; empty where there is nothing to compile."""
+        return "" if self.times is None else f"predicted {self.times.in_words}"
 
 
 def estimate(cache: Cache, missing: Sequence[Selection], jobs: int) -> Estimate:
-    """An estimate for these kernels, ``jobs`` at a time."""
-    kinds = [(one.family.name, one.compiler.name, one.problem.arch or "") for one in missing]
-    seen: dict[_Kind, list[float]] = {kind: [] for kind in kinds}
-    if seen and cache.has_store:
-        for record in islice(cache.records(), MOST_RECORDS):
-            seen.get((record.family, record.compiler, record.arch), []).append(record.compile_ms)
-    unknown = tuple(f"{family} by {compiler} for {arch}" for (family, compiler, arch), ms in seen.items() if not ms)
-    if unknown:
-        return Estimate(None, 0, unknown)
-    means = {kind: fmean(ms) for kind, ms in seen.items()}
-    at_a_time = min(jobs, len(missing)) or 1
-    return Estimate(sum(means[kind] for kind in kinds) / at_a_time / 1e3, sum(map(len, seen.values())))
+    """An estimate for these kernels, ``jobs`` at a time. It reads records, but none where nothing is missing."""
+    if not missing:
+        return Estimate(0.0, None)
+    kernels = [
+        Compile(
+            one.family.name, one.compiler.name, one.problem.arch or "", RecordedProblem.of(one.problem), one.config
+        )
+        for one in missing
+    ]
+    each, times = predicted_compile_seconds(kernels, cache.records() if cache.has_store else ())
+    return Estimate(max(max(each), sum(each) / jobs), times)

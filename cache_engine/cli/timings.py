@@ -72,7 +72,9 @@ def tune_verb(
     Compiles the configs that the cost model ranks best, verifies and times each, and stores the timings. Later
     lookups use the fastest config.
     """
+    from cache_engine.batch.estimate import estimate
     from cache_engine.batch.tuning import MODEL_CLOCK_KHZ, candidates, tune
+    from cache_engine.batch.warm import processors
     from cache_engine.device.probe import gpu, require_gpu
 
     if not dry_run:
@@ -84,11 +86,12 @@ def tune_verb(
     with open_cache(settings, create=not dry_run) as cache:
         problem = cache.targeted(problem)
         chosen = candidates(cache, problem, family, compiler, top)
+        compiling = estimate(cache, [one.selection for one in chosen if one.tier is None], jobs or processors())
         tuned: list[Tuned] = []
         if not dry_run:
-            with terminal.progress("Compiling kernels", len(chosen)) as (bar, compiling):
+            with terminal.progress("Compiling kernels", len(chosen)) as (bar, made):
                 timing = bar.add_task("Timing kernels", total=len(chosen))
-                tuned = tune(cache, chosen, jobs, lambda: bar.advance(compiling), lambda: bar.advance(timing))
+                tuned = tune(cache, chosen, jobs, lambda: bar.advance(made), lambda: bar.advance(timing))
         rows = [measured.candidate(one, clock_khz) for one in chosen]
         for row, one in zip(rows, tuned, strict=False):
             measured.add_timing(row, one)
@@ -101,6 +104,9 @@ def tune_verb(
             chosen=measured.chosen(cache.select(problem)),
             failed=sum(one.trouble is not None for one in tuned),
             seconds=time.perf_counter() - started,
+            estimated_seconds=compiling.seconds,
+            estimated_error=compiling.error,
+            estimated_by=compiling.by,
         )
     emit(document, as_json, lambda: _print_tuning(document))
     if document.failed:
@@ -260,7 +266,10 @@ def _print_tuning(d: measured.Tuning) -> None:
                 for row in d.candidates
             ],
         )
-        print(f"\n{_clock(d)}\nWould time {counted(len(d.candidates), 'config')}.")
+        missing = sum(row.tier is None for row in d.candidates)
+        takes = f"; compiling {missing:,} takes about {human_ms(d.estimated_seconds * 1e3)}, {d.estimated_by}"
+        print(f"\n{_clock(d)}")
+        print(printable(f"Would time {counted(len(d.candidates), 'config')}{takes if missing else ''}."))
         return
     columns = {
         "family": LEFT, "config": LEFT, "predicted": RIGHT, "measured": RIGHT, "measured ÷ predicted": RIGHT,

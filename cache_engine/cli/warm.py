@@ -130,6 +130,8 @@ def warm_verb(
             missing=len(plan.missing),
             estimated_seconds=plan.estimate.seconds,
             estimated_from=plan.estimate.records,
+            estimated_error=plan.estimate.error,
+            estimated_by=plan.estimate.by,
             compiled=tally.compiled,
             found=tally.found,
             failed=tally.failed,
@@ -308,14 +310,9 @@ def _named(problem: GemmProblem, ms: str) -> str:
 
 
 def _planned(plan: WarmPlan) -> str:
-    """How many kernels a warm-up compiles, and how long that takes, as far as the store has records to say so."""
+    """How many kernels a warm-up compiles, and how long that takes by prediction."""
     kernels, missing, estimate = len(plan.kernels), len(plan.missing), plan.estimate
-    if not missing:
-        takes = ""
-    elif estimate.seconds is None:
-        takes = f"; how long is unknown, as the store has no {', no '.join(estimate.unknown)}"
-    else:
-        takes = f"; about {human_ms(estimate.seconds * 1e3)}, by {counted(estimate.records, 'compile')} in this store"
+    takes = f"; about {human_ms(estimate.seconds * 1e3)}, {estimate.by}" if missing else ""
     return printable(
         f"{counted(kernels, 'kernel')} for {counted(plan.problems, 'problem')}: "
         f"{kernels - missing:,} stored, {missing:,} to compile{takes}."

@@ -2,6 +2,7 @@
 
 - ``sketch`` -- which m a shape is asked for with, in bounded space
 - ``demand`` -- the ledger: what is asked for, decayed with time
+- ``compile_time`` -- how long a compile takes, by those that a store has records of
 - ``promotion`` -- when compiling a better kernel pays
 - ``budget`` -- what to compile ahead when not all can be
 - ``value`` -- what to evict first

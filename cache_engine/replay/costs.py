@@ -8,6 +8,7 @@ from itertools import islice
 from statistics import median
 
 from cache_engine.model.artifact import Record
+from cache_engine.policy.compile_time import PUBLISHED_S
 from cache_engine.store.codec import stored_bytes
 
 MOST_RECORDS = 2000
@@ -29,7 +30,7 @@ class Cost:
 
 
 PUBLISHED = Cost(
-    0.161,
+    PUBLISHED_S["nvrtc"],
     25.9 * 1024,
     "docs/performance.md: NVRTC 13.5 on 2 cores of x86-64, 2026-11-21",
 )

@@ -63,7 +63,9 @@ def test_a_dry_run_says_what_would_be_timed_and_what_is_compiled(compiled_store:
         assert "median_us" not in one
     text = run("tune", "128", "256", "192", "--arch", "sm_90", "--top", "3", "--dry-run", store=compiled_store).stdout
     assert "yes (disk)" in text
-    assert "Would time 3 configs." in text
+    assert (found["estimated_error"], found["estimated_seconds"] > 0) == (None, True), "four records are too few"
+    assert "Would time 3 configs; compiling 2 takes about " in text
+    assert ", predicted from 4 compiles in this store." in text
     assert "Predictions are the ranking of the cost model: cycles converted at 1,410 MHz" in text
     assert len(document("ls", store=compiled_store)["rows"]) == 4, "nothing was compiled"
 

@@ -74,7 +74,12 @@ class Chosen(msgspec.Struct, kw_only=True):
 
 
 class Tuning(msgspec.Struct, kw_only=True):
-    """What ``tune`` prints; ``device`` is ``None`` without a GPU."""
+    """What ``tune`` prints; ``device`` is ``None`` without a GPU.
+
+    Attributes:
+        estimated_seconds: how long compiling the configs without a kernel takes, predicted at the start; what the
+            prediction is made from and its error are as of ``Warmed``.
+    """
 
     dry_run: bool
     problem: GemmProblem
@@ -84,6 +89,9 @@ class Tuning(msgspec.Struct, kw_only=True):
     chosen: Chosen
     failed: int
     seconds: float
+    estimated_seconds: float = 0.0
+    estimated_error: float | None = None
+    estimated_by: str = ""
 
 
 class FailedProblem(msgspec.Struct, kw_only=True):
@@ -119,8 +127,10 @@ class Warmed(msgspec.Struct, kw_only=True):
 
     Attributes:
         missing: kernels that were not in the store at the start.
-        estimated_seconds: how long compiling them takes; ``None`` where the store has no such kernel.
-        estimated_from: how many records that is drawn from.
+        estimated_seconds: how long compiling them takes, predicted.
+        estimated_from: how many records of the store that is drawn from; with 0, from published figures.
+        estimated_error: the median error of predicting one compile, as a share; ``None`` with fewer than ten records.
+        estimated_by: what it is predicted from, in words; empty when nothing is missing.
         needed: the kernels; of a dry run.
     """
 
@@ -136,6 +146,8 @@ class Warmed(msgspec.Struct, kw_only=True):
     dry_run: bool
     needed: list[NeededKernel]
     seconds: float
+    estimated_error: float | None = None
+    estimated_by: str = ""
 
 
 class Sampled(msgspec.Struct, kw_only=True):

@@ -1,0 +1,211 @@
+"""How long a kernel takes to compile: predicted from the compiles that a store has records of.
+
+Least squares on the logarithm of compile_ms over what the compiler was asked for, with a ridge penalty. A store with few
+records is predicted near published figures, one with many near its own: the penalty weighs as much as
+``PENALTY`` records. What is predicted is the time of one compile in a process whose compiler is loaded, at as many
+compiles at a time as the records were made with, for records say no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import exp, log, log2
+from statistics import median
+
+from cache_engine.model.artifact import Record, RecordedProblem
+from cache_engine.model.kernel import KernelConfig
+
+MOST_RECORDS = 2000
+"""Of those in a store, in the order of their keys, which is as good as chance."""
+
+PUBLISHED_S = {"nvrtc": 0.161, "nvcc": 0.370, "triton": 0.517}
+"""Seconds by compiler: medians of ``gemm-cache bench``, of the kernels that docs/performance.md describes."""
+PUBLISHED = "docs/performance.md: NVRTC 13.5, NVCC 13.5 and Triton 3.9 on 2 cores of x86-64, 2026-11-21"
+
+PENALTY = 0.3
+FOLDS = 5
+# With fewer records an error would say little.
+_LEAST_FOR_ERROR = 2 * FOLDS
+# A compile may have been suspended for a night, or its clock set: farther from the published figure than this, by the
+# machine and the kernel, is no compile.
+_FARTHEST = 100.0
+
+_Weights = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """One kernel to compile."""
+
+    family: str
+    compiler: str
+    arch: str
+    problem: RecordedProblem
+    config: KernelConfig
+
+    @classmethod
+    def of(cls, record: Record) -> Compile:
+        """The one that made a record's kernel."""
+        return cls(record.family, record.compiler, record.arch, record.problem, record.config)
+
+
+@dataclass(frozen=True, slots=True)
+class CompileTimes:
+    """A model of compile time.
+
+    Attributes:
+        records: how many compiles it was fitted on.
+        error: the median of abs(predicted / measured - 1) over these, each predicted by a model fitted without it
+            and a fifth of the others; ``None`` with fewer than ten.
+    """
+
+    records: int
+    error: float | None
+    _weights: _Weights = field(default_factory=dict, repr=False)
+
+    def seconds(self, kernel: Compile) -> float:
+        """The predicted seconds of one compile.
+
+        By a compiler that the model has neither figures nor records of, it is predicted as by NVRTC.
+        """
+        return _published_s(kernel.compiler) * exp(_sum(self._weights, _features(kernel)))
+
+    @property
+    def in_words(self) -> str:
+        """What the prediction is made from, and how far off it is."""
+        if not self.records:
+            return f"from published figures of another machine ({PUBLISHED})"
+        compiles = f"from {self.records:,} compile{'s' if self.records != 1 else ''} in this store"
+        return compiles if self.error is None else f"{compiles}; median error {self.error:.0%}"
+
+
+def predicted_compile_seconds(kernels: Sequence[Compile], records: Iterable[Record]) -> tuple[list[float], CompileTimes]:
+    """The predicted seconds of each kernel, one compile at a time, and the model that predicts them.
+
+    Args:
+        records: those of the store; the first ``MOST_RECORDS`` are read.
+    """
+    times = fitted(records)
+    return [times.seconds(kernel) for kernel in kernels], times
+
+
+def fitted(records: Iterable[Record]) -> CompileTimes:
+    """A model fitted on records; without any, one of the published figures."""
+    seen = [one for record in islice(records, MOST_RECORDS) if (one := _seen(record)) is not None]
+    if not seen:
+        return CompileTimes(0, None)
+    folds = [_Sums() for _ in range(FOLDS)]
+    for one in seen:
+        folds[one.fold].add(one.features, one.target)
+    error = None
+    if len(seen) >= _LEAST_FOR_ERROR:
+        off: list[float] = []
+        for fold in range(FOLDS):
+            weights = _weights(folds[:fold] + folds[fold + 1 :], [one for one in seen if one.fold != fold])
+            off += [abs(exp(_sum(weights, one.features) - one.target) - 1) for one in seen if one.fold == fold]
+        error = median(off)
+    return CompileTimes(len(seen), error, _weights(folds, seen))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A compile that was measured: ``target`` is the logarithm of its time over the published one."""
+
+    fold: int
+    features: list[tuple[str, float]]
+    published_s: float
+    target: float
+
+
+def _seen(record: Record) -> _Seen | None:
+    kernel = Compile.of(record)
+    published_s = _published_s(kernel.compiler)
+    ratio = record.compile_ms / 1e3 / published_s
+    if not 1 / _FARTHEST <= ratio <= _FARTHEST:
+        return None
+    return _Seen(int(record.key[:8], 16) % FOLDS, _features(kernel), published_s, log(ratio))
+
+
+def _weights(parts: Sequence[_Sums], seen: Iterable[_Seen]) -> _Weights:
+    """Those of least squares, scaled so that predictions add up to what was measured: e to a mean of logarithms is less
+    than a mean.
+    """
+    weights = _solved(parts)
+    measured_s = predicted_s = 0.0
+    for one in seen:
+        measured_s += one.published_s * exp(one.target)
+        predicted_s += one.published_s * exp(_sum(weights, one.features))
+    return {**weights, "": weights[""] + log(measured_s / predicted_s)} if predicted_s else weights
+
+
+def _published_s(compiler: str) -> float:
+    return PUBLISHED_S.get(compiler, PUBLISHED_S["nvrtc"])
+
+
+def _features(kernel: Compile) -> list[tuple[str, float]]:
+    """What makes a compile long, by name. Numbers are 0 for 32 x 32 elements of C a warp, four warps, three stages."""
+    problem, config = kernel.problem, kernel.config
+    warps = config.warps_m * config.warps_n
+    area = log2(config.block_m * config.block_n / warps / 1024)
+    features = [
+        ("", 1.0),
+        (f"{kernel.family} by {kernel.compiler}", 1.0),
+        (f"for {kernel.arch}", 1.0),
+        (f"of {problem.dtype}", 1.0),
+        (problem.specialisation, 1.0),
+        (f"-O{problem.opt_level}", 1.0),
+        # The loops over a warp's part of C, and over the depth of a tile, are unrolled.
+        ("area", area),
+        ("depth", log2(config.block_k / 32)),
+        ("warps", log2(warps / 4)),
+        ("stages", log2(config.stages / 3)),
+    ]
+    if config.split_k > 1:
+        features.append(("slices", 1.0))
+    if problem.epilogue:
+        # Repeated for each element of C that a thread has: with gelu, most of the code.
+        features.append(("finish", area))
+        features += [(f"+{part}", 1.0) for part in problem.epilogue.split("+") if part]
+    return features
+
+
+def _sum(weights: _Weights, features: list[tuple[str, float]]) -> float:
+    return sum(weights.get(name, 0.0) * value for name, value in features)
+
+
+class _Sums:
+    """The sums of least squares: of products of two features, and of a feature and the target."""
+
+    def __init__(self) -> None:
+        self.products: dict[tuple[str, str], float] = {}
+        self.target: dict[str, float] = {}
+
+    def add(self, features: list[tuple[str, float]], target: float) -> None:
+        """Counts one observation."""
+        for name, value in features:
+            self.target[name] = self.target.get(name, 0.0) + value * target
+            for other, its in features:
+                self.products[name, other] = self.products.get((name, other), 0.0) + value * its
+
+
+def _solved(parts: Sequence[_Sums]) -> _Weights:
+    """The weights of least squared error plus ``PENALTY`` times their squares, over all parts."""
+    names = sorted({name for part in parts for name in part.target})
+    rows = [
+        [sum(part.products.get((name, other), 0.0) for part in parts) + PENALTY * (name == other) for other in names]
+        + [sum(part.target.get(name, 0.0) for part in parts)]
+        for name in names
+    ]
+    # The matrix is positive definite, so no pivot is 0 and rows need no exchange.
+    for place, row in enumerate(rows):
+        for below in rows[place + 1 :]:
+            factor = below[place] / row[place]
+            for column in range(place, len(row)):
+                below[column] -= factor * row[column]
+    weights: _Weights = {}
+    for place in reversed(range(len(names))):
+        known = sum(rows[place][column] * weights[names[column]] for column in range(place + 1, len(names)))
+        weights[names[place]] = (rows[place][-1] - known) / rows[place][place]
+    return weights
