@@ -44,9 +44,7 @@ def estimate(cache: Cache, missing: Sequence[Selection], jobs: int) -> Estimate:
     if not missing:
         return Estimate(0.0, None)
     kernels = [
-        Compile(
-            one.family.name, one.compiler.name, one.problem.arch or "", RecordedProblem.of(one.problem), one.config
-        )
+        Compile(one.family.name, one.compiler.name, one.problem.arch or "", RecordedProblem.of(one.problem), one.config)
         for one in missing
     ]
     each, times = predicted_compile_seconds(kernels, cache.records() if cache.has_store else ())

@@ -81,7 +81,9 @@ class CompileTimes:
         return compiles if self.error is None else f"{compiles}; median error {self.error:.0%}"
 
 
-def predicted_compile_seconds(kernels: Sequence[Compile], records: Iterable[Record]) -> tuple[list[float], CompileTimes]:
+def predicted_compile_seconds(
+    kernels: Sequence[Compile], records: Iterable[Record]
+) -> tuple[list[float], CompileTimes]:
     """The predicted seconds of each kernel, one compile at a time, and the model that predicts them.
 
     Args:
