@@ -48,4 +48,4 @@ def estimate(cache: Cache, missing: Sequence[Selection], jobs: int) -> Estimate:
         for one in missing
     ]
     each, times = predicted_compile_seconds(kernels, cache.records() if cache.has_store else ())
-    return Estimate(max(max(each), sum(each) / jobs), times)
+    return Estimate(max(*each, sum(each) / jobs), times)

@@ -1,9 +1,8 @@
 """How long a kernel takes to compile: predicted from the compiles that a store has records of.
 
-Least squares on the logarithm of compile_ms over what the compiler was asked for, with a ridge penalty. A store with few
-records is predicted near published figures, one with many near its own: the penalty weighs as much as
-``PENALTY`` records. What is predicted is the time of one compile in a process whose compiler is loaded, at as many
-compiles at a time as the records were made with, for records say no more.
+Least squares on the logarithm of compile_ms over what the compiler was asked for, with a ridge penalty: with few
+records, predictions are near published figures, with many near the store's own. What is predicted is the time of one
+compile in a process whose compiler is loaded, with as much other work on the machine as when the records were made.
 """
 
 from __future__ import annotations
@@ -131,8 +130,9 @@ def _seen(record: Record) -> _Seen | None:
 
 
 def _weights(parts: Sequence[_Sums], seen: Iterable[_Seen]) -> _Weights:
-    """Those of least squares, scaled so that predictions add up to what was measured: e to a mean of logarithms is less
-    than a mean.
+    """Those of least squares, scaled so that predictions add up to what was measured.
+
+    Unscaled they would add up to less: e to a mean of logarithms is less than a mean.
     """
     weights = _solved(parts)
     measured_s = predicted_s = 0.0

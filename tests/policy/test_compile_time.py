@@ -64,9 +64,7 @@ def test_a_store_on_a_slower_machine_predicts_slower_compiles_by_every_compiler(
 
 
 def _true_seconds(kernel: Compile) -> float:
-    """A machine whose compiles take longer with larger tiles, more so with an epilogue, and twice as long for one
-    target.
-    """
+    """A machine whose compiles take longer with larger tiles, more so with an epilogue, and twice for one target."""
     area = kernel.config.block_m * kernel.config.block_n / 1024
     return 0.05 * area ** (0.9 if kernel.problem.epilogue else 0.6) * (2 if kernel.arch == "sm_100" else 1)
 
