@@ -1,9 +1,9 @@
 """Predicting how long a compile takes."""
 
+import math
 import random
 from dataclasses import replace
 from itertools import repeat
-from math import exp
 
 import msgspec
 import pytest
@@ -66,7 +66,8 @@ def test_a_store_on_a_slower_machine_predicts_slower_compiles_by_every_compiler(
 def _true_seconds(kernel: Compile) -> float:
     """A machine whose compiles take longer with larger tiles, more so with an epilogue, and twice for one target."""
     area = kernel.config.block_m * kernel.config.block_n / 1024
-    return 0.05 * area ** (0.9 if kernel.problem.epilogue else 0.6) * (2 if kernel.arch == "sm_100" else 1)
+    growth = 0.9 if kernel.problem.epilogue else 0.6
+    return 0.05 * math.pow(area, growth) * (2 if kernel.arch == "sm_100" else 1)
 
 
 def _various(rng: random.Random, count: int) -> list[Compile]:
@@ -97,7 +98,7 @@ def test_the_error_is_that_of_predicting_kernels_not_seen(spread: float) -> None
     rng = random.Random(6)
 
     def seconds(kernel: Compile) -> float:
-        return _true_seconds(kernel) * exp(rng.gauss(0, spread))
+        return _true_seconds(kernel) * math.exp(rng.gauss(0, spread))
 
     times = fitted(_record(kernel, seconds(kernel), number) for number, kernel in enumerate(_various(rng, 600)))
     unseen = sorted(abs(times.seconds(kernel) / seconds(kernel) - 1) for kernel in _various(rng, 2000))
@@ -124,7 +125,9 @@ def test_with_few_records_no_error_is_claimed() -> None:
 def test_predictions_add_up_to_what_the_records_took() -> None:
     rng = random.Random(5)
     kernels = _various(rng, 300)
-    records = [_record(kernel, _true_seconds(kernel) * exp(rng.gauss(0, 0.7)), n) for n, kernel in enumerate(kernels)]
+    records = [
+        _record(kernel, _true_seconds(kernel) * math.exp(rng.gauss(0, 0.7)), n) for n, kernel in enumerate(kernels)
+    ]
     each, _ = predicted_compile_seconds(kernels, records)
     assert sum(each) == pytest.approx(sum(record.compile_ms for record in records) / 1e3)
 
