@@ -24,6 +24,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``upkeep`` -- a store in order: ``plan`` and ``cleaning``, ``integrity``, ``contents`` and ``side_files``
   (what ``verify`` checks) with its ``findings``, ``quarantine``, ``packs`` (import and export), ``leftovers``,
   ``admission``
+- ``queue`` -- compiles wait their turn, over all processes of a store: ``tickets``, ``slots``
 - ``mirror`` -- the DuckDB copy of a store; ``queries`` and ``evaluation_queries`` have all SQL of the pages
 - ``evaluations`` -- stored results of the evaluator
 - ``catalogue`` · ``logs`` -- GEMM shapes of public models; log messages, where they are asked for

@@ -18,6 +18,7 @@ from cache_engine.errors import CorruptEntry, GemmCacheError
 from cache_engine.model.artifact import Record
 from cache_engine.model.key import CacheKey
 from cache_engine.model.measurement import GIVEN
+from cache_engine.queue.tickets import Priority
 from cache_engine.store.codec import FORMAT, stored_bytes
 
 CARRIED, SUPERSEDED, AGAIN, FOREIGN, UNKNOWN, DAMAGED = (
@@ -104,6 +105,7 @@ def migrate(
             family=one.family.name,
             compiler=one.compiler.name,
             config=one.config if one.config_from == GIVEN else None,
+            priority=Priority.WARM,
         )
         for one in chosen
     ]

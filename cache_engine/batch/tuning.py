@@ -16,6 +16,7 @@ from cache_engine.kernels.select import choose, ranking
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.measurement import TUNED
 from cache_engine.model.outcome import Failure
+from cache_engine.queue.tickets import Priority
 
 if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
@@ -127,6 +128,7 @@ def tune(
             family=one.selection.family.name,
             compiler=one.selection.compiler.name,
             config=one.selection.config,
+            priority=Priority.WARM,
         )
         for one in chosen
     ]

@@ -31,6 +31,7 @@ from cache_engine.model.gemm import (
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
 from cache_engine.model.sizes import count_sizes, parse_sizes
+from cache_engine.queue.tickets import Priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,8 @@ def warm(
         NotHereError: when something is not installed, so that none can be made.
     """
     done: list[Warmed] = []
-    gets = [partial(cache.get_or_compile, problem, family=family, compiler=compiler) for problem in problems]
+    get = partial(cache.get_or_compile, family=family, compiler=compiler, priority=Priority.WARM)
+    gets = [partial(get, problem) for problem in problems]
     for number, got in side_by_side(gets, jobs):
         problem = problems[number]
         warmed = Warmed(problem, None, Failure(str(got))) if isinstance(got, GemmCacheError) else Warmed(problem, got)

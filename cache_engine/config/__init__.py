@@ -37,6 +37,7 @@ AUTO, LOCAL, PACK = "auto", "local", "pack"
 """Values of ``toolchain``."""
 _PREFIX = "GEMM_CACHE_"
 MIN_FLUSH_S = 0.01  # below, writing would keep a processor busy
+MOST_SLOTS = 1024  # a lock file each
 
 
 class Origin(StrEnum):
@@ -96,7 +97,14 @@ class Settings:
         kinds.choice("durable", "fast"), "durable", "durable: fsync before publish; fast: no fsync."
     )
     lock_timeout_s: float = _setting(
-        kinds.number(), 60.0, "Seconds to wait for another process that compiles the same kernel."
+        kinds.number(),
+        60.0,
+        "Seconds to wait for another process that compiles the same kernel, or for a slot.",
+    )
+    compile_slots: int = _setting(
+        kinds.whole(most=MOST_SLOTS),
+        0,
+        "How many kernels all processes of a store compile at a time. 0: one fewer than the processors, at least 1.",
     )
     journal_flush_s: float = _setting(
         kinds.number(MIN_FLUSH_S), 5.0, "Least number of seconds between writes of usage counts to the journal."
@@ -188,6 +196,16 @@ class Settings:
     def serves_any_toolchain(self) -> bool:
         """Whether a kernel of packs and the store serves whichever build of its compiler made it."""
         return self.toolchain == PACK or (self.toolchain == AUTO and not self.enable_jit)
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether what is published is synced to disk."""
+        return self.durability == "durable"
+
+    @property
+    def slots(self) -> int:
+        """How many kernels may be compiled at a time."""
+        return self.compile_slots or max(1, len(os.sched_getaffinity(0)) - 1)
 
     @property
     def uses_directory(self) -> bool:

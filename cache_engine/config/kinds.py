@@ -102,9 +102,10 @@ def yes_no_or(*names: str) -> Kind:
     return Kind(f"yes, no (in a file: true, false) or {' or '.join(names)}", is_allowed, of_text)
 
 
-def whole() -> Kind:
+def whole(most: int = _MOST) -> Kind:
     """A whole number that is not negative."""
-    return Kind("a whole number that is not negative", lambda value: _is_number(value, int), int)
+    allowed = "a whole number that is not negative" if most == _MOST else f"a whole number from 0 to {most:,}"
+    return Kind(allowed, lambda value: _is_number(value, int) and value <= most, int)  # type: ignore[operator]
 
 
 def number(least: float = 0.0, *, most: float = _MOST, above: bool = False) -> Kind:

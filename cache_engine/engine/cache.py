@@ -28,6 +28,7 @@ from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components
 from cache_engine.model.outcome import Failure
+from cache_engine.queue.tickets import Priority
 from cache_engine.store.base import Loaded
 from cache_engine.store.descriptors import spare_descriptors
 from cache_engine.store.disk import DiskStore
@@ -92,6 +93,7 @@ class Cache:
         force: bool = False,
         debug_dump: Path | None = None,
         on_stage: OnStage | None = None,
+        priority: Priority = Priority.CALLER,
     ) -> CompiledKernel:
         """The kernel for a problem, from the fastest tier that has it, else compiled and stored.
 
@@ -104,6 +106,7 @@ class Cache:
             force: compile even if there is an entry, and replace it.
             debug_dump: compile likewise, and write all that goes in and comes out into this folder.
             on_stage: called as each stage starts and ends.
+            priority: of the compile among all that wait for a slot of the store.
 
         Raises:
             UsageError: when the request is invalid.
@@ -117,14 +120,15 @@ class Cache:
             with stages(VALIDATE):
                 check_asked(problem, config)
                 asked = (self.targeted(problem, arch), family, compiler, config)
-            return self._serving.get_or_compile(self.selector, asked, stages, force=force, debug_dump=debug_dump)
+            return self._serving.get_or_compile(
+                self.selector, asked, stages, force=force, debug_dump=debug_dump, priority=priority
+            )
 
         return self._spare.retried(attempt)
 
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry of a key from the fastest tier that has it, counted as a hit; ``None`` when there is none."""
-        found = self._serving.look_up(key)
-        if found is not None:
+        if (found := self._serving.look_up(key)) is not None:
             self._serving.count(key, found)
         return None if found is None else found.loaded
 
@@ -198,14 +202,13 @@ class Cache:
     def evaluations(self) -> Evaluations:
         """Results of the evaluator; written at once when the cache is closed, else at the end of the process."""
         made: type[Evaluations] = self._spare.retried(lambda: import_module("cache_engine.evaluations").Evaluations)
-        durable, s = self.settings.durability == "durable", self.settings
-        return made(self.layout, durable=durable, lock_timeout_s=s.lock_timeout_s, compressed=s.compress_results)
+        s = self.settings
+        return made(self.layout, durable=s.is_durable, lock_timeout_s=s.lock_timeout_s, compressed=s.compress_results)
 
     @cached_property
     def timings(self) -> Timings:
         """Measurements of this store's kernels."""
-        s = self.settings
-        return Timings(self.layout, durable=s.durability == "durable", lock_timeout_s=s.lock_timeout_s)
+        return Timings(self.layout, durable=self.settings.is_durable, lock_timeout_s=self.settings.lock_timeout_s)
 
     def find(self, prefix: str) -> Record:
         """The record whose key starts with ``prefix``; raises ``UsageError`` or ``KeyNotFound``."""
@@ -348,9 +351,8 @@ class Cache:
         on_entry: Callable[[], None] = lambda: None,
     ) -> Imported:
         """Imports the entries of a pack, a file or an opened one, each checked; see ``upkeep.packs.import_pack``."""
-        opened = path if isinstance(path, Pack) else self.open_pack(path)
-        acting = by or local_user()
-        return upkeep.packs.import_pack(self.store, self.journal, opened, dry_run=dry_run, on_entry=on_entry, by=acting)
+        opened, who = path if isinstance(path, Pack) else self.open_pack(path), by or local_user()
+        return upkeep.packs.import_pack(self.store, self.journal, opened, dry_run=dry_run, on_entry=on_entry, by=who)
 
     def __repr__(self) -> str:
         return f"<Cache of {self._store.layout.root if self._store else 'no store'}, {len(self.packs)} packs>"

@@ -45,7 +45,7 @@ def store_of(settings: Settings, *, create: bool) -> tuple[DiskStore | None, Set
             raise
         _log.warning("packs are served, and kernels are cached in this process alone: %s", error)
         return None, settings, str(error)
-    return DiskStore(layout, durable=settings.durability == "durable", compress=settings.compression), settings, ""
+    return DiskStore(layout, durable=settings.is_durable, compress=settings.compression), settings, ""
 
 
 def journal_of(store: DiskStore | None, settings: Settings) -> Journal:

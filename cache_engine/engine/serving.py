@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from cache_engine.config import Settings
 from cache_engine.engine.making import describe, make_artifact
 from cache_engine.engine.opening import SWITCHED_OFF
 from cache_engine.engine.selection import INSTALLED, Asked, Selection, Selector
-from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, SELECT, StageClock
+from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, QUEUE, SELECT, StageClock
 from cache_engine.engine.tiers import Found, Tiers
 from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, NotCached, StoreError, UsageError
 from cache_engine.kernels.family import launch_of
@@ -25,6 +25,8 @@ from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig, Launch
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
+from cache_engine.queue.slots import Slots
+from cache_engine.queue.tickets import Priority
 from cache_engine.store.base import Loaded, Tier
 from cache_engine.store.codec import encode_blob, stored_bytes
 from cache_engine.store.disk import DiskStore
@@ -114,6 +116,7 @@ class Serving:
             slower.append(store)
         self._tiers = Tiers(MemoryTier(settings.memory_bytes), slower, journal.failure)
         self._compiling = ThreadLocks()
+        self._slots = None if store is None else Slots(store.layout, settings.slots, settings.lock_timeout_s)
 
     def get_or_compile(
         self,
@@ -123,11 +126,20 @@ class Serving:
         *,
         force: bool = False,
         debug_dump: Path | None = None,
+        priority: Priority = Priority.CALLER,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> CompiledKernel:
         """The kernel that a selector selects, from the fastest tier that has it, else compiled and stored.
 
-        One compile per key across processes: after a miss, the caller takes the lock of the key and looks again. See
-        ``Cache.get_or_compile`` for the arguments and what is raised.
+        One compile per key across processes: after a miss, the caller takes the lock of the key and looks again. To
+        compile it then waits for a slot of the store. See ``Cache.get_or_compile`` for the arguments and what is
+        raised.
+
+        Args:
+            is_wanted: asked while waiting for a slot.
+
+        Raises:
+            GivenUp: when it is no longer wanted.
         """
         force = force or debug_dump is not None
         with stages(SELECT):
@@ -140,7 +152,7 @@ class Serving:
             if found is not None:
                 return self._hit(selection, found, stages)
         key = selection.key
-        with self._key_lock(key) as no_lock:
+        with self._key_lock(key, priority) as no_lock:
             if not force:
                 with stages(LOAD):
                     found = self._look_again(key, no_lock)
@@ -149,7 +161,11 @@ class Serving:
             self._miss(selection, force=force)
             if not self._settings.enable_jit:
                 raise _not_cached(selection)
-            artifact = _make(selection, stages, debug_dump)
+            with ExitStack() as turn:
+                if self._slots is not None:
+                    with stages(QUEUE):
+                        turn.enter_context(self._slots.turn(key, priority, is_wanted))
+                artifact = _make(selection, stages, debug_dump)
             return self._publish(selection, artifact, stages, no_lock)
 
     def _find_instead(
@@ -223,17 +239,22 @@ class Serving:
             _log.debug("key %s is made from %s", selection.key[:12], dict(selection.prefix.components))
 
     @contextmanager
-    def _key_lock(self, key: CacheKey) -> Iterator[Failure | None]:
+    def _key_lock(self, key: CacheKey, priority: Priority) -> Iterator[Failure | None]:
         """Holds the key's lock for the body; yields the reason when the lock is not available."""
         with ExitStack() as stack:
-            if self._store is None:
+            if self._store is None or self._slots is None:
                 stack.enter_context(self._compiling.of(key))
                 yield Failure(self._without_store)
                 return
             failure = None
             started = time.perf_counter()
             try:
-                stack.enter_context(file_lock(self._store.layout.key_lock(key), self._settings.lock_timeout_s))
+                lock = self._store.layout.key_lock(key)
+                try:
+                    stack.enter_context(file_lock(lock, 0))
+                except LockTimeout:
+                    with self._slots.waiting(key, priority):
+                        stack.enter_context(file_lock(lock, self._settings.lock_timeout_s))
             except LockTimeout as error:
                 failure = Failure(str(error))
                 self._journal.lock_wait(time.perf_counter() - started, timed_out=True)

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-VALIDATE, SELECT, LOAD, GENERATE, START_COMPILER, COMPILE, PUBLISH = (
+VALIDATE, SELECT, LOAD, QUEUE, GENERATE, START_COMPILER, COMPILE, PUBLISH = (
     "validate",
     "select",
     "load",
+    "queue",
     "generate",
     "start_compiler",
     "compile",

@@ -5,7 +5,7 @@
     store.json                  marks the directory as a store, with its format version
     kernels/ab/<key>-<digest>   blobs: compiled code with PTX, source and log; the digest is the blob's
     metadata/ab/<key>.json      records; an entry exists if its record does
-    temp/                       files being written, on the file system of their destination
+    temp/                       files being written, on the file system of their destination; tickets of compiles
     journal/                    usage and events: one append-only file per writer at a time, and a snapshot
     locks/                      lock files, never deleted
     quarantine/                 damaged files, for inspection
@@ -24,11 +24,32 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from cache_engine.model.key import CacheKey, is_key
 
 JOURNAL_SNAPSHOT, JOURNAL_OPEN, JOURNAL_FOLDING = "snapshot.json", ".jsonl", ".folding"
 SHARDS = tuple(f"{number:02x}" for number in range(256))
+
+
+class TicketName(NamedTuple):
+    """What the name of a ticket says; see ``queue``.
+
+    Attributes:
+        state: what its owner does, one of ``queue.tickets.State``.
+        priority: one of ``queue.tickets.Priority``.
+        since_us: when it was made, microseconds since 1970.
+        key: the kernel.
+        pid: its owner.
+        token: distinguishes tickets that are otherwise the same.
+    """
+
+    state: str
+    priority: int
+    since_us: int
+    key: CacheKey
+    pid: int
+    token: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +212,14 @@ class StoreLayout:
         """The lock of starting a job."""
         return self.locks / "jobs.lock"
 
+    def slot_lock(self, number: int) -> Path:
+        """The lock of a compile slot; its holder may compile."""
+        return self.locks / f"slot-{number}.lock"
+
+    def ticket(self, ticket: TicketName) -> Path:
+        """A ticket: an empty file, locked by the process that compiles or waits, whose name says for what."""
+        return self.temp / "-".join(("ticket", *map(str, ticket)))
+
     @property
     def mirror_lock(self) -> Path:
         """The lock of the mirror: shared to read, exclusive to write."""
@@ -226,6 +255,15 @@ def is_journal_name(name: str) -> bool:
     return name == JOURNAL_SNAPSHOT or name.endswith((JOURNAL_OPEN, JOURNAL_FOLDING))
 
 
+def ticket_of_name(name: str) -> TicketName | None:
+    """What the name of a ticket in ``temp`` says; ``None`` for other names."""
+    match = _TICKET.fullmatch(name)
+    if match is None:
+        return None
+    state, priority, since_us, key, pid, token = match.groups()
+    return TicketName(state, int(priority), int(since_us), CacheKey(key), int(pid), token)
+
+
 def job_of_name(name: str) -> str | None:
     """The id of the job that a file in ``jobs`` belongs to; ``None`` for other names."""
     match = _JOB.fullmatch(name)
@@ -247,6 +285,7 @@ def original_of_quarantined(name: str) -> tuple[str, float | None]:
 
 
 _DIGEST = re.compile(r"[0-9a-f]{16}")
+_TICKET = re.compile(r"ticket-([a-z]+)-([0-9])-([0-9]{1,18})-([0-9a-f]{64})-([0-9]{1,10})-([0-9a-f]{8})", re.ASCII)
 # The job, its output, and the request to cancel it.
 _JOB = re.compile(r"([0-9a-f]{1,32}-[0-9a-f]{1,32})\.(?:json|log|cancel)")
 _QUARANTINED = re.compile(r"([0-9]{16,20})-(.+)", re.DOTALL)

@@ -21,7 +21,7 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
     Raises:
         OSError: when writing fails; the temporary is then deleted and ``target`` unchanged.
     """
-    file, staged, as_bytes = _stage(temp)
+    file, staged, as_bytes = stage(temp)
     try:
         try:
             view = memoryview(data)
@@ -43,10 +43,13 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
         sync_folder(os.path.dirname(target))
 
 
-def _stage(temp: Path) -> tuple[OwnFile, str, bytes]:
+def stage(temp: Path) -> tuple[OwnFile, str, bytes]:
     """A new temporary, open and locked, and its path, as text and as bytes.
 
     The lock shows cleaners that the writer is alive.
+
+    Raises:
+        OSError: when it cannot be made; then none is left.
     """
     while True:
         staged = f"{temp}/{os.getpid()}-{secrets.token_hex(8)}"

@@ -57,7 +57,7 @@ def test_stages_are_reported_in_order(cache: Cache) -> None:
     told: list[tuple[str, bool]] = []
     cache.get_or_compile(PROBLEM, on_stage=lambda stage, ms: told.append((stage, ms is None)))
     starts = [stage for stage, started in told if started]
-    assert starts == ["validate", "select", "load", "load", "generate", "start_compiler", "compile", "publish"]
+    assert starts == ["validate", "select", "load", "load", "queue", "generate", "start_compiler", "compile", "publish"]
     assert [stage for stage, started in told if not started] == starts
 
 

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.layout import ticket_of_name
 from cache_engine.store.lock import file_lock
 from tests.faults.getting_operations import GETTING, selection
 from tests.faults.inject import Fault, Outcome, Zygote, points
@@ -179,9 +180,10 @@ class Campaign:
         store = make_store(self._copy)
         found = [*self._answered(outcome, refused), *self._free(store)]
         if refused and not outcome.signal and not outcome.killed:
-            # A live process cleans up after itself.
-            before = set(os.listdir(self._original.layout.temp))
-            found += [Trouble(TEMPORARY, name) for name in set(os.listdir(store.layout.temp)) - before]
+            # A live process cleans up after itself. A ticket that it may not delete stays, as its lock is free.
+            left = set(os.listdir(store.layout.temp)) - set(os.listdir(self._original.layout.temp))
+            kept = {name for name in left if fault.syscall == "unlink" and ticket_of_name(name)}
+            found += [Trouble(TEMPORARY, name) for name in left - kept]
         found += troubles(store, self.promise, done=done, refused=refused, mirrored=self.operation.mirrored)
         return found
 

@@ -13,6 +13,7 @@ from cache_engine.engine.selection import Selection, Selector
 from cache_engine.engine.stages import COMPILE, StageClock
 from cache_engine.model.artifact import Artifact
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.layout import TicketName
 from tests.faults.operations import PROBLEM, Action, Counts, Operation, Promise, code_of, filled
 from tests.helpers import blob_file, make_entry
 
@@ -33,6 +34,11 @@ def _before_a_miss(store: DiskStore) -> Promise:
     promise.served[key], promise.finished[key] = {None, code_of(0)}, code_of(0)
     more = Counts(misses=1, compiles=1)
     return Promise(promise.served, promise.finished, counts=promise.counts, usage=promise.usage, more=more)
+
+
+def _before_a_miss_behind_a_killed_one(store: DiskStore) -> Promise:
+    store.layout.ticket(TicketName("queued", 0, 1, selection().key, 1, "0" * 8)).touch()
+    return _before_a_miss(store)
 
 
 def _before_a_hit(store: DiskStore) -> Promise:
@@ -71,6 +77,9 @@ def _getting(store: DiskStore) -> Action:
 
 GETTING = {
     "get, missing": Operation(_before_a_miss, _getting, may_raise=(), sure=False),
+    "get, missing, behind a killed one": Operation(
+        _before_a_miss_behind_a_killed_one, _getting, may_raise=(), sure=False
+    ),
     "get, there": Operation(_before_a_hit, _getting, may_raise=(), sure=False),
     "get, damaged": Operation(_before_a_damaged_hit, _getting, may_raise=(), sure=False),
 }

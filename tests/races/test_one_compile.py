@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import accumulate
 from pathlib import Path
 
 from cache_engine.engine.cache import open_cache
+from cache_engine.queue.tickets import tickets
 
 ASK = (
     "import json, sys, time\n"
@@ -58,3 +60,46 @@ def test_sixteen_processes_compile_one_key_once(tmp_path: Path) -> None:
         totals = cache.stats().totals
         assert (totals.compiles, totals.misses, totals.hits) == (1, 1, {"disk": 15})
         assert cache.verify() == []
+
+
+COMPILE_MANY = (
+    "import sys, threading, time\n"
+    "from cache_engine import GemmProblem, open_cache\n"
+    "from cache_engine.compilers import COMPILERS\n"
+    "compiler = COMPILERS['nvrtc']\n"
+    "compiler.load()\n"
+    "really = compiler.compile\n"
+    "def compile(source, arch):\n"
+    "    started = time.time()\n"
+    "    compiled = really(source, arch)\n"
+    "    print(started, time.time(), flush=True)\n"
+    "    return compiled\n"
+    "compiler.compile = compile\n"
+    "first = int(sys.argv[2])\n"
+    "with open_cache(sys.argv[1], compile_slots=2) as cache:\n"
+    "    def ask(n):\n"
+    "        assert cache.get_or_compile(GemmProblem(16, n, 64, dtype='fp32', arch='sm_80')).tier == 'compiled'\n"
+    "    asking = [threading.Thread(target=ask, args=(64 * (first + n),)) for n in range(12)]\n"
+    "    for thread in asking:\n"
+    "        thread.start()\n"
+    "    for thread in asking:\n"
+    "        thread.join()\n"
+)
+
+
+def test_24_threads_of_two_processes_compile_24_keys_in_two_slots(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-c", COMPILE_MANY, str(tmp_path / "store")]
+    processes = [subprocess.Popen([*command, str(first)], stdout=subprocess.PIPE, text=True) for first in (1, 20)]
+    spans = []
+    for process in processes:
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0
+        spans += [tuple(map(float, line.split())) for line in output.splitlines()]
+    assert len(spans) == 24
+    changes = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+    assert max(accumulate(change for _, change in changes)) == 2
+    with open_cache(tmp_path / "store") as cache:
+        assert (cache.stats().totals.compiles, cache.verify()) == (24, [])
+        assert tickets(cache.layout) == []

@@ -27,6 +27,7 @@ STATES = {
 _STAGES = {
     "select": "select config",
     "load": "look up",
+    "queue": "wait for a slot",
     "generate": "generate source",
     "start_compiler": "start compiler",
 }

@@ -1,0 +1,146 @@
+"""Tickets: who compiles, who waits for a slot, and who waits for a kernel that another compiles.
+
+A ticket is an empty file among the temporaries. Its name says everything, so one look at the folder shows the queue,
+and no content has to be trusted. Its owner holds its lock until it deletes it: a ticket whose lock is free is that of a
+process that was killed, and is deleted by the next that finds it first in line, or with the temporaries.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from enum import IntEnum, StrEnum
+
+from cache_engine.errors import CorruptEntry
+from cache_engine.model.key import CacheKey
+from cache_engine.process import OwnFile
+from cache_engine.store.layout import StoreLayout, TicketName, ticket_of_name
+from cache_engine.store.lock import try_lock
+from cache_engine.store.ownership import own_file
+from cache_engine.store.publish import stage
+
+
+class Priority(IntEnum):
+    """What a compile is for, the most urgent first."""
+
+    CALLER = 0
+    """A caller waits for it."""
+    PROMOTION = 1
+    """Another kernel serves meanwhile."""
+    WARM = 2
+    """It was asked for in advance."""
+    SPECULATION = 3
+    """It may be asked for."""
+
+
+class State(StrEnum):
+    """What the owner of a ticket does."""
+
+    COMPILES = "compiles"
+    QUEUED = "queued"
+    """It waits for a slot."""
+    WAITS = "waits"
+    """It waits for the kernel that another compiles, or has in the queue."""
+
+
+HEAD_START_S = 30.0
+"""How much later a more urgent compile may come and still go first, for each step of priority.
+
+A bound, so that a stream of urgent compiles starves no other.
+"""
+
+
+class Ticket:
+    """A ticket of this process, for the body of a ``with``.
+
+    It may have no file, as on a full disk: its owner then waits like the others, and only they do not see it.
+    """
+
+    def __init__(self, layout: StoreLayout, key: CacheKey, priority: Priority, state: State) -> None:
+        """Makes no file yet."""
+        self._layout = layout
+        now_us = time.time_ns() // 1000
+        self.name = TicketName(state, priority, now_us, key, os.getpid(), secrets.token_hex(4))
+        self._file: OwnFile | None = None
+
+    def __enter__(self) -> Ticket:
+        with suppress(OSError, MemoryError):
+            file, staged, _ = stage(self._layout.temp)
+            try:
+                # Locked before it has the name of a ticket, so that no look finds one with a free lock.
+                os.rename(staged, self._layout.ticket(self.name))
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(staged)
+                file.close()
+                raise
+            self._file = file
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                if file.is_ours:  # else this is a forked child
+                    with suppress(OSError):
+                        os.unlink(self._layout.ticket(self.name))
+            finally:
+                file.close()
+
+    def becomes(self, state: State) -> None:
+        """Says that its owner now does something else."""
+        name = self.name._replace(state=state)
+        if self._file is not None:
+            with suppress(OSError, MemoryError):
+                os.rename(self._layout.ticket(self.name), self._layout.ticket(name))
+                self.name = name
+
+
+def tickets(layout: StoreLayout) -> list[TicketName]:
+    """All tickets, those of killed processes included."""
+    found = (ticket_of_name(name) for name in os.listdir(layout.temp))
+    return [ticket for ticket in found if ticket is not None]
+
+
+def is_alive(layout: StoreLayout, ticket: TicketName) -> bool:
+    """Whether the owner of a ticket holds it still; where locks do not work, it counts as held."""
+    try:
+        file = own_file(layout.ticket(ticket), os.O_RDWR)
+    except (FileNotFoundError, CorruptEntry):
+        return False
+    except OSError:
+        return True
+    try:
+        return not try_lock(file.descriptor)
+    except OSError:
+        return True
+    finally:
+        file.close()
+
+
+def in_order(found: Iterable[TicketName]) -> list[TicketName]:
+    """Those that wait for a slot, the next first.
+
+    The oldest goes first, but a compile of less priority lets others pass that come up to ``HEAD_START_S`` later for
+    each step. Who waits for a key's lock lends its priority to the compile it waits for: that of any key of this lock.
+    """
+    found = list(found)
+    lent: dict[str, int] = {}
+    for ticket in found:
+        if ticket.state == State.WAITS:
+            lock = _lock_of(ticket)
+            lent[lock] = min(ticket.priority, lent.get(lock, ticket.priority))
+
+    def turn(ticket: TicketName) -> tuple[float, int, str]:
+        priority = min(ticket.priority, lent.get(_lock_of(ticket), ticket.priority))
+        return ticket.since_us + priority * HEAD_START_S * 1e6, ticket.since_us, ticket.token
+
+    return sorted((ticket for ticket in found if ticket.state == State.QUEUED), key=turn)
+
+
+def _lock_of(ticket: TicketName) -> str:
+    """What two keys have in common that share a lock."""
+    return ticket.key[:3]
