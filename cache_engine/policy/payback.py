@@ -30,7 +30,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class Payback:
     """What a kernel is worth over a horizon.
 
     Attributes:
@@ -74,15 +74,15 @@ class Worth:
         return self.pays_back_after / self.per_s if self.per_s > 0 else math.inf
 
 
-def worth(uses: Sequence[Use], compile_s: float, price_s: float, horizon_s: float) -> Worth:
-    """The worth of a kernel that would serve these sizes.
+def payback(uses: Sequence[Use], compile_s: float, price_s: float, horizon_s: float) -> Payback:
+    """What is gained by a kernel that would serve these sizes.
 
     Requests are taken to come independently of each other, so the chance that one comes in time t at a rate r is
     1 - exp(-r · t).
     """
     unserved_per_s = math.fsum(use.per_s for use in uses if use.present_s is None)
     per_s = math.fsum(use.per_s for use in uses)
-    return Worth(
+    return Payback(
         launches=per_s * horizon_s,
         saved_s=math.fsum(use.per_s * use.saved_s for use in uses) * horizon_s,
         wait_chance=-math.expm1(-unserved_per_s * horizon_s),
