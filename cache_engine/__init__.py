@@ -15,7 +15,8 @@ The rooms, top to bottom; each imports only from those below it:
 - ``cli`` -- the ``gemm-cache`` command: ``main``, a file for each group of verbs, what they print
 - ``bench`` -- benchmarks, each measured side by side with something known
 - ``batch`` -- many kernels at once and long work: ``warm``, ``tuning``, ``migration``, ``jobs``, ``sample``
-- ``replay`` -- what policies of compiling cost on a trace of requests: ``batching``, ``machines``, ``optimum``
+- ``replay`` -- what policies of compiling, and orders of eviction, cost on requests: ``batching``, ``machines``,
+  ``optimum``, ``evictions``
 - ``insight`` -- what is known without running anything: ``inspection``, ``comparison``, ``explanation`` of misses,
   ``coverage`` of a model, ``toolchains`` that are stale
 - ``engine`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``opening`` of a store, ``selection`` of config
@@ -36,7 +37,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``evaluator`` -- how long a GEMM takes on an accelerator, by arithmetic alone
 - ``assets`` · ``units`` -- files that travel with the package; numbers as people read them
 - ``policy`` -- decisions as pure values and functions: ``demand`` ledger and its ``sketch``, ``promotion``, ``budget``,
-  ``compile_time``, ``value`` for eviction
+  ``payback``, ``compile_time``, ``value`` for eviction
 - ``model`` -- values: problem, config, architecture, key, provenance, artifact, record, measurement, event
 - ``config`` · ``extras`` -- settings, from arguments, the environment and the settings file; optional packages
 - ``errors`` · ``inputs`` · ``process`` · ``_version`` -- everything that is raised; opening files that a user
