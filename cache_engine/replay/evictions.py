@@ -6,6 +6,7 @@ period; how often it would be evicted and made again within one is not known, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -156,4 +157,4 @@ def play(
 
 
 def _decay(seconds: float, half_life_s: float) -> float:
-    return 2.0 ** -(max(seconds, 0.0) / half_life_s)
+    return math.exp2(-max(seconds, 0.0) / half_life_s)
