@@ -36,8 +36,8 @@ The rooms, top to bottom; each imports only from those below it:
 - ``device`` -- the only room that touches a GPU: launching, timing, memory
 - ``evaluator`` -- how long a GEMM takes on an accelerator, by arithmetic alone
 - ``assets`` · ``units`` -- files that travel with the package; numbers as people read them
-- ``policy`` -- decisions as pure values and functions: ``demand`` ledger and its ``sketch``, ``promotion``, ``budget``,
-  ``payback``, ``compile_time``, ``value`` for eviction
+- ``policy`` -- decisions as pure values and functions: ``demand`` ledger, its ``sketch`` and ``timeline``,
+  ``promotion``, ``budget``, ``payback``, ``compile_time``, ``value`` for eviction
 - ``model`` -- values: problem, config, architecture, key, provenance, artifact, record, measurement, event
 - ``config`` · ``extras`` -- settings, from arguments, the environment and the settings file; optional packages
 - ``errors`` · ``inputs`` · ``process`` · ``_version`` -- everything that is raised; opening files that a user

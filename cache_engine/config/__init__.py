@@ -109,6 +109,9 @@ class Settings:
     journal_flush_s: float = _setting(
         kinds.number(MIN_FLUSH_S), 5.0, "Least number of seconds between writes of usage counts to the journal."
     )
+    demand_half_life_h: float = _setting(
+        kinds.number(1.0, most=1e5), 168.0, "Hours after which a request counts half as much in the demand ledger."
+    )
     compiler_flags: tuple[str, ...] = _setting(
         kinds.texts(), (), "Extra compiler flags (part of the key); in the environment, space-separated."
     )

@@ -43,6 +43,7 @@ from cache_engine.upkeep.plan import EvictionPlan, Limits
 
 if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
+    from cache_engine.engine.demand import Demand
     from cache_engine.evaluations import Evaluations
     from cache_engine.mirror import Connection
     from cache_engine.mirror.sync import Mirror
@@ -73,8 +74,7 @@ class Cache:
         """Serves an opened store, or none; then ``without_store`` says why."""
         self.settings, self._without_store = settings, without_store
         self._store, self.has_store = store, store is not None
-        use_timings = self.has_store and settings.use_timings
-        history = History(lambda: self.timings, settings.timings_of) if use_timings else None
+        history = History(lambda: self.timings, settings.timings_of) if store and settings.use_timings else None
         self.journal = journal_of(store, settings)
         self.packs = tuple(packs_of(settings, self.journal))
         self.elsewhere = Elsewhere(self.packs, store)
@@ -106,7 +106,7 @@ class Cache:
             force: compile even if there is an entry, and replace it.
             debug_dump: compile likewise, and write all that goes in and comes out into this folder.
             on_stage: called as each stage starts and ends.
-            priority: of the compile among all that wait for a slot of the store.
+            priority: of the compile among all that wait for a slot of the store. Only a caller's counts as demand.
 
         Raises:
             UsageError: when the request is invalid.
@@ -137,13 +137,9 @@ class Cache:
         return self._serving.look_up(key)
 
     def select(
-        self,
-        problem: GemmProblem,
-        *,
-        family: str | None = None,
-        compiler: str | None = None,
+        self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None,
         config: KernelConfig | None = None,
-    ) -> Selection:
+    ) -> Selection:  # fmt: skip
         """What would serve a problem whose target is set; see ``Selector.select``."""
         return self.selector.select(problem, family, compiler, config)
 
@@ -209,6 +205,13 @@ class Cache:
     def timings(self) -> Timings:
         """Measurements of this store's kernels."""
         return Timings(self.layout, durable=self.settings.is_durable, lock_timeout_s=self.settings.lock_timeout_s)
+
+    @cached_property
+    def demand(self) -> Demand:
+        """What this store is asked for: ``demand.ledger()``."""
+        from cache_engine.engine.demand import Demand
+
+        return Demand(self.layout, self.settings, self.journal)
 
     def find(self, prefix: str) -> Record:
         """The record whose key starts with ``prefix``; raises ``UsageError`` or ``KeyNotFound``."""
@@ -392,9 +395,6 @@ def open_cache(
         UsageError: when there is no setting of a name, or it cannot have a value.
         StoreUnusable: when the directory cannot serve as a store; see ``opening.store_of``.
     """
-    if dir is not None:
-        overrides["dir"] = dir
-    if policy is not None:
-        overrides["policy"] = policy
+    overrides |= {name: value for name, value in (("dir", dir), ("policy", policy)) if value is not None}
     settings = Settings.load(**overrides) if settings is None else settings.with_overrides(overrides)
     return Cache(*store_of(settings, create=create))

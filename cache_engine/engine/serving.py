@@ -148,17 +148,17 @@ class Serving:
             with stages(LOAD):
                 found = self.look_up(selection.key)
             if found is None and not selection.is_compilable:
-                found, selection = self._find_instead(selector, asked, selection, stages)
+                found, selection = self._find_instead(selector, asked, selection, stages, priority)
             if found is not None:
-                return self._hit(selection, found, stages)
+                return self._hit(selection, found, stages, priority)
         key = selection.key
         with self._key_lock(key, priority) as no_lock:
             if not force:
                 with stages(LOAD):
                     found = self._look_again(key, no_lock)
                 if found is not None:
-                    return self._hit(selection, found, stages)
-            self._miss(selection, force=force)
+                    return self._hit(selection, found, stages, priority)
+            self._miss(selection, priority, force=force)
             if not self._settings.enable_jit:
                 raise _not_cached(selection)
             with ExitStack() as turn:
@@ -169,7 +169,7 @@ class Serving:
             return self._publish(selection, artifact, stages, no_lock)
 
     def _find_instead(
-        self, selector: Selector, asked: Asked, selection: Selection, stages: StageClock
+        self, selector: Selector, asked: Asked, selection: Selection, stages: StageClock, priority: Priority
     ) -> tuple[Found | None, Selection]:
         """What has an entry instead of a selection that has none, and the entry.
 
@@ -182,7 +182,7 @@ class Serving:
             try:
                 selection = selector.select(*asked, missed=missed)
             except CompilerMissing as error:
-                self._miss(selection)
+                self._miss(selection, priority)
                 if self._settings.enable_jit:
                     raise
                 raise _not_cached(selection) from error
@@ -213,25 +213,30 @@ class Serving:
         self._tiers.memory.put(key, loaded)
         return Found(self._store.name, loaded)
 
-    def _hit(self, selection: Selection, found: Found, stages: StageClock) -> CompiledKernel:
+    def _hit(self, selection: Selection, found: Found, stages: StageClock, priority: Priority) -> CompiledKernel:
         """Hands out an entry that was found, and counts the hit."""
-        self.count(selection.key, found)
+        self.count(selection.key, found, selection.problem if priority is Priority.CALLER else None)
         return _kernel(selection, found.loaded, found.tier, stages)
 
-    def count(self, key: CacheKey, found: Found) -> None:
-        """Counts a hit. One in memory saves no compile: the process would hold on to its kernels anyway."""
+    def count(self, key: CacheKey, found: Found, problem: GemmProblem | None = None) -> None:
+        """Counts a hit, and the problem that was asked for, if any.
+
+        One in memory saves no compile: the process would hold on to its kernels anyway.
+        """
         record = found.loaded.record
         is_in_memory = found.tier == MemoryTier.name
         saved_us = 0 if is_in_memory else round(record.compile_ms * 1000)
-        self._journal.hit(key, found.tier, made_at=record.created_at, saved_us=saved_us)
+        self._journal.hit(key, found.tier, made_at=record.created_at, saved_us=saved_us, problem=problem)
         level = logging.DEBUG if is_in_memory else logging.INFO
         if _log.isEnabledFor(level):
             extra = fields("hit", key=key, kernel=record.name, tier=found.tier)
             _log.log(level, "hit in %s: %s (%s)", found.tier, record.name, key[:12], extra=extra)
 
-    def _miss(self, selection: Selection, *, force: bool = False) -> None:
+    def _miss(self, selection: Selection, priority: Priority, *, force: bool = False) -> None:
         """Counts a miss, and logs why it is one."""
         self._journal.miss(selection.problem.arch or "")
+        if priority is Priority.CALLER:
+            self._journal.asked(selection.problem)
         if _log.isEnabledFor(logging.INFO):
             why = "compiling was asked for" if force else f"no entry in {', '.join(self._tiers.names)}"
             extra = fields("miss", key=selection.key, kernel=selection.name, arch=selection.problem.arch, why=why)

@@ -7,76 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated
 
-import msgspec
-
-from cache_engine.errors import CorruptEntry, UsageError
-from cache_engine.model.artifact import Seconds
-from cache_engine.model.gemm import (
-    MAX_BATCH,
-    MAX_DIMENSION,
-    OPT_LEVELS,
-    DType,
-    Epilogue,
-    GemmProblem,
-    Layout,
-    Specialisation,
-)
-from cache_engine.policy.sketch import Sketch, Weight, merged
+from cache_engine.errors import UsageError
+from cache_engine.model.asked import Shape
+from cache_engine.model.gemm import DType
+from cache_engine.policy.sketch import Sketch, merged
 
 MOST_SHAPES = 1024
 """Of a ledger; a model has some dozen. Beyond it the lightest is dropped, and its weight is counted as such."""
-
-LARGEST_BYTES = 16 * 2**20
-"""Of an encoded ledger: more than ``MOST_SHAPES`` full sketches take."""
-
-VERSION = 1
-
-HalfLife = Annotated[float, msgspec.Meta(ge=1.0, le=1e9)]
-
-
-class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem without its m, as plain values."""
-
-    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_DIMENSION)]
-    k: Annotated[int, msgspec.Meta(ge=1, le=MAX_DIMENSION)]
-    batch: Annotated[int, msgspec.Meta(ge=1, le=MAX_BATCH)] = 1
-    dtype: DType = DType.BF16
-    out_dtype: DType = DType.BF16
-    layout: Layout = Layout.NT
-    epilogue: Annotated[str, msgspec.Meta(max_length=40)] = ""
-    specialisation: Specialisation = Specialisation.NK
-    opt_level: Annotated[int, msgspec.Meta(ge=OPT_LEVELS[0], le=OPT_LEVELS[-1])] = OPT_LEVELS[-1]
-    arch: Annotated[str, msgspec.Meta(max_length=40)] = ""
-
-    @classmethod
-    def of(cls, problem: GemmProblem) -> Shape:
-        """The shape of a problem."""
-        p = problem
-        return cls(
-            n=p.n, k=p.k, batch=p.batch, dtype=p.dtype, out_dtype=p.output, layout=p.layout, epilogue=str(p.epilogue),
-            specialisation=p.specialisation, opt_level=p.opt_level, arch=p.arch or "",
-        )  # fmt: skip
-
-    def problem(self, m: int) -> GemmProblem:
-        """The problem with this m.
-
-        Raises:
-            InvalidProblem: when the values make none.
-        """
-        return GemmProblem(
-            m, self.n, self.k, batch=self.batch, dtype=self.dtype, out_dtype=self.out_dtype, layout=self.layout,
-            epilogue=Epilogue.parse(self.epilogue), specialisation=self.specialisation, opt_level=self.opt_level,
-            arch=self.arch or None,
-        )  # fmt: skip
 
 
 class Ledger:
     """What was asked for, as of one time. Not safe to change from two threads at once.
 
     Attributes:
-        half_life_s: seconds in which a count loses half its weight.
+        half_life_s: seconds in which a count loses half its weight; infinite where nothing is to decay.
         at: the time that the weights hold for, seconds since 1970; of an empty ledger 0.
         since: when it began to count.
         sketches: the sizes of each shape.
@@ -84,8 +29,8 @@ class Ledger:
     """
 
     def __init__(self, half_life_s: float) -> None:
-        if not 1.0 <= half_life_s <= 1e9:
-            raise UsageError(f"the half-life is {half_life_s:g} s; it must be from 1 second to 1e9 seconds")
+        if not (1.0 <= half_life_s <= 1e9 or half_life_s == math.inf):
+            raise UsageError(f"the half-life is {half_life_s:g} s; it must be from 1 to 1e9 seconds, or infinite")
         self.half_life_s = half_life_s
         self.at = self.since = 0.0
         self.sketches: dict[Shape, Sketch] = {}
@@ -181,12 +126,17 @@ def by_count(shape: Shape, m: int) -> float:  # noqa: ARG001 (as shares calls it
 
 def by_flops(shape: Shape, m: int) -> float:
     """Floating-point operations of a launch."""
-    return shape.problem(m).flops
+    return 2.0 * shape.batch * m * shape.n * shape.k
 
 
 def by_bytes(shape: Shape, m: int) -> float:
-    """Bytes of A, B and C of a launch."""
-    return shape.problem(m).moved_bytes
+    """Bytes of A, B and C of a launch; 0 for types that this program does not know."""
+    s = shape
+    try:
+        read, written = DType(s.dtype).itemsize, DType(s.out_dtype).itemsize
+    except ValueError:
+        return 0.0
+    return float(s.batch * ((m * s.k + s.n * s.k) * read + m * s.n * written))
 
 
 def rate(ledger: Ledger, weight: float, at: float) -> float:
@@ -194,61 +144,13 @@ def rate(ledger: Ledger, weight: float, at: float) -> float:
 
     An exponentially weighted moving average over irregular intervals (Eckner, "Algorithms for Unevenly Spaced Time
     Series: Moving Averages and Other Rolling Operators", 2012). A steady rate r has the weight r · h / ln 2 after a
-    long time, and less in a young ledger, which is allowed for.
+    long time, and less in a young ledger, which is allowed for. Without decay it is the mean.
     """
+    if ledger.half_life_s == math.inf:
+        return weight / (at - ledger.since) if at > ledger.since else 0.0
     lifetimes = max(at - ledger.since, 0.0) / ledger.half_life_s
     seen = -math.expm1(-lifetimes * math.log(2))
     return weight * math.log(2) / ledger.half_life_s / seen if seen > 0 else 0.0
-
-
-# ---- Bytes ----
-
-
-class _Entry(msgspec.Struct, frozen=True):
-    shape: Shape
-    sketch: Sketch
-
-
-class _Stored(msgspec.Struct, frozen=True):
-    version: int
-    half_life_s: HalfLife
-    at: Seconds
-    since: Seconds
-    dropped: Weight
-    entries: Annotated[list[_Entry], msgspec.Meta(max_length=MOST_SHAPES)]
-
-
-class _Version(msgspec.Struct, frozen=True):
-    version: int
-
-
-def encode(ledger: Ledger) -> bytes:
-    """The ledger as JSON."""
-    entries = [_Entry(shape, sketch) for shape, sketch in ledger.sketches.items()]
-    return msgspec.json.encode(_Stored(VERSION, ledger.half_life_s, ledger.at, ledger.since, ledger.dropped, entries))
-
-
-def decode(data: bytes) -> Ledger:
-    """The ledger of these bytes.
-
-    Raises:
-        CorruptEntry: when they hold none, or one of an unknown version.
-    """
-    if len(data) > LARGEST_BYTES:
-        raise CorruptEntry(f"a ledger of {len(data):,} bytes is larger than any; the limit is {LARGEST_BYTES:,}")
-    try:
-        version = msgspec.json.decode(data, type=_Version).version
-        if version != VERSION:
-            raise CorruptEntry(f"the ledger has version {version}, and this program reads version {VERSION}")
-        stored = msgspec.json.decode(data, type=_Stored)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptEntry(f"the ledger is damaged: {error}") from error
-    ledger = Ledger(stored.half_life_s)
-    ledger.at, ledger.since, ledger.dropped = stored.at, stored.since, stored.dropped
-    ledger.sketches = {entry.shape: entry.sketch for entry in stored.entries}
-    if len(ledger.sketches) < len(stored.entries):
-        raise CorruptEntry("the ledger has a shape twice")
-    return ledger
 
 
 def _copy(ledger: Ledger) -> Ledger:

@@ -17,6 +17,7 @@ from typing import Annotated
 
 import msgspec
 
+from cache_engine.model.asked import M
 from cache_engine.model.gemm import MAX_DIMENSION
 
 MOST_COUNTERS = 64
@@ -26,11 +27,10 @@ BUCKETS = MAX_DIMENSION.bit_length()
 PER_BUCKET = 8
 """Sizes that stand for all of a bucket."""
 
-MOST_WEIGHT = 1e300
-"""A weight beyond this is damage, not demand."""
+MOST_WEIGHT = 1e30
+"""A weight beyond this is damage, not demand; sums of weights stop here."""
 
 Weight = Annotated[float, msgspec.Meta(ge=0, le=MOST_WEIGHT)]
-M = Annotated[int, msgspec.Meta(ge=1, le=MAX_DIMENSION)]
 
 
 class Counter(msgspec.Struct, frozen=True, array_like=True):

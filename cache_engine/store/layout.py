@@ -12,6 +12,7 @@
     jobs/                       jobs started from the dashboard
     evaluations/                results of the evaluator, a JSON file and logs for each accelerator
     timings/                    measurements of kernels, likewise for each device; created with the first
+    demand.json                 what was asked for, from the journal's folded files; created by the first fold
     mirror.duckdb               the mirror; may be deleted at any moment
     population                  estimated number of entries and bytes; may be deleted at any moment
     cleaned                     empty; its mtime is the time of the last automatic cleaning
@@ -125,6 +126,14 @@ class StoreLayout:
         return self.root / self.results
 
     @property
+    def demand(self) -> Path:
+        """What was asked for, from the journal's folded files.
+
+        At the top, because older versions take it out of ``journal`` when they repair, and leave it alone here.
+        """
+        return self.root / "demand.json"
+
+    @property
     def mirror(self) -> Path:
         """The DuckDB file."""
         return self.root / "mirror.duckdb"
@@ -147,7 +156,7 @@ class StoreLayout:
     @property
     def single_files(self) -> tuple[Path, ...]:
         """Every file that may be at the top of a store."""
-        return (self.marker, self.population, self.cleaned, self.mirror, self.mirror_log)
+        return (self.marker, self.demand, self.population, self.cleaned, self.mirror, self.mirror_log)
 
     @property
     def folders(self) -> tuple[Path, ...]:

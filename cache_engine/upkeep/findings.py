@@ -27,6 +27,7 @@ class Kind(StrEnum):
     UNREADABLE = "unreadable"
     STALE_TEMPORARY = "stale temporary"
     CORRUPT_SNAPSHOT = "corrupt journal snapshot"
+    CORRUPT_DEMAND = "corrupt demand ledger"
     CORRUPT_JOURNAL = "damaged journal lines"
     CORRUPT_TIMINGS = "corrupt timings"
     CORRUPT_EVALUATIONS = "corrupt evaluations"
@@ -52,6 +53,7 @@ REMEDIES = {
     Kind.UNREADABLE: "none: check the disk",
     Kind.STALE_TEMPORARY: "delete the file: its writer is gone",
     Kind.CORRUPT_SNAPSHOT: "quarantine the file; the counts in it are lost",
+    Kind.CORRUPT_DEMAND: "quarantine the file; the counts in it are lost",
     Kind.CORRUPT_JOURNAL: "copy the file to quarantine, and fold its sound lines",
     Kind.CORRUPT_TIMINGS: "copy the device's damaged files to quarantine, and keep the sound timings",
     Kind.CORRUPT_EVALUATIONS: "copy the damaged files to quarantine, and keep the sound results",
@@ -64,7 +66,8 @@ REMEDIES = {
 }
 ENTRY_KINDS = frozenset(kind for kind, remedy in REMEDIES.items() if remedy == _AGAIN) | {Kind.MISSING_BLOB}
 RESULT_KINDS = frozenset({Kind.CORRUPT_TIMINGS, Kind.CORRUPT_EVALUATIONS})
-JOURNAL_KINDS = frozenset({Kind.CORRUPT_SNAPSHOT, Kind.CORRUPT_JOURNAL})
+SUMS_KINDS = frozenset({Kind.CORRUPT_SNAPSHOT, Kind.CORRUPT_DEMAND})
+JOURNAL_KINDS = SUMS_KINDS | {Kind.CORRUPT_JOURNAL}
 _NOTES = frozenset({Kind.UNKNOWN_FORMAT, Kind.UNKNOWN_FILE})
 _UNREPAIRED = _NOTES | {Kind.UNREADABLE, Kind.FOREIGN_FOLDER}
 

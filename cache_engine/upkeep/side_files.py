@@ -22,6 +22,7 @@ from cache_engine.store.journal import (
     fold,
     load_snapshot,
 )
+from cache_engine.store.journal.demand import load_demand
 from cache_engine.store.layout import (
     StoreLayout,
     fingerprint_of_results_name,
@@ -33,7 +34,7 @@ from cache_engine.store.lock import file_lock
 from cache_engine.store.results.checking import damaged_files
 from cache_engine.store.results.file import UnknownResults, stored_fingerprints
 from cache_engine.store.timings import Timings, judge_of
-from cache_engine.upkeep.findings import RESULT_KINDS, Finding, Kind, finding_at, names_in
+from cache_engine.upkeep.findings import RESULT_KINDS, SUMS_KINDS, Finding, Kind, finding_at, names_in
 
 _LOCK_TIMEOUT_S = 30.0
 
@@ -48,7 +49,7 @@ def check_side_files(layout: StoreLayout, *, trust: bool) -> Iterator[Finding]:
     for name in sorted(set(names_in(layout.root)) - own):
         yield finding_at(layout, Kind.UNKNOWN_FILE, layout.root / name, "", "unexpected file name")
     for path in layout.single_files:
-        yield from _regular(layout, path, True)
+        yield from _check_file(layout, path, trust) if path == layout.demand else _regular(layout, path, True)
     for path in (*layout.folders, layout.timings):
         if os.path.lexists(path) and not path.is_dir():
             yield finding_at(layout, Kind.MISNAMED, path, "", "it is not a folder")
@@ -75,7 +76,7 @@ def _check_file(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Findin
         # ``check_results`` reports problems of their content.
         irregular = [finding for finding in irregular if finding.kind is Kind.FOREIGN_FILE]
     yield from irregular
-    if not irregular and path.parent == layout.journal:
+    if not irregular and (path.parent == layout.journal or path == layout.demand):
         yield from _check_journal_file(layout, path)
     elif not irregular and path.parent == layout.jobs:
         yield from _check_job(layout, path)
@@ -99,6 +100,9 @@ def _check_journal_file(layout: StoreLayout, path: Path) -> Iterator[Finding]:
         if path.name == SNAPSHOT:
             load_snapshot(layout.journal)
             return
+        if path == layout.demand:
+            load_demand(layout)
+            return
         damaged, lines = damaged_lines(path)
         if damaged:
             yield found(Kind.CORRUPT_JOURNAL, cause=f"{damaged:,} of {lines:,} lines are damaged")
@@ -107,7 +111,7 @@ def _check_journal_file(layout: StoreLayout, path: Path) -> Iterator[Finding]:
     except CorruptEntry as error:
         yield found(Kind.CORRUPT_JOURNAL, cause=str(error))
     except (ValueError, RecursionError) as error:
-        yield found(Kind.CORRUPT_SNAPSHOT, cause=str(error))
+        yield found(Kind.CORRUPT_DEMAND if path == layout.demand else Kind.CORRUPT_SNAPSHOT, cause=str(error))
     except OSError as error:
         yield found(Kind.UNREADABLE, cause=str(error.strerror))
 
@@ -151,7 +155,7 @@ def check_results(layout: StoreLayout, kind: Kind) -> Iterator[Finding]:
 
 
 def mend_journal(store: DiskStore, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Quarantines a damaged snapshot of the journal, and files with damaged lines; folds their sound lines.
+    """Quarantines damaged sums of the journal, and files with damaged lines; folds their sound lines.
 
     Yields the repaired findings. A file that a process is writing cannot be folded, and stays unchanged. Call it under
     the maintenance lock.
@@ -164,7 +168,7 @@ def mend_journal(store: DiskStore, findings: Iterable[Finding]) -> Iterator[Find
         path = layout.root / finding.path
         if not list(_check_journal_file(layout, path)):
             continue
-        if finding.kind is Kind.CORRUPT_SNAPSHOT:
+        if finding.kind in SUMS_KINDS:
             store.quarantine_file(path)
             yield finding
         else:

@@ -7,7 +7,7 @@ from a copy of; ``begin`` runs in the child that is interrupted.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 
 from cache_engine.mirror.sync import Mirror
@@ -45,10 +45,12 @@ class Counts:
     hits: int = 0
     misses: int = 0
     compiles: int = 0
+    asked: int = 0
 
     def plus(self, more: Counts) -> Counts:
         """The sum."""
-        return Counts(self.hits + more.hits, self.misses + more.misses, self.compiles + more.compiles)
+        both = zip(astuple(self), astuple(more), strict=True)
+        return Counts(*(one + other for one, other in both))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +118,12 @@ def filled(store: DiskStore) -> Promise:
         for _ in range(used[keys[number]]):
             journal.hit(keys[number], "disk", made_at=1_700_000_000.0 + number, saved_us=1000)
         journal.miss()
+        journal.asked(PROBLEM)
         journal.event(PUBLISH, key=keys[number], compile_us=150_000)
     for journal in journals:
         journal.close()
     code = {key: code_of(seed) for seed, key in enumerate(keys)}
-    counts = Counts(sum(used.values()), 3, 3)
+    counts = Counts(sum(used.values()), 3, 3, 3)
     return Promise({key: {data} for key, data in code.items()}, dict(code), counts=counts, usage=used)
 
 
@@ -302,7 +305,7 @@ def _folding_by_itself(store: DiskStore) -> Action:
 
 def _before_counting(store: DiskStore) -> Promise:
     promise = filled(store)
-    more = Counts(hits=4, misses=1, compiles=1)
+    more = Counts(hits=4, misses=1, compiles=1, asked=5)
     return Promise(promise.served, promise.finished, counts=promise.counts, usage=promise.usage, more=more)
 
 
@@ -312,10 +315,11 @@ def _counting(store: DiskStore) -> Action:
     def act() -> object:
         journal = Journal(store.layout.journal, 3600.0)
         for _ in range(3):
-            journal.hit(key, "disk", made_at=1_700_000_000.0)
+            journal.hit(key, "disk", made_at=1_700_000_000.0, problem=PROBLEM)
         journal.miss()
+        journal.asked(replace(PROBLEM, m=64))
         journal.event(PUBLISH, key=key, compile_us=1)
-        journal.hit(key, "memory", made_at=1_700_000_000.0)
+        journal.hit(key, "memory", made_at=1_700_000_000.0, problem=PROBLEM)
         journal.close()
         return True
 

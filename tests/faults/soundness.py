@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ from cache_engine.mirror.sync import Mirror
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
+from cache_engine.store.journal.demand import read_timeline
 from cache_engine.store.layout import fingerprint_of_results_name, key_of_blob_name
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep import cleaning as housekeeping
@@ -136,10 +139,11 @@ def _counted(store: DiskStore, promise: Promise, *, exact: bool) -> Iterator[Tro
     """What was on disk before is counted once, and what was to be added once at most."""
     tally = read_journal(store.layout.journal)
     totals = tally.totals
-    counts = Counts(sum(totals.hits.values()), totals.misses, totals.compiles)
+    asked = read_timeline(store.layout).ledger(math.inf, time.time()).total
+    counts = Counts(sum(totals.hits.values()), totals.misses, totals.compiles, round(asked))
     most = promise.counts.plus(promise.more)
     least = most if exact else promise.counts
-    for name in ("hits", "misses", "compiles"):
+    for name in ("hits", "misses", "compiles", "asked"):
         count, low, high = (getattr(some, name) for some in (counts, least, most))
         if not low <= count <= high:
             yield Trouble(JOURNAL, f"{count} {name}, not {low} to {high}")

@@ -12,7 +12,7 @@ import hashlib
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import msgspec
@@ -33,7 +33,8 @@ from cache_engine.model.artifact import CUBIN, Blob, Section
 from cache_engine.model.gemm import Epilogue, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, check_prefix
-from cache_engine.policy import demand
+from cache_engine.policy.demand import by_bytes, by_count, by_flops, merge, shares
+from cache_engine.policy.timeline import Stored, Timeline
 from cache_engine.replay.traces import read_trace
 from cache_engine.store import timings
 from cache_engine.store.codec import (
@@ -45,7 +46,9 @@ from cache_engine.store.codec import (
     encode_record,
 )
 from cache_engine.store.disk import open_store
-from cache_engine.store.journal import SNAPSHOT, Journal, load_snapshot, read_journal
+from cache_engine.store.journal import SNAPSHOT, Journal, fold, load_snapshot, read_journal
+from cache_engine.store.journal.demand import load_demand, read_timeline
+from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack, write_pack
 from cache_engine.store.results.interchange import UnknownResults, compress, decode_snapshot, decompress
 from cache_engine.store.results.log import read_lines
@@ -146,6 +149,7 @@ def _journal(folder: Path) -> list[bytes]:
     (folder / "seed").mkdir(exist_ok=True)
     journal.hit(make_entry(1)[0], "disk", made_at=1_700_000_000.0, saved_us=1000)
     journal.event("publish", key=make_entry(1)[0], compile_us=1000, stored_bytes=10, detail="new")
+    journal.asked(PROBLEM)
     journal.close()
     return [path.read_bytes() for path in (folder / "seed").iterdir()]
 
@@ -155,6 +159,7 @@ def _read_journal(data: bytes, folder: Path) -> None:
     (folder / "journal" / "0001.jsonl").write_bytes(data)
     totals = read_journal(folder / "journal").totals
     assert min(totals.misses, totals.compiles, totals.saved_us, *totals.hits.values(), 0) == 0
+    assert read_timeline(StoreLayout(folder)).ledger(3600.0, 1.8e9).total >= 0
 
 
 def _read_journal_snapshot(data: bytes, folder: Path) -> None:
@@ -294,19 +299,31 @@ def _read_trace(data: bytes, folder: Path) -> None:
             assert list(trace.arrivals_s) == sorted(trace.arrivals_s)
 
 
-def _ledger(_: Path) -> list[bytes]:
-    ledger = demand.Ledger(3600.0)
+def _demand(folder: Path) -> list[bytes]:
+    layout = StoreLayout(folder)
+    for path in (layout.journal, layout.temp):
+        path.mkdir(exist_ok=True)
+    journal = Journal(layout.journal, 3600.0)
     for m in range(1, 80):
-        ledger.add(demand.Shape.of(PROBLEM), m, m, 1.8e9)
-    return [demand.encode(ledger)]
+        journal.asked(replace(PROBLEM, m=m))
+    journal.close()
+    fold(layout.journal, layout.temp, keep=lambda _: True)
+    return [layout.demand.read_bytes()]
 
 
-def _read_ledger(data: bytes, _: Path) -> None:
-    with suppress(CorruptEntry):
-        ledger = demand.decode(data)
-        assert demand.encode(demand.decode(demand.encode(ledger))) == demand.encode(ledger)
-        demand.merge(ledger, ledger)
-        demand.shares(ledger, demand.by_count)
+def _read_demand(data: bytes, folder: Path) -> None:
+    layout = StoreLayout(folder)
+    layout.demand.write_bytes(data)
+    with suppress(ValueError, RecursionError):  # UnknownSnapshot is a ValueError
+        load_demand(layout)
+    timeline = read_timeline(layout)
+    timeline.coarsen(1.8e9)
+    ledger = timeline.ledger(3600.0, 1.8e9)
+    merge(ledger, ledger)
+    for weigh in (by_count, by_flops, by_bytes):
+        shares(ledger, weigh)
+    again = msgspec.json.encode(timeline.stored())
+    assert msgspec.json.encode(Timeline(msgspec.json.decode(again, type=Stored)).stored()) == again
 
 
 def _read_marker(data: bytes, folder: Path) -> None:
@@ -339,7 +356,7 @@ TARGETS = {
     "elf": Target(lambda _: [make_cubin("sm_90", bytes(200))], _read_elf),
     "sass": Target(_sass, _read_sass),
     "table": Target(lambda _: [b"n,k,batch,m\n128,256,1,16\n"], _read_table),
-    "ledger": Target(_ledger, _read_ledger),
+    "demand": Target(_demand, _read_demand),
     "trace": Target(
         lambda _: [
             b"arrival_s,prompt_tokens,output_tokens\n0.5,374,44\n4.3,396,109\n",

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from cache_engine.errors import CorruptEntry, UsageError
+from cache_engine.errors import UsageError
+from cache_engine.model.asked import Shape
 from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout, Specialisation
 from cache_engine.policy import demand
-from cache_engine.policy.demand import Ledger, Shape, by_bytes, by_count, by_flops, decode, encode, merge, rate, shares
+from cache_engine.policy.demand import Ledger, by_bytes, by_count, by_flops, merge, rate, shares
 
 START, HALF_LIFE_S = 1_800_000_000.0, 3600.0
 SHAPES = [Shape(n=4096, k=4096), Shape(n=6144, k=4096), Shape(n=4096, k=4096, arch="sm_90")]
@@ -66,9 +68,9 @@ def test_merging_is_replaying_both(first: Events, second: Events) -> None:
 @given(EVENTS, EVENTS)
 def test_merging_changes_neither_ledger(first: Events, second: Events) -> None:
     one, other = ledger_of(first), ledger_of(second)
-    before = encode(one), encode(other)
+    before = deepcopy((one.sketches, other.sketches)), (one.at, other.at)
     merge(one, other)
-    assert (encode(one), encode(other)) == before
+    assert ((one.sketches, other.sketches), (one.at, other.at)) == before
 
 
 def test_ledgers_of_different_half_lives_do_not_merge() -> None:
@@ -76,9 +78,9 @@ def test_ledgers_of_different_half_lives_do_not_merge() -> None:
         merge(Ledger(60.0), Ledger(61.0))
 
 
-@pytest.mark.parametrize("half_life_s", [0.0, -1.0, math.nan, math.inf, 1e10])
+@pytest.mark.parametrize("half_life_s", [0.0, -1.0, math.nan, -math.inf, 1e10])
 def test_a_half_life_out_of_range_is_refused(half_life_s: float) -> None:
-    with pytest.raises(UsageError, match="from 1 second"):
+    with pytest.raises(UsageError, match="from 1 to 1e9 seconds"):
         Ledger(half_life_s)
 
 
@@ -144,49 +146,6 @@ def test_shapes_beyond_the_most_are_dropped_lightest_first_and_counted(monkeypat
     one = merge(ledger, other)
     assert sorted(shape.n for shape in one.sketches) == [1, 3, 9]
     assert (one.total, one.dropped) == (19, 3)
-
-
-@given(EVENTS)
-def test_a_ledger_is_the_same_after_it_was_written_and_read(events: Events) -> None:
-    ledger = ledger_of(events)
-    again = decode(encode(ledger))
-    assert (again.sketches, again.at, again.since) == (ledger.sketches, ledger.at, ledger.since)
-    assert encode(again) == encode(ledger)
-
-
-WRITTEN = encode(ledger_of([(SHAPES[0], 1, 1, 0.0)]))
-
-
-@given(st.binary(max_size=200) | st.integers(0, len(WRITTEN) - 1).map(lambda cut: WRITTEN[:cut]))
-def test_bytes_that_are_no_ledger_are_refused_as_corrupt(data: bytes) -> None:
-    with pytest.raises(CorruptEntry):
-        decode(data)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        (b'"version":1', b'"version":2', "has version 2"),
-        (b'"half_life_s":3600.0', b'"half_life_s":0.0', "damaged"),
-        (b'"at":1.8e9', b'"at":1e300', "damaged"),
-        (b'"n":4096', b'"n":0', "damaged"),
-        (b'"dtype":"bf16"', b'"dtype":"bf17"', "damaged"),
-        (b'"entries":[', b'"entries":[[],', "damaged"),
-    ],
-)
-def test_a_damaged_ledger_says_what_is_wrong(old: bytes, new: bytes, said: str) -> None:
-    data = encode(ledger_of([(SHAPES[0], 1, 1, 0.0)])).replace(b"1800000000.0", b"1.8e9")
-    assert old in data
-    with pytest.raises(CorruptEntry, match=said):
-        decode(data.replace(old, new))
-
-
-def test_a_ledger_with_a_shape_twice_or_of_many_bytes_is_refused() -> None:
-    data = encode(ledger_of([(SHAPES[0], 1, 1, 0.0), (SHAPES[1], 1, 1, 0.0)]))
-    with pytest.raises(CorruptEntry, match="twice"):
-        decode(data.replace(b'"n":6144', b'"n":4096'))
-    with pytest.raises(CorruptEntry, match="larger"):
-        decode(b" " * (demand.LARGEST_BYTES + 1))
 
 
 @given(

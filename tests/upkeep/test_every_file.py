@@ -64,6 +64,14 @@ def _snapshot(store: DiskStore) -> Path:
     return store.layout.journal / SNAPSHOT
 
 
+def _demand(store: DiskStore) -> Path:
+    journal = Journal(store.layout.journal, 3600.0)
+    journal.asked(_PROBLEM)
+    journal.close()
+    fold(store.layout.journal, store.layout.temp, keep=lambda _: True)
+    return store.layout.demand
+
+
 def _temporary(store: DiskStore) -> Path:
     return store.layout.temp / "1234-abcd"
 
@@ -73,6 +81,7 @@ DAMAGED: dict[str, tuple[Callable[[DiskStore], Path], ...]] = {
     "metadata": (lambda store: record_file(store, publish(store, 1)),),
     "temp": (_temporary,),
     "journal": (_snapshot,),
+    "demand": (_demand,),
     "evaluations": (_evaluations, _compressed_evaluations, _log_of_evaluations),
     "timings": (_timings, _log_of_timings),
 }

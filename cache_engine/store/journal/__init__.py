@@ -8,14 +8,13 @@ thread folds a long journal, so its size is bounded.
 ``fold`` adds the files that no process holds to ``snapshot.json``. It first renames them, so that no writer reuses
 them. The snapshot names the files it contains, so nothing counts twice if a kill comes before they are deleted.
 
-``writing`` is the part of each process; ``folding`` reads and folds all files; ``silent`` is the journal
-of a cache without a store.
+``writing`` is the part of each process; ``folding`` reads and folds all files, and ``demand`` what they say was asked
+for; ``files`` has their names; ``silent`` is the journal of a cache without a store.
 """
 
+from cache_engine.store.journal.files import SNAPSHOT, UnknownSnapshot
 from cache_engine.store.journal.folding import (
-    SNAPSHOT,
     Snapshot,
-    UnknownSnapshot,
     damaged_lines,
     fold,
     fold_journal,

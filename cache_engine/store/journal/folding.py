@@ -15,17 +15,25 @@ from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.events import EntryUsage, Event, Period, Tally, Totals, coarsened
 from cache_engine.model.key import CacheKey
 from cache_engine.store.files import read_file
-from cache_engine.store.layout import JOURNAL_FOLDING, JOURNAL_OPEN, JOURNAL_SNAPSHOT, StoreLayout
+from cache_engine.store.journal.files import (
+    FOLDING,
+    LARGEST_BYTES,
+    OPEN,
+    SNAPSHOT,
+    UnknownSnapshot,
+    file_names,
+    read_new,
+    stem_of,
+)
+from cache_engine.store.layout import StoreLayout
 from cache_engine.store.lock import file_lock, try_lock
 from cache_engine.store.ownership import open_file
 from cache_engine.store.publish import publish_file
 
 _log = logging.getLogger(__name__)
-OPEN, _FOLDING, SNAPSHOT = JOURNAL_OPEN, JOURNAL_FOLDING, JOURNAL_SNAPSHOT
 _FORMAT = 1
 # Files that no process writes are folded when they reach this size or age.
 LONG_BYTES, _LONG_S = 4 * 1024**2, 86_400
-_LARGEST_BYTES = 2**31
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Event).decode
@@ -69,10 +77,6 @@ def read_snapshot(folder: Path) -> Snapshot:
         return Snapshot()
 
 
-class UnknownSnapshot(ValueError):
-    """A snapshot of a format version this program does not know. Leave it unchanged."""
-
-
 def load_snapshot(folder: Path) -> Snapshot:
     """The sums of folded files; empty when nothing was folded yet.
 
@@ -82,7 +86,7 @@ def load_snapshot(folder: Path) -> Snapshot:
         OSError: when it cannot be read.
     """
     try:
-        data = read_file(folder / SNAPSHOT, _LARGEST_BYTES)
+        data = read_file(folder / SNAPSHOT, LARGEST_BYTES)
     except CorruptEntry as error:
         raise ValueError(error) from error
     if data is None:
@@ -101,30 +105,14 @@ def read_events(
     Args:
         damaged: gets the number of damaged lines per file; they are skipped.
     """
-    folded = set(snapshot.folded)
-    for name in file_names(folder, OPEN, _FOLDING):
-        stem = name.partition(".")[0]
-        if stem in folded:
-            continue
-        data = _read_from(folder, stem, positions.get(stem, 0))
-        whole = data.rfind(b"\n") + 1
-        positions[stem] = positions.get(stem, 0) + whole
+    for stem, data in read_new(folder, set(snapshot.folded), positions):
         read = 0
-        for event in _decode_lines(data[:whole]):
+        for event in _decode_lines(data):
             read += 1
             yield event
-        lost = _line_count(data[:whole]) - read
+        lost = _line_count(data) - read
         if damaged is not None and lost:
             damaged[stem] = lost
-
-
-def _read_from(folder: Path, stem: str, position: int) -> bytes:
-    """A file's bytes, even if it is renamed meanwhile; empty when it cannot be read."""
-    for suffix in (OPEN, _FOLDING):
-        with suppress(OSError, CorruptEntry), os.fdopen(open_file(folder / f"{stem}{suffix}"), "rb") as file:
-            file.seek(position)
-            return file.read()
-    return b""
 
 
 def journal_state(folder: Path) -> tuple[tuple[str, int], ...]:
@@ -137,28 +125,35 @@ def journal_state(folder: Path) -> tuple[tuple[str, int], ...]:
 def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
     """Adds the files that no process holds to the snapshot; returns how many. Call it under the maintenance lock.
 
-    Changes nothing if the snapshot cannot be read: a newer version may have written it.
+    Changes nothing if the snapshot or ``demand.json`` cannot be read: a newer version may have written it.
 
     Args:
         keep: whether to keep the usage of a key.
     """
+    from cache_engine.store.journal.demand import fold_demand, load_demand  # 5 ms, and no hit needs it
+
+    layout = StoreLayout(folder.parent)
+    sums = folder / SNAPSHOT
     try:
         snapshot = load_snapshot(folder)
+        sums = layout.demand
+        demand = load_demand(layout)
     except (OSError, ValueError, RecursionError) as error:
-        _log.warning("the journal is not folded because %s cannot be read: %s", folder / SNAPSHOT, error)
+        _log.warning("the journal is not folded because %s cannot be read: %s", sums, error)
         return 0
     for name in file_names(folder, OPEN):
         # A file that cannot be opened belongs to another user.
         with suppress(OSError, CorruptEntry), os.fdopen(open_file(folder / name, os.O_RDWR), "r+b") as file:
             if try_lock(file.fileno()):
-                (folder / name).rename((folder / name).with_suffix(_FOLDING))
-    there = {name: name.partition(".")[0] for name in file_names(folder, _FOLDING)}
+                (folder / name).rename((folder / name).with_suffix(FOLDING))
+    there = {name: stem_of(name) for name in file_names(folder, FOLDING)}
     names = [name for name in there if _is_own(folder / name)]
     fresh = [name for name in names if there[name] not in snapshot.folded]
+    fold_demand(layout, demand, there, names)
     if fresh:
         tally = snapshot.tally()
         for name in fresh:
-            for event in _decode_lines(read_file(folder / name, _LARGEST_BYTES) or b""):
+            for event in _decode_lines(read_file(folder / name, LARGEST_BYTES) or b""):
                 tally.add(event)
         snapshot = Snapshot(
             # Unique even if an earlier snapshot was lost, because the mirror compares generations.
@@ -216,7 +211,7 @@ def journal_bytes(folder: Path) -> int:
 
 
 def _is_long(folder: Path) -> bool:
-    files = [(name, size) for name, size in journal_state(folder) if name.endswith((OPEN, _FOLDING)) and size]
+    files = [(name, size) for name, size in journal_state(folder) if name.endswith((OPEN, FOLDING)) and size]
     before = time.time_ns() - _LONG_S * 10**9
     if sum(size for _, size in files) < LONG_BYTES and not any(_made_ns(name) < before for name, _ in files):
         return False
@@ -247,13 +242,6 @@ def _may_exist(layout: StoreLayout, key: CacheKey) -> bool:
     return True
 
 
-def file_names(folder: Path, *suffixes: str) -> list[str]:
-    """Names of the files with one of these suffixes, oldest first."""
-    with suppress(FileNotFoundError):
-        return sorted(name for name in os.listdir(folder) if name.endswith(suffixes))
-    return []
-
-
 def damaged_lines(path: Path) -> tuple[int, int]:
     """How many whole lines of a file are damaged, and how many there are.
 
@@ -261,13 +249,15 @@ def damaged_lines(path: Path) -> tuple[int, int]:
         CorruptEntry: when it is not a regular file.
         OSError: when it cannot be read.
     """
-    data = read_file(path, _LARGEST_BYTES, trust=True)
+    data = read_file(path, LARGEST_BYTES, trust=True)
     if data is None:  # folded meanwhile
         return 0, 0
     # A process may still be writing the last one.
     data = data[: data.rfind(b"\n") + 1]
     lines = _line_count(data)
-    return lines - sum(1 for _ in _decode_lines(data)), lines
+    from cache_engine.store.journal.demand import damaged_demand
+
+    return lines - sum(1 for _ in _decode_lines(data)) + damaged_demand(data), lines
 
 
 def _line_count(data: bytes) -> int:

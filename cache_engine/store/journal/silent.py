@@ -7,6 +7,7 @@ import threading
 import msgspec
 
 from cache_engine.model.events import UNPUBLISHED, Event, Totals
+from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.process import renew_after_fork
 from cache_engine.store.journal.writing import Journal
@@ -29,11 +30,17 @@ class NoJournal(Journal):
         self.totals = Totals()
         self._lock = threading.RLock()  # a signal handler may count while its thread does
 
-    def hit(self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0) -> None:  # noqa: ARG002
+    def hit(
+        self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0, problem: GemmProblem | None = None
+    ) -> None:
         """Counts a hit."""
+        del key, made_at, problem  # of use to a later process alone
         with self._lock:
             self.totals.hits[tier] = self.totals.hits.get(tier, 0) + 1
             self.totals.saved_us += saved_us
+
+    def asked(self, problem: GemmProblem) -> None:
+        """Counts nothing, as this is of use to a later process alone."""
 
     def miss(self, arch: str = "") -> None:
         """Counts a miss."""

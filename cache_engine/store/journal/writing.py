@@ -17,10 +17,12 @@ from pathlib import Path
 import msgspec
 
 from cache_engine.errors import CorruptEntry
+from cache_engine.model.asked import Asked, Shape
 from cache_engine.model.events import USE, Event
+from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.process import Background, Order, OwnFile, holds, renew_after_fork, run_at_end
-from cache_engine.store.journal.folding import OPEN, file_names
+from cache_engine.store.journal.files import OPEN, file_names
 from cache_engine.store.lock import is_loading, try_lock
 from cache_engine.store.ownership import own_file
 
@@ -28,7 +30,7 @@ _log = logging.getLogger(__name__)
 _ROTATE_BYTES = 1024**2
 # A process that uses many entries writes less often, so that it writes about 1 KiB/s.
 _BYTES_PER_S, _LONGEST_WAIT_S = 1024, 300.0
-# Entries with unwritten hits in memory: above this number they are written early.
+# Entries with unwritten hits in memory, or problems: above this number they are written early.
 _MOST_WAITING = 10_000
 # How often a process checks whether to fold the journal.
 _LOOK_S = 60.0
@@ -37,6 +39,17 @@ _encode = msgspec.json.Encoder().encode
 
 _Hit = tuple[CacheKey, float, str]
 """An entry's key, when it was made, and the tier that had it."""
+
+_Line = Event | Asked
+
+
+class _Demand:
+    """How often one problem was asked for."""
+
+    __slots__ = ("count", "problem")
+
+    def __init__(self, problem: GemmProblem) -> None:
+        self.problem, self.count = problem, 1
 
 
 class Journal:
@@ -72,8 +85,10 @@ class Journal:
         # A thread that holds the second never waits for the first.
         self._lock = threading.RLock()
         self._writing = threading.RLock()
-        self._postponed: list[Event] = []
+        self._postponed: list[_Line] = []
         self._hits: dict[_Hit, int] = {}
+        # By the identity of the problem, which lives as long as its count: to hash one takes a microsecond.
+        self._asked: dict[int, _Demand] = {}
         self._misses: dict[str, int] = {}
         self._failures: dict[str, int] = {}
         self._lock_waits = Event(kind=USE, at=0.0)
@@ -87,8 +102,10 @@ class Journal:
         self._release()  # without unlocking, which would unlock it for the parent too
         self._start_counting()
 
-    def hit(self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0) -> None:
-        """Counts a hit on the entry of ``key`` made at ``made_at``. Writes nothing yet."""
+    def hit(
+        self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0, problem: GemmProblem | None = None
+    ) -> None:
+        """Counts a hit on the entry of ``key`` made at ``made_at``, and as ``asked`` does. Writes nothing yet."""
         hit = (key, made_at, tier)
         with self._lock:
             try:
@@ -97,10 +114,33 @@ class Journal:
                 self._hits[hit] = 1
                 if len(self._hits) == _MOST_WAITING and self._thread is not None:
                     self._thread.order_work()
+            if problem is not None:
+                try:
+                    self._asked[id(problem)].count += 1
+                except KeyError:
+                    self._first_asked(problem)
             if saved_us:
                 self._saved_us[key] = self._saved_us.get(key, 0) + saved_us
             if self._thread is None:
                 self._start_thread()
+
+    def asked(self, problem: GemmProblem) -> None:
+        """Counts that a problem whose target is set was asked for. Writes nothing yet.
+
+        It is cheapest for a problem that is the same object each time.
+        """
+        with self._lock:
+            try:
+                self._asked[id(problem)].count += 1
+            except KeyError:
+                self._first_asked(problem)
+
+    def _first_asked(self, problem: GemmProblem) -> None:
+        self._asked[id(problem)] = _Demand(problem)
+        if self._thread is None:
+            self._start_thread()
+        elif len(self._asked) == _MOST_WAITING:
+            self._thread.order_work()
 
     def miss(self, arch: str = "") -> None:
         """Counts a lookup that has to compile for this target. Writes nothing yet."""
@@ -190,7 +230,7 @@ class Journal:
         self._fold_if_due()
         with self._lock:
             self._thread = None
-            if self._hits or self._misses or self._failures or self._lock_waits.lock_waits:
+            if self._hits or self._asked or self._misses or self._failures or self._lock_waits.lock_waits:
                 self._start_thread()  # for counts that came meanwhile
 
     def _start_thread(self) -> None:
@@ -202,32 +242,32 @@ class Journal:
             # This process cannot start another thread. Counts are written with the next event, or at the end.
             _log.log(self._complaint, "usage is written only with events and at the end: %s", error)
             self._complaint = logging.DEBUG
-            if len(self._hits) >= _MOST_WAITING:
+            if len(self._hits) >= _MOST_WAITING or len(self._asked) >= _MOST_WAITING:
                 self.flush()
 
-    def _take_counts(self) -> list[Event]:
+    def _take_counts(self) -> list[_Line]:
         no_waits = Event(kind=USE, at=0.0)
         with self._lock:
             # No function call up to the end of the block, so that no signal handler can run in between.
             hits, misses, saved, failures = self._hits, self._misses, self._saved_us, self._failures
-            waits = self._lock_waits
-            if not hits and not misses and not failures and not waits.lock_waits:
+            waits, asked = self._lock_waits, self._asked
+            if not hits and not asked and not misses and not failures and not waits.lock_waits:
                 return []
-            self._hits, self._misses, self._saved_us, self._failures = {}, {}, {}, {}
+            self._hits, self._misses, self._saved_us, self._failures, self._asked = {}, {}, {}, {}, {}
             self._lock_waits = no_waits
         by_entry: dict[tuple[CacheKey, float], dict[str, int]] = {}
         for (key, made_at, tier), count in hits.items():
             by_entry.setdefault((key, made_at), {})[tier] = count
         now = self._now()
         waits.at, waits.failures = now, failures
-        counted = [waits] if failures or waits.lock_waits else []
+        counted: list[_Line] = [waits] if failures or waits.lock_waits else []
         counted += [Event(kind=USE, at=now, misses=missed, arch=arch) for arch, missed in misses.items()]
         for (key, made_at), tiers in by_entry.items():
             saved_us = saved.pop(key, 0)
             counted.append(Event(kind=USE, at=now, key=key, made_at=made_at, hits=tiers, saved_us=saved_us))
-        return counted
+        return counted + _lines_of(asked, now)
 
-    def _write(self, events: list[Event]) -> int:
+    def _write(self, events: list[_Line]) -> int:
         """Appends events; returns the number of bytes written."""
         if not events and not self._postponed:
             return 0
@@ -300,6 +340,15 @@ class Journal:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+
+
+def _lines_of(asked: dict[int, _Demand], now: float) -> list[_Line]:
+    """A line for each shape that was asked for."""
+    by_shape: dict[Shape, dict[int, int]] = {}
+    for one in asked.values():
+        by_m = by_shape.setdefault(Shape.of(one.problem), {})
+        by_m[one.problem.m] = by_m.get(one.problem.m, 0) + one.count
+    return [Asked(USE, now, shape, by_m) for shape, by_m in by_shape.items()]
 
 
 def _reuse(path: Path) -> tuple[OwnFile, os.stat_result] | None:

@@ -1,0 +1,149 @@
+"""Demand in the journal: lines that say what was asked for, and ``demand.json``, the sums of those that are folded.
+
+``demand.json`` names the files that it contains, as the snapshot does. So it counts nothing twice and loses nothing,
+whichever of the two a killed fold has written. It is a file of its own because an older version that folds writes the
+snapshot again without what it does not know: so all that it can lose is the demand in the files that it folds itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from cache_engine.errors import CorruptEntry
+from cache_engine.model.asked import Asked
+from cache_engine.policy.timeline import LARGEST_BYTES, Stored, Timeline
+from cache_engine.store.files import read_file
+from cache_engine.store.journal import files
+from cache_engine.store.journal.files import UnknownSnapshot, read_new, stem_of
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.publish import publish_file
+
+_log = logging.getLogger(__name__)
+_FORMAT = 1
+_MARK = b'"asked":{'
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Asked).decode
+
+
+class _Head(msgspec.Struct):
+    format: int = _FORMAT
+    generation: int = 0
+
+
+class FoldedDemand(_Head):
+    """What ``demand.json`` has.
+
+    Attributes:
+        format: of the file.
+        generation: another for each content.
+        folded: the stems of the journal's files that are in it.
+        timeline: what was asked for in those.
+    """
+
+    folded: list[str] = msgspec.field(default_factory=list)
+    timeline: Stored = msgspec.field(default_factory=Stored)
+
+
+_decode_folded = msgspec.json.Decoder(FoldedDemand).decode
+
+
+def read_timeline(layout: StoreLayout) -> Timeline:
+    """What was asked for so far, by all processes, but for what they have not written yet."""
+    while True:
+        folded = read_demand(layout)
+        timeline = Timeline(folded.timeline)
+        for line in read_lines(layout.journal, folded, {}):
+            timeline.add(line.shape, line.asked, line.at)
+        # If files were folded meanwhile, their lines may be missing from both.
+        if demand_generation(layout) == folded.generation:
+            return timeline
+
+
+def read_demand(layout: StoreLayout) -> FoldedDemand:
+    """What is folded; empty when nothing is yet or, with a warning, when the file cannot be read."""
+    try:
+        return load_demand(layout)
+    except (OSError, ValueError, RecursionError) as error:
+        _log.warning("%s cannot be read, so older demand is not counted: %s", layout.demand, error)
+        return FoldedDemand()
+
+
+def load_demand(layout: StoreLayout) -> FoldedDemand:
+    """What is folded; empty when nothing is yet.
+
+    Raises:
+        UnknownSnapshot: when the file has another format version.
+        ValueError, RecursionError: when it is damaged.
+        OSError: when it cannot be read.
+    """
+    try:
+        data = read_file(layout.demand, LARGEST_BYTES + 1)
+    except CorruptEntry as error:
+        raise ValueError(error) from error
+    if data is None:
+        return FoldedDemand()
+    if len(data) > LARGEST_BYTES:
+        raise ValueError(f"it has more than {LARGEST_BYTES:,} bytes")
+    head = msgspec.json.decode(data, type=_Head)
+    if head.format != _FORMAT:
+        raise UnknownSnapshot(f"it has format {head.format}; this program knows {_FORMAT}")
+    return _decode_folded(data)
+
+
+def demand_generation(layout: StoreLayout) -> int:
+    """The generation of ``demand.json``; 0 when there is none that can be read."""
+    with suppress(OSError, CorruptEntry, ValueError, RecursionError):
+        return msgspec.json.decode(read_file(layout.demand, LARGEST_BYTES + 1) or b"{}", type=_Head).generation
+    return 0
+
+
+def read_lines(folder: Path, folded: FoldedDemand, positions: dict[str, int]) -> Iterator[Asked]:
+    """The lines of all files that are not folded, from ``positions`` (bytes by file stem) on; advances them."""
+    for _, data in read_new(folder, set(folded.folded), positions):
+        yield from decode_lines(data)
+
+
+def decode_lines(data: bytes) -> Iterator[Asked]:
+    """The lines of a file that say what was asked for; damaged ones are skipped."""
+    for line in _marked(data):
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            yield _decode(line)
+
+
+def damaged_demand(data: bytes) -> int:
+    """How many lines look as if they said what was asked for, and do not."""
+    return len(_marked(data)) - sum(1 for _ in decode_lines(data))
+
+
+def _marked(data: bytes) -> list[bytes]:
+    return [line for line in data.splitlines() if _MARK in line]
+
+
+def fold_demand(layout: StoreLayout, folded: FoldedDemand, names: Sequence[str]) -> None:
+    """Adds files of the journal that are about to be deleted to what is folded.
+
+    Raises:
+        OSError: when reading or writing fails; then nothing has changed.
+    """
+    timeline = Timeline(folded.timeline)
+    stems = [stem_of(name) for name in names]
+    found = False
+    for name, stem in zip(names, stems, strict=True):
+        if stem not in folded.folded:
+            for line in decode_lines(read_file(layout.journal / name, files.LARGEST_BYTES) or b""):
+                timeline.add(line.shape, line.asked, line.at)
+                found = True
+    if not found:
+        return
+    timeline.coarsen(time.time())
+    # Unique even if an earlier file was lost, because the mirror compares generations.
+    generation = max(folded.generation + 1, time.time_ns() // 1000)
+    data = _encode(FoldedDemand(generation=generation, folded=stems, timeline=timeline.stored()))
+    publish_file(layout.temp, str(layout.demand), data, durable=True)
