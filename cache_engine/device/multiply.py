@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cache_engine.device.arrays import ArrayView, Form, view
@@ -24,12 +25,13 @@ _LEGACY, _PER_THREAD = 1, 2  # handles with a meaning of their own: cudaStreamLe
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Compiled code, and how to launch it for the problem it was found for."""
+    """Compiled code, how to launch it for the problem it was found for, and what counts each further launch."""
 
     key: CacheKey
     cubin: bytes
     name: str
     launch: Launch
+    count: Callable[[GemmProblem], object]
 
 
 Find = Callable[[GemmProblem], Code]
@@ -106,23 +108,33 @@ def _synchronize(gpu: int) -> None:
 
 
 _codes: Resident[Any] = Resident(_CODES_PER_GPU, _synchronize)
-_kernels: Resident[LoadedKernel] = Resident(_KERNELS_PER_GPU, _synchronize)
+_kernels: Resident[tuple[LoadedKernel, Callable[[], object]]] = Resident(_KERNELS_PER_GPU, _synchronize)
 
 
 def _kernel(plan: MatmulPlan, find: Find, found_by: Hashable, gpu: int, stream: int) -> LoadedKernel:
-    """The kernel for a plan, ready to launch: one for each stream, since launches of one must not overlap."""
-    queue = (stream, threading.get_ident()) if stream == _PER_THREAD else stream
+    """The kernel for a plan, ready to launch: one for each stream, since launches of one must not overlap.
 
-    def load() -> LoadedKernel:
+    One that is loaded already is counted as asked for; to find one counts it.
+    """
+    queue = (stream, threading.get_ident()) if stream == _PER_THREAD else stream
+    is_loaded = True
+
+    def load() -> tuple[LoadedKernel, Callable[[], object]]:
+        nonlocal is_loaded
+        is_loaded = False
         import cupy
 
         arch = plan.problem.arch or f"sm_{cupy.cuda.Device(gpu).compute_capability}"
         problem = plan.problem.on(arch)
         code = find(problem)
         function = _codes.get(gpu, code.key, lambda: load_function(code.cubin, code.name, code.launch.shared_bytes))
-        return LoadedKernel(code.cubin, code.name, code.launch, problem, function)
+        loaded = LoadedKernel(code.cubin, code.name, code.launch, problem, function)
+        return loaded, partial(code.count, problem)
 
-    return _kernels.get(gpu, (plan.problem, found_by, queue), load)
+    kernel, count = _kernels.get(gpu, (plan.problem, found_by, queue), load)
+    if is_loaded:
+        count()
+    return kernel
 
 
 # ---- Operands ----

@@ -70,7 +70,8 @@ def matmul(
     require_gpu("matmul")
 
     def find(problem: GemmProblem) -> Code:
-        return code_of((cache or default_cache()).get_or_compile(problem, family=family))
+        there = cache or default_cache()
+        return code_of(there.get_or_compile(problem, family=family), there)
 
     return multiply(
         a,

@@ -204,7 +204,7 @@ class GemmOperator:
             alpha=alpha,
             beta=beta,
             epilogue=kind.epilogue,
-            find=lambda problem: code_of(self._get(problem)),
+            find=lambda problem: code_of(self._get(problem), self.cache),
             found_by=(self._family, self._compiler, None),
             kind=kind,
             stream=stream,
@@ -274,11 +274,11 @@ class GemmOperator:
         return _in_force(astuple(self._own), astuple(switches))
 
 
-def code_of(kernel: CompiledKernel) -> Code:
-    """What launching takes of a kernel."""
+def code_of(kernel: CompiledKernel, cache: Cache) -> Code:
+    """What launching takes of a kernel from a cache."""
     from cache_engine.device.multiply import Code
 
-    return Code(kernel.key, kernel.cubin, kernel.entry, kernel.launch)
+    return Code(kernel.key, kernel.cubin, kernel.entry, kernel.launch, cache.journal.asked)
 
 
 def _check_parts(epilogue: Epilogue, alpha: float, beta: float, bias: object) -> None:

@@ -22,12 +22,13 @@ from cache_engine.device import launch as launching
 from cache_engine.device import multiply, probe
 from cache_engine.engine import matmul as multiplication
 from cache_engine.engine import operator
-from cache_engine.engine.cache import CompiledKernel
+from cache_engine.engine.cache import Cache, CompiledKernel
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import choose
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey
+from cache_engine.store.journal import NoJournal
 
 DEVICE = DeviceFingerprint("NumPy", "sm_90", 1, 2**30, 2**20, 1, "0.0")
 
@@ -140,6 +141,7 @@ class Finder:
 
     def __init__(self) -> None:
         self.asked: list[GemmProblem] = []
+        self.journal = NoJournal()
 
     def get_or_compile(self, problem: GemmProblem, family: str | None = None, compiler: str | None = None) -> Any:
         """Not a kernel, but what is taken from one."""
@@ -165,9 +167,9 @@ def launching_in_numpy(monkeypatch: pytest.MonkeyPatch, stream: Stream | None = 
     found: dict[str, Any] = {}
     code_of = operator.code_of
 
-    def noted(kernel: CompiledKernel) -> multiply.Code:
+    def noted(kernel: CompiledKernel, cache: Cache) -> multiply.Code:
         found[kernel.entry] = kernel
-        return code_of(kernel)
+        return code_of(kernel, cache)
 
     for user in (operator, multiplication):
         monkeypatch.setattr(user, "code_of", noted)

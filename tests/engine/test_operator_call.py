@@ -252,3 +252,19 @@ def test_without_a_gpu_a_call_says_that_it_needs_one_and_a_kernel_needs_none(tmp
     with pytest.raises(GpuRequired, match="calling an operator needs an NVIDIA GPU"):
         linear(normal(4, 8), normal(6, 8).T)
     assert linear.kernel(64, 48, 80).tier == "compiled"
+
+
+@pytest.mark.usefixtures("numpy_launches")
+def test_each_launch_counts_as_demand_also_of_a_kernel_that_is_loaded_already(tmp_path: Path) -> None:
+    a, b = normal(128, 192, dtype="float16"), normal(256, 192, dtype="float16")
+    with open_cache(tmp_path / "store") as cache:
+        linear = GemmOperator(dtype="fp16", arch="sm_90", cache_dir=tmp_path / "store")
+        for _ in range(3):
+            linear(a, b.T)
+        for _ in range(4):
+            matmul(a, b.T, cache=cache)
+        linear.kernel(16, 256, 192)
+        linear.cache.journal.flush()
+        ledger = cache.demand.ledger()
+    (sketch,) = [sketch for shape, sketch in ledger.sketches.items() if shape.arch == "sm_90"]
+    assert {m: round(one.weight) for m, one in sketch.counters.items()} == {128: 7, 16: 1}

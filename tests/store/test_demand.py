@@ -122,7 +122,8 @@ def test_a_reader_that_is_overtaken_by_a_fold_misses_nothing(folder: Path, monke
     from cache_engine.store.journal import demand
 
     _ask(folder, 16)
-    read, folded = demand.read_lines, []
+    read = demand.read_lines
+    folded: list[int] = []
 
     def overtaken(*arguments: object) -> object:
         if not folded:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from cache_engine.model.asked import Asked
 from cache_engine.policy.timeline import LARGEST_BYTES, Stored, Timeline
 from cache_engine.store.files import read_file
 from cache_engine.store.journal import files
-from cache_engine.store.journal.files import UnknownSnapshot, read_new, stem_of
+from cache_engine.store.journal.files import UnknownSnapshot, read_new
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.publish import publish_file
 
@@ -126,17 +126,20 @@ def _marked(data: bytes) -> list[bytes]:
     return [line for line in data.splitlines() if _MARK in line]
 
 
-def fold_demand(layout: StoreLayout, folded: FoldedDemand, names: Sequence[str]) -> None:
+def fold_demand(layout: StoreLayout, folded: FoldedDemand, there: Mapping[str, str], names: Collection[str]) -> None:
     """Adds files of the journal that are about to be deleted to what is folded.
+
+    Args:
+        there: the stems of all files that are no longer written, by name.
+        names: of those that are deleted. The others are left alone, and may become our own again.
 
     Raises:
         OSError: when reading or writing fails; then nothing has changed.
     """
     timeline = Timeline(folded.timeline)
-    stems = [stem_of(name) for name in names]
     found = False
-    for name, stem in zip(names, stems, strict=True):
-        if stem not in folded.folded:
+    for name in names:
+        if there[name] not in folded.folded:
             for line in decode_lines(read_file(layout.journal / name, files.LARGEST_BYTES) or b""):
                 timeline.add(line.shape, line.asked, line.at)
                 found = True
@@ -145,5 +148,6 @@ def fold_demand(layout: StoreLayout, folded: FoldedDemand, names: Sequence[str])
     timeline.coarsen(time.time())
     # Unique even if an earlier file was lost, because the mirror compares generations.
     generation = max(folded.generation + 1, time.time_ns() // 1000)
+    stems = [stem for name, stem in there.items() if name in names or stem in folded.folded]
     data = _encode(FoldedDemand(generation=generation, folded=stems, timeline=timeline.stored()))
     publish_file(layout.temp, str(layout.demand), data, durable=True)
