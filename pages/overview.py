@@ -19,6 +19,8 @@ from app.presenters.store.overview import (
     gpu_check,
     health,
     overview_tiles,
+    queue_check,
+    queue_table,
     tier_table,
 )
 from app.presenters.store.toolchains import stale_words, toolchain_table
@@ -32,6 +34,7 @@ CHECKS_A_ROW = 3
 LINK = st.column_config.LinkColumn(display_text="open", width="small")
 AGE = st.column_config.DatetimeColumn(format="distance")
 KIB = st.column_config.NumberColumn(format="%.1f KiB")
+TENTHS = st.column_config.NumberColumn(format="%.1f s")
 SECONDS = st.column_config.NumberColumn(format="%.2f s")
 
 st.title("Overview")
@@ -44,11 +47,15 @@ events = context.ask(queries.events, limit=500)
 def checked() -> None:
     """The store's health, a card for each check."""
     lately = context.ask(queries.history, HOUR_S, since=(int(now) - LATELY_S) // HOUR_S * HOUR_S)
-    checks = [*health(row, lately, events, now), gpu_check(gpu())]
+    queue = cache.queue()
+    checks = [*health(row, lately, events, now), queue_check(queue), gpu_check(gpu())]
     for first in range(0, len(checks), CHECKS_A_ROW):
         for column, check in zip(st.columns(CHECKS_A_ROW), checks[first : first + CHECKS_A_ROW], strict=False):
             with column, st.container(border=True, height="stretch"):
                 card(check)
+    if turns := queue_table(queue):
+        with st.expander("Compile queue"):
+            st.dataframe(turns, hide_index=True, column_config={"Seconds": TENTHS}, key="queue")
 
 
 def card(check: Check) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from cache_engine.cli.documents import kernels, store
+from cache_engine.cli.documents.waiting import Queue
 from cache_engine.cli.support import Verb, emit, filter_options, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table
 from cache_engine.config import Settings
@@ -79,7 +80,8 @@ def stats_verb(settings: Settings, /, by_arch: bool, as_json: bool) -> None:
             from cache_engine.mirror import queries
 
             architectures = cache.query(queries.architectures)
-    document = store.stats(found, architectures)
+        queue = cache.queue() if cache.has_store else None
+    document = store.stats(found, architectures, queue)
     emit(document, as_json, lambda: _print_statistics(document))
 
 
@@ -139,6 +141,17 @@ def print_kernels(page: kernels.KernelList, there: Mapping[str, Sequence[str]]) 
     print(f"\n{page.offset + 1:,}–{page.offset + len(rows):,} of {page.total:,}")
 
 
+def _queue_in_words(queue: Queue) -> str:
+    slots = f"{len(queue.compiling):,} of {counted(queue.slots, 'slot')} in use"
+    waiting = [*queue.queued, *queue.waiting]
+    if not waiting:
+        return f"{slots}, none waits"
+    callers = sum(turn.priority == "caller" for turn in waiting)
+    longest = human_ms(1e3 * max(turn.seconds for turn in waiting))
+    others = f", {len(queue.waiting):,} for a kernel under way" if queue.waiting else ""
+    return f"{slots}, {len(queue.queued):,} in the queue{others}; {counted(callers, 'caller')}, longest {longest}"
+
+
 def _print_statistics(d: store.Stats) -> None:
     hits = ", ".join(f"{count:,} {_TIERS.get(tier, tier)}" for tier, count in d.hits.items()) or "none"
     rates = ", ".join(f"{tier} {human_rate(rate)}" for tier, rate in d.hit_rates.items())
@@ -157,6 +170,7 @@ def _print_statistics(d: store.Stats) -> None:
             "corrupt entries": f"{d.corruptions:,}",
             "tier failures": ", ".join(f"{n:,} × {tier}" for tier, n in d.tier_failures.items()) or "none",
             "lock waits over 1 s": f"{d.lock_waits:,}, {d.lock_timeouts:,} timed out",
+            "compile queue": _queue_in_words(d.queue) if d.queue else "none, as there is no store",
             "save failures": f"{d.publish_failures:,}",
             "last kernel stored": human_age(time.time() - d.last_publish_at) if d.last_publish_at else "never",
         }

@@ -28,7 +28,7 @@ from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components
 from cache_engine.model.outcome import Failure
-from cache_engine.queue.tickets import Priority
+from cache_engine.queue.tickets import Priority, QueueState, queue_state
 from cache_engine.store.base import Loaded
 from cache_engine.store.descriptors import spare_descriptors
 from cache_engine.store.disk import DiskStore
@@ -62,12 +62,6 @@ class Cache:
     The end of a ``with``, ``close`` or the end of the process writes the last usage counts. With caching switched off
     there is no store: kernels are held in this process alone, and every method that needs a store raises
     ``StoreUnusable``. Methods that change the store take ``by``, who acts, for the audit; by default this process's.
-
-    Example:
-        ```python
-        with open_cache("/fast/disk", enable_jit=False) as cache:
-            kernel = cache.get_or_compile(GemmProblem(16, 7168, 2048), arch="sm_90a")  # NotCached if it is not there
-        ```
     """
 
     def __init__(self, store: DiskStore | None, settings: Settings, without_store: str = SWITCHED_OFF) -> None:
@@ -259,6 +253,10 @@ class Cache:
         self.journal.flush()
         totals, s = read_journal(self.layout.journal).totals, self.settings
         return Statistics(*self.count(), s.max_entries, s.max_bytes, journal_bytes(self.layout.journal), totals)
+
+    def queue(self) -> QueueState:
+        """Who compiles and who waits now, in all processes of the store."""
+        return queue_state(self.layout, self.settings.slots)
 
     def policy(self) -> Limits:
         """The limits that the settings set."""

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from cache_engine.errors import CorruptEntry
@@ -45,6 +46,8 @@ class State(StrEnum):
     WAITS = "waits"
     """It waits for the kernel that another compiles, or has in the queue."""
 
+
+_STATES, _PRIORITIES = frozenset(State), frozenset(Priority)
 
 HEAD_START_S = 30.0
 """How much later a more urgent compile may come and still go first, for each step of priority.
@@ -99,10 +102,67 @@ class Ticket:
                 self.name = name
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A compile or a wait that is under way.
+
+    Attributes:
+        state: what its owner does.
+        priority: its own, not one that is lent.
+        key: the kernel.
+        pid: the process.
+        seconds: for how long, by the clock of this machine.
+    """
+
+    state: State
+    priority: Priority
+    key: CacheKey
+    pid: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """The compile queue of a store at one moment.
+
+    Attributes:
+        slots: how many may compile at a time, by the settings of who asks.
+        compiling: the kernels that are compiled now.
+        queued: those that wait for a slot, the next first.
+        waiting: who waits for a kernel that another compiles or has in the queue.
+    """
+
+    slots: int
+    compiling: tuple[Turn, ...] = ()
+    queued: tuple[Turn, ...] = ()
+    waiting: tuple[Turn, ...] = ()
+
+
+def queue_state(layout: StoreLayout, slots: int) -> QueueState:
+    """Who compiles and who waits now, without those that were killed. Changes nothing."""
+    now_us = time.time_ns() // 1000
+    try:
+        alive = [ticket for ticket in tickets(layout) if is_alive(layout, ticket)]
+    except OSError:
+        return QueueState(slots)
+
+    def turns(found: Iterable[TicketName]) -> tuple[Turn, ...]:
+        return tuple(
+            Turn(State(one.state), Priority(one.priority), one.key, one.pid, max(0.0, (now_us - one.since_us) / 1e6))
+            for one in found
+        )
+
+    oldest_first = sorted(alive, key=lambda one: one.since_us)
+    compiling, waiting = (
+        turns(one for one in oldest_first if one.state == state) for state in (State.COMPILES, State.WAITS)
+    )
+    return QueueState(slots, compiling, turns(in_order(alive)), waiting)
+
+
 def tickets(layout: StoreLayout) -> list[TicketName]:
     """All tickets, those of killed processes included."""
     found = (ticket_of_name(name) for name in os.listdir(layout.temp))
-    return [ticket for ticket in found if ticket is not None]
+    return [ticket for ticket in found if ticket and ticket.state in _STATES and ticket.priority in _PRIORITIES]
 
 
 def is_alive(layout: StoreLayout, ticket: TicketName) -> bool:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.presenters.store.overview import FINE, LOOK, PLAIN, TROUBLE, gpu_check, health, tier_table
+from app.presenters.store.overview import FINE, LOOK, PLAIN, TROUBLE, gpu_check, health, queue_check, tier_table
 from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.model.key import CacheKey
+from cache_engine.queue.slots import Slots
+from cache_engine.queue.tickets import Priority, QueueState, State, Turn
 from cache_engine.store.journal import Journal
 from tests.helpers import fill, make_store, record_file
 from tests.pages.opening import Open, sound
@@ -163,3 +167,24 @@ def test_without_a_gpu_the_reason_is_shown_and_is_not_an_error() -> None:
     here = gpu_check(DeviceFingerprint("<b>H100</b>", "sm_90", 132, 80 * 2**30, 50 * 2**20, 1_980_000, "13.0"))
     assert (here.state, here.cause) == (FINE, "<b>H100</b>")
     assert "<b>" not in here.words
+
+
+def test_the_compile_queue_is_shown_with_who_waits(open_page: Open, compiled_store: Path) -> None:
+    assert not any("Process" in table.value for table in sound(open_page(compiled_store, "overview")).dataframe)
+    layout, key = make_store(compiled_store).layout, CacheKey(64 * "a")
+    slots = Slots(layout, 1, 60.0)
+    with slots.turn(key, Priority.WARM), slots.waiting(key, Priority.CALLER):
+        app = sound(open_page(compiled_store, "overview"))
+        table = _table(app, "Process")
+        assert table[["State", "Kernel", "For"]].to_numpy().tolist() == [
+            ["compiles", "a" * 12, "warm"],
+            ["waits", "a" * 12, "caller"],
+        ]
+        assert any("1 waiting, 1 caller among them" in warning.value for warning in app.warning)
+
+
+def test_a_queue_without_callers_is_fine() -> None:
+    warm = Turn(State.QUEUED, Priority.WARM, CacheKey(64 * "a"), 1, 2.0)
+    assert queue_check(QueueState(2)).words == "0 of 2 slots in use; none waits."
+    assert queue_check(QueueState(2, queued=(warm,))).state == FINE
+    assert queue_check(QueueState(2, queued=(replace(warm, priority=Priority.CALLER),))).state == LOOK

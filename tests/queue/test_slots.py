@@ -18,7 +18,17 @@ from cache_engine.errors import LockTimeout
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
 from cache_engine.queue.slots import GivenUp, Slots
-from cache_engine.queue.tickets import HEAD_START_S, Priority, State, Ticket, in_order, is_alive, tickets
+from cache_engine.queue.tickets import (
+    HEAD_START_S,
+    Priority,
+    QueueState,
+    State,
+    Ticket,
+    in_order,
+    is_alive,
+    queue_state,
+    tickets,
+)
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import StoreLayout, TicketName, ticket_of_name
 from cache_engine.store.lock import file_lock
@@ -175,8 +185,7 @@ def test_one_that_is_killed_while_it_waits_is_passed_over(store: DiskStore) -> N
         workers.start(KEYS[1], Priority.CALLER)
         process.kill()
         process.wait()
-        assert [is_alive(store.layout, ticket) for ticket in queued(store.layout)] == [False, True]
-        until(lambda: len(queued(store.layout)) == 1)
+        until(lambda: [ticket.key for ticket in queued(store.layout)] == [KEYS[1]])
     workers.join()
     assert tickets(store.layout) == []
 
@@ -282,3 +291,29 @@ def test_a_ticket_without_an_owner_holds_up_none(store: DiskStore, kind: str, tm
     with Slots(store.layout, 1, 30.0).turn(KEYS[0], Priority.CALLER) as failure:
         assert failure is None
     assert path.exists() == (kind == "folder")
+
+
+def test_the_state_of_the_queue_is_who_compiles_who_is_next_and_who_waits(store: DiskStore) -> None:
+    workers = Workers(store.layout)
+    with workers.slots.turn(KEYS[0], Priority.CALLER), workers.slots.waiting(KEYS[0], Priority.CALLER):
+        workers.start(KEYS[1], Priority.WARM)
+        workers.start(KEYS[2], Priority.PROMOTION)
+        store.layout.ticket(TicketName(State.QUEUED, 0, 0, KEYS[9], 1, "0" * 8)).touch()  # of a killed process
+        state = queue_state(store.layout, 1)
+        assert [turn.key for turn in state.compiling] == [KEYS[0]]
+        assert [(turn.key, turn.priority) for turn in state.queued] == [
+            (KEYS[2], Priority.PROMOTION),
+            (KEYS[1], Priority.WARM),
+        ]
+        assert [(turn.state, turn.pid) for turn in state.waiting] == [(State.WAITS, os.getpid())]
+        assert 0.0 <= state.queued[1].seconds < 60
+    workers.join()
+    assert queue_state(store.layout, 1) == QueueState(1)
+    store.layout.temp.rename(store.layout.root / "elsewhere")
+    assert queue_state(store.layout, 1) == QueueState(1)
+
+
+def test_names_that_no_version_wrote_are_no_tickets(store: DiskStore) -> None:
+    for state, priority in (("sleeps", 0), ("queued", 9)):
+        store.layout.ticket(TicketName(state, priority, 0, KEYS[0], 1, "0" * 8)).touch()
+    assert tickets(store.layout) == []

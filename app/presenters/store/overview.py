@@ -24,6 +24,7 @@ from cache_engine.model.events import (
     tier_hit_rates,
 )
 from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.queue.tickets import Priority, QueueState
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate
 
 LATELY_S = 7 * 86_400
@@ -83,6 +84,32 @@ def gpu_check(device: DeviceFingerprint | str) -> Check:
     if isinstance(device, str):
         return Check("GPU", PLAIN, f"No GPU found ({device}). Only running and timing kernels needs one.")
     return Check("GPU", FINE, f"{device.arch}, {human_bytes(device.memory_bytes)}.", device.name)
+
+
+def queue_check(queue: QueueState) -> Check:
+    """How many kernels are being compiled, and how many wait."""
+    words = f"{len(queue.compiling):,} of {counted(queue.slots, 'slot')} in use"
+    waiting = [*queue.queued, *queue.waiting]
+    if not waiting:
+        return Check("Compile queue", FINE, f"{words}; none waits.")
+    callers = sum(turn.priority is Priority.CALLER for turn in waiting)
+    longest = human_ms(1e3 * max(turn.seconds for turn in waiting))
+    words = f"{words}; {len(waiting):,} waiting, {counted(callers, 'caller')} among them, the longest for {longest}."
+    return Check("Compile queue", LOOK if callers else FINE, words)
+
+
+def queue_table(queue: QueueState) -> list[Row]:
+    """Who compiles and who waits now: compiles first, then those that wait, the next first."""
+    return [
+        {
+            "State": turn.state,
+            "Kernel": turn.key[:12],
+            "For": turn.priority.name.lower(),
+            "Seconds": turn.seconds,
+            "Process": turn.pid,
+        }
+        for turn in (*queue.compiling, *queue.queued, *queue.waiting)
+    ]
 
 
 def _publishing(row: Row, failures: int, events: Iterable[Row], now: float) -> Check:

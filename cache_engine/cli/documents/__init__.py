@@ -6,6 +6,7 @@ a job's result as one.
 - ``kernels`` -- ``compile``, ``time``, ``ls``, ``search``, ``show``
 - ``comparing`` -- ``diff``, ``explain``
 - ``store`` -- ``stats``, ``clean``, ``verify``, ``quarantine``, ``sync``, ``export``, ``import``, ``doctor``
+- ``waiting`` -- the compile queue, in ``stats``
 - ``measured`` -- ``timings``, ``tune``, ``warm``, ``sample``, ``bench``
 - ``evaluator`` -- ``evaluate``, ``evaluations``
 - ``replaying`` -- ``replay``

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from cache_engine.cli.documents.waiting import Queue, queue_of
 from cache_engine.config import BY_NAME, Settings, variable
 from cache_engine.store.codec import FORMAT
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from cache_engine.mirror.sync import Synced
     from cache_engine.model.events import Statistics
     from cache_engine.model.key import CacheKey
+    from cache_engine.queue.tickets import QueueState
     from cache_engine.upkeep.integrity import Finding, RepairAct
     from cache_engine.upkeep.packs import Exported, Imported
     from cache_engine.upkeep.plan import EvictionPlan
@@ -55,6 +57,7 @@ class Stats(msgspec.Struct, kw_only=True):
         tier_failures: how often a tier could not be read, by tier.
         last_publish_at: seconds since 1970; ``None`` before the first publish.
         hit_rates: by tier, the share of the lookups that reached the tier which it served.
+        queue: who compiles and who waits now, where there is a store.
         architectures: by target, where that was requested.
     """
 
@@ -79,6 +82,7 @@ class Stats(msgspec.Struct, kw_only=True):
     lock_wait_ms: float
     last_publish_at: float | None
     hit_rates: dict[str, float | None]
+    queue: Queue | UnsetType = UNSET
     architectures: list[TargetRow] | UnsetType = UNSET
 
 
@@ -259,7 +263,9 @@ class Diagnosis(msgspec.Struct, kw_only=True):
 # ---- From the engine's values ----
 
 
-def stats(found: Statistics, architectures: Sequence[Mapping[str, Any]] | None = None) -> Stats:
+def stats(
+    found: Statistics, architectures: Sequence[Mapping[str, Any]] | None = None, queue: QueueState | None = None
+) -> Stats:
     """The document of a store's statistics."""
     totals = found.totals
     return Stats(
@@ -284,6 +290,7 @@ def stats(found: Statistics, architectures: Sequence[Mapping[str, Any]] | None =
         lock_wait_ms=totals.lock_wait_ms,
         last_publish_at=totals.last_publish_at or None,
         hit_rates=found.tier_hit_rates,
+        queue=UNSET if queue is None else queue_of(queue),
         architectures=UNSET if architectures is None else msgspec.convert(architectures, list[TargetRow]),
     )
 
