@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from cache_engine.engine.matmul import matmul
     from cache_engine.engine.operator import GemmOperator, OperatorStatistics, Switches, default_cache, switches
     from cache_engine.engine.serving import CompiledKernel
+    from cache_engine.engine.tiers import Preloaded
     from cache_engine.model.artifact import Record, RecordedProblem, Resources
     from cache_engine.model.events import Statistics, Totals
     from cache_engine.model.gemm import (
@@ -144,6 +145,7 @@ __all__ = [
     "OperatorStatistics",
     "OutOfDeviceMemory",
     "PackUnusable",
+    "Preloaded",
     "Record",
     "RecordedProblem",
     "Resources",
@@ -182,6 +184,7 @@ _HOMES = {
     "engine.matmul": "matmul",
     "engine.operator": "GemmOperator OperatorStatistics Switches default_cache switches",
     "engine.serving": "CompiledKernel",
+    "engine.tiers": "Preloaded",
     "model.artifact": "Record RecordedProblem Resources",
     "model.events": "Statistics Totals",
     "model.gemm": "Activation ActivationLike DType DTypeLike Epilogue EpilogueLike GemmProblem Layout LayoutLike "

@@ -34,6 +34,8 @@ def test_arguments_override_the_environment_and_that_the_defaults() -> None:
         ("CLEANUP_INTERVAL_H", "-1"),
         ("POLICY", "relaxed"),
         ("ENABLE_JIT", "maybe"),
+        ("DEVICE_MEMORY_BYTES", "0"),
+        ("DEVICE_MEMORY_BYTES", "all"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_naming_the_setting(name: str, value: str) -> None:

@@ -213,6 +213,26 @@ def warm(
     return done
 
 
+def load_on_gpu(warmed: Warmed) -> Warmed:
+    """Loads a kernel on the current GPU, and unloads it; where the driver refuses it, that is its error.
+
+    Raises:
+        GpuRequired: when there is no GPU.
+    """
+    from cache_engine.device.launch import load_function
+
+    kernel = warmed.kernel
+    if kernel is None:
+        return warmed
+    try:
+        load_function(kernel.cubin, kernel.entry, kernel.launch.shared_bytes)
+    except NotHereError:
+        raise
+    except (GemmCacheError, RuntimeError, MemoryError) as error:  # CuPy's errors derive from the last two
+        return Warmed(warmed.problem, None, Failure(f"the GPU does not load it: {error}"))
+    return warmed
+
+
 def side_by_side(
     gets: Sequence[Callable[[], CompiledKernel]], jobs: int | None = None
 ) -> Iterator[tuple[int, CompiledKernel | GemmCacheError]]:

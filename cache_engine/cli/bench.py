@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +13,7 @@ import click
 from cache_engine.assets import measurements_folder
 from cache_engine.bench.results import LeftOut, Line, Result, Size
 from cache_engine.cli.documents import measured, to_json
-from cache_engine.cli.support import FAILED, Verb, json_option, open_cache, printing
+from cache_engine.cli.support import FAILED, Verb, device_option, json_option, open_cache, printing
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, short_time
 from cache_engine.config import Settings
 from cache_engine.units import human_bytes, human_ms, printable
@@ -26,6 +27,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def _kernel_options(verb: _F) -> _F:
     """Gives ``bench`` the options of ``bench kernels``."""
     for decorate in (
+        partial(device_option, what="kernels: "),
         click.option(
             "--output",
             type=click.Path(path_type=Path, file_okay=False),

@@ -16,6 +16,7 @@ from cache_engine.cli.support import (
     SizedVerb,
     asked_choice,
     asked_problem,
+    device_option,
     emit,
     json_option,
     open_cache,
@@ -80,13 +81,18 @@ def compile_verb(
 @click.command(
     "time",
     cls=SizedVerb,
-    examples=("time 4096 7168 2048", "time 16 7168 2048 --dtype fp16 --json", "time 4096 7168 2048 --profile"),
+    examples=(
+        "time 4096 7168 2048",
+        "time 16 7168 2048 --dtype fp16 --json",
+        "time 4096 7168 2048 --profile --device 1",
+    ),
     done="The kernel is timed, and its result is correct.",
     failed="The result is wrong, or the kernel cannot be compiled.",
     missing="There is no NVIDIA GPU, or the extra gpu or a library is not installed.",
 )
 @problem_options
 @click.option("--profile", is_flag=True, help="Add one launch inside cudaProfilerStart/Stop, for ncu.")
+@device_option
 @json_option
 @click.pass_obj
 def time_verb(settings: Settings, /, profile: bool, as_json: bool, job: Path | None, **asked: Any) -> None:

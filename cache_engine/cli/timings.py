@@ -20,6 +20,7 @@ from cache_engine.cli.support import (
     Verb,
     VerbGroup,
     asked_problem,
+    device_option,
     emit,
     json_option,
     named,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 @click.option("--top", type=click.IntRange(1, 1000), default=8, show_default=True, help="Configs to time per family.")
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
 @click.option("--dry-run", is_flag=True, help="Show what would be timed; needs no GPU.")
+@device_option
 @json_option
 @click.pass_obj
 def tune_verb(

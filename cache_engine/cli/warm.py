@@ -16,6 +16,7 @@ from cache_engine.cli.documents import measured, to_json
 from cache_engine.cli.support import (
     FAILED,
     Verb,
+    device_option,
     dtype_option,
     emit,
     job_option,
@@ -56,10 +57,14 @@ class _Sizes(click.ParamType[Sizes]):
 @click.command(
     "warm",
     cls=Verb,
-    examples=("warm Llama-3.1-8B --arch sm_90a", "warm shapes.csv --m 1,16,64-512 --dtype fp16 --dry-run"),
+    examples=(
+        "warm Llama-3.1-8B --arch sm_90a",
+        "warm shapes.csv --m 1,16,64-512 --dtype fp16 --dry-run",
+        "warm Llama-3.1-8B --load",
+    ),
     done="Every kernel is in the store.",
-    failed="Some kernels could not be compiled or stored; the others are in the store.",
-    missing="The compiler is not installed.",
+    failed="Some kernels could not be compiled, stored or loaded; the others are in the store.",
+    missing="The compiler is not installed; --load: there is no NVIDIA GPU, or the extra gpu is not installed.",
 )
 @click.argument("table", metavar="MODEL|FILE")
 @click.option("--arch", multiple=True, help="Target (repeatable). Default: the local GPU, else sm_90.")
@@ -85,6 +90,8 @@ class _Sizes(click.ParamType[Sizes]):
 @click.option("--compiler", help="Compiler: nvrtc, nvcc or triton. Default: that of the family, else nvrtc.")
 @click.option("--family", help="Kernel family: tensor_core, simt or triton. Default: by compiler and dtype.")
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
+@click.option("--load", is_flag=True, help="Load each kernel on the GPU, to check that the driver accepts it.")
+@device_option
 @click.option("--dry-run", is_flag=True, help="List the kernels; compile nothing.")
 @job_option
 @json_option
@@ -96,6 +103,7 @@ def warm_verb(
     jobs: int | None,
     family: str | None,
     compiler: str | None,
+    load: bool,
     dry_run: bool,
     job: Path | None,
     as_json: bool,
@@ -107,12 +115,9 @@ def warm_verb(
     and k, and optionally batch, m and epilogue. Afterwards every m of --m is a hit. After Ctrl-C, the same command
     resumes.
     """
-    from cache_engine.compilers import COMPILERS
-    from cache_engine.kernels.select import FAMILIES
-
     started = time.perf_counter()
     with reporting(job) as reporter:
-        _check(compiler=(compiler, tuple(COMPILERS)), family=(family, tuple(FAMILIES)))
+        _check_how(family, compiler, load=load, dry_run=dry_run)
         rows = _wanted(table, **asked)
         with _opened(settings, dry_run) as cache:
             # Where caching is switched off, this fails before anything is compiled.
@@ -122,7 +127,7 @@ def warm_verb(
                 print(_planned(plan), file=sys.stderr)
             tally = _Tally(plan, reporter)
             if not dry_run:
-                _compile(cache, plan, tally, jobs, family, compiler)
+                _compile(cache, plan, tally, jobs, family, compiler, load=load)
         document = measured.Warmed(
             store=str(root),
             problems=plan.problems,
@@ -134,6 +139,7 @@ def warm_verb(
             estimated_by=plan.estimate.by,
             compiled=tally.compiled,
             found=tally.found,
+            loaded=tally.compiled + tally.found if load else None,
             failed=tally.failed,
             dry_run=dry_run,
             needed=_listed(plan) if dry_run else [],
@@ -186,6 +192,20 @@ def _plan(
     return plan_warming(cache, coverage(cache, rows, family, compiler), jobs)
 
 
+def _check_how(family: str | None, compiler: str | None, *, load: bool, dry_run: bool) -> None:
+    """Refuses, before anything is compiled, an unknown family or compiler, and to load where that is not possible."""
+    from cache_engine.compilers import COMPILERS
+    from cache_engine.kernels.select import FAMILIES
+
+    _check(compiler=(compiler, tuple(COMPILERS)), family=(family, tuple(FAMILIES)))
+    if load and dry_run:
+        raise UsageError("--dry-run compiles nothing, and so --load has nothing to load; leave one of them out")
+    if load:
+        from cache_engine.device.probe import require_gpu
+
+        require_gpu("warm --load")
+
+
 def _check(**given: tuple[str | None, Sequence[str]]) -> None:
     """Refuses a value that is none of those it may be."""
     for what, (value, allowed) in given.items():
@@ -194,17 +214,24 @@ def _check(**given: tuple[str | None, Sequence[str]]) -> None:
 
 
 def _compile(
-    cache: Cache, plan: WarmPlan, tally: _Tally, jobs: int | None, family: str | None, compiler: str | None
+    cache: Cache,
+    plan: WarmPlan,
+    tally: _Tally,
+    jobs: int | None,
+    family: str | None,
+    compiler: str | None,
+    *,
+    load: bool,
 ) -> None:
     """Gets all kernels of the plan; those that are stored are read, and so verified."""
-    from cache_engine.batch.warm import warm
+    from cache_engine.batch.warm import load_on_gpu, warm
 
     problems = [kernel.selection.problem for kernel in plan.kernels]
     with terminal.progress("Compiling kernels", len(problems)) as (bar, task):
 
         def on_done(warmed: Warmed) -> None:
             bar.advance(task)
-            tally.add(warmed)
+            tally.add(load_on_gpu(warmed) if load else warmed)
 
         warm(cache, problems, jobs, on_done, family, compiler)
 
@@ -341,7 +368,8 @@ def _shortened(served: list[measured.ServedSizes]) -> str:
 def _print_warmed(d: measured.Warmed) -> None:
     _print_failed(d.failed)
     failed = f", {len(d.failed):,} failed" if d.failed else ""
-    counts = f"{counted(d.compiled, 'kernel')} compiled, {d.found:,} found{failed}"
+    loaded = "" if d.loaded is None else f", {d.loaded:,} loaded on the GPU"
+    counts = f"{counted(d.compiled, 'kernel')} compiled, {d.found:,} found{loaded}{failed}"
     took = human_ms(d.seconds * 1e3)
     print(printable(f"{counts}, for {counted(d.problems, 'problem')}, in {took}; stored in {d.store}."))
 

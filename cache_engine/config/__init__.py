@@ -91,6 +91,11 @@ class Settings:
         "store; auto: local, or pack where enable_jit is off or no compiler is installed.",
     )
     memory_bytes: int = _setting(kinds.size(), GIB // 4, "In-process cache size.")
+    device_memory_bytes: int | None = _setting(
+        kinds.size(1, optional=True),
+        None,
+        "Maximum memory of each GPU for workspaces, copies and operands. Default: all there is.",
+    )
     compression: bool = _setting(kinds.yes_or_no(), True, "Compress compiled code on disk.")
     compress_results: bool = _setting(kinds.yes_or_no(), False, "Compress the evaluator's results on disk.")
     durability: str = _setting(

@@ -87,18 +87,40 @@ class PoolStatistics:
         return self.cached_bytes / self.allocated_bytes * (1 - 1 / self.cached_blocks)
 
 
+@dataclass(slots=True)
+class PoolLimit:
+    """What a pool may take from the driver at most on each device, unless told otherwise; ``None``: all there is."""
+
+    size_bytes: int | None = None
+
+
+shared_limit = PoolLimit()
+"""That of ``shared_pool``: as the setting ``device_memory_bytes`` says, which a cache applies when it is opened."""
+
+
 class DeviceMemoryPool:
     """Memory of the current device. Safe to use from several threads."""
 
-    def __init__(self, allocator: Allocator, free_bytes: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        allocator: Allocator,
+        free_bytes: Callable[[], int] | None = None,
+        every_limit: PoolLimit | None = None,
+        current: Callable[[], int] | None = None,
+    ) -> None:
         """Takes nothing from the driver yet.
 
         Args:
             allocator: a ``cupy.cuda.MemoryPool``.
             free_bytes: gives what the driver has left on the current device; by default the driver is asked.
+            every_limit: that of every device, which can change at any time; by default none.
+            current: gives the number of the current device; by default CuPy is asked.
         """
         self._allocator = allocator
         self._free_bytes = free_bytes or (lambda: free_and_total_bytes()[0])
+        self._every_limit = every_limit or PoolLimit()
+        self._current = current or _current_device
+        self._applied: dict[int, int] = {}
         self._peak_bytes = self._allocations = self._failures = 0
         self._lock = threading.Lock()
 
@@ -110,6 +132,7 @@ class DeviceMemoryPool:
         """
         if size_bytes is not None and size_bytes <= 0:
             raise UsageError(f"the pool's limit is {size_bytes}; it must be a number of bytes above 0, or None")
+        self._apply_limit()  # so that it is not applied later, in place of this one
         self._allocator.set_limit(size_bytes or 0)
 
     def allocate(self, size_bytes: int) -> Any:
@@ -120,6 +143,7 @@ class DeviceMemoryPool:
         """
         from cupy.cuda.memory import OutOfMemoryError
 
+        self._apply_limit()
         try:
             pointer = self._allocator.malloc(size_bytes)
         except OutOfMemoryError as error:
@@ -142,6 +166,7 @@ class DeviceMemoryPool:
 
     def statistics(self) -> PoolStatistics:
         """What it holds now, and what has happened so far."""
+        self._apply_limit()
         allocator = self._allocator
         in_use = allocator.used_bytes()
         return PoolStatistics(
@@ -160,6 +185,13 @@ class DeviceMemoryPool:
         self._allocator.free_all_blocks()
         return before - self._allocator.total_bytes()
 
+    def _apply_limit(self) -> None:
+        """Sets the limit of every device on the current one, once, and again when it has changed."""
+        limit = self._every_limit.size_bytes
+        if limit is not None and self._applied.get(gpu := self._current()) != limit:
+            self._applied[gpu] = limit
+            self._allocator.set_limit(limit)
+
 
 @cache
 def shared_pool() -> DeviceMemoryPool:
@@ -171,7 +203,7 @@ def shared_pool() -> DeviceMemoryPool:
     require_gpu("a pool of device memory")
     import cupy
 
-    return DeviceMemoryPool(cupy.cuda.MemoryPool())
+    return DeviceMemoryPool(cupy.cuda.MemoryPool(), every_limit=shared_limit)
 
 
 def free_and_total_bytes() -> tuple[int, int]:
@@ -182,10 +214,16 @@ def free_and_total_bytes() -> tuple[int, int]:
     return int(free), int(total)
 
 
+def _current_device() -> int:
+    import cupy
+
+    return int(cupy.cuda.runtime.getDevice())
+
+
 def _shortage(asked_bytes: int, pool: PoolStatistics, free_bytes: int) -> str:
     limit = "" if pool.limit_bytes is None else f" of the {pool.limit_bytes:,} it may take"
     return (
         f"{asked_bytes:,} bytes of device memory were asked for, and the GPU has {free_bytes:,} free; the pool has "
         f"{pool.in_use_bytes:,} in use and {pool.cached_bytes:,} cached{limit}. Ask for a smaller problem, let go of "
-        "arrays, or raise the pool's limit"
+        "arrays, or raise the pool's limit (device_memory_bytes)"
     )

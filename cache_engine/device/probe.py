@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from functools import cache
 
 from cache_engine.errors import GpuRequired
@@ -12,6 +13,9 @@ from cache_engine.model.fingerprint import DeviceFingerprint
 
 # CUdevice_attribute, from cuda.h.
 _CLOCK_KHZ, _SMS, _L2_BYTES, _MAJOR, _MINOR = 13, 16, 38, 75, 76
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+_SEES_NONE = "the NVIDIA driver sees no GPU"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 @cache
@@ -23,10 +27,10 @@ def gpu() -> DeviceFingerprint | str:
         return "no NVIDIA driver is installed"
     count = ctypes.c_int()
     status = driver.cuInit(0)
-    if status != 0:
+    if status not in (0, _NO_DEVICE):
         return f"the NVIDIA driver cannot be used (cuInit returned error {status})"
-    if driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
-        return "the NVIDIA driver sees no GPU"
+    if status == _NO_DEVICE or driver.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value == 0:
+        return _SEES_NONE
     device = ctypes.c_int()
     driver.cuDeviceGet(ctypes.byref(device), 0)
 
@@ -50,6 +54,30 @@ def gpu() -> DeviceFingerprint | str:
         clock_khz=attribute(_CLOCK_KHZ),
         driver=f"{version.value // 1000}.{version.value % 1000 // 10}",
     )
+
+
+def choose(number: int) -> DeviceFingerprint:
+    """Has this process see one GPU alone, which is then the first for everything: timings, targets, memory.
+
+    It must be called before anything asks the driver, which reads the environment once. A number counts those that
+    ``CUDA_VISIBLE_DEVICES`` names, else all; see the CUDA C++ Programming Guide, "CUDA Environment Variables".
+
+    Raises:
+        GpuRequired: when there is no such GPU.
+    """
+    if gpu.cache_info().currsize:
+        raise RuntimeError("the driver has been asked already; choose a GPU before that")
+    named = os.environ.get(_VISIBLE)
+    names = None if named is None else [name.strip() for name in named.split(",") if name.strip()]
+    if names is not None and number >= len(names):
+        raise GpuRequired(f"there is no GPU {number}: {_VISIBLE} is {named!r}, whose first GPU has the number 0")
+    os.environ[_VISIBLE] = str(number) if names is None else names[number]
+    found = gpu()
+    if isinstance(found, DeviceFingerprint):
+        return found
+    if found == _SEES_NONE:
+        raise GpuRequired(f"there is no GPU {number}; nvidia-smi -L lists those that there are, and they count from 0")
+    raise GpuRequired(f"there is no GPU {number} to use: {found}")
 
 
 def local_arch() -> str | None:

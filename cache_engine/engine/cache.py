@@ -20,7 +20,7 @@ from cache_engine.engine.opening import SWITCHED_OFF, journal_of, packs_of, stor
 from cache_engine.engine.selection import Selection, Selector
 from cache_engine.engine.serving import COMPILED, CompiledKernel, Serving, check_asked, refusal
 from cache_engine.engine.stages import VALIDATE, OnStage, StageClock
-from cache_engine.engine.tiers import Found
+from cache_engine.engine.tiers import Found, Preloaded
 from cache_engine.errors import StoreError, StoreUnusable
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import Statistics
@@ -122,9 +122,11 @@ class Cache:
 
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry of a key from the fastest tier that has it, counted as a hit; ``None`` when there is none."""
-        if (found := self._serving.look_up(key)) is not None:
-            self._serving.count(key, found)
-        return None if found is None else found.loaded
+        return self._serving.get(key)
+
+    def preload(self, keys: Iterable[str]) -> Preloaded:
+        """Reads kernels to memory, at most ``memory_bytes``, uncounted; raises ``UsageError`` for what is no key."""
+        return self._serving.preload(keys)
 
     def look_up(self, key: CacheKey) -> Found | None:
         """As ``get``, with the tier that has the entry; not counted as a use."""

@@ -55,6 +55,14 @@ def journal_of(store: DiskStore | None, settings: Settings) -> Journal:
     return Journal(store.layout.journal, settings.journal_flush_s, fold=partial(fold_when_long, store.layout))
 
 
+def limit_device_memory(settings: Settings) -> None:
+    """Limits the pool of device memory, which all caches of the process share, where the settings say how much."""
+    if settings.device_memory_bytes is not None:
+        from cache_engine.device.memory_pool import shared_limit
+
+        shared_limit.size_bytes = int(settings.device_memory_bytes)
+
+
 def packs_of(settings: Settings, journal: Journal) -> Iterator[Pack]:
     """Opens the packs, if caching is on. One that cannot be used is skipped with a warning and counted."""
     for path in find_packs(settings.packs if settings.enable_caching else ()):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from cache_engine.config import Settings
 from cache_engine.engine.making import describe, make_artifact
-from cache_engine.engine.opening import SWITCHED_OFF
+from cache_engine.engine.opening import SWITCHED_OFF, limit_device_memory
 from cache_engine.engine.selection import INSTALLED, Asked, Selection, Selector
 from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, QUEUE, SELECT, StageClock
-from cache_engine.engine.tiers import Found, Tiers
+from cache_engine.engine.tiers import Found, Preloaded, Tiers
 from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, NotCached, StoreError, UsageError
 from cache_engine.kernels.family import launch_of
 from cache_engine.logs import fields
@@ -109,6 +109,7 @@ class Serving:
         self.unpublished = 0
         self._settings = settings
         self._journal = journal
+        limit_device_memory(settings)
         self._housekeeper: Housekeeper | None = None
         slower: list[Tier] = [*packs]
         if store is not None:
@@ -189,6 +190,20 @@ class Serving:
             with stages(LOAD):
                 found = self.look_up(selection.key)
         return found, selection
+
+    def get(self, key: CacheKey) -> Loaded | None:
+        """The entry of a key, counted as a hit; ``None`` when there is none."""
+        found = self.look_up(key)
+        if found is not None:
+            self.count(key, found)
+        return None if found is None else found.loaded
+
+    def preload(self, keys: Iterable[str]) -> Preloaded:
+        """Reads entries to memory; see ``Cache.preload``."""
+        preloaded = self._tiers.preload(keys, self._settings.memory_bytes)
+        level = logging.WARNING if preloaded.missing or preloaded.no_room else logging.INFO
+        _log.log(level, "preloaded: %s", preloaded)
+        return preloaded
 
     def look_up(self, key: CacheKey) -> Found | None:
         """The entry of a key and the tier that has it, not counted as a use; ``None`` when there is none."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cache_engine.errors import CorruptEntry
-from cache_engine.model.key import CacheKey
+from cache_engine.errors import CorruptEntry, UsageError
+from cache_engine.model.key import CacheKey, is_key
 from cache_engine.store.base import Backfilled, Loaded, Tier
+from cache_engine.units import counted, human_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -19,6 +20,39 @@ class Found:
 
     tier: str
     loaded: Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Preloaded:
+    """What ``Cache.preload`` did. ``str`` says it in a sentence.
+
+    Attributes:
+        loaded: the kernels that are now in memory, each with the tier that had it: ``"memory"``, ``"pack"``,
+            ``"disk"``.
+        missing: those that no tier has whole.
+        no_room: those that are stored, and do not fit in memory together with those that came before them.
+        loaded_bytes: compiled code of those in memory.
+        needed_bytes: what ``memory_bytes`` must be at least for all that are stored to fit.
+        memory_bytes: what it is.
+    """
+
+    loaded: Mapping[CacheKey, str]
+    missing: tuple[CacheKey, ...]
+    no_room: tuple[CacheKey, ...]
+    loaded_bytes: int
+    needed_bytes: int
+    memory_bytes: int
+
+    def __str__(self) -> str:
+        parts = [f"{counted(len(self.loaded), 'kernel')} in memory, {human_bytes(self.loaded_bytes)}"]
+        if self.missing:
+            parts.append(f"{len(self.missing):,} in no tier")
+        if self.no_room:
+            parts.append(
+                f"{len(self.no_room):,} without room in memory_bytes = {self.memory_bytes:,}; set it to at least "
+                f"{self.needed_bytes:,}"
+            )
+        return "; ".join(parts)
 
 
 class Tiers:
@@ -47,6 +81,35 @@ class Tiers:
         loaded = self.memory.get(key)
         if loaded is not None:
             return Found(self.memory.name, loaded)
+        found = self._slower_get(key)
+        if found is not None:
+            self.memory.put(key, found.loaded)
+        return found
+
+    def preload(self, keys: Iterable[str], memory_bytes: int) -> Preloaded:
+        """Copies entries to memory, which holds so many bytes; see ``Cache.preload``.
+
+        What does not fit is left where it is: it would only take the place of one that was asked for before it.
+        """
+        loaded: dict[CacheKey, str] = {}
+        missing, no_room, loaded_bytes, needed_bytes = [], [], 0, 0
+        for key in dict.fromkeys(_checked(keys)):
+            in_memory = self.memory.get(key)
+            found = self._slower_get(key) if in_memory is None else Found(self.memory.name, in_memory)
+            if found is None:
+                missing.append(key)
+                continue
+            size = len(found.loaded.cubin)
+            needed_bytes += size
+            if loaded_bytes + size > memory_bytes:
+                no_room.append(key)
+                continue
+            if in_memory is None:
+                self.memory.put(key, found.loaded)
+            loaded[key], loaded_bytes = found.tier, loaded_bytes + size
+        return Preloaded(loaded, tuple(missing), tuple(no_room), loaded_bytes, needed_bytes, memory_bytes)
+
+    def _slower_get(self, key: CacheKey) -> Found | None:
         for tier in self._slower:
             try:
                 loaded = tier.get(key)
@@ -54,7 +117,6 @@ class Tiers:
                 self.skip(tier.name, key, error)
                 continue
             if loaded is not None:
-                self.memory.put(key, loaded)
                 return Found(tier.name, loaded)
         return None
 
@@ -64,3 +126,14 @@ class Tiers:
         level = logging.DEBUG if tier in self._complained else logging.WARNING
         self._complained.add(tier)
         _log.log(level, "%s tier skipped for %s: %s", tier, key[:12], error)
+
+
+def _checked(keys: Iterable[str]) -> list[CacheKey]:
+    """All keys, or a ``UsageError`` before anything is read."""
+    if isinstance(keys, str):
+        raise UsageError(f"preload takes keys in a list, not one text: [{keys[:64]!r}]")
+    given = list(keys)
+    for key in given:
+        if not isinstance(key, str) or not is_key(key):
+            raise UsageError(f"{str(key)[:80]!r} is not a whole key; cache.find(prefix).key is one")
+    return [CacheKey(key) for key in given]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,10 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from cache_engine.batch.warm import Warmed, plan_warming, warm
 from cache_engine.catalogue import LARGEST_TABLE_BYTES, MOST_SHAPES, ModelShape, model_shapes, table_shapes
+from cache_engine.cli.main import commands
 from cache_engine.compilers import COMPILERS, inspect
+from cache_engine.device import launch, probe
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import CompilerMissing, NotHereError, ToolMissing, UsageError
 from cache_engine.insight.coverage import EVERY_M, coverage, distinct, wanted
@@ -316,3 +320,71 @@ def test_ctrl_c_leaves_a_sound_store_that_the_next_run_completes(place: Path, tm
     again = document("warm", table, "--m", "16", store=place)
     assert again["compiled"] + again["found"] == again["kernels"] == 8
     assert again["found"] >= 1
+
+
+# ---- Loading on a GPU ----
+
+
+class Driver:
+    """In the place of a GPU's: refuses the code of one target."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, refused: str = "sm_75") -> None:
+        self.loaded: list[bytes] = []
+        self._refused = refused
+        monkeypatch.setattr(probe, "require_gpu", lambda what: None)
+        monkeypatch.setattr(launch, "load_function", self._load)
+
+    def _load(self, cubin: bytes, name: str, shared_bytes: int) -> None:
+        assert name.encode() in cubin
+        if f"-arch {self._refused}".encode() in cubin or self._refused.encode() in cubin:
+            raise RuntimeError("CUDA_ERROR_NO_BINARY_FOR_GPU")
+        self.loaded.append(cubin)
+
+
+def test_warm_loads_what_it_compiled_and_what_it_found(
+    place: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(monkeypatch)
+    asked = ["warm", str(table), "--m", "16", "--dtype", "fp32", "--arch", "sm_90"]
+    options = ["--store", str(place), *asked, "--load", "--json"]
+    for compiled, found in ((3, 0), (0, 3)):
+        driver.loaded.clear()
+        done = CliRunner().invoke(commands, options)
+        assert done.exit_code == 0, done.output
+        printed = json.loads(done.stdout)
+        assert (printed["compiled"], printed["found"], printed["loaded"], printed["failed"]) == (compiled, found, 3, [])
+        assert len(set(driver.loaded)) == 3
+    assert json.loads(CliRunner().invoke(commands, [*options[:-2], "--json"]).stdout)["loaded"] is None
+    assert "3 found, 3 loaded on the GPU" in CliRunner().invoke(commands, options[:-1]).stdout
+
+
+def test_a_kernel_that_the_driver_refuses_has_failed_and_the_others_are_loaded(
+    place: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(monkeypatch)
+    targets = ["--m", "16", "--arch", "sm_90", "--arch", "sm_75", "--dtype", "fp32"]
+    done = CliRunner().invoke(commands, ["--store", str(place), "warm", str(table), *targets, "--load", "--json"])
+    assert done.exit_code == 1
+    printed = json.loads(done.stdout)
+    assert (printed["compiled"], printed["loaded"], len(printed["failed"]), len(driver.loaded)) == (3, 3, 3, 3)
+    assert printed["failed"][0]["error"] == "the GPU does not load it: CUDA_ERROR_NO_BINARY_FOR_GPU"
+    assert document("stats", store=place)["entries"] == 6, "they are stored"
+
+
+@pytest.mark.skipif(not isinstance(probe.gpu(), str), reason="a GPU is here")
+def test_without_a_gpu_warm_load_says_so_before_it_compiles_anything(place: Path, table: Path) -> None:
+    done = run("warm", table, "--arch", "sm_90", "--load", store=place)
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert "warm --load needs an NVIDIA GPU" in done.stderr
+    assert not place.exists()
+    refused = run("warm", table, "--load", "--dry-run", store=place)
+    assert (refused.returncode, "leave one of them out" in refused.stderr) == (2, True)
+
+
+@pytest.mark.skipif(not isinstance(probe.gpu(), str), reason="a GPU is here")
+@pytest.mark.parametrize("verb", ["time 64 48 80", "tune 64 48 80 --dry-run", "bench kernels", "warm Llama-3.1-8B"])
+def test_without_a_gpu_there_is_none_to_choose(place: Path, verb: str) -> None:
+    done = run(*verb.split(), "--device", "1", store=place)
+    assert (done.returncode, done.stderr) == (3, "error: there is no GPU 1 to use: no NVIDIA driver is installed\n")
+    assert not place.exists()
+    assert run(*verb.split(), "--device", "first", store=place).returncode == 2

@@ -9,11 +9,13 @@ from __future__ import annotations
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cache_engine.device.memory_pool import DeviceMemoryPool, PoolStatistics, shared_pool
+from cache_engine.device.memory_pool import DeviceMemoryPool, PoolLimit, PoolStatistics, shared_limit, shared_pool
+from cache_engine.engine.cache import open_cache
 from cache_engine.errors import GpuRequired, OutOfDeviceMemory, UsageError
 
 
@@ -127,6 +129,55 @@ def test_out_of_memory_reports_the_requested_and_the_free_bytes(limit: int | Non
 def test_a_limit_must_be_a_size(pool: DeviceMemoryPool, size: int) -> None:
     with pytest.raises(UsageError, match=f"limit is {size}; it must be a number of bytes above 0, or None"):
         pool.limit(size)
+
+
+def test_the_limit_of_every_device_is_set_on_each_once_and_again_when_it_changes() -> None:
+    class Devices(Books):
+        """A limit for each device."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.current, self.limits = 0, [0, 0]
+
+        def set_limit(self, size: int) -> None:
+            """Of the current device."""
+            self.limits[self.current] = size
+
+    books, every = Devices(), PoolLimit(4096)
+    pool = DeviceMemoryPool(books, lambda: 4096, every, lambda: books.current)
+    pool.allocate(512)
+    assert books.limits == [4096, 0]
+    books.current = 1
+    pool.statistics()
+    assert books.limits == [4096, 4096]
+    pool.limit(1024)
+    pool.allocate(512)
+    assert books.limits == [4096, 1024], "what the program says stays"
+    every.size_bytes = 8192
+    pool.allocate(512)
+    assert books.limits == [4096, 8192]
+
+
+def test_without_a_limit_of_every_device_no_device_is_asked_for() -> None:
+    def current() -> int:
+        raise AssertionError
+
+    pool = DeviceMemoryPool(Books(), lambda: 4096, PoolLimit(), current)
+    pool.limit(1024)
+    pool.allocate(512)
+    assert pool.statistics().limit_bytes == 1024
+
+
+def test_a_cache_that_is_opened_applies_its_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shared_limit, "size_bytes", None)
+    with open_cache(tmp_path, device_memory_bytes=3e6):
+        assert shared_limit.size_bytes == 3_000_000
+    monkeypatch.setenv("GEMM_CACHE_DEVICE_MEMORY_BYTES", "2MiB")
+    with open_cache(tmp_path):
+        assert shared_limit.size_bytes == 2**21
+    monkeypatch.delenv("GEMM_CACHE_DEVICE_MEMORY_BYTES")
+    with open_cache(tmp_path):
+        assert shared_limit.size_bytes == 2**21, "one that says nothing changes nothing"
 
 
 def test_in_its_body_cupy_allocates_from_it_and_afterwards_no_more(pool: DeviceMemoryPool) -> None:

@@ -131,6 +131,7 @@ class Warmed(msgspec.Struct, kw_only=True):
         estimated_from: how many records of the store that is drawn from; with 0, from published figures.
         estimated_error: the median error of predicting one compile, as a share; ``None`` with fewer than ten records.
         estimated_by: what it is predicted from, in words; empty when nothing is missing.
+        loaded: kernels that the GPU's driver accepted; ``None`` without ``--load``.
         needed: the kernels; of a dry run.
     """
 
@@ -142,6 +143,7 @@ class Warmed(msgspec.Struct, kw_only=True):
     estimated_from: int
     compiled: int
     found: int
+    loaded: int | None
     failed: list[FailedProblem]
     dry_run: bool
     needed: list[NeededKernel]

@@ -172,6 +172,25 @@ def json_option(verb: _F) -> _F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(verb)
 
 
+def device_option(verb: _F, what: str = "") -> _F:
+    """Gives a verb ``--device``: what runs in this process sees no other GPU. ``what`` precedes its help."""
+
+    def choose(ctx: click.Context, _: click.Parameter, number: int | None) -> None:
+        if number is not None and not ctx.resilient_parsing:
+            from cache_engine.device import probe
+
+            probe.choose(number)
+
+    return click.option(
+        "--device",
+        type=click.IntRange(0, 1023),
+        metavar="N",
+        expose_value=False,
+        callback=choose,
+        help=f"{what}The GPU to use, counted from 0 as CUDA does. Default: 0.",
+    )(verb)
+
+
 def job_option(verb: _F) -> _F:
     """Gives a verb the option by which it reports as a job."""
     return click.option("--report-to", "job", type=click.Path(path_type=Path), hidden=True)(verb)
