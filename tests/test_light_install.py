@@ -163,6 +163,7 @@ VERBS = {
     "evaluations import": ((RESULTS,), CORE),
     "evaluations prune": (("--dry-run",), CORE),
     "replay": (("azure2023_code",), EVALUATE),
+    "demand": (("--by", "kernel"), CORE),
     "bench": (("pages", "--entries", "10", "--rows", "10"), DASHBOARD),
     "bench evaluator": ((), EVALUATE),
     "bench kernels": ((), GPU),

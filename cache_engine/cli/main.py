@@ -26,6 +26,7 @@ _WHERE = {
     "packs": ("export", "import"),
     "predicting.evaluator": ("evaluate", "evaluations"),
     "predicting.replay": ("replay",),
+    "predicting.demand": ("demand",),
     "bench": ("bench",),
     "dashboard": ("dashboard",),
 }

@@ -204,10 +204,10 @@ class Cache:
 
     @cached_property
     def demand(self) -> Demand:
-        """What this store is asked for: ``demand.ledger()``."""
+        """What this store is asked for: ``demand("shape")`` says the shares, ``demand.ledger()`` has it all."""
         from cache_engine.engine.demand import Demand
 
-        return Demand(self.layout, self.settings, self.journal)
+        return Demand(self.layout, self.settings, self.journal, self.timings, self.select)
 
     def find(self, prefix: str) -> Record:
         """The record whose key starts with ``prefix``; raises ``UsageError`` or ``KeyNotFound``."""

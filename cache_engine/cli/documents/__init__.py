@@ -10,6 +10,7 @@ a job's result as one.
 - ``measured`` -- ``timings``, ``tune``, ``warm``, ``sample``, ``bench``
 - ``evaluator`` -- ``evaluate``, ``evaluations``
 - ``replaying`` -- ``replay``
+- ``asking`` -- ``demand``
 """
 
 from __future__ import annotations

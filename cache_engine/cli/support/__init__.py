@@ -167,6 +167,21 @@ class Size(click.ParamType[int]):
         return int(value)
 
 
+class Span(click.ParamType[float]):
+    """A span of time, such as ``24h``, in seconds."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The seconds."""
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch("([0-9]{1,9})([smhd])", value)
+        if match is None or not int(match[1]):
+            self.fail(f"{value!r} is not a span of time; write a number and s, m, h or d, such as 24h.", param, ctx)
+        return int(match[1]) * {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}[match[2]]
+
+
 def json_option(verb: _F) -> _F:
     """Gives a verb ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(verb)

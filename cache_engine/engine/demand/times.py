@@ -1,0 +1,108 @@
+"""How long launches take: as this store measured them, else as the GPU model predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cache_engine.errors import ExtraMissing
+from cache_engine.model.asked import Shape
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.measurement import Measurement
+
+if TYPE_CHECKING:
+    from cache_engine.evaluator.gpu import Gpu
+
+MEASURED, PREDICTED, UNKNOWN = "measured", "predicted", "unknown"
+"""Where a time is from."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchTime:
+    """How long a launch takes.
+
+    Attributes:
+        us: microseconds; 0 where it is unknown.
+        source: ``MEASURED``, of the fastest verified kernel of this size on a device; ``PREDICTED``, by the GPU model,
+            of a library's kernel; or ``UNKNOWN``.
+    """
+
+    us: float
+    source: str
+
+
+_UNKNOWN = LaunchTime(0.0, UNKNOWN)
+
+
+class LaunchTimes:
+    """The times of launches on one GPU for each target: the one that was measured on last, else the model's first.
+
+    Attributes:
+        gpus: by target and source, the GPU that the times asked for so far are of.
+        missing: why nothing can be predicted here; empty when it can.
+    """
+
+    def __init__(self, timings: Iterable[Measurement]) -> None:
+        """Reads measurements, the newest first."""
+        self.gpus: dict[str, dict[str, str]] = {}
+        self.missing = ""
+        self._devices: dict[str, tuple[str, str]] = {}
+        latest: dict[tuple[Shape, int, str, str, KernelConfig], float] = {}
+        for one in timings:
+            device = self._devices.setdefault(one.arch, (one.device.digest(), one.device.name))
+            if one.verified and one.problem.m > 0 and device[0] == one.device.digest():
+                shape = _shape_of(one)
+                if shape is not None:
+                    place = (shape, one.problem.m, one.family, one.compiler, one.config)
+                    latest.setdefault(place, one.median_us)
+        self._measured: dict[tuple[Shape, int], float] = {}
+        for (shape, m, *_), us in latest.items():
+            self._measured[shape, m] = min(us, self._measured.get((shape, m), us))
+
+    def of(self, shape: Shape, sizes: Sequence[int]) -> list[LaunchTime]:
+        """The time of each m."""
+        measured = [self._measured.get((shape, m)) for m in sizes]
+        rest = [m for m, us in zip(sizes, measured, strict=True) if us is None]
+        predicted = iter(self._predict(shape, rest))
+        if len(rest) < len(sizes):
+            self.gpus.setdefault(shape.arch, {})[MEASURED] = self._devices[shape.arch][1]
+        return [next(predicted) if us is None else LaunchTime(us, MEASURED) for us in measured]
+
+    def _predict(self, shape: Shape, sizes: Sequence[int]) -> list[LaunchTime]:
+        unknown = [_UNKNOWN] * len(sizes)
+        if not sizes or self.missing:
+            return unknown
+        try:
+            import numpy
+
+            from cache_engine.evaluator import gpu as model
+        except (ExtraMissing, ImportError) as error:
+            self.missing = str(error)
+            return unknown
+        gpu = self._gpu(shape.arch, model.gpus_running(shape.arch))
+        if gpu is None or not {shape.dtype, shape.out_dtype} <= set(model.DTYPES):
+            return unknown
+        self.gpus.setdefault(shape.arch, {})[PREDICTED] = gpu.name
+        _, parameters = model.parameters_of(gpu)
+        m = numpy.array(sizes, dtype=float)
+        n, k, batch = (numpy.full_like(m, size) for size in (shape.n, shape.k, shape.batch))
+        times = model.choice_times_us(parameters, gpu, m, n, k, batch).min(axis=0)
+        return [LaunchTime(float(us), PREDICTED) for us in times]
+
+    def _gpu(self, arch: str, running: Sequence[Gpu]) -> Gpu | None:
+        """The model's GPU for a target: the one that was measured on, if the model knows it."""
+        name = self._devices.get(arch, ("", ""))[1]
+        return next((gpu for gpu in running if gpu.name in name), running[0] if running else None)
+
+
+def _shape_of(one: Measurement) -> Shape | None:
+    """The shape of a measured problem; ``None`` when it has sizes that none has."""
+    _, *values = msgspec.structs.astuple(one.problem)
+    names = one.problem.__struct_fields__[1:]
+    try:
+        return msgspec.convert({**dict(zip(names, values, strict=True)), "arch": one.arch}, Shape)
+    except msgspec.ValidationError:
+        return None
