@@ -16,7 +16,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``bench`` -- benchmarks, each measured side by side with something known
 - ``batch`` -- many kernels at once and long work: ``warm``, ``tuning``, ``migration``, ``jobs``, ``sample``
 - ``replay`` -- what policies of compiling, and orders of eviction, cost on requests: ``batching``, ``machines``,
-  ``optimum``, ``evictions``
+  ``optimum``, ``evictions`` of a store's own requests (``stored``)
 - ``insight`` -- what is known without running anything: ``inspection``, ``comparison``, ``explanation`` of misses,
   ``coverage`` of a model, ``toolchains`` that are stale
 - ``engine`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``opening`` of a store, ``selection`` of config

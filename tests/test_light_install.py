@@ -164,6 +164,7 @@ VERBS = {
     "evaluations prune": (("--dry-run",), CORE),
     "replay": (("azure2023_code",), EVALUATE),
     "demand": (("--by", "kernel"), CORE),
+    "replay journal": ((), CORE),
     "bench": (("pages", "--entries", "10", "--rows", "10"), DASHBOARD),
     "bench evaluator": ((), EVALUATE),
     "bench kernels": ((), GPU),

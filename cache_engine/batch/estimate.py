@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from cache_engine.engine.cache import Cache
 from cache_engine.engine.selection import Selection
-from cache_engine.model.artifact import RecordedProblem
-from cache_engine.policy.compile_time import Compile, CompileTimes, predicted_compile_seconds
+from cache_engine.policy.compile_time import CompileTimes, predicted_compile_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +42,7 @@ def estimate(cache: Cache, missing: Sequence[Selection], jobs: int) -> Estimate:
     """An estimate for these kernels, ``jobs`` at a time. It reads records, but none where nothing is missing."""
     if not missing:
         return Estimate(0.0, None)
-    kernels = [
-        Compile(one.family.name, one.compiler.name, one.problem.arch or "", RecordedProblem.of(one.problem), one.config)
-        for one in missing
-    ]
-    each, times = predicted_compile_seconds(kernels, cache.records() if cache.has_store else ())
+    each, times = predicted_compile_seconds(
+        [one.compile for one in missing], cache.records() if cache.has_store else ()
+    )
     return Estimate(max(*each, sum(each) / jobs), times)

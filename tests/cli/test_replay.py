@@ -100,3 +100,45 @@ def test_text_of_a_hostile_trace_reaches_no_terminal(tmp_path: Path, place: Path
     assert done.returncode == 2
     assert "\x1b]" not in done.stderr
     assert "line 2: prompt_tokens is" in done.stderr
+
+
+def test_the_stores_own_requests_are_played_against_each_size_and_order(place: Path) -> None:
+    shape = ("--dtype", "fp32", "--arch", "sm_90")
+    for n, times in ((48, 3), (96, 1)):
+        for _ in range(times):
+            assert run("compile", 16, n, 80, *shape, store=place).returncode == 0
+    done = run("replay", "journal", "--json", store=place)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["requests"], found["kernels"], found["predicted_kernels"], found["left_out"]) == (4, 2, 0, 0)
+    assert [row["order"] for row in found["rows"][:3]] == ["lru", "lru2", "value"]
+    assert found["rows"][-1]["size_bytes"] == found["needed_bytes"]
+    assert found["rows"][-1]["hit_rate"] == 0.5
+    assert found["rows"][-1]["again_seconds"] == 0
+
+    assert run("clean", "--all", store=place).returncode == 0
+    evicted = run("replay", "journal", "--size", "1GB", store=place)
+    assert evicted.returncode == 0, evicted.stderr
+    assert "4 since just now" in evicted.stdout
+    assert "2 of the kernels are not in the store: their sizes and compile times are predicted" in evicted.stdout
+    assert [line.split()[-2:] for line in evicted.stdout.splitlines() if " value " in line] == [["s", "0"]]
+
+
+def test_options_of_a_trace_are_refused_with_the_stores_own_requests_and_the_reverse(trace: Path, place: Path) -> None:
+    assert run("compile", 16, 48, 80, "--dtype", "fp32", "--arch", "sm_90", store=place).returncode == 0
+    refused = run("replay", "journal", "--load", "4", store=place)
+    assert refused.returncode == 2
+    assert "--load is for traces; replay journal takes --size" in refused.stderr
+    refused = run("replay", trace, "--size", "1GB", store=place)
+    assert refused.returncode == 2
+    assert "gemm-cache replay journal --size 1GB" in refused.stderr
+    refused = run("replay", "journal", "--size", "many", store=place)
+    assert refused.returncode == 2
+    assert run("replay", "journal", store=place / "none").returncode == 2
+
+
+def test_a_store_that_nothing_was_asked_of_says_so(place: Path) -> None:
+    place.mkdir(mode=0o700)
+    done = run("replay", "journal", store=place)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "no request has been counted yet\n"

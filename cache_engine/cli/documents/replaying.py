@@ -1,4 +1,4 @@
-"""The document of ``replay``."""
+"""The documents of ``replay``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import msgspec
 
 if TYPE_CHECKING:
     from cache_engine.replay.costs import Cost
+    from cache_engine.replay.evictions import Played
     from cache_engine.replay.kernels import Kernels
     from cache_engine.replay.playing import Outcome
+    from cache_engine.replay.stored import Stored
     from cache_engine.replay.traces import Trace
 
 
@@ -138,4 +140,61 @@ def replayed(
             "rows": [msgspec.structs.asdict(row) for row in rows],
         },
         Replayed,
+    )
+
+
+class EvictionRow(msgspec.Struct, kw_only=True):
+    """What an order of eviction costs at one size; see ``replay.evictions.Played``."""
+
+    order: str
+    size_bytes: int
+    hit_rate: float | None
+    compile_seconds: float
+    again_seconds: float
+    evictions: int
+
+
+class ReplayedStore(msgspec.Struct, kw_only=True):
+    """What ``replay journal`` prints.
+
+    Attributes:
+        since: when counting began, seconds since 1970; ``None`` where nothing was counted.
+        kernels: how many serve the requests, and how many of them are
+        predicted_kernels: not in the store.
+        needed_bytes: what all of them take.
+        left_out: requests that cannot be keyed here.
+        max_bytes: the limit in force.
+    """
+
+    since: float | None
+    requests: float
+    kernels: int
+    predicted_kernels: int
+    needed_bytes: int
+    left_out: float
+    max_bytes: int
+    rows: list[EvictionRow]
+
+
+def replayed_store(stored: Stored, played: Sequence[Played], max_bytes: int) -> ReplayedStore:
+    """The document of a store's own requests."""
+    return ReplayedStore(
+        since=stored.since or None,
+        requests=math.fsum(one.count for one in stored.requests),
+        kernels=len(stored.kernels),
+        predicted_kernels=stored.predicted,
+        needed_bytes=stored.needed_bytes,
+        left_out=stored.left_out,
+        max_bytes=max_bytes,
+        rows=[
+            EvictionRow(
+                order=one.order,
+                size_bytes=one.size_bytes,
+                hit_rate=one.hit_rate,
+                compile_seconds=one.compile_s,
+                again_seconds=one.again_s,
+                evictions=one.evictions,
+            )
+            for one in played
+        ],
     )

@@ -14,9 +14,10 @@ from cache_engine.cli.documents import replaying
 from cache_engine.cli.support import Size, Verb, emit, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table, progress
 from cache_engine.config import Settings
+from cache_engine.config.kinds import parse_bytes
 from cache_engine.errors import UsageError
 from cache_engine.extras import needing
-from cache_engine.units import counted, human_bytes, human_ms, human_rate, printable
+from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
 
 if TYPE_CHECKING:
     from cache_engine.replay.batching import Limits
@@ -31,6 +32,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _FAMILY, _COMPILER = "tensor_core", "nvrtc"
 _STARTS = ("cold", "profile", "restart")
+
+JOURNAL = "journal"
+"""In place of a trace: the store's own requests."""
 
 
 class _Amount(click.FloatRange):
@@ -83,6 +87,7 @@ def _server_options(verb: _F) -> _F:
     examples=(
         "replay azure2023_conv --load 1 --load 4",
         "replay trace.csv.gz --model Qwen3-8B --policy ours --policy warm --json",
+        "replay journal --size 500MB --size 1GB",
     ),
     missing="The extra evaluate, or the compiler, is not installed.",
 )
@@ -114,15 +119,31 @@ def _server_options(verb: _F) -> _F:
     show_default=True,
     help="ours: seconds of compiling before the server is ready, at most.",
 )
+@click.option(
+    "--size",
+    "sizes",
+    metavar="SIZE",
+    multiple=True,
+    help="journal: size of the store, such as 1GB (repeatable). Default: shares of what its kernels take.",
+)
 @json_option
 @click.pass_obj
-def replay_verb(settings: Settings, /, trace: str, as_json: bool, **asked: Any) -> None:
+def replay_verb(settings: Settings, /, trace: str, as_json: bool, sizes: tuple[str, ...], **asked: Any) -> None:
     """Replay a trace of requests; print what each policy costs.
 
     TRACE is a CSV file with the columns arrival_s, prompt_tokens and output_tokens, or TIMESTAMP, ContextTokens and
     GeneratedTokens, which gzip may compress; or azure2023_conv or azure2023_code, which come with the program. GPU
     times are predicted; the time of a compile is the median of this store's records, else of our benchmark.
+
+    TRACE may also be journal: the requests that this store has counted, by hour and day. They are played against stores
+    of each size with each order of eviction; of the options, only --size applies then.
     """
+    if trace == JOURNAL:
+        _refuse_options_of_traces()
+        _replay_journal(settings, sizes, as_json)
+        return
+    if sizes:
+        raise UsageError(f"--size is for the store's own requests: gemm-cache replay {JOURNAL} --size {sizes[0]}")
     started = time.perf_counter()
     with needing("evaluate", "replay"):
         from cache_engine.replay import batching, machines
@@ -154,6 +175,32 @@ def replay_verb(settings: Settings, /, trace: str, as_json: bool, **asked: Any) 
         },
     )
     emit(document, as_json, lambda: _print(document, policies))
+
+
+def _refuse_options_of_traces() -> None:
+    ctx = click.get_current_context()
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        given = ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if (
+            given
+            and isinstance(parameter, click.Option)
+            and parameter.expose_value
+            and name not in ("sizes", "as_json")
+        ):
+            raise UsageError(f"{parameter.opts[0]} is for traces; replay {JOURNAL} takes --size")
+
+
+def _replay_journal(settings: Settings, sizes: Sequence[str], as_json: bool) -> None:
+    from cache_engine.replay.stored import played, requests_of, sizes_of
+
+    with open_cache(settings, create=False) as cache:
+        with progress("reading requests", None) as (bar, task):
+            stored = requests_of(cache, lambda: bar.advance(task))
+        asked = [parse_bytes(size) for size in sizes] or sizes_of(stored)
+        rows = played(stored, asked, settings.demand_half_life_h * 3600) if stored.requests else []
+        document = replaying.replayed_store(stored, rows, settings.max_bytes)
+    emit(document, as_json, lambda: _print_journal(document))
 
 
 def _policies(names: Sequence[str]) -> list[Policy]:
@@ -246,6 +293,41 @@ def _print(d: replaying.Replayed, policies: Sequence[Policy]) -> None:
     print("waited for, at a GPU second each. × optimum: the cost in that of the best kernels in hindsight.")
     for policy in policies:
         print(f"{policy.name}: {policy.like}.")
+
+
+def _print_journal(d: replaying.ReplayedStore) -> None:
+    if not d.rows:
+        print("no request has been counted yet")
+        return
+    print_fields(
+        {
+            "requests": f"{d.requests:,.0f} since {human_age(time.time() - (d.since or 0))}",
+            "kernels": f"{d.kernels:,}, of {human_bytes(d.needed_bytes)} together",
+            "limit": human_bytes(d.max_bytes),
+        }
+    )
+    if d.predicted_kernels:
+        print(
+            f"{d.predicted_kernels:,} of the kernels are not in the store: their sizes and compile times are predicted."
+        )
+    if d.left_out:
+        print(f"{d.left_out:,.0f} requests are left out: no kernel can be chosen for them here.")
+    print()
+    columns = {"size": RIGHT, "order": LEFT} | dict.fromkeys(("hit rate", "compiling", "again", "evictions"), RIGHT)
+    print_table(
+        columns,
+        (
+            (
+                human_bytes(row.size_bytes), row.order, human_rate(row.hit_rate), _seconds(row.compile_seconds),
+                _seconds(row.again_seconds), f"{row.evictions:,}",
+            )
+            for row in d.rows
+        ),
+    )  # fmt: skip
+    print(
+        "\nagain: of compiling, the seconds for kernels that had been evicted. Requests are known by hour and day, so"
+    )
+    print("each kernel is compiled at most once in each of these.")
 
 
 def _print_rows(rows: Sequence[replaying.ReplayRow]) -> None:
