@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cache_engine.engine.cache import Cache
+from cache_engine.engine.making import compile_of
 from cache_engine.engine.selection import Selection
 from cache_engine.policy.compile_time import CompileTimes, predicted_compile_seconds
 
@@ -42,7 +43,5 @@ def estimate(cache: Cache, missing: Sequence[Selection], jobs: int) -> Estimate:
     """An estimate for these kernels, ``jobs`` at a time. It reads records, but none where nothing is missing."""
     if not missing:
         return Estimate(0.0, None)
-    each, times = predicted_compile_seconds(
-        [one.compile for one in missing], cache.records() if cache.has_store else ()
-    )
+    each, times = predicted_compile_seconds(list(map(compile_of, missing)), cache.records() if cache.has_store else ())
     return Estimate(max(*each, sum(each) / jobs), times)

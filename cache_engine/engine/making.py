@@ -17,6 +17,7 @@ from cache_engine.model.measurement import Measurement
 
 if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
+    from cache_engine.policy.compile_time import Compile
 
 
 def make_artifact(selection: Selection, stages: StageClock) -> Artifact:
@@ -67,6 +68,14 @@ def describe(selection: Selection, artifact: Artifact, blob: Blob, stages_ms: di
         config_from=selection.config_from,
         warnings=warnings(artifact.log.decode("utf-8", "replace"), artifact.resources),
     )
+
+
+def compile_of(selection: Selection) -> Compile:
+    """What compiling a selection is, for predicting how long it takes."""
+    from cache_engine.policy.compile_time import Compile
+
+    s = selection
+    return Compile(s.family.name, s.compiler.name, s.problem.arch or "", RecordedProblem.of(s.problem), s.config)
 
 
 def measurement(record: Record, problem: GemmProblem, timing: Timing, config_from: str) -> Measurement:

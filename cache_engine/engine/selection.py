@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.base import Compiler
@@ -25,9 +24,6 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components, KeyPrefix
 from cache_engine.model.measurement import COST_MODEL, GIVEN
 from cache_engine.model.provenance import Provenance
-
-if TYPE_CHECKING:
-    from cache_engine.policy.compile_time import Compile
 
 # A serving process asks for a few thousand sizes; each takes about a kilobyte.
 _MOST_KEPT = 8192
@@ -76,14 +72,6 @@ class Selection:
     def name(self) -> str:
         """What the kernel is called."""
         return str(self.constants["KERNEL_NAME"])
-
-    @property
-    def compile(self) -> Compile:
-        """What a compile of it is, for predicting how long it takes."""
-        from cache_engine.policy.compile_time import Compile
-
-        arch = self.problem.arch or ""
-        return Compile(self.family.name, self.compiler.name, arch, RecordedProblem.of(self.problem), self.config)
 
     @property
     def extra_flags(self) -> tuple[str, ...]:

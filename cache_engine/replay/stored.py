@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from cache_engine.engine.cache import Cache
+from cache_engine.engine.making import compile_of
 from cache_engine.engine.selection import Selection
 from cache_engine.errors import GemmCacheError
 from cache_engine.model.asked import Shape
@@ -101,5 +102,5 @@ def _kernels(cache: Cache, selections: Mapping[CacheKey, Selection]) -> tuple[di
         if record is not None:
             kernels[key] = Kernel(stored_bytes(record), record.compile_ms / 1e3, is_floor)
         else:
-            kernels[key] = Kernel(usual_bytes, times.seconds(one.compile), is_floor)
+            kernels[key] = Kernel(usual_bytes, times.seconds(compile_of(one)), is_floor)
     return kernels, len(kernels.keys() - records.keys())
