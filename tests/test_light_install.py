@@ -141,6 +141,7 @@ VERBS = {
     "stats": ((), CORE),
     "stats --by-arch": ((), DASHBOARD),
     "doctor": ((), CORE),
+    "log": ((), CORE),
     "tune": (("64", "48", "80"), GPU),
     "tune --dry-run": (("64", "48", "80"), CORE),
     "timings ls": ((), CORE),

@@ -13,9 +13,9 @@ from pathlib import Path
 from cache_engine.batch.estimate import Estimate, estimate
 from cache_engine.catalogue import TOKENS, ModelShape, shapes_of
 from cache_engine.engine.cache import Cache, CompiledKernel
-from cache_engine.engine.covering import Covering
 from cache_engine.errors import GemmCacheError, NotHereError, UsageError
 from cache_engine.insight.coverage import Cell, coverage, distinct, wanted
+from cache_engine.insight.covering import Covering
 from cache_engine.model.gemm import (
     NO_EPILOGUE,
     OPT_LEVELS,

@@ -10,7 +10,7 @@ from cache_engine import logs
 from cache_engine.config import Settings
 from cache_engine.errors import PackUnusable, StoreUnusable
 from cache_engine.store.disk import DiskStore, open_store
-from cache_engine.store.journal import Journal, NoJournal, fold_when_long
+from cache_engine.store.journal import DecisionLog, Journal, NoJournal, fold_when_long
 from cache_engine.store.pack import Pack, find_packs
 from cache_engine.upkeep.contents import check_code
 
@@ -52,7 +52,12 @@ def journal_of(store: DiskStore | None, settings: Settings) -> Journal:
     """The journal of a store; without one, counts in memory."""
     if store is None:
         return NoJournal()
-    return Journal(store.layout.journal, settings.journal_flush_s, fold=partial(fold_when_long, store.layout))
+    return Journal(
+        store.layout.journal,
+        settings.journal_flush_s,
+        fold=partial(fold_when_long, store.layout),
+        log=DecisionLog(store.layout),
+    )
 
 
 def limit_device_memory(settings: Settings) -> None:

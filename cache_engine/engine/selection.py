@@ -101,7 +101,7 @@ class Selector:
         """
         settings = settings or Settings()
         self._fast_math, self._compiler_flags = settings.fast_math, settings.compiler_flags
-        self._history = history
+        self.history = history
         self._elsewhere = None if settings.toolchain == LOCAL else elsewhere
         self._installed_first = not settings.serves_any_toolchain
         self._compilers: dict[tuple[str, int], Compiler] = {}
@@ -223,9 +223,9 @@ class Selector:
         self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
     ) -> _Choice:
         choice = self._modelled(problem, family, compiler, config)
-        if config is not None or self._history is None:
+        if config is not None or self.history is None:
             return choice
-        return self._measured(choice, family, compiler, self._history) or choice
+        return self._measured(choice, family, compiler, self.history) or choice
 
     def _modelled(
         self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
@@ -281,9 +281,9 @@ class Selector:
             return [problem.m, *(m for m in begins if problem.m < m <= last)]
         takes = self._flagged(_compiler_for(family, compiler).name, problem.opt_level).takes
         points = turning_points(problem, last, family, takes)
-        if self._history is None:
+        if self.history is None:
             return points
-        return sorted({*points, *self._history.turning_points(problem, last)})
+        return sorted({*points, *self.history.turning_points(problem, last)})
 
     def _check_available(self, choice: _Choice) -> None:
         """Refuses a choice whose compiler is not installed, unless a pack or the store has kernels of it.
@@ -300,8 +300,8 @@ class Selector:
 
     def forget(self) -> None:
         """Has measurements read again, as there are new ones."""
-        if self._history is not None:
-            self._history.forget()
+        if self.history is not None:
+            self.history.forget()
             self._choices.clear()
             self._kept.clear()
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cache_engine.config import Settings
+from cache_engine.engine.deciding import log_miss
 from cache_engine.engine.making import describe, make_artifact
 from cache_engine.engine.opening import SWITCHED_OFF, limit_device_memory
 from cache_engine.engine.selection import INSTALLED, Asked, Selection, Selector
@@ -19,6 +20,7 @@ from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, NotC
 from cache_engine.kernels.family import launch_of
 from cache_engine.logs import fields
 from cache_engine.model.artifact import Artifact, Blob, Record
+from cache_engine.model.decision import NOT_COMPILED, REFUSAL
 from cache_engine.model.events import CORRUPT, UNPUBLISHED
 from cache_engine.model.events import PUBLISH as PUBLISHED
 from cache_engine.model.gemm import GemmProblem
@@ -153,15 +155,17 @@ class Serving:
             if found is not None:
                 return self._hit(selection, found, stages, priority)
         key = selection.key
+        fault: Exception | None = None
         with self._key_lock(key, priority) as no_lock:
             if not force:
                 with stages(LOAD):
-                    found = self._look_again(key, no_lock)
-                if found is not None:
-                    return self._hit(selection, found, stages, priority)
-            self._miss(selection, priority, force=force)
+                    again = self._look_again(key, no_lock)
+                if isinstance(again, Found):
+                    return self._hit(selection, again, stages, priority)
+                fault = again
+            self._miss(selector, selection, priority, fault, force=force)
             if not self._settings.enable_jit:
-                raise _not_cached(selection)
+                raise self._not_cached(selection)
             with ExitStack() as turn:
                 if self._slots is not None:
                     with stages(QUEUE):
@@ -183,10 +187,10 @@ class Serving:
             try:
                 selection = selector.select(*asked, missed=missed)
             except CompilerMissing as error:
-                self._miss(selection, priority)
+                self._miss(selector, selection, priority)
                 if self._settings.enable_jit:
                     raise
-                raise _not_cached(selection) from error
+                raise self._not_cached(selection) from error
             with stages(LOAD):
                 found = self.look_up(selection.key)
         return found, selection
@@ -209,8 +213,8 @@ class Serving:
         """The entry of a key and the tier that has it, not counted as a use; ``None`` when there is none."""
         return self._tiers.get(key)
 
-    def _look_again(self, key: CacheKey, no_lock: Failure | None) -> Found | None:
-        """Looks again under the key's lock, whose last holder may have made the entry; quarantines a damaged one."""
+    def _look_again(self, key: CacheKey, no_lock: Failure | None) -> Found | Exception | None:
+        """What is there under the key's lock, or why it cannot be read; quarantines a damaged entry."""
         loaded = self._tiers.memory.get(key)
         if loaded is not None:
             return Found(MemoryTier.name, loaded)
@@ -221,8 +225,10 @@ class Serving:
         except CorruptEntry as error:
             if no_lock is None:
                 self._quarantine(self._store, key, error)
+            return error
         except (OSError, MemoryError) as error:
             self._tiers.skip(self._store.name, key, error)
+            return error
         if loaded is None:
             return None
         self._tiers.memory.put(key, loaded)
@@ -247,11 +253,21 @@ class Serving:
             extra = fields("hit", key=key, kernel=record.name, tier=found.tier)
             _log.log(level, "hit in %s: %s (%s)", found.tier, record.name, key[:12], extra=extra)
 
-    def _miss(self, selection: Selection, priority: Priority, *, force: bool = False) -> None:
+    def _miss(
+        self,
+        selector: Selector,
+        selection: Selection,
+        priority: Priority,
+        fault: Exception | None = None,
+        *,
+        force: bool = False,
+    ) -> None:
         """Counts a miss, and logs why it is one."""
         self._journal.miss(selection.problem.arch or "")
         if priority is Priority.CALLER:
             self._journal.asked(selection.problem)
+        if self._store is not None:
+            log_miss(self._journal, self._store, selector, selection, fault, forced=force)
         if _log.isEnabledFor(logging.INFO):
             why = "compiling was asked for" if force else f"no entry in {', '.join(self._tiers.names)}"
             extra = fields("miss", key=selection.key, kernel=selection.name, arch=selection.problem.arch, why=why)
@@ -319,6 +335,11 @@ class Serving:
         self._tiers.memory.put(key, loaded)
         return _kernel(selection, loaded, COMPILED, stages, failure)
 
+    def _not_cached(self, selection: Selection) -> NotCached:
+        why = "compiling is switched off (enable_jit)"
+        self._journal.decided(REFUSAL, key=selection.key, name=selection.name, reason=NOT_COMPILED, detail=why)
+        return NotCached(f"no tier has {selection.name} ({selection.key[:12]}), and {why}")
+
     def close(self) -> None:
         """Ends cleaning that is under way."""
         if self._housekeeper is not None:
@@ -345,10 +366,6 @@ def check_asked(problem: object, config: object) -> None:
         raise UsageError(f"a kernel is asked for with a GemmProblem, not with {type(problem).__name__}")
     if config is not None and not isinstance(config, KernelConfig):
         raise UsageError(f"config is a {type(config).__name__}; it must be a KernelConfig")
-
-
-def _not_cached(selection: Selection) -> NotCached:
-    return NotCached(f"no tier has {selection.name} ({selection.key[:12]}), and compiling is switched off (enable_jit)")
 
 
 def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> Artifact:

@@ -11,8 +11,8 @@ from typing import Any
 
 from cache_engine.catalogue import TOKENS, ModelShape
 from cache_engine.engine.cache import Cache
-from cache_engine.engine.covering import Covering, cover
 from cache_engine.errors import GemmCacheError, NotHereError, UsageError
+from cache_engine.insight.covering import Covering, cover
 from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, Specialisation
 from cache_engine.model.sizes import Sizes, count_sizes, parse_sizes, sizes_text
 

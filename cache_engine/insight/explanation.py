@@ -15,6 +15,7 @@ from cache_engine.errors import CorruptEntry, GemmCacheError
 from cache_engine.insight.comparison import Nearest, nearest
 from cache_engine.insight.packs import notes_on_packs
 from cache_engine.model.artifact import Record
+from cache_engine.model.decision import EVICTION, QUARANTINE
 from cache_engine.model.events import CORRUPT, EVICT, PUBLISH, SET_ASIDE
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
@@ -143,17 +144,24 @@ def _fault_of_entry(cache: Cache, selection: Selection) -> str | None:
 
 
 def _how_it_went(cache: Cache, key: CacheKey) -> str | None:
-    """Why the store no longer has the entry of the key, by the journal; ``None`` when that does not say."""
+    """Why the store no longer has the entry of the key, by the journal, or by the log, which goes back further."""
     recent = read_journal(cache.layout.journal).recent  # newest first
     last = next((event for event in recent if event.key == key and event.kind in _ENDS), None)
-    if last is None or last.kind == PUBLISH:
+    if last is not None:
+        return None if last.kind == PUBLISH else _in_words(last.at, last.kind == EVICT, last.detail, last.by)
+    logged = [one for one in cache.decisions(key) if one.kind in (EVICTION, QUARANTINE)]
+    if not logged:
         return None
-    when = human_age(time.time() - last.at)
-    if last.kind == EVICT:
-        by = f", by {last.by}" if last.by else ""
-        return f"the kernel with this key was evicted {when}: {last.detail}{by}; compiling stores it again"
+    return _in_words(logged[-1].at, logged[-1].kind == EVICTION, logged[-1].reason, logged[-1].by)
+
+
+def _in_words(at: float, is_evicted: bool, why: str, by: str) -> str:
+    when = human_age(time.time() - at)
+    if is_evicted:
+        whose = f", by {by}" if by else ""
+        return f"the kernel with this key was evicted {when}: {why}{whose}; compiling stores it again"
     return (
-        f"the entry with this key was damaged and quarantined {when}: {last.detail}; compiling replaces it, "
+        f"the entry with this key was damaged and quarantined {when}: {why}; compiling replaces it, "
         "and gemm-cache quarantine ls lists it"
     )
 

@@ -307,7 +307,7 @@ def _check_free(layout: StoreLayout) -> None:
         raise StoreUnusable(f"{layout.root} is a file; a store is a directory")
     # A store's own files are accepted: its creation may have been interrupted, its marker lost, or another process may
     # be creating it.
-    own = {path.name for path in (*layout.folders, layout.timings, *layout.single_files)}
+    own = {path.name for path in (*layout.folders, *layout.later_folders, *layout.single_files)}
     others = sorted({path.name for path in layout.root.iterdir()} - own)
     if others:
         raise StoreUnusable(f"{layout.root} holds {others[0]!r} and is not a store; give an empty or new directory")
@@ -360,11 +360,11 @@ def _check_folders(layout: StoreLayout) -> None:
     """Checks the folders, and creates missing ones: some copy tools drop empty folders."""
     root = _open_root(layout)
     try:
-        for folder in (*layout.folders, layout.timings):
+        for folder in (*layout.folders, *layout.later_folders):
             try:
                 os.close(open_folder(folder, within=root, trust=layout.trust))
             except FileNotFoundError:
-                if folder != layout.timings:
+                if folder not in layout.later_folders:
                     with suppress(OSError):  # a read-only store serves what it has
                         os.mkdir(folder.name, 0o700, dir_fd=root)
     finally:

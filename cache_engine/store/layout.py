@@ -13,6 +13,7 @@
     evaluations/                results of the evaluator, a JSON file and logs for each accelerator
     timings/                    measurements of kernels, likewise for each device; created with the first
     demand.json                 what was asked for, from the journal's folded files; created by the first fold
+    decisions/                  the log of decisions, in two files; created with the first
     mirror.duckdb               the mirror; may be deleted at any moment
     population                  estimated number of entries and bytes; may be deleted at any moment
     cleaned                     empty; its mtime is the time of the last automatic cleaning
@@ -116,6 +117,26 @@ class StoreLayout:
         """Measurements of kernels. The folder is created with the first."""
         return self.root / "timings"
 
+    @property
+    def decisions(self) -> Path:
+        """The log of decisions. The folder is created with the first."""
+        return self.root / "decisions"
+
+    @property
+    def decisions_log(self) -> Path:
+        """The file that decisions are appended to."""
+        return self.decisions / _DECISIONS[0]
+
+    @property
+    def older_decisions_log(self) -> Path:
+        """The decisions before these."""
+        return self.decisions / _DECISIONS[1]
+
+    @property
+    def decisions_lock(self) -> Path:
+        """The lock of the log of decisions: shared to add to it, exclusive to rename or mend a file."""
+        return self.locks / "decisions.lock"
+
     def for_timings(self) -> StoreLayout:
         """The same store, whose results are timings."""
         return replace(self, results=self.timings.name)
@@ -171,6 +192,11 @@ class StoreLayout:
             self.jobs,
             self.evaluations,
         )
+
+    @property
+    def later_folders(self) -> tuple[Path, ...]:
+        """Folders that are created with the first file in them."""
+        return (self.timings, self.decisions)
 
     def record_path(self, key: CacheKey) -> str:
         """The record of an entry. A string, because every hit calls this."""
@@ -273,6 +299,11 @@ def ticket_of_name(name: str) -> TicketName | None:
     return TicketName(state, int(priority), int(since_us), CacheKey(key), int(pid), token)
 
 
+def is_decisions_name(name: str) -> bool:
+    """Whether a file of this name belongs in ``decisions``."""
+    return name in _DECISIONS
+
+
 def job_of_name(name: str) -> str | None:
     """The id of the job that a file in ``jobs`` belongs to; ``None`` for other names."""
     match = _JOB.fullmatch(name)
@@ -293,6 +324,7 @@ def original_of_quarantined(name: str) -> tuple[str, float | None]:
     return name, None
 
 
+_DECISIONS = ("log.jsonl", "log.older.jsonl")
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 _TICKET = re.compile(r"ticket-([a-z]+)-([0-9])-([0-9]{1,18})-([0-9a-f]{64})-([0-9]{1,10})-([0-9a-f]{8})", re.ASCII)
 # The job, its output, and the request to cancel it.

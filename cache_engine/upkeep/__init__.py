@@ -1,6 +1,7 @@
 """Maintenance of a store: cleaning, checking, quarantine, packs, and permissions.
 
-No hit needs ``integrity``, ``packs`` and ``quarantine``, so they are imported when they are first used.
+No hit needs ``decisions``, ``integrity``, ``packs`` and ``quarantine``, so they are imported when they are first used.
+``keeping`` has the methods of ``Cache`` for all of this.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cache_engine.upkeep import integrity, packs, quarantine
+    from cache_engine.upkeep import decisions, integrity, packs, quarantine
 
-__all__ = ["integrity", "packs", "quarantine"]
+__all__ = ["decisions", "integrity", "packs", "quarantine"]
 
 
 def __getattr__(name: str) -> Any:

@@ -29,6 +29,7 @@ class Kind(StrEnum):
     CORRUPT_SNAPSHOT = "corrupt journal snapshot"
     CORRUPT_DEMAND = "corrupt demand ledger"
     CORRUPT_JOURNAL = "damaged journal lines"
+    CORRUPT_LOG = "damaged decisions"
     CORRUPT_TIMINGS = "corrupt timings"
     CORRUPT_EVALUATIONS = "corrupt evaluations"
     CORRUPT_JOB = "corrupt job"
@@ -55,6 +56,7 @@ REMEDIES = {
     Kind.CORRUPT_SNAPSHOT: "quarantine the file; the counts in it are lost",
     Kind.CORRUPT_DEMAND: "quarantine the file; the counts in it are lost",
     Kind.CORRUPT_JOURNAL: "copy the file to quarantine, and fold its sound lines",
+    Kind.CORRUPT_LOG: "copy the file to quarantine, and keep its sound lines",
     Kind.CORRUPT_TIMINGS: "copy the device's damaged files to quarantine, and keep the sound timings",
     Kind.CORRUPT_EVALUATIONS: "copy the damaged files to quarantine, and keep the sound results",
     Kind.CORRUPT_JOB: "quarantine the file",

@@ -21,7 +21,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, check_blob, decode_record
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import read_file
-from cache_engine.store.journal import Journal
+from cache_engine.store.journal import Journal, mend_decisions
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.lock import file_lock
 from cache_engine.store.ownership import close_folder
@@ -188,6 +188,8 @@ def _repair_one(store: DiskStore, journal: Journal, finding: Finding) -> None:
         return
     if finding.kind in RESULT_KINDS:
         mend_results(layout, finding)
+    elif finding.kind is Kind.CORRUPT_LOG:
+        mend_decisions(layout, path)
     else:
         store.quarantine_file(path)
     journal.event(SET_ASIDE, key=finding.key, detail=f"{finding.path}: {finding.kind}: {finding.cause}")

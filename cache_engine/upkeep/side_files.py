@@ -18,6 +18,7 @@ from cache_engine.store.files import copy_to_quarantine, read_file
 from cache_engine.store.journal import (
     SNAPSHOT,
     UnknownSnapshot,
+    damaged_decisions,
     damaged_lines,
     fold,
     load_snapshot,
@@ -26,6 +27,7 @@ from cache_engine.store.journal.demand import load_demand
 from cache_engine.store.layout import (
     StoreLayout,
     fingerprint_of_results_name,
+    is_decisions_name,
     is_journal_name,
     is_lock_name,
     job_of_name,
@@ -45,12 +47,12 @@ def check_side_files(layout: StoreLayout, *, trust: bool) -> Iterator[Finding]:
     Args:
         trust: whether to accept files that users other than you and root can change.
     """
-    own = {path.name for path in (*layout.folders, layout.timings, *layout.single_files)}
+    own = {path.name for path in (*layout.folders, *layout.later_folders, *layout.single_files)}
     for name in sorted(set(names_in(layout.root)) - own):
         yield finding_at(layout, Kind.UNKNOWN_FILE, layout.root / name, "", "unexpected file name")
     for path in layout.single_files:
         yield from _check_file(layout, path, trust) if path == layout.demand else _regular(layout, path, True)
-    for path in (*layout.folders, layout.timings):
+    for path in (*layout.folders, *layout.later_folders):
         if os.path.lexists(path) and not path.is_dir():
             yield finding_at(layout, Kind.MISNAMED, path, "", "it is not a folder")
     for folder, is_named in (
@@ -59,6 +61,7 @@ def check_side_files(layout: StoreLayout, *, trust: bool) -> Iterator[Finding]:
         (layout.jobs, job_of_name),
         (layout.evaluations, fingerprint_of_results_name),
         (layout.timings, fingerprint_of_results_name),
+        (layout.decisions, is_decisions_name),
     ):
         for name in sorted(names_in(folder)):
             if is_named(name):
@@ -80,6 +83,8 @@ def _check_file(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Findin
         yield from _check_journal_file(layout, path)
     elif not irregular and path.parent == layout.jobs:
         yield from _check_job(layout, path)
+    elif not irregular and path.parent == layout.decisions:
+        yield from _check_decisions(layout, path)
 
 
 def _regular(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Finding]:
@@ -126,6 +131,18 @@ def _check_job(layout: StoreLayout, path: Path) -> Iterator[Finding]:
             decode_job(data)
     except CorruptEntry as error:
         yield found(Kind.CORRUPT_JOB, cause=str(error))
+    except OSError as error:
+        yield found(Kind.UNREADABLE, cause=str(error.strerror))
+
+
+def _check_decisions(layout: StoreLayout, path: Path) -> Iterator[Finding]:
+    found = partial(finding_at, layout, path=path, key="")
+    try:
+        damaged, lines = damaged_decisions(path)
+        if damaged:
+            yield found(Kind.CORRUPT_LOG, cause=f"{damaged:,} of {lines:,} lines are damaged or from the future")
+    except CorruptEntry as error:
+        yield found(Kind.CORRUPT_LOG, cause=str(error))
     except OSError as error:
         yield found(Kind.UNREADABLE, cause=str(error.strerror))
 

@@ -69,6 +69,8 @@ class Promise:
         results_damaged: whether some were damaged from the start, which statistics go on to say.
         timings: keys that there were timings of before.
         timed: the key whose timing the operation adds.
+        logged: details of decisions in the log before.
+        decided: that of the decision which the operation logs.
     """
 
     served: dict[CacheKey, set[bytes | None]]
@@ -82,6 +84,8 @@ class Promise:
     results_damaged: bool = False
     timings: frozenset[str] = frozenset()
     timed: str = ""
+    logged: frozenset[str] = frozenset()
+    decided: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.upkeep import integrity
 from tests.faults import operations
+from tests.faults.decision_operations import DECIDING
 from tests.faults.getting_operations import GETTING
 from tests.faults.operations import OPERATIONS, Action, Operation, Promise
 from tests.helpers import make_store
@@ -165,6 +166,7 @@ _MAY_RAISE = ("OSError", "StoreError")
 EVERY_OPERATION = (
     OPERATIONS
     | GETTING
+    | DECIDING
     | {
         "keep a result": Operation(_before_keeping, _keeping, _MAY_RAISE),
         "keep the first result": Operation(_before_keeping_the_first, _keeping, _MAY_RAISE),

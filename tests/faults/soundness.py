@@ -14,7 +14,7 @@ from cache_engine.evaluations import Evaluations
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
-from cache_engine.store.journal import Journal, read_journal
+from cache_engine.store.journal import DecisionReader, Journal, read_journal
 from cache_engine.store.journal.demand import read_timeline
 from cache_engine.store.layout import fingerprint_of_results_name, key_of_blob_name
 from cache_engine.store.timings import Timings
@@ -23,7 +23,7 @@ from cache_engine.upkeep import integrity
 from cache_engine.upkeep.plan import Limits
 from tests.faults.operations import Counts, Promise
 
-WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR, TIMINGS = (
+WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR, TIMINGS, LOG = (
     "wrong bytes",
     "lost",
     "seen as corrupt",
@@ -33,6 +33,7 @@ WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR, TIMINGS 
     "damage after tidying",
     "mirror",
     "timings",
+    "log of decisions",
 )
 _MIRRORED = (
     "kernels",
@@ -113,6 +114,7 @@ def troubles(
     found += [Trouble(LEFTOVERS, path.name) for path in leftovers(store)]
     found += [Trouble(DAMAGE, f"{finding.kind} {finding.path}") for finding in integrity.check(store)]
     found += [*_served(store, promise, done), *_counted(store, promise, exact=done and not refused)]
+    found += _logged(store, promise, done and not refused)
     return [*found, *_kept(store, promise, done), *_timed(store, promise, done)]
 
 
@@ -181,6 +183,16 @@ def _timed(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]:
     promised = promise.timings | {promise.timed} if done and promise.timed else promise.timings
     if missing := promised - there:
         yield Trouble(TIMINGS, f"those of {', '.join(key[:12] for key in sorted(missing))} are lost")
+
+
+def _logged(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]:
+    """Every decision that was in the log is there once, and the one that was acknowledged."""
+    there = [one.detail for one in DecisionReader(store.layout).new()]
+    promised = promise.logged | {promise.decided} if done and promise.decided else promise.logged
+    if missing := promised - set(there):
+        yield Trouble(LOG, f"{', '.join(sorted(missing))} lost")
+    if twice := {detail for detail in there if detail and there.count(detail) > 1}:
+        yield Trouble(LOG, f"{', '.join(sorted(twice))} twice")
 
 
 def _content(store: DiskStore, *, rebuild: bool) -> dict[str, list[Any]]:

@@ -12,10 +12,11 @@ from cache_engine.errors import StoreUnusable
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.model.decision import MISS, Decision
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.store.disk import DiskStore, open_store
-from cache_engine.store.journal import SNAPSHOT, Journal, fold
+from cache_engine.store.journal import SNAPSHOT, Journal, append_decisions, fold
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep.integrity import check
@@ -72,6 +73,15 @@ def _demand(store: DiskStore) -> Path:
     return store.layout.demand
 
 
+def _decisions(store: DiskStore) -> Path:
+    append_decisions(store.layout, [Decision(kind=MISS, at=1.0)])
+    return store.layout.decisions_log
+
+
+def _older_decisions(store: DiskStore) -> Path:
+    return _decisions(store).rename(store.layout.older_decisions_log)
+
+
 def _temporary(store: DiskStore) -> Path:
     return store.layout.temp / "1234-abcd"
 
@@ -84,12 +94,16 @@ DAMAGED: dict[str, tuple[Callable[[DiskStore], Path], ...]] = {
     "demand": (_demand,),
     "evaluations": (_evaluations, _compressed_evaluations, _log_of_evaluations),
     "timings": (_timings, _log_of_timings),
+    "decisions_log": (_decisions,),
+    "older_decisions_log": (_older_decisions,),
 }
 """By the name in ``StoreLayout``: each makes a file of this kind, to be damaged."""
 
 NOT_CHECKED = {
     "marker": "a store with a damaged one is not opened at all",
     "locks": "their content means nothing",
+    "decisions": "the folder of the two files of the log",
+    "decisions_lock": "its content means nothing",
     "quarantine": "it is there because it is damaged",
     "results_folder": "another name of the folders of evaluations and timings",
     "jobs": "jobs of a dashboard, shown as lost if unreadable",

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from app.presenters.shared import Row, kernel_address
 from cache_engine.catalogue import TOKENS
-from cache_engine.engine.covering import Covering
 from cache_engine.insight.coverage import Cell
+from cache_engine.insight.covering import Covering
 from cache_engine.model.sizes import sizes_text
 from cache_engine.units import counted
 

@@ -9,9 +9,17 @@ thread folds a long journal, so its size is bounded.
 them. The snapshot names the files it contains, so nothing counts twice if a kill comes before they are deleted.
 
 ``writing`` is the part of each process; ``folding`` reads and folds all files, and ``demand`` what they say was asked
-for; ``files`` has their names; ``silent`` is the journal of a cache without a store.
+for; ``files`` has their names; ``silent`` is the journal of a cache without a store; ``decisions`` is the log of
+decisions, which the same thread writes.
 """
 
+from cache_engine.store.journal.decisions import (
+    DecisionLog,
+    DecisionReader,
+    append_decisions,
+    damaged_decisions,
+    mend_decisions,
+)
 from cache_engine.store.journal.files import SNAPSHOT, UnknownSnapshot
 from cache_engine.store.journal.folding import (
     Snapshot,
@@ -31,10 +39,14 @@ from cache_engine.store.journal.writing import Journal
 
 __all__ = [
     "SNAPSHOT",
+    "DecisionLog",
+    "DecisionReader",
     "Journal",
     "NoJournal",
     "Snapshot",
     "UnknownSnapshot",
+    "append_decisions",
+    "damaged_decisions",
     "damaged_lines",
     "fold",
     "fold_journal",
@@ -42,6 +54,7 @@ __all__ = [
     "journal_bytes",
     "journal_state",
     "load_snapshot",
+    "mend_decisions",
     "read_events",
     "read_journal",
     "read_snapshot",

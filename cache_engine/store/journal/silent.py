@@ -56,6 +56,9 @@ class NoJournal(Journal):
     def lock_wait(self, seconds: float, *, timed_out: bool) -> None:
         """Counts nothing: no other process is waited for."""
 
+    def decided(self, kind: str, **fields: object) -> None:
+        """Notes nothing: there is no log."""
+
     def event(self, kind: str, **fields: object) -> None:
         """Counts a kernel that was compiled and could not be stored, as none can."""
         if kind == UNPUBLISHED:

@@ -18,10 +18,12 @@ import msgspec
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.asked import Asked, Shape
+from cache_engine.model.decision import Decision, decision_of
 from cache_engine.model.events import USE, Event
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.process import Background, Order, OwnFile, holds, renew_after_fork, run_at_end
+from cache_engine.store.journal.decisions import DecisionLog
 from cache_engine.store.journal.files import OPEN, file_names
 from cache_engine.store.lock import is_loading, try_lock
 from cache_engine.store.ownership import own_file
@@ -65,17 +67,20 @@ class Journal:
         now: Callable[[], float] = time.time,
         *,
         fold: Callable[[], object] = lambda: None,
+        log: DecisionLog | None = None,
     ) -> None:
         """Writes to files in ``folder``. Opens nothing yet.
 
         Args:
             flush_s: the least number of seconds between two writes of counts.
             fold: folds the journal if it is long; the thread calls it from time to time and at the end.
+            log: the log of decisions; by default there is none.
         """
         self._folder = folder
         self._flush_s = flush_s
         self._now = now
         self._fold = fold
+        self._log = DecisionLog(None) if log is None else log
         self._file: OwnFile | None = None
         self._complaint = logging.WARNING
         self._start_counting()
@@ -86,6 +91,7 @@ class Journal:
         self._lock = threading.RLock()
         self._writing = threading.RLock()
         self._postponed: list[_Line] = []
+        self._log.forget()
         self._hits: dict[_Hit, int] = {}
         # By the identity of the problem, which lives as long as its count: to hash one takes a microsecond.
         self._asked: dict[int, _Demand] = {}
@@ -165,10 +171,19 @@ class Journal:
             if self._thread is None:
                 self._start_thread()
 
+    def decided(self, kind: str, **fields: object) -> None:
+        """Notes a decision for the log, with the fields of ``Decision``. Writes nothing yet."""
+        with suppress(MemoryError):  # a decision is lost, kernels are not
+            self._log.add(msgspec.convert({"kind": kind, "at": self._now(), **fields}, Decision))
+            with self._lock:
+                if self._thread is None:
+                    self._start_thread()
+
     def event(self, kind: str, **fields: object) -> None:
-        """Writes an event at once, together with all counts so far."""
+        """Writes an event at once, together with all counts and decisions so far."""
         with suppress(MemoryError):  # counts are lost, kernels are not
             event = msgspec.convert({"kind": kind, "at": self._now(), **fields}, Event)
+            self._log.add(decision_of(event))
             self._write([*self._take_counts(), event])
 
     def flush(self) -> None:
@@ -230,7 +245,8 @@ class Journal:
         self._fold_if_due()
         with self._lock:
             self._thread = None
-            if self._hits or self._asked or self._misses or self._failures or self._lock_waits.lock_waits:
+            counts = (self._hits, self._asked, self._misses, self._failures, self._log)
+            if any(counts) or self._lock_waits.lock_waits:
                 self._start_thread()  # for counts that came meanwhile
 
     def _start_thread(self) -> None:
@@ -269,7 +285,7 @@ class Journal:
 
     def _write(self, events: list[_Line]) -> int:
         """Appends events; returns the number of bytes written."""
-        if not events and not self._postponed:
+        if not events and not self._postponed and not self._log:
             return 0
         if holds(self._writing):
             # A signal handler interrupted _write, which will write these too.
@@ -287,6 +303,7 @@ class Journal:
                 except OSError as error:
                     failure = error
                     self._release()
+            failure = self._log.write() or failure
         if failure is not None:
             # A full disk or read-only store: counts are lost, kernels are not. Logged after the lock is free, because a
             # signal handler may have interrupted another log message.

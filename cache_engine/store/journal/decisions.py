@@ -1,0 +1,185 @@
+"""The log of decisions: two files of bounded size, to which every process appends.
+
+A line is ``<XXH3 of the rest> <JSON>``. Each starts with a newline, so a line that a killed writer left incomplete does
+not damage the next. When the newer file is long it takes the place of the older.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from xxhash import xxh3_64_hexdigest
+
+from cache_engine.errors import CorruptEntry, LockTimeout
+from cache_engine.model.decision import Decision
+from cache_engine.model.events import DAY_S
+from cache_engine.store.files import copy_to_quarantine, read_file
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.lock import file_lock
+from cache_engine.store.ownership import open_file, own_file
+from cache_engine.store.publish import publish_file
+
+LONG_BYTES = 4 * 1024**2
+_MOST_BYTES = 16 * LONG_BYTES  # more, and it is not a log of ours
+_MOST_WAITING = 10_000
+_APPEND_TIMEOUT_S, _MEND_TIMEOUT_S = 1.0, 30.0
+_APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Decision).decode
+
+
+class DecisionLog:
+    """The decisions of a process that wait to be appended. ``Journal`` calls ``write`` from one thread at a time."""
+
+    def __init__(self, layout: StoreLayout | None) -> None:
+        """Appends nothing yet; without a layout, it never does."""
+        self._layout = layout
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child: the parent writes what it decided."""
+        self._waiting: deque[Decision] = deque()  # a signal handler may add while its thread does
+
+    def add(self, decision: Decision | None) -> None:
+        """Notes a decision, unless very many wait. Writes nothing."""
+        if decision is not None and self._layout is not None and len(self._waiting) < _MOST_WAITING:
+            self._waiting.append(decision)
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def write(self) -> OSError | None:
+        """Appends what waits; returns why that failed. It is lost then."""
+        decided: list[Decision] = []
+        with suppress(IndexError):
+            while True:
+                decided.append(self._waiting.popleft())
+        if decided and self._layout is not None:
+            try:
+                append_decisions(self._layout, decided)
+            except OSError as error:
+                return error
+            except (CorruptEntry, LockTimeout) as error:
+                return OSError(error)
+        return None
+
+
+def append_decisions(layout: StoreLayout, decisions: Iterable[Decision]) -> None:
+    """Appends lines.
+
+    Raises:
+        LockTimeout: when another process mends the log.
+        CorruptEntry: when the file is a link, or another user may change it.
+        OSError: when writing fails.
+    """
+    data = b"".join(_line(_encode(one)) for one in decisions)
+    with suppress(FileExistsError):
+        layout.decisions.mkdir(mode=0o700)
+    with file_lock(layout.decisions_lock, _APPEND_TIMEOUT_S, shared=True):
+        file = own_file(layout.decisions_log, _APPENDING)
+        try:
+            if os.write(file.descriptor, data) != len(data):
+                raise OSError("only a part of the data was written")
+            is_long = os.fstat(file.descriptor).st_size >= LONG_BYTES
+        finally:
+            file.close()
+    if is_long:
+        # Another process may be appending; then a later one does this.
+        with suppress(LockTimeout), file_lock(layout.decisions_lock, 0):
+            if layout.decisions_log.stat().st_size >= LONG_BYTES:
+                layout.decisions_log.replace(layout.older_decisions_log)
+
+
+class DecisionReader:
+    """Reads the log, and what is added to it.
+
+    Attributes:
+        damaged: how many lines were skipped, because they are damaged or dated more than a day ahead.
+    """
+
+    def __init__(self, layout: StoreLayout) -> None:
+        """Reads nothing yet."""
+        self._layout = layout
+        self._read: dict[int, int] = {}  # positions, by inode
+        self.damaged = 0
+
+    def new(self) -> list[Decision]:
+        """The decisions since the last call, the oldest first; at first all. Files that cannot be read are empty."""
+        found: list[Decision] = []
+        is_whole = False
+        while not is_whole:  # else the files changed places meanwhile
+            older = _inode(self._layout.older_decisions_log)
+            for path in (self._layout.older_decisions_log, self._layout.decisions_log):
+                with suppress(OSError, CorruptEntry):
+                    found += self._more(path)
+            is_whole = older == _inode(self._layout.older_decisions_log)
+        return found
+
+    def _more(self, path: Path) -> list[Decision]:
+        with os.fdopen(open_file(path, trust=self._layout.trust or None), "rb") as file:
+            status = os.fstat(file.fileno())
+            position = self._read.get(status.st_ino, 0)
+            file.seek(position if position <= status.st_size else 0)  # a file that has the number of a deleted one
+            data = file.read(_MOST_BYTES)
+            # A process may still be writing the last line.
+            whole = data.rfind(b"\n") + 1
+            self._read[status.st_ino] = file.tell() - len(data) + whole
+        lines = list(_lines(data[:whole]))
+        self.damaged += lines.count(None)
+        return [line for line in lines if line is not None]
+
+
+def damaged_decisions(path: Path) -> tuple[int, int]:
+    """How many whole lines of a file are damaged or dated more than a day ahead, and how many there are.
+
+    Raises:
+        CorruptEntry: when it is not a regular file.
+        OSError: when it cannot be read.
+    """
+    lines = list(_lines(read_file(path, _MOST_BYTES, trust=True) or b""))
+    return lines.count(None), len(lines)
+
+
+def mend_decisions(layout: StoreLayout, path: Path) -> None:
+    """Copies a damaged file to quarantine, and leaves its sound lines.
+
+    Raises:
+        LockTimeout: when another process writes for long.
+        OSError: when reading or writing fails.
+    """
+    with file_lock(layout.decisions_lock, _MEND_TIMEOUT_S):
+        copy = copy_to_quarantine(layout, path, durable=True)
+        if copy is not None and path.exists():
+            sound = (line for line in _lines(read_file(path, _MOST_BYTES) or b"") if line is not None)
+            data = b"".join(_line(_encode(line)) for line in sound)
+            publish_file(layout.temp, str(path), data, durable=True)
+
+
+def _inode(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_ino
+    return 0
+
+
+def _line(text: bytes) -> bytes:
+    return b"\n" + xxh3_64_hexdigest(text).encode() + b" " + text + b"\n"
+
+
+def _lines(data: bytes) -> Iterator[Decision | None]:
+    """The lines; ``None`` for each that is damaged or from the future."""
+    latest = time.time() + DAY_S
+    for line in data.split(b"\n"):
+        if line:
+            text, decision = line[17:], None
+            if xxh3_64_hexdigest(text) == line[:16].decode("ascii", "replace"):
+                # A checksum shows that a line is unchanged, not that its values are valid.
+                with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                    decision = _decode(text)
+            yield decision if decision is not None and decision.at <= latest else None

@@ -1,0 +1,61 @@
+"""Reads the log of decisions, and finds the causes of misses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from cache_engine.model.decision import Causes, Decision, request_of
+from cache_engine.model.key import check_prefix
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import DecisionReader
+
+
+class Log:
+    """The log of a store, read once and then as it grows; each miss with its cause."""
+
+    def __init__(self, store: DiskStore) -> None:
+        """Reads nothing yet."""
+        self._reader = DecisionReader(store.layout)
+        self._causes = Causes(_MadeBefore(store))
+
+    @property
+    def damaged(self) -> int:
+        """How many lines were skipped, because they are damaged or dated more than a day ahead."""
+        return self._reader.damaged
+
+    def new(self, key: str = "", kinds: Collection[str] = (), since: float = -math.inf) -> list[Decision]:
+        """The decisions since the last call, the oldest first; at first all.
+
+        Args:
+            key: only of entries whose key starts with this.
+            kinds: only these.
+            since: only at this time or later, in seconds since 1970.
+
+        Raises:
+            UsageError: when ``key`` cannot be the start of a key.
+        """
+        prefix = check_prefix(key) if key else ""
+        told = map(self._causes.explained, self._reader.new())
+        return [
+            one for one in told if one.key.startswith(prefix) and (not kinds or one.kind in kinds) and one.at >= since
+        ]
+
+
+class _MadeBefore:
+    """Finds what the store's own entries were made by. Reads their records when it is first asked."""
+
+    def __init__(self, store: DiskStore) -> None:
+        """Reads nothing yet."""
+        self._store = store
+        self._made: dict[str, list[tuple[float, str]]] | None = None
+
+    def __call__(self, miss: Decision) -> str | None:
+        """The toolchain of another entry for the same request that had been made by then."""
+        if self._made is None:
+            self._made = {}
+            for record in self._store.records():
+                request, toolchain = request_of(record.components)
+                self._made.setdefault(request, []).append((record.created_at, toolchain))
+        there = self._made.get(miss.request, ())
+        return next((made for at, made in there if at <= miss.at and made != miss.toolchain), None)

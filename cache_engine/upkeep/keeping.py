@@ -1,0 +1,158 @@
+"""What keeps a store in order, as methods of ``Cache``: cleaning, checking, quarantine, packs, the log of decisions."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cache_engine import upkeep
+from cache_engine.config import Settings
+from cache_engine.model.artifact import Record
+from cache_engine.model.decision import Decision
+from cache_engine.model.key import CacheKey
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
+from cache_engine.store.pack import Pack
+from cache_engine.upkeep import cleaning
+from cache_engine.upkeep.admission import local_user
+from cache_engine.upkeep.cleaning import Cleaned, Leftover
+from cache_engine.upkeep.plan import EvictionPlan, Limits
+
+if TYPE_CHECKING:
+    from cache_engine.upkeep.integrity import Finding, RepairAct
+    from cache_engine.upkeep.packs import Exported, Imported, Incoming
+
+
+class Keeping(ABC):
+    """The part of ``Cache`` that no lookup needs. Each method raises ``StoreUnusable`` where there is no store."""
+
+    settings: Settings
+    journal: Journal
+
+    @property
+    @abstractmethod
+    def store(self) -> DiskStore:
+        """Entries on disk; raises ``StoreUnusable`` where there is no store."""
+
+    @abstractmethod
+    def is_stale(self, record: Record) -> bool:
+        """Whether no request here can ever hit the entry."""
+
+    def policy(self) -> Limits:
+        """The limits that the settings set."""
+        return Limits.of(self.settings)
+
+    def plan_cleaning(self, limits: Limits | None = None) -> EvictionPlan:
+        """What cleaning would evict now; without ``limits``, by the settings. Changes nothing."""
+        self.journal.flush()
+        return cleaning.plan_cleaning(self.store, limits or self.policy(), is_stale=self.is_stale)
+
+    def find_leftovers(self) -> list[Leftover]:
+        """Files of no entry that any cleaning removes: those of killed writers, and old ones in quarantine."""
+        return cleaning.find_leftovers(self.store)
+
+    def clean(self, limits: Limits | None = None, *, dry_run: bool = False, by: str | None = None) -> EvictionPlan:
+        """Evicts what ``plan_cleaning`` names, unless ``dry_run``; returns that plan."""
+        plan = self.plan_cleaning(limits)
+        if not dry_run:
+            self.evict(plan, by=by)
+        return plan
+
+    def evict(
+        self, plan: EvictionPlan, *, by: str | None = None, on_progress: Callable[[int], None] = lambda _: None
+    ) -> Cleaned:
+        """Evicts what a plan names and removes leftovers; see ``upkeep.cleaning.apply``."""
+        return cleaning.apply(self.store, self.journal, plan, on_progress, by=by or local_user())
+
+    def check(self, *, share: float = 1.0, on_entry: Callable[[], None] = lambda: None) -> Iterator[Finding]:
+        """What is wrong with the store, found one by one in a ``share`` of its entries. Changes nothing."""
+        return upkeep.integrity.check(self.store, on_entry, share=share, trust=self.settings.trust_store)
+
+    def plan_repair(self, findings: Iterable[Finding]) -> list[RepairAct]:
+        """What ``repair`` would do about each finding. Changes nothing."""
+        return upkeep.integrity.plan_repair(self.store, findings)
+
+    def repair(self, findings: Iterable[Finding], *, by: str | None = None) -> list[Finding]:
+        """Applies each finding's remedy; returns the findings dealt with. See ``upkeep.integrity.repair``."""
+        return upkeep.integrity.repair(self.store, self.journal, findings, by=by or local_user())
+
+    def verify(self, *, repair: bool = False, share: float = 1.0, by: str | None = None) -> list[Finding]:
+        """What is wrong with the store; with ``repair``, each finding's remedy is applied as well."""
+        findings = list(self.check(share=share))
+        if repair:
+            self.repair(findings, by=by)
+        return findings
+
+    def quarantined(self) -> list[upkeep.quarantine.Item]:
+        """What is in quarantine, newest first."""
+        return upkeep.quarantine.items(self.store)
+
+    def find_quarantined(self, names: Iterable[str]) -> list[upkeep.quarantine.Item]:
+        """The items of these names or key prefixes; raises ``StoreError`` for the first that is not there."""
+        return upkeep.quarantine.find(self.store, names)
+
+    def examine(self, item: upkeep.quarantine.Item) -> upkeep.quarantine.Examined:
+        """What an item in quarantine is, and whether it could be restored. Changes nothing."""
+        return upkeep.quarantine.examine(self.store, item)
+
+    def restore(self, item: upkeep.quarantine.Item, *, by: str | None = None) -> None:
+        """Restores an item from quarantine once every byte is checked; see ``upkeep.quarantine.restore``."""
+        upkeep.quarantine.restore(self.store, self.journal, item, by=by or local_user())
+
+    def discard(self, items: Iterable[upkeep.quarantine.Item], *, by: str | None = None) -> upkeep.quarantine.Discarded:
+        """Deletes items from quarantine; see ``upkeep.quarantine.discard``."""
+        return upkeep.quarantine.discard(self.store, self.journal, items, by=by or local_user())
+
+    def export(
+        self,
+        path: str | Path,
+        *,
+        wanted: Callable[[Record], bool] = lambda _: True,
+        keys: Iterable[CacheKey] | None = None,
+        replace: bool = False,
+        on_entry: Callable[[], None] = lambda: None,
+    ) -> Exported:
+        """Writes entries to a pack; see ``upkeep.packs.export_pack``."""
+        return upkeep.packs.export_pack(self.store, Path(path), wanted, keys=keys, replace=replace, on_entry=on_entry)
+
+    def open_pack(self, path: str | Path) -> Pack:
+        """Opens a pack for ``import_pack`` or ``preview_import``; raises ``PackUnusable`` when it cannot be used."""
+        return Pack(Path(path), trust=self.settings.trust_store)
+
+    def preview_import(self, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:
+        """What importing a pack would do with each entry. Changes nothing."""
+        return upkeep.packs.look_into(self.store, pack, on_entry)
+
+    def import_pack(
+        self,
+        path: str | Path | Pack,
+        *,
+        dry_run: bool = False,
+        by: str | None = None,
+        on_entry: Callable[[], None] = lambda: None,
+    ) -> Imported:
+        """Imports the entries of a pack, a file or an opened one, each checked; see ``upkeep.packs.import_pack``."""
+        opened = path if isinstance(path, Pack) else self.open_pack(path)
+        acting = by or local_user()
+        return upkeep.packs.import_pack(self.store, self.journal, opened, dry_run=dry_run, on_entry=on_entry, by=acting)
+
+    def decisions(self, key: str = "", *, kinds: Collection[str] = (), since: float = -math.inf) -> list[Decision]:
+        """The log of decisions, the oldest first, each miss with its cause.
+
+        Args:
+            key: only of entries whose key starts with this.
+            kinds: only these, such as ``"miss"``.
+            since: only at this time or later, in seconds since 1970.
+
+        Raises:
+            UsageError: when ``key`` cannot be the start of a key.
+        """
+        self.journal.flush()
+        return self.open_log().new(key, kinds, since)
+
+    def open_log(self) -> upkeep.decisions.Log:
+        """The log of decisions, for reading it as it grows."""
+        return upkeep.decisions.Log(self.store)

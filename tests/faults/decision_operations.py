@@ -1,0 +1,68 @@
+"""The log of decisions, as the fault suite interrupts it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+
+from cache_engine.model.decision import MISS, Decision
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal, append_decisions
+from cache_engine.store.journal import decisions as log
+from cache_engine.upkeep import integrity
+from tests.faults.operations import Action, Operation, Promise, filled
+
+_BEFORE = frozenset({"first", "second"})
+
+
+def _logged(store: DiskStore) -> Promise:
+    promise = filled(store)
+    for detail in sorted(_BEFORE):
+        append_decisions(store.layout, [Decision(kind=MISS, at=time.time(), detail=detail)])
+    return replace(promise, logged=_BEFORE)
+
+
+def _before_deciding(store: DiskStore) -> Promise:
+    return replace(_logged(store), decided="third")
+
+
+def _before_deciding_first(store: DiskStore) -> Promise:
+    return replace(filled(store), decided="third")
+
+
+def _deciding(store: DiskStore, long_bytes: int = log.LONG_BYTES) -> Action:
+    def act() -> object:
+        usual, log.LONG_BYTES = log.LONG_BYTES, long_bytes
+        try:
+            journal = Journal(store.layout.journal, 3600.0, log=log.DecisionLog(store.layout))
+            journal.decided(MISS, detail="third")
+            journal.close()
+        finally:
+            log.LONG_BYTES = usual
+        return True
+
+    return act
+
+
+def _before_mending(store: DiskStore) -> Promise:
+    promise = _logged(store)
+    append_decisions(store.layout, [Decision(kind=MISS, at=time.time(), detail="damaged")])
+    path = store.layout.decisions_log
+    path.write_bytes(path.read_bytes().replace(b"damaged", b"flipped"))
+    return promise
+
+
+def _mending(store: DiskStore) -> Action:
+    journal = Journal(store.layout.journal, 3600.0)
+    return lambda: len(integrity.repair(store, journal, list(integrity.check(store))))
+
+
+DECIDING = {
+    "decide": Operation(_before_deciding, _deciding, may_raise=(), sure=False),
+    "decide first": Operation(_before_deciding_first, _deciding, may_raise=(), sure=False),
+    "decide, and begin a file": Operation(
+        _before_deciding, partial(_deciding, long_bytes=200), may_raise=(), sure=False
+    ),
+    "mend the log": Operation(_before_mending, _mending, sure=False),
+}
