@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from cache_engine.batch.warm import side_by_side
 from cache_engine.compilers import COMPILERS
 from cache_engine.engine.cache import Cache, CompiledKernel
+from cache_engine.engine.history import compared
 from cache_engine.engine.selection import Selection
 from cache_engine.errors import GemmCacheError, GpuRequired
+from cache_engine.kernels.agreement import Agreement, agreement
 from cache_engine.kernels.select import choose, ranking
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.measurement import TUNED
@@ -20,10 +22,6 @@ from cache_engine.queue.tickets import Priority
 
 if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
-
-MODEL_CLOCK_KHZ = 1_410_000
-"""The clock that converts predicted cycles to time without a GPU: that of the A100, whose rates the cost model
-uses (NVIDIA A100 white paper)."""
 
 TOP = 8
 
@@ -87,11 +85,32 @@ def candidates(
         families = (choose(problem, templates=COMPILERS[compiler or "nvrtc"].takes)[0].name,)
     found = []
     for family in dict.fromkeys(families):
-        for cycles, config in ranking(problem, family)[:top]:
+        for cycles, config in ranking(problem, family, cache.selector.factors())[:top]:
             selection = cache.select(problem, family=family, compiler=compiler, config=config)
             there = cache.look_up(selection.key)
             found.append(Candidate(selection, cycles, None if there is None else there.tier))
     return sorted(found, key=lambda candidate: candidate.predicted_cycles)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAgreement:
+    """How the cost model's predictions agree with the timings of a device: its name, fingerprint, and the figures."""
+
+    device: str
+    fingerprint: str
+    agreement: Agreement
+
+
+def agreements(cache: Cache) -> list[DeviceAgreement]:
+    """How the cost model agrees with the timings of each device in the store; empty where nothing was timed."""
+    if not cache.has_store:
+        return []
+    timings = cache.timings
+    return [
+        DeviceAgreement(there[0].device.name, fingerprint, agreement(compared(there)))
+        for fingerprint in timings.fingerprints()
+        if (there := timings.of_device(fingerprint))
+    ]
 
 
 def tune(

@@ -31,6 +31,7 @@ from cache_engine.cli.support import (
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
+from cache_engine.model.architecture import architecture
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.key import check_prefix
 from cache_engine.model.measurement import Measurement
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 @click.command(
     "tune",
     cls=SizedVerb,
-    examples=("tune 4096 7168 2048", "tune 4096 7168 2048 --dry-run", "tune 16 7168 2048 --family simt --top 16"),
+    examples=("tune 4096 7168 2048", "tune 16 7168 2048 --family simt --top 16 --dry-run", "tune --report"),
     done="Every config is timed, and its result is correct.",
     failed="Some configs failed; the others are timed.",
     missing="There is no NVIDIA GPU, or the extra gpu or the compiler is not installed.",
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
 @click.option("--dry-run", is_flag=True, help="Show what would be timed; needs no GPU.")
 @device_option
+@click.option("--report", is_flag=True, help="Compare the store's timings with the cost model; time nothing.")
 @json_option
 @click.pass_obj
 def tune_verb(
@@ -66,27 +68,36 @@ def tune_verb(
     top: int,
     jobs: int | None,
     dry_run: bool,
+    report: bool,
     as_json: bool,
     **asked: Any,
 ) -> None:
     """Find the fastest config on the local GPU.
 
     Compiles the configs that the cost model ranks best, verifies and times each, and stores the timings. Later
-    lookups use the fastest config.
+    lookups use the fastest config. With --report, which needs no problem and no GPU, it says how well the cost model
+    ranks what was timed.
     """
+    if report:
+        _report(settings, as_json)
+        return
+    if missing := [name for name in ("m", "n", "k") if asked[name] is None]:
+        raise click.UsageError(f"Missing argument '{missing[0].upper()}'.")
     from cache_engine.batch.estimate import estimate
-    from cache_engine.batch.tuning import MODEL_CLOCK_KHZ, candidates, tune
+    from cache_engine.batch.tuning import candidates, tune
     from cache_engine.batch.warm import processors
     from cache_engine.device.probe import gpu, require_gpu
+    from cache_engine.kernels.rates import rates_of
 
     if not dry_run:
         require_gpu("timing kernels")
     problem = asked_problem(asked)
     device = gpu()
-    clock_khz = device.clock_khz if isinstance(device, DeviceFingerprint) else MODEL_CLOCK_KHZ
     started = time.perf_counter()
     with open_cache(settings, create=not dry_run) as cache:
         problem = cache.targeted(problem)
+        target = architecture(problem.arch or "")
+        clock_khz = device.clock_khz if isinstance(device, DeviceFingerprint) else rates_of(target).clock_mhz * 1000
         chosen = candidates(cache, problem, family, compiler, top)
         compiling = estimate(cache, [one.selection for one in chosen if one.tier is None], jobs or processors())
         tuned: list[Tuned] = []
@@ -113,6 +124,20 @@ def tune_verb(
     emit(document, as_json, lambda: _print_tuning(document))
     if document.failed:
         click.get_current_context().exit(FAILED)
+
+
+# With --report no problem is named; without, the verb asks for what is missing.
+for _parameter in tune_verb.params:
+    if _parameter.name in ("m", "n", "k"):
+        _parameter.required = False
+
+
+def _report(settings: Settings, as_json: bool) -> None:
+    from cache_engine.batch.tuning import agreements
+
+    with open_cache(settings, create=False) as cache:
+        document = measured.agreement_report(agreements(cache))
+    emit(document, as_json, lambda: _print_report(document))
 
 
 @click.group("timings", cls=VerbGroup, examples=("timings ls", "timings export timings.csv"), no_args_is_help=True)
@@ -291,8 +316,35 @@ def _print_tuning(d: measured.Tuning) -> None:
     print(printable(f"{d.chosen.family} {d.chosen.config_text} is now used ({d.chosen.config_from})."))
 
 
+def _print_report(d: measured.AgreementReport) -> None:
+    if not d.devices:
+        print("There are no timings in this store. On a machine with a GPU, gemm-cache tune measures some.")
+    for one in d.devices:
+        print(printable(f"{one.device} ({one.fingerprint[:12]})"))
+        if one.rank_correlation is None:
+            print("Rank correlation: unknown; no problem has three timed configs of a family.")
+        else:
+            print(
+                f"Rank correlation of predicted and measured times (Spearman): {one.rank_correlation:.2f}, the median "
+                f"of {counted(one.problems, 'problem')} with {one.timings:,} timings; the lowest is {one.lowest:.2f}."
+            )
+        if one.corrections:
+            print_table(
+                {"family": LEFT, "tile": LEFT, "measured ÷ predicted": RIGHT, "timings": RIGHT, "corrects": LEFT},
+                [
+                    (
+                        row.family, f"{row.block_m} × {row.block_n}", f"{row.ratio:.2f} ± {row.uncertainty:.2f}",
+                        row.timings, "yes" if row.applies else "no",
+                    )
+                    for row in one.corrections
+                ],
+            )  # fmt: skip
+
+
 def _clock(d: measured.Tuning) -> str:
-    clock = f"{d.clock_mhz:,.0f} MHz" + (f", the clock of {d.device}" if d.device else "; this machine has no GPU")
+    clock = f"{d.clock_mhz:,.0f} MHz" + (
+        f", the clock of {d.device}" if d.device else f", the clock of {architecture(d.problem.arch or '').example}"
+    )
     return printable(f"Predictions are the ranking of the cost model: cycles converted at {clock}.")
 
 

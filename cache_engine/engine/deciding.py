@@ -62,7 +62,7 @@ def _other_config(store: DiskStore, selector: Selector, selection: Selection) ->
     problem = selection.problem
     for family, compiler in ((None, None), (selection.family.name, selection.compiler.name)):
         with suppress(GemmCacheError):
-            chosen, config = choose(problem, family, None, COMPILERS[compiler or "nvrtc"].takes)
+            chosen, config = choose(problem, family, None, COMPILERS[compiler or "nvrtc"].takes, selector.factors())
             key = selector.select(problem, chosen.name, compiler, config).key
             if key != selection.key and os.path.exists(store.layout.record_path(key)):
                 return f"the {COST_MODEL} had chosen {chosen.name} {config}, which {key[:12]} has"
@@ -74,7 +74,10 @@ def _runner_up(selector: Selector, selection: Selection) -> tuple[str, float | N
     chosen = (selection.family.name, selection.config)
     ranked: list[tuple[float, tuple[str, KernelConfig]]] = []
     if selection.config_from == COST_MODEL:
-        ranked = [(cycles, (chosen[0], config)) for cycles, config in ranking(selection.problem, chosen[0])]
+        ranked = [
+            (cycles, (chosen[0], config))
+            for cycles, config in ranking(selection.problem, chosen[0], selector.factors())
+        ]
     elif selection.config_from != GIVEN and selector.history is not None:
         for timings in selector.history.rankings(selection.problem):
             ranked = [(one.median_us, (one.family, one.config)) for one in timings]

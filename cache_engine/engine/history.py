@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import combinations
 from math import ceil, floor, isqrt
 
 import msgspec
 
+from cache_engine.errors import GemmCacheError
+from cache_engine.kernels.agreement import Compared, Factors, agreement, factors
+from cache_engine.kernels.select import FAMILIES, predicted_cycles
 from cache_engine.logs import fields
 from cache_engine.model.artifact import RecordedProblem
 from cache_engine.model.fingerprint import DeviceFingerprint
@@ -49,6 +53,7 @@ class History:
         self._device = device
         self._lock = threading.Lock()
         self._read: _Rankings | None = None
+        self._factors: Factors | None = None
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
@@ -81,15 +86,26 @@ class History:
                 points.add(isqrt(size * larger) + 1)
         return {point for point in points if problem.m < point <= last}
 
+    def factors(self) -> Factors:
+        """What the device's timings correct in the cost model's predictions; nothing where there are too few."""
+        if self._factors is None:
+            known = self._rankings()
+            self._factors = factors(agreement(_compared(known)).corrections) if known else ()
+        return self._factors
+
     def forget(self) -> None:
         """Has the measurements read again when they are next asked for."""
-        self._read = None
+        self._read = self._factors = None
 
-    def _by_m(self, problem: GemmProblem) -> dict[int, list[Measurement]] | None:
+    def _rankings(self) -> _Rankings:
         known = self._read
         if known is None:
             with self._lock:
                 known = self._read = _rank(self._measurements())
+        return known
+
+    def _by_m(self, problem: GemmProblem) -> dict[int, list[Measurement]] | None:
+        known = self._rankings()
         return known.get(_kind(RecordedProblem.of(problem), problem.arch or "")) if known else None
 
     def promoted(self, measurement: Measurement, kernel: object) -> str:
@@ -149,6 +165,23 @@ def _rank(measurements: list[Measurement]) -> _Rankings:
         for ranked in by_m.values():
             ranked.sort(key=lambda one: one.median_us)
     return found
+
+
+def compared(measurements: Iterable[Measurement]) -> list[Compared]:
+    """The latest verified timing of each config of a device, newest first as given, with what is predicted for it."""
+    return list(_compared(_rank(list(measurements))))
+
+
+def _compared(rankings: _Rankings) -> Iterator[Compared]:
+    for kind, by_m in rankings.items():
+        for m, timings in by_m.items():
+            for one in timings:
+                # A family, target or config may be unknown to this program, or impossible by now.
+                if one.family in FAMILIES:
+                    with suppress(GemmCacheError):
+                        cycles = predicted_cycles(one.problem.on(one.arch), one.family, one.config)
+                        tile = (one.config.block_m, one.config.block_n)
+                        yield Compared((kind, m, one.compiler), one.family, tile, cycles, one.median_us)
 
 
 def _kind(problem: RecordedProblem, arch: str) -> _Kind:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +15,7 @@ from cache_engine.engine.elsewhere import Elsewhere, Stated
 from cache_engine.engine.history import History
 from cache_engine.engine.reproduction import command_of_choice
 from cache_engine.errors import CompilerMissing, GemmCacheError, UsageError
+from cache_engine.kernels.agreement import Factors
 from cache_engine.kernels.family import Family
 from cache_engine.kernels.select import FAMILIES, choose, turning_points
 from cache_engine.kernels.source import template_digest
@@ -102,6 +103,7 @@ class Selector:
         settings = settings or Settings()
         self._fast_math, self._compiler_flags = settings.fast_math, settings.compiler_flags
         self.history = history
+        self.factors: Callable[[], Factors] = tuple if history is None else history.factors
         self._elsewhere = None if settings.toolchain == LOCAL else elsewhere
         self._installed_first = not settings.serves_any_toolchain
         self._compilers: dict[tuple[str, int], Compiler] = {}
@@ -232,10 +234,11 @@ class Selector:
     ) -> _Choice:
         """The choice without measurements."""
         chosen_compiler = self._flagged(_compiler_for(family, compiler).name, problem.opt_level)
-        chosen, chosen_config = choose(problem, family, config, chosen_compiler.takes)
+        chosen, chosen_config = choose(problem, family, config, chosen_compiler.takes, self.factors())
         constants = chosen.constants(problem, chosen_config)
-        config_from = COST_MODEL if config is None else GIVEN
-        return _Choice(problem, chosen, chosen_config, chosen_compiler, constants, config_from)
+        return _Choice(
+            problem, chosen, chosen_config, chosen_compiler, constants, COST_MODEL if config is None else GIVEN
+        )
 
     def _measured(
         self, modelled: _Choice, family: str | None, compiler: str | None, history: History
@@ -280,7 +283,7 @@ class Selector:
             begins = (2**power + 1 for power in range(last.bit_length()))
             return [problem.m, *(m for m in begins if problem.m < m <= last)]
         takes = self._flagged(_compiler_for(family, compiler).name, problem.opt_level).takes
-        points = turning_points(problem, last, family, takes)
+        points = turning_points(problem, last, family, takes, self.factors())
         if self.history is None:
             return points
         return sorted({*points, *self.history.turning_points(problem, last)})
@@ -346,9 +349,7 @@ class Selector:
         """A compiler at a level of optimisation, with the flags that the settings ask for."""
         compiler = self._compilers.get((name, level))
         if compiler is None:
-            compiler = COMPILERS[name]
-            if level != OPT_LEVELS[-1]:
-                compiler = compiler.at_level(level)
+            compiler = COMPILERS[name] if level == OPT_LEVELS[-1] else COMPILERS[name].at_level(level)
             extra = extra_flags(self._fast_math, self._compiler_flags)
             if extra:
                 compiler = compiler.with_flags(extra)
@@ -379,10 +380,9 @@ class Selector:
 
 
 def _compiler_for(family: str | None, compiler: str | None) -> Compiler:
-    """The compiler for a request that names a family, a compiler, both or neither.
+    """The compiler for a request that names a family, a compiler, both or neither, which is CUDA C++.
 
-    A family goes with the compilers that take its template. Where only one of the two is named it says what the other
-    can be; where neither is, it is CUDA C++.
+    A family goes with the compilers that take its template.
 
     Raises:
         UsageError: when there is no such compiler, or it cannot compile the family.

@@ -43,8 +43,10 @@ class Family(Protocol):
 
     name: str
     template: str
-    # Floating-point (or integer) operations of one SM in one clock, by the type of A and B: the types it computes, and
-    # how fast. For ranking.
+    unit: str
+    """What of an SM multiplies: ``"mma"``, ``"tensor"`` or ``"cuda"``, as of ``rates.Rates.operations``."""
+    # Floating-point (or integer) operations of one SM of an A100 in one clock, by the type of A and B: the types it
+    # computes, and how fast. For ranking.
     flops_per_clock: Mapping[DType, int]
     takes_epilogue: bool
     """Whether it can finish C as an ``Epilogue`` asks, and split k."""

@@ -1,9 +1,10 @@
 """Which family and config serve a problem, as far as is known without measuring.
 
 A simple cost model: of the configs that are feasible on the target, the one with the fewest predicted cycles. The
-prediction is a ranking, no promise: it knows tiles, waves, slices of k, and round rates (each family's own, and those
-below, of an A100: NVIDIA A100 white paper), which stand for every target. Where there are measurements they come before
-it: see ``selection`` and ``history``.
+prediction is a ranking, no promise: it knows tiles, waves, slices of k, and the target's ``rates``. Of configs that are
+within ``STEADY`` of the fewest, it takes the one that an A100's rates would choose: these stood for every target
+once, and a kernel that is in a store is worth more than a difference too small to be certain. Where there are
+measurements they come before it: see ``selection`` and ``history``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from math import gcd
 from operator import itemgetter
 
 from cache_engine.errors import InfeasibleConfig, InvalidProblem, UsageError
+from cache_engine.kernels.agreement import Factors
 from cache_engine.kernels.family import Family, check_config
+from cache_engine.kernels.rates import L2_BYTES, SHARED_BYTES, rates_of
 from cache_engine.kernels.simt import Simt
 from cache_engine.kernels.tensor_core import TensorCore
 from cache_engine.kernels.triton_matmul import TritonMatmul
@@ -25,9 +28,9 @@ from cache_engine.model.occupancy import occupancy
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (TensorCore(), Simt(), TritonMatmul())}
 
-# Per SM and clock.
-_L2_BYTES = 48
-_SHARED_BYTES = 128
+STEADY = 0.05
+"""By which share more predicted cycles do not count."""
+
 # Of what is not the bottleneck, this share shows all the same.
 _NOT_HIDDEN = 0.25
 # Clocks from asking for a tile to having it, shared by the stages in flight.
@@ -42,18 +45,31 @@ _CYCLES = itemgetter(0)
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A feasible config, with the parts of its prediction that do not depend on m, n and k."""
+    """A feasible config, with the parts of its prediction that do not depend on m, n and k.
+
+    Attributes:
+        by_a100: the same with an A100's rates.
+    """
 
     config: KernelConfig
+    block_m: int
+    block_n: int
+    block_k: int
+    stages: int
     blocks_per_sm: int
     busy_cycles: float  # of the SM, for one block and one step in k
     wait_cycles: float  # no step is shorter than this
     step_cycles: float  # the longer of the two
     slice_cycles: float  # to write or to read one slice's sums
+    by_a100: _Candidate | None
 
 
 def choose(
-    problem: GemmProblem, family: str | None = None, config: KernelConfig | None = None, templates: str = ".cu"
+    problem: GemmProblem,
+    family: str | None = None,
+    config: KernelConfig | None = None,
+    templates: str = ".cu",
+    factors: Factors = (),
 ) -> tuple[Family, KernelConfig]:
     """The family and config for a problem whose target is set.
 
@@ -62,6 +78,7 @@ def choose(
         config: the config, which is checked. ``None``: the one with the fewest predicted cycles.
         templates: without ``family``, only families whose templates have this suffix are considered: ``.cu`` for CUDA
             compilers, ``.py`` for Triton.
+        factors: what timings correct in the predictions.
 
     Raises:
         InvalidProblem: when no family computes these dtypes on this target.
@@ -72,7 +89,7 @@ def choose(
     if config is not None:
         check_config(chosen, problem, config, architecture(problem.arch or ""))
         return chosen, config
-    return chosen, _best_config(chosen.name, problem)
+    return chosen, _best_config(chosen.name, problem, factors)
 
 
 def _family_for(problem: GemmProblem, name: str | None, templates: str) -> Family:
@@ -106,63 +123,135 @@ def _family_for(problem: GemmProblem, name: str | None, templates: str) -> Famil
 
 
 @lru_cache(maxsize=4096)
-def _best_config(family: str, problem: GemmProblem) -> KernelConfig:
-    _, config, split_k = min(_predicted(family, problem), key=_CYCLES)
-    return config if split_k == 1 else replace(config, split_k=split_k)
+def _best_config(family: str, problem: GemmProblem, factors: Factors) -> KernelConfig:
+    return _steadiest(_predicted(family, problem, factors), problem)
 
 
-def ranking(problem: GemmProblem, family: str) -> list[tuple[float, KernelConfig]]:
-    """Every feasible config of a family with its predicted cycles, the fewest first; raises what ``choose`` raises."""
+def ranking(problem: GemmProblem, family: str, factors: Factors = ()) -> list[tuple[float, KernelConfig]]:
+    """Every feasible config of a family with its predicted cycles, the fewest first; raises what ``choose`` raises.
+
+    Of those within ``STEADY`` of the fewest, the first is the one that ``choose`` takes.
+    """
     chosen = _family_for(problem, family, "")
-    return [
-        (cycles, config if split_k == 1 else replace(config, split_k=split_k))
-        for cycles, config, split_k in sorted(_predicted(chosen.name, problem), key=_CYCLES)
-    ]
+    predicted = _predicted(chosen.name, problem, factors)
+    first = _steadiest(predicted, problem)
+    ranked = [(cycles, _split(config.config, slices)) for cycles, config, slices in sorted(predicted, key=_CYCLES)]
+    return sorted(ranked, key=lambda one: one[1] != first)
 
 
-def _predicted(family: str, problem: GemmProblem) -> list[tuple[float, KernelConfig, int]]:
+def predicted_cycles(problem: GemmProblem, family: str, config: KernelConfig) -> float:
+    """The cycles that the cost model predicts for a config; what moves through memory included.
+
+    Memory is not in ``ranking``: every config moves the same, so it changes no order.
+
+    Raises:
+        InvalidProblem: when the target is unknown, or the family does not compute the problem's type.
+        InfeasibleConfig: when the config breaks a limit.
+    """
+    target = architecture(problem.arch or "")
+    if problem.dtype not in FAMILIES[family].flops_per_clock:
+        raise InvalidProblem(f"family {family} does not compute {problem.dtype}")
+    check_config(FAMILIES[family], problem, config, target)
+    candidate = _candidate(FAMILIES[family], problem, config, target)
+    (m, n, k, batch), rates = problem.planned_sizes, rates_of(target)
+    tiles = -(-m // config.block_m) * -(-n // config.block_n) * batch
+    if config.split_k == 1:
+        cycles = _unsplit(candidate, tiles, -(-k // config.block_k), target.example_sms)
+    else:
+        # Slices share the SMs as tiles do.
+        rounds = -(-tiles * config.split_k // target.example_sms)
+        cycles = rounds * _sliced(candidate, -(-k // config.block_k // config.split_k), config.split_k)
+    moved = batch * ((m * k + k * n) * problem.dtype.itemsize + m * n * problem.output.itemsize)
+    memory = moved / rates.dram_bytes_per_clock
+    return max(cycles, memory) + _NOT_HIDDEN * min(cycles, memory)
+
+
+_Predicted = tuple[float, _Candidate, int]
+"""Cycles of a candidate with so many slices of k."""
+
+
+def _predicted(family: str, problem: GemmProblem, factors: Factors) -> list[_Predicted]:
     """Predicted cycles of every candidate, without split-k, and with the split of k that it would use."""
     target = architecture(problem.arch or "")
     most_slices = _MOST_SLICES if FAMILIES[family].takes_epilogue else 1
-    candidates = _candidates(family, problem.dtype, target.name)
+    candidates = _candidates(family, problem.dtype, target.name, factors)
     (m, n, k, batch), sms = problem.planned_sizes, target.example_sms
-    return [
-        (cycles, candidate.config, split)
-        for candidate in candidates
-        for cycles, split in _cycles(
-            candidate,
-            -(-m // candidate.config.block_m) * -(-n // candidate.config.block_n) * batch,
-            k,
-            sms,
-            most_slices,
-        )
-    ]
+    predicted: list[_Predicted] = []
+    for candidate in candidates:
+        tiles = -(-m // candidate.block_m) * -(-n // candidate.block_n) * batch
+        if 2 * tiles > sms:  # nothing to split
+            predicted.append((_unsplit(candidate, tiles, -(-k // candidate.block_k), sms), candidate, 1))
+        else:
+            predicted += _cycles(candidate, tiles, k, sms, most_slices)
+    return predicted
 
 
-def _cycles(candidate: _Candidate, tiles: int, k: int, sms: int, most_slices: int) -> list[tuple[float, int]]:
+def _steadiest(predicted: list[_Predicted], problem: GemmProblem) -> KernelConfig:
+    """Of the configs within ``STEADY`` of the fewest cycles, the one with the fewest by an A100's rates."""
+    least = min(predicted, key=_CYCLES)
+    most = least[0] * (1 + STEADY)
+    near = [one for one in predicted if one[0] <= most]
+    if len(near) > 1:
+        m, n, k, batch = problem.planned_sizes
+        sms = architecture(problem.arch or "").example_sms
+
+        def by_a100(one: _Predicted) -> float:
+            tiles = -(-m // one[1].block_m) * -(-n // one[1].block_n) * batch
+            return _by_a100(one[1], tiles, k, sms, one[2])
+
+        near.sort(key=by_a100)
+    _, candidate, split = near[0]
+    return _split(candidate.config, split)
+
+
+def _by_a100(candidate: _Candidate, tiles: int, k: int, sms: int, split: int) -> float:
+    """Predicted cycles with so many slices of k, by an A100's rates."""
+    by_a100, steps = candidate.by_a100 or candidate, -(-k // candidate.block_k)
+    if split == 1:
+        return _unsplit(by_a100, tiles, steps, sms)
+    return _sliced(by_a100, -(-steps // split), split)
+
+
+def _split(config: KernelConfig, slices: int) -> KernelConfig:
+    return config if slices == 1 else replace(config, split_k=slices)
+
+
+def _cycles(candidate: _Candidate, tiles: int, k: int, sms: int, most_slices: int) -> list[_Predicted]:
     """Predicted cycles of a candidate for so many tiles of C, with the number of slices of k that they are for."""
-    config = candidate.config
-    steps = -(-k // config.block_k)
-    if tiles <= sms:
-        cycles = (steps + config.stages) * candidate.step_cycles
-    else:
-        resident = min(candidate.blocks_per_sm, -(-tiles // sms))
-        waves = -(-tiles // (sms * resident))
-        cycles = waves * (steps + config.stages) * max(resident * candidate.busy_cycles, candidate.wait_cycles)
+    steps = -(-k // candidate.block_k)
+    cycles = _unsplit(candidate, tiles, steps, sms)
     if 2 * tiles > sms:
-        return [(cycles, 1)]
+        return [(cycles, candidate, 1)]
     # Tiles that leave SMs idle: as many slices as fill them once, each of a few steps at least.
     split = min(sms // tiles, steps // _STEPS_PER_SLICE, most_slices)
     if split < 2:
-        return [(cycles, 1)]
+        return [(cycles, candidate, 1)]
     steps_each = -(-steps // split)
     split = -(-steps // steps_each)  # none of them empty
-    sliced = (steps_each + config.stages) * candidate.step_cycles
-    return [(cycles, 1), (sliced + _HANDING_OVER + (1 + split) * candidate.slice_cycles, split)]
+    return [(cycles, candidate, 1), (_sliced(candidate, steps_each, split), candidate, split)]
+
+
+def _unsplit(candidate: _Candidate, tiles: int, steps: int, sms: int) -> float:
+    """Cycles for so many tiles of C, each of so many steps along k."""
+    steps += candidate.stages
+    if tiles <= sms:
+        return steps * candidate.step_cycles
+    # Comparing is faster here than calling min and max, and this is most of the time of choosing.
+    resident, share = candidate.blocks_per_sm, -(-tiles // sms)
+    if share < resident:  # noqa: PLR1730
+        resident = share
+    busy, wait = resident * candidate.busy_cycles, candidate.wait_cycles
+    return -(-tiles // (sms * resident)) * steps * (busy if busy > wait else wait)  # noqa: FURB136
+
+
+def _sliced(candidate: _Candidate, steps: int, split: int) -> float:
+    """Cycles for tiles in so many slices of so many steps, all of them at once."""
+    made = (steps + candidate.stages) * candidate.step_cycles
+    return made + _HANDING_OVER + (1 + split) * candidate.slice_cycles
 
 
 def turning_points(
-    problem: GemmProblem, last: int, family: str | None = None, templates: str = ".cu"
+    problem: GemmProblem, last: int, family: str | None = None, templates: str = ".cu", factors: Factors = ()
 ) -> tuple[int, ...]:
     """The problem's own m, and each m up to ``last`` for which the cost model chooses another config than for m - 1.
 
@@ -177,33 +266,39 @@ def turning_points(
     Raises:
         InvalidProblem, UsageError: as ``choose``.
     """
-    return _turning_points(_family_for(problem, family, templates).name, problem, last)
+    return _turning_points(_family_for(problem, family, templates).name, problem, last, factors)
 
 
 @lru_cache(maxsize=2048)
-def _turning_points(family: str, problem: GemmProblem, last: int) -> tuple[int, ...]:
+def _turning_points(family: str, problem: GemmProblem, last: int, factors: Factors) -> tuple[int, ...]:
     target = architecture(problem.arch or "")
     most_slices = _MOST_SLICES if FAMILIES[family].takes_epilogue else 1
-    candidates = _candidates(family, problem.dtype, target.name)
+    candidates = _candidates(family, problem.dtype, target.name, factors)
     step = gcd(*(candidate.config.block_m for candidate in candidates))
     # By how many stretches have the same rows of tiles: the candidates and their positions, which decide a draw.
     by_height: dict[int, list[tuple[int, _Candidate, int]]] = {}
     for position, candidate in enumerate(candidates):
         columns = -(-problem.n // candidate.config.block_n) * problem.batch
         by_height.setdefault(candidate.config.block_m // step, []).append((position, candidate, columns))
-    cheapest = [(0.0, position, 1) for position in range(len(candidates))]
+    predicted: list[list[_Predicted]] = [[]] * len(candidates)
+    tiles_of = [0] * len(candidates)
     points: list[int] = []
-    chosen = None
+    chosen, sms = None, target.example_sms
     first = (problem.m - 1) // step
     for stretch in range(first, (last - 1) // step + 1):
         for height, members in by_height.items():
             if stretch % height and stretch != first:
                 continue
             for position, candidate, columns in members:
-                tiles = (stretch // height + 1) * columns
-                cycles, split = min(_cycles(candidate, tiles, problem.k, target.example_sms, most_slices), key=_CYCLES)
-                cheapest[position] = (cycles, position, split)
-        best = min(cheapest)[1:]
+                tiles_of[position] = tiles = (stretch // height + 1) * columns
+                predicted[position] = _cycles(candidate, tiles, problem.k, sms, most_slices)
+        most = min(cycles for each in predicted for cycles, *_ in each) * (1 + STEADY)
+        best = min(
+            (_by_a100(candidates[position], tiles_of[position], problem.k, sms, split), position, split)
+            for position, each in enumerate(predicted)
+            for cycles, _, split in each
+            if cycles <= most
+        )[1:]
         if best != chosen:
             points.append(max(problem.m, stretch * step + 1))
             chosen = best
@@ -211,32 +306,48 @@ def _turning_points(family: str, problem: GemmProblem, last: int) -> tuple[int, 
 
 
 @lru_cache(maxsize=256)
-def _candidates(family_name: str, dtype: DType, target_name: str) -> tuple[_Candidate, ...]:
+def _candidates(family_name: str, dtype: DType, target_name: str, factors: Factors) -> tuple[_Candidate, ...]:
     family, target = FAMILIES[family_name], architecture(target_name)
     problem = GemmProblem(1, 1, 1, dtype=dtype, arch=target_name)  # limits do not depend on sizes
+    by_tile = {tile: factor for named, tile, factor in factors if named == family_name}
     candidates = []
     for config in family.configs(problem):
         try:
             check_config(family, problem, config, target)
         except InfeasibleConfig:
             continue
-        candidates.append(_candidate(family, problem, config, target))
+        factor = by_tile.get((config.block_m, config.block_n), 1.0)
+        candidates.append(_candidate(family, problem, config, target, factor))
     return tuple(candidates)
 
 
-def _candidate(family: Family, problem: GemmProblem, config: KernelConfig, target: Architecture) -> _Candidate:
-    itemsize = problem.dtype.itemsize
+def _candidate(
+    family: Family, problem: GemmProblem, config: KernelConfig, target: Architecture, factor: float = 1.0
+) -> _Candidate:
     resident = occupancy(
         target,
         threads=config.threads,
         registers=family.registers_estimate(problem, config),
         shared_bytes=family.shared_bytes(problem, config),
     )
-    compute = 2 * config.block_m * config.block_n * config.block_k / family.flops_per_clock[problem.dtype]
-    from_l2 = (config.block_m + config.block_n) * config.block_k * itemsize / _L2_BYTES
-    from_shared = family.shared_traffic_bytes(problem, config) / _SHARED_BYTES
+    slice_cycles = config.block_m * config.block_n * problem.accumulate.itemsize / L2_BYTES
+    latency = _LATENCY / config.stages
+
+    def at(flops_per_clock: float, factor: float, by_a100: _Candidate | None = None) -> _Candidate:
+        busy, wait = (factor * cycles for cycles in (_busy_cycles(family, problem, config, flops_per_clock), latency))
+        blocks = max(1, resident.blocks_per_sm)
+        sizes = (config.block_m, config.block_n, config.block_k, config.stages)
+        return _Candidate(config, *sizes, blocks, busy, wait, max(busy, wait), factor * slice_cycles, by_a100)
+
+    rate = rates_of(target).operations(family.unit, problem.dtype)
+    return at(rate, factor, at(family.flops_per_clock[problem.dtype], 1.0))
+
+
+def _busy_cycles(family: Family, problem: GemmProblem, config: KernelConfig, flops_per_clock: float) -> float:
+    """Of the SM, for one block and one step in k."""
+    itemsize = problem.dtype.itemsize
+    compute = 2 * config.block_m * config.block_n * config.block_k / flops_per_clock
+    from_l2 = (config.block_m + config.block_n) * config.block_k * itemsize / L2_BYTES
+    from_shared = family.shared_traffic_bytes(problem, config) / SHARED_BYTES
     longest = max(compute, from_l2, from_shared)
-    busy = longest + _NOT_HIDDEN * (compute + from_l2 + from_shared - longest)
-    slice_cycles = config.block_m * config.block_n * problem.accumulate.itemsize / _L2_BYTES
-    wait = _LATENCY / config.stages
-    return _Candidate(config, max(1, resident.blocks_per_sm), busy, wait, max(busy, wait), slice_cycles)
+    return longest + _NOT_HIDDEN * (compute + from_l2 + from_shared - longest)

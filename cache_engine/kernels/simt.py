@@ -32,6 +32,7 @@ class Simt:
 
     name = "simt"
     template = "simt.cu"
+    unit = "cuda"
     # NVIDIA A100 white paper; fp32 of its successors. The others are widened first.
     flops_per_clock: Mapping[DType, int] = {
         DType.FP32: 256,

@@ -33,6 +33,7 @@ class TensorCore:
 
     name = "tensor_core"
     template = "tensor_core.cu"
+    unit = "mma"
     # NVIDIA A100 white paper; fp8 as int8. They rank configs of one type alone.
     flops_per_clock: Mapping[DType, int] = {
         DType.FP16: 2048,

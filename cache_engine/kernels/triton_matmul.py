@@ -37,6 +37,7 @@ class TritonMatmul:
 
     name = "triton"
     template = "triton_matmul.py"
+    unit = "tensor"
     # NVIDIA A100 white paper.
     flops_per_clock: Mapping[DType, int] = {DType.FP16: 2048, DType.BF16: 2048, DType.TF32: 1024}
     takes_epilogue = False

@@ -14,6 +14,7 @@ import pytest
 
 from cache_engine.device.probe import gpu
 from cache_engine.engine.cache import open_cache
+from cache_engine.kernels.select import predicted_cycles, ranking
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
@@ -66,8 +67,29 @@ def test_a_dry_run_says_what_would_be_timed_and_what_is_compiled(compiled_store:
     assert (found["estimated_error"], found["estimated_seconds"] > 0) == (None, True), "four records are too few"
     assert "Would time 3 configs; compiling 2 takes about " in text
     assert ", predicted from 4 compiles in this store." in text
-    assert "Predictions are the ranking of the cost model: cycles converted at 1,410 MHz" in text
+    assert "Predictions are the ranking of the cost model: cycles converted at 1,830 MHz, the clock of H100 SXM" in text
     assert len(document("ls", store=compiled_store)["rows"]) == 4, "nothing was compiled"
+
+
+def test_a_report_says_how_the_cost_model_ranks_what_was_timed(tmp_path: Path) -> None:
+    store, problem = tmp_path / "store", GemmProblem(128, 256, 192, arch="sm_90")
+    ranked = [config for _, config in ranking(problem, "tensor_core")[:6]]
+    with open_cache(store) as cache:
+        assert document("tune", "--report", store=store) == {"devices": []}
+        assert "no timings in this store" in run("tune", "--report", store=store).stdout
+        times = [predicted_cycles(problem, "tensor_core", config) / 1000 for config in ranked]
+        cache.timings.add([invented_timing(problem, config, us) for config, us in zip(ranked, times, strict=True)])
+    (found,) = document("tune", "--report", store=store)["devices"]
+    assert (found["device"], found["problems"], found["timings"]) == (INVENTED_GPU.name, 1, 6)
+    assert found["rank_correlation"] == pytest.approx(1)
+    assert found["lowest"] == pytest.approx(1)
+    text = run("tune", "--report", store=store).stdout
+    assert "Rank correlation of predicted and measured times (Spearman): 1.00, the median of 1 problem" in text
+
+
+def test_a_problem_is_asked_for_without_a_report(tmp_path: Path) -> None:
+    done = run("tune", "128", "256", store=tmp_path / "store")
+    assert (done.returncode, done.stderr) == (2, "error: Missing argument 'K'.\n")
 
 
 def test_a_dry_run_accepts_families_and_refuses_invalid_input(compiled_store: Path) -> None:

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_engine.errors import InfeasibleConfig, InvalidProblem, UsageError
-from cache_engine.kernels.family import check_config, launch_of
-from cache_engine.kernels.select import FAMILIES, choose
+from cache_engine.kernels import select
+from cache_engine.kernels.family import Family, check_config, launch_of
+from cache_engine.kernels.rates import rates_of
+from cache_engine.kernels.select import FAMILIES, STEADY, choose, predicted_cycles, ranking
 from cache_engine.model.architecture import ARCHITECTURES, architecture
 from cache_engine.model.gemm import INPUT_DTYPES, MAX_DIMENSION, MAX_ELEMENTS, DType, GemmProblem, Layout
 from cache_engine.model.kernel import KernelConfig
@@ -139,3 +141,84 @@ def test_a_family_that_does_not_compute_the_dtype_is_refused() -> None:
 def test_tensor_cores_on_turing_are_refused_saying_what_works() -> None:
     with pytest.raises(InvalidProblem, match="sm_75 computes: fp16, fp32, fp64, int8"):
         choose(GemmProblem(8, 8, 8, arch="sm_75"), family="tensor_core")
+
+
+def _choices(arch: str, dtype: DType) -> list[KernelConfig]:
+    return [
+        choose(GemmProblem(m, n, k, dtype=dtype, arch=arch))[1]
+        for m in (1, 16, 64, 256, 1024, 4096)
+        for n, k in ((4096, 4096), (6144, 4096), (28_672, 4096), (4096, 14_336), (576, 7168))
+    ]
+
+
+def test_targets_of_one_capability_choose_the_same_and_others_by_their_own_rates() -> None:
+    """A GeForce multiplies a quarter as fast in a clock as an A100, and loads no slower."""
+    assert _choices("sm_90", DType.BF16) == _choices("sm_90a", DType.BF16)
+    assert _choices("sm_120", DType.BF16) != _choices("sm_90", DType.BF16)
+
+
+@given(
+    m=st.integers(1, 8192),
+    n=st.sampled_from([64, 576, 4096, 28_672]),
+    k=st.sampled_from([64, 4096, 14_336]),
+    arch=st.sampled_from(["sm_80", "sm_89", "sm_90", "sm_120"]),
+    dtype=st.sampled_from([DType.BF16, DType.FP32, DType.TF32]),
+)
+def test_the_choice_is_within_the_share_that_does_not_count_and_an_a100s_among_these(
+    m: int, n: int, k: int, arch: str, dtype: DType
+) -> None:
+    problem = GemmProblem(m, n, k, dtype=dtype, arch=arch)
+    family, config = choose(problem)
+    ranked = ranking(problem, family.name)
+    least = min(cycles for cycles, _ in ranked)
+    cycles = {one: cycles for cycles, one in ranked}
+    assert cycles[config] <= least * (1 + STEADY)
+    with pytest.MonkeyPatch.context() as patch:  # of an A100's rates everywhere
+        patch.setattr(select, "rates_of", lambda _: _OfA100(family))
+        select._candidates.cache_clear()
+        by_a100 = {one: cycles for cycles, one in ranking(problem, family.name)}
+    select._candidates.cache_clear()
+    near = [one for one in cycles if cycles[one] <= least * (1 + STEADY)]
+    assert by_a100[config] == min(by_a100[one] for one in near)
+
+
+class _OfA100:
+    def __init__(self, family: Family) -> None:
+        self._family = family
+
+    def operations(self, _unit: str, dtype: DType) -> float:
+        return self._family.flops_per_clock[dtype]
+
+
+def test_the_prediction_of_a_config_is_that_of_the_ranking_or_of_memory() -> None:
+    for m, arch in ((1, "sm_80"), (300, "sm_90"), (8192, "sm_120")):
+        problem = GemmProblem(m, 4096, 4096, arch=arch)
+        rates = rates_of(architecture(arch))
+        memory = 2 * (m * 4096 * 2 + 4096 * 4096) / rates.dram_bytes_per_clock
+        for cycles, config in ranking(problem, "tensor_core"):
+            longer, shorter = max(cycles, memory), min(cycles, memory)
+            assert predicted_cycles(problem, "tensor_core", config) == pytest.approx(longer + 0.25 * shorter, rel=0.02)
+
+
+def test_no_prediction_is_made_of_what_cannot_be() -> None:
+    config = _config(128, 128, 32, 2, 2, 4)
+    with pytest.raises(InvalidProblem, match="tensor_core does not compute fp32"):
+        predicted_cycles(GemmProblem(8, 8, 8, dtype=DType.FP32, arch="sm_90"), "tensor_core", config)
+    with pytest.raises(InfeasibleConfig, match="stages must be at least 2"):
+        predicted_cycles(GemmProblem(8, 8, 8, arch="sm_90"), "tensor_core", _config(128, 128, 32, 2, 2, 1))
+    with pytest.raises(InvalidProblem, match="unknown architecture"):
+        predicted_cycles(GemmProblem(8, 8, 8), "tensor_core", config)
+
+
+def test_what_timings_correct_moves_the_choice() -> None:
+    problem = GemmProblem(4096, 4096, 4096, arch="sm_90")
+    _, config = choose(problem)
+    slow = (("tensor_core", (config.block_m, config.block_n), 2.0),)
+    _, other = choose(problem, factors=slow)
+    assert (other.block_m, other.block_n) != (config.block_m, config.block_n)
+    assert choose(problem)[1] == config
+    assert choose(problem, factors=(("simt", (config.block_m, config.block_n), 2.0),))[1] == config
+    corrected = {one: cycles for cycles, one in ranking(problem, "tensor_core", slow)}
+    assert corrected[config] == pytest.approx(
+        2 * {one: cycles for cycles, one in ranking(problem, "tensor_core")}[config]
+    )

@@ -18,6 +18,7 @@ from cache_engine.model.outcome import in_json
 from cache_engine.store.timings import TimedDevice
 
 if TYPE_CHECKING:
+    from cache_engine.batch import tuning
     from cache_engine.batch.tuning import Candidate, Tuned
     from cache_engine.bench.kernels.speed import Measured, Report, Summary
     from cache_engine.engine.selection import Selection
@@ -92,6 +93,65 @@ class Tuning(msgspec.Struct, kw_only=True):
     estimated_seconds: float = 0.0
     estimated_error: float | None = None
     estimated_by: str = ""
+
+
+class CorrectionRow(msgspec.Struct, kw_only=True):
+    """What timings say of a family's configs with one tile; see ``kernels.agreement.Correction``."""
+
+    family: str
+    block_m: int
+    block_n: int
+    ratio: float
+    uncertainty: float
+    timings: int
+    applies: bool
+
+
+class DeviceAgreement(msgspec.Struct, kw_only=True):
+    """How the cost model ranks what was timed on a device; see ``kernels.agreement.Agreement``."""
+
+    device: str
+    fingerprint: str
+    problems: int
+    timings: int
+    rank_correlation: float | None
+    lowest: float | None
+    corrections: list[CorrectionRow]
+
+
+class AgreementReport(msgspec.Struct, kw_only=True):
+    """What ``tune --report`` prints: a row for each device with timings in the store."""
+
+    devices: list[DeviceAgreement]
+
+
+def agreement_report(found: Sequence[tuning.DeviceAgreement]) -> AgreementReport:
+    """The document of what the store's timings say."""
+    return AgreementReport(
+        devices=[
+            DeviceAgreement(
+                device=one.device,
+                fingerprint=one.fingerprint,
+                problems=one.agreement.problems,
+                timings=one.agreement.timings,
+                rank_correlation=one.agreement.rank_correlation,
+                lowest=one.agreement.lowest,
+                corrections=[
+                    CorrectionRow(
+                        family=row.family,
+                        block_m=row.tile[0],
+                        block_n=row.tile[1],
+                        ratio=row.ratio,
+                        uncertainty=row.uncertainty,
+                        timings=row.timings,
+                        applies=row.applies,
+                    )
+                    for row in one.agreement.corrections
+                ],
+            )
+            for one in found
+        ]
+    )
 
 
 class FailedProblem(msgspec.Struct, kw_only=True):

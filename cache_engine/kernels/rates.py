@@ -1,0 +1,100 @@
+"""How fast each target computes and moves data: for ranking configs, never a claim about a kernel.
+
+Of one SM in one clock where nothing else is said, of the GPU that ``model.architecture`` names as the target's example.
+Sources are NVIDIA's, by compute capability:
+
+- 7.5: Turing white paper, T4 data sheet. 8.0: A100 white paper and data sheet (80 GB SXM). 8.6: GA102 white paper,
+  A10 data sheet. 8.7: Jetson AGX Orin technical brief. 8.9: Ada white paper, L40S data sheet. 9.0: H100 white paper
+  and data sheet (SXM). 10.0: HGX B200 data sheet. 12.0: RTX Blackwell white paper, RTX 5090.
+- Clocks are those at which the data sheet's peak holds. Rates of CUDA cores: CUDA C++ Programming Guide, "Throughput
+  of Native Arithmetic Instructions".
+- ``mma.sync`` reaches 62.9 % of what ``wgmma`` does on H100: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper
+  GPU Architecture", arXiv 2402.13499, section 6.2. No such figure is public for 10.x and 11.0: there it is taken to be
+  what it is on H100, in absolute terms.
+- 8.8 is taken as 8.6, 10.3 and 11.0 as 10.0 and 12.1 as 12.0, but for what ``_RATES`` says of them.
+
+Bandwidth of L2 has no figure for most targets: an A100's stands for all. ``calibrated`` has the shares of these rates
+that are reached, where the evaluator's GPU model was fitted on measurements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cache_engine.model.architecture import Architecture
+from cache_engine.model.gemm import DType
+
+L2_BYTES = 48
+"""5,120 bytes a clock on an A100 (its white paper), which has 108 SMs."""
+SHARED_BYTES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Rates of a target. Multiplying and adding are two operations.
+
+    Attributes:
+        clock_mhz: of the SMs.
+        dram_gb_s: memory bandwidth of the whole GPU, 10⁹ bytes a second.
+        tensor: operations on 16-bit floats by tensor cores, sums in fp32, dense, by the target's best instruction.
+        mma: the same by ``mma.sync``.
+        tensor_int8: operations on 8-bit integers, by the best instruction.
+        fp32, fp64: operations by CUDA cores.
+        reached: the share of ``tensor`` that large tiles reach; 1 where it has not been fitted. Likewise
+        dram_reached: of ``dram_gb_s``.
+    """
+
+    clock_mhz: int
+    dram_gb_s: float
+    tensor: int
+    mma: int
+    tensor_int8: int
+    fp32: int
+    fp64: int
+    reached: float = 1.0
+    dram_reached: float = 1.0
+
+    @property
+    def dram_bytes_per_clock(self) -> float:
+        """What the whole GPU's memory moves in one clock."""
+        return self.dram_gb_s * self.dram_reached * 1e3 / self.clock_mhz
+
+    def operations(self, unit: str, dtype: DType) -> float:
+        """Of a type, in one clock of one SM, by ``"mma"``, ``"tensor"`` or ``"cuda"``, the units that families use."""
+        if unit == "cuda":
+            # What is narrower than fp32 is widened; multiplying whole numbers takes twice as long on all but 12.x.
+            return self.fp64 if dtype is DType.FP64 else 128 if dtype is DType.INT8 else self.fp32
+        share = self.mma / self.tensor if unit == "mma" else 1.0
+        if dtype is DType.INT8:
+            return self.tensor_int8 * share * self.reached
+        by_size = {DType.TF32: 0.5, DType.FP8_E4M3: 2.0, DType.FP8_E5M2: 2.0}
+        return self.tensor * by_size.get(dtype, 1.0) * share * self.reached
+
+
+# ``reached`` and ``dram_reached``: matrix_share and dram_share of evaluator/gpu_parameters.json; a test compares them.
+A100 = Rates(1410, 2039, 2048, 2048, 4096, 128, 64, 0.92438, 0.79343)
+_H100_MMA = 2576  # 62.9 % of 4,096
+_HOPPER = Rates(1830, 3352, 4096, _H100_MMA, 8192, 256, 128, 0.87191, 0.85876)
+_AMPERE = Rates(1695, 600, 1024, 1024, 2048, 256, 4)
+_BLACKWELL = Rates(1855, 8000, 8192, _H100_MMA, 16_384, 256, 128, 0.75652, 0.81695)
+_GEFORCE = Rates(2407, 1792, 512, 512, 2048, 256, 4)
+
+_RATES = {
+    (7, 5): Rates(1590, 320, 1024, 1024, 2048, 128, 4),
+    (8, 0): A100,
+    (8, 6): _AMPERE,
+    (8, 7): Rates(1300, 204.8, 2048, 2048, 4096, 256, 4),
+    (8, 8): _AMPERE,
+    (8, 9): Rates(2520, 864, 1024, 1024, 2048, 256, 4),
+    (9, 0): _HOPPER,
+    (10, 0): _BLACKWELL,
+    (10, 3): replace(_BLACKWELL, fp64=4),
+    (11, 0): replace(_BLACKWELL, clock_mhz=1575, dram_gb_s=273, fp64=4, reached=1.0, dram_reached=1.0),
+    (12, 0): _GEFORCE,
+    (12, 1): replace(_GEFORCE, dram_gb_s=273),
+}
+
+
+def rates_of(target: Architecture) -> Rates:
+    """The rates of a target."""
+    return _RATES[target.compute_capability]
