@@ -232,13 +232,12 @@ class Selector:
     def _modelled(
         self, problem: GemmProblem, family: str | None, compiler: str | None, config: KernelConfig | None
     ) -> _Choice:
-        """The choice without measurements."""
+        """The choice without measurements of the problem."""
         chosen_compiler = self._flagged(_compiler_for(family, compiler).name, problem.opt_level)
-        chosen, chosen_config = choose(problem, family, config, chosen_compiler.takes, self.factors())
+        factors, config_from = (self.factors(), COST_MODEL) if config is None else ((), GIVEN)
+        chosen, chosen_config = choose(problem, family, config, chosen_compiler.takes, factors)
         constants = chosen.constants(problem, chosen_config)
-        return _Choice(
-            problem, chosen, chosen_config, chosen_compiler, constants, COST_MODEL if config is None else GIVEN
-        )
+        return _Choice(problem, chosen, chosen_config, chosen_compiler, constants, config_from)
 
     def _measured(
         self, modelled: _Choice, family: str | None, compiler: str | None, history: History
