@@ -33,6 +33,7 @@ from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.model.fingerprint import DeviceFingerprint
+from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import check_prefix
 from cache_engine.model.measurement import Measurement
 from cache_engine.units import counted, human_age, human_ms, printable
@@ -83,6 +84,28 @@ def tune_verb(
         return
     if missing := [name for name in ("m", "n", "k") if asked[name] is None]:
         raise click.UsageError(f"Missing argument '{missing[0].upper()}'.")
+    document = _tuned(settings, asked_problem(asked), family, compiler, top, jobs, dry_run=dry_run)
+    emit(document, as_json, lambda: _print_tuning(document))
+    if document.failed:
+        click.get_current_context().exit(FAILED)
+
+
+# With --report no problem is named; without, the verb asks for what is missing.
+for _parameter in tune_verb.params:
+    if _parameter.name in ("m", "n", "k"):
+        _parameter.required = False
+
+
+def _tuned(
+    settings: Settings,
+    problem: GemmProblem,
+    family: tuple[str, ...],
+    compiler: str | None,
+    top: int,
+    jobs: int | None,
+    *,
+    dry_run: bool,
+) -> measured.Tuning:
     from cache_engine.batch.estimate import estimate
     from cache_engine.batch.tuning import candidates, tune
     from cache_engine.batch.warm import processors
@@ -91,7 +114,6 @@ def tune_verb(
 
     if not dry_run:
         require_gpu("timing kernels")
-    problem = asked_problem(asked)
     device = gpu()
     started = time.perf_counter()
     with open_cache(settings, create=not dry_run) as cache:
@@ -108,7 +130,7 @@ def tune_verb(
         rows = [measured.candidate(one, clock_khz) for one in chosen]
         for row, one in zip(rows, tuned, strict=False):
             measured.add_timing(row, one)
-        document = measured.Tuning(
+        return measured.Tuning(
             dry_run=dry_run,
             problem=problem,
             device=device.name if isinstance(device, DeviceFingerprint) else None,
@@ -121,15 +143,6 @@ def tune_verb(
             estimated_error=compiling.error,
             estimated_by=compiling.by,
         )
-    emit(document, as_json, lambda: _print_tuning(document))
-    if document.failed:
-        click.get_current_context().exit(FAILED)
-
-
-# With --report no problem is named; without, the verb asks for what is missing.
-for _parameter in tune_verb.params:
-    if _parameter.name in ("m", "n", "k"):
-        _parameter.required = False
 
 
 def _report(settings: Settings, as_json: bool) -> None:
