@@ -82,9 +82,10 @@ if TYPE_CHECKING:
     from cache_engine.batch.warm import Warmed, problems_of, warm
     from cache_engine.catalogue import ModelShape, model_shapes, table_shapes
     from cache_engine.config import Settings
+    from cache_engine.device.profiling import OperatorCall, OperatorCalls, OperatorStatistics
     from cache_engine.engine.cache import Cache, open_cache
     from cache_engine.engine.matmul import matmul
-    from cache_engine.engine.operator import GemmOperator, OperatorStatistics, Switches, default_cache, switches
+    from cache_engine.engine.operator import GemmOperator, Switches, default_cache, switches
     from cache_engine.engine.serving import CompiledKernel
     from cache_engine.engine.tiers import Preloaded
     from cache_engine.model.artifact import Record, RecordedProblem, Resources
@@ -142,6 +143,8 @@ __all__ = [
     "NotCached",
     "NotHereError",
     "NotPermitted",
+    "OperatorCall",
+    "OperatorCalls",
     "OperatorStatistics",
     "OutOfDeviceMemory",
     "PackUnusable",
@@ -180,9 +183,10 @@ _HOMES = {
     "batch.warm": "Warmed problems_of warm",
     "catalogue": "ModelShape model_shapes table_shapes",
     "config": "Settings",
+    "device.profiling": "OperatorCall OperatorCalls OperatorStatistics",
     "engine.cache": "Cache open_cache",
     "engine.matmul": "matmul",
-    "engine.operator": "GemmOperator OperatorStatistics Switches default_cache switches",
+    "engine.operator": "GemmOperator Switches default_cache switches",
     "engine.serving": "CompiledKernel",
     "engine.tiers": "Preloaded",
     "model.artifact": "Record RecordedProblem Resources",

@@ -142,7 +142,7 @@ def test_the_file_is_the_statistics_and_appears_whole(compiled_store: Path, tmp_
 
 # ---- Types ----
 
-GIVEN = {"gpu.md": "a b c out x weight v torch"}
+GIVEN = {"gpu.md": "a b c out x weight v torch linear"}
 """Names that the snippets of a page take for granted."""
 
 

@@ -76,6 +76,11 @@ class Settings:
     )
     cleanup_interval_h: float = _setting(kinds.number(), 24.0, "Automatic cleanup interval in hours (0 = off).")
     enable_jit: bool = _setting(kinds.yes_or_no(), True, "Compile kernels that are not cached.")
+    fusion: bool = _setting(
+        kinds.yes_or_no(),
+        True,
+        "Apply epilogues inside the kernel. no: in steps after it, to find out where a difference comes from.",
+    )
     enable_caching: bool | str = _setting(
         kinds.yes_no_or(PACKS),
         True,

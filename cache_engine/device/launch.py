@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from cache_engine.device.fp8 import FP8, fp8_in_order, fp8_values
 from cache_engine.device.memory_pool import shared_pool
@@ -73,6 +73,17 @@ def load_function(cubin: bytes, name: str, shared_bytes: int) -> Any:
     return loaded
 
 
+class Startable(Protocol):
+    """A kernel that can be launched, with the name of its function and the problem it is for."""
+
+    name: str
+    problem: GemmProblem
+
+    def __call__(self, operands: Operands) -> None:
+        """Starts it on the current stream."""
+        ...
+
+
 class LoadedKernel:
     """A kernel in a GPU's memory, with the memory that its blocks exchange sums in."""
 
@@ -92,6 +103,7 @@ class LoadedKernel:
 
         self._function = load_function(cubin, name, launch.shared_bytes) if function is None else function
         self._launch = launch
+        self.name, self.problem = name, problem
         self._workspace = None
         if launch.workspace_bytes:
             with shared_pool().serving():

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cache_engine.device.arrays import ArrayView, Form, view
-from cache_engine.device.launch import ARRAY_TYPES, LoadedKernel, Operands, load_function
+from cache_engine.device.launch import ARRAY_TYPES, LoadedKernel, Operands, Startable, load_function
 from cache_engine.device.matmul_plan import ALIGNMENT, MatmulPlan, check_places, plan_matmul
 from cache_engine.device.memory_pool import shared_pool
 from cache_engine.device.resident import Resident
 from cache_engine.errors import UsageError
-from cache_engine.model.gemm import DType, Epilogue, GemmProblem
+from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem
 from cache_engine.model.kernel import Launch
 from cache_engine.model.key import CacheKey
+
+if TYPE_CHECKING:
+    from cache_engine.device.profiling import Watch
 
 # Kernels ready to launch; those of one CacheKey share their code, which has a cache to itself.
 _KERNELS_PER_GPU, _CODES_PER_GPU = 512, 256
@@ -52,6 +55,8 @@ def multiply(
     find: Find,
     found_by: Hashable,
     kind: GemmProblem | None = None,
+    fusion: bool = True,
+    watch: Watch | None = None,
     stream: Any | None = None,
 ) -> Any:
     """``activation(alpha · A · B + beta · out + bias)`` on a stream; see ``cache_engine.matmul``.
@@ -60,6 +65,8 @@ def multiply(
         find: asked when a kernel is needed for the first time.
         found_by: what else than the problem ``find`` depends on.
         kind: as of ``plan_matmul``.
+        fusion: whether the kernel applies the epilogue; else steps after it do, see ``device.unfused``.
+        watch: to measure the launch.
         stream: by default the current one.
 
     Raises:
@@ -71,7 +78,7 @@ def multiply(
         with stream_of(stream):
             return multiply(
                 a, b, out, bias, dtype=dtype, out_dtype=out_dtype, alpha=alpha, beta=beta, epilogue=epilogue,
-                find=find, found_by=found_by, kind=kind,
+                find=find, found_by=found_by, kind=kind, fusion=fusion, watch=watch,
             )  # fmt: skip
     import cupy
 
@@ -85,15 +92,17 @@ def multiply(
     for name, one in views.items():
         _check_device(name, one, gpu)
         _wait_for(one, current)
-    kernel = _kernel(plan, find, found_by, gpu, current.ptr)
-    layout = plan.problem.layout
-    a_operand = _operand(a_view, layout.a_transposed, plan.copy_a)
-    b_operand = _operand(b_view, layout.b_transposed, plan.copy_b)
+    kernel = _kernel(plan.problem, find, found_by, gpu, current.ptr, fusion=fusion)
     if out_view is None:
         out = c = cupy.empty(plan.shape, dtype=_result_type(a, a_view, plan.problem.output))
     else:
         c = _address(out_view)
-    kernel(Operands(a_operand, b_operand, c, alpha, beta, None if bias_view is None else _address(bias_view)))
+    bias_address = None if bias_view is None else _address(bias_view)
+    operands = Operands(*_a_and_b(a_view, b_view, plan), c, alpha, beta, bias_address)
+    if watch is None:
+        kernel(operands)
+    else:
+        watch.launch(kernel, operands)
     return out
 
 
@@ -111,11 +120,17 @@ _codes: Resident[Any] = Resident(_CODES_PER_GPU, _synchronize)
 _kernels: Resident[tuple[LoadedKernel, Callable[[], object]]] = Resident(_KERNELS_PER_GPU, _synchronize)
 
 
-def _kernel(plan: MatmulPlan, find: Find, found_by: Hashable, gpu: int, stream: int) -> LoadedKernel:
-    """The kernel for a plan, ready to launch: one for each stream, since launches of one must not overlap.
+def _kernel(
+    asked: GemmProblem, find: Find, found_by: Hashable, gpu: int, stream: int, *, fusion: bool = True
+) -> Startable:
+    """The kernel for a problem, ready to launch: one for each stream, since launches of one must not overlap.
 
     One that is loaded already is counted as asked for; to find one counts it.
     """
+    if not fusion and asked.epilogue != NO_EPILOGUE:
+        from cache_engine.device.unfused import Unfused  # a rare need
+
+        return Unfused(_kernel(replace(asked, epilogue=NO_EPILOGUE), find, found_by, gpu, stream), asked.epilogue)
     queue = (stream, threading.get_ident()) if stream == _PER_THREAD else stream
     is_loaded = True
 
@@ -124,20 +139,24 @@ def _kernel(plan: MatmulPlan, find: Find, found_by: Hashable, gpu: int, stream: 
         is_loaded = False
         import cupy
 
-        arch = plan.problem.arch or f"sm_{cupy.cuda.Device(gpu).compute_capability}"
-        problem = plan.problem.on(arch)
+        problem = asked.on(asked.arch or f"sm_{cupy.cuda.Device(gpu).compute_capability}")
         code = find(problem)
         function = _codes.get(gpu, code.key, lambda: load_function(code.cubin, code.name, code.launch.shared_bytes))
         loaded = LoadedKernel(code.cubin, code.name, code.launch, problem, function)
         return loaded, partial(code.count, problem)
 
-    kernel, count = _kernels.get(gpu, (plan.problem, found_by, queue), load)
+    kernel, count = _kernels.get(gpu, (asked, found_by, queue), load)
     if is_loaded:
         count()
     return kernel
 
 
 # ---- Operands ----
+
+
+def _a_and_b(a: ArrayView, b: ArrayView, plan: MatmulPlan) -> tuple[Any, Any]:
+    layout = plan.problem.layout
+    return _operand(a, layout.a_transposed, plan.copy_a), _operand(b, layout.b_transposed, plan.copy_b)
 
 
 def _operand(one: ArrayView, transposed: bool, copy: bool) -> Any:

@@ -97,7 +97,7 @@ def largest_error(problem: GemmProblem, operands: Operands, before: Any) -> floa
             a = operands.a[batch][:, part].T if problem.layout.a_transposed else operands.a[batch][part]
             expected = cupy.matmul(from_stored(cupy.ascontiguousarray(a), problem.dtype, precision), b)
             old = from_stored(before[batch][part], problem.output, precision) if problem.epilogue.beta else None
-            _finish(expected, problem, operands, old)
+            finish(expected, problem, operands, old)
             computed = from_stored(operands.c[batch][part], problem.output, precision)
             errors.append(float(abs(computed - expected).max()))
             sizes.append(float(abs(expected).max()))
@@ -106,8 +106,14 @@ def largest_error(problem: GemmProblem, operands: Operands, before: Any) -> floa
     return float(numpy.max(errors)) / (largest or 1.0)
 
 
-def _finish(expected: Any, problem: GemmProblem, operands: Operands, old: Any) -> None:
-    """Does to a part of A · B, in place, what the epilogue does."""
+def finish(expected: Any, problem: GemmProblem, operands: Operands, old: Any) -> None:
+    """Does to a part of A · B, in place, what the epilogue does.
+
+    Args:
+        expected: of any type of float, with columns as the bias.
+        operands: with the factors, and a bias as it is stored.
+        old: that part of C as it was, in the same type; looked at where the epilogue has beta.
+    """
     import cupy
 
     epilogue = problem.epilogue

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine.device.multiply import multiply
 from cache_engine.device.probe import require_gpu
-from cache_engine.engine.operator import code_of, default_cache
+from cache_engine.engine.operator import code_of, default_cache, fuses
 from cache_engine.errors import UsageError
-from cache_engine.model.gemm import Activation, ActivationLike, DType, DTypeLike, Epilogue, GemmProblem
+from cache_engine.model.gemm import NO_EPILOGUE, Activation, ActivationLike, DType, DTypeLike, Epilogue, GemmProblem
 
 if TYPE_CHECKING:
     from cache_engine.device.multiply import Code
@@ -29,6 +29,7 @@ def matmul(
     activation: ActivationLike = Activation.NONE,
     family: str | None = None,
     cache: Cache | None = None,
+    fusion: bool | None = None,
     stream: Any | None = None,
 ) -> Any:
     """``activation(alpha · A · B + beta · out + bias)``, started on the current stream, not waited for.
@@ -56,6 +57,8 @@ def matmul(
         activation: applied last: ``"none"``, ``"relu"`` or ``"gelu"``.
         family: of kernels to take; by default the best for the types.
         cache: where kernels come from; by default the one that operators share.
+        fusion: whether the kernel applies all but the product; by default as the settings say. Else separate steps do,
+            and the product is rounded to the type of the result once more, before them.
         stream: to use in place of CuPy's current one: a CuPy or PyTorch stream, or a handle.
 
     Returns:
@@ -73,6 +76,7 @@ def matmul(
         there = cache or default_cache()
         return code_of(there.get_or_compile(problem, family=family), there)
 
+    epilogue = _epilogue(alpha != 1.0, beta != 0.0, bias is not None, str(activation))
     return multiply(
         a,
         b,
@@ -82,9 +86,10 @@ def matmul(
         out_dtype=_dtype("out_dtype", out_dtype),
         alpha=alpha,
         beta=beta,
-        epilogue=_epilogue(alpha != 1.0, beta != 0.0, bias is not None, str(activation)),
+        epilogue=epilogue,
         find=find,
         found_by=(family, None, cache),
+        fusion=epilogue == NO_EPILOGUE or fuses(fusion, cache),
         stream=stream,
     )
 

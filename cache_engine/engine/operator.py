@@ -8,16 +8,16 @@ what the program says comes first, as everywhere.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.config import Settings
+from cache_engine.device.profiling import Counts, OperatorCall, OperatorCalls, OperatorStatistics, Watch
 from cache_engine.engine.cache import COMPILED, Cache, CompiledKernel, open_cache
 from cache_engine.engine.stages import COMPILE
 from cache_engine.errors import StoreUnusable, UsageError
@@ -34,7 +34,6 @@ from cache_engine.model.gemm import (
     Specialisation,
     SpecialisationLike,
 )
-from cache_engine.process import renew_after_fork
 
 if TYPE_CHECKING:
     from cache_engine.device.multiply import Code
@@ -50,15 +49,17 @@ class Switches:
         enable_jit: whether a kernel that no tier has may be compiled.
         enable_caching: whether kernels are looked up in packs and on disk, and stored there, or in packs alone.
         cache_dir: the store's directory.
+        fusion: whether kernels apply epilogues; else they are applied in separate steps after the product.
     """
 
     enable_jit: bool | None = None
     enable_caching: bool | str | None = None
     cache_dir: str | Path | None = None
+    fusion: bool | None = None
 
     def in_force(self) -> Settings:
         """The settings of an operator that sets no switch itself."""
-        return _in_force(astuple(Switches()), astuple(self))
+        return _in_force((None, None, None), _of_a_cache(self))
 
 
 switches = Switches()
@@ -72,31 +73,6 @@ def default_cache() -> Cache:
         StoreUnusable: when a directory that is named cannot serve as a store.
     """
     return _opened(switches.in_force())
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorStatistics:
-    """What an operator has done in this process since it was made.
-
-    Attributes:
-        calls: products that it started on a GPU.
-        kernels: how often it got a kernel from its cache, by the tier that had it: ``"memory"``, ``"pack"``,
-            ``"disk"``, or ``"compiled"``. A call whose kernel is loaded on the GPU already gets none.
-        refused: how often there was an error in place of a kernel, such as ``NotCached``.
-        get_ms: milliseconds of getting all of these, compiling and waiting for others included.
-        compile_ms: milliseconds of these that compiling took.
-    """
-
-    calls: int = 0
-    kernels: Mapping[str, int] = field(default_factory=dict)
-    refused: int = 0
-    get_ms: float = 0.0
-    compile_ms: float = 0.0
-
-    @property
-    def compiles(self) -> int:
-        """How many of the kernels it compiled."""
-        return self.kernels.get(COMPILED, 0)
 
 
 class GemmOperator:
@@ -129,6 +105,7 @@ class GemmOperator:
         enable_jit: bool | None = None,
         enable_caching: bool | str | None = None,
         cache_dir: str | Path | None = None,
+        fusion: bool | None = None,
     ) -> None:
         """Compiles and opens nothing yet.
 
@@ -145,6 +122,7 @@ class GemmOperator:
             enable_jit: whether this operator may compile; by default as ``switches`` say.
             enable_caching: whether it looks kernels up in packs and on disk, and stores them there.
             cache_dir: its store's directory.
+            fusion: whether its kernels apply the epilogue; see ``fusion``.
 
         Raises:
             InvalidProblem: when the types, layout, target or epilogue are not supported.
@@ -163,8 +141,9 @@ class GemmOperator:
         )
         self._family = family
         self._compiler = compiler
-        self._own = Switches(enable_jit, enable_caching, cache_dir)
-        self._counts = _Counts()
+        self._own = Switches(enable_jit, enable_caching, cache_dir, fusion)
+        self._counts = Counts()
+        self._profiles: list[OperatorCalls] = []
 
     def __call__(
         self,
@@ -194,6 +173,13 @@ class GemmOperator:
         require_gpu("calling an operator")
         kind = self._kind
         _check_parts(kind.epilogue, alpha, beta, bias)
+        got: list[CompiledKernel] = []
+
+        def find(problem: GemmProblem) -> Code:
+            got.append(self._get(problem))
+            return code_of(got[-1], self.cache)
+
+        watch = Watch() if self._profiles else None
         product = multiply(
             a,
             b,
@@ -204,12 +190,17 @@ class GemmOperator:
             alpha=alpha,
             beta=beta,
             epilogue=kind.epilogue,
-            find=lambda problem: code_of(self._get(problem), self.cache),
+            find=find,
             found_by=(self._family, self._compiler, None),
             kind=kind,
+            fusion=kind.epilogue == NO_EPILOGUE or self.fusion,
+            watch=watch,
             stream=stream,
         )
         self._counts.called()
+        if watch is not None and watch.kernel is not None:
+            tier, stages_ms = (got[0].tier, got[0].stages_ms) if got else (None, {})
+            self._record(OperatorCall(watch.kernel.name, watch.kernel.problem, tier, stages_ms, watch))
         return product
 
     def kernel(self, m: int, n: int, k: int, batch: int = 1) -> CompiledKernel:
@@ -218,20 +209,52 @@ class GemmOperator:
         Raises:
             UsageError, NotCached, CompilerMissing, CompileError: as ``Cache.get_or_compile``.
         """
-        return self._get(replace(self._kind, m=m, n=n, k=k, batch=batch))
+        kernel = self._get(replace(self._kind, m=m, n=n, k=k, batch=batch))
+        self._record(OperatorCall(kernel.entry, kernel.problem, kernel.tier, kernel.stages_ms))
+        return kernel
 
     def _get(self, problem: GemmProblem) -> CompiledKernel:
         started = time.perf_counter()
-        kernel = None
         try:
             kernel = self.cache.get_or_compile(problem, family=self._family, compiler=self._compiler)
-        finally:
-            self._counts.got(kernel, (time.perf_counter() - started) * 1e3)
+        except BaseException:
+            self._counts.refused((time.perf_counter() - started) * 1e3)
+            raise
+        is_compiled, compile_ms = kernel.tier == COMPILED, kernel.stages_ms.get(COMPILE, 0.0)
+        self._counts.got(kernel.tier, (time.perf_counter() - started) * 1e3, compile_ms, is_compiled=is_compiled)
         return kernel
 
     def statistics(self) -> OperatorStatistics:
         """What this operator has done so far; ``cache.stats()`` is about all users of the store."""
         return self._counts.read()
+
+    @contextmanager
+    def profiling(self, most: int = 1000) -> Iterator[OperatorCalls]:
+        """Records each call, and each ``kernel``, in the body of the ``with``, of all threads.
+
+        Launches are measured by events, which a CUDA graph that is captured must not contain.
+
+        Example:
+            ```python
+            with linear.profiling() as calls:
+                linear(x, weight.T, bias=b)
+            for call in calls:
+                print(call.kernel, call.problem.m, call.gpu_ms)
+            ```
+
+        Args:
+            most: how many of the last calls are stored.
+        """
+        calls = OperatorCalls(most)
+        self._profiles.append(calls)
+        try:
+            yield calls
+        finally:
+            self._profiles.remove(calls)
+
+    def _record(self, call: OperatorCall) -> None:
+        for calls in tuple(self._profiles):
+            calls.add(call)
 
     @property
     def cache(self) -> Cache:
@@ -270,8 +293,27 @@ class GemmOperator:
         self._own.cache_dir = value
 
     @property
+    def fusion(self) -> bool:
+        """Whether kernels apply the epilogue. Else separate steps after the product do, to find out where an error is.
+
+        The product is then rounded to C's type before the epilogue, and once more after it; a kernel that applies the
+        epilogue rounds once.
+        """
+        return fuses(self._own.fusion, None)
+
+    @fusion.setter
+    def fusion(self, value: bool | None) -> None:
+        self._own.fusion = value
+
+    @property
     def _settings(self) -> Settings:
-        return _in_force(astuple(self._own), astuple(switches))
+        return _in_force(_of_a_cache(self._own), _of_a_cache(switches))
+
+
+def fuses(own: bool | None, cache: Cache | None) -> bool:
+    """Whether kernels are to apply epilogues: as is asked, as ``switches`` say, or by the settings of a cache."""
+    asked = switches.fusion if own is None else own
+    return (cache.settings if cache else switches.in_force()).fusion if asked is None else asked
 
 
 def code_of(kernel: CompiledKernel, cache: Cache) -> Code:
@@ -293,39 +335,9 @@ def _check_parts(epilogue: Epilogue, alpha: float, beta: float, bias: object) ->
         )
 
 
-class _Counts:
-    """Adds up what an operator does. Safe to use from several threads."""
-
-    def __init__(self) -> None:
-        self._calls = self._refused = 0
-        self._get_ms = self._compile_ms = 0.0
-        self._kernels: Counter[str] = Counter()
-        self._lock = threading.Lock()
-        renew_after_fork(self)
-
-    def renew_after_fork(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
-        self._lock = threading.Lock()
-
-    def called(self) -> None:
-        """Counts a product."""
-        with self._lock:
-            self._calls += 1
-
-    def got(self, kernel: CompiledKernel | None, get_ms: float) -> None:
-        """Counts a kernel, or that there was an error in place of one."""
-        with self._lock:
-            self._get_ms += get_ms
-            if kernel is None:
-                self._refused += 1
-                return
-            self._kernels[kernel.tier] += 1
-            self._compile_ms += kernel.stages_ms.get(COMPILE, 0.0)
-
-    def read(self) -> OperatorStatistics:
-        """The sums."""
-        with self._lock:
-            return OperatorStatistics(self._calls, dict(self._kernels), self._refused, self._get_ms, self._compile_ms)
+def _of_a_cache(switched: Switches) -> tuple[object, ...]:
+    """The switches that a cache depends on."""
+    return switched.enable_jit, switched.enable_caching, switched.cache_dir
 
 
 @cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -18,8 +19,9 @@ from typing import Any
 import numpy
 import pytest
 
+from cache_engine.config import Settings
 from cache_engine.device import launch as launching
-from cache_engine.device import multiply, probe
+from cache_engine.device import multiply, probe, unfused
 from cache_engine.engine import matmul as multiplication
 from cache_engine.engine import operator
 from cache_engine.engine.cache import Cache, CompiledKernel
@@ -69,6 +71,16 @@ def array(values: Any, dtype: Any = None) -> Any:
     return placed.view(Array)
 
 
+def normal(*shape: int, seed: int = 0, dtype: str = "float32") -> Any:
+    """Random values."""
+    return array(numpy.random.default_rng(seed).standard_normal(shape), dtype)
+
+
+def stored(*shape: int, seed: int) -> Any:
+    """The same in bf16, as its bits."""
+    return array(launching.to_stored(normal(*shape, seed=seed), DType.BF16))
+
+
 class Stream:
     """One that has always done what it was asked."""
 
@@ -82,14 +94,26 @@ class Stream:
 
 
 class Event:
-    """Remembers the stream it was recorded on."""
+    """Remembers the stream it was recorded on, and when."""
 
     def __init__(self, disable_timing: bool = False) -> None:
         self.stream: Any = None
+        self.recorded_s = 0.0
+        self.is_waited_for = False
 
     def record(self, stream: Any = None) -> None:
         """As CuPy's."""
-        self.stream = stream
+        self.stream, self.recorded_s = stream, time.perf_counter()
+
+    def synchronize(self) -> None:
+        """As CuPy's."""
+        self.is_waited_for = True
+
+
+def _elapsed_ms(start: Event, end: Event) -> float:
+    """As CuPy's, which refuses an event that has not happened."""
+    assert end.is_waited_for
+    return (end.recorded_s - start.recorded_s) * 1e3
 
 
 def _module(name: str, **content: Any) -> Any:
@@ -119,6 +143,7 @@ def _cupy(stream: Stream) -> Any:
             MemoryPointer=lambda memory, offset: (*memory, offset),
             Stream=external,
             Event=Event,
+            get_elapsed_time=_elapsed_ms,
         ),
     )
     return module
@@ -132,7 +157,7 @@ def install(monkeypatch: pytest.MonkeyPatch, stream: Stream | None = None) -> No
         monkeypatch.setitem(sys.modules, module.__name__, module)
     for user in (launching, probe, multiplication):
         monkeypatch.setattr(user, "require_gpu", lambda what: DEVICE)
-    for user in (launching, multiply):
+    for user in (launching, multiply, unfused):
         monkeypatch.setattr(user, "shared_pool", lambda: SimpleNamespace(serving=nullcontext))
 
 
@@ -141,7 +166,7 @@ class Finder:
 
     def __init__(self) -> None:
         self.asked: list[GemmProblem] = []
-        self.journal = NoJournal()
+        self.journal, self.settings = NoJournal(), Settings()
 
     def get_or_compile(self, problem: GemmProblem, family: str | None = None, compiler: str | None = None) -> Any:
         """Not a kernel, but what is taken from one."""

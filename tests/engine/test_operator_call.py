@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,36 +12,12 @@ import pytest
 
 from cache_engine import GemmOperator, OperatorStatistics, matmul, open_cache
 from cache_engine.device import multiply
-from cache_engine.device.launch import from_stored, to_stored
+from cache_engine.device.launch import from_stored
 from cache_engine.device.probe import gpu
 from cache_engine.errors import GpuRequired, NotCached, UsageError
 from cache_engine.model.gemm import DType
 from tests.device import numpy_gpu
-from tests.device.numpy_gpu import Finder, array
-
-
-@pytest.fixture
-def finder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Finder]:
-    """In the place of every operator's cache."""
-    finder = Finder()
-    monkeypatch.setattr(GemmOperator, "cache", finder)
-    with numpy_gpu.launching_in_numpy(monkeypatch):
-        yield finder
-
-
-@pytest.fixture
-def numpy_launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with numpy_gpu.launching_in_numpy(monkeypatch):
-        yield
-
-
-def normal(*shape: int, seed: int = 0, dtype: str = "float32") -> Any:
-    return array(numpy.random.default_rng(seed).standard_normal(shape), dtype)
-
-
-def stored(*shape: int, seed: int) -> Any:
-    """In bf16."""
-    return array(to_stored(normal(*shape, seed=seed), DType.BF16))
+from tests.device.numpy_gpu import Finder, normal, stored
 
 
 def test_a_call_computes_with_everything_that_the_operator_names(finder: Finder) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cache_engine import GemmOperator, UsageError
+from cache_engine import GemmOperator, UsageError, matmul
 from cache_engine.cli.main import commands
 from cache_engine.device.memory_pool import shared_limit, shared_pool
 from cache_engine.engine.cache import Cache, open_cache
@@ -49,6 +49,38 @@ def test_an_operator_for_a_target_that_this_gpu_does_not_run_says_so(kernels: Ca
     a: Any = normal(64, 64).astype("float16")
     with pytest.raises(UsageError, match="does not run on"):
         other(a, a.T)
+
+
+def test_the_time_of_a_call_is_measured_and_grows_with_the_work(kernels: Cache) -> None:
+    product = GemmOperator(dtype="fp16", layout="nn", cache_dir=kernels.layout.root)
+    small, large = normal(64, 64).astype("float16"), normal(4096, 4096).astype("float16")
+    product(small, small)
+    product(large, large)
+    with product.profiling() as calls:
+        for _ in range(5):
+            product(small, small)
+            product(large, large)
+    times = [call.gpu_ms or 0.0 for call in calls]
+    assert min(times) > 0
+    assert min(times[1::2]) > min(times[::2])
+    assert {call.tier for call in calls} == {None}
+
+
+def test_without_fusion_the_result_is_the_same_but_for_rounding(linear: GemmOperator) -> None:
+    x, weight, bias = (normal(*shape).astype("float16") for shape in ((70, 128), (96, 128), (96,)))
+    fused = linear(x, weight.T, bias=bias)
+    linear.fusion = False
+    apart = linear(x, weight.T, bias=bias)
+    assert close(apart.astype("float32"), fused.astype("float32"), 2**-9)
+
+
+def test_without_fusion_with_beta_and_gelu(kernels: Cache) -> None:
+    a, b, bias, out = normal(70, 64), normal(64, 48, seed=1), normal(48, seed=2), normal(70, 48, seed=3)
+    asked: dict[str, Any] = {"alpha": 0.5, "beta": 2.0, "bias": bias, "activation": "gelu", "cache": kernels}
+    again = out.copy()
+    assert matmul(a, b, out, **asked) is out
+    assert matmul(a, b, again, fusion=False, **asked) is again
+    assert close(again, out, 2**-18)
 
 
 def test_warm_loads_kernels_of_this_target_and_says_which_the_driver_refuses(tmp_path: Path) -> None:
