@@ -25,7 +25,8 @@ The rooms, top to bottom; each imports only from those below it:
 - ``upkeep`` -- a store in order: ``plan`` and ``cleaning``, ``integrity``, ``contents`` and ``side_files``
   (what ``verify`` checks) with its ``findings``, ``quarantine``, ``packs`` (import and export), ``leftovers``,
   ``admission``
-- ``queue`` -- compiles wait their turn, over all processes of a store: ``tickets``, ``slots``
+- ``queue`` -- compiles wait their turn, over all processes of a store: ``tickets``,
+  ``slots``; compiles ``behind`` a kernel that serves
 - ``mirror`` -- the DuckDB copy of a store; ``queries`` and ``evaluation_queries`` have all SQL of the pages
 - ``evaluations`` -- stored results of the evaluator
 - ``catalogue`` · ``logs`` -- GEMM shapes of public models; log messages, where they are asked for
@@ -105,11 +106,14 @@ if TYPE_CHECKING:
     )
     from cache_engine.model.kernel import KernelConfig, Launch
     from cache_engine.model.key import CacheKey
+    from cache_engine.queue.behind import Better
+    from cache_engine.queue.tickets import Priority
     from cache_engine.upkeep.plan import EvictionPlan, Limits
 
 __all__ = [
     "Activation",
     "ActivationLike",
+    "Better",
     "Cache",
     "CacheKey",
     "CompileError",
@@ -149,6 +153,7 @@ __all__ = [
     "OutOfDeviceMemory",
     "PackUnusable",
     "Preloaded",
+    "Priority",
     "Record",
     "RecordedProblem",
     "Resources",
@@ -195,6 +200,8 @@ _HOMES = {
     "Specialisation SpecialisationLike",
     "model.kernel": "KernelConfig Launch",
     "model.key": "CacheKey",
+    "queue.behind": "Better",
+    "queue.tickets": "Priority",
     "upkeep.plan": "EvictionPlan Limits",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

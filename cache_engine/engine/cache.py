@@ -17,7 +17,8 @@ from cache_engine.engine.history import History
 from cache_engine.engine.making import measurement
 from cache_engine.engine.opening import SWITCHED_OFF, journal_of, packs_of, store_of
 from cache_engine.engine.selection import Selection, Selector
-from cache_engine.engine.serving import COMPILED, CompiledKernel, Serving, check_asked, refusal
+from cache_engine.engine.serving import COMPILED, CompiledKernel, Serving, refusal
+from cache_engine.engine.serving.meanwhile import Meanwhile, check_asked, check_wait
 from cache_engine.engine.stages import VALIDATE, OnStage, StageClock
 from cache_engine.engine.tiers import Found, Preloaded
 from cache_engine.errors import StoreError, StoreUnusable
@@ -68,21 +69,15 @@ class Cache(Keeping):
         self.elsewhere = Elsewhere(self.packs, store)
         self.selector = Selector(settings, history=history, elsewhere=self.elsewhere)
         self._serving = Serving(store, self.packs, settings, self.journal, without_store)
+        self.meanwhile = Meanwhile(self._serving, self.selector, self.elsewhere, settings)
         self._spare = spare_descriptors()
 
     def get_or_compile(
-        self,
-        problem: GemmProblem,
-        *,
-        arch: str | None = None,
-        family: str | None = None,
-        compiler: str | None = None,
-        config: KernelConfig | None = None,
-        force: bool = False,
-        debug_dump: Path | None = None,
-        on_stage: OnStage | None = None,
-        priority: Priority = Priority.CALLER,
-    ) -> CompiledKernel:
+        self, problem: GemmProblem, *, arch: str | None = None, family: str | None = None,
+        compiler: str | None = None, config: KernelConfig | None = None, force: bool = False,
+        debug_dump: Path | None = None, on_stage: OnStage | None = None,
+        priority: Priority = Priority.CALLER, wait: float | None = None,
+    ) -> CompiledKernel:  # fmt: skip
         """The kernel for a problem, from the fastest tier that has it, else compiled and stored.
 
         Args:
@@ -95,6 +90,8 @@ class Cache(Keeping):
             debug_dump: compile likewise, and write all that goes in and comes out into this folder.
             on_stage: called as each stage starts and ends.
             priority: of the compile among all that wait for a slot of the store. Only a caller's counts as demand.
+            wait: so many milliseconds at most. Then another kernel may serve that is there and right, and its
+                ``better`` says when the one that is asked for is ready; where there is none, the call waits.
 
         Raises:
             UsageError: when the request is invalid.
@@ -108,6 +105,8 @@ class Cache(Keeping):
             with stages(VALIDATE):
                 check_asked(problem, config)
                 asked = (self.targeted(problem, arch), family, compiler, config)
+            if wait is not None and not force and debug_dump is None:
+                return self.meanwhile.get_or_compile(asked, stages, check_wait(wait))
             return self._serving.get_or_compile(
                 self.selector, asked, stages, force=force, debug_dump=debug_dump, priority=priority
             )
@@ -262,7 +261,8 @@ class Cache(Keeping):
         return f"<Cache of {self._store.layout.root if self._store else 'no store'}, {len(self.packs)} packs>"
 
     def close(self) -> None:
-        """Writes the last usage counts and ends cleaning under way; safe in a signal handler: it never deadlocks."""
+        """Writes the last usage counts, ends cleaning and compiles in the background; safe in a signal handler."""
+        self.meanwhile.close(wait=not self.journal.is_interrupted)
         for opened in {"evaluations", "timings"} & self.__dict__.keys():
             getattr(self, opened).close()
         self._serving.close()

@@ -13,6 +13,7 @@ from cache_engine.bench.entries.subjects import PROBLEM, large_cubin, store_of
 from cache_engine.bench.results import Report
 from cache_engine.bench.timing import compare
 from cache_engine.engine.cache import Cache
+from cache_engine.model.gemm import Specialisation
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 
@@ -28,6 +29,13 @@ def hits(report: Report, cache: Cache, place: Path) -> None:
     by_key, by_problem = partial(cache.get, kernel.key), partial(cache.get_or_compile, PROBLEM)
     report(compare("memory hit, by key", by_key, "dict lookup", lookup, goal_seconds=3e-6, calls=1000))
     report(compare("memory hit from the problem, key included", by_problem, "dict lookup", lookup, calls=200))
+    cache.get_or_compile(replace(PROBLEM, specialisation=Specialisation.DYNAMIC))
+    cold = (cache.targeted(replace(PROBLEM, n=2 * PROBLEM.n)), None, None, None)
+
+    def stand_in() -> None:
+        next(cache.meanwhile.look(cold))
+
+    report(compare("look for a kernel that serves meanwhile", stand_in, "memory hit", by_problem, goal_seconds=60e-6))
     _disk_hit(report, cache.store, kernel.key, kernel.cubin, place, f"a {_kb(kernel.cubin)} CUBIN")
     cubin = large_cubin(cache)
     large = store_of(place / "large", kernel.record, cubin)

@@ -5,26 +5,25 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from cache_engine.config import Settings
 from cache_engine.engine.deciding import log_miss
 from cache_engine.engine.making import describe, make_artifact
 from cache_engine.engine.opening import SWITCHED_OFF, limit_device_memory
-from cache_engine.engine.selection import INSTALLED, Asked, Selection, Selector
+from cache_engine.engine.selection import Asked, Selection, Selector
+from cache_engine.engine.serving.kernel import CompiledKernel, kernel_of
 from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, QUEUE, SELECT, StageClock
 from cache_engine.engine.tiers import Found, Preloaded, Tiers
-from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, NotCached, StoreError, UsageError
-from cache_engine.kernels.family import launch_of
+from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, NotCached, StoreError
 from cache_engine.logs import fields
 from cache_engine.model.artifact import Artifact, Blob, Record
 from cache_engine.model.decision import NOT_COMPILED, REFUSAL
 from cache_engine.model.events import CORRUPT, UNPUBLISHED
 from cache_engine.model.events import PUBLISH as PUBLISHED
 from cache_engine.model.gemm import GemmProblem
-from cache_engine.model.kernel import KernelConfig, Launch
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
 from cache_engine.queue.slots import Slots
@@ -36,9 +35,10 @@ from cache_engine.store.journal import Journal
 from cache_engine.store.lock import ThreadLocks, file_lock
 from cache_engine.store.memory import MemoryTier
 from cache_engine.store.pack import Pack
-from cache_engine.units import human_bytes
 from cache_engine.upkeep.cleaning import Housekeeper
 from cache_engine.upkeep.plan import Limits
+
+__all__ = ["COMPILED", "LONG_WAIT_S", "CompiledKernel", "Serving", "refusal"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,48 +47,6 @@ COMPILED = "compiled"
 
 # Most compiles take less, so a wait for one is nothing to look at.
 LONG_WAIT_S = 1.0
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class CompiledKernel:
-    """A kernel in hand: its code, and how to launch it.
-
-    Attributes:
-        key: its CacheKey.
-        problem: the problem it was asked for.
-        record: its metadata; ``record.resources`` has registers and shared memory, ``record.compile_ms`` the time.
-        cubin: the compiled code, as ``cuModuleLoadData`` takes it.
-        tier: which tier had it: ``"memory"``, ``"pack"`` or ``"disk"``; or ``"compiled"``.
-        launch: how to launch it for the problem. It depends on m, which the kernel's code need not: keep a launch for
-            each problem, and a loaded module for each key.
-        config_from: what chose its config: ``"given"``, ``"cost model"`` or ``"measured on …"``.
-        stages_ms: milliseconds that each stage of getting it took, by name.
-        unpublished: why it could not be stored; ``None`` when it was stored, or was found.
-        toolchain_from: what names the toolchain in its key: ``"installed"``, ``"pack NAME"`` or ``"store"``. The last
-            two are of kernels that need not be what the compiler installed here would make; see ``engine.elsewhere``.
-    """
-
-    key: CacheKey
-    problem: GemmProblem
-    record: Record
-    cubin: bytes
-    tier: str
-    launch: Launch
-    config_from: str
-    stages_ms: dict[str, float]
-    unpublished: Failure | None = None
-    toolchain_from: str = INSTALLED
-
-    @property
-    def entry(self) -> str:
-        """The name of the kernel's function in ``cubin``: what ``cuModuleGetFunction`` is asked for."""
-        return self.record.name
-
-    def __repr__(self) -> str:
-        p = self.problem
-        batch = f"{p.batch} × " if p.batch > 1 else ""
-        what = f"{batch}{p.m} × {p.n} × {p.k}, {p.dtype}, {p.arch}; {self.record.family} {self.record.config}"
-        return f"<CompiledKernel {self.key[:12]}: {what}, {human_bytes(len(self.cubin))}, {self.tier}>"
 
 
 class Serving:
@@ -153,7 +111,7 @@ class Serving:
             if found is None and not selection.is_compilable:
                 found, selection = self._find_instead(selector, asked, selection, stages, priority)
             if found is not None:
-                return self._hit(selection, found, stages, priority)
+                return self.hit(selection, found, stages, priority)
         key = selection.key
         fault: Exception | None = None
         with self._key_lock(key, priority) as no_lock:
@@ -161,14 +119,14 @@ class Serving:
                 with stages(LOAD):
                     again = self._look_again(key, no_lock)
                 if isinstance(again, Found):
-                    return self._hit(selection, again, stages, priority)
+                    return self.hit(selection, again, stages, priority)
                 fault = again
             self._miss(selector, selection, priority, fault, force=force)
             if not self._settings.enable_jit:
                 raise self._not_cached(selection)
             with ExitStack() as turn:
-                if self._slots is not None:
-                    with stages(QUEUE):
+                with stages(QUEUE):
+                    if self._slots is not None:
                         turn.enter_context(self._slots.turn(key, priority, is_wanted))
                 artifact = _make(selection, stages, debug_dump)
             return self._publish(selection, artifact, stages, no_lock)
@@ -234,10 +192,31 @@ class Serving:
         self._tiers.memory.put(key, loaded)
         return Found(self._store.name, loaded)
 
-    def _hit(self, selection: Selection, found: Found, stages: StageClock, priority: Priority) -> CompiledKernel:
-        """Hands out an entry that was found, and counts the hit."""
-        self.count(selection.key, found, selection.problem if priority is Priority.CALLER else None)
-        return _kernel(selection, found.loaded, found.tier, stages)
+    def hit(
+        self, selection: Selection, found: Found, stages: StageClock, priority: Priority = Priority.CALLER,
+        *, problem: GemmProblem | None = None,
+    ) -> CompiledKernel:  # fmt: skip
+        """Hands out an entry that was found, and counts the hit.
+
+        Args:
+            problem: what was asked for, where another is selected.
+        """
+        asked = problem or selection.problem
+        self.count(selection.key, found, asked if priority is Priority.CALLER else None)
+        kernel = kernel_of(selection, found.loaded, found.tier, stages)
+        return kernel if problem is None else replace(kernel, problem=problem)
+
+    def ask(self, problem: GemmProblem) -> None:
+        """Counts a problem that was asked for."""
+        self._journal.asked(problem)
+
+    def is_in_memory(self, key: CacheKey) -> bool:
+        """Whether the memory tier has an entry of the key."""
+        return self._tiers.memory.get(key) is not None
+
+    def waiting(self, key: CacheKey) -> AbstractContextManager[None]:
+        """In the body of a ``with`` a caller waits for the compile of a key, in whichever thread or process it is."""
+        return nullcontext() if self._slots is None else self._slots.waiting(key, Priority.CALLER)
 
     def count(self, key: CacheKey, found: Found, problem: GemmProblem | None = None) -> None:
         """Counts a hit, and the problem that was asked for, if any.
@@ -333,7 +312,7 @@ class Serving:
             self._housekeeper.published(stored_bytes(record))
         loaded = Loaded(record, artifact.cubin)
         self._tiers.memory.put(key, loaded)
-        return _kernel(selection, loaded, COMPILED, stages, failure)
+        return kernel_of(selection, loaded, COMPILED, stages, failure)
 
     def _not_cached(self, selection: Selection) -> NotCached:
         why = "compiling is switched off (enable_jit)"
@@ -356,18 +335,6 @@ class Serving:
         self._journal.event(CORRUPT, key=key, detail=str(damage))
 
 
-def check_asked(problem: object, config: object) -> None:
-    """Refuses what is no problem, and what is given for a config and is none.
-
-    Raises:
-        UsageError: saying what was given.
-    """
-    if not isinstance(problem, GemmProblem):
-        raise UsageError(f"a kernel is asked for with a GemmProblem, not with {type(problem).__name__}")
-    if config is not None and not isinstance(config, KernelConfig):
-        raise UsageError(f"config is a {type(config).__name__}; it must be a KernelConfig")
-
-
 def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> Artifact:
     if debug_dump is None:
         return make_artifact(selection, stages)
@@ -385,14 +352,3 @@ def _in_words(error: OSError | StoreError | MemoryError) -> str:
     if isinstance(error, MemoryError):
         return "this process is out of memory"
     return str((isinstance(error, OSError) and error.strerror) or error)
-
-
-def _kernel(
-    selection: Selection, loaded: Loaded, tier: str, stages: StageClock, unpublished: Failure | None = None
-) -> CompiledKernel:
-    s = selection
-    launch = launch_of(s.family, s.problem, s.config, loaded.record.resources.shared_bytes)
-    return CompiledKernel(
-        s.key, s.problem, loaded.record, loaded.cubin, tier, launch, s.config_from, stages.ms, unpublished,
-        s.toolchain_from,
-    )  # fmt: skip

@@ -1,0 +1,212 @@
+"""Compiles in the background: once for all that ask, none after the end, and a failure is not tried again at once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+import pytest
+
+from cache_engine.errors import CompileError
+from cache_engine.model.key import CacheKey
+from cache_engine.queue.behind import Behind, Better
+from cache_engine.queue.slots import GivenUp
+from tests.queue.test_slots import KEYS, until
+
+
+class Compiler:
+    """Compiles when it is allowed to, and remembers what."""
+
+    def __init__(self) -> None:
+        self.allowed = threading.Event()
+        self.began: list[CacheKey] = []
+        self.most = self.now = 0
+        self._lock = threading.Lock()
+
+    def of(self, key: CacheKey, error: Exception | None = None) -> Callable[[Callable[[], bool]], str]:
+        """What compiles a key, or fails."""
+
+        def compile_it(is_wanted: Callable[[], bool]) -> str:
+            with self._lock:
+                self.began.append(key)
+                self.now += 1
+                self.most = max(self.most, self.now)
+            assert self.allowed.wait(30)
+            with self._lock:
+                self.now -= 1
+            if error is not None:
+                raise error
+            return f"kernel {key[:3]}"
+
+        return compile_it
+
+
+@pytest.fixture
+def compiler() -> Iterator[Compiler]:
+    compiler = Compiler()
+    yield compiler
+    compiler.allowed.set()
+
+
+def start(behind: Behind[str], compiler: Compiler, key: CacheKey, error: Exception | None = None) -> Better[str]:
+    return behind.start(key, compiler.of(key, error), nullcontext)
+
+
+def test_it_returns_at_once_and_the_handle_says_when_the_kernel_is_ready(compiler: Compiler) -> None:
+    better = start(Behind(1), compiler, KEYS[1])
+    assert (better.ready, better.done, better.kernel, better.failure) == (False, False, None, None)
+    assert not better.wait(0)
+    assert not better.wait(0.02)
+    compiler.allowed.set()
+    assert better.wait()
+    assert better.wait()  # a second time too
+    assert (better.ready, better.kernel, better.failure) == (True, "kernel 001", None)
+
+
+def test_one_compile_serves_all_that_ask_meanwhile(compiler: Compiler) -> None:
+    behind: Behind[str] = Behind(4)
+    first = start(behind, compiler, KEYS[1])
+    until(lambda: compiler.began == [KEYS[1]])
+    assert start(behind, compiler, KEYS[1]) is first
+    waiters = [threading.Thread(target=first.wait) for _ in range(5)]
+    for waiter in waiters:
+        waiter.start()
+    compiler.allowed.set()
+    for waiter in waiters:
+        waiter.join(30)
+        assert not waiter.is_alive()
+    assert compiler.began == [KEYS[1]]
+
+
+def test_no_more_at_a_time_than_allowed_and_all_in_the_end(compiler: Compiler) -> None:
+    behind: Behind[str] = Behind(2)
+    handles = [start(behind, compiler, key) for key in KEYS]
+    until(lambda: len(compiler.began) == 2)
+    compiler.allowed.set()
+    assert all(handle.wait(30) for handle in handles)
+    assert (compiler.most, sorted(compiler.began)) == (2, sorted(KEYS))
+
+
+def test_a_thread_that_has_ended_is_replaced(compiler: Compiler) -> None:
+    compiler.allowed.set()
+    behind: Behind[str] = Behind(1)
+    for key in KEYS:
+        assert start(behind, compiler, key).wait(30)
+
+
+def test_a_waiter_lends_its_priority_as_long_as_it_waits(compiler: Compiler) -> None:
+    lent: list[str] = []
+
+    @contextmanager
+    def lend() -> Iterator[None]:
+        lent.append("begin")
+        yield
+        lent.append("end")
+
+    better: Better[str] = Behind[str](1).start(KEYS[1], compiler.of(KEYS[1]), lend)
+    assert lent == []
+    better.wait(0)
+    assert lent == []
+    better.wait(0.01)
+    assert lent == ["begin", "end"]
+    compiler.allowed.set()
+    assert better.wait()
+    better.wait()
+    assert lent.count("begin") <= 2
+
+
+def test_a_failure_is_told_logged_and_not_tried_again_for_a_while(
+    compiler: Compiler, caplog: pytest.LogCaptureFixture
+) -> None:
+    behind: Behind[str] = Behind(1, retry_after_s=0.3)
+    compiler.allowed.set()
+    error = CompileError("it is refused", log="", source="", flags=())
+    with caplog.at_level(logging.WARNING):
+        better = start(behind, compiler, KEYS[1], error)
+        assert not better.wait(30)
+        until(lambda: behind.failed(KEYS[1]) is not None)
+    assert (better.done, better.error, str(better.failure)) == (True, error, "it is refused")
+    assert "not tried again for 0.3 s: it is refused" in caplog.text
+    assert start(behind, compiler, KEYS[1]) is better
+    assert start(behind, compiler, KEYS[2]).wait(30)
+    until(lambda: behind.failed(KEYS[1]) is None)
+    assert start(behind, compiler, KEYS[1]).wait(30)
+    assert compiler.began == [KEYS[1], KEYS[2], KEYS[1]]
+
+
+def test_closing_drops_what_has_not_begun_and_counts_it(compiler: Compiler) -> None:
+    behind: Behind[str] = Behind(1)
+    first, *others = [start(behind, compiler, key) for key in KEYS[:5]]
+    until(lambda: len(compiler.began) == 1)
+    behind.close(wait=False)
+    assert behind.dropped == 4
+    assert {str(other.failure) for other in others} == {"the cache was closed before it was compiled"}
+    assert not first.done
+    compiler.allowed.set()
+    assert first.wait(30)
+    behind.close()
+    assert compiler.began == [KEYS[0]]
+
+
+def test_closing_ends_one_that_waits_for_a_slot() -> None:
+    behind: Behind[str] = Behind(1)
+
+    def compile_it(is_wanted: Callable[[], bool]) -> str:
+        while is_wanted():
+            time.sleep(0.001)
+        raise GivenUp
+
+    better = behind.start(KEYS[1], compile_it, nullcontext)
+    started = time.monotonic()
+    behind.close()
+    assert time.monotonic() - started < 4
+    assert (better.wait(30), behind.dropped) == (False, 1)
+
+
+def test_after_closing_it_can_be_used_again(compiler: Compiler) -> None:
+    compiler.allowed.set()
+    behind: Behind[str] = Behind(1)
+    assert start(behind, compiler, KEYS[1]).wait(30)
+    behind.close()
+    assert start(behind, compiler, KEYS[2]).wait(30)
+
+
+def test_in_a_forked_child_the_compiles_are_the_parents(compiler: Compiler) -> None:
+    behind: Behind[str] = Behind(1)
+    better = start(behind, compiler, KEYS[1])
+    until(lambda: len(compiler.began) == 1)
+    child = os.fork()
+    if child == 0:
+        try:
+            compiler.allowed.set()
+            told = not better.wait(10) and "parent" in str(better.failure)
+            os._exit(0 if told and start(behind, compiler, KEYS[2]).wait(10) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not better.done
+    compiler.allowed.set()
+    assert better.wait(30)
+
+
+def test_a_process_that_ends_does_not_wait_for_what_is_queued() -> None:
+    code = (
+        "import time\n"
+        "from contextlib import nullcontext\n"
+        "from cache_engine.queue.behind import Behind\n"
+        "behind = Behind(1)\n"
+        "for number in range(1000):\n"
+        "    behind.start(f'{number:064x}', lambda is_wanted: time.sleep(0.2), nullcontext)\n"
+        "time.sleep(0.1)\n"
+        "print('end')\n"
+    )
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+    assert time.monotonic() - started < 100
