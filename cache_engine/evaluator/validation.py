@@ -32,7 +32,7 @@ PUBLISHED_MAPE_UNMEASURED = (9.7, 18.9)
 
 _COLUMNS = ("arch", "M", "N", "K", "latency_us")
 _BATCH = 5_000
-_MOST_LINES = 1_000_000
+_MOST_LINES, _LONGEST_LINE = 1_000_000, 100_000
 
 LARGEST_BYTES = 2**27
 """Of a file of measurements, decompressed."""
@@ -133,13 +133,11 @@ def parse_measurements(file: IO[str], source: str) -> list[Measurements]:
     """The same, of a file that is open; raises as ``read_measurements``, or when it has more than a million lines."""
     rows: dict[str, list[tuple[float, ...]]] = {}
     try:
-        reader = csv.DictReader(file)
+        reader = csv.DictReader(_lines(file, source))
         missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
             raise UsageError(f"{source} lacks the column {missing[0]}; it needs: {', '.join(_COLUMNS)}")
         for number, row in enumerate(reader, start=2):
-            if number > _MOST_LINES:
-                raise UsageError(f"{source} has more than {_MOST_LINES:,} lines; validate it in parts")
             name = str(row["arch"]).upper().removesuffix("_SXM")
             if name not in GPUS:
                 known = ", ".join(GPUS)
@@ -152,6 +150,19 @@ def parse_measurements(file: IO[str], source: str) -> list[Measurements]:
     if not rows:
         raise UsageError(f"{source} has no measurements")
     return [Measurements(GPUS[name], *np.array(values).T) for name, values in rows.items()]
+
+
+def _lines(file: IO[str], source: str) -> Iterator[str]:
+    """The lines of a table, empty ones too: a row of many columns, or blank lines, would take gigabytes or minutes."""
+    for number in range(1, _MOST_LINES + 1):
+        line = file.readline(_LONGEST_LINE + 1)
+        if not line:
+            return
+        if len(line) > _LONGEST_LINE:
+            raise UsageError(f"{source}, line {number} is longer than {_LONGEST_LINE:,} characters; this is no table")
+        yield line
+    if file.readline(1):
+        raise UsageError(f"{source} has more than {_MOST_LINES:,} lines; validate it in parts")
 
 
 def validate(measured: Measurements, may_go_on: Callable[[], bool] = lambda: True) -> Iterator[Validated]:

@@ -1,4 +1,4 @@
-"""Interrupts queries that take too long."""
+"""Interrupts queries that take too long, and those that Ctrl-C interrupts."""
 
 from __future__ import annotations
 
@@ -34,3 +34,14 @@ def interrupted_after(connection: duckdb.DuckDBPyConnection, limit_s: float | No
         timer.cancel()
         with lock:
             is_over = True
+
+
+@contextmanager
+def passing_on_ctrl_c() -> Iterator[None]:
+    """Raises ``KeyboardInterrupt`` where DuckDB raises ``RuntimeError`` instead of what a signal handler raised."""
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) != "Query interrupted":
+            raise
+        raise KeyboardInterrupt from error

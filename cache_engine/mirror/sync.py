@@ -22,7 +22,7 @@ from cache_engine.extras import needing
 from cache_engine.mirror import rows
 from cache_engine.mirror.evaluations import results_state, sync_evaluations
 from cache_engine.mirror.home import home_of, is_own
-from cache_engine.mirror.interrupting import interrupted_after
+from cache_engine.mirror.interrupting import interrupted_after, passing_on_ctrl_c
 from cache_engine.mirror.timings import sync_timings, timings_state
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import Tally
@@ -131,7 +131,7 @@ class Mirror:
         with needing("dashboard", "the index"):
             import duckdb
 
-        with self._in_process:
+        with self._in_process, passing_on_ctrl_c():
             try:
                 sources = self._sources()
                 if not rebuild and sources is not None and sources == self._seen:
@@ -194,7 +194,7 @@ class Mirror:
                 except duckdb.Error as error:
                     raise MirrorError(f"cannot read the mirror: {error}") from error
                 try:
-                    with interrupted_after(connection, self.query_limit_s):
+                    with passing_on_ctrl_c(), interrupted_after(connection, self.query_limit_s):
                         yield connection
                 except duckdb.InterruptException as error:
                     raise MirrorError(

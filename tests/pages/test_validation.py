@@ -72,8 +72,23 @@ def test_held_out_pairs_alone() -> None:
         (b"no gzip", "a.csv.gz", "cannot be decompressed"),
         (gzip.compress(HEADER.encode())[:-3], "a.csv.gz", "cannot be decompressed"),
         (gzip.compress(bytes(2**27 + 1), 1), "a.csv.gz", r"larger than 128 MiB"),
+        (gzip.compress(HEADER.encode() + b"\n" * 2**20, 1), "a.csv.gz", "more than 1,000,000 lines"),
+        (HEADER.encode() + b"," * 100_001, "a.csv", "line 2 is longer than 100,000 characters"),
+        (b"arch" * 25_001, "a.csv", "line 1 is longer"),
     ],
-    ids=["empty", "no lines", "no number", "no GPU", "no text", "no gzip", "cut short", "a bomb"],
+    ids=[
+        "empty",
+        "no lines",
+        "no number",
+        "no GPU",
+        "no text",
+        "no gzip",
+        "cut short",
+        "a bomb",
+        "blank lines",
+        "columns without end",
+        "a name without end",
+    ],
 )
 def test_a_file_that_cannot_be_right_is_refused(data: bytes, name: str, said: str, tmp_path: Path) -> None:
     """Uploaded, and given to the command line."""
