@@ -142,6 +142,8 @@ VERBS = {
     "stats --by-arch": ((), DASHBOARD),
     "doctor": ((), CORE),
     "log": ((), CORE),
+    "pin": ((KEY,), CORE),
+    "unpin": (("--all",), CORE),
     "tune": (("64", "48", "80"), GPU),
     "tune --dry-run": (("64", "48", "80"), CORE),
     "timings ls": ((), CORE),

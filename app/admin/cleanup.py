@@ -21,7 +21,7 @@ from cache_engine.config import parse_bytes
 from cache_engine.errors import GemmCacheError, MirrorError
 from cache_engine.mirror import queries
 from cache_engine.model.architecture import ARCHITECTURES
-from cache_engine.units import counted, human_bytes
+from cache_engine.units import counted, human_bytes, human_ms
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
 from cache_engine.upkeep.plan import EvictionPlan, Limits
 
@@ -55,10 +55,12 @@ def draw(permitted: bool) -> None:
     left = sum(leftover.stored_bytes for leftover in preview.leftovers)
     leftovers = f" and {counted(len(preview.leftovers), 'leftover file')} ({human_bytes(left)})"
     st.caption(
-        f"Will delete {counted(count, 'kernel')} ({human_bytes(plan.freed_bytes)}), least recently used first"
+        f"Will delete {counted(count, 'kernel')} ({human_bytes(plan.freed_bytes)}, "
+        f"{human_ms(plan.compile_s * 1e3)} of compiling)"
         f"{leftovers if preview.leftovers else ''}. "
         f"Will keep {counted(plan.kept_entries, 'kernel')} ({human_bytes(plan.kept_bytes)})"
-        f"{f', {plan.foreign:,} of them of another format' if plan.foreign else ''}."
+        f"{f', {plan.foreign:,} of them of another format' if plan.foreign else ''}"
+        f"{f', {plan.pinned:,} of them pinned' if plan.pinned else ''}."
     )
     if not count:
         st.info("Nothing to delete.", icon=":material/check:")

@@ -24,6 +24,7 @@ _WHERE = {
     "timings": ("tune", "timings"),
     "keeping.upkeep": ("clean", "verify", "migrate", "quarantine", "sync"),
     "keeping.log": ("log",),
+    "keeping.pins": ("pin", "unpin"),
     "keeping.packs": ("export", "import"),
     "predicting.evaluator": ("evaluate", "evaluations"),
     "predicting.replay": ("replay",),

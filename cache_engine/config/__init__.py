@@ -74,6 +74,12 @@ class Settings:
     eviction_threshold: float = _setting(
         kinds.number(most=1, above=True), 0.8, "When a limit is exceeded, evict down to this fraction of it."
     )
+    eviction: str = _setting(
+        kinds.choice("lru", "lru2", "value"),
+        "lru",
+        "What to evict first when a limit is exceeded. lru: the least recently used. lru2: by the last use but one. "
+        "value: the least compile time saved per byte.",
+    )
     cleanup_interval_h: float = _setting(kinds.number(), 24.0, "Automatic cleanup interval in hours (0 = off).")
     enable_jit: bool = _setting(kinds.yes_or_no(), True, "Compile kernels that are not cached.")
     fusion: bool = _setting(

@@ -6,8 +6,10 @@ Pure arithmetic. Events are written and read by ``store.journal``; the mirror ad
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
@@ -41,6 +43,7 @@ HOUR_S, DAY_S = 3600, 86_400
 _KEPT_FOR_S = ((HOUR_S, 8 * DAY_S), (DAY_S, 400 * DAY_S))
 _LONGEST_S = 28 * DAY_S
 MOST_PERIODS = 2000
+_WEEK_S, _KEPT_WEEKS = 7 * DAY_S, 8
 
 
 class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
@@ -144,11 +147,37 @@ class EntryUsage(msgspec.Struct):
     hits: dict[str, Count] = msgspec.field(default_factory=dict)
     last_used_at: Seconds = 0.0
     previous_used_at: Seconds = 0.0
+    # By week since 1970, so that decayed sums are the same in any order of arrival; of the latest weeks alone.
+    weeks: dict[Annotated[int, msgspec.Meta(ge=0, le=2_000_000)], Count] = msgspec.field(default_factory=dict)
 
     def used(self, at: float, count: int) -> None:
         """Records uses at that time. Keeps the two latest, in any order of arrival."""
         times = sorted((self.last_used_at, self.previous_used_at, at, at if count > 1 else 0.0))
         self.previous_used_at, self.last_used_at = times[-2:]
+        week = _week(at)
+        self.weeks[week] = _sum(self.weeks.get(week, 0), count)
+
+    def recent_hits(self, now: float) -> float:
+        """Hits, each halved for every week since the end of its week; those of a clock that was ahead count in full."""
+        weeks = self._every_week().items()
+        return sum(count * math.exp2(-max(0.0, now / _WEEK_S - (week + 1))) for week, count in weeks)
+
+    def without_old_weeks(self, now: float) -> EntryUsage:
+        """The same with the hits that have decayed to less than a hundredth, before now or after, in week 0."""
+        weeks: dict[int, int] = {}
+        for week, count in self._every_week().items():
+            kept = week if abs(week - _week(now)) <= _KEPT_WEEKS else 0
+            weeks[kept] = _sum(weeks.get(kept, 0), count)
+        return msgspec.structs.replace(self, weeks=weeks)
+
+    def _every_week(self) -> dict[int, int]:
+        """Hits by week; those that an older version counted are as of the week before the earliest that is known."""
+        weeks: dict[int, int] = dict(self.weeks)
+        unknown = sum(self.hits.values()) - sum(weeks.values())
+        if unknown > 0:
+            before = min((week for week in weeks if week), default=_week(self.last_used_at) + 1) - 1
+            weeks[before] = weeks.get(before, 0) + unknown
+        return weeks
 
 
 class Totals(Counts):
@@ -256,6 +285,10 @@ class Tally:
         acts = heapq.nlargest(RECENT_ACTS, (event for event in self._recent if event.kind in ACTS), key=_order)
         rest = heapq.nlargest(RECENT, (event for event in self._recent if event.kind not in ACTS), key=_order)
         return sorted((*acts, *rest), key=_order, reverse=True)
+
+
+def _week(at: float) -> int:
+    return max(0, int(at // _WEEK_S))
 
 
 def _order(event: Event) -> tuple[float, str, str, str]:

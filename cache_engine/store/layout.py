@@ -14,6 +14,7 @@
     timings/                    measurements of kernels, likewise for each device; created with the first
     demand.json                 what was asked for, from the journal's folded files; created by the first fold
     decisions/                  the log of decisions, in two files; created with the first
+    pins/                       an empty file for each pinned key; created with the first
     mirror.duckdb               the mirror; may be deleted at any moment
     population                  estimated number of entries and bytes; may be deleted at any moment
     cleaned                     empty; its mtime is the time of the last automatic cleaning
@@ -194,9 +195,18 @@ class StoreLayout:
         )
 
     @property
+    def pins(self) -> Path:
+        """Pinned keys. The folder is created with the first."""
+        return self.root / "pins"
+
+    def pin_path(self, key: CacheKey) -> str:
+        """The file that pins an entry."""
+        return f"{self.root}/pins/{key}"
+
+    @property
     def later_folders(self) -> tuple[Path, ...]:
         """Folders that are created with the first file in them."""
-        return (self.timings, self.decisions)
+        return (self.timings, self.decisions, self.pins)
 
     def record_path(self, key: CacheKey) -> str:
         """The record of an entry. A string, because every hit calls this."""

@@ -1,4 +1,4 @@
-"""Surveys a store and applies eviction plans, on request and automatically."""
+"""Applies eviction plans, on request and automatically."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, StoreError
+from cache_engine.errors import LockTimeout, StoreError
 from cache_engine.logs import fields
-from cache_engine.model.artifact import Record
 from cache_engine.model.events import AUTOMATIC, CLEAN, EVICT
 from cache_engine.model.key import CacheKey
 from cache_engine.process import Thread
 from cache_engine.store.disk import DiskStore
-from cache_engine.store.journal import Journal, fold_journal, read_journal
+from cache_engine.store.journal import Journal, fold_journal
 from cache_engine.store.layout import (
-    SHARDS,
     StoreLayout,
-    key_of_blob_name,
-    key_of_record_name,
     original_of_quarantined,
 )
 from cache_engine.store.lock import file_lock, file_lock_to_delete
+from cache_engine.store.pins import is_pinned
 from cache_engine.upkeep.leftovers import abandoned_temporaries, orphan_blobs, remove_orphan, remove_temporary
 from cache_engine.upkeep.plan import (
     DAY_S,
@@ -33,13 +30,17 @@ from cache_engine.upkeep.plan import (
     FOREIGN,
     SLACK_ENTRIES,
     SLACK_SHARE,
-    EntryFacts,
     EvictionPlan,
     Limits,
     is_far_above,
-    plan,
 )
 from cache_engine.upkeep.population import Population, add_published, write_population
+from cache_engine.upkeep.survey import NONE_STALE, count, last_uses, plan_cleaning, survey
+
+__all__ = [
+    "NONE_STALE", "QUARANTINE_S", "Cleaned", "Housekeeper", "Leftover", "apply", "count", "find_leftovers",
+    "plan_cleaning", "survey",
+]  # fmt: skip
 
 _log = logging.getLogger(__name__)
 
@@ -55,8 +56,6 @@ _END_S = 5.0
 _FINISH_S = 1.0
 _LONGEST_FINISH_S = 4.0
 QUARANTINE_S = 30 * DAY_S
-
-NONE_STALE: Callable[[Record], bool] = lambda _: False  # noqa: E731 (a default with a name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,44 +76,6 @@ class Cleaned:
     skipped: int
     leftovers: int = 0
     foreign: int = 0
-
-
-def survey(layout: StoreLayout) -> list[EntryFacts]:
-    """Facts on every entry, from file sizes, file times and the journal; no record is opened."""
-    used = _last_uses(layout)
-    return [
-        EntryFacts(key, stored_bytes, max(published_at, used.get(key, 0.0)))
-        for key, stored_bytes, published_at in _scan(layout)
-    ]
-
-
-def plan_cleaning(
-    store: DiskStore, limits: Limits, now: float | None = None, is_stale: Callable[[Record], bool] = NONE_STALE
-) -> EvictionPlan:
-    """What cleaning would evict now. Changes nothing.
-
-    Reads the record of each entry that it would evict: one of another format version stays, unless the limits say so.
-
-    Args:
-        is_stale: whether the entry of a record can never be hit; called only if the limits need it.
-    """
-    layout = store.layout
-    entries = survey(layout)
-    if limits.stale_toolchain or limits.archs:
-        checked = is_stale if limits.stale_toolchain else NONE_STALE
-        entries = [_with_record_facts(store, entry, checked) for entry in entries]
-    if limits.max_disk_share is not None:
-        limits = replace(limits, free_bytes=shutil.disk_usage(layout.root).free)
-    return _plan_knowing_formats(store, entries, limits, time.time() if now is None else now)
-
-
-def _plan_knowing_formats(store: DiskStore, entries: list[EntryFacts], limits: Limits, now: float) -> EvictionPlan:
-    """The plan for these entries. Reads the format of all only if it is asked for, or a victim has another."""
-    chosen = plan(entries, limits, now)
-    if not limits.foreign_format and not any(store.is_foreign(CacheKey(victim.key)) for victim in chosen.victims):
-        return chosen
-    known = [replace(entry, foreign=store.is_foreign(CacheKey(entry.key))) for entry in entries]
-    return plan(known, limits, now)
 
 
 def find_leftovers(store: DiskStore, now: float | None = None) -> list[Leftover]:
@@ -161,7 +122,7 @@ def apply(
     layout = store.layout
     evicted = foreign = freed = removed = removed_bytes = 0
     with file_lock_to_delete(layout.maintenance_lock, wait_s):
-        used = _last_uses(layout)
+        used = last_uses(layout)
         try:
             for number, victim in enumerate(chosen.victims, start=1):
                 if stopped():
@@ -170,6 +131,7 @@ def apply(
                 with suppress(LockTimeout), file_lock_to_delete(layout.key_lock(key), _ENTRY_TIMEOUT_S):
                     last_used_at = max(_published_at(layout, key), used.get(key, 0.0))
                     unused = victim.reason == EVERYTHING or last_used_at <= victim.last_used_at
+                    unused &= victim.pinned or not is_pinned(layout, key)  # since the plan was made
                     is_foreign, evicts_foreign = store.is_foreign(key), victim.reason == FOREIGN
                     if is_foreign and not evicts_foreign:
                         foreign += 1
@@ -223,23 +185,6 @@ def _summary(evicted: int, chosen: EvictionPlan, removed: int) -> str:
     if removed:
         done.append(f"{removed} leftover files")
     return " and ".join(done)
-
-
-def _with_record_facts(store: DiskStore, entry: EntryFacts, is_stale: Callable[[Record], bool]) -> EntryFacts:
-    """The facts, completed from the record. A record that cannot be read is damaged, or another version's."""
-    try:
-        record = store.record(CacheKey(entry.key))
-    except (CorruptEntry, OSError):
-        return entry
-    return entry if record is None else replace(entry, arch=record.arch, stale=_is_stale(record, is_stale))
-
-
-def _is_stale(record: Record, is_stale: Callable[[Record], bool]) -> bool:
-    """An entry is not stale if its compiler (maybe an extra) is not installed here: other machines may hit it."""
-    try:
-        return is_stale(record)
-    except CompilerMissing:
-        return False
 
 
 class Housekeeper:
@@ -346,41 +291,6 @@ class Housekeeper:
         except (OSError, StoreError) as error:
             self._can_estimate = False
             _log.warning("could not clean the store: %s", error)
-
-
-def count(layout: StoreLayout) -> tuple[int, int]:
-    """The number of entries, and their bytes on disk."""
-    sizes = [stored_bytes for _, stored_bytes, _ in _scan(layout)]
-    return len(sizes), sum(sizes)
-
-
-def _scan(layout: StoreLayout) -> Iterator[tuple[str, int, float]]:
-    """Key, bytes on disk (record and blob) and time of publishing of every entry."""
-    for shard in SHARDS:
-        blob_bytes: dict[str, int] = {}
-        for name, status in _files(layout.kernels / shard):
-            key = key_of_blob_name(name, shard)
-            if key is not None:
-                blob_bytes[key] = blob_bytes.get(key, 0) + status.st_size
-        for name, status in _files(layout.metadata / shard):
-            key = key_of_record_name(name, shard)
-            if key is not None:
-                yield key, status.st_size + blob_bytes.get(key, 0), status.st_mtime
-
-
-def _files(folder: os.PathLike[str]) -> Iterator[tuple[str, os.stat_result]]:
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                yield entry.name, entry.stat(follow_symlinks=False)
-
-
-def _last_uses(layout: StoreLayout) -> dict[str, float]:
-    """When each key was last used, according to the journal."""
-    last: dict[str, float] = {}
-    for used in read_journal(layout.journal).usage:
-        last[used.key] = max(last.get(used.key, 0.0), used.last_used_at)
-    return last
 
 
 def _published_at(layout: StoreLayout, key: CacheKey) -> float:

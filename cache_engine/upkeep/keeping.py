@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cache_engine import upkeep
 from cache_engine.config import Settings
+from cache_engine.errors import KeyNotFound
 from cache_engine.model.artifact import Record
-from cache_engine.model.decision import Decision
-from cache_engine.model.key import CacheKey
+from cache_engine.model.decision import PIN, UNPIN, Decision
+from cache_engine.model.key import CacheKey, check_prefix
+from cache_engine.store import pins
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.pack import Pack
@@ -48,7 +51,10 @@ class Keeping(ABC):
     def plan_cleaning(self, limits: Limits | None = None) -> EvictionPlan:
         """What cleaning would evict now; without ``limits``, by the settings. Changes nothing."""
         self.journal.flush()
-        return cleaning.plan_cleaning(self.store, limits or self.policy(), is_stale=self.is_stale)
+        limits = limits or self.policy()
+        if limits.order is None:
+            limits = replace(limits, order=self.settings.eviction)
+        return cleaning.plan_cleaning(self.store, limits, is_stale=self.is_stale)
 
     def find_leftovers(self) -> list[Leftover]:
         """Files of no entry that any cleaning removes: those of killed writers, and old ones in quarantine."""
@@ -66,6 +72,44 @@ class Keeping(ABC):
     ) -> Cleaned:
         """Evicts what a plan names and removes leftovers; see ``upkeep.cleaning.apply``."""
         return cleaning.apply(self.store, self.journal, plan, on_progress, by=by or local_user())
+
+    def pinned(self) -> list[CacheKey]:
+        """The keys that are pinned, whether or not the store has their kernels."""
+        return sorted(pins.pinned_keys(self.store.layout))
+
+    def pin(self, *keys: str, by: str | None = None) -> list[CacheKey]:
+        """Protects kernels from eviction; a prefix of a key is enough. Returns their keys.
+
+        Raises:
+            UsageError, KeyNotFound: when a key is none, or no kernel's; then none of them is pinned.
+            StoreError: when very many are pinned.
+        """
+        found = [CacheKey(self.store.find(key).key) for key in keys]
+        for key in found:
+            pins.pin(self.store.layout, key)
+            self.journal.decided(PIN, key=key, by=by or local_user())
+        return found
+
+    def unpin(self, *keys: str, by: str | None = None) -> list[CacheKey]:
+        """Ends the protection of pinned kernels; a prefix of a key is enough. Returns their keys.
+
+        Raises:
+            UsageError, KeyNotFound: when a key is none, or none or several that are pinned begin so; then none of them
+                is unpinned.
+        """
+        found = [self._find_pinned(key) for key in keys]
+        for key in found:
+            pins.unpin(self.store.layout, key)
+            self.journal.decided(UNPIN, key=key, by=by or local_user())
+        return found
+
+    def _find_pinned(self, prefix: str) -> CacheKey:
+        wanted = check_prefix(prefix)
+        there = [key for key in self.pinned() if key.startswith(wanted)]
+        if len(there) != 1:
+            many = f"{len(there)} pinned kernels have" if there else "no pinned kernel has"
+            raise KeyNotFound(f"{many} key prefix {wanted}; gemm-cache pin lists those that are pinned")
+        return there[0]
 
     def check(self, *, share: float = 1.0, on_entry: Callable[[], None] = lambda: None) -> Iterator[Finding]:
         """What is wrong with the store, found one by one in a ``share`` of its entries. Changes nothing."""

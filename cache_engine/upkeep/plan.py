@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cache_engine.config import Settings
+from cache_engine.policy.value import LRU, Worth, order
 
 EXPIRED, STALE, NAMED, NAMED_ARCH, TOO_MANY, TOO_LARGE, LITTLE_SPACE, FOREIGN, EVERYTHING = (
     "expired",
@@ -31,6 +32,10 @@ class EntryFacts:
 
     ``stale`` means that no request here can ever hit the entry: the compiler or the template has changed;
     ``arch`` is its target, if the limits need it; ``foreign`` means that it has another format version.
+
+    ``used_before_at`` is the last use but one, minus infinity where there was none. ``hits`` are those of
+    ``EntryUsage.recent_hits``, ``compile_s`` is what making it again takes, and ``is_floor`` whether it serves any size
+    (``dynamic``), so that it serves when no better kernel is there: all three are of its record, where that was read.
     """
 
     key: str
@@ -39,6 +44,16 @@ class EntryFacts:
     stale: bool = False
     arch: str = ""
     foreign: bool = False
+    used_before_at: float = -math.inf
+    hits: float = 0.0
+    compile_s: float = 0.0
+    is_floor: bool = False
+    pinned: bool = False
+
+    def worth(self, now: float) -> Worth:
+        """What the order of eviction depends on. Uses in the future, of a clock that was ahead, are now."""
+        last, before = min(self.last_used_at, now), min(self.used_before_at, now)
+        return Worth(self.key, self.stored_bytes, last, before, self.hits, self.compile_s, self.is_floor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +65,7 @@ class Limits:
         stale_toolchain: evict entries that can never be hit.
         keys: evict these.
         archs: evict entries for these targets.
-        max_entries, max_bytes: when exceeded, evict the least recently used
+        max_entries, max_bytes: when exceeded, evict in the order ``order``
         max_disk_share: as ``max_bytes``, as a share of the free disk space plus the store's size
         down_to: when a limit is exceeded, evict down to this share of it.
         free_bytes: the free disk space.
@@ -59,6 +74,10 @@ class Limits:
         everything: evict every entry.
         foreign_format: evict entries of another format version. Without it no limit evicts them, not even
             ``everything``; they count against the others.
+        order: in which to evict when a limit is exceeded, one of ``policy.value.ORDERS``; ``None`` is that of the
+            settings, where there are some, else ``lru``. Kernels that serve any size go last, and do not expire.
+        pinned: evict pinned entries like others. Without it nothing evicts them, not even ``everything``; they count
+            against the limits.
     """
 
     expire_days: float | None = None
@@ -73,6 +92,8 @@ class Limits:
     spare_s: float = 0.0
     everything: bool = False
     foreign_format: bool = False
+    order: str | None = None
+    pinned: bool = False
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
@@ -84,6 +105,7 @@ class Limits:
             max_bytes=s.max_bytes,
             max_disk_share=s.max_disk_share,
             down_to=s.eviction_threshold,
+            order=s.eviction,
         )
 
 
@@ -95,19 +117,22 @@ class Victim:
     stored_bytes: int
     last_used_at: float
     reason: str
+    compile_s: float = 0.0
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EvictionPlan:
-    """The entries to evict, least recently used first, and the size of the rest.
+    """The entries to evict, in the order of eviction, and the size of the rest.
 
-    ``foreign`` of the rest have another format version, as far as that is known.
+    ``foreign`` of the rest have another format version, as far as that is known, and ``pinned`` of them are pinned.
     """
 
     victims: tuple[Victim, ...]
     kept_entries: int
     kept_bytes: int
     foreign: int = 0
+    pinned: int = 0
 
     def __repr__(self) -> str:
         evicted = f"{len(self.victims)} entries to evict, {self.freed_bytes} bytes"
@@ -118,21 +143,30 @@ class EvictionPlan:
         """Bytes that would be freed."""
         return sum(victim.stored_bytes for victim in self.victims)
 
+    @property
+    def compile_s(self) -> float:
+        """Seconds that compiling all of them again would take, as it took to make them."""
+        return sum(victim.compile_s for victim in self.victims)
+
 
 def plan(entries: Iterable[EntryFacts], limits: Limits, now: float) -> EvictionPlan:
     """The plan that brings ``entries`` within ``limits``.
 
     Clocks jump. A last use in the future counts as now: otherwise setting a clock back could evict a whole store.
     """
-    by_age = sorted(entries, key=lambda entry: (min(entry.last_used_at, now), entry.key))
+    sort_key = order(limits.order or LRU)
+    by_worth = sorted(entries, key=lambda entry: sort_key(entry.worth(now)))
     victims: list[Victim] = []
     spared: list[EntryFacts] = []
     kept: list[EntryFacts] = []
     foreign: list[EntryFacts] = []
-    for entry in by_age:
+    pinned: list[EntryFacts] = []
+    for entry in by_worth:
         age_s = max(0.0, now - entry.last_used_at)
         reason = _reason(entry, limits, age_s)
-        if reason:
+        if entry.pinned and not limits.pinned:
+            pinned.append(entry)
+        elif reason:
             victims.append(_victim(entry, reason))
         elif entry.foreign:
             foreign.append(entry)
@@ -142,9 +176,9 @@ def plan(entries: Iterable[EntryFacts], limits: Limits, now: float) -> EvictionP
             kept.append(entry)
 
     # Entries that stay count against the limits, and so do spared ones; the others are evicted first.
-    entries_left = len(kept) + len(spared) + len(foreign)
-    bytes_left = sum(entry.stored_bytes for entry in (*kept, *spared, *foreign))
-    max_bytes, too_large = _byte_limit(limits, sum(entry.stored_bytes for entry in by_age))
+    entries_left = len(kept) + len(spared) + len(foreign) + len(pinned)
+    bytes_left = sum(entry.stored_bytes for entry in (*kept, *spared, *foreign, *pinned))
+    max_bytes, too_large = _byte_limit(limits, sum(entry.stored_bytes for entry in by_worth))
     for candidates, down_to in ((kept, limits.down_to), (spared, 1.0)):
         if candidates is spared and not _is_far_above(limits.max_entries, max_bytes, entries_left, bytes_left):
             break
@@ -159,7 +193,7 @@ def plan(entries: Iterable[EntryFacts], limits: Limits, now: float) -> EvictionP
                 victims.append(_victim(entry, too_large))
                 bytes_left -= entry.stored_bytes
                 entries_left -= 1
-    return EvictionPlan(tuple(victims), entries_left, bytes_left, len(foreign))
+    return EvictionPlan(tuple(victims), entries_left, bytes_left, len(foreign), len(pinned))
 
 
 def is_far_above(limits: Limits, entries: int, stored_bytes: int) -> bool:
@@ -198,7 +232,7 @@ def _reason(entry: EntryFacts, limits: Limits, age_s: float) -> str | None:
         return NAMED
     if entry.arch in limits.archs:
         return NAMED_ARCH
-    if limits.expire_days is not None and age_s > limits.expire_days * DAY_S:
+    if limits.expire_days is not None and not entry.is_floor and age_s > limits.expire_days * DAY_S:
         return EXPIRED
     return None
 
@@ -214,4 +248,4 @@ def _byte_limit(limits: Limits, stored_bytes: int) -> tuple[float, str]:
 
 
 def _victim(entry: EntryFacts, reason: str) -> Victim:
-    return Victim(entry.key, entry.stored_bytes, entry.last_used_at, reason)
+    return Victim(entry.key, entry.stored_bytes, entry.last_used_at, reason, entry.compile_s, entry.pinned)

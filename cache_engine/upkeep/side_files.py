@@ -13,6 +13,7 @@ from cache_engine.evaluations import Evaluations
 from cache_engine.evaluations.entry import judge
 from cache_engine.inputs import others_may_change
 from cache_engine.model.job import MOST_BYTES, decode_job
+from cache_engine.model.key import is_key
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import copy_to_quarantine, read_file
 from cache_engine.store.journal import (
@@ -62,6 +63,7 @@ def check_side_files(layout: StoreLayout, *, trust: bool) -> Iterator[Finding]:
         (layout.evaluations, fingerprint_of_results_name),
         (layout.timings, fingerprint_of_results_name),
         (layout.decisions, is_decisions_name),
+        (layout.pins, is_key),
     ):
         for name in sorted(names_in(folder)):
             if is_named(name):

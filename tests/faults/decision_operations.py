@@ -1,4 +1,4 @@
-"""The log of decisions, as the fault suite interrupts it."""
+"""The log of decisions, and pins, as the fault suite interrupts them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import replace
 from functools import partial
 
 from cache_engine.model.decision import MISS, Decision
+from cache_engine.store import pins
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, append_decisions
 from cache_engine.store.journal import decisions as log
 from cache_engine.upkeep import integrity
 from tests.faults.operations import Action, Operation, Promise, filled
+from tests.helpers import make_entry
 
 _BEFORE = frozenset({"first", "second"})
 
@@ -58,6 +60,39 @@ def _mending(store: DiskStore) -> Action:
     return lambda: len(integrity.repair(store, journal, list(integrity.check(store))))
 
 
+def _before_pinning(store: DiskStore) -> Promise:
+    promise = filled(store)
+    key = make_entry(1)[0]
+    pins.pin(store.layout, key)
+    return replace(promise, pinned=frozenset({key}), may_pin=frozenset({make_entry(0)[0]}))
+
+
+def _pinning(store: DiskStore) -> Action:
+    key = make_entry(0)[0]
+
+    def act() -> object:
+        pins.pin(store.layout, key)
+        return key
+
+    return act
+
+
+def _before_unpinning(store: DiskStore) -> Promise:
+    promise = _before_pinning(store)
+    pins.pin(store.layout, make_entry(0)[0])
+    return replace(promise, may_unpin=True)
+
+
+def _unpinning(store: DiskStore) -> Action:
+    key = make_entry(0)[0]
+
+    def act() -> object:
+        pins.unpin(store.layout, key)
+        return key
+
+    return act
+
+
 DECIDING = {
     "decide": Operation(_before_deciding, _deciding, may_raise=(), sure=False),
     "decide first": Operation(_before_deciding_first, _deciding, may_raise=(), sure=False),
@@ -65,4 +100,6 @@ DECIDING = {
         _before_deciding, partial(_deciding, long_bytes=200), may_raise=(), sure=False
     ),
     "mend the log": Operation(_before_mending, _mending, sure=False),
+    "pin": Operation(_before_pinning, _pinning),
+    "unpin": Operation(_before_unpinning, _unpinning),
 }

@@ -71,6 +71,9 @@ class Promise:
         timed: the key whose timing the operation adds.
         logged: details of decisions in the log before.
         decided: that of the decision which the operation logs.
+        pinned: keys that are pinned before and after.
+        may_pin: keys that the operation pins or, with
+        may_unpin: unpins.
     """
 
     served: dict[CacheKey, set[bytes | None]]
@@ -86,6 +89,9 @@ class Promise:
     timed: str = ""
     logged: frozenset[str] = frozenset()
     decided: str = ""
+    pinned: frozenset[CacheKey] = frozenset()
+    may_pin: frozenset[CacheKey] = frozenset()
+    may_unpin: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,14 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import DecisionReader, Journal, read_journal
 from cache_engine.store.journal.demand import read_timeline
 from cache_engine.store.layout import fingerprint_of_results_name, key_of_blob_name
+from cache_engine.store.pins import pinned_keys
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep import cleaning as housekeeping
 from cache_engine.upkeep import integrity
 from cache_engine.upkeep.plan import Limits
 from tests.faults.operations import Counts, Promise
 
-WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR, TIMINGS, LOG = (
+WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR, TIMINGS, LOG, PINS = (
     "wrong bytes",
     "lost",
     "seen as corrupt",
@@ -34,6 +35,7 @@ WRONG_BYTES, LOST, CORRUPT, UNDONE, JOURNAL, LEFTOVERS, DAMAGE, MIRROR, TIMINGS,
     "mirror",
     "timings",
     "log of decisions",
+    "pins",
 )
 _MIRRORED = (
     "kernels",
@@ -114,7 +116,7 @@ def troubles(
     found += [Trouble(LEFTOVERS, path.name) for path in leftovers(store)]
     found += [Trouble(DAMAGE, f"{finding.kind} {finding.path}") for finding in integrity.check(store)]
     found += [*_served(store, promise, done), *_counted(store, promise, exact=done and not refused)]
-    found += _logged(store, promise, done and not refused)
+    found += [*_logged(store, promise, done and not refused), *_pinned(store, promise, done)]
     return [*found, *_kept(store, promise, done), *_timed(store, promise, done)]
 
 
@@ -193,6 +195,15 @@ def _logged(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]
         yield Trouble(LOG, f"{', '.join(sorted(missing))} lost")
     if twice := {detail for detail in there if detail and there.count(detail) > 1}:
         yield Trouble(LOG, f"{', '.join(sorted(twice))} twice")
+
+
+def _pinned(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]:
+    """What was pinned is, and what was acknowledged is done; ``verify`` has found no other file among the pins."""
+    there = pinned_keys(store.layout)
+    least = promise.pinned | (promise.may_pin if done and not promise.may_unpin else set())
+    most = promise.pinned | (promise.may_pin if not (done and promise.may_unpin) else set())
+    if not least <= there <= most:
+        yield Trouble(PINS, f"{len(there)} pins, not {len(least)} to {len(most)}")
 
 
 def _content(store: DiskStore, *, rebuild: bool) -> dict[str, list[Any]]:

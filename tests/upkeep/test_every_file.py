@@ -104,6 +104,7 @@ NOT_CHECKED = {
     "locks": "their content means nothing",
     "decisions": "the folder of the two files of the log",
     "decisions_lock": "its content means nothing",
+    "pins": "their content means nothing; test_orders checks their names",
     "quarantine": "it is there because it is damaged",
     "results_folder": "another name of the folders of evaluations and timings",
     "jobs": "jobs of a dashboard, shown as lost if unreadable",

@@ -64,6 +64,7 @@ def victim_table(victims: Iterable[Victim], names: dict[str, str], zone: tzinfo)
             "Key": victim.key[:12],
             "Kernel": names.get(victim.key, ""),
             "On disk": victim.stored_bytes / _KIB,
+            "Compile time, s": victim.compile_s,
             "Last used": moment(victim.last_used_at, zone),
             "Why": victim.reason,
         }

@@ -7,7 +7,7 @@ a job's result as one.
 - ``comparing`` -- ``diff``, ``explain``
 - ``store`` -- ``stats``, ``clean``, ``verify``, ``quarantine``, ``sync``, ``export``, ``import``, ``doctor``
 - ``waiting`` -- the compile queue, in ``stats``
-- ``decisions`` -- ``log``
+- ``decisions`` -- ``log``, ``pin``, ``unpin``
 - ``measured`` -- ``timings``, ``tune``, ``warm``, ``sample``, ``bench``
 - ``evaluator`` -- ``evaluate``, ``evaluations``
 - ``replaying`` -- ``replay``

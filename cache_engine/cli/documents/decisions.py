@@ -1,4 +1,4 @@
-"""The document of the log of decisions."""
+"""The documents of the log of decisions and of pins."""
 
 from __future__ import annotations
 
@@ -32,6 +32,13 @@ class DecisionList(msgspec.Struct, kw_only=True):
     total: int
     damaged: int
     rows: list[DecisionRow]
+
+
+class Pins(msgspec.Struct, kw_only=True):
+    """What ``pin`` and ``unpin`` print: the keys that they changed, and all that are pinned now."""
+
+    changed: list[str]
+    pinned: list[str]
 
 
 def row_of(one: Decision) -> DecisionRow:

@@ -92,6 +92,7 @@ class Cleaning(msgspec.Struct, kw_only=True):
     Attributes:
         kept_entries, kept_bytes: what would stay or, after cleaning, what is there.
         foreign: how many of them have another format version, if that kept any from being evicted.
+        pinned: how many are pinned. victim_compile_s: what compiling the victims took.
     """
 
     dry_run: bool
@@ -102,7 +103,9 @@ class Cleaning(msgspec.Struct, kw_only=True):
     kept_bytes: int
     kept_timings: int
     foreign: int
+    pinned: int = 0
     cleaned: Cleaned | None
+    victim_compile_s: float = 0.0
 
 
 class MigrationRow(msgspec.Struct, kw_only=True):
@@ -313,6 +316,8 @@ def cleaning(
         kept_timings=kept_timings,
         foreign=plan.foreign + (cleaned.foreign if cleaned else 0),
         cleaned=cleaned,
+        pinned=plan.pinned,
+        victim_compile_s=plan.compile_s,
     )
 
 

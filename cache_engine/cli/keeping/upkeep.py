@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
@@ -39,7 +40,8 @@ from cache_engine.units import counted, human_age, human_bytes, human_ms, printa
 @click.option("--arch", multiple=True, help="Evict kernels for this target (repeatable).")
 @click.option("--key", multiple=True, help="Evict this kernel; a key prefix is enough (repeatable).")
 @click.option("--foreign-format", is_flag=True, help="Evict kernels that another version of this program reads.")
-@click.option("--all", "everything", is_flag=True, help="Evict everything, but kernels of another format.")
+@click.option("--pinned", is_flag=True, help="Evict pinned kernels like others.")
+@click.option("--all", "everything", is_flag=True, help="Evict everything, but what is pinned or of another format.")
 @click.option("--dry-run", is_flag=True, help="Show what would be evicted; change nothing.")
 @json_option
 @click.pass_obj
@@ -55,14 +57,16 @@ def clean_verb(
     arch: tuple[str, ...],
     key: tuple[str, ...],
     foreign_format: bool,
+    pinned: bool,
     everything: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Evict kernels, least recently used first.
 
-    Without a rule, evicts by the limits in the settings. Also deletes leftover temporary files, and what has been in
-    quarantine for 30 days. Timings are kept: configs are chosen by them.
+    Without a rule, evicts by the limits in the settings; the setting eviction has other orders. Pinned kernels stay,
+    and count against limits. Kernels that serve any size (dynamic) go last, and do not expire. Also deletes leftover
+    temporary files, and what has been in quarantine for 30 days. Timings are kept: configs are chosen by them.
     """
     from cache_engine.upkeep.plan import Limits
 
@@ -78,8 +82,10 @@ def clean_verb(
             max_disk_share=max_disk_share,
             everything=everything,
             foreign_format=foreign_format,
+            pinned=pinned,
         )
-        plan = cache.plan_cleaning(None if rules == Limits() else rules)
+        has_rule = replace(rules, pinned=False) != Limits()
+        plan = cache.plan_cleaning(rules if has_rule else replace(cache.policy(), pinned=pinned))
         leftovers = cache.find_leftovers()
         cleaned = None
         if not dry_run:
@@ -268,9 +274,15 @@ def _print_cleaning(d: store.Cleaning) -> None:
     now = time.time()
     if d.victims:
         print_table(
-            {"key": LEFT, "on disk": RIGHT, "last used": RIGHT, "reason": LEFT},
+            {"key": LEFT, "on disk": RIGHT, "compile time": RIGHT, "last used": RIGHT, "reason": LEFT},
             [
-                (victim.key[:12], human_bytes(victim.stored_bytes), human_age(now - victim.last_used_at), victim.reason)
+                (
+                    victim.key[:12],
+                    human_bytes(victim.stored_bytes),
+                    human_ms(victim.compile_s * 1e3),
+                    human_age(now - victim.last_used_at),
+                    victim.reason,
+                )
                 for victim in d.victims
             ],
         )
@@ -280,7 +292,8 @@ def _print_cleaning(d: store.Cleaning) -> None:
     kept = f"{_entries(d.kept_entries)}, {human_bytes(d.kept_bytes)}"
     if d.cleaned is None:
         left = f"; would delete {counted(len(d.leftovers), 'leftover file')}" if d.leftovers else ""
-        print(f"Would evict {_entries(len(d.victims))}, {human_bytes(d.victim_bytes)}; would keep {kept}{left}.")
+        price = f", {human_ms(d.victim_compile_s * 1e3)} of compiling" if d.victim_compile_s else ""
+        print(f"Would evict {_entries(len(d.victims))}, {human_bytes(d.victim_bytes)}{price}; would keep {kept}{left}.")
     else:
         in_use = d.cleaned.skipped - d.cleaned.foreign  # or used, or replaced, since they were chosen
         print(
@@ -292,6 +305,8 @@ def _print_cleaning(d: store.Cleaning) -> None:
         )
     if d.foreign:
         print(f"{_entries(d.foreign)} of another format version not evicted; --foreign-format evicts such entries.")
+    if d.pinned:
+        print(f"{_entries(d.pinned)} pinned and not evicted; --pinned evicts such entries.")
     if d.kept_timings:
         print(f"Timings are kept: {counted(d.kept_timings, 'timing')}.")
 

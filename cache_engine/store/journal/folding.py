@@ -161,7 +161,7 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
             # Also those left alone: they may become our own again.
             folded=[stem for name, stem in there.items() if name in names or stem in snapshot.folded],
             totals=tally.totals,
-            usage=[used for used in tally.usage if keep(used.key)],
+            usage=[used.without_old_weeks(time.time()) for used in tally.usage if keep(used.key)],
             recent=tally.recent,
             periods=coarsened(tally.periods, time.time()),
         )

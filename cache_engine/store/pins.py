@@ -1,0 +1,54 @@
+"""Pinned keys: an empty file for each, so two processes and two versions never overwrite what the other pinned."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from cache_engine.errors import StoreError
+from cache_engine.model.key import CacheKey, is_key
+from cache_engine.store.layout import StoreLayout
+from cache_engine.store.publish import sync_folder
+
+MOST_PINS = 10_000
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def pinned_keys(layout: StoreLayout) -> frozenset[CacheKey]:
+    """All pinned keys, whether or not the store has their entries."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return frozenset(CacheKey(name) for name in os.listdir(layout.pins) if is_key(name))
+    return frozenset()
+
+
+def is_pinned(layout: StoreLayout, key: CacheKey) -> bool:
+    """Whether a key is pinned."""
+    return os.path.lexists(layout.pin_path(key))
+
+
+def pin(layout: StoreLayout, key: CacheKey) -> None:
+    """Pins a key; once it returns, also a power cut leaves it pinned.
+
+    Raises:
+        StoreError: when very many are pinned.
+        OSError: when the disk refuses.
+    """
+    if len(pinned_keys(layout) - {key}) >= MOST_PINS:
+        raise StoreError(f"{MOST_PINS:,} kernels are pinned, and no more can be; unpin some with gemm-cache unpin")
+    with suppress(FileExistsError):
+        layout.pins.mkdir(mode=0o700)
+        sync_folder(str(layout.root))
+    os.close(os.open(layout.pin_path(key), _FLAGS, 0o600))
+    sync_folder(str(layout.pins))
+
+
+def unpin(layout: StoreLayout, key: CacheKey) -> None:
+    """Unpins a key, if it is pinned.
+
+    Raises:
+        OSError: when the disk refuses.
+    """
+    with suppress(FileNotFoundError):
+        os.unlink(layout.pin_path(key))
+        sync_folder(str(layout.pins))

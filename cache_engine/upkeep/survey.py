@@ -1,0 +1,147 @@
+"""What is known of each entry, and which to evict: gathers the facts for ``plan``."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from cache_engine.errors import CompilerMissing, CorruptEntry
+from cache_engine.model.artifact import Record
+from cache_engine.model.events import EntryUsage
+from cache_engine.model.gemm import Specialisation
+from cache_engine.model.key import CacheKey
+from cache_engine.policy.value import VALUE
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import read_journal
+from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
+from cache_engine.store.pins import pinned_keys
+from cache_engine.upkeep.plan import EntryFacts, EvictionPlan, Limits, plan
+
+NONE_STALE: Callable[[Record], bool] = lambda _: False  # noqa: E731 (a default with a name)
+
+
+def survey(layout: StoreLayout) -> list[EntryFacts]:
+    """Facts on every entry, from file sizes, file times, pins and the journal; no record is opened."""
+    return _survey(layout, read_journal(layout.journal).usage)
+
+
+def plan_cleaning(
+    store: DiskStore, limits: Limits, now: float | None = None, is_stale: Callable[[Record], bool] = NONE_STALE
+) -> EvictionPlan:
+    """What cleaning would evict now. Changes nothing.
+
+    Reads the record of each entry that it would evict: one of another format version stays, unless the limits say so,
+    and one that serves any size goes last. Reads all records if the limits or the order need them.
+
+    Args:
+        is_stale: whether the entry of a record can never be hit; called only if the limits need it.
+    """
+    layout = store.layout
+    usage = read_journal(layout.journal).usage
+    now = time.time() if now is None else now
+    hits = {(used.key, used.made_at): used.recent_hits(now) for used in usage}
+    if limits.max_disk_share is not None:
+        limits = replace(limits, free_bytes=shutil.disk_usage(layout.root).free)
+    checked = is_stale if limits.stale_toolchain else NONE_STALE
+    entries = {entry.key: entry for entry in _survey(layout, usage)}
+    read: set[str] = set()
+    if limits.stale_toolchain or limits.archs or limits.foreign_format or limits.order == VALUE:
+        entries = {key: _with_record_facts(store, entry, checked, hits) for key, entry in entries.items()}
+        read.update(entries)
+    while True:
+        chosen = plan(entries.values(), limits, now)
+        unread = [victim.key for victim in chosen.victims if victim.key not in read]
+        if not unread:
+            return chosen
+        entries |= {key: _with_record_facts(store, entries[key], checked, hits) for key in unread}
+        read.update(unread)
+
+
+def count(layout: StoreLayout) -> tuple[int, int]:
+    """The number of entries, and their bytes on disk."""
+    sizes = [stored_bytes for _, stored_bytes, _ in _scan(layout)]
+    return len(sizes), sum(sizes)
+
+
+def _scan(layout: StoreLayout) -> Iterator[tuple[str, int, float]]:
+    """Key, bytes on disk (record and blob) and time of publishing of every entry."""
+    for shard in SHARDS:
+        blob_bytes: dict[str, int] = {}
+        for name, status in _files(layout.kernels / shard):
+            key = key_of_blob_name(name, shard)
+            if key is not None:
+                blob_bytes[key] = blob_bytes.get(key, 0) + status.st_size
+        for name, status in _files(layout.metadata / shard):
+            key = key_of_record_name(name, shard)
+            if key is not None:
+                yield key, status.st_size + blob_bytes.get(key, 0), status.st_mtime
+
+
+def _files(folder: os.PathLike[str]) -> Iterator[tuple[str, os.stat_result]]:
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                yield entry.name, entry.stat(follow_symlinks=False)
+
+
+def last_uses(layout: StoreLayout) -> dict[str, float]:
+    """When each key was last used, according to the journal."""
+    return {key: last for key, (last, _) in _last_two_uses(read_journal(layout.journal).usage).items()}
+
+
+def _survey(layout: StoreLayout, usage: list[EntryUsage]) -> list[EntryFacts]:
+    used, pinned = _last_two_uses(usage), pinned_keys(layout)
+    entries = []
+    for key, stored_bytes, published_at in _scan(layout):
+        last, before = used.get(key, (0.0, 0.0))
+        last_used_at = max(published_at, last)
+        used_before_at = before if before > 0 else -math.inf
+        is_pinned = key in pinned
+        entries.append(EntryFacts(key, stored_bytes, last_used_at, used_before_at=used_before_at, pinned=is_pinned))
+    return entries
+
+
+def _last_two_uses(usage: list[EntryUsage]) -> dict[str, tuple[float, float]]:
+    """The last use of each key, and the last but one of the entry that it has now; 0 for none."""
+    uses: dict[str, tuple[float, float]] = {}
+    for used in sorted(usage, key=lambda used: used.made_at):
+        last, _ = uses.get(used.key, (0.0, 0.0))
+        uses[used.key] = max(last, used.last_used_at), used.previous_used_at
+    return uses
+
+
+def _with_record_facts(
+    store: DiskStore,
+    entry: EntryFacts,
+    is_stale: Callable[[Record], bool],
+    hits: dict[tuple[str, float], float],
+) -> EntryFacts:
+    """The facts, completed from the record. One that cannot be read is damaged, or of another format version."""
+    key = CacheKey(entry.key)
+    try:
+        record = store.record(key)
+    except (CorruptEntry, OSError):
+        return entry
+    if record is None:
+        return replace(entry, foreign=store.is_foreign(key))
+    return replace(
+        entry,
+        arch=record.arch,
+        stale=_is_stale(record, is_stale),
+        hits=hits.get((record.key, record.created_at), 0.0),
+        compile_s=record.compile_ms / 1e3,
+        is_floor=record.problem.specialisation == Specialisation.DYNAMIC,
+    )
+
+
+def _is_stale(record: Record, is_stale: Callable[[Record], bool]) -> bool:
+    """An entry is not stale if its compiler (maybe an extra) is not installed here: other machines may hit it."""
+    try:
+        return is_stale(record)
+    except CompilerMissing:
+        return False
