@@ -25,6 +25,7 @@ from cache_engine.cli.support import (
 )
 from cache_engine.cli.terminal import print_fields, print_warnings, short_time
 from cache_engine.config import PACKS, Settings
+from cache_engine.errors import UsageError
 from cache_engine.insight.description import described
 from cache_engine.model.artifact import Record
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate
@@ -44,13 +45,20 @@ _EXPLAIN_S = 2.0
         "compile 4096 7168 2048 --arch sm_90a",
         "compile 16 7168 2048 --dtype fp16 --epilogue bias+relu --json",
         "compile 4096 7168 2048 --force --debug-dump ./dump",
+        "compile 300 7168 2048 --wait 0",
     ),
-    done="The kernel is compiled, or was in the cache.",
+    done="The kernel is compiled, or was in the cache; --wait: or another kernel serves.",
     failed="The compiler rejects the source, or the store cannot be read.",
     missing="The compiler is not installed.",
 )
 @problem_options
 @click.option("--force", is_flag=True, help="Recompile even if cached.")
+@click.option(
+    "--wait",
+    metavar="MS",
+    type=click.FloatRange(0, 3_600_000),
+    help="Wait for at most MS milliseconds. Then a kernel that is there and right serves; with none, the verb waits.",
+)
 @click.option(
     "--debug-dump",
     metavar="DIR",
@@ -60,17 +68,20 @@ _EXPLAIN_S = 2.0
 @json_option
 @click.pass_obj
 def compile_verb(
-    settings: Settings, /, force: bool, debug_dump: Path | None, as_json: bool, job: Path | None, **asked: Any
-) -> None:
+    settings: Settings, /, force: bool, wait: float | None, debug_dump: Path | None, as_json: bool, job: Path | None,
+    **asked: Any,
+) -> None:  # fmt: skip
     """Look up a kernel, and compile it on a miss.
 
     The kernel computes C (M×N) = A (M×K) · B (K×N). A compiled kernel is stored for later lookups, also of other
     processes. M, N and K are at most 2^24, the batch is at most 65,535, and no operand has more than 2^40 elements over
     the whole batch.
     """
+    if wait is not None and (force or debug_dump):
+        raise UsageError("--wait and --force or --debug-dump exclude each other: what is compiled again is waited for")
     with reporting(job) as reporter, _opened(settings, asked) as cache:
-        again = {"force": force, "debug_dump": debug_dump} if force or debug_dump else {}
-        kernel, why = _get(cache, asked, reporter, **again)
+        how: dict[str, Any] = {"force": force, "debug_dump": debug_dump} if force or debug_dump else {}
+        kernel, why = _get(cache, asked, reporter, **(how if wait is None else {"wait": wait}))
         document = kernels.compiled(kernel)
         if reporter:
             reporter.finish(_job_result(document, why))
@@ -164,12 +175,18 @@ def _print_kernel(document: kernels.Compiled, record: Record) -> None:
     print_fields(
         {
             "result": f"{tier}, but not saved: {document.unpublished}" if document.unpublished else tier,
+            **({"serves for": document.stands_in_for[:12] + _behind(document)} if document.stands_in_for else {}),
             **record_fields(record),
             "config source": document.config_from,
             "toolchain from": document.toolchain_from,
             "stage times": stages,
         }
     )
+
+
+def _behind(document: kernels.Compiled) -> str:
+    failure = document.behind_failure
+    return f", which could not be compiled: {failure}" if failure else ", which is being compiled"
 
 
 def _print_timing(document: kernels.Timed) -> None:

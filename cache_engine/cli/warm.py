@@ -29,7 +29,7 @@ from cache_engine.cli.support import (
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
-from cache_engine.model.gemm import INPUT_DTYPES, DType, Epilogue, GemmProblem, Layout
+from cache_engine.model.gemm import INPUT_DTYPES, DType, Epilogue, GemmProblem, Layout, Specialisation
 from cache_engine.model.outcome import in_json
 from cache_engine.model.sizes import Sizes, parse_sizes, sizes_text
 from cache_engine.units import counted, human_ms, printable
@@ -61,6 +61,7 @@ class _Sizes(click.ParamType[Sizes]):
         "warm Llama-3.1-8B --arch sm_90a",
         "warm shapes.csv --m 1,16,64-512 --dtype fp16 --dry-run",
         "warm Llama-3.1-8B --load",
+        "warm Llama-3.1-8B --floor",
     ),
     done="Every kernel is in the store.",
     failed="Some kernels could not be compiled, stored or loaded; the others are in the store.",
@@ -92,23 +93,19 @@ class _Sizes(click.ParamType[Sizes]):
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
 @click.option("--load", is_flag=True, help="Load each kernel on the GPU, to check that the driver accepts it.")
 @device_option
+@click.option(
+    "--floor",
+    is_flag=True,
+    help="Only the dynamic kernels, a few for each dtype, layout and epilogue: they serve any m while others compile.",
+)
 @click.option("--dry-run", is_flag=True, help="List the kernels; compile nothing.")
 @job_option
 @json_option
 @click.pass_obj
 def warm_verb(
-    settings: Settings,
-    /,
-    table: str,
-    jobs: int | None,
-    family: str | None,
-    compiler: str | None,
-    load: bool,
-    dry_run: bool,
-    job: Path | None,
-    as_json: bool,
-    **asked: Any,
-) -> None:
+    settings: Settings, /, table: str, jobs: int | None, family: str | None, compiler: str | None, load: bool,
+    floor: bool, dry_run: bool, job: Path | None, as_json: bool, **asked: Any,
+) -> None:  # fmt: skip
     """Compile the missing kernels of a model or a table.
 
     MODEL is the name of a public model; an unknown name lists the known ones. FILE is a CSV file with the columns n
@@ -118,7 +115,7 @@ def warm_verb(
     started = time.perf_counter()
     with reporting(job) as reporter:
         _check_how(family, compiler, load=load, dry_run=dry_run)
-        rows = _wanted(table, **asked)
+        rows = _wanted(table, **(_floor(asked) if floor else asked))
         with _opened(settings, dry_run) as cache:
             # Where caching is switched off, this fails before anything is compiled.
             root = settings.shown("dir") if dry_run else cache.layout.root
@@ -150,6 +147,13 @@ def warm_verb(
     emit(document, as_json, lambda: _print_planned(document, plan) if dry_run else _print_warmed(document))
     if document.failed:
         click.get_current_context().exit(FAILED)
+
+
+def _floor(asked: dict[str, Any]) -> dict[str, Any]:
+    """The same options, for dynamic kernels."""
+    if asked["specialisation"] not in (Specialisation.NK, Specialisation.DYNAMIC):
+        raise UsageError("--floor makes dynamic kernels; leave --specialise out")
+    return {**asked, "specialisation": Specialisation.DYNAMIC}
 
 
 def _opened(settings: Settings, dry_run: bool) -> Cache:

@@ -41,6 +41,8 @@ class Compiled(msgspec.Struct, kw_only=True):
         stored_bytes: blob and record on disk.
         toolchain_from: what names the toolchain in its key: ``installed``, ``pack NAME`` or ``store``.
         unpublished: why it is not stored; empty when it is.
+        stands_in_for: the key of the kernel that was asked for, where another serves; else empty.
+        behind_failure: why that could not be compiled; empty while it may be.
         why: of a job, why the kernel was missed; ``None`` after a hit.
     """
 
@@ -66,6 +68,8 @@ class Compiled(msgspec.Struct, kw_only=True):
     spill_bytes: Count
     unpublished: str
     warnings: list[str]
+    stands_in_for: str = ""
+    behind_failure: str = ""
     why: Explained | UnsetType | None = UNSET
 
 
@@ -248,6 +252,8 @@ def compiled(kernel: CompiledKernel) -> Compiled:
         stages_ms=kernel.stages_ms,
         unpublished=in_json(kernel.unpublished),
         warnings=list(kernel.record.warnings),
+        stands_in_for=kernel.better.key if kernel.better else "",
+        behind_failure=in_json(kernel.better.failure if kernel.better else None),
         **_about(kernel.record),
     )
 
