@@ -158,6 +158,13 @@ def test_the_limit_of_every_device_is_set_on_each_once_and_again_when_it_changes
     assert books.limits == [4096, 8192]
 
 
+def test_a_limit_that_the_program_sets_first_is_not_replaced() -> None:
+    pool = DeviceMemoryPool(Books(), lambda: 4096, PoolLimit(4096), lambda: 0)
+    pool.limit(1024)
+    pool.allocate(512)
+    assert pool.statistics().limit_bytes == 1024
+
+
 def test_without_a_limit_of_every_device_no_device_is_asked_for() -> None:
     def current() -> int:
         raise AssertionError

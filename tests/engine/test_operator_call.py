@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ from cache_engine import GemmOperator, OperatorStatistics, matmul, open_cache
 from cache_engine.device import multiply
 from cache_engine.device.launch import from_stored
 from cache_engine.device.probe import gpu
+from cache_engine.engine import operator
 from cache_engine.errors import GpuRequired, NotCached, UsageError
 from cache_engine.model.gemm import DType
 from tests.device import numpy_gpu
@@ -219,6 +221,24 @@ def test_a_kernel_on_the_gpu_is_shared_with_matmul(tmp_path: Path, monkeypatch: 
     with open_cache(tmp_path) as other:
         matmul(a, b, cache=other)
     assert multiply._kernels.count(0) == 2
+
+
+@pytest.mark.usefixtures("numpy_launches")
+@pytest.mark.parametrize("by", ["operator", "matmul"])
+def test_misses_and_hits_are_logged(tmp_path: Path, by: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "cache_engine")
+    a, b = normal(4, 8), normal(6, 8).T
+    for _ in range(2):
+        multiply._kernels.clear()
+        if by == "matmul":
+            with open_cache(tmp_path) as cache:
+                matmul(a, b, cache=cache)
+        else:
+            GemmOperator(dtype="fp32", cache_dir=tmp_path)(a, b)
+            operator._opened.cache_clear()  # as in another process
+    events = [getattr(record, "fields", {}).get("event") for record in caplog.records]
+    assert [event for event in events if event in ("miss", "publish", "hit")] == ["miss", "publish", "hit"]
+    assert "hit in disk: " in caplog.text
 
 
 @pytest.mark.skipif(not isinstance(gpu(), str), reason="a GPU is here")

@@ -56,6 +56,25 @@ def test_each_call_is_recorded_with_its_kernel_sizes_and_time(finder: Finder) ->
     assert [call.gpu_ms for call in calls] == times, "read once, and the same from then on"
 
 
+def test_a_time_is_read_from_the_gpu_once(finder: Finder, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    linear, read = GemmOperator(dtype="fp32"), cupy.cuda.get_elapsed_time
+    asked: list[Any] = []
+
+    def counted(*events: Any) -> float:
+        asked.append(events)
+        return float(read(*events))
+
+    monkeypatch.setattr(cupy.cuda, "get_elapsed_time", counted)
+    with linear.profiling() as calls:
+        linear(normal(4, 8), normal(6, 8).T)
+    assert asked == [], "nothing is waited for before"
+    (call,) = calls
+    assert call.gpu_ms == call.gpu_ms
+    assert len(asked) == 1
+
+
 def test_the_time_is_that_of_the_launch_alone(finder: Finder, monkeypatch: pytest.MonkeyPatch) -> None:
     linear, a, b = GemmOperator(dtype="fp32"), normal(4, 8), normal(6, 8).T
     get, launched = finder.get_or_compile, LoadedKernel.__call__

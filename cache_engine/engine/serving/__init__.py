@@ -162,10 +162,11 @@ class Serving:
 
     def preload(self, keys: Iterable[str]) -> Preloaded:
         """Reads entries to memory; see ``Cache.preload``."""
-        preloaded = self._tiers.preload(keys, self._settings.memory_bytes)
-        level = logging.WARNING if preloaded.missing or preloaded.no_room else logging.INFO
-        _log.log(level, "preloaded: %s", preloaded)
-        return preloaded
+        done = self._tiers.preload(keys, self._settings.memory_bytes)
+        level = logging.WARNING if done.missing or done.no_room else logging.INFO
+        extra = fields("preload", loaded=len(done.loaded), missing=len(done.missing), no_room=len(done.no_room))
+        _log.log(level, "preloaded: %s", done, extra=extra)
+        return done
 
     def look_up(self, key: CacheKey) -> Found | None:
         """The entry of a key and the tier that has it, not counted as a use; ``None`` when there is none."""
