@@ -162,9 +162,9 @@ def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
     connection.execute("DELETE FROM totals")
     connection.execute("INSERT INTO totals BY NAME SELECT * FROM summed")
     insert_or_skip(connection, JOURNAL, "periods", _counts_rows(connection, "periods", tally.periods))
-    _sum_up(connection, "periods", "start, seconds")
+    sum_up(connection, "periods", "start, seconds")
     insert_or_skip(connection, JOURNAL, "misses", list(t.misses_by_arch.items()))
-    _sum_up(connection, "misses", "arch")
+    sum_up(connection, "misses", "arch")
 
 
 def _counts_rows(connection: duckdb.DuckDBPyConnection, table: str, counted: Sequence[Counts]) -> list[Row]:
@@ -180,7 +180,7 @@ def _column(counts: Counts, name: str) -> Any:
     return sum(counts.failures.values()) if name == "tier_failures" else getattr(counts, name)
 
 
-def _sum_up(connection: duckdb.DuckDBPyConnection, table: str, names: str) -> None:
+def sum_up(connection: duckdb.DuckDBPyConnection, table: str, names: str) -> None:
     """Merges rows with the same name into one."""
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE summed AS SELECT {names}, {_sums(connection, table, names)} FROM {table} "

@@ -143,6 +143,32 @@ CREATE TABLE periods (
 -- Lookups that had to compile, by the target asked for.
 CREATE TABLE misses (arch VARCHAR, misses BIGINT);
 
+-- What was asked for: how often each m of a shape in each period, and by power of two where no more is known.
+CREATE TABLE demand (
+    start          BIGINT,     -- as of periods
+    seconds        BIGINT,
+    n              BIGINT,
+    k              BIGINT,
+    batch          BIGINT,
+    dtype          VARCHAR,
+    out_dtype      VARCHAR,
+    layout         VARCHAR,
+    epilogue       VARCHAR,
+    specialisation VARCHAR,
+    opt_level      BIGINT,
+    arch           VARCHAR,
+    m              BIGINT,     -- 0: several, which the histogram has
+    power          BIGINT,     -- these m are at most 2 ** power, and above half of that
+    requests       DOUBLE
+);
+
+-- What there was no room for, in each period.
+CREATE TABLE demand_dropped (start BIGINT, seconds BIGINT, requests DOUBLE);
+
+-- Of which demand.json it is, when that began to count, and how far the journal's files were read.
+CREATE TABLE demand_read (generation BIGINT, since DOUBLE);
+CREATE TABLE demand_positions (stem VARCHAR, position BIGINT);
+
 -- Measurements of kernels, also of those that were evicted since.
 CREATE TABLE timings (
     key                 VARCHAR,

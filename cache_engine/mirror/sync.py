@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from cache_engine.errors import CorruptEntry, LockTimeout, MirrorError
 from cache_engine.extras import needing
 from cache_engine.mirror import rows
+from cache_engine.mirror.demand import sync_demand
 from cache_engine.mirror.evaluations import results_state, sync_evaluations
 from cache_engine.mirror.home import home_of, is_own
 from cache_engine.mirror.interrupting import interrupted_after, passing_on_ctrl_c
@@ -235,7 +236,13 @@ class Mirror:
         times = tuple(_mtime_ns(layout.metadata / shard) for shard in SHARDS)
         if any(mtime > horizon for mtime in times):
             return None
-        sources = (times, journal_state(layout.journal), results_state(layout), timings_state(layout))
+        sources = (
+            times,
+            journal_state(layout.journal),
+            _mtime_ns(layout.demand),
+            results_state(layout),
+            timings_state(layout),
+        )
         return sources, self._file_identity()
 
     def _file_identity(self) -> object:
@@ -272,7 +279,7 @@ def _schema_version(connection: duckdb.DuckDBPyConnection) -> str | None:
 
 def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
     added, removed, unreadable = _sync_records(connection, store)
-    events = _sync_journal(connection, store.layout.journal)
+    events = _sync_journal(connection, store.layout.journal) + sync_demand(connection, store.layout)
     results, results_settled = sync_evaluations(connection, store.layout)
     timings, timings_settled = sync_timings(connection, store.layout)
     changed = int(bool(added or removed or unreadable or events or results or timings))

@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
 
-PAGES = ("", "kernels", "compare", "architectures", "compile", "evaluations", "admin")
+PAGES = ("", "kernels", "compare", "architectures", "demand", "compile", "evaluations", "admin")
 VIEWS = (
     "compile?config=x",
     "evaluations?e_kind=A+model's+shapes",
@@ -20,7 +20,7 @@ VIEWS = (
     "admin?tab=Settings",
 )
 # Of every kind of widget one.
-IN_DARK = ("", "kernels?arch=sm_90", "compile", "admin")
+IN_DARK = ("", "kernels?arch=sm_90", "demand", "compile", "admin")
 AT_REST = """
 () => {
   const app = document.querySelector('[data-testid=stApp]');

@@ -47,6 +47,7 @@ _MIRRORED = (
     "evaluation_usage",
     "accelerators",
     "timings",
+    "demand",
 )
 
 

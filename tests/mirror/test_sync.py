@@ -28,7 +28,19 @@ from cache_engine.store.journal import Journal, fold
 from cache_engine.store.timings import Timings
 from tests.helpers import fill, invented_timing, make_store, publish, record_file
 
-TABLES = ("kernels", "usage", "events", "totals", "periods", "misses", "unreadable", "timings")
+TABLES = (
+    "kernels",
+    "usage",
+    "events",
+    "totals",
+    "periods",
+    "misses",
+    "unreadable",
+    "timings",
+    "demand",
+    "demand_dropped",
+    "demand_read",
+)
 
 
 def _content(mirror: Mirror) -> dict[str, list[Any]]:
@@ -95,25 +107,23 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 OPERATIONS = st.lists(
-    st.sampled_from(
-        [
-            "publish",
-            "delete",
-            "damage",
-            "hit",
-            "miss",
-            "wait",
-            "event",
-            "clock",
-            "fold",
-            "reopen",
-            "time",
-            "sync",
-            "settle",
-        ]
-    ),
+    st.sampled_from([
+        "publish", "delete", "damage", "hit", "miss", "ask", "wait", "event", "clock", "fold", "reopen", "time", "sync",
+        "settle",
+    ]),
     max_size=25,
-)
+)  # fmt: skip
+
+
+def _time(store: DiskStore, key: CacheKey, generator: random.Random) -> None:
+    timed, config = GemmProblem(generator.randrange(1, 9), 64, 64, arch="sm_90"), KernelConfig(64, 64, 32, 2, 2, 3)
+    one = invented_timing(timed, config, 5.0, key=key, measured_at=generator.random() * 1e9)
+    Timings(store.layout, durable=False).add([one])
+
+
+def _ask(journal: Journal, generator: random.Random) -> None:
+    journal.asked(GemmProblem(generator.choice([1, 2, 3000]), generator.choice([64, 128]), 64, arch="sm_90"))
+    journal.flush()
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -144,6 +154,8 @@ def test_after_any_history_the_mirror_equals_a_rebuilt_one(
             journal.flush()
         elif operation == "miss":
             journal.miss(generator.choice(["sm_80", "sm_90"]))
+        elif operation == "ask":
+            _ask(journal, generator)
         elif operation == "wait":
             journal.lock_wait(generator.random(), timed_out=generator.random() < 0.5)
         elif operation == "clock":
@@ -153,9 +165,7 @@ def test_after_any_history_the_mirror_equals_a_rebuilt_one(
         elif operation == "fold":
             fold(layout.journal, layout.temp, keep=lambda key: record_file(store, CacheKey(key)).exists())
         elif operation == "time":
-            timed = GemmProblem(generator.randrange(1, 9), 64, 64, arch="sm_90")
-            config, at = KernelConfig(64, 64, 32, 2, 2, 3), generator.random() * 1e9
-            Timings(layout, durable=False).add([invented_timing(timed, config, 5.0, key=key, measured_at=at)])
+            _time(store, key, generator)
         elif operation == "reopen":
             journal.close()
             journal = Journal(layout.journal, 3600.0, now=now)

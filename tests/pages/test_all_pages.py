@@ -14,7 +14,7 @@ from cache_engine.store.disk import DiskStore
 from tests.helpers import fill, make_store, publish, record_file
 from tests.pages.opening import Open, sound
 
-PAGES = ("overview", "kernels", "kernel", "compare", "architectures", "compile", "evaluations", "admin")
+PAGES = ("overview", "kernels", "kernel", "compare", "architectures", "demand", "compile", "evaluations", "admin")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -40,7 +40,15 @@ def test_a_store_that_cannot_be_opened_is_reported(open_page: Open, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("page", "name"), [("overview", "span"), ("compile", "what"), ("evaluations", "e_kind"), ("kernel", "part")]
+    ("page", "name"),
+    [
+        ("overview", "span"),
+        ("demand", "span"),
+        ("demand", "by"),
+        ("compile", "what"),
+        ("evaluations", "e_kind"),
+        ("kernel", "part"),
+    ],
 )
 def test_a_choice_that_is_empty_in_the_address_is_the_default(
     open_page: Open, compiled_store: Path, page: str, name: str

@@ -251,7 +251,14 @@ def test_absurdly_large_counts_are_read_written_and_read_again(folder: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"format":2}', '{"format":1,"timeline":{"periods":[{"start":1,"seconds":2}]}}']
+    "text",
+    [
+        "{",
+        "[]",
+        '{"format":2}',
+        '{"format":1,"timeline":{"periods":[{"start":1,"seconds":2}]}}',
+        '{"generation":7,"folded":9}',
+    ],
 )
 def test_a_damaged_or_newer_file_of_sums_is_not_folded_over_and_stops_no_reader(
     folder: Path, text: str, caplog: pytest.LogCaptureFixture

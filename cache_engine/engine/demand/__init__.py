@@ -80,11 +80,24 @@ class Demand:
         Raises:
             UsageError: when ``by`` is none of these, or as ``ledger``.
         """
+        return self.report(self.ledger(since_s), by)
+
+    def report(self, ledger: Ledger, by: str = SHAPE) -> DemandReport:
+        """The same of a ledger, such as that of ``mirror.demand_queries``.
+
+        Raises:
+            UsageError: when ``by`` is none of these.
+        """
         if by not in BY:
             raise UsageError(f"by is {by!r}; use one of: {', '.join(BY)}")
-        return report(self.ledger(since_s), by, LaunchTimes(self._timings), self._kernel_of)
+        return report(ledger, by, self.times(), self.kernel_of)
 
-    def _kernel_of(self, shape: Shape, m: int) -> tuple[str, str]:
+    def times(self) -> LaunchTimes:
+        """How long launches take."""
+        return LaunchTimes(self._timings)
+
+    def kernel_of(self, shape: Shape, m: int) -> tuple[str, str]:
+        """The name and key of the kernel that serves a shape with an m today; empty where there is none."""
         try:
             selection = self._select(shape.problem(m))
         except GemmCacheError:

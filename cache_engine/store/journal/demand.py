@@ -57,12 +57,13 @@ _decode_folded = msgspec.json.Decoder(FoldedDemand).decode
 def read_timeline(layout: StoreLayout) -> Timeline:
     """What was asked for so far, by all processes, but for what they have not written yet."""
     while True:
+        generation = demand_generation(layout)
         folded = read_demand(layout)
         timeline = Timeline(folded.timeline)
         for line in read_lines(layout.journal, folded, {}):
             timeline.add(line.shape, line.asked, line.at)
         # If files were folded meanwhile, their lines may be missing from both.
-        if demand_generation(layout) == folded.generation:
+        if demand_generation(layout) == generation:
             return timeline
 
 

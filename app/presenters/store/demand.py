@@ -1,0 +1,221 @@
+"""What a store is asked for: tables and figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from datetime import tzinfo
+from html import escape
+
+import plotly.graph_objects as go
+
+from app.presenters.shared import COLOURS, Row, Tile, kernel_address, moment
+from cache_engine.engine.demand.report import KERNEL, MODEL, DemandReport, KernelOf, Share
+from cache_engine.engine.demand.times import UNKNOWN, LaunchTimes
+from cache_engine.insight.coverage import Cell
+from cache_engine.model.asked import Shape
+from cache_engine.model.events import DAY_S
+from cache_engine.policy.demand import Ledger
+from cache_engine.units import counted, human_ms, human_rate
+
+NOW = "Now"
+SPANS = {NOW: None, "24 hours": DAY_S, "7 days": 7 * DAY_S, "28 days": 28 * DAY_S}
+"""Time ranges: by the half-life, or what was asked for in the last so many seconds."""
+BY = {"Shape": "shape", "Kernel": "kernel", "Model": "model", "Target": "arch"}
+MOST_BARS = 12
+
+
+def demand_tiles(report: DemandReport) -> list[Tile]:
+    """The sums."""
+    total, known = report.total, report.total.timed > 0
+    parts = {
+        "measured": total.measured,
+        "predicted": total.timed - total.measured,
+        UNKNOWN: total.launches - total.timed,
+    }
+    sources = ", ".join(f"{human_rate(part / total.launches)} {name}" for name, part in parts.items() if part > 0)
+    ages = "Launches long ago count less" if report.half_life_s < math.inf else "Each launch counts the same"
+    return [
+        Tile("Launches an hour", f"{total.per_hour:,.0f}", f"Requests, and launches of loaded kernels. {ages}."),
+        Tile("GPU time", human_ms(total.gpu_s * 1e3) if known else "–", f"Of these launches: {sources}."),
+        Tile("TFLOP", f"{total.flops / 1e12:,.1f}", "Floating-point operations; a multiply-add counts as two."),
+        Tile("Dropped", f"{report.dropped:,.0f}", "Launches of rare shapes that there was no room to list."),
+    ]
+
+
+def source_words(report: DemandReport) -> str:
+    """Which GPUs the times are of."""
+    ways = {"measured": "measured on", "predicted": "predicted for"}
+    parts = [
+        f"{arch}: {', '.join(f'{ways[how]} {gpu}' for how, gpu in sorted(gpus.items()))}"
+        for arch, gpus in sorted(report.gpus.items())
+    ]
+    said = f"GPU times of {'; '.join(parts)}." if parts else "No time is known of any launch."
+    return f"{said} Times are not predicted: {report.unpredicted}" if report.unpredicted else said
+
+
+def share_figure(report: DemandReport) -> go.Figure:
+    """The largest shares: of GPU time, and of launches."""
+    shown = list(reversed(report.shares[:MOST_BARS]))
+    names = [escape(_short(share.name)) for share in shown]
+    figure = go.Figure()
+    kinds = (("GPU time", "time_share", COLOURS[0], ""), ("Launches", "launch_share", COLOURS[1], "/"))
+    for name, column, colour, pattern in reversed(kinds):
+        figure.add_bar(
+            name=name,
+            orientation="h",
+            y=names,
+            x=[getattr(share, column) for share in shown],
+            hovertemplate="%{y}: %{x:.1%}",
+            marker={"color": colour, "pattern": {"shape": pattern, "fillmode": "overlay", "size": 6, "solidity": 0.3}},
+        )
+    figure.update_xaxes(title="Share", tickformat=".0%", range=[0, 1])
+    figure.update_yaxes(automargin=True, type="category")
+    figure.update_layout(
+        title="Largest shares",
+        barmode="group",
+        height=160 + 46 * max(2, len(shown)),
+        margin={"t": 48, "b": 48, "l": 16, "r": 16},
+        legend={
+            "orientation": "h",
+            "y": 1.0,
+            "yanchor": "bottom",
+            "x": 1,
+            "xanchor": "right",
+            "traceorder": "reversed",
+        },
+    )
+    return figure
+
+
+def share_table(report: DemandReport) -> list[Row]:
+    """All shares."""
+    rows = []
+    for share in report.shares:
+        row: Row = {
+            "Name": share.name,
+            "Launches/h": _rounded(share.per_hour),
+            "Launches": share.launch_share,
+            "GPU time": share.time_share if share.timed else None,
+            "Bytes": share.bytes_share,
+            "FLOPs": share.flops_share,
+            "Time from": share.time_from,
+        }
+        if report.by == KERNEL:
+            row["Open"] = kernel_address(share.key) if share.key else None
+        if report.by == MODEL:
+            row["Shapes"] = f"{share.asked_shapes} of {share.all_shapes}"
+        rows.append(row)
+    return rows
+
+
+# ---- The m of one shape ----
+
+
+def m_figure(ledger: Ledger, shape: Shape) -> go.Figure:
+    """Launches by power of two of m, which the histogram has exactly."""
+    weights = ledger.sketches[shape].by_power()
+    last = max((power for power, weight in enumerate(weights) if weight), default=0)
+    names = [power_words(power) for power in range(last + 1)]
+    figure = go.Figure()
+    figure.add_bar(
+        x=names, y=weights[: last + 1], marker={"color": COLOURS[0]}, hovertemplate="m = %{x}: %{y:,.0f} launches"
+    )
+    figure.update_xaxes(title="m", type="category")
+    figure.update_yaxes(title="Launches", rangemode="tozero")
+    figure.update_layout(title="Launches by m", height=340, margin={"t": 48, "b": 48, "l": 56, "r": 16})
+    return figure
+
+
+def power_words(power: int) -> str:
+    """The m of a bucket."""
+    first, last = (1 << power) // 2 + 1, 1 << power
+    return f"{last:,}" if power < 2 else f"{first:,}–{last:,}"
+
+
+def m_table(
+    ledger: Ledger, shape: Shape, times: LaunchTimes, kernel_of: KernelOf, cached: Collection[str]
+) -> list[Row]:
+    """The most frequent m, each with its time and the kernel that serves it today."""
+    sketch = ledger.sketches[shape]
+    sizes = sorted(sketch.counters, key=lambda m: (-sketch.counters[m].certain, m))[:MOST_BARS]
+    total = sketch.total or 1.0
+    rows = []
+    for m, time in zip(sizes, times.of(shape, sizes), strict=True):
+        name, key = kernel_of(shape, m)
+        rows.append(
+            {
+                "m": m,
+                "Launches": _rounded(sketch.counters[m].certain),
+                "Share": sketch.counters[m].certain / total,
+                "Time, µs": time.us if time.source != UNKNOWN else None,
+                "Time from": time.source,
+                "Kernel": name,
+                "Stored": ("yes" if key in cached else "no") if key else "",
+                "Open": kernel_address(key) if key in cached else None,
+            }
+        )
+    return rows
+
+
+def again_table(rows: Sequence[Row], zone: tzinfo) -> list[Row]:
+    """Kernels that were evicted and asked for again."""
+    return [
+        {
+            "Open": kernel_address(row["key"]),
+            "Kernel": row["name"] or row["key"][:12],
+            "Evicted": moment(row["evicted_at"], zone),
+            "Because": row["reason"],
+            "Compiled again": moment(row["again_at"], zone),
+            "Compile time": row["compile_ms"],
+        }
+        for row in rows
+    ]
+
+
+# ---- The model that it looks like ----
+
+
+def likeness_words(share: Share) -> str:
+    """Which model the demand looks like."""
+    shapes = f"{share.asked_shapes} of its {counted(share.all_shapes, 'shape')}"
+    return f"Most like {share.name}: {shapes} were asked for, which take {share.launch_share:.1%} of all launches."
+
+
+def main_kind(report: DemandReport, shapes: Collection[tuple[int, int]]) -> tuple[str, str] | None:
+    """The dtype and target that shapes with these (n, k) are asked for with most, by a report by shape."""
+    weights: dict[tuple[str, str], float] = {}
+    for share in report.shares:
+        if share.shape is not None and (share.shape.n, share.shape.k) in shapes:
+            kind = (share.shape.dtype, share.shape.arch)
+            weights[kind] = weights.get(kind, 0.0) + share.launches
+    return max(weights, key=lambda kind: (weights[kind], kind)) if weights else None
+
+
+def model_table(cells: Sequence[Cell], report: DemandReport, cached: Mapping[str, str]) -> list[Row]:
+    """Each shape of a model: its share of the launches, and how many of its kernels are missing."""
+    launches: dict[tuple[int, int], float] = {}
+    for share in report.shares:
+        if share.shape is not None:
+            place = (share.shape.n, share.shape.k)
+            launches[place] = launches.get(place, 0.0) + share.launch_share
+    return [
+        {
+            "Operation": cell.shape.operation,
+            "n": cell.shape.n,
+            "k": cell.shape.k,
+            "Launches": launches.get((cell.shape.n, cell.shape.k), 0.0),
+            "Kernels": len(cell.kernels),
+            "Missing": cell.missing(cached),
+        }
+        for cell in cells
+    ]
+
+
+def _rounded(launches: float) -> float:
+    """As exact as is of use: a decayed count is no whole number."""
+    return round(launches) if launches >= 10 else round(launches, 1)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 60 else f"{name[:40]}…{name[-18:]}"

@@ -1,0 +1,68 @@
+"""Queries on what was asked for."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from cache_engine.mirror.rows import fetch
+from cache_engine.model.asked import Shape
+from cache_engine.model.events import EVICT, PUBLISH
+from cache_engine.policy.demand import Ledger
+from cache_engine.policy.sketch import Counter, Sketch
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from cache_engine.mirror.queries import Row
+
+_SHAPE = ("n", "k", "batch", "dtype", "out_dtype", "layout", "epilogue", "specialisation", "opt_level", "arch")
+
+# As Timeline.ledger does: a period counts as asked for in its middle, and one in the future as now.
+_AGE = "greatest($now - (start + least(start + seconds, greatest($now, start))) / 2, 0)"
+_WEIGHT = f"sum(requests * pow(2, -{_AGE} / $half_life_s))"
+
+
+def ledger(connection: duckdb.DuckDBPyConnection, half_life_s: float, now: float, since: float | None = None) -> Ledger:
+    """The ledger at a time; with ``since`` it counts the periods that end after that, as ``Timeline.after``."""
+    found = Ledger(half_life_s)
+    # An exponent of an infinite half-life: nothing decays.
+    given = {"now": now, "half_life_s": min(half_life_s, 1e300), "since": -math.inf if since is None else since}
+    later = "start + seconds > $since"
+    for row in connection.execute(
+        f"SELECT {', '.join(_SHAPE)}, m, power, {_WEIGHT} FROM demand WHERE {later} GROUP BY ALL ORDER BY ALL", given
+    ).fetchall():
+        *values, m, power, weight = row
+        shape = Shape(**dict(zip(_SHAPE, values, strict=True)))
+        sketch = found.sketches.setdefault(shape, Sketch())
+        if m:
+            sketch.counters[m] = Counter(weight)
+        else:
+            sketch.tail[power] += weight
+    (dropped,) = connection.execute(
+        f"SELECT coalesce({_WEIGHT}, 0) FROM demand_dropped WHERE {later}", given
+    ).fetchall()[0]
+    first = connection.execute(
+        "SELECT greatest((SELECT since FROM demand_read), (SELECT min(start) FROM demand WHERE start + seconds > ?))",
+        [given["since"]],
+    ).fetchone()
+    found.dropped, found.at = float(dropped), now
+    found.since = min(now, now if first is None or first[0] is None or not found.sketches else float(first[0]))
+    return found
+
+
+def asked_again(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
+    """Kernels that were evicted and compiled again, of the events that the journal still has; the latest first."""
+    return fetch(
+        connection,
+        f"""
+        SELECT evicted.key, kernels.name, evicted.happened_at AS evicted_at, evicted.detail AS reason,
+               again.happened_at AS again_at, again.compile_ms
+        FROM (FROM events WHERE kind = '{EVICT}') AS evicted
+             ASOF JOIN (FROM events WHERE kind = '{PUBLISH}') AS again
+             ON evicted.key = again.key AND evicted.happened_at <= again.happened_at
+             LEFT JOIN kernels ON kernels.key = evicted.key
+        ORDER BY again_at DESC, evicted.key LIMIT ?
+        """,
+        [limit],
+    )

@@ -1,0 +1,150 @@
+"""Demand: shares of what is asked for, the m of one shape, the model it is like, and what was evicted too early."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import streamlit as st
+
+from app import context, widgets
+from app.presenters.store.demand import (
+    BY,
+    NOW,
+    SPANS,
+    again_table,
+    demand_tiles,
+    likeness_words,
+    m_figure,
+    m_table,
+    main_kind,
+    model_table,
+    share_figure,
+    share_table,
+    source_words,
+)
+from cache_engine.catalogue import model_shapes
+from cache_engine.engine.demand.report import MODEL, SHAPE, DemandReport, in_words
+from cache_engine.errors import GemmCacheError
+from cache_engine.insight.coverage import coverage, wanted
+from cache_engine.mirror import demand_queries, queries
+from cache_engine.model.gemm import DType
+from cache_engine.policy.demand import Ledger
+from cache_engine.units import counted, human_age
+
+STEP_S = 60  # answers are cached for as long
+PERCENT = st.column_config.NumberColumn(format="percent")
+LINK = st.column_config.LinkColumn(display_text="open", width="small")
+AGE = st.column_config.DatetimeColumn(format="distance")
+COUNT = st.column_config.NumberColumn(format="localized")
+
+st.title("Demand")
+cache, zone = context.cache(), context.timezone()
+
+
+def asked_for() -> Ledger:
+    """The ledger of the chosen time range."""
+    back_s = SPANS[widgets.choose_one("Time range", list(SPANS), NOW, key="span")]
+    at = time.time() // STEP_S * STEP_S + STEP_S
+    half_life_s = cache.settings.demand_half_life_h * 3600 if back_s is None else math.inf
+    ledger = context.ask(demand_queries.ledger, half_life_s, at, None if back_s is None else at - back_s)
+    if ledger.sketches:
+        since = f"Counted since {human_age(at - ledger.since)}."
+        how = (
+            f"A launch counts half as much after {cache.settings.demand_half_life_h:g} hours." if back_s is None else ""
+        )
+        st.caption(f"{since} {how}".strip())
+    return ledger
+
+
+def shares(ledger: Ledger) -> None:
+    """Who takes which share."""
+    by = BY[widgets.choose_one("Shares of", list(BY), "Shape", key="by")]
+    report = cache.demand.report(ledger, by)
+    st.text(source_words(report))
+    if not report.shares:
+        st.info("What was asked for belongs to no model of the catalogue.", icon=":material/search_off:")
+        return
+    st.plotly_chart(share_figure(report), key="shares")
+    columns = {"Launches/h": COUNT, "Open": LINK, **dict.fromkeys(("Launches", "GPU time", "Bytes", "FLOPs"), PERCENT)}
+    st.dataframe(share_table(report), hide_index=True, column_config=columns, key="share-table")
+    if by == MODEL:
+        st.caption("Models may share shapes, so their shares overlap.")
+
+
+def sizes(ledger: Ledger, report: DemandReport) -> None:
+    """The m of one shape."""
+    st.subheader("Sizes of one shape")
+    names = {in_words(share.shape): share.shape for share in report.shares if share.shape is not None}
+    chosen = st.selectbox("Shape", list(names), key="shape", bind="query-params")
+    shape = names.get(str(chosen))
+    if shape is None:
+        return
+    st.plotly_chart(m_figure(ledger, shape), key="sizes")
+    keys = [key for m in ledger.sketches[shape].counters if (key := cache.demand.kernel_of(shape, m)[1])]
+    cached = context.ask(queries.names, sorted(set(keys)))
+    rows = m_table(ledger, shape, cache.demand.times(), cache.demand.kernel_of, cached)
+    columns = {"Launches": COUNT, "Share": PERCENT, "Open": LINK}
+    columns["Time, µs"] = st.column_config.NumberColumn(format="%.1f")
+    st.dataframe(rows, hide_index=True, column_config=columns, key="sizes-table")
+    st.caption("The most frequent m, and the kernel that serves each today.")
+
+
+def looks_like(ledger: Ledger, report: DemandReport) -> None:
+    """The model of the catalogue that the demand is most like, and which of its kernels are missing."""
+    st.subheader("Model")
+    models = cache.demand.report(ledger, MODEL).shares
+    if not models:
+        st.caption("What was asked for is like no model of the catalogue.")
+        return
+    st.text(likeness_words(models[0]))
+    shapes = model_shapes(models[0].name)
+    kind = main_kind(report, {(one.n, one.k) for one in shapes})
+    if kind is None:
+        return
+    try:
+        cells = [row[0] for row in coverage(cache, wanted(shapes, DType(kind[0]), [kind[1]]))]
+    except (GemmCacheError, ValueError) as error:
+        widgets.problem("Could not work out this model's kernels.", str(error))
+        return
+    keys = [kernel.key for cell in cells for kernel in cell.kernels]
+    cached = context.ask(queries.names, sorted(set(keys)))
+    rows = model_table(cells, report, cached)
+    missing = len(set(keys) - set(cached))
+    st.text(f"Of its {counted(len(set(keys)), 'kernel')} for {kind[0]} on {kind[1]}, {missing:,} are missing.")
+    st.dataframe(rows, hide_index=True, column_config={"Launches": PERCENT}, key="model")
+    st.page_link(
+        "../pages/architectures.py",
+        label="Coverage, and compile what is missing",
+        icon=":material/developer_board:",
+        query_params={"model": models[0].name, "dtype": kind[0], "archs": kind[1]},
+    )
+
+
+def again() -> None:
+    """What was evicted and asked for again."""
+    st.subheader("Evicted and compiled again")
+    rows = context.ask(demand_queries.asked_again)
+    if not rows:
+        st.caption("No kernel that was evicted was compiled again, as far as the last events tell.")
+        return
+    columns = {"Open": LINK, "Evicted": AGE, "Compiled again": AGE}
+    st.dataframe(
+        again_table(rows, zone),
+        hide_index=True,
+        column_config={**columns, "Compile time": st.column_config.NumberColumn(format="%.0f ms")},
+        key="again",
+    )
+
+
+ledger = asked_for()
+if ledger.sketches:
+    by_shape = cache.demand.report(ledger, SHAPE)
+    widgets.tiles(demand_tiles(by_shape))
+    shares(ledger)
+    sizes(ledger, by_shape)
+    looks_like(ledger, by_shape)
+else:
+    st.info("Nothing was asked for in this time. Every kernel that a program gets counts, and each launch by matmul.")
+    st.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
+again()

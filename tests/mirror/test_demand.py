@@ -1,0 +1,102 @@
+"""Demand in the mirror: the ledger that it gives is the one of the files."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+import pytest
+
+from cache_engine.mirror import demand_queries
+from cache_engine.mirror.sync import Mirror
+from cache_engine.model.events import EVICT, PUBLISH
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.policy.demand import Ledger
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal, fold_journal
+from cache_engine.store.journal.demand import read_timeline
+from tests.helpers import publish
+
+PROBLEM = GemmProblem(16, 7168, 2048, arch="sm_90a")
+HOUR_S = 3600.0
+
+
+def ask(store: DiskStore, ago_s: float, *sizes: int, n: int = 7168) -> None:
+    journal = Journal(store.layout.journal, HOUR_S, now=lambda: time.time() - ago_s)
+    for m in sizes:
+        journal.asked(replace(PROBLEM, m=m, n=n))
+    journal.close()
+
+
+def mirrored(store: DiskStore, half_life_s: float, now: float, since: float | None = None) -> Ledger:
+    mirror = Mirror(store)
+    mirror.sync()
+    return mirror.query(demand_queries.ledger, half_life_s, now, since)
+
+
+@pytest.mark.parametrize("half_life_s", [HOUR_S, 7 * 24 * HOUR_S, math.inf])
+@pytest.mark.parametrize("folded", [False, True])
+def test_its_ledger_is_that_of_the_files(store: DiskStore, half_life_s: float, folded: bool) -> None:
+    ask(store, 40 * 24 * HOUR_S, *range(1, 200))
+    ask(store, 5 * HOUR_S, 1, 1, 16, 3000)
+    ask(store, -9 * HOUR_S, 1, n=64)
+    if folded:
+        fold_journal(store.layout)
+    ask(store, 0, 7)
+    now = time.time()
+    for since in (None, now - 6 * HOUR_S):
+        timeline = read_timeline(store.layout)
+        expected = (timeline if since is None else timeline.after(since)).ledger(half_life_s, now)
+        found = mirrored(store, half_life_s, now, since)
+        assert {s: k.total for s, k in found.sketches.items()} == pytest.approx(
+            {s: k.total for s, k in expected.sketches.items()}
+        )
+        for shape, sketch in expected.sketches.items():
+            assert found.sketches[shape].by_power() == pytest.approx(sketch.by_power())
+        assert (found.at, found.half_life_s) == (now, half_life_s)
+        assert found.since == pytest.approx(expected.since, abs=1)
+
+
+def test_lines_are_added_and_a_fold_changes_nothing(store: DiskStore) -> None:
+    mirror = Mirror(store)
+    ask(store, 0, 16)
+    mirror.sync()
+    ask(store, 0, 16, 1)
+    assert mirror.sync().changed
+    now = time.time()
+    before = mirror.query(demand_queries.ledger, math.inf, now).total
+    fold_journal(store.layout)
+    mirror.sync()
+    assert mirror.query(demand_queries.ledger, math.inf, now).total == before == 3
+    assert not mirror.sync().changed
+
+
+def test_a_damaged_file_of_sums_stops_no_sync(store: DiskStore) -> None:
+    ask(store, 0, 16)
+    fold_journal(store.layout)
+    data = store.layout.demand.read_bytes()
+    store.layout.demand.write_bytes(data.replace(b'"n":7168', b'"n":-1'))
+    ask(store, 0, 1)
+    assert mirrored(store, math.inf, time.time()).total == 1
+
+
+def test_an_empty_mirror_has_an_empty_ledger(store: DiskStore) -> None:
+    ledger = mirrored(store, math.inf, 1.8e9)
+    assert (ledger.sketches, ledger.total, ledger.since, ledger.at) == ({}, 0, 1.8e9, 1.8e9)
+
+
+def test_kernels_that_were_evicted_and_compiled_again_are_listed(store: DiskStore) -> None:
+    key, other = publish(store, 1), publish(store, 2)
+    times = iter(range(1_700_000_000, 1_700_000_100, 10))
+    journal = Journal(store.layout.journal, HOUR_S, now=lambda: float(next(times)))
+    journal.event(PUBLISH, key=other, compile_us=1000)
+    journal.event(EVICT, key=key, detail="unused")
+    journal.event(EVICT, key=other, detail="unused")
+    journal.event(PUBLISH, key=key, compile_us=7000)
+    journal.close()
+    mirror = Mirror(store)
+    mirror.sync()
+    (row,) = mirror.query(demand_queries.asked_again)
+    assert (row["key"], row["reason"], row["compile_ms"]) == (key, "unused", 7)
+    assert (row["evicted_at"], row["again_at"]) == (1_700_000_010, 1_700_000_030)

@@ -1,0 +1,110 @@
+"""The page Demand: what it shows of a store that was asked for a model, of an empty one, and of a hostile one."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from cache_engine import GemmProblem, model_shapes, open_cache
+from cache_engine.model.asked import Asked, Shape
+from cache_engine.model.events import EVICT, PUBLISH
+from cache_engine.model.gemm import DType
+from cache_engine.store.journal import Journal
+from tests.pages.opening import Open, sound
+
+HOSTILE = "<script>alert(1)</script> **bold** $x$"
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Path:
+    """A store without kernels that was asked for those of a model, mostly with m = 16, and once long ago."""
+    with open_cache(tmp_path / "asked") as cache:
+        problems = [shape.problem(16, DType.BF16).on("sm_90") for shape in model_shapes("Llama-3.1-8B")]
+        for problem in problems:
+            for m in (16, 16, 16, 1, 3000):
+                cache.journal.asked(replace(problem, m=m))
+        old = Journal(cache.layout.journal, 3600.0, now=lambda: time.time() - 3 * 86_400)
+        old.asked(GemmProblem(5, 8, 24, arch="sm_80"))
+        old.close()
+    return tmp_path / "asked"
+
+
+def _words(app: AppTest) -> str:
+    return "\n".join(str(one.value) for one in (*app.text, *app.caption, *app.info))
+
+
+def _table(app: AppTest, *columns: str) -> list[tuple[object, ...]]:
+    """The rows of the first table with these columns."""
+    (frame, *_) = [one.value for one in app.dataframe if set(columns) <= set(one.value.columns)]
+    return list(frame[list(columns)].itertuples(index=False, name=None))
+
+
+def test_it_shows_shares_the_model_and_its_missing_kernels(open_page: Open, asked: Path) -> None:
+    app = sound(open_page(asked, "demand"))
+    shares = _table(app, "Name", "Launches", "GPU time", "Time from")
+    assert len(shares) == 6
+    assert sum(row[1] for row in shares) == pytest.approx(1)  # type: ignore[misc]
+    assert {row[3] for row in shares} == {"predicted"}
+    assert "sm_90: predicted for H100" in _words(app)
+    assert "Most like Llama-3.1-8B: 5 of its 5 shapes were asked for" in _words(app)
+    kernels = _table(app, "Operation", "Kernels", "Missing")
+    assert [row[1] for row in kernels] == [row[2] for row in kernels]
+    assert "A launch counts half as much after 168 hours." in _words(app)
+
+
+def test_the_last_hours_and_another_grouping_are_part_of_the_address(open_page: Open, asked: Path) -> None:
+    app = sound(open_page(asked, "demand", span="24 hours", by="Target"))
+    assert _table(app, "Name", "Launches") == [("sm_90", 1.0)]
+    app = sound(open_page(asked, "demand", span="28 days", by="Target"))
+    assert {row[0] for row in _table(app, "Name")} == {"sm_80", "sm_90"}
+    app = sound(open_page(asked, "demand", by="Model"))
+    assert _table(app, "Name", "Shapes")[0] == ("Llama-3.1-8B", "5 of 5")
+
+
+def test_the_m_of_a_shape_have_times_and_the_kernels_that_serve_them(open_page: Open, asked: Path) -> None:
+    shape = "m × 4096 × 14336 bf16 sm_90"
+    app = sound(open_page(asked, "demand", span="24 hours", shape=shape))
+    assert app.selectbox(key="shape").value == shape
+    rows = _table(app, "m", "Launches", "Share", "Time from", "Stored")
+    assert rows[0] == (16, 3.0, 0.6, "predicted", "no")
+    assert {row[0] for row in rows} == {1, 16, 3000}
+
+
+def test_kernels_that_are_stored_are_said_to_be(open_page: Open, compiled_store: Path) -> None:
+    app = sound(open_page(compiled_store, "demand"))
+    assert ("yes",) in _table(app, "Stored")
+
+
+def test_what_was_evicted_and_compiled_again_is_listed(open_page: Open, asked: Path) -> None:
+    times = iter((1_700_000_000.0, 1_700_000_500.0, 0.0))
+    journal = Journal(asked / "journal", 3600.0, now=lambda: next(times))
+    journal.event(EVICT, key="ab" * 32, detail=f"unused {HOSTILE}")
+    journal.event(PUBLISH, key="ab" * 32, compile_us=161_000)
+    journal.close()
+    app = sound(open_page(asked, "demand"))
+    assert _table(app, "Kernel", "Because", "Compile time") == [("ab" * 6, f"unused {HOSTILE}", 161.0)]
+
+
+def test_a_store_that_was_asked_for_nothing_says_what_counts(open_page: Open, tmp_path: Path) -> None:
+    app = sound(open_page(tmp_path / "empty", "demand"))
+    assert "Nothing was asked for in this time" in app.info[0].value
+    assert not app.selectbox
+
+
+def test_hostile_shapes_are_only_ever_text(open_page: Open, tmp_path: Path) -> None:
+    with open_cache(tmp_path / "store") as cache:
+        shape = Shape(n=64, k=32, dtype=HOSTILE, arch=HOSTILE, epilogue=HOSTILE, layout=HOSTILE)
+        line = msgspec.json.encode(Asked("use", time.time(), shape, {2**24: 2**53}))
+        (cache.layout.journal / "0001-1-x.jsonl").write_bytes(line + b"\n")
+    for by in ("Shape", "Kernel", "Model", "Target"):
+        app = sound(open_page(tmp_path / "store", "demand", by=by))
+        for one in (*app.markdown, *app.caption, *app.subheader, *app.info):
+            assert HOSTILE not in one.value
+        for chart in app.get("plotly_chart"):
+            assert "<script" not in json.dumps(json.loads(chart.proto.spec).get("data"))
