@@ -7,9 +7,10 @@ from functools import partial
 
 import streamlit as st
 
-from app import context, widgets
+from app import context, guard, widgets
 from app.presenters.kernels.kernel import (
     component_table,
+    decision_rows,
     event_rows,
     first_lines,
     found_lines,
@@ -31,6 +32,7 @@ from cache_engine.mirror import queries
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import RECENT
 from cache_engine.model.gemm import MAX_DIMENSION
+from cache_engine.model.key import CacheKey, is_key
 from cache_engine.units import counted
 
 PARTS = ("Summary", "Code", "Performance", "Cache key", "History", "Compiler log")
@@ -39,6 +41,7 @@ SMALL = st.column_config.TextColumn(width="small")
 SHARE = st.column_config.NumberColumn(format="percent")
 TIME = st.column_config.NumberColumn(format="%.2f")
 PLAIN = {"displayModeBar": False}
+MOST_DECISIONS = 500
 
 
 def summary(record: Record) -> None:
@@ -175,6 +178,29 @@ def history(record: Record) -> None:
     if row is not None:
         right.dataframe(hit_table(row), hide_index=True, height="content", key="hits")
     left.caption(f"The store keeps only its last {RECENT:,} events; hit counts are never reset.")
+    st.subheader("Decisions")
+    decisions(record.key)
+
+
+def decisions(key: str) -> None:
+    """What the log says of a kernel: why lookups missed, which config was chosen, who evicted or pinned it."""
+    rows = decision_rows(cache.decisions(key)[-MOST_DECISIONS:], context.timezone())
+    if not rows:
+        st.info("Nothing is logged about this kernel.")
+        return
+    st.dataframe(rows, hide_index=True, height="content", column_config={"Margin": SHARE}, key="decisions")
+
+
+def pinning(key: CacheKey) -> None:
+    """Whether the kernel is pinned, and the button that changes it, for those who may delete."""
+    is_pinned = key in cache.pinned()
+    given = guard.may()
+    label, icon = ("Unpin", ":material/keep_off:") if is_pinned else ("Pin", ":material/keep:")
+    why = "Pinned kernels are not evicted." if given.granted else "Read-only access: Admin says how to get permission."
+    if st.button(label, icon=icon, help=why, disabled=not given.granted):
+        done = guard.act(f"{label} failed.", lambda by: (cache.unpin if is_pinned else cache.pin)(key, by=by))
+        if done is not None:
+            st.rerun()
 
 
 def not_found(key: str) -> None:
@@ -182,6 +208,8 @@ def not_found(key: str) -> None:
     events = context.ask(queries.events_of, key)
     if events:
         st.dataframe(event_rows(events, context.timezone()), hide_index=True, height="content", key="past")
+    if is_key(key):
+        decisions(key)
     st.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
 
 
@@ -222,6 +250,7 @@ except GemmCacheError as error:
 st.code(f"{record.name}\n{record.key}", language=None, wrap_lines=True)
 with links:
     widgets.compare_link("Compare with…", record.key)
+    pinning(CacheKey(record.key))
 widgets.accept_old_link("part", {"Speed": "Performance", "Key": "Cache key", "Log": "Compiler log"})
 part = widgets.choose_one("Part", PARTS, "Summary", key="part", hidden=True)
 try:

@@ -17,6 +17,7 @@ from cache_engine.insight.description import described
 from cache_engine.insight.inspection import Inspection
 from cache_engine.model.architecture import runs_on
 from cache_engine.model.artifact import Record
+from cache_engine.model.decision import Decision
 from cache_engine.model.events import PUBLISH
 from cache_engine.model.occupancy import Occupancy, occupancy
 from cache_engine.units import counted, human_bytes, human_ms
@@ -147,6 +148,22 @@ def event_rows(events: Iterable[Row], zone: tzinfo) -> list[Row]:
             zone,
         )
         for event in events
+    ]
+
+
+def decision_rows(decisions: Iterable[Decision], zone: tzinfo) -> list[Row]:
+    """Decisions, a row each, the newest first."""
+    return [
+        {
+            "When": moment(one.at, zone),
+            "Decision": one.kind,
+            "Reason": one.reason,
+            "Details": one.detail,
+            "Runner-up": one.runner_up,
+            "Margin": one.margin,
+            "By": one.by,
+        }
+        for one in reversed(list(decisions))
     ]
 
 
