@@ -72,7 +72,8 @@ def test_the_key_the_log_and_the_history(open_page: Open, compiled_store: Path, 
     app.segmented_control(key="part").set_value("Compiler log").run()
     assert "Used" in sound(app).code[1].value
     app.segmented_control(key="part").set_value("History").run()
-    history, hits = (table.value for table in sound(app).dataframe)
+    history, hits, decided = (table.value for table in sound(app).dataframe)
+    assert list(decided["Decision"]) == ["choice", "miss"]
     assert list(history["Event"]) == ["compiled"]
     assert record.created_by in " ".join(history["Details"])
     assert list(hits["Tier"]) == ["memory", "pack", "disk"]
