@@ -168,6 +168,7 @@ VERBS = {
     "replay": (("azure2023_code",), EVALUATE),
     "demand": (("--by", "kernel"), CORE),
     "replay journal": ((), CORE),
+    "promote": (("--dry-run",), CORE),
     "bench": (("pages", "--entries", "10", "--rows", "10"), DASHBOARD),
     "bench evaluator": ((), EVALUATE),
     "bench kernels": ((), GPU),

@@ -28,6 +28,7 @@ _WHERE = {
     "keeping.packs": ("export", "import"),
     "predicting.evaluator": ("evaluate", "evaluations"),
     "predicting.replay": ("replay",),
+    "predicting.promote": ("promote",),
     "predicting.demand": ("demand",),
     "bench": ("bench",),
     "dashboard": ("dashboard",),

@@ -128,6 +128,11 @@ class Settings:
     demand_half_life_h: float = _setting(
         kinds.number(1.0, most=1e5), 168.0, "Hours after which a request counts half as much in the demand ledger."
     )
+    promote_every_min: float = _setting(
+        kinds.number(most=1e5),
+        0.0,
+        "Minutes between looks at what is asked for and missing, to compile it in the background. 0: never.",
+    )
     compiler_flags: tuple[str, ...] = _setting(
         kinds.texts(), (), "Extra compiler flags (part of the key); in the environment, space-separated."
     )

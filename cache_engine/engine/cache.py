@@ -41,6 +41,7 @@ from cache_engine.upkeep.keeping import Keeping
 if TYPE_CHECKING:
     from cache_engine.device.timer import Timing
     from cache_engine.engine.demand import Demand
+    from cache_engine.engine.demand.promoter import Promoter
     from cache_engine.evaluations import Evaluations
     from cache_engine.mirror import Connection
     from cache_engine.mirror.sync import Mirror
@@ -71,6 +72,11 @@ class Cache(Keeping):
         self._serving = Serving(store, self.packs, settings, self.journal, without_store)
         self.meanwhile = Meanwhile(self._serving, self.selector, self.elsewhere, settings)
         self._spare = spare_descriptors()
+        self._promoter: Promoter | None = None
+        if store is not None and settings.promote_every_min and settings.enable_jit:
+            from cache_engine.engine.demand.promoter import Promoter
+
+            self._promoter = Promoter(self, settings.promote_every_min * 60)
 
     def get_or_compile(
         self, problem: GemmProblem, *, arch: str | None = None, family: str | None = None,
@@ -262,6 +268,8 @@ class Cache(Keeping):
 
     def close(self) -> None:
         """Writes the last usage counts, ends cleaning and compiles in the background; safe in a signal handler."""
+        if self._promoter is not None:
+            self._promoter.close()
         self.meanwhile.close(wait=not self.journal.is_interrupted)
         for opened in {"evaluations", "timings"} & self.__dict__.keys():
             getattr(self, opened).close()

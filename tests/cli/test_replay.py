@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cache_engine.engine.cache import open_cache
 from tests.cli.test_cli import run
 
 SMALL = ("--token-budget", "256", "--sequences", "16")
@@ -138,7 +139,7 @@ def test_options_of_a_trace_are_refused_with_the_stores_own_requests_and_the_rev
 
 
 def test_a_store_that_nothing_was_asked_of_says_so(place: Path) -> None:
-    place.mkdir(mode=0o700)
+    open_cache(place).close()
     done = run("replay", "journal", store=place)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "no request has been counted yet\n"

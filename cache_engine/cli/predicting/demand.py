@@ -33,7 +33,7 @@ _DISPENSABLE = ("FLOPs", "bytes", "time from", "GPU time")
 @json_option
 @click.pass_obj
 def demand_verb(settings: Settings, /, by: str, since: float | None, as_json: bool) -> None:
-    """Show what the store is asked for: shares of launches, GPU time, bytes and FLOPs.
+    """Show what the store is asked for, with shares of GPU time.
 
     Every request counts, hit or miss, and each launch by matmul and operators. A request counts half as much after
     the half-life (demand_half_life_h). Times are those measured in this store, else predicted by the GPU model for a

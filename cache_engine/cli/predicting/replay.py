@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 
 from cache_engine.cli.documents import replaying
 from cache_engine.cli.support import Size, Verb, emit, json_option, open_cache
+from cache_engine.cli.support.amounts import Amount
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table, progress
 from cache_engine.config import Settings
 from cache_engine.config.kinds import parse_bytes
@@ -37,17 +37,6 @@ JOURNAL = "journal"
 """In place of a trace: the store's own requests."""
 
 
-class _Amount(click.FloatRange):
-    """A number in a range; ``nan`` is in none."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number."""
-        number = float(super().convert(value, param, ctx))
-        if math.isnan(number):
-            self.fail(f"{value!r} is not a number.", param, ctx)
-        return number
-
-
 def _server_options(verb: _F) -> _F:
     """Gives the verb the options of the server."""
     for decorate in (
@@ -58,7 +47,7 @@ def _server_options(verb: _F) -> _F:
         click.option(
             "--load",
             "loads",
-            type=_Amount(0.001, 1000),
+            type=Amount(0.001, 1000),
             multiple=True,
             default=(1.0,),
             show_default=True,
@@ -107,14 +96,14 @@ def _server_options(verb: _F) -> _F:
 @click.option("--slots", type=click.IntRange(1, 1024), default=1, show_default=True, help="Compiles at a time.")
 @click.option(
     "--horizon",
-    type=_Amount(0, 1e9),
+    type=Amount(0, 1e9),
     default=86_400.0,
     show_default=True,
     help="ours: GPU seconds that kernels compiled ahead are expected to serve, without a profile.",
 )
 @click.option(
     "--ahead",
-    type=_Amount(0, 1e6),
+    type=Amount(0, 1e6),
     default=60.0,
     show_default=True,
     help="ours: seconds of compiling before the server is ready, at most.",

@@ -14,7 +14,11 @@ from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.measurement import Measurement
 
 if TYPE_CHECKING:
+    from cache_engine.engine.selection import Selection
     from cache_engine.evaluator.gpu import Gpu
+
+Tile = tuple[int, int, int]
+"""Rows, columns and split of k."""
 
 MEASURED, PREDICTED, UNKNOWN = "measured", "predicted", "unknown"
 """Where a time is from."""
@@ -58,6 +62,7 @@ class LaunchTimes:
                 if shape is not None:
                     place = (shape, one.problem.m, one.family, one.compiler, one.config)
                     latest.setdefault(place, one.median_us)
+        self._of_kernels = latest
         self._measured: dict[tuple[Shape, int], float] = {}
         for (shape, m, *_), us in latest.items():
             self._measured[shape, m] = min(us, self._measured.get((shape, m), us))
@@ -71,7 +76,18 @@ class LaunchTimes:
             self.gpus.setdefault(shape.arch, {})[MEASURED] = self._devices[shape.arch][1]
         return [next(predicted) if us is None else LaunchTime(us, MEASURED) for us in measured]
 
-    def _predict(self, shape: Shape, sizes: Sequence[int]) -> list[LaunchTime]:
+    def of_kernel(self, shape: Shape, m: int, selection: Selection) -> LaunchTime:
+        """The time of one m by a kernel: measured on it, else predicted for its tile and split of k."""
+        s = selection
+        measured_as = msgspec.structs.replace(shape, specialisation=s.problem.specialisation.value)
+        us = self._of_kernels.get((measured_as, m, s.family.name, s.compiler.name, s.config))
+        if us is not None:
+            self.gpus.setdefault(shape.arch, {})[MEASURED] = self._devices[shape.arch][1]
+            return LaunchTime(us, MEASURED)
+        return self._predict(shape, [m], ((s.config.block_m, s.config.block_n, s.config.split_k),))[0]
+
+    def _predict(self, shape: Shape, sizes: Sequence[int], tiles: tuple[Tile, ...] = ()) -> list[LaunchTime]:
+        """By the fastest of some tiles; without any, of those that a library has."""
         unknown = [_UNKNOWN] * len(sizes)
         if not sizes or self.missing:
             return unknown
@@ -89,7 +105,7 @@ class LaunchTimes:
         _, parameters = model.parameters_of(gpu)
         m = numpy.array(sizes, dtype=float)
         n, k, batch = (numpy.full_like(m, size) for size in (shape.n, shape.k, shape.batch))
-        times = model.choice_times_us(parameters, gpu, m, n, k, batch).min(axis=0)
+        times = model.choice_times_us(parameters, gpu, m, n, k, batch, tiles or model.CHOICES).min(axis=0)
         return [LaunchTime(float(us), PREDICTED) for us in times]
 
     def _gpu(self, arch: str, running: Sequence[Gpu]) -> Gpu | None:
