@@ -44,9 +44,9 @@ def promote_verb(
 ) -> None:
     """Compile missing kernels before a request waits.
 
-    By the demand that the store has counted: kernels that are asked for and were evicted, that another compiler made, or that another
-    kernel serves in place of. A kernel is compiled if the time that it saves over the horizon is worth its price. Of a
-    model that most shapes were asked for of, the other shapes are likely too.
+    By the demand that the store has counted: kernels that are asked for and were evicted, that another compiler made,
+    or that another kernel serves in place of. One is compiled if the time that it saves over the horizon is worth its
+    price. When a model's shapes are asked for in part, the others are likely too.
     """
     if every is not None and as_json:
         raise UsageError("--json prints one document, so it does not go with --every")
