@@ -21,12 +21,13 @@ from app.presenters.store.coverage import (
     matrix_table,
     missing_archs,
 )
-from app.presenters.store.toolchains import stale_words, toolchain_table
+from app.presenters.store.toolchains import comparable, figure_table, stale_words, toolchain_table, worse_table
 from cache_engine.batch.jobs import DONE, RUNNING
 from cache_engine.catalogue import TOKENS, model_shapes
 from cache_engine.device.probe import local_arch
 from cache_engine.errors import GemmCacheError, StoreError
 from cache_engine.insight.coverage import Cell, coverage, wanted
+from cache_engine.insight.regressions import regressions
 from cache_engine.insight.toolchains import made_by_toolchain
 from cache_engine.mirror import queries
 from cache_engine.model.architecture import ARCHITECTURES
@@ -78,6 +79,29 @@ def toolchains() -> None:
     st.text(stale_words(found, zone))
     columns = {"Open": LINK, "On disk": KIB, "Total compile time": SECONDS, "First compiled": AGE, "Last compiled": AGE}
     st.dataframe(toolchain_table(found, zone), hide_index=True, column_config=columns, key="toolchains")
+    if several := comparable(found):
+        with st.expander("Compare toolchains"):
+            compared(several)
+
+
+def compared(toolchains: list[str]) -> None:
+    """What two toolchains made of the same kernels. It reads every record, so it waits for a button."""
+    with st.form("compare-toolchains", border=False):
+        before = st.selectbox("From", toolchains, index=1, key="from-toolchain")
+        after = st.selectbox("To", toolchains, key="to-toolchain")
+        percent = st.number_input("Threshold (%)", 0.0, 1000.0, 10.0, key="threshold")
+        asked = st.form_submit_button("Compare", icon=":material/compare_arrows:")
+    if not asked:
+        return
+    try:
+        found = regressions(cache.records(), cache.timings, before, after, percent / 100)
+    except GemmCacheError as error:
+        widgets.problem("Could not compare.", str(error))
+        return
+    st.text(f"{counted(found.kernels, 'kernel')} made by both; {counted(len(found.worse), 'figure')} worse.")
+    st.dataframe(figure_table(found), hide_index=True, key="figures")
+    if found.worse:
+        st.dataframe(worse_table(found), hide_index=True, column_config={"Open": LINK}, key="worse")
 
 
 def covered() -> None:

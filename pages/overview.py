@@ -18,6 +18,7 @@ from app.presenters.store.overview import (
     event_table,
     gpu_check,
     health,
+    length_table,
     overview_tiles,
     queue_check,
     queue_table,
@@ -35,6 +36,7 @@ LINK = st.column_config.LinkColumn(display_text="open", width="small")
 AGE = st.column_config.DatetimeColumn(format="distance")
 KIB = st.column_config.NumberColumn(format="%.1f KiB")
 TENTHS = st.column_config.NumberColumn(format="%.1f s")
+MILLISECONDS = st.column_config.NumberColumn(format="%.3f ms")
 SECONDS = st.column_config.NumberColumn(format="%.2f s")
 
 st.title("Overview")
@@ -94,6 +96,10 @@ def over_time() -> None:
     st.subheader("Hit rate and compile time")
     st.dataframe(tier_table(row, bool(cache.settings.packs)), hide_index=True, height="content", key="tiers")
     st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
+    if lengths := length_table(row):
+        columns = dict.fromkeys(("Half within", "90 %", "99 %"), MILLISECONDS)
+        st.dataframe(lengths, hide_index=True, column_config=columns, key="lengths")
+        st.caption("How long lookups and the work of misses took, over all time; at most 9 % off.")
     span = SPANS[widgets.choose_one("Time range", list(SPANS), "7 days", key="span")]
     rows = context.ask(queries.history, span.step_s, since=span.since(now))
     if not rows:

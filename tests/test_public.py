@@ -41,6 +41,7 @@ from cache_engine.engine.stages import LOAD
 from cache_engine.model.architecture import ARCHITECTURES
 from cache_engine.model.gemm import INPUT_DTYPES, Activation
 from cache_engine.store.codec import stored_bytes
+from cache_engine.store.journal.spans import distributions
 
 LINE = 200
 
@@ -148,6 +149,8 @@ def test_statistics_have_the_names_and_units_of_the_document(compiled_store: Pat
         cache.get_or_compile(GemmProblem(128, 256, 192, arch="sm_90"))
         statistics = cache.stats()
     document = msgspec.to_builtins(store.stats(statistics))
+    lengths = {span: one["count"] for span, one in document.pop("lengths").items()}
+    assert lengths == {span: one.count for span, one in distributions(statistics.totals.spans).items()} != {}
     other = {"hits": "totals.hits", "hit_rates": "tier_hit_rates", "tier_failures": "totals.failures"}
     for name, value in document.items():
         found: Any = statistics

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from cache_engine.cli.documents import kernels, store
+from cache_engine.cli.documents.lengths import Length
 from cache_engine.cli.documents.waiting import Queue
-from cache_engine.cli.support import Verb, emit, filter_options, json_option, open_cache
+from cache_engine.cli.support import Verb, emit, filter_options, json_option, named, open_cache, printing
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table
 from cache_engine.config import Settings
+from cache_engine.errors import UsageError
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
 
 _LISTED = "The kernels are listed, or none matches."
 _TIERS = {"memory": "in memory", "pack": "in packs", "disk": "on disk"}
+_LENGTHS = {
+    "memory": "lookups in memory",
+    "pack": "lookups in packs",
+    "disk": "lookups on disk",
+    "lock": "waits for locks",
+    "queue": "waits for a slot",
+    "compile": "compiles",
+}
 _DISPENSABLE = ("compile time", "batch", "regs", "layout", "size", "config", "family", "hits")
 
 
@@ -60,19 +72,28 @@ def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) ->
 @click.command(
     "stats",
     cls=Verb,
-    examples=("stats", "stats --by-arch", "stats --json"),
+    examples=("stats", "stats --by-arch", "stats --json", "stats --textfile /var/lib/node_exporter/gemm_cache.prom"),
     done="The statistics are printed.",
     missing="--by-arch: the extra dashboard is not installed.",
 )
 @click.option("--by-arch", is_flag=True, help="Break down by target.")
+@click.option("--prometheus", is_flag=True, help="Print metrics in Prometheus's text format.")
+@click.option(
+    "--textfile", type=click.Path(path_type=Path), help="Write these to a file, for the node exporter; replaces it."
+)
 @json_option
 @click.pass_obj
-def stats_verb(settings: Settings, /, by_arch: bool, as_json: bool) -> None:
+def stats_verb(settings: Settings, /, by_arch: bool, prometheus: bool, textfile: Path | None, as_json: bool) -> None:
     """Show size, hit rates and compile time saved.
 
     Hits and misses are those of all processes since the store exists. The hit rate of a tier is its share of the
     lookups that no tier before it served.
     """
+    if prometheus or textfile:
+        if by_arch or as_json:
+            raise UsageError("--prometheus and --textfile take neither --by-arch nor --json")
+        _export_metrics(settings, textfile, prometheus=prometheus)
+        return
     with open_cache(settings, create=False) as cache:
         architectures = None
         found = cache.stats()
@@ -83,6 +104,18 @@ def stats_verb(settings: Settings, /, by_arch: bool, as_json: bool) -> None:
         queue = cache.queue() if cache.has_store else None
     document = store.stats(found, architectures, queue)
     emit(document, as_json, lambda: _print_statistics(document))
+
+
+def _export_metrics(settings: Settings, textfile: Path | None, *, prometheus: bool) -> None:
+    from cache_engine.insight.metrics import prometheus_text, write_to_textfile
+
+    with open_cache(settings, create=False) as cache:
+        if textfile is not None:
+            with named(textfile):
+                write_to_textfile(cache, textfile)
+        if prometheus:
+            with printing():
+                sys.stdout.write(prometheus_text(cache.stats(), cache.queue() if cache.has_store else None))
 
 
 def _list(
@@ -152,6 +185,13 @@ def _queue_in_words(queue: Queue) -> str:
     return f"{slots}, {len(queue.queued):,} in the queue{others}; {counted(callers, 'caller')}, longest {longest}"
 
 
+def _length_in_words(one: Length) -> str:
+    return (
+        f"{counted(one.count, 'time')}; half within {human_ms(one.p50_ms)}, 90 % {human_ms(one.p90_ms)}, "
+        f"99 % {human_ms(one.p99_ms)}"
+    )
+
+
 def _print_statistics(d: store.Stats) -> None:
     hits = ", ".join(f"{count:,} {_TIERS.get(tier, tier)}" for tier, count in d.hits.items()) or "none"
     rates = ", ".join(f"{tier} {human_rate(rate)}" for tier, rate in d.hit_rates.items())
@@ -170,6 +210,7 @@ def _print_statistics(d: store.Stats) -> None:
             "corrupt entries": f"{d.corruptions:,}",
             "tier failures": ", ".join(f"{n:,} × {tier}" for tier, n in d.tier_failures.items()) or "none",
             "lock waits over 1 s": f"{d.lock_waits:,}, {d.lock_timeouts:,} timed out",
+            **{_LENGTHS.get(span, span): _length_in_words(one) for span, one in d.lengths.items()},
             "compile queue": _queue_in_words(d.queue) if d.queue else "none, as there is no store",
             "save failures": f"{d.publish_failures:,}",
             "last kernel stored": human_age(time.time() - d.last_publish_at) if d.last_publish_at else "never",

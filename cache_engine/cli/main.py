@@ -22,6 +22,7 @@ _WHERE = {
     "inspect": ("show", "diff", "explain"),
     "doctor": ("doctor",),
     "timings": ("tune", "timings"),
+    "regressions": ("regressions",),
     "keeping.upkeep": ("clean", "verify", "migrate", "quarantine", "sync"),
     "keeping.log": ("log",),
     "keeping.pins": ("pin", "unpin"),

@@ -253,9 +253,9 @@ class Cache(Keeping):
 
     def stats(self) -> Statistics:
         """The store's state and history; this process's own counts included. With packs alone, only those."""
+        self.journal.flush()
         if isinstance(self.journal, NoJournal) and self.settings.enable_caching:
             return Statistics(0, 0, self.settings.max_entries, self.settings.max_bytes, 0, self.journal.totals)
-        self.journal.flush()
         totals, s = read_journal(self.layout.journal).totals, self.settings
         return Statistics(*self.count(), s.max_entries, s.max_bytes, journal_bytes(self.layout.journal), totals)
 

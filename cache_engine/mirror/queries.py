@@ -223,10 +223,10 @@ def overview(connection: duckdb.DuckDBPyConnection) -> Row:
     rows = _rows(
         connection,
         f"""
-        SELECT entries.*, totals.*, synced_at, {ALL_SKIPPED} AS unreadable
+        SELECT entries.*, totals.*, synced_at, {ALL_SKIPPED} AS unreadable, spans
         FROM (SELECT count(*) AS entries, coalesce(sum(stored_bytes), 0) AS stored_bytes,
                      coalesce(sum(size_bytes), 0) AS size_bytes FROM kernels) AS entries,
-             sync_state LEFT JOIN totals ON true
+             (SELECT map(list(name), list(count)) AS spans FROM spans) AS spans, sync_state LEFT JOIN totals ON true
         """,
     )
     return {name: value or 0 for name, value in rows[0].items()}

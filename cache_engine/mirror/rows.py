@@ -125,7 +125,7 @@ def delete_keys(connection: duckdb.DuckDBPyConnection, table: str, keys: Sequenc
 
 def clear_journal(connection: duckdb.DuckDBPyConnection) -> None:
     """Deletes everything that came from the journal."""
-    for table in ("usage", "events", "totals", "periods", "misses"):
+    for table in ("usage", "events", "totals", "periods", "misses", "spans"):
         connection.execute(f"DELETE FROM {table}")
     connection.execute("DELETE FROM skipped WHERE source = ?", [JOURNAL])
 
@@ -165,6 +165,8 @@ def add_tally(connection: duckdb.DuckDBPyConnection, tally: Tally) -> None:
     sum_up(connection, "periods", "start, seconds")
     insert_or_skip(connection, JOURNAL, "misses", list(t.misses_by_arch.items()))
     sum_up(connection, "misses", "arch")
+    insert_or_skip(connection, JOURNAL, "spans", list(t.spans.items()))
+    sum_up(connection, "spans", "name")
 
 
 def _counts_rows(connection: duckdb.DuckDBPyConnection, table: str, counted: Sequence[Counts]) -> list[Row]:

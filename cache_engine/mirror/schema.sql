@@ -169,6 +169,9 @@ CREATE TABLE demand_dropped (start BIGINT, seconds BIGINT, requests DOUBLE);
 CREATE TABLE demand_read (generation BIGINT, since DOUBLE);
 CREATE TABLE demand_positions (stem VARCHAR, position BIGINT);
 
+-- How long things took: see store/journal/spans.py.
+CREATE TABLE spans (name VARCHAR, count BIGINT);
+
 -- Measurements of kernels, also of those that were evicted since.
 CREATE TABLE timings (
     key                 VARCHAR,

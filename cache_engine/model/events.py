@@ -120,6 +120,7 @@ class Event(UseCounts, omit_defaults=True):
         stored_bytes: bytes published, evicted, imported or deleted.
         detail: a reason or summary, for people.
         by: of an act or an eviction, who did it: a user of this machine, a user who has logged in, or ``AUTOMATIC``.
+        spans: for ``use``, how long lookups and the work of misses took; see ``store.journal.spans``.
         hits and so on: as in ``UseCounts``.
     """
 
@@ -132,6 +133,7 @@ class Event(UseCounts, omit_defaults=True):
     stored_bytes: Count = 0
     detail: str = ""
     by: str = ""
+    spans: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
 class EntryUsage(msgspec.Struct):
@@ -199,12 +201,19 @@ class Totals(Counts):
         evicted_bytes: bytes of these on disk.
         last_publish_at: when a kernel was last stored, in seconds since 1970 (UTC); 0 before the first.
         misses_by_arch: misses by target.
+        spans: how long lookups and the work of misses took; ``store.journal.spans`` reads it.
     """
 
     evictions: Count = 0
     evicted_bytes: Count = 0
     last_publish_at: Seconds = 0.0
     misses_by_arch: dict[str, Count] = msgspec.field(default_factory=dict)
+    spans: dict[str, Count] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """On a line, so without the hundreds of counts in ``spans``."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__ if name != "spans"}
+        return f"Totals({', '.join(f'{name}={value!r}' for name, value in values.items() if value)})"
 
 
 class Period(Counts, omit_defaults=True):
@@ -251,6 +260,8 @@ class Tally:
                 _add(usage.hits, event.hits)
             if event.misses and event.arch:
                 _add(self.totals.misses_by_arch, {event.arch: event.misses})
+            if event.spans:
+                _add(self.totals.spans, event.spans)
             self.totals.add(event)
             period.add(event)
             return

@@ -35,6 +35,7 @@ TABLES = (
     "totals",
     "periods",
     "misses",
+    "spans",
     "unreadable",
     "timings",
     "demand",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from app import context
@@ -20,10 +21,12 @@ from app.presenters.store.coverage import (
 from cache_engine.batch.jobs import Jobs
 from cache_engine.catalogue import ModelShape
 from cache_engine.cli.main import commands
-from cache_engine.engine.cache import Cache
+from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.insight.coverage import Cell, coverage, wanted
 from cache_engine.model.gemm import DType
 from cache_engine.model.job import Asked
+from cache_engine.model.key import CacheKey
+from cache_engine.store.codec import encode_record
 from tests.pages.opening import Open, sound
 
 SHAPES = [ModelShape("a model", "qkv", 1, 4096, 4096, 1), ModelShape("a model", "router", 8, 4096, 1024, 1)]
@@ -41,6 +44,34 @@ def test_architectures_have_plots_and_a_table(open_page: Open, compiled_store: P
     assert len(app.get("plotly_chart")) == 4
     toolchains = app.dataframe[1].value
     assert (list(toolchains["Kernels"]), list(toolchains["State"])) == ([4], ["✓ current"])
+
+
+def test_two_toolchains_are_compared_on_request(open_page: Open, compiled_store: Path) -> None:
+    with open_cache(compiled_store) as cache:
+        for number, record in enumerate(cache.records()):
+            changed = {"compiler_version": "13.6", "compiler_build": "ab" * 20}
+            other = msgspec.structs.replace(
+                record,
+                key=f"{number:0>4}{record.key[4:]}",
+                components=tuple((label, changed.get(label, value)) for label, value in record.components),
+                compiler_version="13.6",
+                resources=msgspec.structs.replace(record.resources, registers=255),
+            )
+            path = Path(cache.layout.record_path(CacheKey(other.key)))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode_record(other))
+    app = sound(open_page(compiled_store, "architectures"))
+    newer = next(each for each in app.selectbox(key="to-toolchain").options if "13.6" in each)
+    older = next(each for each in app.selectbox(key="to-toolchain").options if "13.6" not in each)
+    app.selectbox(key="from-toolchain").set_value(older)
+    app.selectbox(key="to-toolchain").set_value(newer)
+    app.button[0].click().run()
+    figures, worse = sound(app).dataframe[2].value, app.dataframe[3].value
+    assert dict(zip(figures["Figure"], figures["Worse"], strict=True))["Registers"] == 4
+    assert set(worse["After"]) == {255}
+    app.selectbox(key="from-toolchain").set_value(newer)
+    app.button[0].click().run()
+    assert "name two toolchains" in " ".join(each.value for each in (*app.error, *app.text))
 
 
 def test_the_matrix_is_that_of_the_address(open_page: Open, compiled_store: Path) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from urllib.parse import urlencode
 
-from app.presenters.shared import Row, moment, when
+from app.presenters.shared import Row, kernel_address, moment, when
+from cache_engine.insight.regressions import CODE, COMPILE, REGISTERS, SPILLS, TIME, Regressions
 from cache_engine.insight.toolchains import PRESENT, STALE, UNKNOWN, Made
 from cache_engine.units import counted, human_bytes
 
@@ -33,6 +34,54 @@ def toolchain_table(found: Sequence[Made], zone: tzinfo) -> list[Row]:
             "Open": f"kernels?{urlencode({'toolchain': made.toolchain})}",
         }
         for made in found
+    ]
+
+
+FIGURES = {
+    REGISTERS: "Registers",
+    SPILLS: "Spill bytes",
+    CODE: "Code bytes",
+    COMPILE: "Compile time",
+    TIME: "Time on a GPU",
+}
+
+
+def comparable(found: Sequence[Made]) -> list[str]:
+    """The toolchains of those compilers that have several, the latest used first."""
+    latest: dict[str, float] = {}
+    for made in found:
+        latest[made.toolchain] = max(latest.get(made.toolchain, 0.0), made.last_made_at)
+    compilers = [text.split(" ")[0] for text in latest]
+    several = [text for text in latest if compilers.count(text.split(" ")[0]) > 1]
+    return sorted(several, key=lambda text: -latest[text])
+
+
+def figure_table(found: Regressions) -> list[Row]:
+    """A row for each figure: how it changed over all kernels."""
+    return [
+        {
+            "Figure": FIGURES[one.metric],
+            "Compared": one.compared,
+            "Median ratio": one.median_ratio,
+            "Worse": one.worse,
+            "Better": one.better,
+        }
+        for one in found.summaries
+    ]
+
+
+def worse_table(found: Regressions) -> list[Row]:
+    """A row for each figure of a kernel that is worse."""
+    return [
+        {
+            "Kernel": one.name,
+            "Figure": FIGURES[one.metric],
+            "Before": one.before,
+            "After": one.after,
+            "Where": one.where,
+            "Open": kernel_address(one.to_key) if one.to_key else None,
+        }
+        for one in found.worse
     ]
 
 

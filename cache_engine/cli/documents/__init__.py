@@ -6,7 +6,8 @@ a job's result as one.
 - ``kernels`` -- ``compile``, ``time``, ``ls``, ``search``, ``show``
 - ``comparing`` -- ``diff``, ``explain``
 - ``store`` -- ``stats``, ``clean``, ``verify``, ``quarantine``, ``sync``, ``export``, ``import``, ``doctor``
-- ``waiting`` -- the compile queue, in ``stats``
+- ``waiting``, ``lengths`` -- the compile queue, and how long things took, in ``stats``
+- ``toolchains`` -- ``regressions``
 - ``decisions`` -- ``log``, ``pin``, ``unpin``
 - ``measured`` -- ``timings``, ``tune``, ``warm``, ``sample``, ``bench``
 - ``evaluator`` -- ``evaluate``, ``evaluations``

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from cache_engine.cli.documents.lengths import Length, lengths_of
 from cache_engine.cli.documents.waiting import Queue, queue_of
 from cache_engine.config import BY_NAME, Settings, variable
 from cache_engine.store.codec import FORMAT
@@ -57,6 +58,7 @@ class Stats(msgspec.Struct, kw_only=True):
         tier_failures: how often a tier could not be read, by tier.
         last_publish_at: seconds since 1970; ``None`` before the first publish.
         hit_rates: by tier, the share of the lookups that reached the tier which it served.
+        lengths: how long lookups took by tier, and the work of misses.
         queue: who compiles and who waits now, where there is a store.
         architectures: by target, where that was requested.
     """
@@ -82,6 +84,7 @@ class Stats(msgspec.Struct, kw_only=True):
     lock_wait_ms: float
     last_publish_at: float | None
     hit_rates: dict[str, float | None]
+    lengths: dict[str, Length]
     queue: Queue | UnsetType = UNSET
     architectures: list[TargetRow] | UnsetType = UNSET
 
@@ -293,6 +296,7 @@ def stats(
         lock_wait_ms=totals.lock_wait_ms,
         last_publish_at=totals.last_publish_at or None,
         hit_rates=found.tier_hit_rates,
+        lengths=lengths_of(totals.spans),
         queue=UNSET if queue is None else queue_of(queue),
         architectures=UNSET if architectures is None else msgspec.convert(architectures, list[TargetRow]),
     )

@@ -60,13 +60,10 @@ class Serving:
         journal: Journal,
         without_store: str = SWITCHED_OFF,
     ) -> None:
-        """Serves packs and an opened store, or none; then ``without_store`` says why.
-
-        ``unpublished`` counts the kernels that were compiled and could not be stored.
-        """
+        """Serves packs and an opened store, or none; then ``without_store`` says why."""
         self._store = store
         self._without_store = without_store
-        self.unpublished = 0
+        self.unpublished = 0  # kernels that were compiled and could not be stored
         self._settings = settings
         self._journal = journal
         limit_device_memory(settings)
@@ -204,6 +201,8 @@ class Serving:
         """
         asked = problem or selection.problem
         self.count(selection.key, found, asked if priority is Priority.CALLER else None)
+        if LOAD in stages.ms:
+            self._journal.spans.add(found.tier, stages.ms[LOAD])
         kernel = kernel_of(selection, found.loaded, found.tier, stages)
         return kernel if problem is None else replace(kernel, problem=problem)
 
@@ -279,6 +278,7 @@ class Serving:
                 failure = Failure(f"the store cannot be locked: {_in_words(error)}")
             else:
                 waited_s = time.perf_counter() - started
+                self._journal.spans.add("lock", 1e3 * waited_s)
                 if waited_s > LONG_WAIT_S:
                     self._journal.lock_wait(waited_s, timed_out=False)
             yield failure
@@ -292,6 +292,7 @@ class Serving:
         def record_of(blob: Blob) -> Record:
             return describe(selection, artifact, blob, dict(stages.ms))
 
+        self._journal.spans.add_work(stages.ms)
         failure = no_lock
         with stages(PUBLISH):
             if self._store is not None and failure is None:

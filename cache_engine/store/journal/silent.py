@@ -10,6 +10,7 @@ from cache_engine.model.events import UNPUBLISHED, Event, Totals
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.process import renew_after_fork
+from cache_engine.store.journal.spans import Spans
 from cache_engine.store.journal.writing import Journal
 
 
@@ -29,6 +30,7 @@ class NoJournal(Journal):
         """In a forked child: what the parent counted is the parent's."""
         self.totals = Totals()
         self._lock = threading.RLock()  # a signal handler may count while its thread does
+        self.spans = Spans()
 
     def hit(
         self, key: CacheKey, tier: str, *, made_at: float = 0.0, saved_us: int = 0, problem: GemmProblem | None = None
@@ -69,7 +71,9 @@ class NoJournal(Journal):
                 self.totals.publish_failures += 1
 
     def flush(self) -> None:
-        """Writes nothing."""
+        """Writes nothing, and adds to ``totals`` how long things took."""
+        for name, count in self.spans.take().items():
+            self.totals.spans[name] = self.totals.spans.get(name, 0) + count
 
     @property
     def is_interrupted(self) -> bool:

@@ -25,6 +25,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.process import Background, Order, OwnFile, holds, renew_after_fork, run_at_end
 from cache_engine.store.journal.decisions import DecisionLog
 from cache_engine.store.journal.files import OPEN, file_names
+from cache_engine.store.journal.spans import Spans
 from cache_engine.store.lock import is_loading, try_lock
 from cache_engine.store.ownership import own_file
 
@@ -32,10 +33,8 @@ _log = logging.getLogger(__name__)
 _ROTATE_BYTES = 1024**2
 # A process that uses many entries writes less often, so that it writes about 1 KiB/s.
 _BYTES_PER_S, _LONGEST_WAIT_S = 1024, 300.0
-# Entries with unwritten hits in memory, or problems: above this number they are written early.
-_MOST_WAITING = 10_000
-# How often a process checks whether to fold the journal.
-_LOOK_S = 60.0
+_MOST_WAITING = 10_000  # entries with unwritten hits in memory, or problems; more are written early
+_LOOK_S = 60.0  # how often a process checks whether to fold the journal
 
 _encode = msgspec.json.Encoder().encode
 
@@ -97,6 +96,7 @@ class Journal:
         self._asked: dict[int, _Demand] = {}
         self._misses: dict[str, int] = {}
         self._failures: dict[str, int] = {}
+        self.spans = Spans()
         self._lock_waits = Event(kind=USE, at=0.0)
         self._saved_us: dict[CacheKey, int] = {}
         self._thread: Background | None = None
@@ -131,10 +131,7 @@ class Journal:
                 self._start_thread()
 
     def asked(self, problem: GemmProblem) -> None:
-        """Counts that a problem whose target is set was asked for. Writes nothing yet.
-
-        It is cheapest for a problem that is the same object each time.
-        """
+        """Counts that a problem whose target is set was asked for; cheapest if it is the same object each time."""
         with self._lock:
             try:
                 self._asked[id(problem)].count += 1
@@ -262,12 +259,12 @@ class Journal:
                 self.flush()
 
     def _take_counts(self) -> list[_Line]:
-        no_waits = Event(kind=USE, at=0.0)
+        no_waits, spans = Event(kind=USE, at=0.0), self.spans.take()
         with self._lock:
             # No function call up to the end of the block, so that no signal handler can run in between.
             hits, misses, saved, failures = self._hits, self._misses, self._saved_us, self._failures
             waits, asked = self._lock_waits, self._asked
-            if not hits and not asked and not misses and not failures and not waits.lock_waits:
+            if not (hits or asked or misses or failures or waits.lock_waits or spans):
                 return []
             self._hits, self._misses, self._saved_us, self._failures, self._asked = {}, {}, {}, {}, {}
             self._lock_waits = no_waits
@@ -275,8 +272,8 @@ class Journal:
         for (key, made_at, tier), count in hits.items():
             by_entry.setdefault((key, made_at), {})[tier] = count
         now = self._now()
-        waits.at, waits.failures = now, failures
-        counted: list[_Line] = [waits] if failures or waits.lock_waits else []
+        waits.at, waits.failures, waits.spans = now, failures, spans
+        counted: list[_Line] = [waits] if failures or spans or waits.lock_waits else []
         counted += [Event(kind=USE, at=now, misses=missed, arch=arch) for arch, missed in misses.items()]
         for (key, made_at), tiers in by_entry.items():
             saved_us = saved.pop(key, 0)

@@ -1,0 +1,126 @@
+"""How long things take: counts by length, in fixed buckets that grow by the fourth root of two.
+
+Lengths from 1 ns to 2⁴⁸ ns (three days) fall into 192 buckets. A quantile is the geometric middle of its bucket, at
+most 9 % off (2^⅛ - 1). Counts of processes and days are added up exactly, in a few hundred numbers at most.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from math import log2
+
+LOOKUPS = ("memory", "pack", "disk")
+"""Lookups by the tier that served them, from the key to verified code."""
+WORK = ("lock", "queue", "compile")
+"""Of a miss: waiting for the key's lock, waiting for a slot to compile in, and the compiler."""
+SPANS = (*LOOKUPS, *WORK)
+
+BUCKETS = 192
+_STEPS = 4
+_MIDDLE = 0.5
+
+SpanCounts = dict[str, int]
+"""By ``"disk/61"``, span and bucket; by ``"disk/ns"``, the sum of the span's nanoseconds."""
+
+
+def bucket_of(ms: float) -> int:
+    """The bucket of a length in milliseconds: bucket b has 2^(b / 4) to 2^((b + 1) / 4) ns."""
+    return min(BUCKETS - 1, int(_STEPS * log2(ms * 1e6))) if ms > 1e-6 else 0
+
+
+def ceiling_s(bucket: float) -> float:
+    """The upper edge of a bucket, in seconds."""
+    return float(2 ** ((bucket + 1) / _STEPS)) / 1e9
+
+
+def _place(name: str) -> tuple[str, str] | None:
+    span, _, bucket = name.partition("/")
+    is_bucket = bucket == "ns" or (bucket.isascii() and bucket.isdecimal() and int(bucket[:4]) < BUCKETS)
+    return (span, bucket) if span in SPANS and is_bucket else None
+
+
+class Spans:
+    """Counts lengths in memory, until they are written. Safe to use from several threads and in signal handlers."""
+
+    __slots__ = ("_counts", "_lock", "_ns")
+
+    def __init__(self) -> None:
+        """Has counted nothing."""
+        self._lock = threading.RLock()  # a signal handler may count while its thread does
+        self._counts: dict[tuple[str, int], int] = {}
+        self._ns: dict[str, float] = {}
+
+    def add(self, span: str, ms: float) -> None:
+        """Counts one of ``SPANS`` that took so many milliseconds."""
+        ns = ms * 1e6
+        place = (span, int(_STEPS * log2(ns)) if ns > 1 else 0)  # ``bucket_of`` without a call: it is in every hit
+        with self._lock:
+            self._counts[place] = self._counts.get(place, 0) + 1
+            self._ns[span] = self._ns.get(span, 0.0) + ns
+
+    def add_work(self, stages_ms: Mapping[str, float]) -> None:
+        """Counts what of a miss's work was timed: the wait for a slot, and the compiler."""
+        for span in WORK:
+            if span in stages_ms:
+                self.add(span, stages_ms[span])
+
+    def take(self) -> SpanCounts:
+        """What was counted since the last time."""
+        with self._lock:
+            counts, ns = self._counts, self._ns
+            self._counts, self._ns = {}, {}
+        taken: SpanCounts = {}
+        for (span, bucket), count in counts.items():
+            name = f"{span}/{min(bucket, BUCKETS - 1)}"
+            taken[name] = taken.get(name, 0) + count
+        return taken | {f"{span}/ns": round(sum_ns) for span, sum_ns in ns.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """How long one kind of thing took.
+
+    Attributes:
+        counts: by bucket.
+        total_s: the sum, in seconds.
+    """
+
+    counts: Mapping[int, int]
+    total_s: float
+
+    @property
+    def count(self) -> int:
+        """How often it happened."""
+        return sum(self.counts.values())
+
+    def quantile_ms(self, share: float) -> float:
+        """Milliseconds that this share of them took at most, such as 0.99; at most 9 % off."""
+        reached = share * self.count
+        buckets = sorted(self.counts)
+        for bucket, so_far in zip(buckets, accumulate(self.counts[bucket] for bucket in buckets), strict=True):
+            if so_far >= reached:
+                return ceiling_s(bucket - _MIDDLE) * 1e3
+        return 0.0
+
+    def at_most(self, bucket: int) -> int:
+        """How many fall into this bucket or a lower one."""
+        return sum(count for each, count in self.counts.items() if each <= bucket)
+
+
+def distributions(counts: Mapping[str, int]) -> dict[str, Distribution]:
+    """The distribution of each span that happened, in the order of ``SPANS``."""
+    return dict(_distributions(counts))
+
+
+def _distributions(counts: Mapping[str, int]) -> Iterator[tuple[str, Distribution]]:
+    by_span: dict[str, dict[int, int]] = {}
+    for name, count in counts.items():
+        place = _place(name)
+        if place is not None and place[1] != "ns" and count:
+            by_span.setdefault(place[0], {})[int(place[1])] = count
+    for span in SPANS:
+        if span in by_span:
+            yield span, Distribution(by_span[span], counts.get(f"{span}/ns", 0) / 1e9)
