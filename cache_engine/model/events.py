@@ -16,18 +16,9 @@ import msgspec
 from cache_engine.model.artifact import MOST_COUNT, Count, Seconds
 
 USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT, SET_ASIDE, RESTORE, DISCARD = (
-    "use",
-    "publish",
-    "unpublished",
-    "corrupt",
-    "evict",
-    "clean",
-    "repair",
-    "import",
-    "set aside",
-    "restore",
-    "discard",
-)
+    "use", "publish", "unpublished", "corrupt", "evict", "clean", "repair", "import", "set aside",
+    "restore", "discard",
+)  # fmt: skip
 RECENT = 500  # how many events other than use a folded journal keeps
 ACTS = (CLEAN, REPAIR, IMPORT, RESTORE, DISCARD)
 """Actions on a whole store, one event per run. Many more of these are kept: they are the audit log."""

@@ -8,6 +8,7 @@ a job's result as one.
 - ``store`` -- ``stats``, ``clean``, ``verify``, ``quarantine``, ``sync``, ``export``, ``import``, ``doctor``
 - ``waiting``, ``lengths`` -- the compile queue, and how long things took, in ``stats``
 - ``toolchains`` -- ``regressions``
+- ``migrating`` -- ``migrate``
 - ``decisions`` -- ``log``, ``pin``, ``unpin``
 - ``measured`` -- ``timings``, ``tune``, ``warm``, ``sample``, ``bench``
 - ``evaluator`` -- ``evaluate``, ``evaluations``

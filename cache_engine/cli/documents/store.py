@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +12,14 @@ from msgspec import UNSET, UnsetType
 from cache_engine.cli.documents.lengths import Length, lengths_of
 from cache_engine.cli.documents.waiting import Queue, queue_of
 from cache_engine.config import BY_NAME, Settings, variable
-from cache_engine.store.codec import FORMAT
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
 from cache_engine.upkeep.packs import Refused
 from cache_engine.upkeep.plan import Victim
 from cache_engine.upkeep.quarantine import File
 
 if TYPE_CHECKING:
-    from cache_engine.batch.migration import MigrationPlan
     from cache_engine.mirror.sync import Synced
     from cache_engine.model.events import Statistics
-    from cache_engine.model.key import CacheKey
     from cache_engine.queue.tickets import QueueState
     from cache_engine.upkeep.integrity import Finding, RepairAct
     from cache_engine.upkeep.packs import Exported, Imported
@@ -109,33 +105,6 @@ class Cleaning(msgspec.Struct, kw_only=True):
     pinned: int = 0
     cleaned: Cleaned | None
     victim_compile_s: float = 0.0
-
-
-class MigrationRow(msgspec.Struct, kw_only=True):
-    """Entries of which the same becomes; see ``batch.migration.Kind``."""
-
-    fate: str
-    reason: str
-    format: int
-    key_schema: str
-    created_by: str
-    entries: int
-    stored_bytes: int
-
-
-class Migration(msgspec.Struct, kw_only=True):
-    """What ``migrate`` prints.
-
-    Attributes:
-        to_compile: how many kernels are compiled again.
-        failed: why some of them are not stored, by key.
-    """
-
-    dry_run: bool
-    store_format: int
-    rows: list[MigrationRow]
-    to_compile: int
-    failed: dict[str, str]
 
 
 class StoredFile(msgspec.Struct, kw_only=True):
@@ -322,17 +291,6 @@ def cleaning(
         cleaned=cleaned,
         pinned=plan.pinned,
         victim_compile_s=plan.compile_s,
-    )
-
-
-def migration(plan: MigrationPlan, failed: Mapping[CacheKey, str] | None) -> Migration:
-    """The document of a migration, or of its dry run, without ``failed``."""
-    return Migration(
-        dry_run=failed is None,
-        store_format=FORMAT,
-        rows=[MigrationRow(**asdict(kind), **asdict(plan.sums[kind])) for kind in sorted(plan.sums)],
-        to_compile=len(plan.again),
-        failed={str(key): cause for key, cause in (failed or {}).items()},
     )
 
 

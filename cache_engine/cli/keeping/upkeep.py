@@ -10,7 +10,7 @@ from dataclasses import replace
 import click
 
 from cache_engine.cli import terminal
-from cache_engine.cli.documents import store
+from cache_engine.cli.documents import migrating, store
 from cache_engine.cli.support import FAILED, Verb, VerbGroup, emit, json_option, open_cache
 from cache_engine.cli.support.completion import quarantined
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
@@ -167,7 +167,7 @@ def migrate_verb(settings: Settings, /, jobs: int | None, dry_run: bool, as_json
         if not dry_run:
             with terminal.progress("Compiling kernels", len(plan.again)) as (bar, task):
                 failed = migrate(cache, plan, jobs, lambda: bar.advance(task))
-        document = store.migration(plan, failed)
+        document = migrating.migration(plan, failed)
     emit(document, as_json, lambda: _print_migration(document))
     if document.failed:
         click.get_current_context().exit(FAILED)
@@ -311,7 +311,7 @@ def _print_cleaning(d: store.Cleaning) -> None:
         print(f"Timings are kept: {counted(d.kept_timings, 'timing')}.")
 
 
-def _print_migration(d: store.Migration) -> None:
+def _print_migration(d: migrating.Migration) -> None:
     print_table(
         {"becomes": LEFT, "entries": RIGHT, "on disk": RIGHT, "format": RIGHT, "keys": RIGHT, "by": LEFT, "why": LEFT},
         [
