@@ -35,7 +35,7 @@ from cache_engine.units import counted, printable
 @json_option
 @click.pass_obj
 def regressions_verb(settings: Settings, /, from_: str, to: str, threshold: float, as_json: bool) -> None:
-    """Compare what two toolchains made of the same kernels.
+    """Compare the kernels of two toolchains.
 
     TOOLCHAIN is the beginning of a compiler and version, such as "nvrtc 13.4", or of the digits of its build; stored
     kernels of both are compared: registers, spills, code size, compile time, and timings on GPUs of the same name.
