@@ -9,7 +9,7 @@ from cache_engine.mirror.rows import fetch
 from cache_engine.model.asked import Shape
 from cache_engine.model.events import EVICT, PUBLISH
 from cache_engine.policy.demand import Ledger
-from cache_engine.policy.sketch import Counter, Sketch
+from cache_engine.policy.sketch import MOST_COUNTERS, Counter, Sketch
 
 if TYPE_CHECKING:
     import duckdb
@@ -29,9 +29,21 @@ def ledger(connection: duckdb.DuckDBPyConnection, half_life_s: float, now: float
     # An exponent of an infinite half-life: nothing decays.
     given = {"now": now, "half_life_s": min(half_life_s, 1e300), "since": -math.inf if since is None else since}
     later = "start + seconds > $since"
-    for row in connection.execute(
-        f"SELECT {', '.join(_SHAPE)}, m, power, {_WEIGHT} FROM demand WHERE {later} GROUP BY ALL ORDER BY ALL", given
-    ).fetchall():
+    # As many m as a sketch has; the others by power of two.
+    shape_columns = ", ".join(_SHAPE)
+    weighted = connection.execute(
+        f"""
+        WITH weighted AS (
+                 SELECT {shape_columns}, m, power, {_WEIGHT} AS weight FROM demand WHERE {later} GROUP BY ALL),
+             ranked AS (
+                 SELECT *, row_number() OVER (PARTITION BY {shape_columns}, m = 0 ORDER BY weight DESC, m) AS place
+                 FROM weighted)
+        SELECT {shape_columns}, if(place <= {MOST_COUNTERS}, m, 0) AS counted, power, sum(weight)
+        FROM ranked GROUP BY ALL ORDER BY ALL
+        """,
+        given,
+    )
+    for row in weighted.fetchall():
         *values, m, power, weight = row
         shape = Shape(**dict(zip(_SHAPE, values, strict=True)))
         sketch = found.sketches.setdefault(shape, Sketch())

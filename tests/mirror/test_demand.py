@@ -52,6 +52,7 @@ def test_its_ledger_is_that_of_the_files(store: DiskStore, half_life_s: float, f
         assert {s: k.total for s, k in found.sketches.items()} == pytest.approx(
             {s: k.total for s, k in expected.sketches.items()}
         )
+        assert max(len(sketch.counters) for sketch in found.sketches.values()) <= 64
         for shape, sketch in expected.sketches.items():
             assert found.sketches[shape].by_power() == pytest.approx(sketch.by_power())
         assert (found.at, found.half_life_s) == (now, half_life_s)

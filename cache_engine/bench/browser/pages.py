@@ -12,9 +12,10 @@ from cache_engine.bench.browser.population import FIRST_MADE_AT, add_entries, ad
 from cache_engine.bench.results import Report
 from cache_engine.bench.timing import compare
 from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.mirror import queries
+from cache_engine.mirror import demand_queries, queries
 from cache_engine.mirror.queries import KernelFilter
-from cache_engine.model.events import HOUR_S
+from cache_engine.model.events import DAY_S, HOUR_S
+from cache_engine.model.gemm import GemmProblem
 
 
 def syncing(report: Report, place: Path, entries: int) -> None:
@@ -48,6 +49,9 @@ def asking(report: Report, place: Path, rows: int) -> None:
         for number, key in enumerate(add_records(cache, rows)):
             if number % 5 == 0:
                 cache.journal.hit(key, "disk", made_at=FIRST_MADE_AT + number, saved_us=100_000)
+        for m in range(1, 2001):
+            for n in range(1024, 9216, 1024):
+                cache.journal.asked(GemmProblem(m, n, 4096, arch="sm_90"))
         cache.journal.flush()
         cache.mirror.sync()
         with cache.mirror.read() as connection:
@@ -96,4 +100,6 @@ def _questions(connection: Any) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "architectures", partial(queries.architectures, connection)
     yield "families", partial(queries.architecture_families, connection)
     yield "toolchains", partial(queries.made_with, connection)
+    yield "demand", partial(demand_queries.ledger, connection, 7.0 * DAY_S, FIRST_MADE_AT)
+    yield "evicted and compiled again", partial(demand_queries.asked_again, connection)
     yield "history by the hour", partial(queries.history, connection, HOUR_S)

@@ -15,10 +15,15 @@ from cache_engine.bench.timing import compare
 from cache_engine.engine.cache import Cache
 from cache_engine.model.gemm import Specialisation
 from cache_engine.model.key import CacheKey
+from cache_engine.queue.tickets import Priority
 from cache_engine.store.disk import DiskStore
 
 PLAIN_FILE_GOAL = 3.0
 """What a disk hit should not exceed, compared with reading a plain file of the same compiled code."""
+
+
+COUNTED_GOAL = 1.15
+"""What a hit in memory that counts as demand should not exceed, compared with one that does not."""
 
 
 def hits(report: Report, cache: Cache, place: Path) -> None:
@@ -29,6 +34,11 @@ def hits(report: Report, cache: Cache, place: Path) -> None:
     by_key, by_problem = partial(cache.get, kernel.key), partial(cache.get_or_compile, PROBLEM)
     report(compare("memory hit, by key", by_key, "dict lookup", lookup, goal_seconds=3e-6, calls=1000))
     report(compare("memory hit from the problem, key included", by_problem, "dict lookup", lookup, calls=200))
+    uncounted = partial(cache.get_or_compile, PROBLEM, priority=Priority.WARM)
+    name = "memory hit from the problem, counted as demand"
+    report(compare(name, by_problem, "one that is not", uncounted, goal_ratio=COUNTED_GOAL, calls=200))
+    count = partial(cache.journal.asked, cache.select(PROBLEM).problem)
+    report(compare("counting one request as demand", count, "dict lookup", lookup, goal_seconds=0.3e-6, calls=5000))
     cache.get_or_compile(replace(PROBLEM, specialisation=Specialisation.DYNAMIC))
     cold = (cache.targeted(replace(PROBLEM, n=2 * PROBLEM.n)), None, None, None)
 
