@@ -19,7 +19,17 @@ import click
 from cache_engine import logs
 from cache_engine.cli.documents import to_json
 from cache_engine.cli.support.paging import print_paged
-from cache_engine.cli.support.verb import FAILED, INTERRUPTED, NOT_HERE, OK, WRONG_USAGE, SizedVerb, Verb, VerbGroup
+from cache_engine.cli.support.verb import (
+    DEVICE,
+    FAILED,
+    INTERRUPTED,
+    NOT_HERE,
+    OK,
+    WRONG_USAGE,
+    SizedVerb,
+    Verb,
+    VerbGroup,
+)
 from cache_engine.cli.terminal import escaped, look_alike
 from cache_engine.config import PACKS
 from cache_engine.errors import CompileError, GemmCacheError, Level, NotHereError, StoreUnusable, UsageError
@@ -190,18 +200,15 @@ def json_option(verb: _F) -> _F:
 def device_option(verb: _F, what: str = "") -> _F:
     """Gives a verb ``--device``: what runs in this process sees no other GPU. ``what`` precedes its help."""
 
-    def choose(ctx: click.Context, _: click.Parameter, number: int | None) -> None:
-        if number is not None and not ctx.resilient_parsing:
-            from cache_engine.device import probe
-
-            probe.choose(number)
+    def note(ctx: click.Context, _: click.Parameter, number: int | None) -> None:
+        ctx.meta[DEVICE] = number  # chosen when the verb runs: wrong usage is said first
 
     return click.option(
         "--device",
         type=click.IntRange(0, 1023),
         metavar="N",
         expose_value=False,
-        callback=choose,
+        callback=note,
         help=f"{what}The GPU to use, counted from 0 as CUDA does. Default: 0.",
     )(verb)
 

@@ -17,6 +17,9 @@ from cache_engine.errors import InvalidProblem
 
 OK, FAILED, WRONG_USAGE, NOT_HERE, INTERRUPTED = 0, 1, 2, 3, 130
 
+DEVICE = "cache_engine.device"
+"""Where ``--device`` is noted in a context's ``meta``."""
+
 
 class _Takes(click.Command):
     """A command that takes the global options, but for names that it uses itself, and whose help has examples."""
@@ -139,6 +142,10 @@ class Verb(_Takes):
         """Runs the verb with the settings in force."""
         ctx.obj = settings = settings_of(ctx)
         logs.configure(settings.log or LEVELS[0])
+        if ctx.meta.get(DEVICE) is not None:
+            from cache_engine.device import probe
+
+            probe.choose(ctx.meta[DEVICE])
         return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
