@@ -30,6 +30,7 @@ from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate
 from cache_engine.model.artifact import CUBIN, Blob, Section
+from cache_engine.model.decision import Causes, Decision
 from cache_engine.model.gemm import Epilogue, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, check_prefix
@@ -46,7 +47,7 @@ from cache_engine.store.codec import (
     encode_record,
 )
 from cache_engine.store.disk import open_store
-from cache_engine.store.journal import SNAPSHOT, Journal, fold, load_snapshot, read_journal
+from cache_engine.store.journal import SNAPSHOT, DecisionReader, Journal, fold, load_snapshot, read_journal
 from cache_engine.store.journal.demand import load_demand, read_timeline
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.pack import Pack, write_pack
@@ -205,6 +206,24 @@ def _read_result_log(data: bytes, _: Path) -> None:
         assert line is None or line.usage is not None or isinstance(line.key, str)
 
 
+def _decisions(_: Path) -> list[bytes]:
+    return [
+        b'{"kind":"miss","at":1.0,"key":"ab","request":"r","toolchain":"t"}\n{"kind":"choice","at":2.0,"margin":0.5}\n'
+    ]
+
+
+def _read_decisions(data: bytes, folder: Path) -> None:
+    """Each line gets the checksum that it needs."""
+    layout = StoreLayout(folder)
+    layout.decisions.mkdir(exist_ok=True)
+    causes = Causes()
+    for text in (*data.split(b"\n"), data):
+        line = b"\n" + xxhash.xxh3_64_hexdigest(text).encode() + b" " + text + b"\n"
+        layout.decisions_log.write_bytes(line)
+        for one in map(causes.explained, DecisionReader(layout).new()):
+            assert msgspec.json.decode(msgspec.json.encode(one), type=Decision) == one
+
+
 def _timing(_: Path) -> list[bytes]:
     return [timings.encode(invented_timing(PROBLEM, CONFIG, 10.0))]
 
@@ -346,6 +365,7 @@ TARGETS = {
     ),
     "results": Target(_results, _read_results),
     "results log": Target(_result_log, _read_result_log),
+    "decisions": Target(_decisions, _read_decisions),
     "timing": Target(_timing, _read_timing),
     "job": Target(_job, _read_job),
     "chip": Target(_chip, _read_chip),
