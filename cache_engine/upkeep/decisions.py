@@ -21,7 +21,7 @@ class Log:
 
     @property
     def damaged(self) -> int:
-        """How many lines were skipped, because they are damaged or dated more than a day ahead."""
+        """How many lines were skipped, because they are damaged or from the future."""
         return self._reader.damaged
 
     def new(self, key: str = "", kinds: Collection[str] = (), since: float = -math.inf) -> list[Decision]:

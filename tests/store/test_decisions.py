@@ -107,6 +107,16 @@ def test_a_cut_a_flipped_and_a_future_line_are_skipped_and_counted(store: DiskSt
     assert damaged_decisions(path) == (3, 6)
 
 
+def test_a_clock_that_was_set_back_makes_no_line_one_of_the_future(
+    store: DiskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_decisions(store.layout, [_decision(1)])
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 66 * 365 * 86_400)
+    assert _read(store) == ["number 1"]
+    assert damaged_decisions(store.layout.decisions_log) == (0, 1)
+
+
 def test_a_line_a_year_old_counts(store: DiskStore) -> None:
     append_decisions(store.layout, [_decision(1, at=time.time() - 366 * 86_400)])
     assert _read(store) == ["number 1"]

@@ -101,7 +101,7 @@ class DecisionReader:
     """Reads the log, and what is added to it.
 
     Attributes:
-        damaged: how many lines were skipped, because they are damaged or dated more than a day ahead.
+        damaged: how many lines were skipped, because they are damaged or from the future.
     """
 
     def __init__(self, layout: StoreLayout) -> None:
@@ -131,7 +131,7 @@ class DecisionReader:
             # A process may still be writing the last line.
             whole = data.rfind(b"\n") + 1
             self._read[status.st_ino] = file.tell() - len(data) + whole
-        lines = list(_lines(data[:whole]))
+        lines = list(_lines(data[:whole], status.st_mtime))
         self.damaged += lines.count(None)
         return [line for line in lines if line is not None]
 
@@ -143,7 +143,8 @@ def damaged_decisions(path: Path) -> tuple[int, int]:
         CorruptEntry: when it is not a regular file.
         OSError: when it cannot be read.
     """
-    lines = list(_lines(read_file(path, _MOST_BYTES, trust=True) or b""))
+    data = read_file(path, _MOST_BYTES, trust=True)
+    lines = [] if data is None else list(_lines(data, path.stat().st_mtime))
     return lines.count(None), len(lines)
 
 
@@ -157,8 +158,8 @@ def mend_decisions(layout: StoreLayout, path: Path) -> None:
     with file_lock(layout.decisions_lock, _MEND_TIMEOUT_S):
         copy = copy_to_quarantine(layout, path, durable=True)
         if copy is not None and path.exists():
-            sound = (line for line in _lines(read_file(path, _MOST_BYTES) or b"") if line is not None)
-            data = b"".join(_line(_encode(line)) for line in sound)
+            lines = _lines(read_file(path, _MOST_BYTES) or b"", path.stat().st_mtime)
+            data = b"".join(_line(_encode(line)) for line in lines if line is not None)
             publish_file(layout.temp, str(path), data, durable=True)
 
 
@@ -172,9 +173,12 @@ def _line(text: bytes) -> bytes:
     return b"\n" + xxh3_64_hexdigest(text).encode() + b" " + text + b"\n"
 
 
-def _lines(data: bytes) -> Iterator[Decision | None]:
-    """The lines; ``None`` for each that is damaged or from the future."""
-    latest = time.time() + DAY_S
+def _lines(data: bytes, written_at: float) -> Iterator[Decision | None]:
+    """The lines; ``None`` for each that is damaged or from the future.
+
+    That is a day after now and after the file was last written: setting a clock back makes no line one of the future.
+    """
+    latest = max(time.time(), written_at) + DAY_S
     for line in data.split(b"\n"):
         if line:
             text, decision = line[17:], None
