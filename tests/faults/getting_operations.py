@@ -32,7 +32,7 @@ def _before_a_miss(store: DiskStore) -> Promise:
     promise = filled(store)
     key = selection().key
     promise.served[key], promise.finished[key] = {None, code_of(0)}, code_of(0)
-    more = Counts(misses=1, compiles=1)
+    more = Counts(misses=1, compiles=1, asked=1)
     return Promise(promise.served, promise.finished, counts=promise.counts, usage=promise.usage, more=more)
 
 
@@ -46,7 +46,7 @@ def _before_a_hit(store: DiskStore) -> Promise:
     chosen, artifact = selection(), make_entry(0)[1]
     store.publish(chosen.key, artifact, lambda blob: describe(chosen, artifact, blob, {COMPILE: 150.0}))
     promise.served[chosen.key], promise.finished[chosen.key] = {artifact.cubin}, artifact.cubin
-    more = Counts(hits=1)
+    more = Counts(hits=1, asked=1)
     return Promise(promise.served, promise.finished, counts=promise.counts, usage=promise.usage, more=more)
 
 
@@ -56,11 +56,15 @@ def _before_a_damaged_hit(store: DiskStore) -> Promise:
     path = blob_file(store, key)
     path.write_bytes(path.read_bytes()[:-2000])
     promise.served[key].add(None)
-    more = Counts(misses=1, compiles=1)
+    more = Counts(misses=1, compiles=1, asked=1)
     return Promise(promise.served, promise.finished, frozenset({key}), promise.counts, promise.usage, more)
 
 
-def _getting(store: DiskStore) -> Action:
+def _preloading(store: DiskStore) -> Action:
+    return _getting(store, preload=True)
+
+
+def _getting(store: DiskStore, *, preload: bool = False) -> Action:
     vars(serving).update(make_artifact=_artifact)
     cache = engine.Cache(DiskStore(store.layout, durable=True), Settings(cleanup_interval_h=0.0))
     # Both are read once; the promise holds from then on.
@@ -69,6 +73,8 @@ def _getting(store: DiskStore) -> Action:
 
     def act() -> object:
         with cache:
+            if preload:
+                cache.preload([selection().key])
             kernel = cache.get_or_compile(PROBLEM)
         return {"key": kernel.key, "cubin": hashlib.sha256(kernel.cubin).hexdigest()}
 
@@ -81,6 +87,7 @@ GETTING = {
         _before_a_miss_behind_a_killed_one, _getting, may_raise=(), sure=False
     ),
     "get, there": Operation(_before_a_hit, _getting, may_raise=(), sure=False),
+    "preload, then get": Operation(_before_a_hit, _preloading, may_raise=(), sure=False),
     "get, damaged": Operation(_before_a_damaged_hit, _getting, may_raise=(), sure=False),
 }
 """Operations that return a kernel when any system call is refused."""
