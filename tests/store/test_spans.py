@@ -6,12 +6,14 @@ import random
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_engine import GemmProblem, open_cache
 from cache_engine.model.events import USE, Event, Tally
+from cache_engine.store.journal.folding import fold, read_journal
 from cache_engine.store.journal.silent import NoJournal
 from cache_engine.store.journal.spans import BUCKETS, Distribution, Spans, bucket_of, ceiling_s, distributions
 
@@ -95,6 +97,23 @@ def test_counts_of_other_programs_are_skipped(counts: dict[str, int]) -> None:
     found = distributions(counts)
     assert set(found) <= {"disk"}
     assert found.get("disk", Distribution({}, 0)).count == counts.get("disk/61", 0)
+
+
+def test_folding_keeps_sums_and_drops_names_that_no_program_wrote(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with open_cache(root, durability="fast") as cache:
+        cache.get_or_compile(GemmProblem(64, 64, 64, arch="sm_90"))
+        layout = cache.layout
+    (file,) = layout.journal.glob("*.jsonl")
+    hostile = Event(kind=USE, at=1e9, spans={f"made-up/{number}": 1 for number in range(50)} | {"disk/40": 3})
+    with file.open("ab") as journal:
+        journal.write(msgspec.json.encode(hostile) + b"\n")
+    before = distributions(read_journal(layout.journal).totals.spans)
+    assert fold(layout.journal, layout.temp, lambda _: True) == 1
+    after = read_journal(layout.journal).totals.spans
+    assert distributions(after) == before
+    assert before["disk"].count == 3
+    assert not any(name.startswith("made-up") for name in after)
 
 
 def test_a_store_counts_lookups_by_tier_and_the_work_of_misses(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from cache_engine.store.journal.files import (
     read_new,
     stem_of,
 )
+from cache_engine.store.journal.spans import known
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.lock import file_lock, try_lock
 from cache_engine.store.ownership import open_file
@@ -160,7 +161,7 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
             generation=max(snapshot.generation + 1, time.time_ns() // 1000),
             # Also those left alone: they may become our own again.
             folded=[stem for name, stem in there.items() if name in names or stem in snapshot.folded],
-            totals=tally.totals,
+            totals=msgspec.structs.replace(tally.totals, spans=known(tally.totals.spans)),
             usage=[used.without_old_weeks(time.time()) for used in tally.usage if keep(used.key)],
             recent=tally.recent,
             periods=coarsened(tally.periods, time.time()),

@@ -36,6 +36,11 @@ def ceiling_s(bucket: float) -> float:
     return float(2 ** ((bucket + 1) / _STEPS)) / 1e9
 
 
+def known(counts: Mapping[str, int]) -> SpanCounts:
+    """Those with a name that this program knows: a file with others adds nothing to what is folded."""
+    return {name: count for name, count in counts.items() if _place(name) is not None}
+
+
 def _place(name: str) -> tuple[str, str] | None:
     span, _, bucket = name.partition("/")
     is_bucket = bucket == "ns" or (bucket.isascii() and bucket.isdecimal() and int(bucket[:4]) < BUCKETS)
