@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from cache_engine.config import Settings
     from cache_engine.device.profiling import OperatorCall, OperatorCalls, OperatorStatistics
     from cache_engine.engine.cache import Cache, open_cache
+    from cache_engine.engine.demand.report import DemandReport, DemandShare
     from cache_engine.engine.matmul import matmul
     from cache_engine.engine.operator import GemmOperator, Switches, default_cache, switches
     from cache_engine.engine.serving import CompiledKernel
@@ -122,6 +123,8 @@ __all__ = [
     "CorruptEntry",
     "DType",
     "DTypeLike",
+    "DemandReport",
+    "DemandShare",
     "Epilogue",
     "EpilogueLike",
     "EvictionPlan",
@@ -190,6 +193,7 @@ _HOMES = {
     "config": "Settings",
     "device.profiling": "OperatorCall OperatorCalls OperatorStatistics",
     "engine.cache": "Cache open_cache",
+    "engine.demand.report": "DemandReport DemandShare",
     "engine.matmul": "matmul",
     "engine.operator": "GemmOperator Switches default_cache switches",
     "engine.serving": "CompiledKernel",

@@ -13,7 +13,7 @@ import pytest
 
 from cache_engine import GemmProblem, UsageError, model_shapes, open_cache
 from cache_engine.engine.cache import Cache
-from cache_engine.engine.demand.report import DemandReport, Share
+from cache_engine.engine.demand.report import DemandReport, DemandShare
 from cache_engine.evaluator.gpu import GPUS, predict
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.model.asked import Asked, Shape
@@ -41,7 +41,7 @@ def ask(cache: Cache, *problems: GemmProblem, ago_s: float = 0.0) -> None:
     journal.close()
 
 
-def shares(report: DemandReport) -> dict[str, Share]:
+def shares(report: DemandReport) -> dict[str, DemandShare]:
     return {share.name: share for share in report.shares}
 
 

@@ -10,7 +10,7 @@ from html import escape
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, Row, Tile, kernel_address, moment
-from cache_engine.engine.demand.report import KERNEL, MODEL, DemandReport, KernelOf, Share
+from cache_engine.engine.demand.report import KERNEL, MODEL, DemandReport, DemandShare, KernelOf
 from cache_engine.engine.demand.times import UNKNOWN, LaunchTimes
 from cache_engine.insight.coverage import Cell
 from cache_engine.model.asked import Shape
@@ -176,7 +176,7 @@ def again_table(rows: Sequence[Row], zone: tzinfo) -> list[Row]:
 # ---- The model that it looks like ----
 
 
-def likeness_words(share: Share) -> str:
+def likeness_words(share: DemandShare) -> str:
     """Which model the demand looks like."""
     shapes = f"{share.asked_shapes} of its {counted(share.all_shapes, 'shape')}"
     return f"Most like {share.name}: {shapes} were asked for, which take {share.launch_share:.1%} of all launches."

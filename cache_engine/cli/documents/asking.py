@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from cache_engine.engine.demand.report import DemandReport, Share
+    from cache_engine.engine.demand.report import DemandReport, DemandShare
 
 
 class ShapeRow(msgspec.Struct, kw_only=True):
@@ -100,7 +100,7 @@ def demand(found: DemandReport) -> DemandDocument:
     )
 
 
-def _row(by: str, share: Share) -> ShareRow:
+def _row(by: str, share: DemandShare) -> ShareRow:
     shape = None
     if share.shape is not None:
         shape = ShapeRow(**msgspec.structs.asdict(share.shape))

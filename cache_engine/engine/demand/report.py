@@ -18,7 +18,7 @@ KernelOf = Callable[[Shape, int], tuple[str, str]]
 
 
 @dataclass
-class Share:
+class DemandShare:
     """What one shape, kernel, model or target is asked for.
 
     Launches, FLOPs, bytes and seconds decay with the ledger's half-life, unless that is infinite.
@@ -96,16 +96,16 @@ class DemandReport:
     since: float
     at: float
     half_life_s: float
-    total: Share
+    total: DemandShare
     dropped: float
-    shares: tuple[Share, ...]
+    shares: tuple[DemandShare, ...]
     gpus: dict[str, dict[str, str]] = field(default_factory=dict)
     unpredicted: str = ""
 
 
 def report(ledger: Ledger, by: str, times: LaunchTimes, kernel_of: KernelOf) -> DemandReport:
     """The shares of everything in a ledger."""
-    total, shares = Share("all"), dict[object, Share]()
+    total, shares = DemandShare("all"), dict[object, DemandShare]()
     models = _models() if by == MODEL else {}
     asked: dict[str, set[tuple[int, int]]] = {}
     for shape, m, weight, us, source in _launches(ledger, times):
@@ -138,16 +138,16 @@ def _launches(ledger: Ledger, times: LaunchTimes) -> Iterator[tuple[Shape, int, 
 
 def _places(
     by: str, shape: Shape, m: int, models: dict[str, set[tuple[int, int]]], kernel_of: KernelOf
-) -> Iterable[tuple[object, Share]]:
+) -> Iterable[tuple[object, DemandShare]]:
     """Whose share a launch is: one's, but of all models that have the shape."""
     if by == SHAPE:
-        return [(shape, Share(in_words(shape), shape))]
+        return [(shape, DemandShare(in_words(shape), shape))]
     if by == ARCH:
-        return [(shape.arch, Share(shape.arch))]
+        return [(shape.arch, DemandShare(shape.arch))]
     if by == KERNEL:
         name, key = kernel_of(shape, m)
-        return [(key or name, Share(name or f"no kernel: {in_words(shape)}", key=key))]
-    return [(name, Share(name)) for name, shapes in models.items() if (shape.n, shape.k) in shapes]
+        return [(key or name, DemandShare(name or f"no kernel: {in_words(shape)}", key=key))]
+    return [(name, DemandShare(name)) for name, shapes in models.items() if (shape.n, shape.k) in shapes]
 
 
 def _models() -> dict[str, set[tuple[int, int]]]:
@@ -158,11 +158,11 @@ def _models() -> dict[str, set[tuple[int, int]]]:
     return found
 
 
-def _weight(share: Share) -> tuple[float, float, str]:
+def _weight(share: DemandShare) -> tuple[float, float, str]:
     return -share.time_share, -share.launch_share, share.name
 
 
-def _likeness(share: Share) -> tuple[float, float, str]:
+def _likeness(share: DemandShare) -> tuple[float, float, str]:
     """What looks most like a model first: the harmonic mean of how much of the demand and of the model it covers."""
     precision, recall = share.launch_share, _part(share.asked_shapes, share.all_shapes)
     return -_part(2 * precision * recall, precision + recall), -share.launch_share, share.name
