@@ -276,7 +276,8 @@ def _setting_value(settings: Settings, name: str, root: Path) -> str:
     if name == "dir":
         return str(root)
     shown = settings.shown(name)
-    return f"{human_bytes(getattr(settings, name))} ({shown})" if name.endswith("_bytes") else shown
+    size = getattr(settings, name)
+    return f"{human_bytes(size)} ({shown})" if name.endswith("_bytes") and size is not None else shown
 
 
 def audit_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
