@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from cache_engine.device.profiling import OperatorCall, OperatorCalls, OperatorStatistics
     from cache_engine.engine.cache import Cache, open_cache
     from cache_engine.engine.demand.report import DemandReport, DemandShare
-    from cache_engine.engine.matmul import matmul
+    from cache_engine.engine.matmul import Product, matmul
     from cache_engine.engine.operator import GemmOperator, Switches, default_cache, switches
     from cache_engine.engine.serving import CompiledKernel
     from cache_engine.engine.tiers import Preloaded
@@ -157,6 +157,7 @@ __all__ = [
     "PackUnusable",
     "Preloaded",
     "Priority",
+    "Product",
     "Record",
     "RecordedProblem",
     "Resources",
@@ -194,7 +195,7 @@ _HOMES = {
     "device.profiling": "OperatorCall OperatorCalls OperatorStatistics",
     "engine.cache": "Cache open_cache",
     "engine.demand.report": "DemandReport DemandShare",
-    "engine.matmul": "matmul",
+    "engine.matmul": "Product matmul",
     "engine.operator": "GemmOperator Switches default_cache switches",
     "engine.serving": "CompiledKernel",
     "engine.tiers": "Preloaded",

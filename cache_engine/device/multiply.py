@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cache_engine.device.arrays import ArrayView, Form, view
 from cache_engine.device.launch import ARRAY_TYPES, LoadedKernel, Operands, Startable, load_function
@@ -21,6 +21,19 @@ from cache_engine.model.key import CacheKey
 if TYPE_CHECKING:
     from cache_engine.device.profiling import Watch
 
+
+class Later(Protocol):
+    """What takes a kernel's place once it is ready."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is."""
+        ...
+
+
+Tell = Callable[[str, "Later | None"], object]
+"""Gets the name of the kernel that serves, and what takes its place later, if anything does."""
+
 # Kernels ready to launch; those of one CacheKey share their code, which has a cache to itself.
 _KERNELS_PER_GPU, _CODES_PER_GPU = 512, 256
 _LEGACY, _PER_THREAD = 1, 2  # handles with a meaning of their own: cudaStreamLegacy, cudaStreamPerThread
@@ -28,13 +41,17 @@ _LEGACY, _PER_THREAD = 1, 2  # handles with a meaning of their own: cudaStreamLe
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Compiled code, how to launch it for the problem it was found for, and what counts each further launch."""
+    """Compiled code, how to launch it for the problem it was found for, and what counts each further launch.
+
+    Without ``cubin`` and ``launch`` there is none yet. ``better`` takes its place once that is ready.
+    """
 
     key: CacheKey
-    cubin: bytes
+    cubin: bytes | None
     name: str
-    launch: Launch
+    launch: Launch | None
     count: Callable[[GemmProblem], object]
+    better: Later | None = None
 
 
 Find = Callable[[GemmProblem], Code]
@@ -42,23 +59,11 @@ Find = Callable[[GemmProblem], Code]
 
 
 def multiply(
-    a: Any,
-    b: Any,
-    out: Any | None,
-    bias: Any | None,
-    *,
-    dtype: DType | None,
-    out_dtype: DType | None,
-    alpha: float,
-    beta: float,
-    epilogue: Epilogue,
-    find: Find,
-    found_by: Hashable,
-    kind: GemmProblem | None = None,
-    fusion: bool = True,
-    watch: Watch | None = None,
-    stream: Any | None = None,
-) -> Any:
+    a: Any, b: Any, out: Any | None, bias: Any | None, *,
+    dtype: DType | None, out_dtype: DType | None, alpha: float, beta: float, epilogue: Epilogue,
+    find: Find, found_by: Hashable, kind: GemmProblem | None = None, fusion: bool = True,
+    watch: Watch | None = None, stream: Any | None = None, tell: Tell = lambda *_: None,
+) -> Any:  # fmt: skip
     """``activation(alpha · A · B + beta · out + bias)`` on a stream; see ``cache_engine.matmul``.
 
     Args:
@@ -68,6 +73,7 @@ def multiply(
         fusion: whether the kernel applies the epilogue; else steps after it do, see ``device.unfused``.
         watch: to measure the launch.
         stream: by default the current one.
+        tell: called with what serves, once in each call.
 
     Raises:
         UsageError: as ``plan_matmul`` and ``check_places``; and when there is no ``out`` to be added.
@@ -78,7 +84,7 @@ def multiply(
         with stream_of(stream):
             return multiply(
                 a, b, out, bias, dtype=dtype, out_dtype=out_dtype, alpha=alpha, beta=beta, epilogue=epilogue,
-                find=find, found_by=found_by, kind=kind, fusion=fusion, watch=watch,
+                find=find, found_by=found_by, kind=kind, fusion=fusion, watch=watch, tell=tell,
             )  # fmt: skip
     import cupy
 
@@ -92,7 +98,7 @@ def multiply(
     for name, one in views.items():
         _check_device(name, one, gpu)
         _wait_for(one, current)
-    kernel = _kernel(plan.problem, find, found_by, gpu, current.ptr, fusion=fusion)
+    kernel = _kernel(plan.problem, find, found_by, gpu, current.ptr, fusion=fusion, tell=tell)
     if out_view is None:
         out = c = cupy.empty(plan.shape, dtype=_result_type(a, a_view, plan.problem.output))
     else:
@@ -109,6 +115,15 @@ def multiply(
 # ---- Kernels ----
 
 
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A kernel ready to launch, what counts a launch, and what takes its place once that is ready."""
+
+    kernel: Startable
+    count: Callable[[], object]
+    better: Later | None
+
+
 def _synchronize(gpu: int) -> None:
     """Waits for all of a GPU, where code may still run that is to be unloaded."""
     import cupy
@@ -117,12 +132,13 @@ def _synchronize(gpu: int) -> None:
 
 
 _codes: Resident[Any] = Resident(_CODES_PER_GPU, _synchronize)
-_kernels: Resident[tuple[LoadedKernel, Callable[[], object]]] = Resident(_KERNELS_PER_GPU, _synchronize)
+_kernels: Resident[_Ready] = Resident(_KERNELS_PER_GPU, _synchronize)
 
 
 def _kernel(
-    asked: GemmProblem, find: Find, found_by: Hashable, gpu: int, stream: int, *, fusion: bool = True
-) -> Startable:
+    asked: GemmProblem, find: Find, found_by: Hashable, gpu: int, stream: int, *, fusion: bool = True,
+    tell: Tell = lambda *_: None,
+) -> Startable:  # fmt: skip
     """The kernel for a problem, ready to launch: one for each stream, since launches of one must not overlap.
 
     One that is loaded already is counted as asked for; to find one counts it.
@@ -130,25 +146,43 @@ def _kernel(
     if not fusion and asked.epilogue != NO_EPILOGUE:
         from cache_engine.device.unfused import Unfused  # a rare need
 
-        return Unfused(_kernel(replace(asked, epilogue=NO_EPILOGUE), find, found_by, gpu, stream), asked.epilogue)
+        plain = _kernel(replace(asked, epilogue=NO_EPILOGUE), find, found_by, gpu, stream, tell=tell)
+        return Unfused(plain, asked.epilogue)
     queue = (stream, threading.get_ident()) if stream == _PER_THREAD else stream
     is_loaded = True
 
-    def load() -> tuple[LoadedKernel, Callable[[], object]]:
+    def load() -> _Ready:
         nonlocal is_loaded
         is_loaded = False
         import cupy
 
         problem = asked.on(asked.arch or f"sm_{cupy.cuda.Device(gpu).compute_capability}")
         code = find(problem)
-        function = _codes.get(gpu, code.key, lambda: load_function(code.cubin, code.name, code.launch.shared_bytes))
-        loaded = LoadedKernel(code.cubin, code.name, code.launch, problem, function)
-        return loaded, partial(code.count, problem)
+        if code.cubin is None or code.launch is None:
+            return _Ready(_by_cupy(problem), partial(code.count, problem), code.better)
+        cubin, launch = code.cubin, code.launch
+        function = _codes.get(gpu, code.key, lambda: load_function(cubin, code.name, launch.shared_bytes))
+        loaded = LoadedKernel(cubin, code.name, launch, problem, function)
+        return _Ready(loaded, partial(code.count, problem), code.better)
 
-    kernel, count = _kernels.get(gpu, (asked, found_by, queue), load)
+    key = (asked, found_by, queue)
+    ready = _kernels.get(gpu, key, load)
+    if ready.better is not None and ready.better.ready:
+        # Launches under way end on the old one: its code stays loaded, and its memory is used again in their order.
+        _kernels.discard(gpu, key, ready)
+        ready = _kernels.get(gpu, key, load)
     if is_loaded:
-        count()
-    return kernel
+        ready.count()
+    tell(ready.kernel.name, ready.better)
+    return ready.kernel
+
+
+def _by_cupy(problem: GemmProblem) -> Startable:
+    from cache_engine.device.by_cupy import ByCupy  # a rare need
+    from cache_engine.device.unfused import Unfused
+
+    plain = ByCupy(replace(problem, epilogue=NO_EPILOGUE))
+    return plain if problem.epilogue == NO_EPILOGUE else Unfused(plain, problem.epilogue)
 
 
 # ---- Operands ----

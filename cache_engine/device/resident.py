@@ -43,6 +43,13 @@ class Resident(Generic[T]):
                 kept.popitem(last=False)
         return made
 
+    def discard(self, gpu: int, key: Hashable, made: T) -> None:
+        """Lets go of what is cached under the key if it is this, without a call before."""
+        kept = self._kept[gpu]
+        with self._lock:
+            if kept.get(key) is made:
+                del kept[key]
+
     def count(self, gpu: int) -> int:
         """How many are cached for a GPU."""
         return len(self._kept[gpu])

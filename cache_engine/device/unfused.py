@@ -32,8 +32,8 @@ class Unfused:
         """
         problem = self.problem
         epilogue, output, rows = problem.epilogue, problem.output, problem.batch * problem.m
-        c = _array(operands.c, output, rows, problem.n)
-        steps = replace(operands, bias=_array(operands.bias, output, problem.n) if epilogue.bias else None)
+        c = array_at(operands.c, output, rows, problem.n)
+        steps = replace(operands, bias=array_at(operands.bias, output, problem.n) if epilogue.bias else None)
         precision = ARRAY_TYPES[problem.accumulate]
         with shared_pool().serving():
             before = c.copy() if epilogue.beta and operands.beta else None
@@ -47,7 +47,7 @@ class Unfused:
                 c[part] = to_stored(values, output)
 
 
-def _array(place: Any, dtype: DType, *shape: int) -> Any:
+def array_at(place: Any, dtype: DType, *shape: int) -> Any:
     """An array, or what is at an address, as elements that CuPy knows."""
     import cupy
     import numpy

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache as cached
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cache_engine.device.multiply import multiply
 from cache_engine.device.probe import require_gpu
 from cache_engine.engine.operator import code_of, default_cache, fuses
+from cache_engine.engine.serving import CompiledKernel
+from cache_engine.engine.serving.meanwhile import check_wait
+from cache_engine.engine.stages import StageClock
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import NO_EPILOGUE, Activation, ActivationLike, DType, DTypeLike, Epilogue, GemmProblem
 
 if TYPE_CHECKING:
     from cache_engine.device.multiply import Code
     from cache_engine.engine.cache import Cache
+    from cache_engine.queue.behind import Better
+
+
+class Product(NamedTuple):
+    """What ``matmul`` returns if it is told how long to wait.
+
+    Attributes:
+        array: the product.
+        served_by: the name of the kernel's function, or ``"cuBLAS, by CuPy"``.
+        better: the kernel that is compiled, where another serves in its place; as of ``CompiledKernel``.
+    """
+
+    array: Any
+    served_by: str
+    better: Better[CompiledKernel] | None
 
 
 def matmul(
@@ -31,6 +50,7 @@ def matmul(
     cache: Cache | None = None,
     fusion: bool | None = None,
     stream: Any | None = None,
+    wait: float | None = None,
 ) -> Any:
     """``activation(alpha · A · B + beta · out + bias)``, started on the current stream, not waited for.
 
@@ -60,9 +80,11 @@ def matmul(
         fusion: whether the kernel applies all but the product; by default as the settings say. Else separate steps do,
             and the product is rounded to the type of the result once more, before them.
         stream: to use in place of CuPy's current one: a CuPy or PyTorch stream, or a handle.
+        wait: for so many milliseconds at most for a kernel that must be compiled, 0 for not at all. Then another kernel
+            serves that is there and right, else CuPy does; the kernel takes its place in a later call.
 
     Returns:
-        ``out``, or the new array.
+        ``out``, or the new array; with ``wait`` a ``Product`` with that.
 
     Raises:
         GpuRequired: when there is no GPU.
@@ -74,10 +96,13 @@ def matmul(
 
     def find(problem: GemmProblem) -> Code:
         there = cache or default_cache()
-        return code_of(there.get_or_compile(problem, family=family), there)
+        if wait is None:
+            return code_of(there.get_or_compile(problem, family=family), there)
+        return _code_meanwhile(there, problem, family, check_wait(wait))
 
+    served: list[tuple[str, Any]] = []
     epilogue = _epilogue(alpha != 1.0, beta != 0.0, bias is not None, str(activation))
-    return multiply(
+    array = multiply(
         a,
         b,
         out,
@@ -88,10 +113,22 @@ def matmul(
         beta=beta,
         epilogue=epilogue,
         find=find,
-        found_by=(family, None, cache),
+        found_by=(family, None, cache, wait is not None),
         fusion=epilogue == NO_EPILOGUE or fuses(fusion, cache),
         stream=stream,
+        tell=lambda name, better: served.append((name, better)),
     )
+    return array if wait is None else Product(array, *served[0])
+
+
+def _code_meanwhile(cache: Cache, problem: GemmProblem, family: str | None, wait_ms: float) -> Code:
+    """The code that serves a problem now; none, where no kernel that is there does."""
+    got = cache.meanwhile.get((problem, family, None, None), StageClock(), wait_ms)
+    if isinstance(got, CompiledKernel):
+        return replace(code_of(got, cache), better=got.better)
+    from cache_engine.device.multiply import Code
+
+    return Code(got.key, None, "", None, cache.journal.asked, got)
 
 
 @cached

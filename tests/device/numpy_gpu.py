@@ -20,8 +20,8 @@ import numpy
 import pytest
 
 from cache_engine.config import Settings
+from cache_engine.device import by_cupy, multiply, probe, unfused
 from cache_engine.device import launch as launching
-from cache_engine.device import multiply, probe, unfused
 from cache_engine.engine import matmul as multiplication
 from cache_engine.engine import operator
 from cache_engine.engine.cache import Cache, CompiledKernel
@@ -157,7 +157,7 @@ def install(monkeypatch: pytest.MonkeyPatch, stream: Stream | None = None) -> No
         monkeypatch.setitem(sys.modules, module.__name__, module)
     for user in (launching, probe, multiplication):
         monkeypatch.setattr(user, "require_gpu", lambda what: DEVICE)
-    for user in (launching, multiply, unfused):
+    for user in (launching, multiply, unfused, by_cupy):
         monkeypatch.setattr(user, "shared_pool", lambda: SimpleNamespace(serving=nullcontext))
 
 

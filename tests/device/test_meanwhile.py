@@ -1,0 +1,81 @@
+"""``matmul(…, wait=0)``: what serves while a kernel is compiled, with NumPy in the place of CuPy and of the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy
+import pytest
+
+from cache_engine.device.by_cupy import ByCupy
+from cache_engine.device.launch import Operands, random_operands
+from cache_engine.device.reference import largest_error, tolerance
+from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.engine.matmul import Product, matmul
+from cache_engine.errors import UsageError
+from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout, Specialisation
+from tests.device.numpy_gpu import array, launching_in_numpy
+
+A = array(numpy.random.default_rng(0).standard_normal((40, 128)), "float32")
+B = array(numpy.random.default_rng(1).standard_normal((128, 192)), "float32")
+BIAS = array(numpy.random.default_rng(2).standard_normal(192), "float32")
+RIGHT = numpy.maximum(A @ B + BIAS, 0)
+PROBLEM = GemmProblem(40, 192, 128, dtype=DType.FP32, layout=Layout.NN, arch="sm_90", epilogue="bias+relu")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cache]:
+    with launching_in_numpy(monkeypatch), open_cache(tmp_path / "store", durability="fast") as opened:
+        yield opened
+
+
+def multiplied(cache: Cache, wait: float = 0) -> Product:
+    """The product, found right."""
+    product = matmul(A, B, bias=BIAS, activation="relu", cache=cache, wait=wait)
+    assert isinstance(product, Product)
+    assert numpy.allclose(product.array, RIGHT, rtol=1e-4, atol=1e-4)
+    return product
+
+
+def test_with_nothing_there_cublas_serves_until_the_kernel_takes_its_place(cache: Cache) -> None:
+    first = multiplied(cache)
+    assert first.served_by == "cuBLAS, by CuPy"
+    assert first.better is not None
+    assert first.better.wait(120)
+    after = multiplied(cache)
+    assert (after.served_by, after.better) == (cache.select(PROBLEM).name, None)
+    assert multiplied(cache)[1:] == after[1:]
+
+
+def test_a_dynamic_kernel_serves_until_the_kernel_takes_its_place(cache: Cache) -> None:
+    floor = cache.get_or_compile(replace(PROBLEM, specialisation=Specialisation.DYNAMIC))
+    first = multiplied(cache)
+    assert first.served_by == floor.entry
+    assert first.better is not None
+    assert first.better.wait(120)
+    assert multiplied(cache).served_by == cache.select(PROBLEM).name
+
+
+def test_without_wait_the_array_comes_alone_from_the_kernel_itself(cache: Cache) -> None:
+    first = multiplied(cache)
+    assert numpy.allclose(matmul(A, B, bias=BIAS, activation="relu", cache=cache), RIGHT, rtol=1e-4, atol=1e-4)
+    assert first.better is not None
+    assert first.better.wait(120)
+    assert cache.stats().totals.compiles == 1
+
+
+def test_what_is_no_time_to_wait_is_refused(cache: Cache) -> None:
+    with pytest.raises(UsageError, match="milliseconds"):
+        multiplied(cache, wait=-1)
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", INPUT_DTYPES)
+def test_cupy_computes_every_type_and_layout(cache: Cache, dtype: DType, layout: Layout) -> None:
+    problem = GemmProblem(5, 24, 48, batch=3, dtype=dtype, layout=layout, arch="sm_90")
+    operands = random_operands(problem, seed=1)
+    a, b, c = (numpy.uint64(one.ctypes.data) for one in (operands.a, operands.b, operands.c))
+    ByCupy(problem)(Operands(a, b, c))
+    assert largest_error(problem, operands, None) <= tolerance(problem)
