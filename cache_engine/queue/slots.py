@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 from cache_engine.errors import LockTimeout
 from cache_engine.logs import fields
@@ -18,7 +18,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
 from cache_engine.queue.tickets import Priority, State, Ticket, in_order, is_alive, tickets
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.lock import file_lock
+from cache_engine.store.lock import Held, file_lock
 
 _log = logging.getLogger(__name__)
 
@@ -43,11 +43,8 @@ class Slots:
         self.count = count
         self._timeout_s = timeout_s
 
-    @contextmanager
-    def turn(
-        self, key: CacheKey, priority: Priority, is_wanted: Callable[[], bool] = lambda: True
-    ) -> Iterator[Failure | None]:
-        """Holds a slot for the body of a ``with``, after waiting for it; yields why there is none, where that is so.
+    def turn(self, key: CacheKey, priority: Priority, is_wanted: Callable[[], bool] = lambda: True) -> HeldSlot:
+        """Holds a slot for the body of a ``with``, after waiting for it; gives why there is none, where that is so.
 
         A caller never fails for want of a slot: when the queue has not moved for the timeout, or locks do not work, the
         body runs without.
@@ -57,32 +54,16 @@ class Slots:
             is_wanted: asked while waiting.
 
         Raises:
-            GivenUp: when it is no longer wanted.
+            GivenUp: at the start of the ``with``, when it is no longer wanted.
         """
-        with ExitStack() as held:
-            ticket = held.enter_context(Ticket(self._layout, key, priority, State.QUEUED))
-            failure = None
-            try:
-                slot = self._wait(ticket, is_wanted)
-            except (OSError, MemoryError) as error:
-                failure = Failure(f"the store's compile slots cannot be used: {error}")
-            else:
-                if slot is None:
-                    failure = Failure(f"no compile slot was free for more than {self._timeout_s:g} s")
-                else:
-                    held.push(slot)
-            if failure is not None:
-                _log.info("%s is compiled without a slot: %s", key[:12], failure, extra=fields("no slot", key=key))
-            ticket.becomes(State.COMPILES)
-            yield failure
+        ticket = Ticket(self._layout, key, priority, State.QUEUED)
+        return HeldSlot(ticket, lambda: self._wait(ticket, is_wanted), self._timeout_s)
 
-    @contextmanager
-    def waiting(self, key: CacheKey, priority: Priority) -> Iterator[None]:
+    def waiting(self, key: CacheKey, priority: Priority) -> Ticket:
         """Lends this priority to the compile of a key, in whichever process, for the body of a ``with``."""
-        with Ticket(self._layout, key, priority, State.WAITS):
-            yield
+        return Ticket(self._layout, key, priority, State.WAITS)
 
-    def _wait(self, ticket: Ticket, is_wanted: Callable[[], bool]) -> ExitStack | None:
+    def _wait(self, ticket: Ticket, is_wanted: Callable[[], bool]) -> Held | None:
         """A slot, when it is this ticket's turn; ``None`` when nothing has moved for too long."""
         fewest, deadline = None, 0.0
         while True:
@@ -109,7 +90,7 @@ class Slots:
             del order[0]
         return order.index(mine.name)
 
-    def _free_slot(self) -> ExitStack | None:
+    def _free_slot(self) -> Held | None:
         """A slot that is free, locked.
 
         Raises:
@@ -117,9 +98,9 @@ class Slots:
         """
         failures: list[OSError] = []
         for number in range(self.count):
-            slot = ExitStack()
             try:
-                slot.enter_context(file_lock(self._layout.slot_lock(number), 0))
+                slot = file_lock(self._layout.slot_lock(number), 0)
+                slot.__enter__()
             except LockTimeout:
                 pass
             except OSError as error:
@@ -129,3 +110,45 @@ class Slots:
         if len(failures) == self.count:
             raise failures[0]
         return None
+
+
+class HeldSlot:
+    """Waits for a slot and holds it, for the body of a ``with``.
+
+    A class, as a generator may outlive its ``with``, and hold the slot, when memory runs out.
+    """
+
+    __slots__ = ("_slot", "_ticket", "_timeout_s", "_wait")
+
+    def __init__(self, ticket: Ticket, wait: Callable[[], Held | None], timeout_s: float) -> None:
+        """Waits for nothing yet; ``wait`` gives a slot, or ``None`` after the timeout."""
+        self._ticket, self._wait, self._timeout_s = ticket, wait, timeout_s
+        self._slot: Held | None = None
+
+    def __enter__(self) -> Failure | None:
+        self._ticket.__enter__()
+        try:
+            failure = self._take()
+            if failure is not None:
+                key = self._ticket.name.key
+                _log.info("%s is compiled without a slot: %s", key[:12], failure, extra=fields("no slot", key=key))
+            self._ticket.becomes(State.COMPILES)
+        except BaseException:
+            self.__exit__()
+            raise
+        return failure
+
+    def __exit__(self, *_: object) -> None:
+        slot, self._slot = self._slot, None
+        try:
+            if slot is not None:
+                slot.__exit__()
+        finally:
+            self._ticket.__exit__()
+
+    def _take(self) -> Failure | None:
+        try:
+            self._slot = self._wait()
+        except (OSError, MemoryError) as error:
+            return Failure(f"the store's compile slots cannot be used: {error}")
+        return None if self._slot else Failure(f"no compile slot was free for more than {self._timeout_s:g} s")

@@ -21,7 +21,7 @@ from cache_engine.process import OwnFile
 from cache_engine.store.layout import StoreLayout, TicketName, ticket_of_name
 from cache_engine.store.lock import try_lock
 from cache_engine.store.ownership import own_file
-from cache_engine.store.publish import stage
+from cache_engine.store.publish import stage, unlink_staged
 
 
 class Priority(IntEnum):
@@ -67,17 +67,18 @@ class Ticket:
         self._layout = layout
         now_us = time.time_ns() // 1000
         self.name = TicketName(state, priority, now_us, key, os.getpid(), secrets.token_hex(4))
+        # In bytes, as there may be no memory to encode it when it is to be deleted.
+        self._path = os.fsencode(layout.ticket(self.name))
         self._file: OwnFile | None = None
 
     def __enter__(self) -> Ticket:
         with suppress(OSError, MemoryError):
-            file, staged, _ = stage(self._layout.temp)
+            file, _, staged = stage(self._layout.temp)
             try:
                 # Locked before it has the name of a ticket, so that no look finds one with a free lock.
-                os.rename(staged, self._layout.ticket(self.name))
+                os.rename(staged, self._path)
             except BaseException:
-                with suppress(OSError):
-                    os.unlink(staged)
+                unlink_staged(staged)
                 file.close()
                 raise
             self._file = file
@@ -88,17 +89,18 @@ class Ticket:
         if file is not None:
             try:
                 if file.is_ours:  # else this is a forked child
-                    with suppress(OSError):
-                        os.unlink(self._layout.ticket(self.name))
+                    unlink_staged(self._path)
             finally:
                 file.close()
 
     def becomes(self, state: State) -> None:
         """Says that its owner now does something else."""
-        name = self.name._replace(state=state)
         if self._file is not None:
             with suppress(OSError, MemoryError):
-                os.rename(self._layout.ticket(self.name), self._layout.ticket(name))
+                name = self.name._replace(state=state)
+                path = os.fsencode(self._layout.ticket(name))
+                os.rename(self._path, path)
+                self._path = path
                 self.name = name
 
 

@@ -37,7 +37,7 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
         finally:
             file.close(check=True)
     except BaseException:
-        _unlink(as_bytes)
+        unlink_staged(as_bytes)
         raise
     if durable:
         sync_folder(os.path.dirname(target))
@@ -66,12 +66,12 @@ def stage(temp: Path) -> tuple[OwnFile, str, bytes]:
         except BaseException:  # Ctrl-C may come after the file exists and before `file` is assigned
             if file is not None:
                 file.close()
-            _unlink(as_bytes)
+            unlink_staged(as_bytes)
             raise
-        _unlink(as_bytes)
+        unlink_staged(as_bytes)
 
 
-def _unlink(staged: bytes) -> None:
+def unlink_staged(staged: bytes) -> None:
     """Deletes a temporary without allocating memory, which may be exhausted: hence a path in bytes."""
     try:  # noqa: SIM105 (suppress would allocate)
         os.unlink(staged)
