@@ -74,7 +74,7 @@ def test_a_child_forked_during_a_compile_does_not_keep_the_lock_of_its_dead_pare
         "vars(engine).update(make_artifact=compiling)\n"
         "cache = open_cache(sys.argv[1])\n"
         "cache.journal.event('publish')\n"
-        "from cache_engine.store.publish import _stage; staged = _stage(cache.layout.temp)\n"
+        "from cache_engine.store.publish import stage; staged = stage(cache.layout.temp)\n"
         "cache.get_or_compile(GemmProblem(64, 48, 80, dtype='fp32', arch='sm_90'))\n"
     )
     store = tmp_path / "store"

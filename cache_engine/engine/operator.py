@@ -191,7 +191,7 @@ class GemmOperator:
             beta=beta,
             epilogue=kind.epilogue,
             find=find,
-            found_by=(self._family, self._compiler, None),
+            found_by=(self._family, self._compiler, None, False),  # as matmul without wait
             kind=kind,
             fusion=kind.epilogue == NO_EPILOGUE or self.fusion,
             watch=watch,

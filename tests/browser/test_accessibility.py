@@ -21,6 +21,7 @@ VIEWS = (
 )
 # Of every kind of widget one.
 IN_DARK = ("", "kernels?arch=sm_90", "demand", "compile", "admin")
+KERNEL = "kernel"
 AT_REST = """
 () => {
   const app = document.querySelector('[data-testid=stApp]');
@@ -34,17 +35,23 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("scheme", "pages"),
+    [
+        pytest.param("light", (*PAGES, KERNEL), id="light"),
+        pytest.param("dark", (*IN_DARK, KERNEL), id="dark"),
+        pytest.param("light", VIEWS, id="views", marks=pytest.mark.soak),  # the same widgets as on the pages
+    ],
+)
 def test_every_page_can_be_read_by_everyone(
-    browser: Browser, dashboard: str, compiled_store: Path, scheme: Literal["light", "dark"]
+    browser: Browser, dashboard: str, compiled_store: Path, scheme: Literal["light", "dark"], pages: tuple[str, ...]
 ) -> None:
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
     tab = context.new_page()
     key = next((compiled_store / "metadata").rglob("*.json")).stem
     broken = []
-    kernel = f"kernel?key={key}"
-    for page in (*PAGES, *VIEWS, kernel) if scheme == "light" else (*IN_DARK, kernel):
-        tab.goto(f"{dashboard}/{page}")
+    for page in pages:
+        tab.goto(f"{dashboard}/{page}{f'?key={key}' if page == KERNEL else ''}")
         tab.wait_for_selector("h1")
         tab.wait_for_function(AT_REST, polling=50)  # what is about to be replaced is drawn pale
         found = Axe().run(tab, options={"runOnly": RULES})

@@ -41,6 +41,7 @@ def test_bench_store_compares_the_store_with_its_peers(place: Path) -> None:
     assert not place.exists()
 
 
+@pytest.mark.soak
 @needs_host_compiler
 def test_bench_compile_compares_nvrtc_with_nvcc(place: Path) -> None:
     done = run("bench", "compile", "--json", store=place)

@@ -47,7 +47,10 @@ def test_keys_of_the_store_are_completed_wherever_a_verb_takes_one(compiled_stor
     assert _offered(*store, "show", typed="zz") == []
 
 
-def test_without_a_usable_store_nothing_is_offered_and_nothing_made(tmp_path: Path) -> None:
+def test_without_a_usable_store_nothing_is_offered_and_nothing_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "default"))  # the user may have one
     (tmp_path / "file").write_text("")
     for place in ("none", "file", "bad\0name"):
         assert _offered("--store", str(tmp_path / place), "show") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,7 +31,7 @@ LEAVES = dict(_leaves())
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
 def test_every_verb_takes_the_global_options_after_its_name(path: tuple[str, ...], tmp_path: Path) -> None:
     verb = LEAVES[path]
-    arguments = verb.examples[0].split()[len(path) :]
+    arguments = shlex.split(verb.examples[0])[len(path) :]
     own = {name for parameter in verb.params if parameter not in verb.global_options for name in parameter.opts}
     extra = ["--store", str(tmp_path / "store"), "-vv", "--no-pager"]
     (tmp_path / "some.toml").write_text("max_entries = 7\n")

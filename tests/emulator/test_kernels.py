@@ -21,8 +21,10 @@ from cache_engine.model.gemm import Activation, DType, Epilogue, GemmProblem, La
 from cache_engine.model.kernel import KernelConfig
 from tests.emulator import emulator
 
-# Of the configs one in so many is run in short tests.
+# Of the configs one in so many is run in short tests,
 PARTS = 6
+# and of the cases: as the layouts come in fours, each has its turn.
+SHORT = 3
 INTERLEAVINGS = (emulator.FORWARD, emulator.BACKWARD_LATE, emulator.SHUFFLED_LATE)
 
 # What rounding may cost: half a unit in the last place of the output, and the accumulator's own over k additions.
@@ -98,10 +100,11 @@ SPECIALISED = [
 ]
 CASES = [
     pytest.param(FAMILIES[name], problem, config, id=f"{name}-{problem.m}x{problem.n}x{problem.k}x{problem.batch}-"
-                 f"{problem.dtype}-{problem.output}-{problem.layout}-{problem.specialisation}-{config}")
-    for name, problem, config in (
+                 f"{problem.dtype}-{problem.output}-{problem.layout}-{problem.specialisation}-{config}",
+                 marks=() if number % SHORT == 0 else pytest.mark.soak)
+    for number, (name, problem, config) in enumerate((
         *(("tensor_core", *case) for case in TENSOR_CORE), *(("simt", *case) for case in SIMT), *SPECIALISED
-    )
+    ))
 ]  # fmt: skip
 
 

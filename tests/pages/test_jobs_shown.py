@@ -158,7 +158,10 @@ def test_a_form_asks_all_that_the_command_takes(verb: str, form: Any) -> None:
     taken = {name for parameter in commands.commands[verb].params for name in parameter.opts if name.startswith("--")}
     asked = {one.option for one in form if one.option}
     assert asked <= taken
-    only_typed = {"--debug-dump"} if verb == "compile" else {"--jobs", "--dry-run"}
+    only_typed = {
+        "compile": {"--debug-dump", "--wait"},
+        "warm": {"--jobs", "--dry-run", "--floor", "--load", "--device"},
+    }[verb]
     everywhere = {"--store", "--config", "--no-pager", "--verbose", "--json"}
     assert taken - asked - everywhere == {"--report-to"} | only_typed
 
