@@ -76,6 +76,8 @@ def compile_verb(
     The kernel computes C (M×N) = A (M×K) · B (K×N). A compiled kernel is stored for later lookups, also of other
     processes. M, N and K are at most 2^24, the batch is at most 65,535, and no operand has more than 2^40 elements over
     the whole batch.
+
+    With --wait, the kernel that serves is printed at once; the verb ends when the one that was asked for is stored.
     """
     if wait is not None and (force or debug_dump):
         raise UsageError("--wait and --force or --debug-dump exclude each other: what is compiled again is waited for")
@@ -85,8 +87,10 @@ def compile_verb(
         document = kernels.compiled(kernel)
         if reporter:
             reporter.finish(_job_result(document, why))
-    emit(document, as_json, lambda: _print_kernel(document, kernel.record))
-    print_warnings(document.warnings)
+        emit(document, as_json, lambda: _print_kernel(document, kernel.record))
+        print_warnings(document.warnings)
+        if kernel.better is not None:
+            kernel.better.wait()  # the answer is out; the kernel that was asked for is for the next
 
 
 @click.command(

@@ -27,7 +27,7 @@ def test_a_cold_shape_is_served_at_once_compiled_behind_and_seen_in_demand_and_l
     found = _document("compile", *SHAPE, store=place)
     assert (found["key"], found["tier"]) == (wanted, "disk")
 
-    shares = _document("demand", "--by", "kernel", store=place)["rows"]
+    shares = _document("demand", "--by", "kernel", store=place)["shares"]
     assert {row["key"]: round(row["launches"]) for row in shares} == {wanted: 2, floor["key"]: 1}
     decisions = _document("log", "--kind", "miss", store=place)["rows"]
     assert {(one["key"], one["reason"]) for one in decisions} == {(wanted, "never seen"), (floor["key"], "never seen")}

@@ -214,7 +214,7 @@ class Serving:
         """Whether the memory tier has an entry of the key."""
         return self._tiers.memory.get(key) is not None
 
-    def waiting(self, key: CacheKey) -> AbstractContextManager[None]:
+    def waiting(self, key: CacheKey) -> AbstractContextManager[object]:
         """In the body of a ``with`` a caller waits for the compile of a key, in whichever thread or process it is."""
         return nullcontext() if self._slots is None else self._slots.waiting(key, Priority.CALLER)
 
