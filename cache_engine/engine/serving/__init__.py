@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from cache_engine.config import Settings
@@ -15,6 +16,7 @@ from cache_engine.engine.making import describe, make_artifact
 from cache_engine.engine.opening import SWITCHED_OFF, limit_device_memory
 from cache_engine.engine.selection import Asked, Selection, Selector
 from cache_engine.engine.serving.kernel import CompiledKernel, kernel_of
+from cache_engine.engine.serving.key_lock import KeyLock
 from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, QUEUE, SELECT, StageClock
 from cache_engine.engine.tiers import Found, Preloaded, Tiers
 from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, NotCached, StoreError
@@ -121,11 +123,13 @@ class Serving:
             self._miss(selector, selection, priority, fault, force=force)
             if not self._settings.enable_jit:
                 raise self._not_cached(selection)
-            with ExitStack() as turn:
+            turn = nullcontext() if self._slots is None else self._slots.turn(key, priority, is_wanted)
+            try:
                 with stages(QUEUE):
-                    if self._slots is not None:
-                        turn.enter_context(self._slots.turn(key, priority, is_wanted))
+                    turn.__enter__()
                 artifact = _make(selection, stages, debug_dump)
+            finally:
+                turn.__exit__(None, None, None)
             return self._publish(selection, artifact, stages, no_lock)
 
     def _find_instead(
@@ -253,35 +257,34 @@ class Serving:
             _log.info("miss: %s (%s): %s", selection.name, selection.key[:12], why, extra=extra)
             _log.debug("key %s is made from %s", selection.key[:12], dict(selection.prefix.components))
 
-    @contextmanager
-    def _key_lock(self, key: CacheKey, priority: Priority) -> Iterator[Failure | None]:
-        """Holds the key's lock for the body; yields the reason when the lock is not available."""
-        with ExitStack() as stack:
-            if self._store is None or self._slots is None:
-                stack.enter_context(self._compiling.of(key))
-                yield Failure(self._without_store)
-                return
-            failure = None
-            started = time.perf_counter()
+    def _key_lock(self, key: CacheKey, priority: Priority) -> KeyLock:
+        """Holds the key's lock for the body of a ``with``; gives the reason when the lock is not available."""
+        return KeyLock(partial(self._lock_key, key, priority))
+
+    def _lock_key(self, key: CacheKey, priority: Priority, into: KeyLock) -> Failure | None:
+        if self._store is None or self._slots is None:
+            into.take(self._compiling.of(key))
+            return Failure(self._without_store)
+        started = time.perf_counter()
+        try:
+            lock = self._store.layout.key_lock(key)
             try:
-                lock = self._store.layout.key_lock(key)
-                try:
-                    stack.enter_context(file_lock(lock, 0))
-                except LockTimeout:
-                    with self._slots.waiting(key, priority):
-                        stack.enter_context(file_lock(lock, self._settings.lock_timeout_s))
-            except LockTimeout as error:
-                failure = Failure(str(error))
-                self._journal.lock_wait(time.perf_counter() - started, timed_out=True)
-                _log.info("no lock for %s, so it is compiled here and not stored: %s", key[:12], error)
-            except (OSError, MemoryError) as error:
-                failure = Failure(f"the store cannot be locked: {_in_words(error)}")
-            else:
-                waited_s = time.perf_counter() - started
-                self._journal.spans.add("lock", 1e3 * waited_s)
-                if waited_s > LONG_WAIT_S:
-                    self._journal.lock_wait(waited_s, timed_out=False)
-            yield failure
+                into.take(file_lock(lock, 0))
+            except LockTimeout:
+                with self._slots.waiting(key, priority):
+                    into.take(file_lock(lock, self._settings.lock_timeout_s))
+        except LockTimeout as error:
+            self._journal.lock_wait(time.perf_counter() - started, timed_out=True)
+            _log.info("no lock for %s, so it is compiled here and not stored: %s", key[:12], error)
+            return Failure(str(error))
+        except (OSError, MemoryError) as error:
+            into.release()
+            return Failure(f"the store cannot be locked: {_in_words(error)}")
+        waited_s = time.perf_counter() - started
+        self._journal.spans.add("lock", 1e3 * waited_s)
+        if waited_s > LONG_WAIT_S:
+            self._journal.lock_wait(waited_s, timed_out=False)
+        return None
 
     def _publish(
         self, selection: Selection, artifact: Artifact, stages: StageClock, no_lock: Failure | None
