@@ -89,7 +89,7 @@ class PoolStatistics:
 
 @dataclass(slots=True)
 class PoolLimit:
-    """What a pool may take from the driver at most on each device, unless told otherwise; ``None``: all there is."""
+    """The most bytes that a pool takes from the driver on each device by default; ``None``: no limit."""
 
     size_bytes: int | None = None
 

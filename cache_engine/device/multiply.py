@@ -43,7 +43,7 @@ _LEGACY, _PER_THREAD = 1, 2  # handles with a meaning of their own: cudaStreamLe
 class Code:
     """Compiled code, how to launch it for the problem it was found for, and what counts each further launch.
 
-    Without ``cubin`` and ``launch`` there is none yet. ``better`` takes its place once that is ready.
+    ``cubin`` and ``launch`` are ``None`` while no kernel is ready. ``better`` replaces this one once it is ready.
     """
 
     key: CacheKey

@@ -97,7 +97,7 @@ class Cache(Keeping):
             on_stage: called as each stage starts and ends.
             priority: of the compile among all that wait for a slot of the store. Only a caller's counts as demand.
             wait: so many milliseconds at most. Then another kernel may serve that is there and right, and its
-                ``better`` says when the one that is asked for is ready; where there is none, the call waits.
+                ``better`` says when the one that is asked for is ready. If no other kernel is there, the call waits.
 
         Raises:
             UsageError: when the request is invalid.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Product(NamedTuple):
-    """What ``matmul`` returns if it is told how long to wait.
+    """What ``matmul`` returns when it is called with ``wait``.
 
     Attributes:
         array: the product.

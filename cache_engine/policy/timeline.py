@@ -81,8 +81,8 @@ class Period:
 
     def put(self, shape: Shape, sketch: Sketch) -> None:
         """Adds the weights of a sketch, which it takes over."""
-        there = self.sketches.get(shape)
-        self.sketches[shape] = sketch if there is None else merged(there, sketch)
+        known = self.sketches.get(shape)
+        self.sketches[shape] = sketch if known is None else merged(known, sketch)
 
 
 class Timeline:
@@ -157,8 +157,8 @@ class Timeline:
             for shape, sketch in one.sketches.items():
                 part = Sketch(dict(sketch.counters), list(sketch.tail))
                 part.scale(factor)
-                there = ledger.sketches.get(shape)
-                ledger.sketches[shape] = part if there is None else merged(there, part)
+                known = ledger.sketches.get(shape)
+                ledger.sketches[shape] = part if known is None else merged(known, part)
         while len(ledger.sketches) > MOST_SHAPES:
             ledger.drop_lightest()
         return ledger

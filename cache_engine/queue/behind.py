@@ -152,7 +152,7 @@ class Behind(Generic[T]):
         return better if better is not None and time.monotonic() - at < self._retry_after_s else None
 
     def _fail(self, better: Better[T], error: Exception) -> None:
-        """Has a compile that failed not tried again for a while, then tells those that wait."""
+        """Notes a failed compile, so that it is not tried again for a while; then tells those that wait."""
         why = str(error) or type(error).__name__
         now = time.monotonic()
         with self._lock:

@@ -44,7 +44,7 @@ class Slots:
         self._timeout_s = timeout_s
 
     def turn(self, key: CacheKey, priority: Priority, is_wanted: Callable[[], bool] = lambda: True) -> HeldSlot:
-        """Holds a slot for the body of a ``with``, after waiting for it; gives why there is none, where that is so.
+        """Holds a slot for the body of a ``with``, after waiting for it; gives the reason if it got no slot.
 
         A caller never fails for want of a slot: when the queue has not moved for the timeout, or locks do not work, the
         body runs without.

@@ -36,9 +36,11 @@ class Log:
             UsageError: when ``key`` cannot be the start of a key.
         """
         prefix = check_prefix(key) if key else ""
-        told = map(self._causes.explained, self._reader.new())
+        explained = map(self._causes.explained, self._reader.new())
         return [
-            one for one in told if one.key.startswith(prefix) and (not kinds or one.kind in kinds) and one.at >= since
+            one
+            for one in explained
+            if one.key.startswith(prefix) and (not kinds or one.kind in kinds) and one.at >= since
         ]
 
 

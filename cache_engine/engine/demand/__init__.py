@@ -97,7 +97,7 @@ class Demand:
         return LaunchTimes(self._timings)
 
     def kernel_of(self, shape: Shape, m: int) -> tuple[str, str]:
-        """The name and key of the kernel that serves a shape with an m today; empty where there is none."""
+        """The name and key of the kernel that serves a shape with an m today; both empty if no kernel can."""
         try:
             selection = self._select(shape.problem(m))
         except GemmCacheError:

@@ -14,7 +14,7 @@ SHAPE, KERNEL, MODEL, ARCH = BY = ("shape", "kernel", "model", "arch")
 """What shares are of."""
 
 KernelOf = Callable[[Shape, int], tuple[str, str]]
-"""The name and key of the kernel that serves a shape with an m today; empty where there is none."""
+"""The name and key of the kernel that serves a shape with an m today; both empty if no kernel can."""
 
 
 @dataclass

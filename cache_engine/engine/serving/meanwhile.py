@@ -85,7 +85,7 @@ class Meanwhile:
     def get_or_compile(self, asked: Asked, stages: StageClock, wait_ms: float) -> CompiledKernel:
         """The kernel that is asked for if it is there within so many milliseconds; else one that is right.
 
-        Where there is none, it is compiled and waited for. Raises as ``Cache.get_or_compile``.
+        If no such kernel is there, compiles the one that is asked for and waits. Raises as ``Cache.get_or_compile``.
         """
         got = self.get(asked, stages, wait_ms, must_serve=True)
         if isinstance(got, CompiledKernel):
@@ -100,7 +100,7 @@ class Meanwhile:
         """As ``get_or_compile``; where nothing is there that serves, the handle of the kernel that is being compiled.
 
         Args:
-            must_serve: whether the caller waits where there is none. Then its compile has the priority of a caller's.
+            must_serve: whether to wait if no kernel is there. The compile then has the priority of a caller's.
         """
         with stages(SELECT):
             selection = self._selector.select(*asked)

@@ -1,8 +1,10 @@
 """Demand in the journal: lines that say what was asked for, and ``demand.json``, the sums of those that are folded.
 
 ``demand.json`` names the files that it contains, as the snapshot does. So it counts nothing twice and loses nothing,
-whichever of the two a killed fold has written. It is a file of its own because an older version that folds writes the
-snapshot again without what it does not know: so all that it can lose is the demand in the files that it folds itself.
+whichever of the two a killed fold has written.
+
+It is a separate file because an older version of the program rewrites the snapshot without the fields that it does not
+know. So such a version loses only the demand in the files that it folds.
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ def load_demand(layout: StoreLayout) -> FoldedDemand:
 
 
 def demand_generation(layout: StoreLayout) -> int:
-    """The generation of ``demand.json``; 0 when there is none that can be read."""
+    """The generation of ``demand.json``; 0 when the file is missing or cannot be read."""
     with suppress(OSError, CorruptEntry, ValueError, RecursionError):
         return msgspec.json.decode(read_file(layout.demand, LARGEST_BYTES + 1) or b"{}", type=_Head).generation
     return 0

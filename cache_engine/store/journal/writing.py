@@ -73,7 +73,7 @@ class Journal:
         Args:
             flush_s: the least number of seconds between two writes of counts.
             fold: folds the journal if it is long; the thread calls it from time to time and at the end.
-            log: the log of decisions; by default there is none.
+            log: the log of decisions; by default decisions are not logged.
         """
         self._folder = folder
         self._flush_s = flush_s
