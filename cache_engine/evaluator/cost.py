@@ -21,8 +21,9 @@ from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 
 EVALUATOR = "core-grid"
-MODEL_VERSION = "1.0.0"
-"""Major: other results for the same question. Minor: results worth computing again. Patch: the same results."""
+MODEL_VERSION = "1.0.1"
+"""Major: other results for the same question. Minor: results worth computing again. Patch: the same results, but for
+rounding and the choice among equals that it decides."""
 
 ORDERS = ("mnk", "nkm", "mkn")
 """Loop orders, in the order they are preferred at equal traffic."""
@@ -184,7 +185,7 @@ def nominal_block(problem: EvaluationProblem, partition: Partition) -> tuple[int
 
 
 class Times(NamedTuple):
-    """What the slowest core takes, in seconds."""
+    """What the slowest core takes, in microseconds."""
 
     latency: float
     compute: float
@@ -192,18 +193,24 @@ class Times(NamedTuple):
 
 
 def times(hardware: Hardware, mode: SearchMode, problem: EvaluationProblem, at: Partition, tiling: Tiling) -> Times:
-    """What the slowest core takes for a partition, its block tiled so."""
+    """What the slowest core takes for a partition, its block tiled so.
+
+    The arithmetic has the order that reproduces the published results to the last bit: among partitions that cost the
+    same, rounding decides which is found.
+    """
     products, block = nominal_block(problem, at)
-    padded = (
-        align_up(block.m, hardware.cube_m) * align_up(block.k, hardware.cube_k) * align_up(block.n, hardware.cube_n)
+    cycles = (
+        products
+        * ceil_div(block.m, hardware.cube_m)
+        * ceil_div(block.k, hardware.cube_k)
+        * ceil_div(block.n, hardware.cube_n)
     )
-    cube = hardware.cube_m * hardware.cube_k * hardware.cube_n
-    compute = products * padded / (cube * (hardware.freq_ghz * 1e9) * mode.compute_rate)
+    compute = cycles / (hardware.freq_ghz * mode.compute_rate) / 1e3
     moved: float = products * tiling.traffic
     if mode.reduce_partial_sums:
         parts = ceil_div(problem.k, block.k)
         moved += products * PARTIAL_BYTES * block.m * block.n * (parts - 1) / parts
-    memory = moved / (hardware.dram_bandwidth / hardware.num_cores)
+    memory = 1e6 * moved / (hardware.dram_bandwidth / hardware.num_cores)
     overlap = hardware.compute_dma_overlap
     return Times(max(compute, memory) + (1 - overlap) * min(compute, memory), compute, memory)
 
@@ -220,13 +227,13 @@ def describe(
     took = times(hardware, mode, problem, partition, tiling)
     _, block = nominal_block(problem, partition)
     return Evaluation(
-        latency_us=took.latency * 1e6,
-        compute_us=took.compute * 1e6,
-        memory_us=took.memory * 1e6,
+        latency_us=took.latency,
+        compute_us=took.compute,
+        memory_us=took.memory,
         flops=problem.flops,
         traffic_bytes=_total_traffic(mode, problem, block, tiling),
         arch_utilization=took.compute / took.latency,
-        effective_utilization=problem.flops / (took.latency * hardware.peak_flops),
+        effective_utilization=problem.flops / (took.latency * 1e-6 * hardware.peak_flops),
         alignment_efficiency=problem.flops / _padded_flops(hardware, problem, block),
         tile=tiling.tile,
         order=tiling.order,

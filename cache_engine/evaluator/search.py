@@ -115,11 +115,11 @@ def _partitions(cores: int) -> tuple[list[Partition], NDArray[np.float64]]:
 def _lower_bounds(
     problem: EvaluationProblem, hardware: Hardware, mode: SearchMode, grid: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """For each partition, seconds that it takes at least."""
+    """For each partition, microseconds that it takes at least."""
     sizes = (problem.batch, problem.m, problem.n, problem.k)
     g, m, n, k = (np.ceil(size / parts) for size, parts in zip(sizes, grid, strict=True))
     cubes = g * np.ceil(m / hardware.cube_m) * np.ceil(k / hardware.cube_k) * np.ceil(n / hardware.cube_n)
-    compute = cubes / (hardware.freq_ghz * 1e9 * mode.compute_rate)
+    compute = cubes / (hardware.freq_ghz * mode.compute_rate) / 1e3
     a, b = m * k * problem.in_bytes, k * n * problem.in_bytes
     operands = a + b
     if mode.tile_search and len(_fits(hardware, problem.in_bytes, problem.out_bytes).m):
@@ -133,7 +133,7 @@ def _lower_bounds(
         by_a_or_b = np.minimum(a, b) + a * b / (sram * steps) + partial * (steps - 1)
         operands = np.maximum(operands, np.minimum(by_c, by_a_or_b))
     moved = g * (operands + m * n * problem.out_bytes)
-    memory = moved / (hardware.dram_bandwidth / hardware.num_cores)
+    memory = 1e6 * moved / (hardware.dram_bandwidth / hardware.num_cores)
     shorter = np.minimum(compute, memory)
     bounds: NDArray[np.float64] = np.maximum(compute, memory) + (1 - hardware.compute_dma_overlap) * shorter
     return bounds

@@ -50,7 +50,6 @@ def _partition(
     if block not in known:
         known[block] = _tiling(problem, hw, block, tile_search)
     tile, order = known[block]
-    rate = hw.freq_ghz * 1e9
     cube = hw.cube_m * hw.cube_k * hw.cube_n
     slowest = (-1.0, 0.0, 0.0)
     flops = padded_flops = traffic = 0
@@ -62,23 +61,23 @@ def _partition(
             continue
         padded = _up(m, hw.cube_m) * _up(k, hw.cube_k) * _up(n, hw.cube_n)
         moved = g * _traffic(problem, (m, n, k), tile)[order]
-        compute = g * padded / (cube * rate)
-        memory = moved / (hw.dram_bandwidth / hw.num_cores)
+        compute = g * padded // cube / hw.freq_ghz / 1e3
+        memory = 1e6 * moved / (hw.dram_bandwidth / hw.num_cores)
         latency = max(compute, memory) + (1 - hw.compute_dma_overlap) * min(compute, memory)
         if latency > slowest[0]:
             slowest = (latency, compute, memory)
         flops += 2 * g * m * n * k
         padded_flops += 2 * g * padded
         traffic += moved
-    peak = 2 * hw.num_cores * cube * rate
+    peak = 2e9 * hw.num_cores * cube * hw.freq_ghz
     return {
-        "latency_us": slowest[0] * 1e6,
-        "compute_us": slowest[1] * 1e6,
-        "memory_us": slowest[2] * 1e6,
+        "latency_us": slowest[0],
+        "compute_us": slowest[1],
+        "memory_us": slowest[2],
         "flops": flops,
         "traffic_bytes": traffic,
         "arch_utilization": slowest[1] / slowest[0],
-        "effective_utilization": flops / (slowest[0] * peak),
+        "effective_utilization": flops / (slowest[0] * 1e-6 * peak),
         "alignment_efficiency": flops / padded_flops,
         "tile": tile,
         "order": order,

@@ -25,11 +25,14 @@ HERE = Path(__file__).parent
 RANDOM_CASES = 2500
 
 
+ROUNDED = ("effective_utilization", "alignment_efficiency")
+
+
 def agrees(evaluation: Evaluation, expected: dict[str, Any]) -> bool:
-    """Floats to 1e-9, all else exactly."""
+    """Shares of the peak to 1e-9; all else exactly, times to the last bit: rounding decides among equal partitions."""
     found = asdict(evaluation)
     return all(
-        math.isclose(found[name], value, rel_tol=1e-9) if isinstance(value, float) else found[name] == value
+        math.isclose(found[name], value, rel_tol=1e-9) if name in ROUNDED else found[name] == value
         for name, value in expected.items()
     )
 
@@ -65,6 +68,13 @@ def test_all_published_evaluations_are_reproduced() -> None:
         if not agrees(evaluate(problem, hardware[row["hardware"]], mode), expected):
             wrong.append(row)
     assert wrong == []
+
+
+def test_rounding_decides_among_equal_partitions_as_in_the_published_evaluator() -> None:
+    """One more run of it. In exact arithmetic 1 4 4 4 and an earlier partition cost the same."""
+    found = evaluate(EvaluationProblem(128, 576, 128, dtype="fp8"), published_hardware()["DOC"])
+    assert (found.tile, found.order, found.partition) == ((32, 144, 32), "mnk", (1, 4, 4, 4))
+    assert found.latency_us == 0.09393493333333333
 
 
 def random_case(generator: random.Random) -> tuple[EvaluationProblem, Hardware, SearchMode]:
