@@ -86,9 +86,10 @@ if TYPE_CHECKING:
     from cache_engine.device.profiling import OperatorCall, OperatorCalls, OperatorStatistics
     from cache_engine.engine.cache import Cache, open_cache
     from cache_engine.engine.demand.report import DemandReport, DemandShare
-    from cache_engine.engine.matmul import Product, matmul
+    from cache_engine.engine.matmul import matmul
     from cache_engine.engine.operator import GemmOperator, Switches, default_cache, switches
     from cache_engine.engine.serving import CompiledKernel
+    from cache_engine.engine.serving.launching import Product
     from cache_engine.engine.tiers import Preloaded
     from cache_engine.model.artifact import Record, RecordedProblem, Resources
     from cache_engine.model.events import Statistics, Totals
@@ -195,9 +196,10 @@ _HOMES = {
     "device.profiling": "OperatorCall OperatorCalls OperatorStatistics",
     "engine.cache": "Cache open_cache",
     "engine.demand.report": "DemandReport DemandShare",
-    "engine.matmul": "Product matmul",
+    "engine.matmul": "matmul",
     "engine.operator": "GemmOperator Switches default_cache switches",
     "engine.serving": "CompiledKernel",
+    "engine.serving.launching": "Product",
     "engine.tiers": "Preloaded",
     "model.artifact": "Record RecordedProblem Resources",
     "model.events": "Statistics Totals",

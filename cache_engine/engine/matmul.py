@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache as cached
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from cache_engine.device.multiply import multiply
 from cache_engine.device.probe import require_gpu
-from cache_engine.engine.operator import code_of, default_cache, fuses
-from cache_engine.engine.serving import CompiledKernel
+from cache_engine.engine.operator import default_cache, fuses
+from cache_engine.engine.serving.launching import Product, code_of
 from cache_engine.engine.serving.meanwhile import check_wait
 from cache_engine.engine.stages import StageClock
 from cache_engine.errors import UsageError
@@ -18,21 +17,6 @@ from cache_engine.model.gemm import NO_EPILOGUE, Activation, ActivationLike, DTy
 if TYPE_CHECKING:
     from cache_engine.device.multiply import Code
     from cache_engine.engine.cache import Cache
-    from cache_engine.queue.behind import Better
-
-
-class Product(NamedTuple):
-    """What ``matmul`` returns when it is called with ``wait``.
-
-    Attributes:
-        array: the product.
-        served_by: the name of the kernel's function, or ``"cuBLAS, by CuPy"``.
-        better: the kernel that is compiled, where another serves in its place; as of ``CompiledKernel``.
-    """
-
-    array: Any
-    served_by: str
-    better: Better[CompiledKernel] | None
 
 
 def matmul(
@@ -97,8 +81,9 @@ def matmul(
     def find(problem: GemmProblem) -> Code:
         there = cache or default_cache()
         if wait is None:
-            return code_of(there.get_or_compile(problem, family=family), there)
-        return _code_meanwhile(there, problem, family, check_wait(wait))
+            return code_of(there.get_or_compile(problem, family=family), there.journal.asked)
+        asked = (problem, family, None, None)
+        return code_of(there.meanwhile.get(asked, StageClock(), check_wait(wait)), there.journal.asked)
 
     served: list[tuple[str, Any]] = []
     epilogue = _epilogue(alpha != 1.0, beta != 0.0, bias is not None, str(activation))
@@ -119,16 +104,6 @@ def matmul(
         tell=lambda name, better: served.append((name, better)),
     )
     return array if wait is None else Product(array, *served[0])
-
-
-def _code_meanwhile(cache: Cache, problem: GemmProblem, family: str | None, wait_ms: float) -> Code:
-    """The code that serves a problem now; none, where no kernel that is there does."""
-    got = cache.meanwhile.get((problem, family, None, None), StageClock(), wait_ms)
-    if isinstance(got, CompiledKernel):
-        return replace(code_of(got, cache), better=got.better)
-    from cache_engine.device.multiply import Code
-
-    return Code(got.key, None, "", None, cache.journal.asked, got)
 
 
 @cached

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cache_engine.config import Settings
 from cache_engine.device.profiling import Counts, OperatorCall, OperatorCalls, OperatorStatistics, Watch
 from cache_engine.engine.cache import COMPILED, Cache, CompiledKernel, open_cache
-from cache_engine.engine.stages import COMPILE
+from cache_engine.engine.serving.launching import Product, code_of
+from cache_engine.engine.serving.meanwhile import check_wait
+from cache_engine.engine.stages import COMPILE, StageClock
 from cache_engine.errors import StoreUnusable, UsageError
 from cache_engine.model.gemm import (
     NO_EPILOGUE,
@@ -37,8 +39,11 @@ from cache_engine.model.gemm import (
 
 if TYPE_CHECKING:
     from cache_engine.device.multiply import Code
+    from cache_engine.queue.behind import Better
 
 _log = logging.getLogger(__name__)
+
+_Got = TypeVar("_Got")
 
 
 @dataclass(slots=True)
@@ -106,6 +111,7 @@ class GemmOperator:
         enable_caching: bool | str | None = None,
         cache_dir: str | Path | None = None,
         fusion: bool | None = None,
+        wait: float | None = None,
     ) -> None:
         """Compiles and opens nothing yet.
 
@@ -123,9 +129,12 @@ class GemmOperator:
             enable_caching: whether it looks kernels up in packs and on disk, and stores them there.
             cache_dir: its store's directory.
             fusion: whether its kernels apply the epilogue; see ``fusion``.
+            wait: for so many milliseconds at most for a kernel that must be compiled, as of ``matmul``. Then a call
+                returns a ``Product``, and ``kernel`` may return another kernel that serves, as ``get_or_compile``.
 
         Raises:
             InvalidProblem: when the types, layout, target or epilogue are not supported.
+            UsageError: when ``wait`` is no time.
         """
         self._kind = GemmProblem(
             1,
@@ -141,6 +150,7 @@ class GemmOperator:
         )
         self._family = family
         self._compiler = compiler
+        self._wait = None if wait is None else check_wait(wait)
         self._own = Switches(enable_jit, enable_caching, cache_dir, fusion)
         self._counts = Counts()
         self._profiles: list[OperatorCalls] = []
@@ -161,6 +171,9 @@ class GemmOperator:
         The arguments are those of ``matmul``. A single row or column is read in the operator's layout. An operand that
         lies the other way is refused; one that no layout describes, such as padded rows, is copied at every call.
 
+        Returns:
+            ``out``, or the new array; of an operator with ``wait`` a ``Product`` with that.
+
         Raises:
             GpuRequired: when there is no GPU.
             UsageError: when the arrays do not go together or are not of the operator's types or layout; when the
@@ -174,10 +187,13 @@ class GemmOperator:
         kind = self._kind
         _check_parts(kind.epilogue, alpha, beta, bias)
         got: list[CompiledKernel] = []
+        served: list[tuple[str, Any]] = []
 
         def find(problem: GemmProblem) -> Code:
-            got.append(self._get(problem))
-            return code_of(got[-1], self.cache)
+            found = self._get(problem) if self._wait is None else self._get_meanwhile(problem, self._wait)
+            if isinstance(found, CompiledKernel):
+                got.append(found)
+            return code_of(found, self.cache.journal.asked)
 
         watch = Watch() if self._profiles else None
         product = multiply(
@@ -191,17 +207,18 @@ class GemmOperator:
             beta=beta,
             epilogue=kind.epilogue,
             find=find,
-            found_by=(self._family, self._compiler, None, False),  # as matmul without wait
+            found_by=(self._family, self._compiler, None, self._wait is not None),  # as matmul
             kind=kind,
             fusion=kind.epilogue == NO_EPILOGUE or self.fusion,
             watch=watch,
             stream=stream,
+            tell=lambda name, better: served.append((name, better)),
         )
         self._counts.called()
         if watch is not None and watch.kernel is not None:
             tier, stages_ms = (got[0].tier, got[0].stages_ms) if got else (None, {})
             self._record(OperatorCall(watch.kernel.name, watch.kernel.problem, tier, stages_ms, watch))
-        return product
+        return product if self._wait is None else Product(product, *served[0])
 
     def kernel(self, m: int, n: int, k: int, batch: int = 1) -> CompiledKernel:
         """The kernel for these sizes, found or compiled.
@@ -214,15 +231,28 @@ class GemmOperator:
         return kernel
 
     def _get(self, problem: GemmProblem) -> CompiledKernel:
+        def get() -> CompiledKernel:
+            there = self.cache
+            return there.get_or_compile(problem, family=self._family, compiler=self._compiler, wait=self._wait)
+
+        return self._counted(get)
+
+    def _get_meanwhile(self, problem: GemmProblem, wait_ms: float) -> CompiledKernel | Better[CompiledKernel]:
+        asked = (problem, self._family, self._compiler, None)
+        return self._counted(lambda: self.cache.meanwhile.get(asked, StageClock(), wait_ms))
+
+    def _counted(self, get: Callable[[], _Got]) -> _Got:
+        """What is got; counted if it is a kernel, and not what CuPy serves for meanwhile."""
         started = time.perf_counter()
         try:
-            kernel = self.cache.get_or_compile(problem, family=self._family, compiler=self._compiler)
+            got = get()
         except BaseException:
             self._counts.refused((time.perf_counter() - started) * 1e3)
             raise
-        is_compiled, compile_ms = kernel.tier == COMPILED, kernel.stages_ms.get(COMPILE, 0.0)
-        self._counts.got(kernel.tier, (time.perf_counter() - started) * 1e3, compile_ms, is_compiled=is_compiled)
-        return kernel
+        if isinstance(got, CompiledKernel):
+            is_compiled, compile_ms = got.tier == COMPILED, got.stages_ms.get(COMPILE, 0.0)
+            self._counts.got(got.tier, (time.perf_counter() - started) * 1e3, compile_ms, is_compiled=is_compiled)
+        return got
 
     def statistics(self) -> OperatorStatistics:
         """What this operator has done so far; ``cache.stats()`` is about all users of the store."""
@@ -314,13 +344,6 @@ def fuses(own: bool | None, cache: Cache | None) -> bool:
     """Whether kernels are to apply epilogues: as is asked, as ``switches`` say, or by the settings of a cache."""
     asked = switches.fusion if own is None else own
     return (cache.settings if cache else switches.in_force()).fusion if asked is None else asked
-
-
-def code_of(kernel: CompiledKernel, cache: Cache) -> Code:
-    """What launching takes of a kernel from a cache."""
-    from cache_engine.device.multiply import Code
-
-    return Code(kernel.key, kernel.cubin, kernel.entry, kernel.launch, cache.journal.asked)
 
 
 def _check_parts(epilogue: Epilogue, alpha: float, beta: float, bias: object) -> None:

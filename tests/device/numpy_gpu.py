@@ -24,7 +24,8 @@ from cache_engine.device import by_cupy, multiply, probe, unfused
 from cache_engine.device import launch as launching
 from cache_engine.engine import matmul as multiplication
 from cache_engine.engine import operator
-from cache_engine.engine.cache import Cache, CompiledKernel
+from cache_engine.engine.cache import CompiledKernel
+from cache_engine.engine.serving import launching as serving_code
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import choose
 from cache_engine.model.fingerprint import DeviceFingerprint
@@ -168,21 +169,16 @@ class Finder:
         self.asked: list[GemmProblem] = []
         self.journal, self.settings = NoJournal(), Settings()
 
-    def get_or_compile(self, problem: GemmProblem, family: str | None = None, compiler: str | None = None) -> Any:
-        """Not a kernel, but what is taken from one."""
+    def get_or_compile(
+        self, problem: GemmProblem, family: str | None = None, compiler: str | None = None, wait: None = None
+    ) -> CompiledKernel:
+        """A kernel with nothing but what is taken from one."""
         self.asked.append(problem)
         chosen, config = choose(problem, family)
+        record: Any = SimpleNamespace(name=str(problem))
         launch = launch_of(chosen, problem, config)
-        key, tier = CacheKey(str(problem)), "compiled"
-        return SimpleNamespace(
-            key=key,
-            cubin=b"",
-            entry=str(problem),
-            launch=launch,
-            problem=problem,
-            tier=tier,
-            stages_ms={"compile": 7.0},
-        )
+        key, tier, stages_ms = CacheKey(str(problem)), "compiled", {"compile": 7.0}
+        return CompiledKernel(key, problem, record, b"", tier, launch, "cost model", stages_ms)
 
 
 @contextmanager
@@ -190,11 +186,12 @@ def launching_in_numpy(monkeypatch: pytest.MonkeyPatch, stream: Stream | None = 
     """``install``, and what launches a kernel has NumPy compute what it would: also one of a real cache."""
     install(monkeypatch, stream)
     found: dict[str, Any] = {}
-    code_of = operator.code_of
+    code_of = serving_code.code_of
 
-    def noted(kernel: CompiledKernel, cache: Cache) -> multiply.Code:
-        found[kernel.entry] = kernel
-        return code_of(kernel, cache)
+    def noted(got: Any, count: Callable[[GemmProblem], object]) -> multiply.Code:
+        if isinstance(got, CompiledKernel):
+            found[got.entry] = got
+        return code_of(got, count)
 
     for user in (operator, multiplication):
         monkeypatch.setattr(user, "code_of", noted)

@@ -13,7 +13,9 @@ from cache_engine.device.by_cupy import ByCupy
 from cache_engine.device.launch import Operands, random_operands
 from cache_engine.device.reference import largest_error, tolerance
 from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.engine.matmul import Product, matmul
+from cache_engine.engine.matmul import matmul
+from cache_engine.engine.operator import GemmOperator
+from cache_engine.engine.serving.launching import Product
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout, Specialisation
 from tests.device.numpy_gpu import array, launching_in_numpy
@@ -69,6 +71,44 @@ def test_without_wait_the_array_comes_alone_from_the_kernel_itself(cache: Cache)
 def test_what_is_no_time_to_wait_is_refused(cache: Cache) -> None:
     with pytest.raises(UsageError, match="milliseconds"):
         multiplied(cache, wait=-1)
+
+
+def test_an_operator_does_not_wait_either(cache: Cache) -> None:
+    linear = GemmOperator(
+        dtype="fp32", layout="nn", epilogue="bias+relu", cache_dir=cache.layout.root, family="simt", wait=0
+    )
+    with linear.profiling() as calls:
+        first = linear(A, B, bias=BIAS)
+        assert isinstance(first, Product)
+        assert numpy.allclose(first.array, RIGHT, rtol=1e-4, atol=1e-4)
+        assert first.served_by == "cuBLAS, by CuPy"
+        assert (linear.statistics().calls, linear.statistics().kernels) == (1, {}), "no kernel is there yet"
+        assert first.better is not None
+        assert first.better.wait(120)
+        after = linear(A, B, bias=BIAS)
+    assert first.better.kernel is not None
+    assert (after.served_by, after.better) == (first.better.kernel.entry, None)
+    assert linear.statistics().kernels == {"memory": 1}
+    assert [call.tier for call in calls] == [None, "memory"]
+    wide = linear.kernel(40, 96, 128)
+    assert (wide.tier, wide.better) == ("compiled", None), "with nothing there, kernel waits"
+
+
+def test_an_operators_kernel_may_be_another_that_serves(cache: Cache) -> None:
+    floor = cache.get_or_compile(replace(PROBLEM, specialisation=Specialisation.DYNAMIC))
+    linear = GemmOperator(
+        dtype="fp32", layout="nn", arch="sm_90", epilogue="bias+relu", cache_dir=cache.layout.root, wait=0
+    )
+    kernel = linear.kernel(40, 192, 128)
+    assert kernel.key == floor.key
+    assert kernel.better is not None
+    assert kernel.better.wait(120)
+    assert linear.kernel(40, 192, 128).key == kernel.better.key
+
+
+def test_an_operator_refuses_what_is_no_time_to_wait() -> None:
+    with pytest.raises(UsageError, match="milliseconds"):
+        GemmOperator(wait=-1)
 
 
 @pytest.mark.parametrize("layout", Layout)

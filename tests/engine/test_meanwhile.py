@@ -15,6 +15,7 @@ from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.engine.serving.meanwhile import stand_ins
 from cache_engine.errors import CompileError, NotCached, UsageError
 from cache_engine.kernels.family import launch_of
+from cache_engine.model.decision import NOT_COMPILED, REFUSAL
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Specialisation
 from cache_engine.queue.tickets import State, tickets
 from cache_engine.store.lock import file_lock
@@ -140,6 +141,8 @@ def test_a_failure_behind_is_told_and_not_tried_again(cache: Cache, gate: Gate) 
     again = cache.get_or_compile(PROBLEM, wait=0)
     assert (again.key, again.better) == (kernel.key, kernel.better)
     assert gate.compiles == 1
+    [noted] = cache.decisions(kinds=[REFUSAL])
+    assert (noted.key, noted.reason, noted.detail) == (kernel.better.key, NOT_COMPILED, "refused")
     other = OTHER
     for _ in range(2):
         with pytest.raises(CompileError, match="refused"):

@@ -19,7 +19,7 @@ from cache_engine.engine.serving.kernel import CompiledKernel, kernel_of
 from cache_engine.engine.serving.key_lock import KeyLock
 from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, QUEUE, SELECT, StageClock
 from cache_engine.engine.tiers import Found, Preloaded, Tiers
-from cache_engine.errors import CompilerMissing, CorruptEntry, LockTimeout, NotCached, StoreError
+from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError, LockTimeout, NotCached, StoreError
 from cache_engine.logs import fields
 from cache_engine.model.artifact import Artifact, Blob, Record
 from cache_engine.model.decision import NOT_COMPILED, REFUSAL
@@ -46,6 +46,9 @@ _log = logging.getLogger(__name__)
 
 COMPILED = "compiled"
 """The tier of a kernel that no tier had."""
+
+# Characters of the log of decisions, whose size is bounded: a compiler may print pages.
+_LONGEST_REASON = 1000
 
 # Most compiles take less, so a wait for one is nothing to look at.
 LONG_WAIT_S = 1.0
@@ -128,6 +131,9 @@ class Serving:
                 with stages(QUEUE):
                     turn.__enter__()
                 artifact = _make(selection, stages, debug_dump)
+            except (GemmCacheError, OSError, MemoryError) as error:
+                self._not_compiled(selection, _in_words(error))
+                raise
             finally:
                 turn.__exit__(None, None, None)
             return self._publish(selection, artifact, stages, no_lock)
@@ -321,8 +327,13 @@ class Serving:
 
     def _not_cached(self, selection: Selection) -> NotCached:
         why = "compiling is switched off (enable_jit)"
-        self._journal.decided(REFUSAL, key=selection.key, name=selection.name, reason=NOT_COMPILED, detail=why)
+        self._not_compiled(selection, why)
         return NotCached(f"no tier has {selection.name} ({selection.key[:12]}), and {why}")
+
+    def _not_compiled(self, selection: Selection, why: str) -> None:
+        """Notes for the log of decisions why there is no kernel, be it for a caller or behind another kernel."""
+        detail = why[:_LONGEST_REASON]
+        self._journal.decided(REFUSAL, key=selection.key, name=selection.name, reason=NOT_COMPILED, detail=detail)
 
     def close(self) -> None:
         """Ends cleaning that is under way."""
@@ -353,7 +364,7 @@ def refusal(error: OSError | StoreError | MemoryError) -> Failure:
     return Failure(f"the store refused it: {_in_words(error)}")
 
 
-def _in_words(error: OSError | StoreError | MemoryError) -> str:
+def _in_words(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "this process is out of memory"
     return str((isinstance(error, OSError) and error.strerror) or error)

@@ -1,0 +1,40 @@
+"""What launching takes of the kernels that are served, and what a product is that need not wait for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cache_engine.engine.serving.kernel import CompiledKernel
+from cache_engine.model.gemm import GemmProblem
+
+if TYPE_CHECKING:
+    from cache_engine.device.multiply import Code
+    from cache_engine.queue.behind import Better
+
+
+class Product(NamedTuple):
+    """What ``matmul``, or an operator, returns when it is called with ``wait``.
+
+    Attributes:
+        array: the product.
+        served_by: the name of the kernel's function, or ``"cuBLAS, by CuPy"``.
+        better: the kernel that is compiled, where another serves in its place; as of ``CompiledKernel``.
+    """
+
+    array: Any
+    served_by: str
+    better: Better[CompiledKernel] | None
+
+
+def code_of(got: CompiledKernel | Better[CompiledKernel], count: Callable[[GemmProblem], object]) -> Code:
+    """The code of a kernel; none of one that is still compiled, where no kernel that is there serves.
+
+    Args:
+        count: counts each further launch.
+    """
+    from cache_engine.device.multiply import Code
+
+    if isinstance(got, CompiledKernel):
+        return Code(got.key, got.cubin, got.entry, got.launch, count, got.better)
+    return Code(got.key, None, "", None, count, got)
