@@ -16,7 +16,7 @@ import click
 from cache_engine._version import version_and_build
 from cache_engine.cli.documents import store
 from cache_engine.cli.documents.store import CheckRow
-from cache_engine.cli.support import FAILED, Verb, emit, json_option
+from cache_engine.cli.support import Verb, emit, json_option
 from cache_engine.cli.terminal import LEFT, print_table
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.tools import find_tool
@@ -72,9 +72,7 @@ def doctor_verb(settings: Settings, /, every: bool, as_json: bool) -> None:
         ok=all(check.status != PROBLEM for check in checks),
         settings=store.settings_in_force(settings),
     )
-    emit(document, as_json, lambda: _print_checks(document, every=every))
-    if not document.ok:
-        click.get_current_context().exit(FAILED)
+    emit(document, as_json, lambda: _print_checks(document, every=every), failed=not document.ok)
 
 
 def examine(settings: Settings) -> list[CheckRow]:

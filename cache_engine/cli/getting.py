@@ -12,7 +12,6 @@ from msgspec import UNSET
 from cache_engine.cli import documents
 from cache_engine.cli.documents import comparing, kernels
 from cache_engine.cli.support import (
-    FAILED,
     SizedVerb,
     asked_choice,
     asked_problem,
@@ -128,9 +127,7 @@ def time_verb(settings: Settings, /, profile: bool, as_json: bool, job: Path | N
         document = kernels.timed(kernel, timing, unkept, shared_pool().statistics())
         if reporter:
             reporter.finish(_job_result(document, why))
-    emit(document, as_json, lambda: _print_timing(document))
-    if not document.verified:
-        click.get_current_context().exit(FAILED)
+    emit(document, as_json, lambda: _print_timing(document), failed=not document.verified)
 
 
 def _opened(settings: Settings, asked: dict[str, Any]) -> Cache:

@@ -7,7 +7,7 @@ import math
 import click
 
 from cache_engine.cli.documents import toolchains
-from cache_engine.cli.support import FAILED, Verb, emit, json_option, open_cache
+from cache_engine.cli.support import Verb, emit, json_option, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.config import Settings
 from cache_engine.units import counted, printable
@@ -45,9 +45,7 @@ def regressions_verb(settings: Settings, /, from_: str, to: str, threshold: floa
     with open_cache(settings, create=False) as cache:
         found = regressions(cache.records(), cache.timings, from_, to, threshold)
     document = toolchains.comparison(found, threshold)
-    emit(document, as_json, lambda: _print(document))
-    if document.worse:
-        click.get_current_context().exit(FAILED)
+    emit(document, as_json, lambda: _print(document), failed=document.worse)
 
 
 def _print(d: toolchains.Regressions) -> None:

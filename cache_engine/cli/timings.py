@@ -15,7 +15,6 @@ import click
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import kernels, measured, to_json
 from cache_engine.cli.support import (
-    FAILED,
     SizedVerb,
     Verb,
     VerbGroup,
@@ -85,9 +84,7 @@ def tune_verb(
     if missing := [name for name in ("m", "n", "k") if asked[name] is None]:
         raise click.UsageError(f"Missing argument '{missing[0].upper()}'.")
     document = _tuned(settings, asked_problem(asked), family, compiler, top, jobs, dry_run=dry_run)
-    emit(document, as_json, lambda: _print_tuning(document))
-    if document.failed:
-        click.get_current_context().exit(FAILED)
+    emit(document, as_json, lambda: _print_tuning(document), failed=document.failed)
 
 
 # With --report no problem is named; without, the verb asks for what is missing.

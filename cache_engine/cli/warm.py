@@ -14,7 +14,6 @@ from cache_engine.catalogue import TOKENS
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import measured, to_json
 from cache_engine.cli.support import (
-    FAILED,
     Verb,
     device_option,
     dtype_option,
@@ -144,9 +143,12 @@ def warm_verb(
         )
         if reporter:
             reporter.finish(to_json(document))
-    emit(document, as_json, lambda: _print_planned(document, plan) if dry_run else _print_warmed(document))
-    if document.failed:
-        click.get_current_context().exit(FAILED)
+    emit(
+        document,
+        as_json,
+        lambda: _print_planned(document, plan) if dry_run else _print_warmed(document),
+        failed=document.failed,
+    )
 
 
 def _floor(asked: dict[str, Any]) -> dict[str, Any]:
@@ -277,9 +279,7 @@ def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
         found_again=sum(one.kernel is not None and one.kernel.tier == "disk" for one in again),
         seconds=time.perf_counter() - started,
     )
-    emit(document, as_json, lambda: _print_sample(document))
-    if failed:
-        click.get_current_context().exit(FAILED)
+    emit(document, as_json, lambda: _print_sample(document), failed=failed)
 
 
 def _listed(plan: WarmPlan) -> list[measured.NeededKernel]:

@@ -10,7 +10,7 @@ import click
 
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import store
-from cache_engine.cli.support import FAILED, Verb, emit, json_option, named, open_cache
+from cache_engine.cli.support import Verb, emit, json_option, named, open_cache
 from cache_engine.config import Settings
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
@@ -45,9 +45,7 @@ def export_verb(settings: Settings, /, file: Path, arch: tuple[str, ...], force:
         with terminal.progress("Exporting", total) as (bar, task), named(file):
             exported = cache.export(file, wanted=wanted, replace=force, on_entry=lambda: bar.advance(task))
     document = store.exported(file, exported)
-    emit(document, as_json, lambda: _print_exported(document))
-    if exported.refused:
-        click.get_current_context().exit(FAILED)
+    emit(document, as_json, lambda: _print_exported(document), failed=exported.refused)
 
 
 @click.command(
@@ -75,9 +73,7 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool)
         with terminal.progress("Importing", len(pack)) as (bar, task):
             imported = cache.import_pack(pack, dry_run=dry_run, on_entry=lambda: bar.advance(task))
     document = store.imported(file, imported, dry_run)
-    emit(document, as_json, lambda: _print_imported(document))
-    if imported.refused:
-        click.get_current_context().exit(FAILED)
+    emit(document, as_json, lambda: _print_imported(document), failed=imported.refused)
 
 
 # ---- For people ----

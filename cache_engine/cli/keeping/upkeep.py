@@ -11,7 +11,7 @@ import click
 
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import migrating, store
-from cache_engine.cli.support import FAILED, Verb, VerbGroup, emit, json_option, open_cache
+from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, open_cache
 from cache_engine.cli.support.completion import quarantined
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.config import Settings, parse_bytes
@@ -134,9 +134,8 @@ def verify_verb(settings: Settings, /, repair: bool, sample: float, as_json: boo
         acts = cache.plan_repair(findings)
         repaired = cache.repair(findings) if repair else []
     document = store.verification(checked, acts, repaired)
-    emit(document, as_json, lambda: _print_verification(document))
-    if {finding for finding in findings if finding.is_damage} - set(repaired):
-        click.get_current_context().exit(FAILED)
+    unrepaired = {finding for finding in findings if finding.is_damage} - set(repaired)
+    emit(document, as_json, lambda: _print_verification(document), failed=unrepaired)
 
 
 @click.command(
@@ -168,9 +167,7 @@ def migrate_verb(settings: Settings, /, jobs: int | None, dry_run: bool, as_json
             with terminal.progress("Compiling kernels", len(plan.again)) as (bar, task):
                 failed = migrate(cache, plan, jobs, lambda: bar.advance(task))
         document = migrating.migration(plan, failed)
-    emit(document, as_json, lambda: _print_migration(document))
-    if document.failed:
-        click.get_current_context().exit(FAILED)
+    emit(document, as_json, lambda: _print_migration(document), failed=document.failed)
 
 
 @click.command(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from cache_engine.cli.support import FAILED, Size, SizedVerb, Verb, emit, json_option, named, open_cache, printing
+from cache_engine.cli.support import Size, SizedVerb, Verb, emit, json_option, named, open_cache, printing
 from cache_engine.cli.support.verb import VerbGroup
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table
 from cache_engine.config import Settings
@@ -216,9 +216,7 @@ def import_verb(settings: Settings, /, file: Path, as_json: bool) -> None:
     with open_cache(settings) as cache:
         taken = cache.evaluations.import_file(data)
     document = documents.results_imported(str(file.absolute()), taken)
-    emit(document, as_json, lambda: _print_taken(document))
-    if taken.refused:
-        click.get_current_context().exit(FAILED)
+    emit(document, as_json, lambda: _print_taken(document), failed=taken.refused)
 
 
 @evaluations_verb.command(

@@ -8,7 +8,7 @@ import time
 import click
 
 from cache_engine.cli.documents import promoting
-from cache_engine.cli.support import FAILED, Verb, emit, json_option, open_cache
+from cache_engine.cli.support import Verb, emit, json_option, open_cache
 from cache_engine.cli.support.amounts import Amount
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, progress
 from cache_engine.config import Settings
@@ -54,12 +54,10 @@ def promote_verb(
     with open_cache(settings, create=False) as cache:
         while True:
             document = _promote(cache, horizon * 3600, budget_s, dry_run)
-            emit(document, as_json, lambda: _print(document))  # noqa: B023 (called at once)
+            emit(document, as_json, lambda: _print(document), failed=every is None and document.failed)  # noqa: B023 (called at once)
             if every is None:
                 break
             time.sleep(every * 60)
-    if document.failed:
-        click.get_current_context().exit(FAILED)
 
 
 def _promote(cache: Cache, horizon_s: float, budget_s: float, dry_run: bool) -> promoting.Promoted:

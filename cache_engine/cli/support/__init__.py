@@ -141,13 +141,15 @@ def named(path: Path) -> Iterator[None]:
         raise UsageError(f"cannot open {path}: {error.strerror}") from error
 
 
-def emit(document: Any, as_json: bool, print_text: Callable[[], None]) -> None:
-    """Prints a result: as its JSON document, or as text for people."""
+def emit(document: Any, as_json: bool, print_text: Callable[[], None], failed: object = None) -> None:
+    """Prints a result: as its JSON document, or as text for people; ends with exit code 1 if ``failed`` is true."""
     with printing():
         if as_json:
             print(escaped(to_json(document)))
         else:
             print_paged(print_text)
+    if failed:
+        click.get_current_context().exit(FAILED)
 
 
 @contextmanager
