@@ -30,8 +30,8 @@ from cache_engine.store.codec import (
     encode_blob,
     encode_record,
 )
-from cache_engine.store.files import move_to_quarantine, read_file
-from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
+from cache_engine.store.files import move_to_quarantine, read_file, shards_in
+from cache_engine.store.layout import StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.lock import make_lock_file
 from cache_engine.store.ownership import check_file, open_folder, open_way
 from cache_engine.store.publish import publish_file
@@ -181,7 +181,7 @@ class DiskStore:
 
     def keys(self, start: str = "") -> Iterator[CacheKey]:
         """The keys of all records, sorted, unread; with ``start`` (two digits) only those that begin with it."""
-        for shard in (start,) if start else SHARDS:
+        for shard in [start] if start else shards_in(self.layout.metadata):
             with suppress(FileNotFoundError, NotADirectoryError):
                 for name in sorted(os.listdir(self.layout.metadata / shard)):
                     key = key_of_record_name(name, shard)

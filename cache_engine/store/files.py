@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.store.layout import StoreLayout
+from cache_engine.store.layout import SHARDS, StoreLayout
 from cache_engine.store.ownership import check_opened, name_what_is_no_file
 from cache_engine.store.publish import publish_file
 
@@ -53,6 +53,19 @@ def read_file(
         return data
     finally:
         os.close(descriptor)
+
+
+def shards_in(*folders: Path) -> list[str]:
+    """Names of the folders of entries that exist in any of these (``kernels``, ``metadata``), sorted.
+
+    Raises:
+        OSError: when a folder exists and cannot be listed.
+    """
+    names: set[str] = set()
+    for folder in folders:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            names.update(os.listdir(folder))
+    return sorted(names.intersection(SHARDS))
 
 
 def move_to_quarantine(layout: StoreLayout, path: Path) -> None:

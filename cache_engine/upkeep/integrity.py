@@ -20,7 +20,7 @@ from cache_engine.model.events import CORRUPT, REPAIR, SET_ASIDE
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, check_blob, decode_record
 from cache_engine.store.disk import DiskStore
-from cache_engine.store.files import read_file
+from cache_engine.store.files import read_file, shards_in
 from cache_engine.store.journal import Journal, mend_decisions
 from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.lock import file_lock
@@ -84,7 +84,7 @@ def check(
     for folder in (layout.metadata, layout.kernels):
         for name in sorted(set(names_in(folder)) - set(SHARDS)):
             yield finding_at(layout, Kind.MISNAMED, folder / name, "", "unexpected folder name")
-    for shard in SHARDS:
+    for shard in shards_in(layout.metadata, layout.kernels):
         of_folders = [
             finding
             for folder in (layout.metadata, layout.kernels)

@@ -17,7 +17,8 @@ from pathlib import Path
 from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
-from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name
+from cache_engine.store.files import shards_in
+from cache_engine.store.layout import StoreLayout, key_of_blob_name
 from cache_engine.store.lock import file_lock_to_delete, try_lock
 
 # Where age decides: a younger file may belong to a running publish.
@@ -85,7 +86,7 @@ def orphan_blobs(store: DiskStore) -> Iterator[Path]:
     If the record exists but names another, missing blob, that is damage, and left for ``integrity``.
     """
     layout = store.layout
-    for shard in SHARDS:
+    for shard in shards_in(layout.kernels):
         by_key: dict[CacheKey, list[Path]] = {}
         for path in _files(layout.kernels / shard):
             key = key_of_blob_name(path.name, shard)

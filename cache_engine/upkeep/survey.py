@@ -17,8 +17,9 @@ from cache_engine.model.gemm import Specialisation
 from cache_engine.model.key import CacheKey
 from cache_engine.policy.value import VALUE
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.files import shards_in
 from cache_engine.store.journal import read_journal
-from cache_engine.store.layout import SHARDS, StoreLayout, key_of_blob_name, key_of_record_name
+from cache_engine.store.layout import StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.pins import pinned_keys
 from cache_engine.upkeep.plan import EntryFacts, EvictionPlan, Limits, plan
 
@@ -70,7 +71,7 @@ def count(layout: StoreLayout) -> tuple[int, int]:
 
 def _scan(layout: StoreLayout) -> Iterator[tuple[str, int, float]]:
     """Key, bytes on disk (record and blob) and time of publishing of every entry."""
-    for shard in SHARDS:
+    for shard in shards_in(layout.metadata):
         blob_bytes: dict[str, int] = {}
         for name, status in _files(layout.kernels / shard):
             key = key_of_blob_name(name, shard)
