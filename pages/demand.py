@@ -37,6 +37,7 @@ PERCENT = st.column_config.NumberColumn(format="percent")
 LINK = st.column_config.LinkColumn(display_text="open", width="small")
 AGE = st.column_config.DatetimeColumn(format="distance")
 COUNT = st.column_config.NumberColumn(format="localized")
+MOST_AGAIN = 50
 
 st.title("Demand")
 cache, zone = context.cache(), context.timezone()
@@ -123,14 +124,18 @@ def looks_like(ledger: Ledger, report: DemandReport) -> None:
 
 def again() -> None:
     """What was evicted and asked for again."""
-    st.subheader("Evicted and compiled again")
-    rows = context.ask(demand_queries.asked_again)
-    if not rows:
-        st.caption("No kernel that was evicted was compiled again, as far as the last events tell.")
+    st.subheader("Evicted and asked for again")
+    found = cache.early_evictions()
+    if not found:
+        st.caption("The log of decisions has no kernel that was evicted and asked for again.")
         return
-    columns = {"Open": LINK, "Evicted": AGE, "Compiled again": AGE}
+    if len(found) > MOST_AGAIN:
+        st.caption(f"{counted(len(found), 'kernel')}; these were asked for last.")
+    shown = found[:MOST_AGAIN]
+    compile_ms = context.ask(demand_queries.compile_times, [one.key for one in shown])
+    columns = {"Open": LINK, "Evicted": AGE, "Asked for again": AGE}
     st.dataframe(
-        again_table(rows, zone),
+        again_table(shown, compile_ms, zone),
         hide_index=True,
         column_config={**columns, "Compile time": st.column_config.NumberColumn(format="%.0f ms")},
         key="again",

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from cache_engine.mirror.rows import fetch
 from cache_engine.model.asked import Shape
-from cache_engine.model.events import EVICT, PUBLISH
 from cache_engine.policy.demand import Ledger
 from cache_engine.policy.sketch import MOST_COUNTERS, Counter, Sketch
 
 if TYPE_CHECKING:
     import duckdb
-
-    from cache_engine.mirror.queries import Row
 
 _SHAPE = ("n", "k", "batch", "dtype", "out_dtype", "layout", "epilogue", "specialisation", "opt_level", "arch")
 
@@ -63,18 +60,7 @@ def ledger(connection: duckdb.DuckDBPyConnection, half_life_s: float, now: float
     return found
 
 
-def asked_again(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
-    """Kernels that were evicted and compiled again, of the events that the journal still has; the latest first."""
-    return fetch(
-        connection,
-        f"""
-        SELECT evicted.key, kernels.name, evicted.happened_at AS evicted_at, evicted.detail AS reason,
-               again.happened_at AS again_at, again.compile_ms
-        FROM (FROM events WHERE kind = '{EVICT}') AS evicted
-             ASOF JOIN (FROM events WHERE kind = '{PUBLISH}') AS again
-             ON evicted.key = again.key AND evicted.happened_at <= again.happened_at
-             LEFT JOIN kernels ON kernels.key = evicted.key
-        ORDER BY again_at DESC, evicted.key LIMIT ?
-        """,
-        [limit],
-    )
+def compile_times(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) -> dict[str, float]:
+    """Milliseconds that it took to compile the kernels that exist, by key."""
+    found = connection.execute("SELECT key, compile_ms FROM kernels WHERE list_contains(?, key)", [list(keys)])
+    return dict(found.fetchall())

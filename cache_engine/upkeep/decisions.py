@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Collection
+from dataclasses import dataclass
 
-from cache_engine.model.decision import Causes, Decision, request_of
+from cache_engine.model.decision import EVICTED, EVICTION, MISS, Causes, Decision, request_of
 from cache_engine.model.key import check_prefix
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import DecisionReader
+from cache_engine.store.layout import StoreLayout
 
 
 class Log:
@@ -42,6 +45,52 @@ class Log:
             for one in explained
             if one.key.startswith(prefix) and (not kinds or one.kind in kinds) and one.at >= since
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyEviction:
+    """A kernel that was evicted and asked for again.
+
+    Attributes:
+        name: the kernel's, where the log has it.
+        times: how often that happened. The rest is of the last time.
+        rule: why it was evicted.
+        asked_at: when it was asked for again.
+    """
+
+    key: str
+    name: str
+    times: int
+    evicted_at: float
+    rule: str
+    asked_at: float
+
+
+class EarlyEvictions:
+    """What a store evicted too early, read once from its log and then as that grows. Safe to use from several threads.
+
+    Reads no record, as ``Log`` does, so a large store costs no more than its log.
+    """
+
+    def __init__(self, layout: StoreLayout) -> None:
+        """Reads nothing yet."""
+        self._reader = DecisionReader(layout)
+        self._causes = Causes()
+        self._lock = threading.Lock()
+        self._evicted: dict[str, Decision] = {}
+        self._found: dict[str, EarlyEviction] = {}
+
+    def all(self) -> list[EarlyEviction]:
+        """One for each kernel, as far back as the log goes; the one asked for last is first."""
+        with self._lock:
+            for one in map(self._causes.explained, self._reader.new()):
+                if one.kind == EVICTION:
+                    self._evicted[one.key] = one
+                elif one.kind == MISS and one.reason == EVICTED and one.key in self._evicted:
+                    evicted, before = self._evicted.pop(one.key), self._found.get(one.key)
+                    times = 1 if before is None else before.times + 1
+                    self._found[one.key] = EarlyEviction(one.key, one.name, times, evicted.at, evicted.reason, one.at)
+            return sorted(self._found.values(), key=lambda one: (-one.asked_at, one.key))
 
 
 class _MadeBefore:

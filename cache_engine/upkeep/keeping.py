@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -200,3 +201,12 @@ class Keeping(ABC):
     def open_log(self) -> upkeep.decisions.Log:
         """The log of decisions, for reading it as it grows."""
         return upkeep.decisions.Log(self.store)
+
+    def early_evictions(self) -> list[upkeep.decisions.EarlyEviction]:
+        """Kernels that were evicted and asked for again, as far back as the log of decisions goes; the latest first."""
+        self.journal.flush()
+        return self._early_evictions.all()
+
+    @cached_property
+    def _early_evictions(self) -> upkeep.decisions.EarlyEvictions:
+        return upkeep.decisions.EarlyEvictions(self.store.layout)

@@ -14,12 +14,14 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from cache_engine.queue.tickets import queue_state
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import ticket_of_name
 from cache_engine.store.lock import file_lock
 from tests.faults.getting_operations import GETTING, selection
 from tests.faults.inject import Fault, Outcome, Zygote, points
 from tests.faults.operations import Operation, Promise, code_of
+from tests.faults.queue_operations import MAY_STAND_IN
 from tests.faults.result_operations import EVERY_OPERATION
 from tests.faults.soundness import Trouble, troubles
 from tests.helpers import make_store
@@ -57,6 +59,7 @@ UNREACHED, EXCEPTION, NO_KERNEL, TEMPORARY = "not reached", "exception", "no ker
 # What CPython 3.11 makes of a MemoryError while it calls a function, turns a pathlib.Path into text, or opens a file.
 _NO_MEMORY = re.compile("not PosixPath|return(ed NULL)? without (setting an )?exception|can't allocate read lock")
 HELD = "lock or temporary still open"
+QUEUE = "queue"
 
 
 class Campaign:
@@ -198,19 +201,24 @@ class Campaign:
             return [Trouble(EXCEPTION, f"ended by signal {outcome.signal}")]
         if outcome.error and not (refused and set(outcome.types) & {*self.operation.may_raise, "MemoryError"}):
             return [Trouble(EXCEPTION, outcome.error)]
-        if self.name in GETTING and outcome.acknowledged:
-            kernel = {"key": selection().key, "cubin": hashlib.sha256(code_of(0)).hexdigest()}
-            if outcome.value != kernel:
+        if (self.name in GETTING or self.name in MAY_STAND_IN) and outcome.acknowledged:
+            kernels = [{"key": selection().key, "cubin": hashlib.sha256(code_of(0)).hexdigest()}]
+            if refused and self.name in MAY_STAND_IN:
+                kernels.append(MAY_STAND_IN[self.name]())
+            if outcome.value not in kernels:
                 return [Trouble(NO_KERNEL, str(outcome.value))]
         return []
 
     @staticmethod
     def _free(store: DiskStore) -> list[Trouble]:
-        """A dead process holds no lock."""
+        """A dead process holds no lock, and has no place in the queue."""
         for path in store.layout.locks.iterdir():
             with file_lock(path, 0):
                 pass
-        return []
+        queue = queue_state(store.layout, 1)
+        return [
+            Trouble(QUEUE, f"{turn.state} {turn.key}") for turn in (*queue.compiling, *queue.queued, *queue.waiting)
+        ]
 
 
 def report(counts: Mapping[str, object]) -> None:

@@ -32,7 +32,7 @@ def _before_a_miss(store: DiskStore) -> Promise:
     promise = filled(store)
     key = selection().key
     promise.served[key], promise.finished[key] = {None, code_of(0)}, code_of(0)
-    more = Counts(misses=1, compiles=1, asked=1)
+    more = Counts(misses=1, compiles=1, asked=1, spans=3)
     return Promise(promise.served, promise.finished, counts=promise.counts, usage=promise.usage, more=more)
 
 
@@ -46,7 +46,7 @@ def _before_a_hit(store: DiskStore) -> Promise:
     chosen, artifact = selection(), make_entry(0)[1]
     store.publish(chosen.key, artifact, lambda blob: describe(chosen, artifact, blob, {COMPILE: 150.0}))
     promise.served[chosen.key], promise.finished[chosen.key] = {artifact.cubin}, artifact.cubin
-    more = Counts(hits=1, asked=1)
+    more = Counts(hits=1, asked=1, spans=1)
     return Promise(promise.served, promise.finished, counts=promise.counts, usage=promise.usage, more=more)
 
 
@@ -56,7 +56,7 @@ def _before_a_damaged_hit(store: DiskStore) -> Promise:
     path = blob_file(store, key)
     path.write_bytes(path.read_bytes()[:-2000])
     promise.served[key].add(None)
-    more = Counts(misses=1, compiles=1, asked=1)
+    more = Counts(misses=1, compiles=1, asked=1, spans=3)
     return Promise(promise.served, promise.finished, frozenset({key}), promise.counts, promise.usage, more)
 
 

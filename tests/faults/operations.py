@@ -46,6 +46,7 @@ class Counts:
     misses: int = 0
     compiles: int = 0
     asked: int = 0
+    spans: int = 0
 
     def plus(self, more: Counts) -> Counts:
         """The sum."""
@@ -120,8 +121,7 @@ def code_of(seed: int) -> bytes:
 
 def filled(store: DiskStore) -> Promise:
     """Some entries, and a journal in three finished files; nothing is to change."""
-    keys = fill(store, ENTRIES)
-    journals = [Journal(store.layout.journal, 3600.0) for _ in range(3)]
+    keys, journals = fill(store, ENTRIES), [Journal(store.layout.journal, 3600.0) for _ in range(3)]
     used = {key: number + 2 for number, key in enumerate(keys[:3])}
     # All are open at once, or the second would take over the first one's file.
     for number, journal in enumerate(journals):
@@ -129,11 +129,12 @@ def filled(store: DiskStore) -> Promise:
             journal.hit(keys[number], "disk", made_at=1_700_000_000.0 + number, saved_us=1000)
         journal.miss()
         journal.asked(PROBLEM)
+        journal.spans.add("disk", 1.0)
         journal.event(PUBLISH, key=keys[number], compile_us=150_000)
     for journal in journals:
         journal.close()
     code = {key: code_of(seed) for seed, key in enumerate(keys)}
-    counts = Counts(sum(used.values()), 3, 3, 3)
+    counts = Counts(sum(used.values()), 3, 3, 3, 3)
     return Promise({key: {data} for key, data in code.items()}, dict(code), counts=counts, usage=used)
 
 
@@ -315,7 +316,7 @@ def _folding_by_itself(store: DiskStore) -> Action:
 
 def _before_counting(store: DiskStore) -> Promise:
     promise = filled(store)
-    more = Counts(hits=4, misses=1, compiles=1, asked=5)
+    more = Counts(hits=4, misses=1, compiles=1, asked=5, spans=2)
     return Promise(promise.served, promise.finished, counts=promise.counts, usage=promise.usage, more=more)
 
 
@@ -328,6 +329,7 @@ def _counting(store: DiskStore) -> Action:
             journal.hit(key, "disk", made_at=1_700_000_000.0, problem=PROBLEM)
         journal.miss()
         journal.asked(replace(PROBLEM, m=64))
+        journal.spans.add_work({"queue": 0.01, "compile": 150.0})
         journal.event(PUBLISH, key=key, compile_us=1)
         journal.hit(key, "memory", made_at=1_700_000_000.0, problem=PROBLEM)
         journal.close()

@@ -19,6 +19,7 @@ from tests.faults import operations
 from tests.faults.decision_operations import DECIDING
 from tests.faults.getting_operations import GETTING
 from tests.faults.operations import OPERATIONS, Action, Operation, Promise
+from tests.faults.queue_operations import QUEUEING
 from tests.helpers import make_store
 
 CHIP = PRESETS["SG2262"]
@@ -167,6 +168,7 @@ EVERY_OPERATION = (
     OPERATIONS
     | GETTING
     | DECIDING
+    | QUEUEING
     | {
         "keep a result": Operation(_before_keeping, _keeping, _MAY_RAISE),
         "keep the first result": Operation(_before_keeping_the_first, _keeping, _MAY_RAISE),

@@ -16,6 +16,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import DecisionReader, Journal, read_journal
 from cache_engine.store.journal.demand import read_timeline
+from cache_engine.store.journal.spans import distributions
 from cache_engine.store.layout import fingerprint_of_results_name, key_of_blob_name
 from cache_engine.store.pins import pinned_keys
 from cache_engine.store.timings import Timings
@@ -145,10 +146,11 @@ def _counted(store: DiskStore, promise: Promise, *, exact: bool) -> Iterator[Tro
     tally = read_journal(store.layout.journal)
     totals = tally.totals
     asked = read_timeline(store.layout).ledger(math.inf, time.time()).total
-    counts = Counts(sum(totals.hits.values()), totals.misses, totals.compiles, round(asked))
+    spans = sum(one.count for one in distributions(totals.spans).values())
+    counts = Counts(sum(totals.hits.values()), totals.misses, totals.compiles, round(asked), spans)
     most = promise.counts.plus(promise.more)
     least = most if exact else promise.counts
-    for name in ("hits", "misses", "compiles", "asked"):
+    for name in ("hits", "misses", "compiles", "asked", "spans"):
         count, low, high = (getattr(some, name) for some in (counts, least, most))
         if not low <= count <= high:
             yield Trouble(JOURNAL, f"{count} {name}, not {low} to {high}")

@@ -10,7 +10,6 @@ import pytest
 
 from cache_engine.mirror import demand_queries
 from cache_engine.mirror.sync import Mirror
-from cache_engine.model.events import EVICT, PUBLISH
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.policy.demand import Ledger
 from cache_engine.store.disk import DiskStore
@@ -87,17 +86,9 @@ def test_an_empty_mirror_has_an_empty_ledger(store: DiskStore) -> None:
     assert (ledger.sketches, ledger.total, ledger.since, ledger.at) == ({}, 0, 1.8e9, 1.8e9)
 
 
-def test_kernels_that_were_evicted_and_compiled_again_are_listed(store: DiskStore) -> None:
-    key, other = publish(store, 1), publish(store, 2)
-    times = iter(range(1_700_000_000, 1_700_000_100, 10))
-    journal = Journal(store.layout.journal, HOUR_S, now=lambda: float(next(times)))
-    journal.event(PUBLISH, key=other, compile_us=1000)
-    journal.event(EVICT, key=key, detail="unused")
-    journal.event(EVICT, key=other, detail="unused")
-    journal.event(PUBLISH, key=key, compile_us=7000)
-    journal.close()
+def test_the_compile_times_of_kernels_that_exist_are_found_by_key(store: DiskStore) -> None:
+    key = publish(store, 1)
+    publish(store, 2)
     mirror = Mirror(store)
     mirror.sync()
-    (row,) = mirror.query(demand_queries.asked_again)
-    assert (row["key"], row["reason"], row["compile_ms"]) == (key, "unused", 7)
-    assert (row["evicted_at"], row["again_at"]) == (1_700_000_010, 1_700_000_030)
+    assert mirror.query(demand_queries.compile_times, [key, "ab" * 32]) == {key: 150.0}

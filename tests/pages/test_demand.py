@@ -13,9 +13,10 @@ from streamlit.testing.v1 import AppTest
 
 from cache_engine import GemmProblem, model_shapes, open_cache
 from cache_engine.model.asked import Asked, Shape
-from cache_engine.model.events import EVICT, PUBLISH
+from cache_engine.model.decision import EVICTION, MISS, Decision
 from cache_engine.model.gemm import DType
-from cache_engine.store.journal import Journal
+from cache_engine.store.journal import Journal, append_decisions
+from cache_engine.store.layout import StoreLayout
 from tests.pages.opening import Open, sound
 
 HOSTILE = "<script>alert(1)</script> **bold** $x$"
@@ -81,14 +82,16 @@ def test_kernels_that_are_stored_are_said_to_be(open_page: Open, compiled_store:
     assert ("yes",) in _table(app, "Stored")
 
 
-def test_what_was_evicted_and_compiled_again_is_listed(open_page: Open, asked: Path) -> None:
-    times = iter((1_700_000_000.0, 1_700_000_500.0, 0.0))
-    journal = Journal(asked / "journal", 3600.0, now=lambda: next(times))
-    journal.event(EVICT, key="ab" * 32, detail=f"unused {HOSTILE}")
-    journal.event(PUBLISH, key="ab" * 32, compile_us=161_000)
-    journal.close()
+def test_what_was_evicted_and_asked_for_again_is_listed_however_much_came_after(open_page: Open, asked: Path) -> None:
+    layout, key = StoreLayout(asked), "ab" * 32
+    asked_again = [
+        Decision(kind=EVICTION, at=1.7e9, key=key, reason=f"unused {HOSTILE}"),
+        Decision(kind=MISS, at=1.7e9 + 500, key=key, name=f"gemm {HOSTILE}"),
+    ]
+    others = [Decision(kind=MISS, at=1.7e9 + 600, key=f"{number:064x}") for number in range(1500)]
+    append_decisions(layout, [*asked_again, *asked_again, *others])
     app = sound(open_page(asked, "demand"))
-    assert _table(app, "Kernel", "Because", "Compile time") == [("ab" * 6, f"unused {HOSTILE}", 161.0)]
+    assert _table(app, "Kernel", "Times", "Because") == [(f"gemm {HOSTILE}", 2, f"unused {HOSTILE}")]
 
 
 def test_a_store_that_was_asked_for_nothing_says_what_counts(open_page: Open, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from cache_engine.model.asked import Shape
 from cache_engine.model.events import DAY_S
 from cache_engine.policy.demand import Ledger
 from cache_engine.units import counted, human_ms, human_rate
+from cache_engine.upkeep.decisions import EarlyEviction
 
 NOW = "Now"
 SPANS = {NOW: None, "24 hours": DAY_S, "7 days": 7 * DAY_S, "28 days": 28 * DAY_S}
@@ -158,18 +159,19 @@ def m_table(
     return rows
 
 
-def again_table(rows: Sequence[Row], zone: tzinfo) -> list[Row]:
-    """Kernels that were evicted and asked for again."""
+def again_table(again: Sequence[EarlyEviction], compile_ms: Mapping[str, float], zone: tzinfo) -> list[Row]:
+    """Kernels that were evicted and asked for again; ``compile_ms`` has those that are stored now."""
     return [
         {
-            "Open": kernel_address(row["key"]),
-            "Kernel": row["name"] or row["key"][:12],
-            "Evicted": moment(row["evicted_at"], zone),
-            "Because": row["reason"],
-            "Compiled again": moment(row["again_at"], zone),
-            "Compile time": row["compile_ms"],
+            "Open": kernel_address(one.key),
+            "Kernel": one.name or one.key[:12],
+            "Times": one.times,
+            "Evicted": moment(one.evicted_at, zone),
+            "Because": one.rule,
+            "Asked for again": moment(one.asked_at, zone),
+            "Compile time": compile_ms.get(one.key),
         }
-        for row in rows
+        for one in again
     ]
 
 

@@ -101,5 +101,4 @@ def _questions(connection: Any) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "families", partial(queries.architecture_families, connection)
     yield "toolchains", partial(queries.made_with, connection)
     yield "demand", partial(demand_queries.ledger, connection, 7.0 * DAY_S, FIRST_MADE_AT)
-    yield "evicted and compiled again", partial(demand_queries.asked_again, connection)
     yield "history by the hour", partial(queries.history, connection, HOUR_S)
