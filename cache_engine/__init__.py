@@ -29,6 +29,7 @@ The rooms, top to bottom; each imports only from those below it:
   ``slots``; compiles ``behind`` a kernel that serves
 - ``mirror`` -- the DuckDB copy of a store; ``queries`` and ``evaluation_queries`` have all SQL of the pages
 - ``evaluations`` -- stored results of the evaluator
+- ``foreign`` -- the caches of other frameworks: the protocol of a ``Source``, one for each framework, ``survey``
 - ``catalogue`` · ``logs`` -- GEMM shapes of public models; log messages, where they are asked for
 - ``store`` -- entries on disk and in memory: ``layout`` of paths, ``codec``, ``publish``, ``lock``, ``journal``,
   ``pack``, ``results``, ``timings``, ``descriptors`` in reserve

@@ -1,15 +1,29 @@
-"""Reads the target of a CUBIN from its ELF header.
+"""Reads the target of a CUBIN from its ELF header, and the resources of its kernels from its sections.
 
-Source: System V ABI, "Object Files"; for the CUDA fields, LLVM's ``llvm/BinaryFormat/ELF.h``.
+Sources: System V ABI, "Object Files"; for the CUDA fields, LLVM's ``llvm/BinaryFormat/ELF.h``; for the attributes of
+``.nv.info``, the names that ``cuobjdump -elf`` gives them. A test compares with ``cuobjdump -res-usage``.
 """
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
-_SECTION_HEADER_BYTES = 64
+_SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_ATTRIBUTE = struct.Struct("<BBH")
+_NOBITS = 8  # a section without bytes in the file
+_FORMAT_SIZED = 4  # EIFMT_SVAL: the attribute's value is so many bytes that follow
+_REGCOUNT, _MIN_STACK_SIZE = 0x2F, 0x12  # EIATTR_…, of a function: its symbol and a number
+_TOOLS = ".note.nv.tkinfo"
+_ARCH_OPTION = re.compile(rb"-arch[ =](sm_\d{2,3}[af]?)\b")
+_RELEASE = re.compile(rb"(ptxas)[^\0]*\0[^\0]*release [^\0]*V(\d[\d.]*)")
+# More than any compiler writes; a hostile file could make us walk for minutes.
+_MOST_SECTIONS, _MOST_ATTRIBUTES = 20_000, 200_000
 _MAGIC = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian, version 1
 _ET_EXEC, _EM_CUDA = 2, 190
 # EI_OSABI and EI_ABIVERSION -> the bit in e_flags where the target's number starts. CUDA 13 writes the second.
@@ -36,7 +50,107 @@ def cubin_fault(image: bytes, arch: str) -> str | None:
     if f"sm_{target}" != arch.rstrip("af"):
         return f"it is code for sm_{target}, not for {arch}"
     programs, sections = (fields[5], *fields[9:11]), (fields[6], *fields[11:13])
-    for (offset, size, count), least in ((programs, _PROGRAM_HEADER.size), (sections, _SECTION_HEADER_BYTES)):
+    for (offset, size, count), least in ((programs, _PROGRAM_HEADER.size), (sections, _SECTION_HEADER.size)):
         if count and (size < least or offset + size * count > len(image)):
             return "it is shorter than its header declares"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A kernel, or another function, in a CUBIN. Numbers that the file does not state are ``None``.
+
+    ``shared_bytes`` is static: what a launch adds is in no CUBIN. ``code_bytes`` is the machine code alone.
+    """
+
+    name: str
+    code_bytes: int
+    registers: int | None = None
+    stack_bytes: int | None = None
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What a CUBIN says of itself: its target, the assembler that made it (empty if unknown), its functions."""
+
+    arch: str
+    assembler: str = ""
+    functions: tuple[Function, ...] = field(default=())
+
+
+def read_cubin(image: bytes) -> Image:
+    """What these bytes say of themselves.
+
+    Raises:
+        ValueError: when they are not CUDA code, or contradict themselves; the message says how.
+    """
+    if len(image) < _HEADER.size or image[:7] != _MAGIC:
+        raise ValueError("it is not a 64-bit ELF image")
+    fields = _HEADER.unpack_from(image)
+    if fields[2] != _EM_CUDA:
+        raise ValueError(f"it is an ELF image for machine {fields[2]}, not CUDA code ({_EM_CUDA})")
+    at = _TARGET_AT.get(image[7:9])
+    sections = dict(_sections(image, offset=fields[6], size=fields[11], count=fields[12], names=fields[13]))
+    tools = sections.get(_TOOLS, (b"", 0))[0]
+    asked, release = _ARCH_OPTION.search(tools), _RELEASE.search(tools)
+    arch = f"sm_{fields[7] >> at & 0xFF}" if at is not None else ""
+    # The header does not distinguish sm_90a from sm_90 in every ABI; the options of ptxas do.
+    if asked is not None and asked[1].decode().rstrip("af") == (arch or asked[1].decode().rstrip("af")):
+        arch = asked[1].decode()
+    return Image(arch, f"ptxas {release[2].decode()}" if release else "", tuple(_functions(sections)))
+
+
+def _sections(
+    image: bytes, *, offset: int, size: int, count: int, names: int
+) -> Iterator[tuple[str, tuple[bytes, int]]]:
+    """Each section's name, with its bytes and its size, which may be larger where it has no bytes in the file."""
+    if not count:
+        return
+    if size != _SECTION_HEADER.size or count > _MOST_SECTIONS or offset + size * count > len(image) or names >= count:
+        raise ValueError("it is shorter than its header declares")
+    headers = [_SECTION_HEADER.unpack_from(image, offset + size * number) for number in range(count)]
+    texts = image[headers[names][4] : headers[names][4] + headers[names][5]]
+    for name, kind, _, _, start, length, *_ in headers:
+        if kind != _NOBITS and start + length > len(image):
+            raise ValueError("it is shorter than its sections declare")
+        end = texts.find(b"\0", name)
+        text = texts[name:end].decode(errors="replace") if end >= 0 else ""
+        yield text, (b"" if kind == _NOBITS else image[start : start + length], length)
+
+
+def _functions(sections: dict[str, tuple[bytes, int]]) -> Iterator[Function]:
+    registers: dict[str, int] = {}
+    stacks: dict[str, int] = {}
+    symbols, texts = sections.get(".symtab", (b"", 0))[0], sections.get(".strtab", (b"", 0))[0]
+    for attribute, value in _attributes(sections.get(".nv.info", (b"", 0))[0]):
+        if attribute in (_REGCOUNT, _MIN_STACK_SIZE) and len(value) == 8:
+            symbol, number = struct.unpack("<II", value)
+            (registers if attribute == _REGCOUNT else stacks)[_name(symbols, texts, symbol)] = number
+    for section, (_, length) in sections.items():
+        if section.startswith(".text."):
+            name = section.removeprefix(".text.")
+            shared = sections.get(f".nv.shared.{name}", (b"", 0))[1]
+            yield Function(name, length, registers.get(name), stacks.get(name), shared)
+
+
+def _attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    for _ in range(_MOST_ATTRIBUTES):
+        if at + _ATTRIBUTE.size > len(info):
+            return
+        form, attribute, value = _ATTRIBUTE.unpack_from(info, at)
+        at += _ATTRIBUTE.size
+        if form == _FORMAT_SIZED:
+            yield attribute, info[at : at + value]
+            at += value
+
+
+def _name(symbols: bytes, texts: bytes, number: int) -> str:
+    """The name of a symbol; empty where there is none."""
+    at = number * _SYMBOL.size
+    if at + _SYMBOL.size > len(symbols):
+        return ""
+    start = _SYMBOL.unpack_from(symbols, at)[0]
+    end = texts.find(b"\0", start)
+    return texts[start:end].decode(errors="replace") if end >= 0 else ""

@@ -17,12 +17,12 @@ from typing import Any
 from cache_engine.config import kinds
 from cache_engine.config.file import VARIABLE as CONFIG_VARIABLE
 from cache_engine.config.file import find, read
-from cache_engine.config.kinds import MIN_TOKEN_LENGTH, Kind, expanded, parse_bytes
+from cache_engine.config.kinds import MIN_TOKEN_LENGTH, Kind, expanded, parse_bytes, parse_place
 from cache_engine.errors import StoreUnusable, UsageError
 
 __all__ = [
     "AUTO", "BY_NAME", "CONFIG_VARIABLE", "GIB", "LOCAL", "PACK", "PACKS", "POLICIES", "SETTINGS", "Origin", "Settings",
-    "parse_bytes", "unknown_in_words", "unknown_variables", "user_cache_folder", "variable",
+    "parse_bytes", "parse_place", "unknown_in_words", "unknown_variables", "user_cache_folder", "variable",
 ]  # fmt: skip
 
 GIB = 1024**3
@@ -151,6 +151,11 @@ class Settings:
     )
     page_limit_s: float = _setting(
         kinds.number(), 10.0, "Time limit of searches and mirror queries of a dashboard page, in seconds."
+    )
+    caches: tuple[str, ...] = _setting(
+        kinds.places(),
+        (),
+        "Further directories with caches of other frameworks, as KIND=DIR; in the environment, colon-separated.",
     )
     trust_store: bool = _setting(
         kinds.yes_or_no(), False, "Use a store or pack that another user owns or that others can write."

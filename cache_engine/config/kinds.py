@@ -194,6 +194,52 @@ def paths() -> Kind:
     return Kind("a list of paths that are not empty", is_allowed, of_text, of_file, of_program)
 
 
+def places() -> Kind:
+    """Several directories, each with the kind of the cache in it: ``KIND=DIR``; separated as ``paths``."""
+
+    def is_allowed(value: object) -> bool:
+        return isinstance(value, tuple) and all(isinstance(part, str) and _is_place(part) for part in value)
+
+    def of_text(text: str) -> object:
+        return tuple(_place(part, Path()) for part in text.split(os.pathsep) if part)
+
+    def of_file(value: object, folder: Path) -> object:
+        parts = value if isinstance(value, list) else [value]
+        return tuple(_place(part, folder) for part in parts)
+
+    def of_program(value: object) -> object:
+        parts = [value] if isinstance(value, str) else value
+        return tuple(_place(part, Path()) for part in parts)  # type: ignore[attr-defined]
+
+    return Kind("a list of KIND=DIR, such as triton=/scratch/triton", is_allowed, of_text, of_file, of_program)
+
+
+def parse_place(text: str) -> tuple[str, Path]:
+    """The kind and the directory of ``KIND=DIR``; raises ``UsageError``."""
+    kind, path = _parted(text)
+    return kind, path.absolute()
+
+
+def _is_place(text: str) -> bool:
+    kind, _, path = text.partition("=")
+    return bool(kind and path) and "\0" not in text
+
+
+def _place(value: object, folder: Path) -> str:
+    """The same with a path that holds from everywhere."""
+    if not isinstance(value, str):
+        raise TypeError(value)
+    kind, path = _parted(value)
+    return f"{kind}={(folder / path).absolute()}"
+
+
+def _parted(text: str) -> tuple[str, Path]:
+    kind, _, path = text.partition("=")
+    if not _is_place(text):
+        raise UsageError(f"{text[:_MOST_SHOWN]!r} is not of the form KIND=DIR, such as triton=/scratch/triton")
+    return kind, expanded(Path(path))
+
+
 def token() -> Kind:
     """A secret, long enough that it cannot be guessed; or empty, for no secret."""
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import struct
 
 import pytest
 
-from cache_engine.compilers.elf import cubin_fault
+from cache_engine.compilers.elf import cubin_fault, read_cubin
+from cache_engine.compilers.inspect import resources, sass
+from tests.foreign.fixtures import unpack
 from tests.helpers import make_cubin
 
 CUBIN = make_cubin("sm_90", b"code" * 100)
@@ -50,3 +54,49 @@ def test_the_abi_of_earlier_compilers_has_its_target_elsewhere() -> None:
 )  # fmt: skip
 def test_code_that_is_not_for_the_target_is_reported(image: bytes, said: str) -> None:
     assert said in (cubin_fault(image, "sm_90") or "")
+
+
+@pytest.fixture(scope="module")
+def cubins(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """What Triton's ptxas made for two ABIs."""
+    place = unpack("triton", tmp_path_factory.mktemp("triton"))
+    return [path.read_bytes() for path in sorted(place.rglob("*.cubin"))]
+
+
+def test_the_resources_are_those_that_cuobjdump_reports(cubins: list[bytes]) -> None:
+    assert {image[7] for image in cubins} == {0x33, 0x41}
+    for image in cubins:
+        found, reported = read_cubin(image), resources(image, b"", 0)
+        (function,) = found.functions
+        assert (function.registers, function.stack_bytes) == (reported.registers, reported.stack_bytes)
+        assert cubin_fault(image, found.arch) is None
+
+
+def test_the_size_of_the_code_is_that_of_the_instructions(cubins: list[bytes]) -> None:
+    """Each of 16 bytes; nvdisasm prints them all."""
+    image = min(cubins, key=len)
+    (function,) = read_cubin(image).functions
+    instructions = re.findall(r"^\s+/\*([0-9a-f]{4,})\*/", sass(image), re.MULTILINE)
+    assert function.code_bytes == int(instructions[-1], 16) + 16
+
+
+def test_the_note_of_the_assembler_tells_sm_90a_from_sm_90(cubins: list[bytes]) -> None:
+    assert {(found.arch, found.assembler.partition(" ")[0]) for found in map(read_cubin, cubins)} == {
+        ("sm_80", ""),
+        ("sm_90a", "ptxas"),
+    }
+
+
+def test_any_cut_and_any_changed_byte_is_refused_or_read(cubins: list[bytes]) -> None:
+    """Never another error, and never for long."""
+    image = min(cubins, key=len)
+    for length in range(0, len(image), 11):
+        _read_or_refuse(image[:length])
+    for at in range(0, len(image), 3):
+        for value in (0, 0x7F, 0xFF):
+            _read_or_refuse(image[:at] + bytes([value]) + image[at + 1 :])
+
+
+def _read_or_refuse(image: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        read_cubin(image)

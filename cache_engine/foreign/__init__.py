@@ -1,0 +1,9 @@
+"""The kernel caches of other frameworks, read and never run.
+
+- ``values`` -- places, entries, their parts, findings, key factors
+- ``base`` -- the protocol of a source: what knows one framework's cache
+- ``folder`` -- reading a folder of others: bounded, no link followed, no trace left
+- ``frameworks`` -- a source for each framework
+- ``registry`` -- all sources, those of plug-ins too, and the places that they find
+- ``survey`` -- scanning many places, and sums over what was found
+"""

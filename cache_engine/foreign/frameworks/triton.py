@@ -1,0 +1,258 @@
+"""Triton's cache: a folder for each key, with the IRs, PTX, CUBIN and metadata of one kernel.
+
+Source of the layout: ``triton/runtime/cache.py`` and ``triton/compiler/compiler.py`` of Triton 3.9.0. Inductor and vLLM
+have the same folders within theirs.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cache_engine.foreign.base import Surroundings
+from cache_engine.foreign.facts import (
+    chosen_in,
+    code_facts,
+    digest_of,
+    entry_of,
+    number_in,
+    read_object,
+    text_in,
+    without_binary,
+)
+from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Listing, Unread
+from cache_engine.foreign.frameworks.common import listed, read_part, stamp_of, stray_file, subfolders, times_of
+from cache_engine.foreign.values import (
+    DeletePlan,
+    Entry,
+    Factor,
+    KeyFactors,
+    Part,
+    PartKind,
+    Place,
+    Seen,
+    State,
+    Unchanged,
+    id_of,
+    name_of,
+)
+from cache_engine.model.outcome import Failure
+
+# Base32 of a SHA-256; hexadecimal digits in versions before 3.0.
+_KEY = re.compile(r"[A-Z2-7]{52}|[0-9a-f]{64}|[0-9a-f]{32}")
+_GROUP = "__grp__"
+_KINDS = {
+    "source": PartKind.SOURCE,
+    "ttir": PartKind.IR,
+    "ttgir": PartKind.IR,
+    "llir": PartKind.IR,
+    "ptx": PartKind.PTX,
+    "amdgcn": PartKind.PTX,
+    "cubin": PartKind.BINARY,
+    "hsaco": PartKind.BINARY,
+    "json": PartKind.METADATA,
+    "so": PartKind.HOST,
+}
+_CHOSEN = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+# In the metadata, but results of the compile, not inputs.
+_RESULTS = frozenset(
+    {"hash", "name", "shared", "tmem_size", "global_scratch_size", "global_scratch_align", "profile_scratch_size",
+     "profile_scratch_align", "tensordesc_meta", "triton_version", "target"}
+)  # fmt: skip
+_HIDDEN = (
+    "the build of Triton: its version is stored, and the key has a digest of its files",
+    "the Python text of the kernel and of what it calls: stored is the IR that was made of it",
+)
+
+
+class Triton:
+    """The source ``triton``."""
+
+    kind = "triton"
+    title = "Triton"
+    unknowable: Mapping[str, str] = {
+        "compile_ms": "Triton does not store how long a compile took",
+        "spill_bytes": "Triton does not store the report of ptxas",
+    }
+
+    def discover(self, where: Surroundings) -> Iterable[Place]:
+        """The user's cache, and those within Inductor's and vLLM's."""
+        yield from where.named(self.kind)
+        environment = where.environment
+        if environment.get("TRITON_CACHE_DIR"):
+            yield Place(self.kind, Path(environment["TRITON_CACHE_DIR"]), "TRITON_CACHE_DIR")
+        home, origin = where.home, "default"
+        if environment.get("TRITON_HOME"):
+            home, origin = Path(environment["TRITON_HOME"]), "TRITON_HOME"
+        yield Place(self.kind, home / ".triton" / "cache", origin)
+        for place in inductor_places(where):
+            yield from self._below(place.path, "triton", "*", origin="Inductor")
+        for place in vllm_places(where):
+            # Keys of compiled graphs, each with its ranks; newer versions keep Inductor's caches in it.
+            for pattern in (("*", "rank*", "triton_cache"), ("*", "rank*", "inductor_cache", "triton", "*")):
+                yield from self._below(place.path, *pattern, origin="vLLM")
+
+    def _below(self, folder: Path, *pattern: str, origin: str) -> Iterator[Place]:
+        return (Place(self.kind, path, origin) for path in subfolders(folder, *pattern))
+
+    def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
+        """See ``Source.scan``."""
+        return listed(place, known, self._entry)
+
+    def _entry(self, root: Folder, name: str, known: str | None) -> Entry | Unchanged:
+        if known is not None and _is_same(root, name, known):
+            return Unchanged(id_of(name))
+        if not stat.S_ISDIR(root.stat(name).st_mode):
+            return stray_file(root, name)
+        with root.enter(name) as folder:
+            listing = folder.list()
+            groups = [file for file in listing.files if file.startswith(_GROUP) and file.endswith(".json")]
+            created_at, last_used_at = times_of(listing.files[groups[0]] if groups else folder.status)
+            facts, unread = _facts(name, folder, listing, groups)
+            facts |= {
+                "id": id_of(name),
+                "stamp": _stamp(folder, listing, groups[0] if groups else ""),
+                "parts": (*_parts(name, listing), *_temporaries(name, folder, listing)),
+                "created_at": created_at,
+                "last_used_at": last_used_at,
+            }
+            return entry_of(facts, unread)
+
+    def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
+        """See ``Source.read``."""
+        return read_part(place, part)
+
+    def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
+        """The options, the target, the variables of the environment and the version that the metadata state."""
+        metadata, source = entry.part(PartKind.METADATA), entry.part(PartKind.SOURCE)
+        if metadata is None:
+            return Failure("the entry has no metadata; Triton writes the inputs of a key there")
+        try:
+            with Folder(place.path) as root:
+                document = read_object(root, name_of(metadata.file))
+                text = root.read(name_of(source.file), MOST_BINARY_BYTES) if source else b""
+        except (OSError, Unread) as error:
+            return Failure(f"cannot read {metadata.file}: {error}")
+        factors = [Factor("source", digest_of(text), "kernel")] if source else []
+        factors.append(Factor("triton_version", str(document.get("triton_version", "")), "version"))
+        target = document.get("target")
+        fields = target.items() if isinstance(target, dict) else [("target", target)]
+        factors += [Factor(str(name), str(value), "target") for name, value in fields]
+        for name, value in document.items():
+            if name not in _RESULTS:
+                factors.append(Factor(name, str(value), "environment" if name.isupper() else "option"))
+        return KeyFactors(tuple(factors), _HIDDEN)
+
+    def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
+        """None yet."""
+        return Failure("no way to delete from Triton's cache without a failure of its readers is built")
+
+
+def inductor_places(where: Surroundings) -> Iterator[Place]:
+    """Where Inductor has its caches."""
+    yield from where.named("inductor")
+    if where.environment.get("TORCHINDUCTOR_CACHE_DIR"):
+        yield Place("inductor", Path(where.environment["TORCHINDUCTOR_CACHE_DIR"]), "TORCHINDUCTOR_CACHE_DIR")
+    yield Place("inductor", where.temporary / f"torchinductor_{where.user}", "default")
+
+
+def vllm_places(where: Surroundings) -> Iterator[Place]:
+    """Where vLLM has its compiled graphs."""
+    yield from where.named("vllm")
+    root, origin = where.home / ".cache", "default"
+    if where.environment.get("XDG_CACHE_HOME"):
+        root, origin = Path(where.environment["XDG_CACHE_HOME"]), "XDG_CACHE_HOME"
+    root /= "vllm"
+    if where.environment.get("VLLM_CACHE_ROOT"):
+        root, origin = Path(where.environment["VLLM_CACHE_ROOT"]), "VLLM_CACHE_ROOT"
+    yield Place("vllm", root / "torch_compile_cache", origin)
+
+
+def _stamp(folder: Folder, listing: Listing, group: str) -> str:
+    """The folder's own stamp, and the group file's name and stamp: every file that Triton puts there changes it."""
+    of_group = stamp_of(listing.files[group]) if group else ""
+    return f"{stamp_of(folder.status)} {of_group} {id_of(group)}"
+
+
+def _is_same(root: Folder, name: str, known: str) -> bool:
+    of_folder, _, rest = known.partition(" ")
+    of_group, _, group = rest.partition(" ")
+    try:
+        if stamp_of(root.stat(name)) != of_folder:
+            return False
+        return not group or stamp_of(root.stat_below(name, name_of(group))) == of_group
+    except OSError:
+        return False
+
+
+def _parts(name: str, listing: Listing) -> Iterator[Part]:
+    for file, status in listing.files.items():
+        ending = file.rpartition(".")[2]
+        kind, label = _KINDS.get(ending, PartKind.OTHER), ending
+        if file.startswith(_GROUP):
+            kind, label = PartKind.INDEX, "group"
+        yield Part(id_of(label), kind, status.st_size, id_of(f"{name}/{file}"))
+
+
+def _temporaries(name: str, folder: Folder, listing: Listing) -> Iterator[Part]:
+    for inner in listing.folders:
+        try:
+            with folder.enter(inner) as below:
+                for file, status in below.list().files.items():
+                    yield Part(id_of(inner), PartKind.TEMPORARY, status.st_size, id_of(f"{name}/{inner}/{file}"))
+        except (FileNotFoundError, Unread):
+            continue
+
+
+def _facts(name: str, folder: Folder, listing: Listing, groups: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """What is known of an entry besides its files and times, and the reasons for what is not."""
+    if not _KEY.fullmatch(name):
+        return {"state": State.UNREAD}, {"name": "it is not named as Triton names a key"}
+    if groups:
+        return _kernel(folder, listing, groups[0])
+    others = [file for file in listing.files if file.endswith((".so", ".autotune.json"))]
+    if others:  # a library for the host, or results of tuning
+        return {"name": id_of(others[0])}, without_binary("it is no kernel")
+    return {"state": State.PARTIAL}, {"name": "it has no group file: Triton compiles this kernel again"}
+
+
+def _kernel(folder: Folder, listing: Listing, group: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """What is known of a kernel whose group file is there."""
+    stem = group.removeprefix(_GROUP).removesuffix(".json")
+    state, unread = State.COMPLETE, {}
+    document: dict[str, Any] = {}
+    try:
+        children = read_object(folder, group).get("child_paths")
+        if not isinstance(children, dict) or not children.keys() <= listing.files.keys():
+            state = State.PARTIAL
+        document = read_object(folder, f"{stem}.json")
+    except (FileNotFoundError, Unread) as error:
+        state = State.PARTIAL
+        unread = dict.fromkeys(("version", "config"), str(error))
+    facts: dict[str, Any] = {}
+    binary = f"{stem}.cubin"
+    if binary in listing.files:
+        facts, why = code_facts(folder, binary)
+    else:
+        why = without_binary("the entry has no CUBIN")
+    if (shared := number_in(document, "shared")) is not None:
+        facts["shared_bytes"] = shared  # of the launch; the CUBIN knows only what is static
+    facts |= {
+        "state": state,
+        "name": text_in(document, "name") or id_of(stem),
+        "version": text_in(document, "triton_version"),
+        "arch": facts.get("arch") or _target(document),
+        "config": chosen_in(document, *_CHOSEN),
+    }
+    return facts, {"version": "this version of Triton does not store its version", **why, **unread}
+
+
+def _target(document: Mapping[str, Any]) -> str | None:
+    target = document.get("target")
+    arch = target.get("arch") if isinstance(target, dict) else None
+    if isinstance(arch, int) and 0 < arch < 10_000:
+        return f"sm_{arch}"
+    return text_in({"arch": arch}, "arch")

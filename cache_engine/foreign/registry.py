@@ -1,0 +1,101 @@
+"""All sources: one for each framework here, and those of plug-ins.
+
+A plug-in is a package with an entry point of the group ``gemm_cache.sources`` that loads a ``Source``, or a class that
+makes one without arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from cache_engine.config import parse_place
+from cache_engine.errors import UsageError
+from cache_engine.foreign.base import Source, Surroundings
+from cache_engine.foreign.values import Fault, Finding, Place
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "gemm_cache.sources"
+"""The group of entry points of plug-ins."""
+
+_HERE = {"triton": "Triton"}
+"""The sources of this package: the module of ``frameworks``, which is the kind, and its class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The sources by kind, and a finding for each plug-in that could not be loaded."""
+
+    by_kind: Mapping[str, Source]
+    findings: tuple[Finding, ...] = ()
+
+    def places(self, where: Surroundings) -> Iterator[Place]:
+        """The places that there are, each once; also those that the user names and that are not there.
+
+        Raises:
+            UsageError: when the user names a kind that there is no source for.
+        """
+        for kind, path in where.given:
+            if kind not in self.by_kind:
+                raise UsageError(f"{kind}={path}: there is no cache of this kind; there are: {', '.join(self.by_kind)}")
+        seen = set()
+        for source in self.by_kind.values():
+            for place in source.discover(where):
+                known = (place.kind, os.path.realpath(place.path))
+                if known not in seen and (place.origin == "given" or os.path.lexists(place.path)):
+                    seen.add(known)
+                    yield place
+
+
+def load_sources() -> Sources:
+    """All sources. A plug-in that fails to load is a finding, and cannot replace a source of this package."""
+    found: dict[str, Source] = {}
+    for module, name in _HERE.items():
+        found[module] = getattr(import_module(f"{__package__}.frameworks.{module}"), name)()
+    findings = []
+    for plug_in in _plug_ins():
+        try:
+            loaded = plug_in.load()
+            source = cast("Source", loaded() if isinstance(loaded, type) else loaded)
+            if found.setdefault(source.kind, source) is not source:
+                raise ValueError(f"there is a source {source.kind} already")
+        except Exception as error:  # whatever a plug-in raises
+            detail = f"{plug_in.value}: {type(error).__name__}: {error}; update it or remove its package"
+            findings.append(Finding(Fault.PLUGIN, plug_in.name, detail))
+    return Sources(found, tuple(findings))
+
+
+def surroundings(given: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> Surroundings:
+    """Where this user's caches are on this machine.
+
+    Args:
+        given: directories that the user names, as ``KIND=DIR``.
+        environment: used instead of the process's.
+
+    Raises:
+        UsageError: when one is not of that form.
+    """
+    import getpass
+
+    environment = os.environ if environment is None else environment
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.geteuid())
+    home = environment.get("HOME") or os.path.expanduser("~")
+    return Surroundings(
+        environment, Path(home), Path(tempfile.gettempdir()), user, tuple(parse_place(text) for text in given)
+    )
+
+
+def _plug_ins() -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points
+
+    return entry_points(group=GROUP)

@@ -1,0 +1,77 @@
+"""Scanning many places, and sums over what was found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cache_engine.foreign.registry import Sources
+from cache_engine.foreign.values import Entry, Fault, Finding, Place, Seen, State
+
+_NOTHING: Mapping[str, str] = {}
+
+
+def survey(
+    sources: Sources, places: Iterable[Place], known: Mapping[Place, Mapping[str, str]] | None = None
+) -> Iterator[tuple[Place, Seen]]:
+    """What is in each place. A place that cannot be scanned to its end is a finding, and the next is scanned.
+
+    Args:
+        known: of places seen before, the stamps of their entries by id; see ``Source.scan``.
+    """
+    for place in places:
+        stamps = (known or {}).get(place, _NOTHING)
+        try:
+            for seen in sources.by_kind[place.kind].scan(place, stamps):
+                yield place, seen
+        except OSError as error:
+            fault = Fault.FORBIDDEN if isinstance(error, PermissionError) else Fault.UNREADABLE
+            yield place, Finding(fault, "", error.strerror or str(error))
+
+
+@dataclass(slots=True)
+class Sums:
+    """What is in one place. Bytes are of files, as their sizes say; counters are by the text shown."""
+
+    entries: int = 0
+    size_bytes: int = 0
+    partial: int = 0
+    unread: int = 0
+    part_bytes: Counter[str] = field(default_factory=Counter)
+    archs: Counter[str] = field(default_factory=Counter)
+    versions: Counter[str] = field(default_factory=Counter)
+    oldest: float | None = None
+    newest: float | None = None
+    last_used_at: float | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, seen: Seen) -> None:
+        """Counts an entry or a finding."""
+        if isinstance(seen, Finding):
+            self.findings.append(seen)
+        if not isinstance(seen, Entry):
+            return
+        self.entries += 1
+        self.partial += seen.state == State.PARTIAL
+        self.unread += seen.state == State.UNREAD
+        for part in seen.parts:
+            self.size_bytes += part.size_bytes
+            self.part_bytes[part.name if part.file else part.kind] += part.size_bytes
+        if seen.arch is not None:
+            self.archs[seen.arch] += 1
+        if seen.version is not None:
+            self.versions[seen.version] += 1
+        if seen.created_at is not None:
+            self.oldest = min(self.oldest or seen.created_at, seen.created_at)
+            self.newest = max(self.newest or seen.created_at, seen.created_at)
+        if seen.last_used_at is not None:
+            self.last_used_at = max(self.last_used_at or seen.last_used_at, seen.last_used_at)
+
+
+def sums(found: Iterable[tuple[Place, Seen]]) -> dict[Place, Sums]:
+    """The sums of each place in which something was seen."""
+    totals: dict[Place, Sums] = {}
+    for place, seen in found:
+        totals.setdefault(place, Sums()).add(seen)
+    return totals

@@ -1,0 +1,186 @@
+"""What is known of a cache of another framework. Values only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+Value = str | int | float | bool
+
+
+class PartKind(StrEnum):
+    """What a file, or a column, of an entry is for; the value is the text shown."""
+
+    SOURCE = "source"
+    IR = "IR"
+    PTX = "PTX"
+    BINARY = "binary"
+    METADATA = "metadata"
+    INDEX = "index"
+    """Names the files that belong together."""
+    HOST = "host library"
+    TEMPORARY = "temporary"
+    OTHER = "other"
+
+
+class State(StrEnum):
+    """Whether the framework would use an entry; the value is the text shown."""
+
+    COMPLETE = "complete"
+    PARTIAL = "partial"
+    UNREAD = "unread"
+    """Of a layout that is not known: only its size and age are."""
+
+
+class Fault(StrEnum):
+    """Why something in a cache could not be read, or is not as it should be; the value is the text shown."""
+
+    FORBIDDEN = "permission denied"
+    UNREADABLE = "unreadable"
+    NOT_A_FILE = "not a regular file"
+    TOO_LARGE = "too large"
+    TOO_MANY = "too many files"
+    DAMAGED = "damaged"
+    PARTIAL = "partial entry"
+    LOCKED = "locked"
+    PLUGIN = "plug-in failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A directory, or a file, that a framework caches kernels in.
+
+    ``origin`` says how it was found: ``default``, the name of an environment variable, ``given``, or the framework
+    whose directory it is in.
+    """
+
+    kind: str
+    path: Path
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file of an entry, or one column. ``file`` is its path below the place; empty for a column."""
+
+    name: str
+    kind: PartKind
+    size_bytes: int
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One kernel of a cache, or another thing that the framework stores under one key.
+
+    ``id`` names it in its place: a path below it, or a key, as ``id_of`` writes it. Facts that are not known are
+    ``None``; the source's ``unknowable`` says why for all of its entries, ``unread`` why for this one. ``stamp``
+    changes when the entry does. ``digest`` is that of the binary's bytes; ``config`` has what was chosen: warps,
+    stages, tiles. Times are seconds since 1970, UTC.
+    """
+
+    id: str
+    stamp: str
+    parts: tuple[Part, ...]
+    state: State = State.COMPLETE
+    name: str | None = None
+    version: str | None = None
+    compiler: str | None = None
+    arch: str | None = None
+    registers: int | None = None
+    shared_bytes: int | None = None
+    stack_bytes: int | None = None
+    spill_bytes: int | None = None
+    code_bytes: int | None = None
+    compile_ms: float | None = None
+    created_at: float | None = None
+    last_used_at: float | None = None
+    digest: str | None = None
+    config: Mapping[str, Value] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all parts."""
+        return sum(part.size_bytes for part in self.parts)
+
+    def part(self, kind: PartKind) -> Part | None:
+        """The first part of a kind."""
+        return next((part for part in self.parts if part.kind == kind), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """An entry whose stamp is the one that the caller knows."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something of a place that could not be read, or is not as it should be. ``id`` is empty for the place itself."""
+
+    fault: Fault
+    id: str
+    detail: str
+
+
+Seen = Entry | Unchanged | Finding
+"""What a scan yields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One of the inputs that decided an entry's key; ``group`` says where it is from, as the framework puts it."""
+
+    name: str
+    value: str
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFactors:
+    """The inputs of a key, as far as the cache states them; ``hidden`` names those that it does not state."""
+
+    factors: tuple[Factor, ...]
+    hidden: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """One step of a plan: files to unlink, or rows to delete, and then how long to wait before the next step."""
+
+    files: tuple[str, ...]
+    why: str
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePlan:
+    """How entries are deleted so that no reader of them fails. ``size_bytes`` is what that frees."""
+
+    entries: tuple[str, ...]
+    steps: tuple[Deletion, ...]
+    size_bytes: int
+
+
+_PLAIN = re.compile(r"[^\x00-\x1f\x7f%\ud800-\udfff]*")
+
+
+def id_of(name: str) -> str:
+    """The text that names a file: its path, with control characters, ``%`` and bytes that are not UTF-8 as ``%XX``."""
+    if _PLAIN.fullmatch(name):
+        return name
+    return "".join(
+        sign if _PLAIN.fullmatch(sign) else "".join(f"%{byte:02X}" for byte in sign.encode(errors="surrogateescape"))
+        for sign in name
+    )
+
+
+def name_of(id: str) -> str:
+    """The path that ``id_of`` made a text of."""
+    return unquote_to_bytes(id).decode(errors="surrogateescape") if "%" in id else id

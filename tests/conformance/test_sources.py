@@ -1,0 +1,364 @@
+"""What every source of another framework's cache promises, run by every source on a cache that its framework made."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from cache_engine.foreign.base import Source
+from cache_engine.foreign.folder import MOST_TEXT_BYTES
+from cache_engine.foreign.registry import load_sources
+from cache_engine.foreign.survey import survey
+from cache_engine.foreign.values import (
+    DeletePlan,
+    Entry,
+    Fault,
+    Finding,
+    KeyFactors,
+    Place,
+    Seen,
+    State,
+    Unchanged,
+    id_of,
+    name_of,
+)
+from cache_engine.model.outcome import Failure
+from tests.foreign.fixtures import unpack
+
+SOURCES = load_sources()
+MADE = ("triton",)
+"""The kinds of which there is a cache that the framework made; tests/foreign/fixtures/make.py made it."""
+
+
+@pytest.fixture(params=MADE)
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A cache that its framework made."""
+    return Place(request.param, unpack(request.param, tmp_path), "given")
+
+
+def _source(place: Place) -> Source:
+    return SOURCES.by_kind[place.kind]
+
+
+def _scan(place: Place) -> list[Seen]:
+    return [seen for _, seen in survey(SOURCES, [place])]
+
+
+def _entries(place: Place) -> list[Entry]:
+    return [seen for seen in _scan(place) if isinstance(seen, Entry)]
+
+
+def _state(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Everything that reading could change, times of access too."""
+    found: dict[str, tuple[int, ...]] = {}
+    for path in [folder, *folder.rglob("*")]:
+        status = path.lstat()
+        found[str(path)] = (status.st_mode, status.st_size, status.st_mtime_ns, status.st_atime_ns, status.st_ctime_ns)
+    return found
+
+
+def test_a_cache_that_the_framework_made_is_read_without_a_finding(made: Place) -> None:
+    seen = _scan(made)
+    assert [each for each in seen if not isinstance(each, Entry)] == []
+    entries = _entries(made)
+    assert entries
+    assert len({entry.id for entry in entries}) == len(entries)
+    assert {entry.state for entry in entries} == {State.COMPLETE}
+
+
+def test_every_fact_is_known_or_said_to_be_unknown(made: Place) -> None:
+    """No entry leaves a fact out without a reason, and no source claims that it cannot know what it states."""
+    facts = {field.name for field in fields(Entry)} - {"id", "stamp", "parts", "state", "config", "unread"}
+    unknowable = _source(made).unknowable
+    assert unknowable.keys() <= facts | {"config"}
+    for entry in _entries(made):
+        for fact in facts - {"last_used_at"}:  # only the file system knows that
+            value = getattr(entry, fact)
+            assert (value is None) == (fact in unknowable or fact in entry.unread), (fact, value)
+
+
+def test_the_parts_are_all_bytes_of_the_place(made: Place) -> None:
+    if made.path.is_file():
+        pytest.skip("its entries are rows of a file")
+    files = {
+        id_of(str(path.relative_to(made.path))): path.stat().st_size for path in made.path.rglob("*") if path.is_file()
+    }
+    parts = {part.file: part.size_bytes for entry in _entries(made) for part in entry.parts}
+    assert parts == files
+
+
+def test_each_part_is_read_as_it_is(made: Place) -> None:
+    for entry in _entries(made):
+        for part in entry.parts:
+            data = _source(made).read(made, entry, part)
+            assert isinstance(data, bytes)
+            assert len(data) == part.size_bytes
+            if part.file:
+                assert data == (made.path / name_of(part.file)).read_bytes()
+
+
+def test_scanning_and_reading_change_nothing_not_even_the_time_of_access(made: Place) -> None:
+    for path in [made.path, *made.path.rglob("*")]:
+        os.utime(path, (1_000, 2_000))  # any read that is noted would show
+    before = _state(made.path)
+    for entry in _entries(made):
+        for part in entry.parts:
+            _source(made).read(made, entry, part)
+        _source(made).key_factors(made, entry)
+        _source(made).plan_delete(made, [entry])
+    assert _state(made.path) == before
+
+
+def test_an_entry_with_the_stamp_that_is_known_is_unchanged(made: Place) -> None:
+    entries = _entries(made)
+    known = {entry.id: entry.stamp for entry in entries}
+    again = list(_source(made).scan(made, known))
+    assert sorted(again, key=str) == sorted(map(Unchanged, known), key=str)
+    other = {name: f"{stamp}x" for name, stamp in known.items()}
+    assert sorted(_source(made).scan(made, other), key=str) == sorted(entries, key=str)
+
+
+def test_nothing_is_imported_run_or_connected_to(made: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the framework nor pickle is imported, no process starts, and no file is opened to write."""
+    _entries(made)  # our own modules
+    really = os.open
+
+    def opened(path: str, flags: int, *rest: int, **named: int) -> int:
+        assert not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC), path
+        return really(path, flags, *rest, **named)
+
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("not while a cache of others is read")
+
+    before = set(sys.modules)
+    monkeypatch.setattr(os, "open", opened)
+    for module, name in ((subprocess, "Popen"), (os, "posix_spawn"), (os, "fork"), (socket, "socket")):
+        monkeypatch.setattr(module, name, refused)
+    for name in ("exec", "eval", "compile"):
+        monkeypatch.setattr(builtins, name, refused)
+    for entry in _entries(made):
+        _source(made).key_factors(made, entry)
+    new = {name.partition(".")[0] for name in set(sys.modules) - before}
+    assert not new & {"pickle", "triton", "torch", "cupy", "tilelang", "cuda", "vllm", "flashinfer", "jax", "dill"}
+
+
+def test_key_factors_are_named_and_differ_between_entries(made: Place) -> None:
+    """Or the source says why there are none."""
+    found = [_source(made).key_factors(made, entry) for entry in _entries(made)]
+    for factors in found:
+        if isinstance(factors, Failure):
+            assert len(factors.reason) > 20
+        else:
+            assert factors.factors
+            assert all(factor.name for factor in factors.factors)
+    stated = [factors.factors for factors in found if isinstance(factors, KeyFactors)]
+    assert len(set(stated)) == len(stated)
+
+
+def test_a_plan_names_what_it_deletes_or_why_there_is_none(made: Place) -> None:
+    entries = _entries(made)
+    plan = _source(made).plan_delete(made, entries)
+    if isinstance(plan, DeletePlan):
+        assert set(plan.entries) <= {entry.id for entry in entries}
+        assert plan.steps
+    else:
+        assert len(plan.reason) > 20
+
+
+def _names(place: Place) -> list[Path]:
+    """The files of the first entry, and those that belong to several."""
+    if place.path.is_file():
+        return [place.path]
+    first = min(entry.id for entry in _entries(place))
+    files = sorted(path for path in place.path.rglob("*") if path.is_file())
+    top = [str(path.relative_to(place.path)).partition("/")[0] for path in files]
+    return [path for path, above in zip(files, top, strict=True) if above in (first.partition("/")[0], path.name)]
+
+
+def _emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    for at in range(0, len(data), 7):
+        data[at] ^= 0xA5
+    path.write_bytes(data)
+
+
+def _deep(path: Path) -> None:
+    path.write_bytes(b'{"a":' * 100_000)
+
+
+def _linked(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+
+
+def _circle(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.parent)
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _sparse(path: Path) -> None:
+    os.truncate(path, 1 << 30)
+
+
+def _gone(path: Path) -> None:
+    path.unlink()
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGE = (_emptied, _cut, _flipped, _deep, _linked, _circle, _pipe, _sparse, _gone, _folder)
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__.strip("_"))
+def test_every_file_may_be_damaged_and_the_scan_goes_on(made: Place, damage: Callable[[Path], None]) -> None:
+    """One file at a time; the other entries are as before."""
+    sound = {entry.id: entry for entry in _entries(made)}
+    pristine = made.path.with_name("pristine")
+    shutil.copytree(made.path, pristine)
+    for path in _names(made):
+        damage(path)
+        seen = _scan(made)
+        assert all(isinstance(each, Entry | Finding) for each in seen)
+        own = str(path.relative_to(made.path)).partition("/")[0]
+        if made.path.is_dir():
+            others = {each.id for each in seen if isinstance(each, Entry)}
+            assert {name for name in sound if not name.startswith(own)} <= others
+        for entry in seen:
+            if isinstance(entry, Entry):
+                factors = _source(made).key_factors(made, entry)
+                assert isinstance(factors, KeyFactors | Failure)
+        shutil.rmtree(made.path)
+        shutil.copytree(pristine, made.path)
+
+
+def test_a_link_out_of_the_place_is_never_followed(made: Place, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    shutil.copytree(made.path, secret)
+    before = _state(secret)
+    for path in sorted(made.path.iterdir()):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+        path.symlink_to(secret / path.name)
+    for each in _scan(made):
+        assert isinstance(each, Finding), each
+        assert each.fault == Fault.NOT_A_FILE
+    assert _state(secret) == before
+
+
+def test_a_large_file_of_metadata_is_not_read(made: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    largest = 0
+    really = os.read
+
+    def counted(descriptor: int, size: int) -> bytes:
+        nonlocal largest
+        largest = max(largest, size)
+        return really(descriptor, size)
+
+    monkeypatch.setattr(os, "read", counted)
+    for path in _names(made):
+        if path.suffix == ".json":
+            _sparse(path)
+    _scan(made)
+    assert largest <= MOST_TEXT_BYTES
+
+
+def test_names_with_newlines_and_bytes_that_are_no_text_are_listed_and_read(made: Place) -> None:
+    if made.path.is_file():
+        pytest.skip("its entries are rows of a file")
+    before = len(_scan(made))
+    strange = os.fsdecode(os.fsencode(made.path) + b"/a\nb\x1b[31m%\xff")
+    os.mkdir(strange)
+    Path(strange, "x\ny.bin").write_bytes(b"content")
+    (seen,) = [each for each in _scan(made) if each.id.startswith("a%0A")]
+    assert isinstance(seen, Entry)
+    assert (seen.id, seen.state) == ("a%0Ab%1B[31m%25%FF", State.UNREAD)
+    assert len(_scan(made)) == before + 1
+    (part,) = seen.parts
+    assert _source(made).read(made, seen, part) == b"content"
+    seen.id.encode()
+
+
+class _Vanishing:
+    """Deletes a folder at one of the system calls that open or look at a file."""
+
+    def __init__(self, folder: Path, moment: int) -> None:
+        self.calls = 0
+        self._folder, self._moment = folder, moment
+
+    def before(self, really: Callable[..., object]) -> Callable[..., object]:
+        def counting(*given: object, **named: object) -> object:
+            self.calls += 1
+            if self.calls == self._moment:
+                shutil.rmtree(self._folder)
+            return really(*given, **named)
+
+        return counting
+
+
+def test_files_that_vanish_while_it_scans_are_left_out(made: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever system call finds them gone."""
+    pristine = made.path.with_name("pristine")
+    shutil.copytree(made.path, pristine)
+    for moment in range(1, 10_000):
+        vanishing = _Vanishing(made.path, moment)
+        with monkeypatch.context() as patched:
+            for name in ("open", "stat"):
+                patched.setattr(os, name, vanishing.before(getattr(os, name)))
+            seen = _scan(made)
+        assert all(isinstance(each, Entry | Finding) for each in seen)
+        if vanishing.calls < moment:
+            return
+        shutil.copytree(pristine, made.path)
+    raise AssertionError("unreachable")
+
+
+def test_what_must_not_be_read_is_a_finding_and_the_scan_goes_on(made: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another user's folder; root may read everything, so the system call refuses here."""
+    if made.path.is_file():
+        pytest.skip("its entries are rows of a file")
+    refused = min(path.name for path in made.path.iterdir())
+    really = os.open
+
+    def opening(path: str, *rest: int, **named: int) -> int:
+        if os.fspath(path) == refused:
+            raise PermissionError(13, "Permission denied", path)
+        return really(path, *rest, **named)
+
+    whole = len(_scan(made))
+    monkeypatch.setattr(os, "open", opening)
+    seen = _scan(made)
+    assert len(seen) == whole
+    assert any(isinstance(each, Finding) and each.fault == Fault.FORBIDDEN for each in seen)
+
+
+def test_a_place_that_is_not_there_is_a_finding(made: Place) -> None:
+    (seen,) = _scan(Place(made.kind, made.path / "missing", "given"))
+    assert isinstance(seen, Finding)
+    assert seen.fault == Fault.UNREADABLE
