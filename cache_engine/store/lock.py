@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.key import CacheKey
-from cache_engine.process import OwnFile, Thread, renew_after_fork
+from cache_engine.process import OwnFile, Thread, holds, renew_after_fork
 from cache_engine.store.ownership import own_file
 
 _POLL_S = (0.001, 0.005)
@@ -216,14 +216,38 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     return _lock(descriptor, shared, blocking=False)
 
 
+class _Loading:
+    """Held by the thread that imports ``portalocker``."""
+
+    def __init__(self) -> None:
+        self.renew_after_fork()
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child no thread imports."""
+        self.lock = threading.RLock()
+
+
+_loading = _Loading()
+
+
 def is_loading() -> bool:
-    """Whether ``portalocker`` is being imported, so that a signal handler may have interrupted the import."""
+    """Whether this thread imports ``portalocker``, so that this is a signal handler that has interrupted the import.
+
+    An import by the program itself may be this thread's, so it counts too.
+    """
+    if holds(_loading.lock):
+        return True
     module = sys.modules.get("portalocker")
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+    if getattr(getattr(module, "__spec__", None), "_initializing", False) and _loading.lock.acquire(blocking=False):
+        _loading.lock.release()
+        return True
+    return False
 
 
 def _lock(descriptor: int, shared: bool, *, blocking: bool) -> bool:
-    import portalocker  # 45 ms, and no hit needs it
+    with _loading.lock:
+        import portalocker  # 45 ms, and no hit needs it
 
     kind = portalocker.LockFlags.SHARED if shared else portalocker.LockFlags.EXCLUSIVE
     try:
