@@ -148,7 +148,7 @@ class Pack:
         """A row of the index.
 
         Raises:
-            CorruptEntry: when it points outside the pack, or the record is larger than the limit.
+            CorruptEntry: when it points outside the pack, the record is larger than the limit, or the pack is cut short.
         """
         key, offset, record_bytes, blob_bytes = _ROW.unpack(self._read(self._index + number * _ROW.size, _ROW.size))
         if record_bytes > MAX_RECORD_BYTES or not _HEADER.size <= offset <= self._index - record_bytes - blob_bytes:
@@ -187,11 +187,11 @@ class Pack:
                 yield decode_record(row.key, self.record_data(row))
 
     def record_data(self, row: Row) -> bytes:
-        """The record's bytes in the pack."""
+        """The record's bytes in the pack; raises ``CorruptEntry`` if it is cut short."""
         return self._read(row.offset, row.record_bytes)
 
     def blob_data(self, row: Row) -> bytes:
-        """The blob's bytes in the pack."""
+        """The blob's bytes in the pack; raises as ``record_data``."""
         return self._read(row.offset + row.record_bytes, row.blob_bytes)
 
     def key_at(self, number: int) -> CacheKey:
@@ -209,16 +209,16 @@ class Pack:
         end = self._index - _MADE_WITH.size
         if end < _HEADER.size:
             return None
-        tail = self._read(end, _MADE_WITH.size)
-        size, digest, magic = _MADE_WITH.unpack(tail)
-        if magic != _MADE_WITH_MAGIC or size > min(_MOST_MADE_WITH_BYTES, end - _HEADER.size):
-            return None
-        stated = self._read(end - size, size)
-        if hashlib.sha256(stated).digest() != digest:
-            return None
         try:
+            tail = self._read(end, _MADE_WITH.size)
+            size, digest, magic = _MADE_WITH.unpack(tail)
+            if magic != _MADE_WITH_MAGIC or size > min(_MOST_MADE_WITH_BYTES, end - _HEADER.size):
+                return None
+            stated = self._read(end - size, size)
+            if hashlib.sha256(stated).digest() != digest:
+                return None
             _decode_made_with(stated)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except (CorruptEntry, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
         return stated + tail
 
@@ -231,10 +231,14 @@ class Pack:
                 raise OSError(str(error)) from error
 
     def _read(self, offset: int, size: int) -> bytes:
-        return os.pread(self._file.descriptor, size, offset)
+        """Bytes of the file; raises ``CorruptEntry`` if it was cut short after it was opened."""
+        data = os.pread(self._file.descriptor, size, offset)
+        if len(data) != size:
+            raise CorruptEntry(f"pack {self.path.name} is cut short")
+        return data
 
     def _read_header(self) -> tuple[int, int, bytes]:
-        header = self._read(0, _HEADER.size)
+        header = os.pread(self._file.descriptor, _HEADER.size, 0)
         if len(header) < _HEADER.size or header[:8] != _MAGIC:
             raise PackUnusable(f"{self.path} is not a pack; gemm-cache export makes one")
         _, version, zero, more_zero, count, index, digest = _HEADER.unpack(header)

@@ -164,6 +164,33 @@ def test_an_open_pack_that_is_replaced_goes_on_being_read(store: DiskStore, pack
     assert Pack(pack_path).get(key) is None
 
 
+def test_a_pack_that_is_cut_short_while_open_serves_what_is_left_and_nothing_wrong(tmp_path: Path) -> None:
+    """As a copy to the same file does that stops half way. Every place in the index and after the entries is cut at."""
+    source = make_store(tmp_path / "source")
+    keys = fill(source, 4)
+    path = tmp_path / "some.gemmpack"
+    export_pack(source, path)
+    whole, seen = path.read_bytes(), set()
+    for cut in range(len(whole) - 1, len(whole) - 400, -1):
+        path.write_bytes(whole)
+        pack = Pack(path)
+        os.truncate(path, cut)
+        for number, key in enumerate(keys):
+            try:
+                loaded = pack.get(key)
+            except CorruptEntry:
+                seen.add("corrupt")
+            else:
+                seen.add("there")
+                assert loaded is not None
+                assert loaded.cubin == make_entry(number)[1].cubin
+        list(pack.records())
+        assert sum(pack.made_with.values()) <= len(keys)
+        with pytest.raises((CorruptEntry, PackUnusable)):
+            list(pack.rows())
+    assert seen == {"corrupt", "there"}
+
+
 def _pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
