@@ -30,7 +30,7 @@ from cache_engine.store.codec import (
     encode_blob,
     encode_record,
 )
-from cache_engine.store.files import move_to_quarantine, read_file, shards_in
+from cache_engine.store.files import move_to_quarantine, read_file, refuse_link, shards_in
 from cache_engine.store.layout import StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.lock import make_lock_file
 from cache_engine.store.ownership import check_file, open_folder, open_way
@@ -152,9 +152,12 @@ class DiskStore:
             OSError: as ``publish``.
         """
         key = CacheKey(record.key)
-        path = self.layout.blob_path(key, record.blob.digest)
+        path, record_path = self.layout.blob_path(key, record.blob.digest), self.layout.record_path(key)
+        if not self.layout.trust:
+            refuse_link(os.path.dirname(path))
+            refuse_link(os.path.dirname(record_path))
         publish_file(self.layout.temp, path, blob_data, durable=self._durable)
-        publish_file(self.layout.temp, self.layout.record_path(key), record_data, durable=self._durable)
+        publish_file(self.layout.temp, record_path, record_data, durable=self._durable)
         for replaced in self._blobs(key):
             if replaced != path:
                 with suppress(OSError):
@@ -181,7 +184,7 @@ class DiskStore:
 
     def keys(self, start: str = "") -> Iterator[CacheKey]:
         """The keys of all records, sorted, unread; with ``start`` (two digits) only those that begin with it."""
-        for shard in [start] if start else shards_in(self.layout.metadata):
+        for shard in [start] if start else shards_in(self.layout.metadata, links=self.layout.trust):
             with suppress(FileNotFoundError, NotADirectoryError):
                 for name in sorted(os.listdir(self.layout.metadata / shard)):
                     key = key_of_record_name(name, shard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -55,8 +56,11 @@ def read_file(
         os.close(descriptor)
 
 
-def shards_in(*folders: Path) -> list[str]:
+def shards_in(*folders: Path, links: bool) -> list[str]:
     """Names of the folders of entries that exist in any of these (``kernels``, ``metadata``), sorted.
+
+    Args:
+        links: list links, too, which may lead out of the store.
 
     Raises:
         OSError: when a folder exists and cannot be listed.
@@ -64,8 +68,20 @@ def shards_in(*folders: Path) -> list[str]:
     names: set[str] = set()
     for folder in folders:
         with suppress(FileNotFoundError, NotADirectoryError):
-            names.update(os.listdir(folder))
+            with os.scandir(folder) as entries:
+                names.update(entry.name for entry in entries if links or not entry.is_symlink())
     return sorted(names.intersection(SHARDS))
+
+
+def refuse_link(folder: str) -> None:
+    """Refuses to write to a folder of entries that is a link, which may lead out of the store.
+
+    Raises:
+        PermissionError: if it is one.
+    """
+    if os.path.islink(folder):
+        reason = f"{folder} is a link, not a folder; gemm-cache verify --repair moves it to quarantine"
+        raise PermissionError(errno.EPERM, reason)
 
 
 def move_to_quarantine(layout: StoreLayout, path: Path) -> None:

@@ -84,7 +84,7 @@ def check(
     for folder in (layout.metadata, layout.kernels):
         for name in sorted(set(names_in(folder)) - set(SHARDS)):
             yield finding_at(layout, Kind.MISNAMED, folder / name, "", "unexpected folder name")
-    for shard in shards_in(layout.metadata, layout.kernels):
+    for shard in shards_in(layout.metadata, layout.kernels, links=True):
         of_folders = [
             finding
             for folder in (layout.metadata, layout.kernels)

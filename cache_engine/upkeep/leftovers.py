@@ -86,7 +86,7 @@ def orphan_blobs(store: DiskStore) -> Iterator[Path]:
     If the record exists but names another, missing blob, that is damage, and left for ``integrity``.
     """
     layout = store.layout
-    for shard in shards_in(layout.kernels):
+    for shard in shards_in(layout.kernels, links=layout.trust):
         by_key: dict[CacheKey, list[Path]] = {}
         for path in _files(layout.kernels / shard):
             key = key_of_blob_name(path.name, shard)

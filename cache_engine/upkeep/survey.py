@@ -71,7 +71,7 @@ def count(layout: StoreLayout) -> tuple[int, int]:
 
 def _scan(layout: StoreLayout) -> Iterator[tuple[str, int, float]]:
     """Key, bytes on disk (record and blob) and time of publishing of every entry."""
-    for shard in shards_in(layout.metadata):
+    for shard in shards_in(layout.metadata, links=layout.trust):
         blob_bytes: dict[str, int] = {}
         for name, status in _files(layout.kernels / shard):
             key = key_of_blob_name(name, shard)

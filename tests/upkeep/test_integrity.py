@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,9 @@ from cache_engine.store.files import read_file
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.lock import file_lock, try_lock
 from cache_engine.upkeep import integrity, leftovers
+from cache_engine.upkeep.cleaning import apply, plan_cleaning
 from cache_engine.upkeep.integrity import Finding, Kind
+from cache_engine.upkeep.plan import Limits
 from tests.helpers import blob_file, files_of, fill, make_entry, publish, record_file
 from tests.upkeep.damages import DAMAGE, age, flip, flipped_code, orphan_blob, stale_temporary, stray_file
 
@@ -337,3 +341,28 @@ def test_what_is_in_the_place_of_a_folder_of_entries_is_quarantined(
     assert integrity.repair(store, journal, findings) == findings
     assert _check(store) == []
     assert tmp_path.is_dir()
+
+
+def test_through_a_link_in_place_of_a_folder_of_entries_nothing_is_written_or_deleted(
+    store: DiskStore, journal: Journal, tmp_path: Path
+) -> None:
+    key = publish(store, 1)
+    moved = [tmp_path / folder.name for folder in (store.layout.metadata, store.layout.kernels)]
+    for folder, target in zip((store.layout.metadata, store.layout.kernels), moved, strict=True):
+        (folder / key[:2]).rename(target)
+        (folder / key[:2]).symlink_to(target)
+    orphan = moved[1] / f"{key}-{'0' * 16}"
+    orphan.touch()
+    before = [sorted(target.iterdir()) for target in moved]
+    with pytest.raises(PermissionError, match="is a link, not a folder; gemm-cache verify --repair moves it"):
+        publish(store, 1)
+    assert apply(store, journal, plan_cleaning(store, Limits(everything=True))).evicted == 0
+    assert [sorted(target.iterdir()) for target in moved] == before
+    assert integrity.repair(store, journal, _check(store))
+    assert publish(store, 1) == key
+    assert [sorted(target.iterdir()) for target in moved] == before
+    trusted = DiskStore(replace(store.layout, trust=True))
+    shutil.rmtree(store.layout.metadata / key[:2])
+    (store.layout.metadata / key[:2]).symlink_to(moved[0])
+    assert list(trusted.keys()) == [key]
+    assert publish(trusted, 1) == key
