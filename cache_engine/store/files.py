@@ -67,9 +67,8 @@ def shards_in(*folders: Path, links: bool) -> list[str]:
     """
     names: set[str] = set()
     for folder in folders:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            with os.scandir(folder) as entries:
-                names.update(entry.name for entry in entries if links or not entry.is_symlink())
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+            names.update(entry.name for entry in entries if links or not entry.is_symlink())
     return sorted(names.intersection(SHARDS))
 
 

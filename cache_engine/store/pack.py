@@ -148,7 +148,7 @@ class Pack:
         """A row of the index.
 
         Raises:
-            CorruptEntry: when it points outside the pack, the record is larger than the limit, or the pack is cut short.
+            CorruptEntry: when it points outside the pack or its record is too large, or the pack is cut short.
         """
         key, offset, record_bytes, blob_bytes = _ROW.unpack(self._read(self._index + number * _ROW.size, _ROW.size))
         if record_bytes > MAX_RECORD_BYTES or not _HEADER.size <= offset <= self._index - record_bytes - blob_bytes:

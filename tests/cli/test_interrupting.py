@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tomllib
@@ -34,3 +35,46 @@ def test_ctrl_c_while_the_command_is_loaded_is_one_line(name: str) -> None:
     assert done.returncode == 130
     assert len(done.stderr.split("\n")) <= 3, done.stderr  # click ends the line that ^C is on
     assert done.stderr.lstrip().startswith("error: interrupted")
+
+
+_AT_THE_END = """
+import atexit, os, signal, sys
+from cache_engine.__main__ import main
+
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+sys.argv = ["gemm-cache", "--version"]
+main()
+"""
+_TWICE = """
+import sys
+from cache_engine import __main__
+from cache_engine.cli import support
+
+class Interrupting:
+    def write(self, text):
+        sys.stderr = sys.__stderr__
+        raise KeyboardInterrupt
+
+def interrupted(*_, **__):
+    sys.stderr = Interrupting()
+    raise KeyboardInterrupt
+
+support.VerbGroup.main = interrupted
+__main__.main()
+"""
+
+
+def _run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+
+
+def test_ctrl_c_in_the_last_moments_of_a_command_prints_nothing() -> None:
+    done = _run(_AT_THE_END)
+    assert done.returncode == -signal.SIGINT
+    assert done.stdout.startswith("gemm-cache, version")
+    assert done.stderr == ""
+
+
+def test_ctrl_c_while_an_interruption_is_reported_is_one_line() -> None:
+    done = _run(_TWICE)
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")

@@ -19,6 +19,7 @@ import json
 import logging
 import os
 import runpy
+import signal
 import sys
 import tarfile
 import tempfile
@@ -105,7 +106,7 @@ def broken(old: Schema, new: Schema, where: str) -> Iterator[str]:
 def run(store: Path, *arguments: object) -> str:
     """Standard output of ``gemm-cache --store STORE …``, run in this process."""
     argv = ["gemm-cache", "--store", str(store), *map(str, arguments)]
-    handlers = logging.getLogger("cache_engine").handlers[:]
+    handlers, on_ctrl_c = logging.getLogger("cache_engine").handlers[:], signal.getsignal(signal.SIGINT)
     out = io.StringIO()
     with (
         mock.patch.object(sys, "argv", argv),
@@ -115,6 +116,7 @@ def run(store: Path, *arguments: object) -> str:
     ):
         runpy.run_module("cache_engine", run_name="__main__")
     logging.getLogger("cache_engine").handlers[:] = handlers
+    signal.signal(signal.SIGINT, on_ctrl_c)
     return out.getvalue()
 
 
