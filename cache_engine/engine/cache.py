@@ -18,6 +18,7 @@ from cache_engine.engine.making import measurement
 from cache_engine.engine.opening import SWITCHED_OFF, journal_of, packs_of, store_of
 from cache_engine.engine.selection import Selection, Selector
 from cache_engine.engine.serving import COMPILED, CompiledKernel, Serving, refusal
+from cache_engine.engine.serving.faster import Faster
 from cache_engine.engine.serving.meanwhile import Meanwhile, check_asked, check_wait
 from cache_engine.engine.stages import VALIDATE, OnStage, StageClock
 from cache_engine.engine.tiers import Found, Preloaded
@@ -69,7 +70,8 @@ class Cache(Keeping):
         self.packs = tuple(packs_of(settings, self.journal))
         self.elsewhere = Elsewhere(self.packs, store)
         self.selector = Selector(settings, history=history, elsewhere=self.elsewhere)
-        self._serving = Serving(store, self.packs, settings, self.journal, without_store)
+        self.faster = Faster(self.selector, self.elsewhere)
+        self._serving = Serving(store, self.packs, settings, self.journal, self.faster, without_store)
         self.meanwhile = Meanwhile(self._serving, self.selector, self.elsewhere, settings)
         self._spare = spare_descriptors()
         self._promoter: Promoter | None = None
@@ -167,6 +169,7 @@ class Cache(Keeping):
         except (OSError, StoreError) as error:
             return refusal(error)
         self.selector.forget()
+        self.faster.forget()
         return None
 
     @property

@@ -23,7 +23,7 @@ from cache_engine.kernels.select import FAMILIES, predicted_cycles
 from cache_engine.logs import fields
 from cache_engine.model.artifact import RecordedProblem
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.gemm import GemmProblem, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.measurement import Measurement
 from cache_engine.process import renew_after_fork
@@ -71,6 +71,17 @@ class History:
             return ()
         distance = {measured: max(measured / m, m / measured) for measured in by_m}
         return [by_m[m] for m in sorted(by_m, key=lambda m: (distance[m], m)) if distance[m] <= NEAREST]
+
+    @property
+    def has_exact(self) -> bool:
+        """Whether any exact kernel was timed."""
+        return any(Specialisation.EXACT.value in kind for kind in self._rankings())
+
+    def median_us(self, problem: GemmProblem, family: str, compiler: str, config: KernelConfig) -> float | None:
+        """The time of one config for the very problem; ``None`` where it was not measured."""
+        ranked = (self._by_m(problem) or {}).get(problem.m, ())
+        wanted = (family, compiler, config)
+        return next((one.median_us for one in ranked if (one.family, one.compiler, one.config) == wanted), None)
 
     def turning_points(self, problem: GemmProblem, last: int) -> set[int]:
         """Each m above the problem's, up to ``last``, at which ``rankings`` may differ from those of m - 1.

@@ -82,13 +82,15 @@ def measurement(record: Record, problem: GemmProblem, timing: Timing, config_fro
     """A new timing of a kernel with this record, for this problem, as stored."""
     import msgspec
 
+    # Of a kernel that served in place of another: what was measured is the kernel as it was compiled.
+    measured = msgspec.structs.replace(RecordedProblem.of(problem), specialisation=record.problem.specialisation)
     return Measurement(
         key=record.key,
         family=record.family,
         compiler=record.compiler,
         compiler_version=record.compiler_version,
         arch=record.arch,
-        problem=RecordedProblem.of(problem),
+        problem=measured,
         config=record.config,
         config_from=config_from,
         device=timing.device,

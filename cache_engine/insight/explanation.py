@@ -65,6 +65,10 @@ def explain(
     """
     problem = cache.targeted(problem)
     selection = cache.select(problem, family=family, compiler=compiler, config=config)
+    faster = cache.faster.there((problem, family, compiler, config))
+    if faster is not None and (served := cache.look_up(faster.key)) is not None:
+        note = f"measured to be faster, and served for this m where {selection.name} is asked for"
+        return Explanation(faster, served.tier, notes=(note,))
     found = cache.look_up(selection.key)
     if found is not None:
         return Explanation(selection, found.tier)

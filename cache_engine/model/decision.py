@@ -92,6 +92,17 @@ def decision_of(event: Event) -> Decision | None:
     return Decision(kind=kind, at=event.at, key=event.key, reason=event.detail, by=event.by)
 
 
+def standing(decisions: Iterable[Decision]) -> dict[str, Decision]:
+    """By key, the last promotion, speculation or demotion of each kernel that has not gone since; the oldest first."""
+    last: dict[str, Decision] = {}
+    for one in decisions:
+        if one.kind in (PROMOTION, SPECULATION, DEMOTION):
+            last[one.key] = one
+        elif one.kind in (EVICTION, QUARANTINE):
+            last.pop(one.key, None)
+    return last
+
+
 def request_of(components: Components) -> tuple[str, str]:
     """``request`` and ``toolchain`` of a kernel whose key is hashed from these components."""
     named = dict(components)

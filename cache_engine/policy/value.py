@@ -18,6 +18,7 @@ class Worth:
         hits: decayed with time.
         compile_s: what making it again takes.
         is_protected: pinned, or the kernel that serves when no other is there; it goes last, whatever the order.
+        is_demoted: compiled ahead, and no longer worth its price; it goes first, whatever the order.
     """
 
     key: str
@@ -27,6 +28,7 @@ class Worth:
     hits: float = 0.0
     compile_s: float = 0.0
     is_protected: bool = False
+    is_demoted: bool = False
 
     @property
     def value(self) -> float:
@@ -52,12 +54,12 @@ def order(name: str) -> SortKey:
 
 
 def _by_last_use(one: Worth) -> tuple[float | bool | str, ...]:
-    return one.is_protected, one.last_used_at, one.key
+    return one.is_protected, not one.is_demoted, one.last_used_at, one.key
 
 
 def _by_use_before(one: Worth) -> tuple[float | bool | str, ...]:
-    return one.is_protected, one.used_before_at, one.last_used_at, one.key
+    return one.is_protected, not one.is_demoted, one.used_before_at, one.last_used_at, one.key
 
 
 def _by_value(one: Worth) -> tuple[float | bool | str, ...]:
-    return one.is_protected, one.value, one.last_used_at, one.key
+    return one.is_protected, not one.is_demoted, one.value, one.last_used_at, one.key

@@ -36,6 +36,7 @@ class EntryFacts:
     ``used_before_at`` is the last use but one, minus infinity where there was none. ``hits`` are those of
     ``EntryUsage.recent_hits``, ``compile_s`` is what making it again takes, and ``is_floor`` whether it serves any size
     (``dynamic``), so that it serves when no better kernel is there: all three are of its record, where that was read.
+    ``is_demoted`` means that it was compiled ahead and is no longer worth its price, as the log of decisions says.
     """
 
     key: str
@@ -49,11 +50,14 @@ class EntryFacts:
     compile_s: float = 0.0
     is_floor: bool = False
     pinned: bool = False
+    is_demoted: bool = False
 
     def worth(self, now: float) -> Worth:
         """What the order of eviction depends on. Uses in the future, of a clock that was ahead, are now."""
         last, before = min(self.last_used_at, now), min(self.used_before_at, now)
-        return Worth(self.key, self.stored_bytes, last, before, self.hits, self.compile_s, self.is_floor)
+        return Worth(
+            self.key, self.stored_bytes, last, before, self.hits, self.compile_s, self.is_floor, self.is_demoted
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from cache_engine.policy.value import VALUE
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import shards_in
 from cache_engine.store.journal import read_journal
+from cache_engine.store.journal.decisions import demoted_keys
 from cache_engine.store.layout import StoreLayout, key_of_blob_name, key_of_record_name
 from cache_engine.store.pins import pinned_keys
 from cache_engine.upkeep.plan import EntryFacts, EvictionPlan, Limits, plan
@@ -27,7 +28,7 @@ NONE_STALE: Callable[[Record], bool] = lambda _: False  # noqa: E731 (a default 
 
 
 def survey(layout: StoreLayout) -> list[EntryFacts]:
-    """Facts on every entry, from file sizes, file times, pins and the journal; no record is opened."""
+    """Facts on every entry, from file sizes, file times, pins, the log and the journal; no record is opened."""
     return _survey(layout, read_journal(layout.journal).usage)
 
 
@@ -96,14 +97,22 @@ def last_uses(layout: StoreLayout) -> dict[str, float]:
 
 
 def _survey(layout: StoreLayout, usage: list[EntryUsage]) -> list[EntryFacts]:
-    used, pinned = _last_two_uses(usage), pinned_keys(layout)
+    used, pinned, demoted = _last_two_uses(usage), pinned_keys(layout), demoted_keys(layout)
     entries = []
     for key, stored_bytes, published_at in _scan(layout):
         last, before = used.get(key, (0.0, 0.0))
         last_used_at = max(published_at, last)
         used_before_at = before if before > 0 else -math.inf
-        is_pinned = key in pinned
-        entries.append(EntryFacts(key, stored_bytes, last_used_at, used_before_at=used_before_at, pinned=is_pinned))
+        entries.append(
+            EntryFacts(
+                key,
+                stored_bytes,
+                last_used_at,
+                used_before_at=used_before_at,
+                pinned=key in pinned,
+                is_demoted=key in demoted,
+            )
+        )
     return entries
 
 

@@ -11,13 +11,19 @@ from pathlib import Path
 import pytest
 
 from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.engine.demand.demotion import note
 from cache_engine.engine.demand.promoter import Promoter
-from cache_engine.engine.demand.promotion import PROMOTION, SPECULATION, plan_promotion, promote
+from cache_engine.engine.demand.promotion import plan_promotion, promote
 from cache_engine.engine.demand.times import LaunchTimes
+from cache_engine.insight.explanation import explain
 from cache_engine.model.asked import Shape
+from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION
 from cache_engine.model.gemm import DType, GemmProblem, Specialisation
+from cache_engine.policy.value import ORDERS
+from cache_engine.queue.tickets import Priority
 from cache_engine.upkeep.plan import Limits
 from tests.cli.test_cli import run
+from tests.helpers import INVENTED_GPU, invented_timing
 
 ASKED = GemmProblem(16, 96, 64, dtype=DType.FP32, arch="sm_90")
 
@@ -133,3 +139,156 @@ def test_the_command_prints_the_sum_and_compiles(tmp_path: Path) -> None:
     refused = run("promote", "--every", "5", "--json", store=store)
     assert refused.returncode == 2
     assert "--json prints one document" in refused.stderr
+
+
+# ---- Exact kernels: every timing here is invented, input for what decides and never a claim about speed ----
+
+TIMED = GemmProblem(16, 64, 96, arch="sm_90")
+EXACT = replace(TIMED, specialisation=Specialisation.EXACT)
+
+
+@pytest.fixture
+def timed(tmp_path: Path) -> Cache:
+    """A cache that chooses by the timings of a device; the kernel for any m is there, and was asked for 100 times."""
+    cache = open_cache(tmp_path / "store", compile_slots=2, timings_of=INVENTED_GPU.name)
+    for _ in range(100):
+        cache.get_or_compile(TIMED)
+    return cache
+
+
+def _time(cache: Cache, problem: GemmProblem, median_us: float, measured_at: float = 1_790_000_000.0) -> None:
+    """Stores a timing of what is selected for a problem."""
+    s = cache.select(problem)
+    family, compiler = s.family.name, s.compiler.name
+    cache.timings.add(
+        [invented_timing(problem, s.config, median_us, family=family, compiler=compiler, measured_at=measured_at)]
+    )
+    cache.selector.forget()
+    cache.faster.forget()
+
+
+def test_an_exact_kernel_that_was_measured_to_be_faster_is_promoted_and_serves(timed: Cache) -> None:
+    general = timed.select(TIMED)
+    _time(timed, EXACT, 100.0)
+    assert plan_promotion(timed).candidates == (), "one time is no difference"
+    _time(timed, TIMED, 1000.0)
+    plan = plan_promotion(timed)
+    [candidate] = plan.candidates
+    assert (candidate.selection.key, candidate.instead) == (timed.select(EXACT).key, general.name)
+    assert (candidate.kind, candidate.m, candidate.time_from) == (PROMOTION, 16, "measured")
+    assert candidate.value.saved_s == pytest.approx(candidate.value.launches * 900e-6, rel=1e-6)
+    assert candidate.value.wait_chance == 0
+    assert plan.within() == [candidate]
+    assert timed.get_or_compile(TIMED).key == general.key, "nothing is compiled before"
+
+    assert promote(timed, plan.within()) == []
+    for wait in (None, 0):
+        kernel = timed.get_or_compile(TIMED, wait=wait)
+        assert (kernel.key, kernel.problem, kernel.better) == (candidate.selection.key, TIMED, None)
+        assert kernel.record.problem.specialisation == "exact"
+    assert explain(timed, TIMED).selection.key == candidate.selection.key
+    assert "measured to be faster" in explain(timed, TIMED).notes[0]
+    assert plan_promotion(timed).candidates == ()
+    assert [shape.specialisation for shape in timed.demand.ledger().sketches] == ["nk"], "demand is as it was asked"
+    [noted] = timed.decisions(kinds=[PROMOTION])
+    assert (noted.key, noted.reason) == (candidate.selection.key, "saves GPU time")
+    other = timed.get_or_compile(replace(TIMED, m=17))
+    assert other.key == general.key, "it was measured at one m"
+
+
+def test_what_is_no_caller_gets_the_kernel_that_it_names(timed: Cache) -> None:
+    """``warm`` makes the kernels that serve every m, and a config that is given stands."""
+    _time(timed, EXACT, 100.0)
+    _time(timed, TIMED, 1000.0)
+    general = timed.select(TIMED)
+    exact = timed.get_or_compile(EXACT)
+    assert timed.get_or_compile(TIMED).key == exact.key
+    assert timed.get_or_compile(TIMED, priority=Priority.WARM).key == general.key
+    assert timed.get_or_compile(TIMED, config=general.config).key == general.key
+    assert timed.get_or_compile(TIMED, force=True).key == general.key
+
+
+def test_once_it_is_evicted_the_kernel_for_any_m_serves_and_none_is_compiled(timed: Cache) -> None:
+    _time(timed, EXACT, 100.0)
+    _time(timed, TIMED, 1000.0)
+    promote(timed, plan_promotion(timed).within())
+    root = timed.layout.root
+    timed.close()
+    with open_cache(root, timings_of=INVENTED_GPU.name, memory_bytes=0) as cache:
+        exact = cache.get_or_compile(TIMED)
+        cache.clean(Limits(keys=frozenset({exact.key})))
+        after = cache.get_or_compile(TIMED)
+        assert (after.key, after.tier) == (cache.select(TIMED).key, "disk")
+        assert [one.selection.key for one in plan_promotion(cache).candidates] == [exact.key], (
+            "and it is promoted again"
+        )
+
+
+def test_a_slower_exact_kernel_is_left_alone(timed: Cache) -> None:
+    exact = timed.get_or_compile(EXACT)
+    _time(timed, EXACT, 1000.0)
+    _time(timed, TIMED, 999.0)
+    assert timed.get_or_compile(TIMED).key != exact.key
+    assert plan_promotion(timed).candidates == ()
+
+
+def test_an_exact_kernel_is_demoted_when_timings_no_longer_favour_it(timed: Cache) -> None:
+    _time(timed, EXACT, 100.0)
+    _time(timed, TIMED, 1000.0)
+    promote(timed, plan_promotion(timed).within())
+    assert plan_promotion(timed).changes == ()
+    _time(timed, TIMED, 99.0, measured_at=1_790_000_001.0)
+    [change] = plan_promotion(timed).changes
+    assert (change.kind, change.key, change.forecast_s) == (DEMOTION, timed.select(EXACT).key, 0.0)
+    assert timed.get_or_compile(TIMED).key == timed.select(TIMED).key
+
+
+def test_what_saves_less_than_half_of_its_price_is_demoted_and_promoted_again_at_its_price(cache: Cache) -> None:
+    """Between the two nothing changes. With a request in the last hour, one comes in time t with 1 - exp(-t / 1 h)."""
+    key = cache.get_or_compile(ASKED).key
+    cache.clean(Limits(keys=frozenset({key})))
+    promote(cache, plan_promotion(cache).within())
+
+    def kinds(chance: float) -> list[str]:
+        return [one.kind for one in plan_promotion(cache, -3600 * math.log(1 - chance)).changes]
+
+    # Expected: twice the compile with that chance, for a price of the compile.
+    assert kinds(0.26) == []
+    [change] = plan_promotion(cache, -3600 * math.log(1 - 0.24)).changes
+    assert (change.kind, change.key) == (DEMOTION, key)
+    assert change.forecast_s == pytest.approx(0.48 * change.price_s, rel=0.01)
+    note(cache.journal, [change])
+    assert kinds(0.24) == kinds(0.49) == []
+    assert kinds(0.51) == [PROMOTION]
+    [noted] = cache.decisions(kinds=[DEMOTION])
+    assert (noted.key, noted.reason) == (key, "saves less than half of its price")
+    note(cache.journal, plan_promotion(cache).changes)
+    assert kinds(0.24) == [DEMOTION]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_is_demoted_is_evicted_first(cache: Cache, order: str) -> None:
+    key = cache.get_or_compile(ASKED).key
+    cache.clean(Limits(keys=frozenset({key})))
+    promote(cache, plan_promotion(cache).within())
+    other = cache.get_or_compile(replace(ASKED, n=48)).key
+    for _ in range(3):
+        cache.get_or_compile(ASKED)
+    limits = Limits(max_entries=1, order=order)
+    assert [victim.key for victim in cache.clean(limits, dry_run=True).victims] == [other]
+    note(cache.journal, plan_promotion(cache, 1.0).changes)
+    assert [victim.key for victim in cache.clean(limits, dry_run=True).victims] == [key]
+    cache.pin(key)
+    assert [victim.key for victim in cache.clean(limits, dry_run=True).victims] == [other]
+
+
+def test_the_background_demotes(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = cache.get_or_compile(ASKED).key
+    cache.clean(Limits(everything=True))
+    promoter = Promoter(cache, interval_s=20.0)
+    promoter.work(None)
+    plan = plan_promotion(cache, 1.0)
+    monkeypatch.setattr("cache_engine.engine.demand.promoter.plan_promotion", lambda _: plan)
+    promoter.work(None)
+    assert [one.key for one in cache.decisions(kinds=[DEMOTION])] == [key]
+    promoter.close()

@@ -42,6 +42,22 @@ class CandidateRow(msgspec.Struct, kw_only=True):
     taken: bool
 
 
+class ChangeRow(msgspec.Struct, kw_only=True):
+    """A kernel compiled ahead before that is demoted (``kind`` is ``demotion``), or promoted again (``promotion``).
+
+    Attributes:
+        forecast_seconds: what it is expected to save over the horizon.
+        why: the sum, in words.
+    """
+
+    kind: str
+    key: str
+    name: str
+    forecast_seconds: float
+    price_seconds: float
+    why: str
+
+
 class FailedCandidate(msgspec.Struct, kw_only=True):
     """A kernel that could not be compiled or stored."""
 
@@ -58,6 +74,7 @@ class Promoted(msgspec.Struct, kw_only=True):
         compile_records, compile_error: how many compiles their prediction is from, and its median error as a share.
         unpredicted: why launches cannot be timed here.
         compiled: how many were; ``None`` for a dry run.
+        changes: what was compiled ahead before, and is demoted or promoted again; of a dry run, what would be.
     """
 
     horizon_seconds: float
@@ -70,6 +87,7 @@ class Promoted(msgspec.Struct, kw_only=True):
     rows: list[CandidateRow]
     compiled: int | None
     failed: list[FailedCandidate]
+    changes: list[ChangeRow]
 
 
 def promoted(
@@ -91,6 +109,17 @@ def promoted(
         rows=[_row(one, one.selection.key in keys) for one in plan.candidates],
         compiled=None if failed is None else len(taken) - len(failed),
         failed=[FailedCandidate(key=one.selection.key, reason=str(why)) for one, why in failed or ()],
+        changes=[
+            ChangeRow(
+                kind=one.kind,
+                key=one.key,
+                name=one.name,
+                forecast_seconds=one.forecast_s,
+                price_seconds=one.price_s,
+                why=f"{one.reason}: {one.detail}",
+            )
+            for one in plan.changes
+        ],
     )
 
 

@@ -45,8 +45,9 @@ def promote_verb(
     """Compile missing kernels before a request waits.
 
     By the demand that the store has counted: kernels that are asked for and were evicted, that another compiler made,
-    or that another kernel serves in place of. One is compiled if the time that it saves over the horizon is worth its
-    price. When a model's shapes are asked for in part, the others are likely too.
+    that another kernel serves in place of, or that were measured to be faster. One is compiled if the time that it
+    saves over the horizon is worth its price. When a model's shapes are asked for in part, the others are likely too.
+    What was compiled so and saves less than half of its price by now is demoted: cleaning evicts it first.
     """
     if every is not None and as_json:
         raise UsageError("--json prints one document, so it does not go with --every")
@@ -61,12 +62,14 @@ def promote_verb(
 
 
 def _promote(cache: Cache, horizon_s: float, budget_s: float, dry_run: bool) -> promoting.Promoted:
+    from cache_engine.engine.demand.demotion import note
     from cache_engine.engine.demand.promotion import plan_promotion, promote
 
     plan = plan_promotion(cache, horizon_s)
     taken = plan.within(budget_s)
     failed = None
     if not dry_run:
+        note(cache.journal, plan.changes)
         with progress("Compiling kernels", len(taken)) as (bar, task):
             failed = promote(cache, taken, lambda _: bar.advance(task))
     return promoting.promoted(plan, taken, budget_s, failed)
@@ -95,6 +98,10 @@ def _print(d: promoting.Promoted) -> None:
             "\nsaves: GPU seconds over the horizon, and seconds that requests would wait. pays back: launches until the"
         )
         print("compile has earned its price, and how long that takes at today's rate.")
+    for change in d.changes:
+        verb = "demoted" if change.kind == "demotion" else "promoted again"
+        verb = f"to be {verb}" if d.compiled is None else verb
+        print(printable(f"{verb}: {change.name}, {change.key[:12]}: {change.why}"))
     if d.compiled is not None:
         print(f"\ncompiled: {d.compiled:,}")
     for one in d.failed:

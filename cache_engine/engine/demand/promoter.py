@@ -6,6 +6,7 @@ import logging
 import weakref
 from contextlib import suppress
 
+from cache_engine.engine.demand.demotion import note
 from cache_engine.engine.demand.promotion import Promotable, plan_promotion, promote
 from cache_engine.errors import GemmCacheError
 from cache_engine.logs import fields
@@ -40,7 +41,9 @@ class Promoter:
         if cache is None or self._closing or order is Order.END:
             return None
         try:
-            chosen = plan_promotion(cache).within(_SHARE * self._interval_s)
+            plan = plan_promotion(cache)
+            note(cache.journal, plan.changes)
+            chosen = plan.within(_SHARE * self._interval_s)
             failed = promote(cache, chosen, is_wanted=lambda: not self._closing)
         except (GemmCacheError, OSError) as error:
             _log.warning("nothing was compiled ahead: %s", error)

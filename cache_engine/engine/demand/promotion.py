@@ -1,25 +1,32 @@
 """What to compile before anyone waits: the kernels that are asked for and missing, each with the sum behind it.
 
 A kernel goes missing when it was evicted, the compiler was replaced, or another kernel has served in its place
-(``wait``). What is likely to be asked for is speculation: the other shapes of the model that the demand looks like.
+(``wait``). An exact kernel is missing where this store measured it to be faster than the one that serves. What is
+likely to be asked for is speculation: the other shapes of the model that the demand looks like.
+
+What was compiled so is demoted when it is expected to save less than half of its price: it goes first when the store
+must be cleaned.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from cache_engine.catalogue import model_shapes
+from cache_engine.engine.demand.demotion import Change, changed
 from cache_engine.engine.demand.report import MODEL
 from cache_engine.engine.demand.times import UNKNOWN, LaunchTime, LaunchTimes
 from cache_engine.engine.making import compile_of
-from cache_engine.engine.selection import Selection
+from cache_engine.engine.selection import Asked, Selection
 from cache_engine.errors import GemmCacheError
 from cache_engine.model.asked import Shape
+from cache_engine.model.decision import PROMOTION, SPECULATION, standing
+from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
 from cache_engine.policy.compile_time import CompileTimes, fitted
 from cache_engine.policy.demand import Ledger, rate
@@ -31,8 +38,10 @@ if TYPE_CHECKING:
     from cache_engine.engine.demand import Demand
     from cache_engine.engine.elsewhere import Elsewhere
     from cache_engine.engine.serving import CompiledKernel
+    from cache_engine.engine.serving.faster import Faster
     from cache_engine.engine.serving.meanwhile import Meanwhile
     from cache_engine.model.artifact import Record
+    from cache_engine.model.decision import Decision
     from cache_engine.model.gemm import GemmProblem
     from cache_engine.queue.tickets import QueueState
     from cache_engine.store.journal import Journal
@@ -40,9 +49,6 @@ if TYPE_CHECKING:
 
 HORIZON_S = 24 * 3600.0
 """For so long a kernel is expected to be asked for as often as now."""
-
-PROMOTION, SPECULATION = "promotion", "speculation"
-"""Why a kernel is a candidate: it is asked for; or a model is that has it."""
 
 _LEAST_OF_MODEL = 0.5
 """Of a model's shapes, so many must be asked for before the others are likely."""
@@ -53,6 +59,7 @@ class Promotable(Protocol):
 
     journal: Journal
     elsewhere: Elsewhere
+    faster: Faster
     meanwhile: Meanwhile
 
     @property
@@ -67,6 +74,10 @@ class Promotable(Protocol):
 
     def records(self) -> Iterator[Record]:
         """All records."""
+        ...
+
+    def decisions(self) -> list[Decision]:
+        """The log, the oldest first."""
         ...
 
     def queue(self) -> QueueState:
@@ -87,7 +98,7 @@ class Candidate:
     """A kernel that could be compiled ahead.
 
     Attributes:
-        kind: ``PROMOTION`` or ``SPECULATION``.
+        kind: ``PROMOTION``, as it is asked for, or ``SPECULATION``, as a model is that has it.
         selection: the kernel.
         m: the size that it is asked for with most.
         instead: the name of the kernel that serves this size now; empty where a request would wait.
@@ -127,6 +138,7 @@ class PromotionPlan:
 
     Attributes:
         candidates: every kernel that is missing, the most gain for each second of compiling first.
+        changes: the kernels compiled ahead before that are to be demoted, or promoted again.
         horizon_s: what the gain is summed over.
         asked_kernels: how many kernels the demand needs, those that are there included.
         compile_times: what predicts how long compiles take.
@@ -135,6 +147,7 @@ class PromotionPlan:
     """
 
     candidates: tuple[Candidate, ...]
+    changes: tuple[Change, ...]
     horizon_s: float
     asked_kernels: int
     compile_times: CompileTimes
@@ -155,20 +168,26 @@ def plan_promotion(cache: Promotable, horizon_s: float = HORIZON_S) -> Promotion
     """What is worth compiling now, by the demand of a cache's store. Compiles nothing, and counts nothing as a use."""
     ledger = cache.demand.ledger()
     times, compile_times = LaunchTimes(cache.timings), fitted(cache.records())
-    found = _Missing(cache, times)
+    promoted = standing(cache.decisions())
+    found = _Missing(cache, times, promoted)
     for shape, sketch in ledger.sketches.items():
         for m, weight in sketch.spread():
             found.ask(PROMOTION, shape, m, _per_s(ledger, weight))
     model = _speculate(cache, ledger, found)
     queue = cache.queue()
-    candidates = []
+    candidates, worth = [], dict[str, Payback]()
     for kind, selection, uses, instead, sources in found.each():
         compile_s = compile_times.seconds(compile_of(selection))
         value = payback(uses, compile_s, price_s(compile_s, len(queue.queued), queue.slots), horizon_s)
+        if selection.key in promoted and cache.elsewhere.has(selection.key):
+            worth[selection.key] = value
+            continue
         most = max(range(len(uses)), key=lambda place: uses[place].per_s)
         candidates.append(Candidate(kind, selection, uses[most].m, instead[most], value, sources))
     candidates.sort(key=lambda one: (one.kind != PROMOTION, -one.value.net_s / one.value.compile_s, one.selection.key))
-    return PromotionPlan(tuple(candidates), horizon_s, found.kernels, compile_times, model, times.missing)
+    there = [one for key, one in promoted.items() if cache.elsewhere.has(CacheKey(key))]
+    changes = tuple(change for one in there if (change := changed(one, worth.get(one.key))) is not None)
+    return PromotionPlan(tuple(candidates), changes, horizon_s, found.kernels, compile_times, model, times.missing)
 
 
 def promote(
@@ -200,6 +219,7 @@ def _compile(cache: Promotable, one: Candidate) -> Failure | None:
     except GemmCacheError as error:
         return Failure(str(error))
     if kernel.unpublished is None:
+        cache.faster.forget()
         cache.journal.decided(one.kind, key=kernel.key, name=one.selection.name, reason=one.reason, detail=one.detail)
     return kernel.unpublished
 
@@ -208,10 +228,11 @@ _Each = tuple[str, Selection, list[Use], list[str], str]
 
 
 class _Missing:
-    """The kernels that are missing, and what they would serve."""
+    """The kernels that are missing or were promoted, and what they serve."""
 
-    def __init__(self, cache: Promotable, times: LaunchTimes) -> None:
-        self._cache, self._times = cache, times
+    def __init__(self, cache: Promotable, times: LaunchTimes, promoted: Collection[str]) -> None:
+        """Finds also what such keys serve, though these kernels are there."""
+        self._cache, self._times, self._promoted = cache, times, promoted
         self._uses: dict[str, list[tuple[Use, str, LaunchTime]]] = {}
         self._selections: dict[str, tuple[str, Selection]] = {}
         self._present: dict[str, bool] = {}
@@ -222,18 +243,35 @@ class _Missing:
         return len(self._present)
 
     def ask(self, kind: str, shape: Shape, m: int, per_s: float) -> None:
-        """Counts requests for a problem, if its kernel is missing. What cannot be keyed here is left out."""
+        """Counts requests for a problem, if a kernel for it is missing. What cannot be keyed here is left out."""
         try:
-            asked = (shape.problem(m), None, None, None)
+            asked: Asked = (shape.problem(m), None, None, None)
             selection = self._cache.select(asked[0])
         except GemmCacheError:
             return
+        exact = self._cache.faster.measured(asked)
+        is_exact = exact is not None and self._is_there(exact)  # then what is selected saves nothing here
+        if exact is not None and (exact.key in self._promoted if is_exact else self._is_there(selection)):
+            instead = selection if self._is_there(selection) else self._stand_in(asked, exact.key)
+            self._add(kind, shape, m, per_s, exact, instead)
+        if not is_exact and (not self._is_there(selection) or selection.key in self._promoted):
+            self._add(kind, shape, m, per_s, selection, self._stand_in(asked))
+
+    def _stand_in(self, asked: Asked, without: str = "") -> Selection | None:
+        """The best kernel that serves in place of what is asked for, without that of a key."""
+        return next((one for one in self._cache.meanwhile.look(asked) if one.key != without), None)
+
+    def _is_there(self, selection: Selection) -> bool:
         key = selection.key
         if key not in self._present:
             self._present[key] = not selection.is_compilable or self._cache.elsewhere.has(key)
-        if self._present[key]:
-            return
-        instead = next(iter(self._cache.meanwhile.look(asked)), None)
+        return self._present[key]
+
+    def _add(
+        self, kind: str, shape: Shape, m: int, per_s: float, selection: Selection, instead: Selection | None
+    ) -> None:
+        """Adds what a kernel would serve, and what serves that without it."""
+        key = selection.key
         better = self._times.of_kernel(shape, m, selection)
         present = None if instead is None else self._times.of_kernel(shape, m, instead)
         use = Use(m, per_s, *_comparable(present, better))

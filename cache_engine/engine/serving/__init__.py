@@ -15,6 +15,7 @@ from cache_engine.engine.deciding import log_miss
 from cache_engine.engine.making import describe, make_artifact
 from cache_engine.engine.opening import SWITCHED_OFF, limit_device_memory
 from cache_engine.engine.selection import Asked, Selection, Selector
+from cache_engine.engine.serving.faster import Faster
 from cache_engine.engine.serving.kernel import CompiledKernel, kernel_of
 from cache_engine.engine.serving.key_lock import KeyLock
 from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, QUEUE, SELECT, StageClock
@@ -63,10 +64,12 @@ class Serving:
         packs: Sequence[Pack],
         settings: Settings,
         journal: Journal,
+        faster: Faster,
         without_store: str = SWITCHED_OFF,
     ) -> None:
         """Serves packs and an opened store, or none; then ``without_store`` says why."""
         self._store = store
+        self._faster = faster
         self._without_store = without_store
         self.unpublished = 0  # kernels that were compiled and could not be stored
         self._settings = settings
@@ -108,6 +111,9 @@ class Serving:
         with stages(SELECT):
             selection = selector.select_installed(*asked) if force else selector.select(*asked)
         if not force:
+            faster = self.hit_faster(asked, stages) if priority is Priority.CALLER else None
+            if faster is not None:
+                return faster
             with stages(LOAD):
                 found = self.look_up(selection.key)
             if found is None and not selection.is_compilable:
@@ -215,6 +221,18 @@ class Serving:
             self._journal.spans.add(found.tier, stages.ms[LOAD])
         kernel = kernel_of(selection, found.loaded, found.tier, stages)
         return kernel if problem is None else replace(kernel, problem=problem)
+
+    def hit_faster(self, asked: Asked, stages: StageClock) -> CompiledKernel | None:
+        """Hands out the exact kernel that was measured to be faster than what is selected, if it is there."""
+        selection = self._faster.there(asked)
+        if selection is None:
+            return None
+        with stages(LOAD):
+            found = self.look_up(selection.key)
+        if found is None:
+            self._faster.gone(asked)
+            return None
+        return self.hit(selection, found, stages, problem=asked[0])
 
     def ask(self, problem: GemmProblem) -> None:
         """Counts a problem that was asked for."""

@@ -17,7 +17,7 @@ import msgspec
 from xxhash import xxh3_64_hexdigest
 
 from cache_engine.errors import CorruptEntry, LockTimeout
-from cache_engine.model.decision import Decision
+from cache_engine.model.decision import DEMOTION, Decision, standing
 from cache_engine.model.events import DAY_S
 from cache_engine.store.files import copy_to_quarantine, read_file
 from cache_engine.store.layout import StoreLayout
@@ -134,6 +134,20 @@ class DecisionReader:
         lines = list(_lines(data[:whole], status.st_mtime))
         self.damaged += lines.count(None)
         return [line for line in lines if line is not None]
+
+
+def demoted_keys(layout: StoreLayout) -> frozenset[str]:
+    """The keys of the kernels that were demoted and not promoted since. Unreadable files say nothing."""
+    if not any(_mentions(path, DEMOTION) for path in (layout.older_decisions_log, layout.decisions_log)):
+        return frozenset()  # as nearly always: no line need be decoded
+    known = standing(DecisionReader(layout).new())
+    return frozenset(key for key, one in known.items() if one.kind == DEMOTION)
+
+
+def _mentions(path: Path, word: str) -> bool:
+    with suppress(OSError, CorruptEntry):
+        return word.encode() in (read_file(path, _MOST_BYTES, trust=True) or b"")
+    return False
 
 
 def damaged_decisions(path: Path) -> tuple[int, int]:
