@@ -21,6 +21,7 @@ from cache_engine.engine.cache import open_cache
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.extras import EXTRAS
+from tests.foreign.fixtures import unpack
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -91,6 +92,7 @@ def _filled(core: Path, tmp_path_factory: pytest.TempPathFactory) -> Core:
         cache.evaluations.evaluate(EvaluationProblem(64, 48, 80), PRESETS["SG2262"])
     filled.run("export", folder / PACK)
     filled.run("evaluations", "export", folder / RESULTS)
+    unpack("triton", folder)
     (folder / MEASURED).write_text("arch,M,N,K,latency_us\nH100,4096,4096,4096,250\n")
     return filled
 
@@ -124,6 +126,7 @@ def test_the_core_compiles_keeps_and_serves(filled: Core, tmp_path: Path) -> Non
 
 
 CORE, DASHBOARD, EVALUATE, GPU = "", "dashboard", "evaluate", "gpu"
+CACHE, ENTRY = "triton=triton", "G76X"  # what Triton made, and the first letters of its key
 KEY, PACK, OTHER_PACK, RESULTS, MEASURED = "KEY", "kernels.gemmpack", "other.gemmpack", "results.json", "measured.csv"
 """What stands for the key of the stored kernel, and files."""
 
@@ -172,6 +175,9 @@ VERBS = {
     "demand": (("--by", "kernel"), CORE),
     "replay journal": ((), CORE),
     "promote": (("--dry-run",), CORE),
+    "caches": ((), CORE),
+    "caches ls": (("--cache", CACHE), CORE),
+    "caches show": ((ENTRY, "--sass", "--cache", CACHE), CORE),
     "bench": (("pages", "--entries", "10", "--rows", "10"), DASHBOARD),
     "bench evaluator": ((), EVALUATE),
     "bench kernels": ((), GPU),
@@ -209,6 +215,7 @@ def test_a_verb_works_without_extras_or_says_the_one_command_to_run(verb: str, f
     (record,) = (filled.store / "metadata").rglob("*.json")
     folder = filled.store.parent
     named = {KEY: record.stem, **{name: str(folder / name) for name in (PACK, OTHER_PACK, RESULTS, MEASURED)}}
+    named[CACHE] = f"triton={folder / 'triton'}"
     arguments = [named.get(each, each) for each in (*verb.split(), *given)]
     done = filled.python("-c", _WITH_GPU, "--store", filled.store, *arguments)
     if extra == CORE:

@@ -21,8 +21,8 @@ _WHERE = {
     "listing": ("ls", "search", "stats"),
     "inspect": ("show", "diff", "explain"),
     "doctor": ("doctor",),
-    "timings": ("tune", "timings"),
-    "regressions": ("regressions",),
+    "measuring.timings": ("tune", "timings"),
+    "measuring.regressions": ("regressions",),
     "keeping.upkeep": ("clean", "verify", "migrate", "quarantine", "sync"),
     "keeping.log": ("log",),
     "keeping.pins": ("pin", "unpin"),
@@ -31,6 +31,7 @@ _WHERE = {
     "predicting.replay": ("replay",),
     "predicting.promote": ("promote",),
     "predicting.demand": ("demand",),
+    "caches.overview": ("caches",),
     "bench": ("bench",),
     "dashboard": ("dashboard",),
 }

@@ -69,9 +69,35 @@ class Sums:
             self.last_used_at = max(self.last_used_at or seen.last_used_at, seen.last_used_at)
 
 
-def sums(found: Iterable[tuple[Place, Seen]]) -> dict[Place, Sums]:
-    """The sums of each place in which something was seen."""
-    totals: dict[Place, Sums] = {}
+def sums(places: Iterable[Place], found: Iterable[tuple[Place, Seen]]) -> dict[Place, Sums]:
+    """The sums of each place, also of those in which nothing was found."""
+    totals = {place: Sums() for place in places}
     for place, seen in found:
-        totals.setdefault(place, Sums()).add(seen)
+        totals[place].add(seen)
     return totals
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFilter:
+    """Selects entries that contain every word of ``text``, and of each list that is not empty have one value."""
+
+    text: str = ""
+    kinds: tuple[str, ...] = ()
+    archs: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+
+    def takes(self, place: Place, entry: Entry) -> bool:
+        """Whether it selects an entry."""
+        if (self.kinds and place.kind not in self.kinds) or (self.archs and entry.arch not in self.archs):
+            return False
+        if self.states and entry.state not in self.states:
+            return False
+        where = search_text(place, entry)
+        return all(word in where for word in self.text.lower().split())
+
+
+def search_text(place: Place, entry: Entry) -> str:
+    """What a search looks through, in lower case."""
+    facts = (entry.name, entry.id, entry.arch, entry.version, entry.compiler, place.kind)
+    config = (f"{name}={value}" for name, value in entry.config.items())
+    return " ".join((*filter(None, facts), *config)).lower()

@@ -14,6 +14,7 @@ a job's result as one.
 - ``evaluator`` -- ``evaluate``, ``evaluations``
 - ``replaying`` -- ``replay``
 - ``asking`` -- ``demand``
+- ``caches`` -- ``caches``
 """
 
 from __future__ import annotations

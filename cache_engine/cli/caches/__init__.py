@@ -1,0 +1,1 @@
+"""The verbs of the caches of other frameworks; ``overview`` has the group."""

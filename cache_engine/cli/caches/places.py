@@ -1,0 +1,74 @@
+"""What the verbs of this group share: the directories, scanning with progress, findings."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cache_engine.config import Settings
+from cache_engine.units import counted, human_age, printable
+
+if TYPE_CHECKING:
+    from cache_engine.cli.documents import caches as documents
+    from cache_engine.foreign.registry import Sources
+    from cache_engine.foreign.values import Place, Seen
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_GIVEN = "gemm-cache caches"
+_MOST_FINDINGS = 20
+
+
+def cache_option(verb: _F) -> _F:
+    """Gives a verb ``--cache``; before the name of a verb of this group and after it, all count."""
+
+    def note(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> None:
+        ctx.meta.setdefault(_GIVEN, []).extend(given)
+
+    return click.option(
+        "--cache",
+        multiple=True,
+        metavar="KIND=DIR",
+        expose_value=False,
+        callback=note,
+        help="A further directory, and the framework whose cache it is (repeatable).",
+    )(verb)
+
+
+def known_places(settings: Settings) -> tuple[Sources, list[Place]]:
+    """The sources, and the places that there are and that the user names."""
+    from cache_engine.foreign.registry import load_sources, surroundings
+
+    sources = load_sources()
+    given = click.get_current_context().meta.get(_GIVEN, [])
+    return sources, list(sources.places(surroundings([*given, *settings.caches])))
+
+
+def scanned(sources: Sources, places: Iterable[Place]) -> Iterator[tuple[Place, Seen]]:
+    """What is in the places, with a count on a terminal while it takes long."""
+    from cache_engine.foreign.survey import survey
+
+    started, shows, count = time.monotonic(), sys.stderr.isatty(), 0
+    for count, seen in enumerate(survey(sources, places), start=1):
+        if shows and count % 1000 == 0 and time.monotonic() - started > 1:
+            print(f"\r{counted(count, 'entry', 'entries')} read…", end="", file=sys.stderr)
+        yield seen
+    if shows and count >= 1000:
+        print("\r\033[K", end="", file=sys.stderr)
+
+
+def print_findings(findings: list[documents.CacheFinding]) -> None:
+    """Prints findings on standard error, the first of many."""
+    for finding in findings[:_MOST_FINDINGS]:
+        where = "/".join(filter(None, (finding.path, finding.id)))
+        print(printable(f"{finding.fault}: {where}: {finding.detail}"), file=sys.stderr)
+    if len(findings) > _MOST_FINDINGS:
+        print(f"and {counted(len(findings) - _MOST_FINDINGS, 'finding')} more; --json has all", file=sys.stderr)
+
+
+def age(at: float | None, now: float) -> str:
+    """A time as its age; a dash where it is not known."""
+    return "–" if at is None else human_age(now - at)

@@ -1,0 +1,1 @@
+"""The verbs of what was measured: timings, tuning, and toolchains compared."""

@@ -1,0 +1,157 @@
+"""The verbs of the caches of other frameworks, on what Triton made."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cache_engine.cli.main import commands
+from cache_engine.errors import GemmCacheError
+from tests.foreign.fixtures import unpack
+
+
+class Machine:
+    """A home directory with Triton's cache at its usual place."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        (home / ".triton").mkdir(parents=True)
+        self.cache = unpack("triton", home / ".triton").rename(home / ".triton" / "cache")
+
+    def run(self, *arguments: object, code: int = 0) -> Result:
+        """What the command prints; it must end with this code."""
+        done = CliRunner().invoke(commands, ["caches", *map(str, arguments)])
+        assert done.exit_code == code, (done.output, done.exception)
+        return done
+
+    def json(self, *arguments: object) -> Any:
+        """The JSON document that it prints."""
+        return json.loads(self.run(*arguments, "--json").stdout)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine whose only cache is Triton's."""
+    for name in ("TRITON_CACHE_DIR", "TRITON_HOME", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return Machine(tmp_path / "home")
+
+
+def test_the_overview_needs_no_configuration_and_no_store(machine: Machine) -> None:
+    document = machine.json()
+    (row,) = document["directories"]
+    assert (row["kind"], row["path"], row["origin"]) == ("triton", str(machine.cache), "default")
+    assert (row["entries"], row["targets"], row["versions"]) == (4, {"sm_90a": 3, "sm_80": 1}, {"3.9.0": 4})
+    files = [path for path in machine.cache.rglob("*") if path.is_file()]
+    assert row["size_bytes"] == sum(row["part_bytes"].values()) == sum(path.stat().st_size for path in files)
+    assert row["part_bytes"]["llir"] == sum(path.stat().st_size for path in files if path.suffix == ".llir")
+    assert document["findings"] == []
+    printed = machine.run().stdout
+    assert "sm_90a (3), sm_80 (1)" in printed
+    assert "By part: llir" in printed
+    assert not (machine.home / ".cache" / "gemm-cache").exists()
+
+
+def test_a_further_directory_is_named_before_or_after_the_verb_or_in_the_settings(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [unpack("triton", tmp_path / name) for name in "abc"]
+    monkeypatch.setenv("GEMM_CACHE_CACHES", f"triton={others[2]}")
+    found = machine.json("--cache", f"triton={others[0]}", "ls", "--cache", f"triton={others[1]}")
+    assert {row["path"] for row in found["entries"]} == {str(path) for path in (*others, machine.cache)}
+    assert found["total"] == 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        ((), 4),
+        (("tile",), 1),
+        (("scale", "sm_90a"), 2),
+        (("scale", "num_warps=8"), 1),
+        (("--arch", "sm_80", "--arch", "sm_90a"), 4),
+        (("--arch", "sm_80"), 1),
+        (("--kind", "triton", "--state", "complete"), 4),
+        (("--state", "partial"), 0),
+        (("nothing of this name",), 0),
+    ],
+)
+def test_a_list_is_of_what_was_asked_for(machine: Machine, arguments: tuple[str, ...], count: int) -> None:
+    assert machine.json("ls", *arguments)["total"] == count
+
+
+def test_a_list_is_sorted_and_says_how_many_are_not_printed(machine: Machine) -> None:
+    sizes = [row["size_bytes"] for row in machine.json("ls", "--sort", "size")["entries"]]
+    assert sizes == sorted(sizes, reverse=True)
+    names = [row["name"] for row in machine.json("ls", "--sort", "name", "--ascending")["entries"]]
+    assert names == ["scale", "scale", "scale", "tile"]
+    assert "4 entries, 3 of them not printed." in machine.run("ls", "--limit", 1).stdout
+
+
+def test_an_entry_is_shown_with_what_is_not_known_and_why(machine: Machine) -> None:
+    (row,) = machine.json("ls", "tile")["entries"]
+    found = machine.json("show", row["id"][:6])
+    assert {name: found[name] for name in row} == row
+    assert found["unknown"]["compile_ms"] == "Triton does not store how long a compile took"
+    assert {"group": "option", "name": "num_warps", "value": "4"} in found["factors"]
+    assert [part["name"] for part in found["parts"]][:2] == ["group", "cubin"]
+    printed = machine.run("show", row["id"][:6]).stdout
+    assert "unknown: Triton does not store how long a compile took" in printed
+    assert "Not stored: the build of Triton" in printed
+
+
+def test_a_part_is_printed_as_it_is_and_the_code_as_instructions(machine: Machine) -> None:
+    (row,) = machine.json("ls", "tile")["entries"]
+    ptx = (machine.cache / row["id"] / "tile.ptx").read_text()
+    assert machine.json("show", row["id"], "--part", "ptx")["text"] == ptx
+    assert "HGMMA" in machine.run("show", row["id"], "--sass").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("show", "no such id"), "no entry has an id that begins with"),
+        (("show", ""), "entries begin with"),
+        (("ls", "--cache", "tritium=/x"), "there are: triton"),
+        (("ls", "--cache", "/x"), "KIND=DIR"),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_what_to_do(machine: Machine, arguments: tuple[str, ...], said: str) -> None:
+    done = machine.run(*arguments, code=1)
+    assert isinstance(done.exception, GemmCacheError)
+    assert said in str(done.exception)
+
+
+@pytest.mark.parametrize(("part", "said"), [("sass", "there are: group, cubin"), ("cubin", "machine code")])
+def test_a_part_that_cannot_be_printed_is_refused_with_the_others(machine: Machine, part: str, said: str) -> None:
+    (row,) = machine.json("ls", "tile")["entries"]
+    assert said in str(machine.run("show", row["id"], "--part", part, code=1).exception)
+
+
+def test_the_same_id_in_two_directories_is_told_apart_by_the_directory(machine: Machine, tmp_path: Path) -> None:
+    other = unpack("triton", tmp_path / "other")
+    (row,) = machine.json("ls", "tile")["entries"]
+    two = ("show", row["id"], "--cache", f"triton={other}")
+    assert "--in DIR" in str(machine.run(*two, code=1).exception)
+    assert machine.json(*two, "--in", other)["path"] == str(other)
+
+
+def test_what_cannot_be_read_is_a_finding_and_the_rest_is_listed(machine: Machine) -> None:
+    """Names of files are hostile: none moves the cursor or begins a line."""
+    os.symlink("/etc", machine.cache / "a\nb\x1b[2J")
+    done = machine.run("ls")
+    assert "4 entries." in done.stdout
+    assert done.stderr == f"not a regular file: {machine.cache}/a%0Ab%1B[2J: it is a link or a device\n"
+    assert machine.json()["findings"][0]["fault"] == "not a regular file"
+
+
+def test_a_machine_without_any_cache_is_told_how_to_name_one(machine: Machine) -> None:
+    machine.cache.rename(machine.home / "elsewhere")
+    assert "Name one with --cache KIND=DIR" in machine.run().stdout
