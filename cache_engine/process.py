@@ -251,9 +251,13 @@ class OwnFile:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the descriptor still refers to that file, or may do so after a disk error."""
-        with suppress(OSError):
+        """Whether the descriptor still refers to that file, or may do so: after a disk error, or without memory."""
+        try:
             return self.status() is not None
+        except OSError:
+            pass
+        except MemoryError:  # also that of `suppress`, which allocates
+            pass
         return self._is_open
 
     def close(self, *, check: bool = False) -> None:
