@@ -29,7 +29,8 @@ from cache_engine.batch.warm import stored
 from cache_engine.catalogue import model_shapes
 from cache_engine.device.probe import gpu, local_arch
 from cache_engine.errors import GemmCacheError, NotHereError
-from cache_engine.evaluator.gpu import DTYPES, GPUS
+from cache_engine.evaluator.gpu import DTYPES
+from cache_engine.evaluator.gpus import GPUS
 from cache_engine.insight.coverage import coverage, distinct, wanted
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem

@@ -12,12 +12,16 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+import numpy as np
+
 from cache_engine.bench.results import Report, Result
-from cache_engine.bench.timing import compare
+from cache_engine.bench.timing import compare, medians
 from cache_engine.catalogue import model_shapes
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluations.entry import encode_entry, judge, make_entry
 from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, Evaluation, SearchMode
+from cache_engine.evaluator.gpu import latencies_us, parameters_of, roofline_us
+from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate
@@ -35,6 +39,7 @@ def evaluating(report: Report, place: Path, entries: int) -> None:
     """Searches of the DeepSeek-V3 table, its results stored and found again, and large sets of results."""
     problems = _table(_SIZES)
     _searching(report, problems)
+    _predicting(report, problems)
     _keeping(report, place, _table(_SIZES[1:]))
     for number in (entries, 5 * entries):
         _loading(report, place / f"results-{number}", number)
@@ -58,6 +63,16 @@ def _searching(report: Report, problems: list[EvaluationProblem]) -> None:
     name = f"full search, mean of {len(problems)} of DeepSeek-V3 on {_CHIP.name}"
     report(Result(name, statistics.fmean(searched), beside, mean, 3e-3))
     report(Result("full search, 99th percentile", sorted(searched)[int(len(searched) * 0.99)], beside, mean, 30e-3))
+
+
+def _predicting(report: Report, problems: list[EvaluationProblem]) -> None:
+    """The GPU model over the table together, per shape, compared with the roofline of the same."""
+    m, n, k, batch = np.array([(p.m, p.n, p.k, p.batch) for p in problems] * 20, dtype=float).T
+    gpu = GPUS["H100"]
+    _, parameters = parameters_of(gpu)
+    model, plain = partial(latencies_us, parameters, gpu, m, n, k, batch), partial(roofline_us, gpu, m, n, k, batch)
+    seconds, plain_seconds = (each / len(m) for each in medians([model, plain], 20))
+    report(Result(f"prediction for {gpu.name}, one of {len(m):,} together", seconds, "roofline", plain_seconds, 2e-6))
 
 
 def _seconds(problem: EvaluationProblem, mode: SearchMode) -> float:

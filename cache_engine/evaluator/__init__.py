@@ -5,6 +5,8 @@
 - ``problem`` — what is asked
 - ``cost`` — the core-grid cost model: formulas for one partition, one block, one tile
 - ``search`` — the best partition, tile and loop order under that model
+- ``gpus`` — GPUs by their datasheets
 - ``gpu`` — a model of real GPUs, calibrated on measured latencies
+- ``calibration`` — what a user's own measurements of a GPU changed
 - ``fit_gpu`` · ``validation`` — how it was calibrated, and how well it does compared with roofline
 """

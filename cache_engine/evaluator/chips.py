@@ -12,7 +12,7 @@ from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.inputs import open_input
 
 if TYPE_CHECKING:
-    from cache_engine.evaluator.gpu import Gpu
+    from cache_engine.evaluator.gpus import Gpu
 
 _FILE_BYTES = 2**20
 
@@ -26,7 +26,7 @@ def load_chip(name_or_file: str | Path) -> Hardware | Gpu:
     name = str(name_or_file).upper()
     if name in PRESETS:
         return PRESETS[name]
-    from cache_engine.evaluator.gpu import GPUS  # brings in NumPy
+    from cache_engine.evaluator.gpus import GPUS
 
     if name in GPUS:
         return GPUS[name]
@@ -46,7 +46,7 @@ def chip_of(description: Any, source: str) -> Hardware | Gpu:
         InvalidHardware: naming the invalid field.
     """
     if isinstance(description, dict) and "sms" in description:
-        from cache_engine.evaluator.gpu import Gpu
+        from cache_engine.evaluator.gpus import Gpu
 
         return Gpu.from_dict(description, source)
     return Hardware.from_dict(description, source)
@@ -64,8 +64,20 @@ def load_hardware(name_or_file: str | Path) -> Hardware:
     return chip
 
 
+def load_gpu(name_or_file: str | Path) -> Gpu:
+    """As ``load_chip``, for the GPU model alone.
+
+    Raises:
+        InvalidHardware: also when it is no GPU.
+    """
+    chip = load_chip(name_or_file)
+    if isinstance(chip, Hardware):
+        raise InvalidHardware(f"{chip.name} is no GPU; a description of a GPU has a field sms")
+    return chip
+
+
 def _read(path: Path) -> Any:
-    from cache_engine.evaluator.gpu import GPUS
+    from cache_engine.evaluator.gpus import GPUS
 
     try:
         with open_input(path) as file:

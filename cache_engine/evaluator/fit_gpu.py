@@ -1,14 +1,14 @@
-"""Fits the parameters of the GPU model to measured latencies, and writes them to a file.
-
-::
+"""Fits the GPU model's parameters to measured latencies. For development; a user's own GPU: ``calibrating``.
 
     python -m cache_engine.evaluator.fit_gpu FILE.csv[.gz] --source "where FILE is from"
 
 They are written to ``gpu_parameters.json`` in the working directory, never into an installed package; in a checkout,
-move the file to ``cache_engine/evaluator/`` to use it. FILE has columns arch, M, N, K, latency_us. Two in five (N, K)
-pairs, always the same ones, are held out of the fit; ``gemm-cache evaluations validate FILE --kept-out`` reports how
-well they are predicted. Least squares by Levenberg-Marquardt on relative errors, large ones damped, each parameter
-between bounds that make sense.
+move the file to ``cache_engine/evaluator/`` or name it with ``--output``. Two in five (N, K) pairs are held out, always
+the same ones. Least squares (Levenberg-Marquardt) on relative errors, large ones damped, each parameter between bounds
+that make sense.
+
+The file also has the errors: on pairs held out, on each GPU by the parameters of the others, and how often measurements
+lie in the intervals of predictions that were made without them.
 """
 
 from __future__ import annotations
@@ -16,57 +16,104 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from cache_engine.evaluator.gpu import ALL, PARAMETERS_FILE, Floats, GpuParameters, latencies_us
+from cache_engine.evaluator.gpu import ALL, M_RANGES, PARAMETERS_FILE, Floats, GpuParameters, Spread, latencies_us
 from cache_engine.evaluator.validation import Measurements, read_measurements
 
-# Name: lower bound, upper bound, first guess.
-_BOUNDS = {
-    "launch_us": (0.3, 4.0, 1.2),
-    "tile_us": (0.02, 4.0, 0.8),
-    "epilogue_us": (0.001, 3.0, 0.3),
-    "step_us": (0.001, 0.5, 0.06),
-    "matrix_share": (0.4, 1.0, 0.8),
-    "small_tile_loss": (0.01, 60.0, 1.0),
-    "dram_share": (0.5, 1.0, 0.82),
-    "write_weight": (0.3, 4.0, 1.0),
-    "l2_factor": (1.0, 16.0, 5.0),
-    "l2_share": (0.003, 1.0, 0.02),
-    "l2_sharpness": (1.0, 8.0, 4.0),
-    "wave_blend": (0.0, 1.0, 0.8),
-    "norm": (1.0, 10.0, 3.0),
-    "split_us": (0.02, 5.0, 2.0),
-    "split_weight": (0.02, 4.0, 1.0),
-    "throttling": (0.0, 0.3, 0.1),
-}
-_LOW, _HIGH, _FIRST = (np.array(column) for column in zip(*_BOUNDS.values(), strict=True))
+Bounds = Mapping[str, tuple[float, float, float]]
+"""By name: lower bound, upper bound, first guess."""
 
+_BOUNDS: Bounds = {
+    "launch_us": (0.5, 4.0, 2.4),
+    "matrix_share": (0.7, 1.4, 1.1),
+    "small_tile_loss": (0.01, 40.0, 1.0),
+    "throttling": (0.0, 0.4, 0.15),
+    "step_cycles": (5.0, 1500.0, 170.0),
+    "step_cycles_sync": (5.0, 1500.0, 170.0),
+    "wave_blend": (0.0, 1.0, 0.9),
+    "wave_blend_sync": (0.0, 1.0, 0.9),
+    "epilogue_bytes_per_cycle": (2.0, 120.0, 18.0),
+    "dram_share": (0.6, 1.0, 0.83),
+    "write_weight": (0.3, 3.0, 0.7),
+    # An SM reads 64 bytes a cycle from L2 at most (NVIDIA's white papers).
+    "l2_bytes_per_cycle": (5.0, 60.0, 40.0),
+    # With less, weights of a few megabytes come from DRAM on any GPU; above, what is copied does not fit.
+    "l2_share": (0.4, 1.2, 0.65),
+    "l2_sharpness": (1.5, 8.0, 4.0),
+    "split_us": (0.02, 5.0, 2.8),
+    "split_weight": (0.1, 4.0, 1.0),
+}
 _DAMPED_FROM = 0.04  # relative error above which errors count as such, not squared: mistimed rows are not to lead
-_PULL = 0.02  # towards the middle of the bounds, so that what the data says nothing about stays put
+_PULL = 0.02  # towards the first guess, so that what the data says nothing about stays put
 _ROUNDS = 30
+_OWN_STRIDE, _JOINT_STRIDE = 4, 12
+_INTERVAL = (16.0, 84.0)  # percentiles: 68 % lie in between
 
 
 def fit(measured: list[Measurements], stride: int) -> GpuParameters:
-    """Parameters that fit every ``stride``-th measurement that is not held out, of one GPU or of several."""
+    """Parameters that fit every ``stride``-th measurement that is not held out, of one GPU or of several.
+
+    Without a GPU whose tensor cores read on their own, or without another, both kinds have the same numbers.
+    """
     chosen = [one.only(~one.kept_out()).every(stride) for one in measured]
+    kinds = {one.gpu.reads_asynchronously for one in measured}
 
-    def errors(x: Floats) -> Floats:
-        parameters = _decode(x)
+    def of(values: dict[str, float]) -> GpuParameters:
+        for name in ("step_cycles", "wave_blend"):
+            if kinds == {True}:
+                values[f"{name}_sync"] = values[name]
+            elif kinds == {False}:
+                values[name] = values[f"{name}_sync"]
+        return GpuParameters(**values)
+
+    def errors(values: dict[str, float]) -> Floats:
+        parameters = of(values)
         parts = [latencies_us(parameters, one.gpu, one.m, one.n, one.k) / one.latency_us - 1 for one in chosen]
-        return np.concatenate([_damped(np.minimum(part, 10.0)) for part in parts] + [_PULL * x])
+        return np.concatenate(parts)
 
-    share = (_FIRST - _LOW) / (_HIGH - _LOW)
-    return _decode(_least_squares(errors, np.log(share / (1 - share))))
+    return of(fitted_values(errors, _BOUNDS, _PULL))
 
 
-def _decode(x: Floats) -> GpuParameters:
-    values = _LOW + (_HIGH - _LOW) / (1 + np.exp(-x))
-    return GpuParameters(**{name: float(value) for name, value in zip(_BOUNDS, values, strict=True)})
+def fitted_values(errors: Callable[[dict[str, float]], Floats], bounds: Bounds, pull: float) -> dict[str, float]:
+    """The values between bounds with the least damped errors, each pulled to its first guess."""
+    low, high, first = (np.array(column) for column in zip(*bounds.values(), strict=True))
+
+    def decode(x: Floats) -> dict[str, float]:
+        values = low + (high - low) / (1 + np.exp(-x))
+        return {name: float(value) for name, value in zip(bounds, values, strict=True)}
+
+    share = (first - low) / (high - low)
+    start = np.log(share / (1 - share))
+
+    def damped(x: Floats) -> Floats:
+        return np.concatenate([_damped(np.minimum(errors(decode(x)), 10.0)), pull * (x - start)])
+
+    return decode(_least_squares(damped, start))
+
+
+def spread(ratios: Floats, m: Floats) -> Spread:
+    """The interval of measured / predicted, for each range of m; of all where a range has fewer than 30."""
+    found = []
+    for low, high in M_RANGES:
+        there = ratios[(m >= low) & (m <= high)]
+        lower, upper = np.percentile(there if len(there) >= 30 else ratios, _INTERVAL)
+        found.append((round(float(lower), 4), round(float(upper), 4)))
+    return tuple(found)
+
+
+def coverage(spread: Spread, ratios: Floats, m: Floats) -> float:
+    """The share of measurements within the intervals."""
+    inside = np.zeros(len(m), dtype=bool)
+    for (low, high), (lower, upper) in zip(M_RANGES, spread, strict=True):
+        inside |= (m >= low) & (m <= high) & (ratios >= lower) & (ratios <= upper)
+    return round(float(inside.mean()), 4)
 
 
 def _damped(errors: Floats) -> Floats:
@@ -95,37 +142,71 @@ def _least_squares(errors: Callable[[Floats], Floats], x: Floats) -> Floats:
     return x
 
 
+def _ratios(parameters: GpuParameters, measured: Measurements) -> Floats:
+    return measured.latency_us / latencies_us(parameters, measured.gpu, measured.m, measured.n, measured.k)
+
+
+def _mape(ratios: Floats) -> float:
+    return round(float(np.abs(1 / ratios - 1).mean()), 4)
+
+
+def fitted_document(measured: list[Measurements], source: str) -> dict[str, Any]:
+    """Fits each GPU, all together and all but one, and measures the errors."""
+    parameters, spreads, held_out, covered = {}, {}, {}, {}
+    for one in measured:
+        sys.stderr.write(f"fitting {one.gpu.name}\n")
+        own = parameters[one.gpu.name] = fit([one], _OWN_STRIDE)
+        seen, unseen = one.only(~one.kept_out()), one.only(one.kept_out())
+        spreads[one.gpu.name] = spread(_ratios(own, seen), seen.m)
+        if len(unseen.m):
+            ratios = _ratios(own, unseen)
+            held_out[one.gpu.name] = _mape(ratios)
+            covered[one.gpu.name] = coverage(spreads[one.gpu.name], ratios, unseen.m)
+    sys.stderr.write("fitting all together\n")
+    parameters[ALL] = fit(measured, _JOINT_STRIDE)
+    spreads[ALL] = spread(*_pooled({one.gpu.name: (_ratios(parameters[ALL], one), one.m) for one in measured}))
+    unmeasured, covered_unmeasured = {}, {}
+    if len(measured) > 1:
+        alone = {}
+        for one in measured:
+            sys.stderr.write(f"predicting {one.gpu.name} by the others\n")
+            ratios = _ratios(fit([other for other in measured if other is not one], _JOINT_STRIDE), one)
+            alone[one.gpu.name] = (ratios, one.m)
+            unmeasured[one.gpu.name] = _mape(ratios)
+        spreads[ALL] = spread(*_pooled(alone))
+        for name, (ratios, m) in alone.items():
+            others = {other: found for other, found in alone.items() if other != name}
+            covered_unmeasured[name] = coverage(spread(*_pooled(others)), ratios, m)
+    return {
+        "source": source,
+        "fitted_at": datetime.now(UTC).date().isoformat(),
+        "measurements": {one.gpu.name: len(one.m) for one in measured},
+        "kept_out": {one.gpu.name: int(one.kept_out().sum()) for one in measured},
+        "mape_kept_out": held_out,
+        "mape_by_parameters_of_the_others": unmeasured,
+        "coverage_kept_out": covered,
+        "coverage_by_intervals_of_the_others": covered_unmeasured,
+        "spreads": spreads,
+        "parameters": {
+            name: {field.name: float(f"{getattr(values, field.name):.5g}") for field in fields(GpuParameters)}
+            for name, values in parameters.items()
+        },
+    }
+
+
+def _pooled(found: Mapping[str, tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    ratios, ms = zip(*found.values(), strict=True)
+    return np.concatenate(ratios), np.concatenate(ms)
+
+
 def main() -> None:
-    """Reads measurements, fits each GPU and all together, and writes the file."""
+    """Reads measurements and writes the file."""
     parser = argparse.ArgumentParser(description="Fits the parameters of the GPU model.")
     parser.add_argument("file", type=Path)
     parser.add_argument("--source", required=True, help="where the measurements are from, with their license")
     parser.add_argument("--output", type=Path, default=Path(PARAMETERS_FILE.name))
     arguments = parser.parse_args()
-    measured = read_measurements(arguments.file)
-    parameters = {}
-    for one in measured:
-        sys.stderr.write(f"fitting {one.gpu.name}\n")
-        parameters[one.gpu.name] = fit([one], 4)
-    sys.stderr.write("fitting all together\n")
-    parameters[ALL] = fit(measured, 12)
-    unmeasured = {}
-    for one in measured if len(measured) > 1 else []:
-        sys.stderr.write(f"predicting {one.gpu.name} by the others\n")
-        others = fit([other for other in measured if other is not one], 12)
-        predicted = latencies_us(others, one.gpu, one.m, one.n, one.k)
-        unmeasured[one.gpu.name] = round(float(np.abs(predicted / one.latency_us - 1).mean()), 4)
-    document = {
-        "source": arguments.source,
-        "fitted_at": datetime.now(UTC).date().isoformat(),
-        "measurements": {one.gpu.name: len(one.m) for one in measured},
-        "kept_out": {one.gpu.name: int(one.kept_out().sum()) for one in measured},
-        "mape_by_parameters_of_the_others": unmeasured,
-        "parameters": {
-            name: {field: float(f"{getattr(values, field):.5g}") for field in _BOUNDS}
-            for name, values in parameters.items()
-        },
-    }
+    document = fitted_document(read_measurements(arguments.file), arguments.source)
     arguments.output.write_text(json.dumps(document, indent=2) + "\n")
     sys.stderr.write(f"wrote {arguments.output}\n")
 

@@ -1,162 +1,113 @@
-"""How long a bf16 or fp16 GEMM takes on a real GPU: a model with 16 parameters, calibrated on measured latencies.
+"""How long a GEMM takes on a real GPU: a model with 16 parameters, calibrated on measured latencies.
 
 For each choice of thread-block tile and split of k that libraries offer, the model adds up
 
 - the launch, and for a split the further kernel and the traffic of adding up;
-- waves of tiles over the SMs, between whole ones and evenly spread, each with a start, an epilogue that grows with the
-  tile, and steps along k that take some time however small the tile is;
-- multiplying, DRAM and L2, each at the share of its datasheet rate that was fitted, and of these mostly the slowest: a
-  norm. Small tiles multiply at a lower rate; what fits into a share of L2 needs no DRAM; multiplying for long lowers
-  the clock;
+- waves of tiles over the SMs, between whole ones and evenly spread, each with an epilogue that grows with the tile, and
+  steps along k that take some cycles however small the tile is;
+- multiplying, DRAM and L2, each at a fitted share of the GPU's rate, and of these mostly the slowest: a norm. Weights
+  of which five fit into a part of the L2 come from there; multiplying for long lowers the clock;
 
 and takes the fastest. Roofline, its baseline, knows only the datasheet's peak and bandwidth.
 
-Parameters are in ``gpu_parameters.json``, with what they were fitted on; ``fit_gpu`` makes it. A GPU without
-measurements uses those fitted on all measured ones together.
+Parameters hold for every GPU, because each is a share of, or a number of cycles of, what the datasheet says: L2 and
+epilogue grow with the tensor cores' rate per SM and cycle. GPUs whose tensor cores read shared memory on their own have
+their own number for two of them. A measured GPU has its own set, any other the one fitted on all of them, in
+``gpu_parameters.json``, which ``fit_gpu`` makes; docs/decisions/0015-gpu-model-by-datasheet.md has the reasons.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from cache_engine.errors import InvalidHardware, InvalidProblem
-from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.errors import InvalidProblem
+from cache_engine.evaluator.gpus import GPUS, Gpu
+from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
 from cache_engine.extras import needing
-from cache_engine.model.architecture import runs_on
 
 with needing("evaluate", "the GPU model"):
     import numpy as np
     from numpy.typing import NDArray
 
 EVALUATOR = "gpu"
-MODEL_VERSION = "1.0.0"
+MODEL_VERSION = "2.0.0"
 PARAMETERS_FILE = Path(__file__).with_name("gpu_parameters.json")
 ALL = "all"
 """Name of the parameters fitted on every measured GPU together."""
 
 DTYPES = ("bf16", "fp16")
+"""Types of A and B whose times were measured."""
+RATED = (*DTYPES, "fp8", "int8")
+"""Types that can be predicted: the others by their rate in the datasheet."""
 
-_TILES = (
-    (16, 32), (16, 64), (32, 32), (32, 64), (64, 32), (64, 64), (64, 128), (128, 64), (128, 128), (128, 192),
-    (192, 128), (64, 256), (256, 64), (128, 256), (256, 128), (256, 256),
-)  # fmt: skip
-_SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
+M_RANGES = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 4096), (4097, 10**12))
+"""Intervals of predictions, and errors of validations, are by these."""
+
 Choices = tuple[tuple[int, int, int], ...]
 """Of the tile's rows and columns, and the split of k."""
 
-CHOICES: Choices = tuple((m, n, split) for (m, n), split in product(_TILES, _SPLITS))
+_TILES = (
+    (16, 64), (32, 64), (64, 64), (64, 128), (128, 64), (128, 128), (64, 256), (256, 64), (128, 256), (256, 128),
+)  # fmt: skip
+_WAVES = (1, 2)
+"""Libraries split k until so many tiles an SM are there; the other choice is not to split."""
+_MOST_SPLIT, _LEAST_DEPTH = 32, 256
 
-_STEP_K = 32
-_LARGE_TILE = 128 * 256
-_ITEM_BYTES = 2
+_STEP_K = 64
 _PARTIAL_BYTES = 4
+_ROTATED = 5
+"""Weights used in turn, by whose size the L2 decides; as the measurements were made."""
+_WIDE = 4096
+"""Operations per SM and cycle to which ``..._per_cycle`` refer: those of an H100; others by this power:"""
+_GROWTH = 0.75
 _WARM_UP_US = 1000.0
 """How long multiplying takes to lower the clock."""
+_BLOCK = 256
+"""Problems computed at a time, so that arrays stay in the processor's cache."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class GpuParameters:
-    """What is fitted. Shares and factors are of datasheet rates.
+    """What is fitted.
 
     Attributes:
         launch_us: of any kernel.
-        tile_us, epilogue_us: for each tile an SM does: in any case, and for a tile of 128 × 256 in proportion to its
-            size.
-        step_us: each 64 of k, however small the tile.
-        matrix_share: of the peak, by large tiles.
+        matrix_share: the rate of large tiles before the clock falls, in ``Gpu.reached_flops``.
         small_tile_loss: how much longer tiles take to multiply, for each of 1/m + 1/n.
+        throttling: how much longer multiplying at full rate takes once the clock is lowered.
+        step_cycles, step_cycles_sync: each 64 of k, however small the tile; the second where warps load operands.
+        wave_blend, wave_blend_sync: 0 when SMs wait for the last of each wave, 1 when work is spread evenly; likewise.
+        epilogue_bytes_per_cycle: of a tile of C, by an SM.
         dram_share: of the bandwidth.
         write_weight: a byte written, in bytes read.
-        l2_factor: bandwidth of L2, in that of DRAM.
-        l2_share, l2_sharpness: share of L2 in which operands stay from one launch to the next, and how suddenly.
-        wave_blend: 0 when SMs wait for the last of each wave, 1 when work is spread evenly.
-        norm: exponent by which multiplying, DRAM and L2 are combined; the larger, the better they overlap.
+        l2_bytes_per_cycle: read by an SM from L2.
+        l2_share, l2_sharpness: share of a part of the L2 in which weights in turn stay, and how suddenly.
         split_us, split_weight: for a split of k: the further kernel, and its traffic through L2.
-        throttling: how much longer multiplying at full rate takes once the clock is lowered.
     """
 
     launch_us: float
-    tile_us: float
-    epilogue_us: float
-    step_us: float
     matrix_share: float
     small_tile_loss: float
+    throttling: float
+    step_cycles: float
+    step_cycles_sync: float
+    wave_blend: float
+    wave_blend_sync: float
+    epilogue_bytes_per_cycle: float
     dram_share: float
     write_weight: float
-    l2_factor: float
+    l2_bytes_per_cycle: float
     l2_share: float
     l2_sharpness: float
-    wave_blend: float
-    norm: float
     split_us: float
     split_weight: float
-    throttling: float
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A GPU by its datasheet.
-
-    Args:
-        peak_flops: dense bf16, fp32 accumulation, per second.
-        dram_bandwidth: bytes per second.
-        sms: streaming multiprocessors.
-        l2_bytes: L2 cache.
-
-    Raises:
-        InvalidHardware: naming the field and what it may be.
-    """
-
-    name: str
-    peak_flops: float
-    dram_bandwidth: float
-    sms: int
-    l2_bytes: int
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name or len(self.name) > 100 or not self.name.isprintable():
-            raise InvalidHardware(f"name is {self.name!r}; it must be a text of 1 to 100 printable characters")
-        for name, limit in (("peak_flops", 1e20), ("dram_bandwidth", 1e18), ("sms", 1e6), ("l2_bytes", 1e13)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= limit:
-                raise InvalidHardware(f"{name} is {value!r}; it must be a number from 1 to {limit:g}")
-
-    @classmethod
-    def from_dict(cls, description: dict[str, Any], source: str) -> Gpu:
-        """The GPU that a JSON object describes; raises ``InvalidHardware`` naming a missing or unknown field."""
-        names = [field.name for field in fields(cls)]
-        for name in names:
-            if name not in description:
-                raise InvalidHardware(f"{source} lacks the field {name}")
-        unknown = sorted(set(description) - set(names))
-        if unknown:
-            raise InvalidHardware(f"{source} has an unknown field {unknown[0]!r}; fields are: {', '.join(names)}")
-        return cls(**description)
-
-
-GPUS = {
-    gpu.name: gpu
-    for gpu in (
-        # NVIDIA's datasheets: dense bf16 peak and memory bandwidth; SMs and L2 of the same products.
-        Gpu("A100", 312e12, 2.039e12, 108, 40 * 2**20),  # A100 80GB SXM
-        Gpu("H100", 989.4e12, 3.352e12, 132, 50 * 2**20),  # H100 SXM5
-        Gpu("H200", 989.4e12, 4.8e12, 132, 50 * 2**20),  # H200 SXM
-        Gpu("B200", 2250e12, 8.0e12, 148, 126 * 2**20),  # B200 SXM
-        Gpu("L40S", 362.05e12, 0.864e12, 142, 96 * 2**20),
-    )
-}
-"""GPUs known by name."""
-
-# Source: NVIDIA, "CUDA GPU Compute Capability".
-_TARGETS = {"A100": "sm_80", "H100": "sm_90", "H200": "sm_90", "B200": "sm_100", "L40S": "sm_89"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +119,8 @@ class Prediction:
         roofline_us: by the datasheet's peak and bandwidth alone.
         tile_m, tile_n, split_k: the choice that is the fastest in the model.
         calibrated_on: whose measurements the parameters are from: the GPU's own name, or ``"all"``.
+        low_us, high_us: 68 % of measurements are expected in between.
+        calibration: of the user's own measurements, its id; empty without.
     """
 
     latency_us: float
@@ -176,66 +129,196 @@ class Prediction:
     tile_n: int
     split_k: int
     calibrated_on: str
+    low_us: float = 0.0
+    high_us: float = 0.0
+    calibration: str = ""
 
 
 def predict(problem: EvaluationProblem, gpu: Gpu) -> Prediction:
     """The predicted latency of a problem. Measurements had batch 1 only; products of a batch share waves.
 
     Raises:
-        InvalidProblem: for a dtype it was not calibrated for.
+        InvalidProblem: for a dtype that cannot be predicted, or that this GPU does not have.
     """
-    if problem.dtype not in DTYPES or problem.out_dtype not in DTYPES:
-        raise InvalidProblem(f"dtype {problem.dtype} is not calibrated on GPUs; use one of: {', '.join(DTYPES)}")
-    calibrated_on, parameters = parameters_of(gpu)
-    sizes = [np.array([float(size)]) for size in (problem.m, problem.n, problem.k, problem.batch)]
-    m, n, k, batch = sizes
-    times = choice_times_us(parameters, gpu, m, n, k, batch)[:, 0]
-    chosen = int(times.argmin())
-    return Prediction(
-        float(times[chosen]), float(roofline_us(gpu, *sizes)[0]), *CHOICES[chosen], calibrated_on=calibrated_on
-    )
+    _check(gpu, problem.dtype, problem.out_dtype)
+    m, n, k, batch = (np.array([float(size)]) for size in (problem.m, problem.n, problem.k, problem.batch))
+    work = _Work(m, n, k, batch, ITEMSIZE[problem.dtype], ITEMSIZE[problem.out_dtype])
+    return _predicted(gpu, work, problem.dtype, problem.m)
 
 
-def latencies_us(parameters: GpuParameters, gpu: Gpu, m: Floats, n: Floats, k: Floats) -> Floats:
-    """Predicted latencies of as many problems as the arrays are long, batch 1."""
-    fastest: Floats = choice_times_us(parameters, gpu, m, n, k, np.ones_like(m)).min(axis=0)
-    return fastest
+def predict_grouped(
+    sizes: Sequence[int], n: int, k: int, gpu: Gpu, dtype: str = "bf16", out_dtype: str = "bf16"
+) -> Prediction:
+    """A grouped GEMM, as of a mixture of experts: one launch in which each m of ``sizes`` has its own weights, n × k.
+
+    Groups of no rows cost nothing.
+
+    Raises:
+        InvalidProblem: as ``predict``, or when no group has rows.
+    """
+    _check(gpu, dtype, out_dtype)
+    rows = [EvaluationProblem(m, n, k, 1, dtype, out_dtype).m for m in sizes if m]
+    if not rows:
+        raise InvalidProblem("every group has 0 rows; give at least one group some")
+    groups = np.array([float(len(rows))])
+    work = _Work(
+        np.array([sum(rows) / len(rows)]), np.array([float(n)]), np.array([float(k)]), groups,
+        ITEMSIZE[dtype], ITEMSIZE[out_dtype], np.array(rows, dtype=np.float64),
+    )  # fmt: skip
+    return _predicted(gpu, work, dtype, sum(rows) / len(rows))
+
+
+def latencies_us(
+    parameters: GpuParameters, gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0
+) -> Floats:
+    """Predicted latencies of as many problems in bf16 as the arrays are long."""
+    batches = np.broadcast_to(np.asarray(batch, dtype=np.float64), m.shape)
+    times = np.empty(len(m))
+    for at in range(0, len(m), _BLOCK):
+        part = slice(at, at + _BLOCK)
+        times[part] = _fastest(parameters, gpu, _Work(m[part], n[part], k[part], batches[part]))[0]
+    return times
 
 
 def roofline_us(gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0) -> Floats:
-    """The longer of computing at the peak and moving each operand once at the datasheet's bandwidth."""
-    compute = 2 * batch * m * n * k / gpu.peak_flops
-    memory = _ITEM_BYTES * batch * (m * k + k * n + m * n) / gpu.dram_bandwidth
-    return np.maximum(compute, memory) * 1e6
+    """The longer of computing at the peak and moving each operand once at the datasheet's bandwidth, in bf16."""
+    return _roofline_us(gpu, _Work(m, n, k, np.broadcast_to(np.asarray(batch, dtype=np.float64), m.shape)), "bf16")
 
 
 def choice_times_us(
-    p: GpuParameters, gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats, choices: Choices = CHOICES
+    p: GpuParameters, gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats, choices: Choices
 ) -> Floats:
-    """What each choice would take: one row for each, one column for each problem."""
+    """What each choice would take in bf16: one row for each, one column for each problem."""
     tile_m, tile_n, split = _columns(choices)
-    l2_bandwidth = gpu.dram_bandwidth * p.l2_factor
-    depth = np.ceil(k / split / _STEP_K) * _STEP_K
-    tiles = np.ceil(m / tile_m) * np.ceil(n / tile_n) * split * batch
-    spread = np.maximum(tiles / gpu.sms, 1)
-    waves = (1 - p.wave_blend) * np.ceil(tiles / gpu.sms) + p.wave_blend * spread
+    work = _Work(m, n, k, batch)
+    tiles = work.tiles(tile_m, tile_n) * split
+    times, multiplying = _Costs(p, gpu, work, "bf16").of(tile_m, tile_n, split, tiles)
+    return times * _throttled(p, times, multiplying)
 
-    rate = gpu.peak_flops / gpu.sms * p.matrix_share / (1 + p.small_tile_loss * (1 / tile_m + 1 / tile_n))
-    multiplying = waves * 2 * tile_m * tile_n * depth / rate * 1e6
-    moved = _ITEM_BYTES * batch * (m * k + k * n + p.write_weight * m * n)
-    from_dram = 1 / (1 + (moved / (gpu.l2_bytes * p.l2_share)) ** -p.l2_sharpness)
-    dram = np.broadcast_to(moved * from_dram / (gpu.dram_bandwidth * p.dram_share) * 1e6, tiles.shape)
-    through_l2 = _ITEM_BYTES * (tiles * (tile_m + tile_n) * depth + batch * m * n)
-    l2 = through_l2 / l2_bandwidth * 1e6
-    stepping = waves * depth / 64 * p.step_us
 
-    overlapped = _norm(p.norm, multiplying, stepping, dram, l2)
-    around = waves * (p.tile_us + p.epilogue_us * tile_m * tile_n / _LARGE_TILE)
-    adding = p.split_us + p.split_weight * _PARTIAL_BYTES * split * batch * m * n / l2_bandwidth * 1e6
-    times: Floats = p.launch_us + around + overlapped + (split > 1) * adding
-    throttled = p.throttling * (multiplying / times) ** 4 * (1 - np.exp(-times / _WARM_UP_US))
-    times *= 1 + throttled
-    return times
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Problems, one in each place of the arrays; a grouped one has a mean m, and the rows of each group."""
+
+    m: Floats
+    n: Floats
+    k: Floats
+    batch: Floats
+    in_bytes: int = 2
+    out_bytes: int = 2
+    rows: Floats | None = None
+
+    def tiles(self, tile_m: Floats, tile_n: Floats) -> Floats:
+        """Tiles of C, of each size."""
+        if self.rows is None:
+            down: Floats = np.ceil(self.m / tile_m) * self.batch
+        else:
+            down = np.ceil(self.rows / tile_m).sum(axis=1, keepdims=True)
+        return down * np.ceil(self.n / tile_n)
+
+
+class _Costs:
+    """The times of problems on a GPU that do not depend on the choice, and those of a choice."""
+
+    def __init__(self, p: GpuParameters, gpu: Gpu, work: _Work, dtype: str) -> None:
+        factor = gpu.calibration
+        self._gpu, self._work = gpu, work
+        per_us = gpu.clock_ghz * 1e3
+        rate = gpu.peak_of(dtype)
+        width = (rate / gpu.sms / per_us / 1e6 / _WIDE * work.in_bytes / 2) ** _GROWTH
+        self._l2 = p.l2_bytes_per_cycle * width * per_us * gpu.sms
+        self._rate = gpu.reached_flops / gpu.peak_flops * rate * p.matrix_share / gpu.sms / 1e6
+        self._loss = p.small_tile_loss
+        self._blend = p.wave_blend if gpu.reads_asynchronously else p.wave_blend_sync
+        self._step = (p.step_cycles if gpu.reads_asynchronously else p.step_cycles_sync) / per_us / _STEP_K
+        self._step *= work.in_bytes / 2
+        self._epilogue = work.out_bytes / (p.epilogue_bytes_per_cycle * width * per_us)
+        self._launch, memory = p.launch_us, 1.0
+        if factor is not None:
+            self._launch *= factor.launch
+            self._rate /= factor.compute
+            self._step *= factor.steps
+            self._epilogue *= factor.epilogue
+            memory = factor.memory
+        written = work.batch * work.m * work.n * work.out_bytes
+        read = work.batch * work.m * work.k * work.in_bytes
+        weights = work.batch * work.n * work.k * work.in_bytes
+        kept = gpu.l2_bytes / gpu.l2_partitions * p.l2_share
+        away = 1 / (1 + ((_ROTATED * (weights + written) + read) / kept) ** -p.l2_sharpness)
+        moved = weights + read + p.write_weight * written
+        self._dram = (moved * away / (gpu.dram_bandwidth * p.dram_share) * (1e6 * memory)) ** 4
+        self._written = written / self._l2
+        self._adding = p.split_us + np.zeros_like(written)
+        self._partial = p.split_weight * _PARTIAL_BYTES / work.out_bytes * self._written
+
+    def of(self, tile_m: Floats, tile_n: Floats, split: Floats, tiles: Floats) -> tuple[Floats, Floats]:
+        """Times of choices with so many tiles, and what of them is multiplying, in microseconds: choices × problems."""
+        area = tile_m * tile_n
+        depth = np.ceil(self._work.k / (split * _STEP_K)) * _STEP_K
+        per_sm = tiles / self._gpu.sms
+        waves = (1 - self._blend) * np.ceil(per_sm) + self._blend * np.maximum(per_sm, 1)
+        deep = waves * depth
+        multiplying = deep * (2 * (area + self._loss * (tile_m + tile_n)) / self._rate)
+        stepping = deep * self._step
+        through_l2 = tiles * depth * (self._work.in_bytes * (tile_m + tile_n) / self._l2) + self._written
+        overlapped = np.sqrt(np.sqrt(_fourth(multiplying) + _fourth(stepping) + _fourth(through_l2) + self._dram))
+        times = self._launch + overlapped + waves * (area * self._epilogue)
+        times += (split > 1) * (self._adding + split * self._partial)
+        return times, multiplying
+
+
+def _fastest(p: GpuParameters, gpu: Gpu, work: _Work, dtype: str = "bf16") -> tuple[Floats, Floats, Floats]:
+    """The times of the fastest choices, with the places of their tiles and their splits of k."""
+    tile_m, tile_n, _ = _columns(tuple((*tile, 1) for tile in _TILES))
+    costs, tiles = _Costs(p, gpu, work, dtype), work.tiles(tile_m, tile_n)
+    most = np.maximum(np.minimum(np.floor(work.k / _LEAST_DEPTH), _MOST_SPLIT), 1)
+    places = np.arange(tiles.shape[1])
+    best = np.full((4, len(places)), np.inf)
+    for waves in (0, *_WAVES):
+        split = np.clip(np.floor(waves * gpu.sms / tiles), 1, most) if waves else np.ones_like(tiles)
+        times, multiplying = costs.of(tile_m, tile_n, split, tiles * split)
+        row = times.argmin(axis=0)
+        found = np.stack([times[row, places], multiplying[row, places], row, split[row, places]])
+        best = np.where(found[0] < best[0], found, best)
+    return best[0] * _throttled(p, best[0], best[1]), best[2], best[3]
+
+
+def _throttled(p: GpuParameters, times: Floats, multiplying: Floats) -> Floats:
+    factor: Floats = 1 + p.throttling * (multiplying / times) ** 4 * (1 - np.exp(-times / _WARM_UP_US))
+    return factor
+
+
+def _fourth(x: Floats) -> Floats:
+    squared = x * x
+    squared *= squared
+    return squared
+
+
+def _predicted(gpu: Gpu, work: _Work, dtype: str, m: float) -> Prediction:
+    calibrated_on, parameters = parameters_of(gpu)
+    times, tile, split = _fastest(parameters, gpu, work, dtype)
+    latency, (tile_m, tile_n) = float(times[0]), _TILES[int(tile[0])]
+    low, high = spread_of(gpu, m, dtype)
+    return Prediction(
+        latency, float(_roofline_us(gpu, work, dtype)[0]), tile_m, tile_n, int(split[0]), calibrated_on,
+        latency * low, latency * high, gpu.calibration.id if gpu.calibration else "",
+    )  # fmt: skip
+
+
+def _roofline_us(gpu: Gpu, work: _Work, dtype: str) -> Floats:
+    compute = 2 * work.batch * work.m * work.n * work.k / gpu.peak_of(dtype)
+    operands = (work.m * work.k + work.k * work.n) * work.in_bytes + work.m * work.n * work.out_bytes
+    return np.maximum(compute, work.batch * operands / gpu.dram_bandwidth) * 1e6
+
+
+def _check(gpu: Gpu, dtype: str, out_dtype: str) -> None:
+    if dtype not in RATED or out_dtype not in DTYPES:
+        raise InvalidProblem(
+            f"dtype {dtype} with results in {out_dtype} is not calibrated on GPUs; use: {', '.join(RATED)}, with "
+            f"results in {' or '.join(DTYPES)}"
+        )
+    if not gpu.peak_of(dtype):
+        raise InvalidProblem(f"{gpu.name} has no rate for {dtype}; use another type, or a description that has one")
 
 
 @lru_cache(maxsize=64)
@@ -244,33 +327,42 @@ def _columns(choices: Choices) -> list[Floats]:
     return [np.array(column, dtype=np.float64)[:, None] for column in zip(*choices, strict=True)]
 
 
-def _norm(exponent: float, *parts: Floats) -> Floats:
-    """The parts' norm, scaled by the largest so that no power overflows."""
-    largest = np.maximum.reduce(parts)
-    total: Floats = largest * sum((part / largest) ** exponent for part in parts) ** (1 / exponent)
-    return total
+Spread = tuple[tuple[float, float], ...]
+"""Measured / predicted, between which two in three measurements lie, for each of ``M_RANGES``."""
 
 
 class _ParametersFile(msgspec.Struct):
     parameters: dict[str, dict[str, float]]
+    spreads: dict[str, Spread]
     source: str
     fitted_at: str
 
 
 @lru_cache(maxsize=1)
+def _file() -> _ParametersFile:
+    return msgspec.json.decode(PARAMETERS_FILE.read_bytes(), type=_ParametersFile)
+
+
+@lru_cache(maxsize=1)
 def fitted() -> dict[str, GpuParameters]:
     """Parameters by the GPU they were fitted on."""
-    file = msgspec.json.decode(PARAMETERS_FILE.read_bytes(), type=_ParametersFile)
-    return {name: GpuParameters(**values) for name, values in file.parameters.items()}
-
-
-def gpus_running(target: str) -> list[Gpu]:
-    """The GPUs of ``GPUS`` that run code compiled for a target, such as ``"sm_90"``."""
-    chips = {chip.name for chip in runs_on(target)}
-    return [gpu for name, gpu in GPUS.items() if _TARGETS[name] in chips]
+    return {name: GpuParameters(**values) for name, values in _file().parameters.items()}
 
 
 def parameters_of(gpu: Gpu) -> tuple[str, GpuParameters]:
     """A GPU's parameters, and whose measurements they are from; its own only for the one described in ``GPUS``."""
-    name = gpu.name if gpu.name in fitted() and GPUS.get(gpu.name) == gpu else ALL
+    is_known = gpu.name in fitted() and GPUS.get(gpu.name) == (replace(gpu, calibration=None))
+    name = gpu.name if is_known else ALL
     return name, fitted()[name]
+
+
+def spread_of(gpu: Gpu, m: float, dtype: str = "bf16") -> tuple[float, float]:
+    """Measured / predicted of this GPU, between which two in three measurements lie.
+
+    Of a GPU or type without measurements, those of GPUs that were predicted by the others.
+    """
+    if gpu.calibration is not None:
+        return gpu.calibration.low, gpu.calibration.high
+    name = parameters_of(gpu)[0] if dtype in DTYPES else ALL
+    place = next((place for place, (_, most) in enumerate(M_RANGES) if m <= most), len(M_RANGES) - 1)
+    return _file().spreads[name][place]

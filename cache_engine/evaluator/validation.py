@@ -8,14 +8,15 @@ import hashlib
 import io
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO, Any
 
 from cache_engine.errors import InvalidHardware, SearchStopped, UsageError
-from cache_engine.evaluator.gpu import GPUS, Floats, Gpu, latencies_us, parameters_of, roofline_us
+from cache_engine.evaluator.gpu import M_RANGES, Floats, latencies_us, parameters_of, roofline_us, spread_of
+from cache_engine.evaluator.gpus import GPUS, Gpu, gpu_called
 from cache_engine.extras import needing
 from cache_engine.inputs import open_input
 
@@ -23,11 +24,9 @@ with needing("evaluate", "validation"):
     import numpy as np
     from numpy.typing import NDArray
 
-M_RANGES = ((1, 16), (17, 64), (65, 256), (257, 1024), (1025, 4096), (4097, 10**12))
-
-PUBLISHED_MAPE = {"A100": 7.0, "B200": 9.0, "H100": 6.0, "H200": 7.3}
+PUBLISHED_MAPE = {"A100": 6.6, "B200": 9.4, "H100": 6.2, "H200": 7.6}
 """Mean absolute error in percent on held-out measurements, by GPU: docs/evaluator.md, "The GPU model"."""
-PUBLISHED_MAPE_UNMEASURED = (9.7, 18.9)
+PUBLISHED_MAPE_UNMEASURED = (7.7, 16.1)
 """The same for a GPU without measurements: each GPU predicted from the others, the best and the worst."""
 
 _COLUMNS = ("arch", "M", "N", "K", "latency_us")
@@ -81,7 +80,12 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """One line of a validation: a GPU, a range of m (both 0 for all), how many, and both models' errors."""
+    """One line of a validation: a GPU, a range of m (both 0 for all), how many, and both models' errors.
+
+    Attributes:
+        calibrated_on: whose measurements the parameters are from, or the source of the user's own calibration.
+        inside: share of measurements in the interval of their prediction, of which 68 % should be.
+    """
 
     arch: str
     m_from: int
@@ -90,6 +94,7 @@ class Validated:
     calibrated_on: str
     model: Errors
     roofline: Errors
+    inside: float
 
 
 def is_kept_out(n: float, k: float) -> bool:
@@ -97,17 +102,20 @@ def is_kept_out(n: float, k: float) -> bool:
     return hashlib.sha256(f"{int(n)}x{int(k)}".encode()).digest()[0] < 0.4 * 256
 
 
-def read_measurements(path: Path) -> list[Measurements]:
+def read_measurements(path: Path, gpu: Gpu | None = None) -> list[Measurements]:
     """The measurements in a CSV file, gzipped if its name ends in .gz, by GPU.
 
     Columns arch, M, N, K, latency_us; others are ignored. ``arch`` is a known GPU, such as H100 or h100_sxm.
+
+    Args:
+        gpu: that all are of, in place of ``arch``, which must then be the same in every line or not there.
 
     Raises:
         UsageError: naming the invalid line, or what is missing.
     """
     try:
         with open_input(path) as file, as_text(file, str(path)) as text:
-            return parse_measurements(text, str(path))
+            return parse_measurements(text, str(path), gpu)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
@@ -129,27 +137,42 @@ def as_text(file: IO[bytes], source: str) -> IO[str]:
     return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="")
 
 
-def parse_measurements(file: IO[str], source: str) -> list[Measurements]:
+def parse_measurements(file: IO[str], source: str, gpu: Gpu | None = None) -> list[Measurements]:
     """The same, of a file that is open; raises as ``read_measurements``, or when it has more than a million lines."""
     rows: dict[str, list[tuple[float, ...]]] = {}
+    gpus: dict[str, Gpu] = {}
+    needed = _COLUMNS if gpu is None else _COLUMNS[1:]
     try:
         reader = csv.DictReader(_lines(file, source))
-        missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
+        missing = [name for name in needed if name not in (reader.fieldnames or ())]
         if missing:
-            raise UsageError(f"{source} lacks the column {missing[0]}; it needs: {', '.join(_COLUMNS)}")
+            raise UsageError(f"{source} lacks the column {missing[0]}; it needs: {', '.join(needed)}")
         for number, row in enumerate(reader, start=2):
-            name = str(row["arch"]).upper().removesuffix("_SXM")
-            if name not in GPUS:
-                known = ", ".join(GPUS)
-                raise InvalidHardware(
-                    f"{source}, line {number}: unknown arch {str(row['arch'])[:40]!r}; use one of: {known}"
-                )
-            rows.setdefault(name, []).append(_numbers(row, f"{source}, line {number}"))
+            where, name = f"{source}, line {number}", str(row.get("arch"))
+            if name not in gpus:
+                gpus[name] = _gpu_of(name, where, gpu, gpus)
+            rows.setdefault(gpus[name].name, []).append(_numbers(row, where))
     except (csv.Error, UnicodeDecodeError) as error:
         raise UsageError(f"{source} cannot be read as CSV: {error}") from error
     if not rows:
         raise UsageError(f"{source} has no measurements")
-    return [Measurements(GPUS[name], *np.array(values).T) for name, values in rows.items()]
+    by_name = {one.name: one for one in gpus.values()}
+    return [Measurements(by_name[name], *np.array(values).T) for name, values in rows.items()]
+
+
+def _gpu_of(arch: str, where: str, given: Gpu | None, seen: Mapping[str, Gpu]) -> Gpu:
+    if given is not None:
+        if seen:
+            raise UsageError(
+                f"{where}: arch is {arch[:40]!r}, after {next(iter(seen))[:40]!r}; a chip is given for one"
+            )
+        return given
+    known = gpu_called(arch)
+    if known is None:
+        raise InvalidHardware(
+            f"{where}: unknown arch {arch[:40]!r}; use one of: {', '.join(GPUS)}; or describe the GPU in a file"
+        )
+    return known
 
 
 def _lines(file: IO[str], source: str) -> Iterator[str]:
@@ -167,14 +190,20 @@ def _lines(file: IO[str], source: str) -> Iterator[str]:
 
 def validate(measured: Measurements, may_go_on: Callable[[], bool] = lambda: True) -> Iterator[Validated]:
     """Errors on a GPU in all, then by range of m; raises as ``predictions``."""
-    calibrated_on, _ = parameters_of(measured.gpu)
+    gpu = measured.gpu
+    calibrated_on = gpu.calibration.source if gpu.calibration else parameters_of(gpu)[0]
     predicted = predictions(measured, may_go_on)
-    roofline = roofline_us(measured.gpu, measured.m, measured.n, measured.k)
+    ratios, inside = measured.latency_us / predicted, np.zeros(len(predicted), dtype=bool)
+    for low, high in M_RANGES:
+        least, most = spread_of(gpu, low)
+        inside |= (measured.m >= low) & (measured.m <= high) & (ratios >= least) & (ratios <= most)
+    roofline = roofline_us(gpu, measured.m, measured.n, measured.k)
     for low, high in ((0, 0), *M_RANGES):
         chosen = (measured.m >= low) & (measured.m <= high) if high else np.ones_like(measured.m, dtype=bool)
         if chosen.any():
             model, plain = (_errors(times[chosen] / measured.latency_us[chosen] - 1) for times in (predicted, roofline))
-            yield Validated(measured.gpu.name, low, high, int(chosen.sum()), calibrated_on, model, plain)
+            share = float(inside[chosen].mean())
+            yield Validated(gpu.name, low, high, int(chosen.sum()), calibrated_on, model, plain, share)
 
 
 def range_text(m_from: int, m_to: int) -> str:

@@ -14,7 +14,7 @@ Sources are NVIDIA's, by compute capability:
 - 8.8 is taken as 8.6, 10.3 and 11.0 as 10.0 and 12.1 as 12.0, but for what ``_RATES`` says of them.
 
 Bandwidth of L2 has no figure for most targets: an A100's stands for all. ``calibrated`` has the shares of these rates
-that are reached, where the evaluator's GPU model was fitted on measurements.
+that are reached, where the evaluator's GPU model was first fitted on measurements.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class Rates:
         return self.tensor * by_size.get(dtype, 1.0) * share * self.reached
 
 
-# ``reached`` and ``dram_reached``: matrix_share and dram_share of evaluator/gpu_parameters.json; a test compares them.
+# ``reached`` and ``dram_reached``: of the first edition of the evaluator's GPU model (docs/decisions/0014). They stay
+# when that model is fitted again: a choice that changes makes kernels of every store a miss.
 A100 = Rates(1410, 2039, 2048, 2048, 4096, 128, 64, 0.92438, 0.79343)
 _H100_MMA = 2576  # 62.9 % of 4,096
 _HOPPER = Rates(1830, 3352, 4096, _H100_MMA, 8192, 256, 128, 0.87191, 0.85876)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from cache_engine.catalogue import ModelShape
 from cache_engine.engine.selection import Selector
 from cache_engine.errors import InvalidProblem, UsageError
-from cache_engine.evaluator.gpu import DTYPES, GPUS, MODEL_VERSION, Gpu, choice_times_us, gpus_running, parameters_of
+from cache_engine.evaluator.gpu import DTYPES, MODEL_VERSION, choice_times_us, parameters_of
+from cache_engine.evaluator.gpus import GPUS, Gpu, gpus_running
 from cache_engine.insight.covering import cover
 from cache_engine.kernels.select import ranking
 from cache_engine.model.gemm import DType, GemmProblem, Specialisation

@@ -201,7 +201,12 @@ def test_a_gpu_prediction_shows_the_roofline_too(place: Path) -> None:
     assert predicted["latency_us"] > predicted["roofline_us"]
     assert not place.exists(), "nothing is kept, so the two evaluators' results never mix"
     assert "calibrated on measurements of all measured GPUs" in run("evaluate", 8, 8, 8, "--chip", "L40S").stdout
-    for extra in (("--no-tile-search",), ("--dtype", "fp8")):
+    assert predicted["low_us"] < predicted["latency_us"] < predicted["high_us"]
+    assert (
+        document("evaluate", 4096, 4096, 4096, "--chip", "h100", "--dtype", "fp8", store=place)["latency_us"]
+        < (predicted["latency_us"])
+    )
+    for extra in (("--no-tile-search",), ("--dtype", "fp32")):
         assert run("evaluate", 8, 8, 8, "--chip", "H100", *extra).returncode == 2
 
 

@@ -16,9 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_engine.errors import InvalidHardware, InvalidProblem, UsageError
-from cache_engine.evaluator import fit_gpu, gpu, validation
-from cache_engine.evaluator.chips import load_chip, load_hardware
-from cache_engine.evaluator.gpu import ALL, CHOICES, GPUS, Gpu, fitted, latencies_us, predict, roofline_us
+from cache_engine.evaluator import fit_gpu, gpu
+from cache_engine.evaluator.chips import load_chip, load_gpu, load_hardware
+from cache_engine.evaluator.gpu import (
+    ALL,
+    choice_times_us,
+    fitted,
+    latencies_us,
+    parameters_of,
+    predict,
+    predict_grouped,
+    roofline_us,
+    spread_of,
+)
+from cache_engine.evaluator.gpus import GPUS, Gpu, gpu_called, gpus_running
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.validation import Measurements, is_kept_out, read_measurements, validate
 
@@ -42,8 +53,9 @@ def test_every_size_has_a_prediction(m: int, n: int, k: int, batch: int, name: s
     prediction = predict(EvaluationProblem(m, n, k, batch), GPUS[name])
     assert 0 < prediction.latency_us < float("inf")
     assert prediction.roofline_us > 0
-    assert (prediction.tile_m, prediction.tile_n, prediction.split_k) in CHOICES
-    assert prediction.calibrated_on == (ALL if name == "L40S" else name)
+    assert 0 < prediction.low_us < prediction.high_us
+    assert prediction.split_k <= max(1, k // 256)
+    assert prediction.calibrated_on == (name if name in ("A100", "H100", "H200", "B200") else ALL)
 
 
 def test_a_prediction_is_the_fastest_choice_and_the_same_one_by_one_or_together() -> None:
@@ -76,21 +88,130 @@ def test_another_gpu_of_a_known_name_does_not_use_its_calibration() -> None:
     assert predict(EvaluationProblem(64, 64, 64), slower).calibrated_on == ALL
 
 
-@pytest.mark.parametrize("dtypes", [("fp8", "bf16"), ("bf16", "fp32"), ("fp32", "fp32")])
-def test_types_that_were_not_measured_are_refused(dtypes: tuple[str, str]) -> None:
+@pytest.mark.parametrize("dtypes", [("fp64", "fp16"), ("bf16", "fp32"), ("fp32", "fp32")])
+def test_types_that_cannot_be_predicted_are_refused(dtypes: tuple[str, str]) -> None:
     with pytest.raises(InvalidProblem, match="not calibrated"):
         predict(EvaluationProblem(64, 64, 64, dtype=dtypes[0], out_dtype=dtypes[1]), GPUS["H100"])
+
+
+@pytest.mark.parametrize("name", sorted(GPUS))
+def test_the_peaks_of_narrow_types_bound_their_predictions(name: str) -> None:
+    """Large problems are slower than their own roofline, and faster than in bf16 where the datasheet says so."""
+    chip = GPUS[name]
+    wide = predict(EvaluationProblem(8192, 8192, 8192), chip)
+    for dtype, peak in (("fp8", chip.fp8_flops), ("int8", chip.int8_ops)):
+        problem = EvaluationProblem(8192, 8192, 8192, 1, dtype)
+        if not peak:
+            with pytest.raises(InvalidProblem, match=f"{name} has no rate for {dtype}"):
+                predict(problem, chip)
+            continue
+        narrow = predict(problem, chip)
+        assert narrow.roofline_us == pytest.approx(2 * 8192**3 / peak * 1e6)
+        assert narrow.roofline_us < narrow.latency_us
+        assert narrow.latency_us < wide.latency_us or peak <= chip.peak_flops
+        unmeasured = spread_of(replace(chip, name="another"), 8192)
+        assert (narrow.low_us, narrow.high_us) == pytest.approx([narrow.latency_us * share for share in unmeasured])
+
+
+def test_the_rates_of_datasheets_are_those_of_their_tensor_cores() -> None:
+    """Operations per SM and cycle are powers of two, but for GPUs whose rate is capped."""
+    for name, chip in GPUS.items():
+        per_cycle = chip.peak_flops / chip.sms / chip.clock_ghz / 1e9
+        expected = {"A100": 2048, "H100": 4096, "H200": 4096, "GH200": 4096, "B200": 8192, "B300": 8192, "MI300X": 2048}
+        expected |= {"RTX4090": 512, "H20": 1037}  # half rate; capped
+        assert per_cycle == pytest.approx(expected.get(name, 1024), rel=0.015), name
+        assert chip.reached_flops <= chip.peak_flops
+        assert chip.reads_asynchronously == (name in ("H100", "H200", "GH200", "H20", "B200", "B300"))
+
+
+def test_groups_cost_less_together_than_alone() -> None:
+    h100 = GPUS["H100"]
+    groups = [3, 0, 130, 17, 64]
+    together = predict_grouped(groups, 2048, 7168, h100).latency_us
+    alone = sum(predict(EvaluationProblem(m, 2048, 7168), h100).latency_us for m in groups if m)
+    assert predict(EvaluationProblem(max(groups), 2048, 7168), h100).latency_us < together < alone
+    same = predict_grouped([48] * 8, 2048, 7168, h100)
+    assert same == predict(EvaluationProblem(48, 2048, 7168, 8), h100)
+    assert predict_grouped([0, 48, 0], 2048, 7168, h100) == predict(EvaluationProblem(48, 2048, 7168), h100)
+    one_weight = predict(EvaluationProblem(8, 2048, 7168), h100).latency_us
+    assert predict_grouped([1] * 8, 2048, 7168, h100).latency_us > 4 * one_weight, "each group has its own weights"
+    with pytest.raises(InvalidProblem, match="every group has 0 rows"):
+        predict_grouped([0, 0], 2048, 7168, h100)
+    with pytest.raises(InvalidProblem, match="m is -1"):
+        predict_grouped([1, -1], 2048, 7168, h100)
+
+
+def test_the_prediction_is_the_time_of_its_own_choice() -> None:
+    for chip in (GPUS["A100"], GPUS["H100"]):
+        _, parameters = parameters_of(chip)
+        for size in ((1, 4096, 4096), (64, 512, 8192), (4096, 7168, 2048)):
+            found = predict(EvaluationProblem(*size), chip)
+            m, n, k, one = (np.array([float(each)]) for each in (*size, 1))
+            choice = ((found.tile_m, found.tile_n, found.split_k),)
+            assert choice_times_us(parameters, chip, m, n, k, one, choice)[0, 0] == pytest.approx(found.latency_us)
+            assert choice_times_us(parameters, chip, m, n, k, one, ((64, 64, 1),))[0, 0] >= found.latency_us * 0.999
+
+
+def test_weights_that_fit_into_the_l2_five_times_do_not_come_from_dram() -> None:
+    """An L40S reads a few megabytes from its L2 at many times its DRAM's bandwidth; an A40 has next to no L2."""
+    small, large = EvaluationProblem(16, 1536, 2048), EvaluationProblem(16, 8192, 8192)
+    slow = replace(GPUS["L40S"], l2_bytes=6 * 2**20)
+    assert predict(small, slow).latency_us > 1.2 * predict(small, GPUS["L40S"]).latency_us
+    assert predict(large, slow).latency_us == pytest.approx(predict(large, GPUS["L40S"]).latency_us, rel=0.02)
+    halved = replace(GPUS["L40S"], l2_partitions=16)
+    assert predict(small, halved).latency_us == pytest.approx(predict(small, slow).latency_us)
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H20", "H20"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA L40", None),
+        ("NVIDIA RTX A4000", None),
+        ("NVIDIA RTX A6000", "A6000"),
+        ("NVIDIA GeForce RTX 4090", "RTX4090"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA A10G", None),
+        ("h100_sxm", "H100"),
+        ("", None),
+    ],
+)
+def test_a_gpu_is_known_by_what_drivers_call_it(device: str, name: str | None) -> None:
+    found = gpu_called(device)
+    assert (found and found.name) == name
+
+
+def test_the_first_gpu_of_a_target_stays_the_one_it_was() -> None:
+    """Demand and replay take it where none is named."""
+    assert [gpus_running(target)[0].name for target in ("sm_80", "sm_89", "sm_90a", "sm_100")] == [
+        "A100", "L40S", "H100", "B200",
+    ]  # fmt: skip
+    assert gpus_running("sm_120") == []
 
 
 def test_gpus_come_by_name_and_from_files(tmp_path: Path) -> None:
     assert load_chip("h100") == GPUS["H100"]
     with pytest.raises(InvalidHardware, match="is a GPU"):
         load_hardware("h100")
+    with pytest.raises(InvalidHardware, match="SG2262 is no GPU"):
+        load_gpu("SG2262")
     path = tmp_path / "gpu.json"
     plain = asdict(GPUS["L40S"])
     path.write_text(json.dumps({**plain, "name": "Mine"}))
     assert load_chip(path) == Gpu(**{**plain, "name": "Mine"})
-    for change, named in (({"sms": 0}, "sms is 0"), ({"l2_bytes": "x"}, "l2_bytes"), ({"more": 1}, "unknown field")):
+    for change, named in (
+        ({"sms": 0}, "sms is 0"),
+        ({"l2_bytes": "x"}, "l2_bytes"),
+        ({"more": 1}, "unknown field"),
+        ({"asynchronous": 1}, "asynchronous is 1"),
+        ({"matmul_flops": 1e15}, "matmul_flops is 1e\\+15"),
+        ({"calibration": []}, "calibration is no JSON object"),
+        ({"calibration": {"id": "x"}}, "lacks the field calibration.source"),
+    ):
         path.write_text(json.dumps({**plain, **change}))
         with pytest.raises(InvalidHardware, match=named):
             load_chip(path)
@@ -189,7 +310,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     other.write_text("a,b\n1,2\n")
     with pytest.raises(UsageError, match="lacks the column arch"):
         read_measurements(other)
-    assert validation.M_RANGES[-1][1] >= 10**12
+    assert gpu.M_RANGES[-1][1] >= 10**12
 
 
 def test_a_fit_is_written_to_the_working_directory_and_not_into_the_package(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cache_engine.evaluator.gpu import _TARGETS, GPUS, fitted
+from cache_engine.evaluator.gpus import _TARGETS, GPUS
 from cache_engine.kernels.rates import rates_of
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import ARCHITECTURES
@@ -22,10 +22,13 @@ def test_the_rates_of_a_target_give_the_peak_and_bandwidth_of_its_gpus_data_shee
     assert rates.dram_gb_s * 1e9 == pytest.approx(known.dram_bandwidth, rel=0.001)
 
 
-@pytest.mark.parametrize("gpu", ["A100", "H100", "B200"])
-def test_what_is_reached_is_what_the_gpu_model_was_fitted_to(gpu: str) -> None:
-    rates, parameters = rates_of(ARCHITECTURES[_TARGETS[gpu]]), fitted()[gpu]
-    assert (rates.reached, rates.dram_reached) == (parameters.matrix_share, parameters.dram_share)
+@pytest.mark.parametrize(
+    ("gpu", "reached"), [("A100", (0.92438, 0.79343)), ("H100", (0.87191, 0.85876)), ("B200", (0.75652, 0.81695))]
+)
+def test_what_is_reached_stays_when_the_gpu_model_is_fitted_again(gpu: str, reached: tuple[float, float]) -> None:
+    """Another share could change the choice of a config, and with it keys: see docs/decisions/0014."""
+    rates = rates_of(ARCHITECTURES[_TARGETS[gpu]])
+    assert (rates.reached, rates.dram_reached) == reached
 
 
 @pytest.mark.parametrize("name", ["sm_75", "sm_86", "sm_87", "sm_89", "sm_110", "sm_120", "sm_121"])

@@ -25,7 +25,8 @@ from cache_engine.batch.jobs import DONE, Job
 from cache_engine.cli.documents import to_json
 from cache_engine.cli.documents.comparing import Difference, Explained, Nearest
 from cache_engine.cli.documents.kernels import Compiled, Timed
-from cache_engine.evaluator.gpu import GPUS, MODEL_VERSION, predict
+from cache_engine.evaluator.gpu import MODEL_VERSION, predict
+from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
 from cache_engine.model.gemm import DType, GemmProblem, Layout
@@ -129,14 +130,15 @@ def test_the_reason_of_a_miss_is_shown_in_sentences_and_as_a_table() -> None:
 
 def test_a_prediction_of_the_model_is_labelled_as_one() -> None:
     problem = GemmProblem(4096, 7168, 2048, dtype=DType.FP16, arch="sm_90a", layout=Layout.NN)
-    h100, h200 = prediction_tiles(problem)
+    h100, h200, *unmeasured = prediction_tiles(problem)
     latency = predict(EvaluationProblem(4096, 7168, 2048, 1, "fp16", "fp16"), GPUS["H100"]).latency_us
     assert (h100.label, h100.value) == ("H100, predicted", f"{latency:.1f} µs")
     assert f"GPU model {MODEL_VERSION}" in h100.help
-    assert "Mean error 6.0 %" in h100.help
+    assert "Mean error 6.2 %" in h100.help
     assert h200.label == "H200, predicted"
-    (unmeasured,) = prediction_tiles(problem.on("sm_89"))
-    assert "L40S was not in the calibration set" in unmeasured.help
+    assert [tile.label for tile in unmeasured] == ["GH200, predicted", "H20, predicted"]
+    l40s, *_ = prediction_tiles(problem.on("sm_89"))
+    assert "L40S was not in the calibration set" in l40s.help
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from cache_engine.catalogue import model_shapes
 from cache_engine.errors import InvalidHardware
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.cost import SearchMode
-from cache_engine.evaluator.gpu import GPUS, predict
+from cache_engine.evaluator.gpu import predict
+from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate
@@ -108,9 +109,9 @@ def test_two_chips_stand_side_by_side(open_page: Open, tmp_path: Path) -> None:
     app.selectbox(key="e_other").set_value("H100").run()
     assert [header.value for header in sound(app).subheader] == ["SG2262", "H100", "Comparison"]
     assert "Roofline" in metrics(app)
-    app.selectbox(key="e_dtype").set_value("fp8").run()
+    app.selectbox(key="e_dtype").set_value("fp64").run()
     assert [error.value for error in app.error] == ["Could not evaluate."]
-    assert any("H100: dtype fp8 is not calibrated" in text.value for text in app.text)
+    assert any("H100: dtype fp64 with results in bf16 is not calibrated" in text.value for text in app.text)
     assert [header.value for header in app.subheader] == ["SG2262"], "the other is evaluated all the same"
 
 

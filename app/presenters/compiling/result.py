@@ -13,7 +13,8 @@ from cache_engine.batch.jobs import Job
 from cache_engine.cli.documents.comparing import Explained
 from cache_engine.cli.documents.kernels import Compiled, Timed
 from cache_engine.evaluator.gpu import DTYPES as PREDICTED_DTYPES
-from cache_engine.evaluator.gpu import MODEL_VERSION, gpus_running, predict
+from cache_engine.evaluator.gpu import MODEL_VERSION, predict
+from cache_engine.evaluator.gpus import gpus_running
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
 from cache_engine.model.gemm import GemmProblem

@@ -17,7 +17,8 @@ from cache_engine.errors import InvalidHardware, SearchStopped
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.chips import chip_of
 from cache_engine.evaluator.cost import Evaluation
-from cache_engine.evaluator.gpu import GPUS, Gpu, Prediction, predict
+from cache_engine.evaluator.gpu import Prediction, predict
+from cache_engine.evaluator.gpus import GPUS, Gpu
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate, most_tiles
@@ -140,7 +141,12 @@ def evaluation_tiles(evaluated: Evaluated) -> list[Tile]:
     if isinstance(result, Prediction):
         whose = "all measured GPUs" if result.calibrated_on == "all" else result.calibrated_on
         return [
-            latency,
+            Tile(
+                "Latency",
+                f"{result.latency_us:,.2f} µs",
+                f"Predicted for {evaluated.chip}. 68 % of measurements lie from {result.low_us:,.2f} to "
+                f"{result.high_us:,.2f} µs.",
+            ),
             peak,
             Tile("Roofline", f"{result.roofline_us:,.2f} µs", "Roofline bound from datasheet peak and bandwidth."),
             Tile("Tile", f"{result.tile_m} × {result.tile_n}", f"Best tile in the model (calibrated on {whose})."),

@@ -12,7 +12,8 @@ from app.presenters.evaluations.evaluated import Evaluated
 from app.presenters.evaluations.figures import roofline_figure
 from app.presenters.shared import Row, moment
 from cache_engine.errors import InvalidProblem
-from cache_engine.evaluator.gpu import DTYPES, EVALUATOR, GPUS, MODEL_VERSION, Prediction, gpus_running, predict
+from cache_engine.evaluator.gpu import DTYPES, EVALUATOR, MODEL_VERSION, Prediction, predict
+from cache_engine.evaluator.gpus import GPUS, gpus_running
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.insight.comparison import Pair
 from cache_engine.model.artifact import Record

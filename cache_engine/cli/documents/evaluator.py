@@ -16,7 +16,7 @@ from cache_engine.model.outcome import in_json
 if TYPE_CHECKING:
     from cache_engine.evaluations import Answer, Pruned, Taken
     from cache_engine.evaluator.cost import SearchMode
-    from cache_engine.evaluator.gpu import Gpu
+    from cache_engine.evaluator.gpus import Gpu
     from cache_engine.evaluator.hardware import Hardware
     from cache_engine.evaluator.validation import Validated
 
@@ -76,6 +76,9 @@ class Predicted(msgspec.Struct, kw_only=True):
     calibrated_on: str
     flops: int
     effective_utilization: float
+    low_us: float
+    high_us: float
+    calibration: str
 
 
 class AcceleratorRow(msgspec.Struct, kw_only=True):
@@ -196,7 +199,7 @@ def predicted(problem: EvaluationProblem, gpu: Gpu) -> Predicted:
         model=f"{EVALUATOR} {MODEL_VERSION}",
         problem=problem,
         flops=problem.flops,
-        effective_utilization=problem.flops / (prediction.latency_us * 1e-6 * gpu.peak_flops),
+        effective_utilization=problem.flops / (prediction.latency_us * 1e-6 * gpu.peak_of(problem.dtype)),
         **asdict(prediction),
     )
 

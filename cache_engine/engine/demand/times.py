@@ -15,7 +15,6 @@ from cache_engine.model.measurement import Measurement
 
 if TYPE_CHECKING:
     from cache_engine.engine.selection import Selection
-    from cache_engine.evaluator.gpu import Gpu
 
 Tile = tuple[int, int, int]
 """Rows, columns and split of k."""
@@ -95,23 +94,24 @@ class LaunchTimes:
             import numpy
 
             from cache_engine.evaluator import gpu as model
+            from cache_engine.evaluator.gpus import gpu_called, gpus_running
         except (ExtraMissing, ImportError) as error:
             self.missing = str(error)
             return unknown
-        gpu = self._gpu(shape.arch, model.gpus_running(shape.arch))
+        running = gpus_running(shape.arch)
+        measured_on = gpu_called(self._devices.get(shape.arch, ("", ""))[1])
+        gpu = measured_on if measured_on in running else next(iter(running), None)
         if gpu is None or not {shape.dtype, shape.out_dtype} <= set(model.DTYPES):
             return unknown
         self.gpus.setdefault(shape.arch, {})[PREDICTED] = gpu.name
         _, parameters = model.parameters_of(gpu)
         m = numpy.array(sizes, dtype=float)
         n, k, batch = (numpy.full_like(m, size) for size in (shape.n, shape.k, shape.batch))
-        times = model.choice_times_us(parameters, gpu, m, n, k, batch, tiles or model.CHOICES).min(axis=0)
+        if tiles:
+            times = model.choice_times_us(parameters, gpu, m, n, k, batch, tiles).min(axis=0)
+        else:
+            times = model.latencies_us(parameters, gpu, m, n, k, batch)
         return [LaunchTime(float(us), PREDICTED) for us in times]
-
-    def _gpu(self, arch: str, running: Sequence[Gpu]) -> Gpu | None:
-        """The model's GPU for a target: the one that was measured on, if the model knows it."""
-        name = self._devices.get(arch, ("", ""))[1]
-        return next((gpu for gpu in running if gpu.name in name), running[0] if running else None)
 
 
 def _shape_of(one: Measurement) -> Shape | None:
