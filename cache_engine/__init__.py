@@ -18,7 +18,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``replay`` -- what policies of compiling, and orders of eviction, cost on requests: ``batching``, ``machines``,
   ``optimum``, ``evictions`` of a store's own requests (``stored``)
 - ``insight`` -- what is known without running anything: ``inspection``, ``comparison``, ``explanation`` of misses,
-  ``coverage`` of a model, ``toolchains`` that are stale
+  ``coverage`` of a model, ``passes`` of one (what they cost), ``toolchains`` that are stale
 - ``engine`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``opening`` of a store, ``selection`` of config
   and key, ``elsewhere`` (other toolchains), ``making`` of a kernel, ``history`` of timings, ``tiers``, ``stages``,
   ``operator``, ``matmul``, ``debug_dump``
@@ -30,7 +30,8 @@ The rooms, top to bottom; each imports only from those below it:
 - ``mirror`` -- the DuckDB copy of a store; ``queries`` and ``evaluation_queries`` have all SQL of the pages
 - ``evaluations`` -- stored results of the evaluator
 - ``foreign`` -- the caches of other frameworks: the protocol of a ``Source``, one for each framework, ``survey``
-- ``catalogue`` · ``logs`` -- GEMM shapes of public models; log messages, where they are asked for
+- ``catalogue`` -- GEMM shapes: ``tables`` of public models, ``published`` (``config.json``), ``layers`` of a model
+- ``logs`` -- log messages, where they are asked for
 - ``store`` -- entries on disk and in memory: ``layout`` of paths, ``codec``, ``publish``, ``lock``, ``journal``,
   ``pack``, ``results``, ``timings``, ``descriptors`` in reserve
 - ``kernels`` -- families, configs and their ranking (``select``), source from templates

@@ -31,6 +31,11 @@ def shape_catalogue() -> Path:
     return assets_root() / "sample_data" / "model_gemm_shapes.csv"
 
 
+def model_configs() -> Path:
+    """What public models' ``config.json`` files say: an object by model."""
+    return assets_root() / "sample_data" / "model_configs.json"
+
+
 def traces_folder() -> Path:
     """Traces of requests; the README in it says where they come from."""
     return assets_root() / "sample_data" / "traces"

@@ -37,7 +37,7 @@ def check(pack: Path, model: str, arch: str, tokens: range) -> None:
     with open_cache(packs=(pack,), enable_caching="packs", enable_jit=False) as cache:
         for shape in model_shapes(model):
             for m in tokens:
-                problem = GemmProblem(m, shape.n, shape.k, shape.batch, arch=arch, epilogue=shape.epilogue)
+                problem = GemmProblem(shape.rows(m), shape.n, shape.k, shape.batch, arch=arch, epilogue=shape.epilogue)
                 try:
                     cache.get_or_compile(problem)
                 except NotCached as error:

@@ -41,7 +41,7 @@ def serve(model: str, arch: str | None, tokens: int) -> None:
     """What a request for so many tokens asks for: a kernel for each layer."""
     for shape in model_shapes(model):
         layer = GemmOperator(dtype="bf16", arch=arch, epilogue=shape.epilogue)
-        kernel = layer.kernel(tokens, shape.n, shape.k, shape.batch)
+        kernel = layer.kernel(shape.rows(tokens), shape.n, shape.k, shape.batch)
         print(f"{tokens} tokens, {shape.operation}: {kernel.entry} from {kernel.tier}")
 
 

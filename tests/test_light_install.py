@@ -165,6 +165,7 @@ VERBS = {
     "import": ((PACK,), CORE),
     "evaluate": (("64", "48", "80", "--chip", "H100"), EVALUATE),
     "evaluate 64 48 96": (("--chip", "SG2262"), EVALUATE),
+    "evaluate Qwen3-0.6B": (("--chip", "SG2262", "--m", "16"), EVALUATE),
     "evaluate 64 48 80": (("--chip", "SG2262"), CORE),  # a stored result
     "evaluations ls": ((), CORE),
     "evaluations validate": ((MEASURED,), EVALUATE),

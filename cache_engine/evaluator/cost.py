@@ -211,8 +211,12 @@ def times(hardware: Hardware, mode: SearchMode, problem: EvaluationProblem, at: 
         parts = ceil_div(problem.k, block.k)
         moved += products * PARTIAL_BYTES * block.m * block.n * (parts - 1) / parts
     memory = 1e6 * moved / (hardware.dram_bandwidth / hardware.num_cores)
-    overlap = hardware.compute_dma_overlap
-    return Times(max(compute, memory) + (1 - overlap) * min(compute, memory), compute, memory)
+    return Times(overlapped(compute, memory, hardware.compute_dma_overlap), compute, memory)
+
+
+def overlapped(compute: float, memory: float, overlap: float) -> float:
+    """The time of computing and moving data, of which ``overlap`` of the shorter hides behind the longer."""
+    return max(compute, memory) + (1 - overlap) * min(compute, memory)
 
 
 def describe(

@@ -48,7 +48,7 @@ with needing("evaluate", "the search"):
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_SLACK = 1 + 1e-9
+SLACK = 1 + 1e-9
 """Bounds are computed with rounding; a partition is skipped only when it is worse by more than that."""
 
 _MOST_TILES = 2**22
@@ -71,16 +71,16 @@ def evaluate(
         SearchStopped: when ``may_go_on`` says no.
     """
     mode = mode or SearchMode()
-    search = _BlockSearch(problem, hardware, mode)
+    search = BlockSearch(problem, hardware, mode)
     if not mode.partition_search:
         chosen = fixed_partition(hardware.num_cores)
         tiling = search.tiling(nominal_block(problem, chosen)[1])
         return describe(hardware, mode, problem, chosen, tiling, (1, search.tiles))
-    partitions, grid = _partitions(hardware.num_cores)
-    bounds = _lower_bounds(problem, hardware, mode, grid)
+    partitions, grid = partitions_of(hardware.num_cores)
+    bounds = least_latency(hardware, *least_times(problem, hardware, mode, grid))
     least, first, best, looked_at = float("inf"), len(partitions), None, 0
     for index in np.argsort(bounds, kind="stable").tolist():
-        if bounds[index] > least * _SLACK:
+        if bounds[index] > least * SLACK:
             break
         if not may_go_on():
             raise SearchStopped(
@@ -98,7 +98,7 @@ def evaluate(
 
 
 @lru_cache(maxsize=32)
-def _partitions(cores: int) -> tuple[list[Partition], NDArray[np.float64]]:
+def partitions_of(cores: int) -> tuple[list[Partition], NDArray[np.float64]]:
     """Every ordered partition, p_g ascending, then p_m, then p_n; also as rows of an array."""
     divisors = [number for number in range(1, cores + 1) if cores % number == 0]
     partitions = [
@@ -112,10 +112,10 @@ def _partitions(cores: int) -> tuple[list[Partition], NDArray[np.float64]]:
     return partitions, np.array(partitions, dtype=np.float64).T
 
 
-def _lower_bounds(
+def least_times(
     problem: EvaluationProblem, hardware: Hardware, mode: SearchMode, grid: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """For each partition, microseconds that it takes at least."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """For each partition, microseconds that it computes, and that it moves data at least."""
     sizes = (problem.batch, problem.m, problem.n, problem.k)
     g, m, n, k = (np.ceil(size / parts) for size, parts in zip(sizes, grid, strict=True))
     cubes = g * np.ceil(m / hardware.cube_m) * np.ceil(k / hardware.cube_k) * np.ceil(n / hardware.cube_n)
@@ -134,12 +134,16 @@ def _lower_bounds(
         operands = np.maximum(operands, np.minimum(by_c, by_a_or_b))
     moved = g * (operands + m * n * problem.out_bytes)
     memory = 1e6 * moved / (hardware.dram_bandwidth / hardware.num_cores)
-    shorter = np.minimum(compute, memory)
-    bounds: NDArray[np.float64] = np.maximum(compute, memory) + (1 - hardware.compute_dma_overlap) * shorter
-    return bounds
+    return compute, memory
 
 
-class _BlockSearch:
+def least_latency(hardware: Hardware, compute: NDArray[np.float64], memory: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Microseconds from those of computing and of moving data, which overlap in part."""
+    latency: NDArray[np.float64] = np.maximum(compute, memory)
+    return latency + (1 - hardware.compute_dma_overlap) * np.minimum(compute, memory)
+
+
+class BlockSearch:
     """Tilings of the blocks of one problem, each found once."""
 
     def __init__(self, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode) -> None:

@@ -33,7 +33,7 @@ class Wanted:
 
     Attributes:
         problem: with the largest m, and without a target where none was named.
-        ms: the numbers of tokens that it is asked for with.
+        ms: the numbers of rows that it is asked for with.
     """
 
     shape: ModelShape
@@ -81,7 +81,8 @@ def wanted(
 
     Args:
         archs: targets; ``None`` leaves one to the engine.
-        ms: of shapes that have no m of their own.
+        ms: numbers of tokens, of shapes that have no m of their own. An expert's rows are those of equal
+            shares for all experts.
         epilogue: of every problem; by default the shape's own.
         most: how many ``choices`` there may be.
         asked: what else each problem has, by the names of ``GemmProblem``.
@@ -103,7 +104,7 @@ def wanted(
         )
     rows = []
     for shape in shapes:
-        sizes = ms if shape.m is None else (range(shape.m, shape.m + 1),)
+        sizes = shape.row_sizes(ms) if shape.m is None else (range(shape.m, shape.m + 1),)
         finish = epilogue
         if finish is None:  # int8 takes none: a bias is added after its sums are scaled
             finish = NO_EPILOGUE if dtype is DType.INT8 else shape.epilogue
@@ -129,8 +130,11 @@ def coverage(
 
 def choices(shapes: Iterable[ModelShape], ms: Sizes, targets: int) -> int:
     """How often a config is chosen to find a coverage: once for a size, and once for each 16 sizes of a range."""
-    each = sum(-(-len(sizes) // _SIZES_PER_CHOICE) for sizes in ms)
-    return targets * sum(1 if shape.m is not None else each for shape in shapes)
+
+    def each(sizes: Sizes) -> int:
+        return sum(-(-len(one) // _SIZES_PER_CHOICE) for one in sizes)
+
+    return targets * sum(1 if shape.m is not None else each(shape.row_sizes(ms)) for shape in shapes)
 
 
 def distinct(cells: Iterable[Iterable[Cell]]) -> list[Covering]:

@@ -33,7 +33,7 @@ def parse_sizes(text: str, name: str = "m") -> Sizes:
         if last < first:
             raise UsageError(f"the range {first}-{last} ends before it starts; write it as {last}-{first}")
         found.append(range(first, last + 1))
-    return _joined(found)
+    return joined_sizes(found)
 
 
 def sizes_text(sizes: Iterable[range]) -> str:
@@ -55,7 +55,8 @@ def count_sizes(sizes: Iterable[range]) -> int:
     return sum(map(len, sizes))
 
 
-def _joined(ranges: list[range]) -> Sizes:
+def joined_sizes(ranges: Iterable[range]) -> Sizes:
+    """Ranges of step 1, ascending, with overlaps joined."""
     joined: list[range] = []
     for each in sorted(ranges, key=lambda each: each.start):
         if joined and each.start <= joined[-1].stop:

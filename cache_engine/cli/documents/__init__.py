@@ -11,7 +11,8 @@ a job's result as one.
 - ``migrating`` -- ``migrate``
 - ``decisions`` -- ``log``, ``pin``, ``unpin``
 - ``measured`` -- ``timings``, ``tune``, ``warm``, ``sample``, ``bench``
-- ``evaluator`` -- ``evaluate``, ``evaluations``
+- ``evaluator`` -- ``evaluate`` of a shape, ``evaluations``
+- ``models`` -- ``evaluate`` of a model
 - ``replaying`` -- ``replay``
 - ``asking`` -- ``demand``
 - ``caches`` -- ``caches``

@@ -1,95 +1,27 @@
-"""The verbs of the evaluator: ``evaluate`` predicts how long a GEMM takes, ``evaluations`` has the stored results."""
+"""The verb ``evaluations``: the stored results of the evaluator."""
 
 from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from cache_engine.cli.support import Size, SizedVerb, Verb, emit, json_option, named, open_cache, printing
+from cache_engine.cli.support import Verb, emit, json_option, named, open_cache, printing
 from cache_engine.cli.support.verb import VerbGroup
-from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table
+from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
-from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
 from cache_engine.inputs import open_input
-from cache_engine.model.outcome import Failure
 from cache_engine.units import counted, human_age, human_bytes, printable
 
 if TYPE_CHECKING:
     from cache_engine.cli.documents import evaluator as documents
-    from cache_engine.evaluations import Answer, Evaluations
-    from cache_engine.evaluator.cost import SearchMode
-    from cache_engine.evaluator.hardware import Hardware
+    from cache_engine.evaluations import Evaluations
     from cache_engine.evaluator.validation import Validated
-
-
-@click.command(
-    "evaluate",
-    cls=SizedVerb,
-    examples=("evaluate 4096 7168 2048 --chip H100", "evaluate 64 7168 2112 --chip SG2262 --json"),
-    done="The prediction is printed.",
-    failed="The description of the accelerator cannot be read.",
-    missing="The extra evaluate is not installed, and the result is not stored.",
-)
-@click.argument("m", type=Size())
-@click.argument("n", type=Size())
-@click.argument("k", type=Size())
-@click.option(
-    "--chip", required=True, metavar="NAME|FILE", help="A known accelerator, or a JSON file that describes one."
-)
-@click.option("--batch", type=Size(), default=1, show_default=True, help="Number of independent products.")
-@click.option("--dtype", default="bf16", show_default=True, help=f"Element type of A and B: {', '.join(ITEMSIZE)}.")
-@click.option("--out-dtype", default="", help="Element type of C. Default: that of A and B; bf16 for fp8 and int8.")
-@click.option("--no-tile-search", is_flag=True, help="Use one cube as the tile; do not search.")
-@click.option("--no-partition-search", is_flag=True, help="Use a square grid of cores over m and n; do not search.")
-@click.option("--reduce-partial-sums", is_flag=True, help="Count the time to add partial sums over k.")
-@click.option("--compute-rate", type=float, default=1.0, help="Speed of this dtype, relative to the clock.")
-@json_option
-@click.pass_obj
-def evaluate_verb(
-    settings: Settings,
-    /,
-    m: int,
-    n: int,
-    k: int,
-    chip: str,
-    batch: int,
-    dtype: str,
-    out_dtype: str,
-    no_tile_search: bool,
-    no_partition_search: bool,
-    reduce_partial_sums: bool,
-    compute_rate: float,
-    as_json: bool,
-) -> None:
-    """Predict the latency of a GEMM on an accelerator.
-
-    Also finds the best tile, loop order and partition. The GEMM is C (M×N) = A (M×K) · B (K×N). Results of
-    accelerators are stored; predictions for GPUs take no longer than a lookup and are not.
-    """
-    from cache_engine.cli.documents import evaluator as documents
-    from cache_engine.evaluator.chips import load_chip
-    from cache_engine.evaluator.cost import SearchMode
-    from cache_engine.evaluator.hardware import Hardware
-
-    problem = EvaluationProblem(m, n, k, batch, dtype, out_dtype)
-    mode = SearchMode(not no_tile_search, not no_partition_search, reduce_partial_sums, compute_rate)
-    hardware = load_chip(chip)
-    if not isinstance(hardware, Hardware):
-        if mode != SearchMode():
-            raise UsageError(f"{hardware.name} is a GPU; the search options are for core-grid accelerators only")
-        predicted = documents.predicted(problem, hardware)
-        emit(predicted, as_json, lambda: _print_predicted(predicted))
-        return
-    answer = _answer(settings, problem, hardware, mode)
-    document = documents.evaluated(problem, hardware, mode, answer)
-    emit(document, as_json, lambda: _print_evaluated(document))
 
 
 @click.group("evaluations", cls=VerbGroup, examples=("evaluations ls",), no_args_is_help=True)
@@ -259,16 +191,6 @@ def prune_verb(
 # ---- Shared ----
 
 
-def _answer(settings: Settings, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode) -> Answer:
-    """A result: from the store, or searched for and stored; with caching switched off, only searched for."""
-    if settings.uses_directory:
-        with open_cache(settings) as cache:
-            return cache.evaluations.evaluate(problem, hardware, mode)
-    from cache_engine.evaluations import search
-
-    return replace(search(problem, hardware, mode), unkept=Failure("caching is switched off"))
-
-
 def _fingerprint(stored: Evaluations, chip: str | None) -> str:
     """The fingerprint that a name, a file or a fingerprint prefix stands for, among those with results."""
     from cache_engine.evaluator.chips import load_hardware
@@ -290,38 +212,6 @@ def _fingerprint(stored: Evaluations, chip: str | None) -> str:
 # ---- For people ----
 
 
-def _print_evaluated(d: documents.Evaluated) -> None:
-    tile, partition = d.tile, d.partition
-    print_fields(
-        {
-            "problem": _problem_text(d.problem),
-            "chip": f"{d.chip}, predicted by {d.model}",
-            "latency": f"{d.latency_us:,.3f} µs",
-            "compute time": f"{d.compute_us:,.3f} µs, {d.arch_utilization:.1%} of the latency",
-            "memory time": f"{d.memory_us:,.3f} µs, {human_bytes(d.traffic_bytes)} of DRAM traffic",
-            "% of peak": f"{d.effective_utilization:.1%}; at most {d.alignment_efficiency:.1%} with this padding",
-            "tile": f"m {tile['m']} × n {tile['n']} × k {tile['k']}, loop order {d.order}",
-            "partition": f"g {partition['g']} × m {partition['m']} × n {partition['n']} × k {partition['k']}",
-            "source": "stored result" if d.cached else f"searched in {d.search_ms:.2f} ms",
-            **({"not saved": d.unkept} if d.unkept else {}),
-        }
-    )
-
-
-def _print_predicted(d: documents.Predicted) -> None:
-    gpus = "all measured GPUs" if d.calibrated_on == "all" else d.calibrated_on
-    print_fields(
-        {
-            "problem": _problem_text(d.problem),
-            "chip": f"{d.chip}, predicted by {d.model}, calibrated on measurements of {d.calibration or gpus}",
-            "latency": f"{d.latency_us:,.2f} µs; 68 % of measurements from {d.low_us:,.2f} to {d.high_us:,.2f} µs",
-            "roofline": f"{d.roofline_us:,.2f} µs",
-            "% of peak": f"{d.effective_utilization:.1%}",
-            "model config": f"tile {d.tile_m} × {d.tile_n}, split-k {d.split_k}",
-        }
-    )
-
-
 def _print_validated(lines: list[Validated]) -> None:
     from cache_engine.evaluator.validation import range_text
 
@@ -339,10 +229,6 @@ def _print_validated(lines: list[Validated]) -> None:
             for line in lines
         ],
     )  # fmt: skip
-
-
-def _problem_text(p: EvaluationProblem) -> str:
-    return f"{p.m} × {p.n} × {p.k}, batch {p.batch}, {p.dtype} in, {p.out_dtype} out"
 
 
 def _print_summaries(rows: list[documents.AcceleratorRow]) -> None:

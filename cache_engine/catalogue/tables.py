@@ -1,54 +1,26 @@
-"""GEMM shapes to compile many of: those of public language models, and tables of one's own."""
+"""GEMM shapes of public language models by name, and of CSV tables."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from cache_engine.assets import shape_catalogue
+from cache_engine.catalogue.shape import ModelShape
 from cache_engine.errors import InvalidProblem, UsageError
 from cache_engine.inputs import open_input
-from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem
+from cache_engine.model.gemm import DType, Epilogue
 from cache_engine.units import human_bytes
+
+_Row = TypeVar("_Row")
 
 LARGEST_TABLE_BYTES = 4 * 2**20
 MOST_SHAPES = 10_000
 """Of a table: what its bytes and lines may be. The largest model has a few dozen shapes."""
-
-TOKENS = "1-8192"
-"""Numbers of tokens that a model is prepared for unless others are named: from one sequence's next token to the largest
-batch that inference servers usually make at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """One of a model's matrix multiplications.
-
-    Attributes:
-        operation: what the layer is called, such as ``"qkv"``.
-        batch: number of experts or heads computed at once.
-        n, k: output and input features; the weight is stored n × k.
-        layers: how often it occurs in one pass.
-        m: number of tokens, where a table says it; else it is left open.
-        epilogue: what the layer does to the product: a bias, where the model has one for the whole batch.
-    """
-
-    model: str
-    operation: str
-    batch: int
-    n: int
-    k: int
-    layers: int
-    m: int | None = None
-    epilogue: Epilogue = NO_EPILOGUE
-
-    def problem(self, m: int, dtype: DType, out_dtype: DType | None = None) -> GemmProblem:
-        """The problem for m tokens, without the epilogue."""
-        return GemmProblem(m, self.n, self.k, batch=self.batch, dtype=dtype, out_dtype=out_dtype)
 
 
 def model_shapes(model: str | None = None) -> list[ModelShape]:
@@ -67,6 +39,10 @@ def model_shapes(model: str | None = None) -> list[ModelShape]:
                 int(row["k"]),
                 int(row["layers"]),
                 epilogue=Epilogue.parse(row["epilogue"]),
+                experts=int(row["experts"] or 0),
+                experts_per_token=int(row["experts_per_token"] or 0),
+                alternative=row["alternative"],
+                phase=row["phase"],
             )
             for row in csv.DictReader(file)
         ]
@@ -85,9 +61,13 @@ def shapes_of(model: str | Path) -> list[ModelShape]:
     Raises:
         UsageError: as ``model_shapes`` or ``table_shapes``.
     """
+    return table_shapes(Path(model)) if is_table(model) else model_shapes(str(model))
+
+
+def is_table(model: str | Path) -> bool:
+    """Whether ``shapes_of`` reads a file."""
     name = str(model)
-    is_file = isinstance(model, Path) or "/" in name or name.lower().endswith(".csv") or Path(name).is_file()
-    return table_shapes(Path(model)) if is_file else model_shapes(name)
+    return isinstance(model, Path) or "/" in name or name.lower().endswith(".csv") or Path(name).is_file()
 
 
 def named_shapes(text: str) -> tuple[str, tuple[tuple[tuple[int, int], ...], ...]]:
@@ -103,30 +83,65 @@ def named_shapes(text: str) -> tuple[str, tuple[tuple[tuple[int, int], ...], ...
 
 
 def table_shapes(path: Path) -> list[ModelShape]:
-    """The shapes of a CSV file with the columns n and k, and batch, m and epilogue if wanted; others are not looked at.
+    """The shapes of a CSV file with the columns n and k, and others of the catalogue's if wanted.
+
+    Those are batch, m and epilogue, layers, experts and experts_per_token; any more are not looked at.
 
     Raises:
         UsageError: naming the line and what is wrong with it, or the limit that the file is beyond.
     """
+    shapes = _read(path, ("n", "k"), _TABLE_COLUMNS, _table_rows)
+    if not shapes:
+        raise UsageError(f"{path} holds no shape below the names of its columns")
+    return shapes
+
+
+def expert_counts(path: Path) -> tuple[float, ...]:
+    """How many tokens each expert gets, by a CSV file with the column tokens: a line for each expert, in order.
+
+    Raises:
+        UsageError: naming the line and what is wrong with it, or the limit that the file is beyond.
+    """
+    counts = tuple(_read(path, ("tokens",), "tokens, with a line for each expert in order", _counted))
+    if not any(counts):
+        raise UsageError(f"{path} gives no expert any tokens")
+    return counts
+
+
+def _read(
+    path: Path,
+    needed: Sequence[str],
+    columns: str,
+    rows: Callable[[Path, csv.DictReader[str]], Iterator[_Row]],
+) -> list[_Row]:
+    """The rows of a CSV file, as ``rows`` makes them; ``columns`` says what its first line must name."""
     try:
         with open_input(path) as file:
             data = file.read(LARGEST_TABLE_BYTES + 1)
         if len(data) > LARGEST_TABLE_BYTES:
             raise UsageError(f"{path} is larger than {human_bytes(LARGEST_TABLE_BYTES)}; split the table")
         reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), skipinitialspace=True)
-        missing = [name for name in ("n", "k") if name not in (reader.fieldnames or ())]
+        missing = [name for name in needed if name not in (reader.fieldnames or ())]
         if missing:
             raise UsageError(
                 f"{path} has no column {' and no column '.join(missing)}; its first line must name the columns: "
-                "n, k and, if wanted, batch, m and epilogue"
+                f"{columns}"
             )
-        shapes = list(_table_rows(path, reader))
+        return list(rows(path, reader))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{path} cannot be read: {reason}") from error
-    if not shapes:
-        raise UsageError(f"{path} holds no shape below the names of its columns")
-    return shapes
+
+
+def _counted(path: Path, reader: csv.DictReader[str]) -> Iterator[float]:
+    for number, row in enumerate(reader, start=1):
+        if number > MOST_SHAPES:
+            raise UsageError(f"{path} has more than {MOST_SHAPES:,} experts")
+        text = (row.get("tokens") or "").strip()
+        if not re.fullmatch("[0-9]{1,15}", text):
+            where = f"{path}, line {reader.line_num}"
+            raise UsageError(f"{where}: tokens is {text[:60]!r}; it must be a whole number from 0 on")
+        yield float(text)
 
 
 def _table_rows(path: Path, reader: csv.DictReader[str]) -> Iterator[ModelShape]:
@@ -134,17 +149,33 @@ def _table_rows(path: Path, reader: csv.DictReader[str]) -> Iterator[ModelShape]
         if number > MOST_SHAPES:
             raise UsageError(f"{path} has more than {MOST_SHAPES:,} shapes; split the table")
         where = f"{path}, line {reader.line_num}"
-        sizes = {name: _size(where, name, (row.get(name) or "").strip()) for name in ("n", "k", "batch", "m")}
+        sizes = {name: _size(where, name, (row.get(name) or "").strip()) for name in _WHOLE}
         n, k = sizes["n"], sizes["k"]
         if n is None or k is None:
             raise UsageError(f"{where}: {'n' if n is None else 'k'} is missing")
         try:
             epilogue = Epilogue.parse((row.get("epilogue") or "").strip())
-            shape = ModelShape(path.stem, f"line {reader.line_num}", sizes["batch"] or 1, n, k, 1, sizes["m"], epilogue)
+            shape = ModelShape(
+                path.stem, f"line {reader.line_num}", sizes["batch"] or 1, n, k, sizes["layers"] or 1, sizes["m"],
+                epilogue, sizes["experts"] or 0, sizes["experts_per_token"] or 0,
+            )  # fmt: skip
+            check_routing(where, shape.experts, shape.experts_per_token)
             shape.problem(shape.m or 1, DType.BF16)
         except InvalidProblem as error:
             raise UsageError(f"{where}: {error}") from error
         yield shape
+
+
+_TABLE_COLUMNS = "n, k and, if wanted, batch, m, epilogue, layers, experts and experts_per_token"
+_WHOLE = ("n", "k", "batch", "m", "layers", "experts", "experts_per_token")
+
+
+def check_routing(where: str, experts: int, per_token: int) -> None:
+    """Refuses numbers of experts that cannot be right; raises ``UsageError``."""
+    if bool(experts) != bool(per_token):
+        raise UsageError(f"{where}: give both experts and experts_per_token, or neither")
+    if per_token > experts:
+        raise UsageError(f"{where}: experts_per_token is {per_token}, and there are only {experts} experts")
 
 
 def _size(where: str, name: str, text: str) -> int | None:
