@@ -215,7 +215,7 @@ class OwnFile:
             raise
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> OwnFile:
+    def open(cls, path: str | bytes | os.PathLike[str], flags: int, mode: int = 0o600) -> OwnFile:
         """Opens a file; closes it again if memory is exhausted. Raises as ``os.open``."""
         descriptor = os.open(path, flags, mode)
         try:
@@ -266,10 +266,7 @@ class OwnFile:
         Args:
             check: whether to raise what closing reports, as a network file system may report a full disk only then.
         """
-        try:
-            ours = self.is_ours
-        except MemoryError:  # not even for that; then it is closed, as a lock or a temporary must not stay
-            ours = self._is_open
+        ours = self.is_ours
         self._is_open = False
         if ours:
             try:

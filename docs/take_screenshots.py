@@ -13,6 +13,12 @@ from pathlib import Path
 from playwright.sync_api import Page, expect, sync_playwright
 
 IMAGES = Path(__file__).with_name("images")
+PAGES = (
+    ("", "overview"),
+    ("architectures", "architectures"),
+    ("demand?span=24+hours", "demand"),
+    ("evaluations", "evaluations"),
+)
 SETTLE_MS = 2500  # plots and tables are drawn after the page is there
 
 
@@ -24,7 +30,7 @@ def main(address: str = "http://127.0.0.1:8501") -> None:
             executable_path=executable, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         )
         page = browser.new_page(viewport={"width": 1280, "height": 860})
-        for path, name in (("", "overview"), ("architectures", "architectures"), ("evaluations", "evaluations")):
+        for path, name in PAGES:
             page.goto(f"{address}/{path}")
             take(page, name)
         page.goto(f"{address}/kernels?q=sm_90+tensor_core")

@@ -50,7 +50,7 @@ def asked_for() -> Ledger:
     half_life_s = cache.settings.demand_half_life_h * 3600 if back_s is None else math.inf
     ledger = context.ask(demand_queries.ledger, half_life_s, at, None if back_s is None else at - back_s)
     if ledger.sketches:
-        since = f"Counted since {human_age(at - ledger.since)}."
+        since = f"Counting began {human_age(at - ledger.since)}."
         how = (
             f"A launch counts half as much after {cache.settings.demand_half_life_h:g} hours." if back_s is None else ""
         )

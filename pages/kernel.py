@@ -234,7 +234,7 @@ def show(record: Record, part: str) -> None:
 
 st.title("Kernel")
 cache = context.cache()
-links = st.container(horizontal=True)
+links = st.container(horizontal=True, vertical_alignment="center")
 with links:
     widgets.results_link()
 asked = st.query_params.get("key")

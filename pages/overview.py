@@ -31,12 +31,13 @@ from cache_engine.mirror import queries
 from cache_engine.model.events import HOUR_S
 
 ICONS = {FINE: "check_circle", LOOK: "visibility", TROUBLE: "warning", PLAIN: "do_not_disturb_on"}
-CHECKS_A_ROW = 3
+CHECKS_A_ROW = 4
 LINK = st.column_config.LinkColumn(display_text="open", width="small")
 AGE = st.column_config.DatetimeColumn(format="distance")
 KIB = st.column_config.NumberColumn(format="%.1f KiB")
 TENTHS = st.column_config.NumberColumn(format="%.1f s")
-MILLISECONDS = st.column_config.NumberColumn(format="%.3f ms")
+MILLICOUNT = st.column_config.NumberColumn(format="localized")
+SECONDS = st.column_config.NumberColumn(format="%.3f ms")
 SECONDS = st.column_config.NumberColumn(format="%.2f s")
 
 st.title("Overview")
@@ -94,7 +95,8 @@ def followed() -> None:
 def over_time() -> None:
     """Hit rates and compile time: by tier over all time, then step by step."""
     st.subheader("Hit rate and compile time")
-    st.dataframe(tier_table(row, bool(cache.settings.packs)), hide_index=True, height="content", key="tiers")
+    rates, columns = tier_table(row, bool(cache.settings.packs)), dict.fromkeys(("Lookups", "Hits"), COUNT)
+    st.dataframe(rates, hide_index=True, height="content", column_config=columns, key="tiers")
     st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
     if lengths := length_table(row):
         columns = dict.fromkeys(("Half within", "90 %", "99 %"), MILLISECONDS)

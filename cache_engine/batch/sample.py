@@ -1,9 +1,13 @@
-"""The demonstration store: compiled kernels of public models."""
+"""The demonstration store: compiled kernels of public models, and requests for them."""
 
 from __future__ import annotations
 
-from cache_engine.catalogue import model_shapes
+from collections.abc import Collection
+
+from cache_engine.catalogue import ModelShape, model_shapes
+from cache_engine.engine.cache import Cache
 from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.key import CacheKey
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
 
@@ -23,12 +27,38 @@ _CHOICES = (
     ("Mixtral-8x7B", "router", 64, DType.FP32, None),
 )
 
+# Steps of a server by how many tokens each computes: many of decode, as batches grow, and a few of prefill.
+_STEPS = {1: 24, 2: 12, 4: 12, 8: 12, 16: 12, 32: 8, 64: 8, 128: 4, 256: 2, 512: 2, 1024: 1, 2048: 1, 4096: 1}
+
 
 def sample_problems() -> list[GemmProblem]:
     """The problems of the demonstration store: every choice on every architecture."""
-    shapes = {(shape.model, shape.operation): shape for shape in model_shapes()}
+    shapes = _shapes()
     return [
         shapes[model, operation].problem(m, dtype, out_dtype).on(arch)
         for model, operation, m, dtype, out_dtype in _CHOICES
         for arch in ARCHITECTURES
     ]
+
+
+def request_kernels(cache: Cache, stored: Collection[CacheKey]) -> int:
+    """Requests stored kernels as a server would, for each layer of a step; returns how many requests that were.
+
+    Every request is really made, and counts as demand. A size whose kernel is not among the stored ones is left out,
+    so nothing is compiled.
+    """
+    shapes, requests = _shapes(), 0
+    for model, operation, _, dtype, out_dtype in _CHOICES:
+        shape = shapes[model, operation]
+        for arch in ARCHITECTURES:
+            for m, steps in _STEPS.items():
+                problem = shape.problem(m, dtype, out_dtype).on(arch)
+                if cache.select(problem).key in stored:
+                    for _ in range(steps * shape.layers):
+                        cache.get_or_compile(problem)
+                    requests += steps * shape.layers
+    return requests
+
+
+def _shapes() -> dict[tuple[str, str], ModelShape]:
+    return {(shape.model, shape.operation): shape for shape in model_shapes()}

@@ -257,9 +257,10 @@ def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
     """Fill the store with 48 example kernels.
 
     They are kernels of public models. Afterwards each is requested again, as another process would, and comes from
-    disk.
+    disk. Then they are requested 28,000 times, in a mix of decode and prefill, so that the store has demand to show;
+    nothing is launched or timed.
     """
-    from cache_engine.batch.sample import sample_problems
+    from cache_engine.batch.sample import request_kernels, sample_problems
     from cache_engine.batch.warm import warm
 
     problems = sample_problems()
@@ -269,6 +270,7 @@ def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
     with open_cache(settings) as cache:
         # Its memory is empty, as that of another process: every kernel must now come from disk.
         again = warm(cache, problems, jobs)
+        requests = request_kernels(cache, {one.kernel.key for one in again if one.kernel is not None})
     failed = [one for one in done if one.kernel is None]
     compiled = sum(one.kernel is not None and one.kernel.tier == "compiled" for one in done)
     document = measured.Sampled(
@@ -277,6 +279,7 @@ def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
         found=len(done) - compiled - len(failed),
         failed=[measured.FailedProblem(problem=str(one.problem), error=in_json(one.error)) for one in failed],
         found_again=sum(one.kernel is not None and one.kernel.tier == "disk" for one in again),
+        requests=requests,
         seconds=time.perf_counter() - started,
     )
     emit(document, as_json, lambda: _print_sample(document), failed=failed)
@@ -393,4 +396,4 @@ def _print_sample(d: measured.Sampled) -> None:
         print(printable(f"failed: {failure.problem}: {failure.error}"), file=sys.stderr)
     counts = f"{counted(d.compiled, 'kernel')} compiled, {d.found} found in {d.store}"
     print(printable(f"{counts}, in {human_ms(d.seconds * 1e3)}."))
-    print(f"Re-requested: {counted(d.found_again, 'disk hit')}.")
+    print(f"Re-requested: {counted(d.found_again, 'disk hit')}. Then {counted(d.requests, 'request')}, as of a server.")

@@ -73,15 +73,15 @@ class Ticket:
 
     def __enter__(self) -> Ticket:
         with suppress(OSError, MemoryError):
-            file, _, staged = stage(self._layout.temp)
+            staged = stage(self._layout.temp)
             try:
                 # Locked before it has the name of a ticket, so that no look finds one with a free lock.
-                os.rename(staged, self._path)
+                os.rename(staged.path, self._path)
             except BaseException:
-                unlink_staged(staged)
-                file.close()
+                unlink_staged(staged.path)
+                staged.file.close()
                 raise
-            self._file = file
+            self._file = staged.file
         return self
 
     def __exit__(self, *_: object) -> None:

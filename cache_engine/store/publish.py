@@ -21,54 +21,66 @@ def publish_file(temp: Path, target: str, data: bytes, *, durable: bool) -> None
     Raises:
         OSError: when writing fails; the temporary is then deleted and ``target`` unchanged.
     """
-    file, staged, as_bytes = stage(temp)
+    staged = stage(temp)
     try:
         try:
             view = memoryview(data)
             while view:
-                view = view[os.write(file.descriptor, view) :]
+                view = view[os.write(staged.file.descriptor, view) :]
             if durable:
-                os.fsync(file.descriptor)
+                os.fsync(staged.file.descriptor)
             try:
-                os.rename(staged, target)
+                os.rename(staged.path, target)
             except FileNotFoundError:
                 _make_folder(os.path.dirname(target), durable)
-                os.rename(staged, target)
+                os.rename(staged.path, target)
         finally:
-            file.close(check=True)
+            staged.file.close(check=True)
     except BaseException:
-        unlink_staged(as_bytes)
+        unlink_staged(staged.path)
         raise
     if durable:
         sync_folder(os.path.dirname(target))
 
 
-def stage(temp: Path) -> tuple[OwnFile, str, bytes]:
-    """A new temporary, open and locked, and its path, as text and as bytes.
+class Staged:
+    """A new temporary, open and locked, and its path in bytes.
 
-    The lock shows cleaners that the writer is alive.
+    Made before the file is, as returning two values would take memory after that.
+    """
+
+    __slots__ = ("file", "path")
+
+    def __init__(self, path: bytes) -> None:
+        """Of no file yet."""
+        self.path = path
+        self.file: OwnFile
+
+
+def stage(temp: Path) -> Staged:
+    """A new temporary. The lock shows cleaners that the writer is alive.
 
     Raises:
         OSError: when it cannot be made; then none is left.
     """
     while True:
-        staged = f"{temp}/{os.getpid()}-{secrets.token_hex(8)}"
-        as_bytes, file = os.fsencode(staged), None
+        path, file = os.fsencode(f"{temp}/{os.getpid()}-{secrets.token_hex(8)}"), None
+        staged = Staged(path)
         try:
-            file = OwnFile.open(staged, _FLAGS)
+            staged.file = file = OwnFile.open(path, _FLAGS)
             try:
                 # Between opening and locking, a cleaner may have locked or deleted it.
                 if try_lock(file.descriptor) and os.fstat(file.descriptor).st_nlink:
-                    return file, staged, as_bytes
+                    return staged
             except OSError:
-                return file, staged, as_bytes  # locks do not work here, so cleaners use its age
+                return staged  # locks do not work here, so cleaners use its age
             file.close()
         except BaseException:  # Ctrl-C may come after the file exists and before `file` is assigned
             if file is not None:
                 file.close()
-            unlink_staged(as_bytes)
+            unlink_staged(path)
             raise
-        unlink_staged(as_bytes)
+        unlink_staged(path)
 
 
 def unlink_staged(staged: bytes) -> None:

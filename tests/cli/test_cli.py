@@ -328,7 +328,10 @@ def test_sample_compiles_finds_and_asks_again(place: Path) -> None:
     first = document("sample", store=place)
     assert (first["compiled"], first["found"], first["failed"], first["found_again"]) == (48, 0, [], 48)
     second = document("sample", store=place)
-    assert (second["compiled"], second["found"]) == (0, 48)
+    assert (second["compiled"], second["found"], second["requests"]) == (0, 48, first["requests"])
+    asked = document("demand", "--since", "24h", store=place)
+    assert (asked["launches"], len(asked["shares"])) == (2 * first["requests"], 48)
+    assert document("stats", store=place)["hits"]["memory"] >= 2 * first["requests"]
     by_arch = document("stats", "--by-arch", store=place)["architectures"]
     assert {row["arch"]: row["entries"] for row in by_arch} == dict.fromkeys(("sm_100", "sm_120", "sm_80", "sm_90"), 12)
     families = {row["family"] for row in document("ls", "--limit", "100", store=place)["rows"]}

@@ -53,7 +53,7 @@ ERRORS = {
 # The calls that change what is on disk or who may change it. Between two of them a kill leaves the same.
 CHANGES = ("write", "pwrite64", "fsync", "fdatasync", "rename", "unlink", "mkdir", "flock", "ftruncate")
 # How often threads call these is up to chance.
-_BY_CHANCE = ("futex", "brk", "mmap", "munmap", "madvise", "mprotect", "getrandom", "clock_nanosleep", "exit")
+_BY_CHANCE = ("futex", "getpid", "brk", "mmap", "munmap", "madvise", "mprotect", "getrandom", "clock_nanosleep", "exit")
 _ATTEMPTS = 3
 UNREACHED, EXCEPTION, NO_KERNEL, TEMPORARY = "not reached", "exception", "no kernel", "temporary left by the living"
 # What CPython 3.11 makes of a MemoryError while it calls a function, turns a pathlib.Path into text, or opens a file.

@@ -70,7 +70,8 @@ def share_figure(report: DemandReport) -> go.Figure:
             hovertemplate="%{y}: %{x:.1%}",
             marker={"color": colour, "pattern": {"shape": pattern, "fillmode": "overlay", "size": 6, "solidity": 0.3}},
         )
-    figure.update_xaxes(title="Share", tickformat=".0%", range=[0, 1])
+    longest = max((max(share.launch_share, share.time_share) for share in shown), default=0.0)
+    figure.update_xaxes(title="Share", tickformat=".0%", range=[0, min(1.0, 1.1 * longest) or 1.0])
     figure.update_yaxes(automargin=True, type="category")
     figure.update_layout(
         title="Largest shares",

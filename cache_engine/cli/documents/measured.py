@@ -213,13 +213,17 @@ class Warmed(msgspec.Struct, kw_only=True):
 
 
 class Sampled(msgspec.Struct, kw_only=True):
-    """What ``sample`` prints; ``found_again`` kernels came from disk when they were requested a second time."""
+    """What ``sample`` prints; ``found_again`` kernels came from disk when they were requested a second time.
+
+    ``requests`` were made after that, which count as demand.
+    """
 
     store: str
     compiled: int
     found: int
     failed: list[FailedProblem]
     found_again: int
+    requests: int
     seconds: float
 
 

@@ -54,7 +54,7 @@ def _print(d: asking.DemandDocument) -> None:
         columns["shapes"] = RIGHT
     print_table(columns, [_cells(d, row) for row in d.shares], _DISPENSABLE)
     counted = "each counts the same" if d.half_life_hours is None else f"half-life {d.half_life_hours:g} h"
-    print(f"Counted since {human_age(time.time() - d.since)}; {counted}.")
+    print(f"Counting began {human_age(time.time() - d.since)}; {counted}.")
     for arch, gpus in sorted(d.gpus.items()):
         ways = {"measured": "measured on", "predicted": "predicted for"}
         print(f"GPU times of {arch}: {', '.join(f'{ways[how]} {gpu}' for how, gpu in sorted(gpus.items()))}.")
