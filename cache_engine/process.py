@@ -266,7 +266,10 @@ class OwnFile:
         Args:
             check: whether to raise what closing reports, as a network file system may report a full disk only then.
         """
-        ours = self.is_ours
+        try:
+            ours = self.is_ours
+        except MemoryError:  # not even for that; then it is closed, as a lock or a temporary must not stay
+            ours = self._is_open
         self._is_open = False
         if ours:
             try:
