@@ -110,4 +110,5 @@ def test_documents_of_slow_verbs_are_read_as_their_types(case: str) -> None:
     """A field that the type lacks, or has as another type, would be lost or refused."""
     types: dict[str, Any] = {"sample": measured.Sampled, "bench": measured.Benchmark}
     for text in json.loads((HERE / "slow_documents.json").read_text())[case]:
-        assert json.loads(to_json(msgspec.convert(text, types[case]))) == text
+        read = json.loads(to_json(msgspec.convert(text, types[case])))
+        assert {name: read[name] for name in text} == text  # a field may be added

@@ -223,7 +223,7 @@ class Sampled(msgspec.Struct, kw_only=True):
     found: int
     failed: list[FailedProblem]
     found_again: int
-    requests: int
+    requests: int = 0
     seconds: float
 
 
