@@ -19,6 +19,7 @@ from cache_engine.compilers.tools import find_tool
 from cache_engine.device.probe import local_arch
 from cache_engine.mirror.queries import OLD_SORTS, SORTS
 from cache_engine.upkeep.leftovers import GRACE_S
+from tests.cli import forked
 from tests.helpers import make_store, publish, record_file
 
 SHAPE = ("64", "48", "80", "--dtype", "fp32", "--arch", "sm_90")
@@ -28,8 +29,7 @@ def run(
     *arguments: object, store: Path | None = None, cwd: Path | None = None, timeout: float = 120
 ) -> subprocess.CompletedProcess[str]:
     where = [] if store is None else ["--store", str(store)]
-    command = [sys.executable, "-m", "cache_engine", *where, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=cwd)
+    return forked.run([*where, *map(str, arguments)], cwd=cwd, timeout=timeout)
 
 
 def document(*arguments: object, store: Path, code: int = 0, timeout: float = 120) -> Any:

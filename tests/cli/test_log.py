@@ -11,13 +11,13 @@ from pathlib import Path
 
 from cache_engine.engine.cache import open_cache
 from cache_engine.upkeep.plan import Limits
+from tests.cli.test_cli import run
 from tests.faults.test_hostile_text import HOSTILE
 from tests.helpers import make_store
 
 
 def _run(store: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "cache_engine", "--store", str(store), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return run(*arguments, store=store)
 
 
 def test_an_eviction_is_listed_filtered_and_explained(compiled_store: Path) -> None:
