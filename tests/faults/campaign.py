@@ -234,10 +234,12 @@ def report(counts: Mapping[str, object]) -> None:
 
 
 def spread(whens: range, count: int) -> list[int]:
-    """``count`` of them, evenly, with the first and the last."""
+    """``count`` of them, evenly, with the first and the last; the middle one for one."""
     if len(whens) <= count:
         return list(whens)
-    return sorted({whens[round(number * (len(whens) - 1) / max(1, count - 1))] for number in range(count)})
+    if count == 1:
+        return [whens[len(whens) // 2]]
+    return sorted({whens[round(number * (len(whens) - 1) / (count - 1))] for number in range(count)})
 
 
 def _in_turn(errors: tuple[str, ...], turn: int, count: int | None) -> tuple[str, ...]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,15 +23,26 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
 
 
 @pytest.fixture
-def campaign(zygote: Zygote, tmp_path: Path) -> Callable[[str], Campaign]:
-    """Trials of an operation by its name."""
-    needs_strace()
-    return lambda name: Campaign(name, zygote, tmp_path)
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory, where the machine has one: each trial makes a store, syncs it and deletes it."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK) or shutil.disk_usage(memory).free < 256 * 2**20:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
-def starving(zygote: Zygote, tmp_path: Path) -> Callable[[str], Campaign]:
+def campaign(zygote: Zygote, in_memory: Path) -> Callable[[str], Campaign]:
+    """Trials of an operation by its name."""
+    needs_strace()
+    return lambda name: Campaign(name, zygote, in_memory)
+
+
+@pytest.fixture
+def starving(zygote: Zygote, in_memory: Path) -> Callable[[str], Campaign]:
     """Trials that refuse memory, which need no strace."""
     if find_spec("_testcapi") is None:
         pytest.skip("this Python has no _testcapi, which refuses allocations")
-    return lambda name: Campaign(name, zygote, tmp_path)
+    return lambda name: Campaign(name, zygote, in_memory)
