@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.store.disk import DiskStore
-from tests.helpers import make_store
+from tests.helpers import make_store, without_settings
 
 if find_spec("hypothesis") is not None:  # tests/gpu does without
     from hypothesis import settings
@@ -30,9 +29,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user who runs the tests may have settings."""
-    for name in [name for name in os.environ if name.startswith("GEMM_CACHE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", os.devnull)  # a folder that has no settings file
+    without_settings(monkeypatch)
 
 
 @pytest.fixture

@@ -12,10 +12,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Error, Page, sync_playwright
+
+from tests.helpers import make_store, without_settings
 
 # Without these Chromium asks its maker's hosts for things, and waits for answers that no test needs.
 FLAGS = (
@@ -73,9 +76,33 @@ def page(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture
 def dashboard(compiled_store: Path) -> Iterator[str]:
-    """The address of a dashboard on a store of really compiled kernels."""
+    """The address of a dashboard of the test's own, on a store of really compiled kernels that it may change."""
     with served([sys.executable, "-m", "cache_engine"], compiled_store) as address:
         yield address
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A dashboard that tests share, and its store: they look, and change nothing.
+
+    Attributes:
+        address: of the dashboard.
+        store: of really compiled kernels.
+    """
+
+    address: str
+    store: Path
+
+
+@pytest.fixture(scope="session")
+def shown(_compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    """One dashboard for all tests of a worker that only look."""
+    store = Path(shutil.copytree(_compiled, tmp_path_factory.mktemp("shown") / "store"))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        without_settings(monkeypatch)
+        with served([sys.executable, "-m", "cache_engine"], store) as address:
+            yield Shown(address, store)
+    assert sorted(make_store(store).keys()) == sorted(make_store(_compiled).keys())
 
 
 @contextmanager

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser
+
+from tests.browser.conftest import Shown
 
 PAGES = ("", "kernels", "compare", "architectures", "demand", "compile", "evaluations", "admin")
 VIEWS = (
@@ -44,14 +45,14 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
     ],
 )
 def test_every_page_can_be_read_by_everyone(
-    browser: Browser, dashboard: str, compiled_store: Path, scheme: Literal["light", "dark"], pages: tuple[str, ...]
+    browser: Browser, shown: Shown, scheme: Literal["light", "dark"], pages: tuple[str, ...]
 ) -> None:
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
     tab = context.new_page()
-    key = next((compiled_store / "metadata").rglob("*.json")).stem
+    key = next((shown.store / "metadata").rglob("*.json")).stem
     broken = []
     for page in pages:
-        tab.goto(f"{dashboard}/{page}{f'?key={key}' if page == KERNEL else ''}")
+        tab.goto(f"{shown.address}/{page}{f'?key={key}' if page == KERNEL else ''}")
         tab.wait_for_selector("h1")
         tab.wait_for_function(AT_REST, polling=50)  # what is about to be replaced is drawn pale
         found = Axe().run(tab, options={"runOnly": RULES})

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.test_walk import WAIT_MS, _first_row
+from tests.browser.conftest import Shown
+from tests.browser.test_walk import WAIT_MS, _first_row, at_rest
 
 pytestmark = pytest.mark.browser
 
@@ -21,10 +22,8 @@ def _shows(page: Page, count: str, searched: str) -> None:
     expect(page.get_by_role("searchbox", name="Search")).to_have_value(searched, timeout=WAIT_MS)
 
 
-def test_search_to_kernel_to_compare_and_back_to_the_same_results(
-    page: Page, dashboard: str, compiled_store: Path
-) -> None:
-    page.goto(f"{dashboard}/kernels")
+def test_search_to_kernel_to_compare_and_back_to_the_same_results(page: Page, shown: Shown) -> None:
+    page.goto(f"{shown.address}/kernels")
     page.get_by_role("searchbox", name="Search").fill("sm_90")
     _shows(page, "2", "sm_90")
     page.get_by_role("combobox", name="Dtype").click()
@@ -40,12 +39,13 @@ def test_search_to_kernel_to_compare_and_back_to_the_same_results(
     canvas.click(position={"x": 60, "y": 52}, force=True)
     expect(page.get_by_role("heading", name="Key differences")).to_be_visible(timeout=WAIT_MS)
     expect(page).to_have_url(re.compile("a=[0-9a-f]{64}&b=[0-9a-f]{64}"), timeout=WAIT_MS)
+    at_rest(page)
     page.get_by_role("link", name="Back to results").click()
     _shows(page, "1", "sm_90")
 
 
-def test_the_back_button_returns_to_each_earlier_view(page: Page, dashboard: str, compiled_store: Path) -> None:
-    page.goto(f"{dashboard}/kernels?q=sm_90&sort=size")
+def test_the_back_button_returns_to_each_earlier_view(page: Page, shown: Shown) -> None:
+    page.goto(f"{shown.address}/kernels?q=sm_90&sort=size")
     _shows(page, "2", "sm_90")
     page.get_by_text("Ascending").click()
     expect(page).to_have_url(re.compile("asc=true"), timeout=WAIT_MS)
@@ -56,8 +56,8 @@ def test_the_back_button_returns_to_each_earlier_view(page: Page, dashboard: str
     expect(page.get_by_role("switch", name="Ascending")).to_be_checked(timeout=WAIT_MS)
 
 
-def test_selected_rows_stay_selected_in_other_lists(page: Page, dashboard: str, compiled_store: Path) -> None:
-    page.goto(f"{dashboard}/kernels?q=fp32")
+def test_selected_rows_stay_selected_in_other_lists(page: Page, shown: Shown) -> None:
+    page.goto(f"{shown.address}/kernels?q=fp32")
     _shows(page, "1", "fp32")
     _first_row(page, "tick", "sm_75", "fp32")
     expect(page.get_by_text("1 kernel selected")).to_be_visible(timeout=WAIT_MS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.conftest import Shown
 from tests.helpers import make_store
 
 pytestmark = pytest.mark.browser
@@ -33,12 +34,16 @@ def _first_row(page: Page, place: str, *texts: str) -> None:
     row = page.get_by_role("grid", include_hidden=True).first.locator('[aria-rowindex="2"]')
     for text in texts:
         expect(row).to_contain_text(text, timeout=WAIT_MS)
-    # A click on a list that is about to be replaced would be lost.
-    expect(page.locator("[data-testid=stApp][data-test-script-state=notRunning]")).to_be_attached(timeout=WAIT_MS)
-    expect(page.locator("[data-stale=true]")).to_have_count(0, timeout=WAIT_MS)
+    at_rest(page)
     position = {"tick": {"x": 15, "y": 52}, "key": {"x": 90, "y": 52}}[place]
     canvas = page.get_by_test_id("stDataFrame").locator("canvas").first
     canvas.click(position=position, force=True)  # type: ignore[arg-type]
+
+
+def at_rest(page: Page) -> None:
+    """Waits until nothing on the page is about to be replaced: a click on that would be lost."""
+    expect(page.locator("[data-testid=stApp][data-test-script-state=notRunning]")).to_be_attached(timeout=WAIT_MS)
+    expect(page.locator("[data-stale=true]")).to_have_count(0, timeout=WAIT_MS)
 
 
 def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Path) -> None:
@@ -113,14 +118,15 @@ def _delete_and_check(page: Page) -> None:
     expect(page.get_by_text("No problems found.")).to_be_visible(timeout=WAIT_MS)
 
 
-def test_a_link_to_a_kernel_opens_it_in_a_fresh_browser(page: Page, dashboard: str, compiled_store: Path) -> None:
+def test_a_link_to_a_kernel_opens_it_in_a_fresh_browser(page: Page, shown: Shown) -> None:
     """Also one from when the kernel was part of the list; and the list it was picked from is one click away."""
-    record = next(record for record in make_store(compiled_store).records() if record.family == "simt")
-    page.goto(f"{dashboard}/kernels?key={record.key}&q=sm_75")
+    record = next(record for record in make_store(shown.store).records() if record.family == "simt")
+    page.goto(f"{shown.address}/kernels?key={record.key}&q=sm_75")
     expect(page.get_by_test_id("stCode").first).to_contain_text(record.key, timeout=WAIT_MS)
     expect(page).to_have_url(re.compile(f"/kernel\\?key={record.key}"), timeout=WAIT_MS)
     page.goto(page.url)
     expect(page.get_by_test_id("stCode").first).to_contain_text(record.name, timeout=WAIT_MS)
+    at_rest(page)
     page.get_by_role("link", name="Back to results").click()
     expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
 
