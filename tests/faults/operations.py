@@ -196,7 +196,10 @@ def _evicting(limits: Limits) -> Callable[[DiskStore], Action]:
         journal = Journal(store.layout.journal, 3600.0)
 
         def act() -> object:
-            return housekeeping.apply(store, journal, housekeeping.plan_cleaning(store, limits)).evicted
+            cleaned = housekeeping.apply(store, journal, housekeeping.plan_cleaning(store, limits))
+            if cleaned.skipped:
+                raise OSError(f"{cleaned.skipped} entries were skipped")
+            return cleaned.evicted
 
         return act
 
