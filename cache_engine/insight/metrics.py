@@ -15,6 +15,7 @@ from pathlib import Path
 from cache_engine.engine.cache import Cache
 from cache_engine.model.events import Statistics
 from cache_engine.queue.tickets import QueueState
+from cache_engine.store.files import refuse_device
 from cache_engine.store.journal.spans import LOOKUPS, Distribution, ceiling_s, distributions
 
 _HISTOGRAMS = {
@@ -43,8 +44,10 @@ def write_to_textfile(cache: Cache, path: str | Path) -> None:
     The file is replaced whole: a reader sees the old metrics or the new ones.
 
     Raises:
+        UsageError: when it is a device, pipe or socket.
         OSError: when the file cannot be written; then the old one is still there.
     """
+    refuse_device(path)
     text = prometheus_text(cache.stats(), cache.queue() if cache.has_store else None)
     target = Path(path)
     # Of another suffix, so that no collector reads it.

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from cache_engine.errors import CorruptEntry
+from cache_engine.errors import CorruptEntry, UsageError
 from cache_engine.store.layout import SHARDS, StoreLayout
 from cache_engine.store.ownership import check_opened, name_what_is_no_file
 from cache_engine.store.publish import publish_file
@@ -81,6 +81,18 @@ def refuse_link(folder: str) -> None:
     if os.path.islink(folder):
         reason = f"{folder} is a link, not a folder; gemm-cache verify --repair moves it to quarantine"
         raise PermissionError(errno.EPERM, reason)
+
+
+def refuse_device(path: str | os.PathLike[str]) -> None:
+    """Refuses to replace what is no file by a file: root would replace ``/dev/null`` for all programs.
+
+    Raises:
+        UsageError: if it is a device, pipe or socket.
+    """
+    with suppress(OSError):
+        kind = stat.S_IFMT(os.lstat(path).st_mode)
+        if kind not in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR):
+            raise UsageError(f"{os.fspath(path)} is a device, pipe or socket, not a file; give another name")
 
 
 def move_to_quarantine(layout: StoreLayout, path: Path) -> None:

@@ -6,6 +6,7 @@ them, and that the code is for its target. Only checked bytes are stored, under 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import UnknownFormat, check_blob, decode_record, decode_section
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.files import refuse_device
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack, Row, write_pack
@@ -85,11 +87,12 @@ def export_pack(
         on_entry: called after each entry of the store.
 
     Raises:
-        UsageError: when the file exists.
+        UsageError: when the file exists, or is a device, pipe or socket.
         OSError: when reading or writing fails.
     """
-    if path.exists() and not replace:
+    if os.path.lexists(path) and not replace:
         raise UsageError(f"{path} exists; give another name, or --force to replace it")
+    refuse_device(path)
     refused: list[Refused] = []
 
     def entries() -> Iterator[tuple[CacheKey, bytes, bytes]]:

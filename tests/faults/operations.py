@@ -192,18 +192,14 @@ def _before_cleaning(store: DiskStore) -> Promise:
 
 
 def _evicting(limits: Limits) -> Callable[[DiskStore], Action]:
-    def begin(store: DiskStore) -> Action:
-        journal = Journal(store.layout.journal, 3600.0)
+    return lambda store: partial(_evict, store, Journal(store.layout.journal, 3600.0), limits)
 
-        def act() -> object:
-            cleaned = housekeeping.apply(store, journal, housekeeping.plan_cleaning(store, limits))
-            if cleaned.skipped:
-                raise OSError(f"{cleaned.skipped} entries were skipped")
-            return cleaned.evicted
 
-        return act
-
-    return begin
+def _evict(store: DiskStore, journal: Journal, limits: Limits) -> object:
+    cleaned = housekeeping.apply(store, journal, housekeeping.plan_cleaning(store, limits))
+    if cleaned.skipped:
+        raise OSError(f"{cleaned.skipped} entries were skipped")
+    return cleaned.evicted
 
 
 def _before_repairing(store: DiskStore) -> Promise:

@@ -93,6 +93,15 @@ def test_a_file_is_replaced_whole_and_nothing_is_left(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["gemm_cache.prom", "store"]
 
 
+def test_what_is_no_file_is_not_replaced_by_metrics(compiled_store: Path, tmp_path: Path) -> None:
+    target = tmp_path / "gemm_cache.prom"
+    os.mkfifo(target)
+    done = run("stats", "--textfile", str(target), store=compiled_store)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {target} is a device, pipe or socket, not a file; give another name\n"
+    assert target.is_fifo()
+
+
 def test_the_verb_prints_the_same_and_writes_files(compiled_store: Path, tmp_path: Path) -> None:
     target = tmp_path / "gemm_cache.prom"
     done = run("stats", "--prometheus", "--textfile", str(target), store=compiled_store)

@@ -144,6 +144,19 @@ def test_an_existing_file_is_replaced_only_on_request(store: DiskStore, tmp_path
     assert os.listdir(tmp_path / "store" / "temp") == []
 
 
+def test_what_is_no_file_is_not_replaced_by_a_pack(store: DiskStore, tmp_path: Path) -> None:
+    """Root would replace ``/dev/null`` for all programs."""
+    path, link = tmp_path / "a.gemmpack", tmp_path / "link.gemmpack"
+    os.mkfifo(path)
+    link.symlink_to(tmp_path / "not there yet")
+    with pytest.raises(UsageError, match="is a device, pipe or socket, not a file; give another name"):
+        export_pack(store, path, replace=True)
+    assert path.is_fifo()
+    with pytest.raises(UsageError, match="exists; give another name"):
+        export_pack(store, link)
+    assert link.is_symlink()
+
+
 def test_a_pack_that_fails_half_way_leaves_nothing(store: DiskStore, tmp_path: Path) -> None:
     def entries() -> object:
         yield CacheKey("0" * 64), b"record", b"blob"
