@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -22,6 +23,19 @@ def test_a_full_disk_under_the_output_is_one_line(compiled_store: Path) -> None:
         assert done.returncode == 1
         assert done.stderr.startswith("error: standard output: No space left on device")
         assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("where", ["stdout", "stderr"])
+def test_an_error_under_whose_output_the_disk_is_full_keeps_its_code(tmp_path: Path, where: str) -> None:
+    command = [sys.executable, "-m", "cache_engine", "--store", str(tmp_path / "none"), "stats", "--json"]
+    with open("/dev/full", "w") as full:
+        out, err = (full if name == where else subprocess.PIPE for name in ("stdout", "stderr"))
+        done = subprocess.run(command, text=True, stdout=out, stderr=err)
+    assert done.returncode == 2
+    if where == "stdout":
+        assert done.stderr == f"error: there is no store in {tmp_path}/none; gemm-cache compile or sample creates one\n"
+    else:
+        assert json.loads(done.stdout)["error"]["message"].startswith("there is no store in")
 
 
 def test_closed_output_is_no_matter(compiled_store: Path) -> None:

@@ -10,7 +10,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -357,9 +357,11 @@ def filter_options(verb: _F) -> _F:
 
 def _fail(kind: str, message: str, code: int, level: Level = Level.ERROR, **details: object) -> NoReturn:
     """Prints the error: as one line on standard error, and as a JSON document when one was requested."""
-    print(f"error: {message}", file=sys.stderr)
+    with suppress(OSError):
+        print(f"error: {message}", file=sys.stderr)
     if "--json" in sys.argv:
-        print(escaped(to_json({"error": {"kind": kind, "level": level, "message": message, **details}})))
+        with suppress(OSError), printing():  # a full disk: the error and the code have to do
+            print(escaped(to_json({"error": {"kind": kind, "level": level, "message": message, **details}})))
     sys.exit(code)
 
 
