@@ -101,6 +101,15 @@ def read_cubin(image: bytes) -> Image:
     return Image(arch, f"ptxas {release[2].decode()}" if release else "", tuple(_functions(sections)))
 
 
+def lacks_last_byte(image: bytes) -> bool:
+    """Whether the headers of a CUBIN end one byte after it does."""
+    if len(image) < _HEADER.size or image[:7] != _MAGIC:
+        return False
+    fields = _HEADER.unpack_from(image)
+    end: int = max(fields[5] + fields[9] * fields[10], fields[6] + fields[11] * fields[12])
+    return len(image) + 1 == end
+
+
 def _sections(
     image: bytes, *, offset: int, size: int, count: int, names: int
 ) -> Iterator[tuple[str, tuple[bytes, int]]]:

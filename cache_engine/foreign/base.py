@@ -64,7 +64,7 @@ class Source(Protocol):
         """
 
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
-        """The bytes of one part, as they are; of a large file at most the bound that the failure names."""
+        """The bytes of one part, as they are; of a binary that is wrapped, the binary alone."""
 
     def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
         """The inputs that decided an entry's key, as far as the cache states them."""

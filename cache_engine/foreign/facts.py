@@ -86,6 +86,14 @@ def code_facts(folder: Folder, name: str) -> tuple[dict[str, Any], dict[str, str
     return image_facts(image, id_of(name))
 
 
+def kernels_in(image: bytes) -> tuple[str, ...]:
+    """The names of the functions in a CUBIN; none where it cannot be read."""
+    try:
+        return tuple(id_of(function.name) for function in read_cubin(image).functions)
+    except ValueError:
+        return ()
+
+
 def image_facts(image: bytes, name: str) -> tuple[dict[str, Any], dict[str, str]]:
     """The same of bytes. Of several kernels in one CUBIN: the most registers and memory of one, and all code."""
     digest = {"digest": digest_of(image)}

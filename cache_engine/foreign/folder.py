@@ -97,9 +97,13 @@ class Folder:
             return found.enter(rest)
 
     def __iter__(self) -> Iterator[os.DirEntry[str]]:
-        """Its files and folders; at most as many as there were when it began."""
-        with os.scandir(self._descriptor) as entries:
-            yield from entries
+        """Its files and folders. Each listing has a descriptor, and so a position, of its own."""
+        descriptor = _open(".", _FLAGS | os.O_DIRECTORY, self._descriptor)
+        try:
+            with os.scandir(descriptor) as entries:
+                yield from entries
+        finally:
+            os.close(descriptor)
 
     def list(self) -> Listing:
         """Its regular files and its folders; links and devices are left out.
@@ -132,6 +136,11 @@ class Folder:
         _check_part(folder)
         _check_part(name)
         return os.stat(f"{folder}/{name}", dir_fd=self._descriptor, follow_symlinks=False)
+
+    def check_file(self, name: str) -> None:
+        """Refuses what is no regular file, as ``read`` does; raises ``Unread``, or ``OSError``."""
+        if not stat.S_ISREG(self.stat(name).st_mode):
+            raise Unread(Fault.NOT_A_FILE, "it is not a regular file")
 
     def read(self, name: str, most_bytes: int) -> bytes:
         """The content of a regular file in it.

@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 GROUP = "gemm_cache.sources"
 """The group of entry points of plug-ins."""
 
-_HERE = {"triton": "Triton"}
+_HERE = {
+    "triton": "Triton",
+    "cupy": "CuPy",
+    "cutile": "CuTile",
+    "tilelang": "TileLang",
+    "cuda_core": "CudaCore",
+    "vllm": "VLLM",
+}
 """The sources of this package: the module of ``frameworks``, which is the kind, and its class."""
 
 

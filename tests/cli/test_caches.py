@@ -119,7 +119,7 @@ def test_a_part_is_printed_as_it_is_and_the_code_as_instructions(machine: Machin
     [
         (("show", "no such id"), "no entry has an id that begins with"),
         (("show", ""), "entries begin with"),
-        (("ls", "--cache", "tritium=/x"), "there are: triton"),
+        (("ls", "--cache", "tritium=/x"), "there are: triton,"),
         (("ls", "--cache", "/x"), "KIND=DIR"),
     ],
 )

@@ -24,6 +24,8 @@ from cache_engine.foreign.values import (
     Fault,
     Finding,
     KeyFactors,
+    Part,
+    PartKind,
     Place,
     Seen,
     State,
@@ -35,7 +37,7 @@ from cache_engine.model.outcome import Failure
 from tests.foreign.fixtures import unpack
 
 SOURCES = load_sources()
-MADE = ("triton",)
+MADE = ("triton", "cupy", "cutile", "tilelang", "cuda_core")
 """The kinds of which there is a cache that the framework made; tests/foreign/fixtures/make.py made it."""
 
 
@@ -87,7 +89,7 @@ def test_every_fact_is_known_or_said_to_be_unknown(made: Place) -> None:
 
 
 def test_the_parts_are_all_bytes_of_the_place(made: Place) -> None:
-    if made.path.is_file():
+    if not any(part.file for entry in _entries(made) for part in entry.parts):
         pytest.skip("its entries are rows of a file")
     files = {
         id_of(str(path.relative_to(made.path))): path.stat().st_size for path in made.path.rglob("*") if path.is_file()
@@ -101,9 +103,14 @@ def test_each_part_is_read_as_it_is(made: Place) -> None:
         for part in entry.parts:
             data = _source(made).read(made, entry, part)
             assert isinstance(data, bytes)
-            assert len(data) == part.size_bytes
+            assert data
+            if part.kind == PartKind.BINARY:
+                assert data.startswith(b"\x7fELF")
             if part.file:
-                assert data == (made.path / name_of(part.file)).read_bytes()
+                content = (made.path / name_of(part.file)).read_bytes()
+                assert data == content or (part.kind == PartKind.BINARY and content.endswith(data.removesuffix(b"\0")))
+            else:
+                assert len(data) == part.size_bytes
 
 
 def test_scanning_and_reading_change_nothing_not_even_the_time_of_access(made: Place) -> None:
@@ -175,13 +182,10 @@ def test_a_plan_names_what_it_deletes_or_why_there_is_none(made: Place) -> None:
 
 
 def _names(place: Place) -> list[Path]:
-    """The files of the first entry, and those that belong to several."""
-    if place.path.is_file():
-        return [place.path]
-    first = min(entry.id for entry in _entries(place))
-    files = sorted(path for path in place.path.rglob("*") if path.is_file())
-    top = [str(path.relative_to(place.path)).partition("/")[0] for path in files]
-    return [path for path, above in zip(files, top, strict=True) if above in (first.partition("/")[0], path.name)]
+    """The files of the first entry; all of a place whose entries are rows."""
+    first = min(_entries(place), key=lambda entry: entry.id)
+    files = [place.path / name_of(part.file) for part in first.parts if part.file]
+    return files or sorted(path for path in place.path.rglob("*") if path.is_file())
 
 
 def _emptied(path: Path) -> None:
@@ -244,16 +248,20 @@ def test_every_file_may_be_damaged_and_the_scan_goes_on(made: Place, damage: Cal
         damage(path)
         seen = _scan(made)
         assert all(isinstance(each, Entry | Finding) for each in seen)
-        own = str(path.relative_to(made.path)).partition("/")[0]
-        if made.path.is_dir():
-            others = {each.id for each in seen if isinstance(each, Entry)}
-            assert {name for name in sound if not name.startswith(own)} <= others
+        file = id_of(str(path.relative_to(made.path)))
+        untouched = {entry.id for entry in sound.values() if all(_is_other(part, file, entry) for part in entry.parts)}
+        assert untouched <= {each.id for each in seen if isinstance(each, Entry)}
         for entry in seen:
             if isinstance(entry, Entry):
                 factors = _source(made).key_factors(made, entry)
                 assert isinstance(factors, KeyFactors | Failure)
         shutil.rmtree(made.path)
         shutil.copytree(pristine, made.path)
+
+
+def _is_other(part: Part, file: str, entry: Entry) -> bool:
+    """Whether a part is neither a row of the file that is damaged nor a file of the same entry."""
+    return bool(part.file) and part.file != file and not file.startswith(f"{entry.id}/")
 
 
 def test_a_link_out_of_the_place_is_never_followed(made: Place, tmp_path: Path) -> None:
@@ -339,11 +347,12 @@ def test_files_that_vanish_while_it_scans_are_left_out(made: Place, monkeypatch:
     raise AssertionError("unreachable")
 
 
-def test_what_must_not_be_read_is_a_finding_and_the_scan_goes_on(made: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As another user's folder; root may read everything, so the system call refuses here."""
-    if made.path.is_file():
-        pytest.skip("its entries are rows of a file")
-    refused = min(path.name for path in made.path.iterdir())
+def test_what_must_not_be_read_is_said_and_the_scan_goes_on(made: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another user's file; root may read everything, so the system call refuses here."""
+    first = min(_entries(made), key=lambda entry: entry.id)
+    rows = not any(part.file for part in first.parts)
+    refused = "cache.db" if rows else first.id.rpartition("/")[2]
+    others = set() if rows else {entry.id for entry in _entries(made)} - {first.id}
     really = os.open
 
     def opening(path: str, *rest: int, **named: int) -> int:
@@ -351,11 +360,15 @@ def test_what_must_not_be_read_is_a_finding_and_the_scan_goes_on(made: Place, mo
             raise PermissionError(13, "Permission denied", path)
         return really(path, *rest, **named)
 
-    whole = len(_scan(made))
     monkeypatch.setattr(os, "open", opening)
-    seen = _scan(made)
-    assert len(seen) == whole
-    assert any(isinstance(each, Finding) and each.fault == Fault.FORBIDDEN for each in seen)
+    seen = {each.id: each for each in _scan(made)}
+    assert others <= seen.keys()
+    refusal = seen["cache.db" if rows else first.id]
+    if isinstance(refusal, Entry):  # its size and age are known all the same
+        assert (refusal.state, refusal.unread["name"]) == (State.UNREAD, "you may not read it")
+    else:
+        assert isinstance(refusal, Finding)
+        assert refusal.fault == Fault.FORBIDDEN
 
 
 def test_a_place_that_is_not_there_is_a_finding(made: Place) -> None:

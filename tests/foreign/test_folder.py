@@ -91,6 +91,20 @@ def test_a_folder_that_is_moved_away_is_still_read(top: Path) -> None:
         assert folder.read("below/file", 100) == b"content"
 
 
+def test_a_folder_is_listed_within_a_listing_of_it(top: Path) -> None:
+    """Descriptors that are copies of each other share their position: the outer listing would never end."""
+    for number in range(2_000):  # more than one system call returns
+        (top / str(number)).touch()
+    with Folder(top) as folder:
+        names = []
+        for item in folder:
+            names.append(item.name)
+            if len(names) in (1, 1_500):
+                assert len(folder.list().files) == 2_000
+            assert len(names) < 3_000
+    assert len(names) == len(set(names)) == 2_002
+
+
 def test_no_descriptor_is_left_open(top: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for path in ("below/file", "below/link", "link/secret", "none", "below"):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from cache_engine.foreign.facts import entry_of, without_binary
 from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Unread
 from cache_engine.foreign.values import Entry, Fault, Part, PartKind, Place, Seen, State, Unchanged, id_of, name_of
 from cache_engine.model.outcome import Failure
@@ -15,29 +16,48 @@ from cache_engine.model.outcome import Failure
 MOST_SUBFOLDERS = 10_000
 """The most places that are found below one directory."""
 
-ReadEntry = Callable[[Folder, str, str | None], Entry | Unchanged | None]
-"""Reads the entry of this name in a folder, if it is one; with the stamp that is known of it."""
+ReadEntry = Callable[[Folder, str, str, str | None], Entry | Unchanged | None]
+"""Reads an entry, if it is one: the folder it is in, its path below the place, its name there, its known stamp."""
 
 
-def listed(place: Place, known: Mapping[str, str], read: ReadEntry) -> Iterator[Seen]:
-    """What each name directly below a place is; what vanishes is left out, what cannot be read is a finding."""
+def walk(place: Place, known: Mapping[str, str], read: ReadEntry, areas: Callable[[str], bool]) -> Iterator[Seen]:
+    """What each name in a place is; what vanishes is left out, what cannot be read is a finding.
+
+    Args:
+        areas: whether a folder of this path below the place is no entry, but has entries in it.
+    """
     with Folder(place.path) as root:
-        for item in root:
-            name = item.name
-            try:
-                found = read(root, name, known.get(id_of(name)))
-            except FileNotFoundError:
+        yield from _walk(root, "", known, read, areas)
+
+
+def _walk(
+    folder: Folder, above: str, known: Mapping[str, str], read: ReadEntry, areas: Callable[[str], bool]
+) -> Iterator[Seen]:
+    for item in folder:
+        path = f"{above}{item.name}"
+        try:
+            if areas(path) and stat.S_ISDIR(folder.stat(item.name).st_mode):
+                with folder.enter(item.name) as below:
+                    yield from _walk(below, f"{path}/", known, read, areas)
                 continue
-            except Unread as error:
-                yield error.finding(name)
-                continue
-            if found is not None:
-                yield found
+            found = read(folder, path, item.name, known.get(id_of(path)))
+        except FileNotFoundError:
+            continue
+        except Unread as error:
+            yield error.finding(path)
+            continue
+        if found is not None:
+            yield found
 
 
 def stamp_of(status: os.stat_result) -> str:
     """Changes when a file or folder does."""
     return f"{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"
+
+
+def folder_stamp(folder: Folder) -> str:
+    """The stamp of a folder. Every file that is renamed into it changes that, but not what is written in place."""
+    return stamp_of(folder.status)
 
 
 def times_of(status: os.stat_result) -> tuple[float, float | None]:
@@ -75,18 +95,35 @@ def subfolders(top: Path, *pattern: str) -> Iterator[Path]:
             yield path
 
 
-def stray_file(root: Folder, name: str) -> Entry:
-    """A file where the framework has none: listed with its size and age; raises ``Unread`` for what is no file."""
-    status = root.stat(name)
-    if not stat.S_ISREG(status.st_mode):
+def stray_file(folder: Folder, name: str, path: str = "") -> Entry:
+    """A file where the framework has none, or a folder: listed with its size and age, and not read.
+
+    Args:
+        path: below the place, where that is not the name.
+
+    Raises:
+        Unread: for what is neither a file nor a folder, or may not be listed.
+    """
+    path = path or name
+    status = folder.stat(name)
+    if stat.S_ISDIR(status.st_mode):
+        with folder.enter(name) as below:
+            files = below.list().files
+        parts = [
+            Part(id_of(file), PartKind.OTHER, each.st_size, id_of(f"{path}/{file}")) for file, each in files.items()
+        ]
+    elif stat.S_ISREG(status.st_mode):
+        parts = [Part("file", PartKind.OTHER, status.st_size, id_of(path))]
+    else:
         raise Unread(Fault.NOT_A_FILE, "it is a link or a device")
     created_at, last_used_at = times_of(status)
-    return Entry(
-        id=id_of(name),
-        stamp=stamp_of(status),
-        parts=(Part("file", PartKind.OTHER, status.st_size, id_of(name)),),
-        state=State.UNREAD,
-        created_at=created_at,
-        last_used_at=last_used_at,
-        unread={"name": "the framework keeps no such file there"},
-    )
+    facts = {
+        "id": id_of(path),
+        "stamp": stamp_of(status),
+        "parts": tuple(parts),
+        "state": State.UNREAD,
+        "created_at": created_at,
+        "last_used_at": last_used_at,
+    }
+    why = "the framework has no file of this name there"
+    return entry_of(facts, {"name": why, **without_binary(why)})

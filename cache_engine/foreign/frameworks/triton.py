@@ -24,7 +24,7 @@ from cache_engine.foreign.facts import (
     without_binary,
 )
 from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Listing, Unread
-from cache_engine.foreign.frameworks.common import listed, read_part, stamp_of, stray_file, subfolders, times_of
+from cache_engine.foreign.frameworks.common import read_part, stamp_of, stray_file, subfolders, times_of, walk
 from cache_engine.foreign.values import (
     DeletePlan,
     Entry,
@@ -100,26 +100,7 @@ class Triton:
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
         """See ``Source.scan``."""
-        return listed(place, known, self._entry)
-
-    def _entry(self, root: Folder, name: str, known: str | None) -> Entry | Unchanged:
-        if known is not None and _is_same(root, name, known):
-            return Unchanged(id_of(name))
-        if not stat.S_ISDIR(root.stat(name).st_mode):
-            return stray_file(root, name)
-        with root.enter(name) as folder:
-            listing = folder.list()
-            groups = [file for file in listing.files if file.startswith(_GROUP) and file.endswith(".json")]
-            created_at, last_used_at = times_of(listing.files[groups[0]] if groups else folder.status)
-            facts, unread = _facts(name, folder, listing, groups)
-            facts |= {
-                "id": id_of(name),
-                "stamp": _stamp(folder, listing, groups[0] if groups else ""),
-                "parts": (*_parts(name, listing), *_temporaries(name, folder, listing)),
-                "created_at": created_at,
-                "last_used_at": last_used_at,
-            }
-            return entry_of(facts, unread)
+        return walk(place, known, _entry, lambda _: False)
 
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
         """See ``Source.read``."""
@@ -149,6 +130,26 @@ class Triton:
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
         """None yet."""
         return Failure("no way to delete from Triton's cache without a failure of its readers is built")
+
+
+def _entry(root: Folder, _: str, name: str, known: str | None) -> Entry | Unchanged:
+    if known is not None and _is_same(root, name, known):
+        return Unchanged(id_of(name))
+    if not stat.S_ISDIR(root.stat(name).st_mode):
+        return stray_file(root, name)
+    with root.enter(name) as folder:
+        listing = folder.list()
+        groups = [file for file in listing.files if file.startswith(_GROUP) and file.endswith(".json")]
+        created_at, last_used_at = times_of(listing.files[groups[0]] if groups else folder.status)
+        facts, unread = _facts(name, folder, listing, groups)
+        facts |= {
+            "id": id_of(name),
+            "stamp": _stamp(folder, listing, groups[0] if groups else ""),
+            "parts": (*_parts(name, listing), *_temporaries(name, folder, listing)),
+            "created_at": created_at,
+            "last_used_at": last_used_at,
+        }
+        return entry_of(facts, unread)
 
 
 def inductor_places(where: Surroundings) -> Iterator[Place]:

@@ -1,0 +1,214 @@
+"""cuTile's cache: an SQLite database, with a row for each kernel.
+
+Source of the layout: ``cutile_cache/_cache.py`` of cuda-tile 1.7.0. cuTile deletes the database on any error as it
+opens it, a lock that is held for five seconds too. So it is read here without a lock: from a copy in memory where it is
+not larger than ``MOST_BINARY_BYTES``, else in place as a file that does not change. That it did not is checked.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from cache_engine.foreign.base import Surroundings
+from cache_engine.foreign.facts import entry_of, image_facts, json_object, text_in
+from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Unread
+from cache_engine.foreign.frameworks.common import read_part, stamp_of, stray_file
+from cache_engine.foreign.values import (
+    DeletePlan,
+    Entry,
+    Factor,
+    Fault,
+    Finding,
+    KeyFactors,
+    Part,
+    PartKind,
+    Place,
+    Seen,
+    Unchanged,
+    id_of,
+)
+from cache_engine.model.outcome import Failure
+
+if TYPE_CHECKING:
+    import sqlite3
+
+_FILE = "cache.db"
+_JOURNALS = ("cache.db-journal", "cache.db-wal", "cache.db-shm")
+_RELEASE = re.compile(r"^(\w+):.*release [^\n]*?V(\d[\d.]*)", re.DOTALL)
+_TRIES, _PAUSE_S = 5, 0.02
+_MOST_STEPS = 20_000  # of a thousand instructions of SQLite: a hostile schema cannot keep us
+_LIST = "SELECT key, length(blob), atime, {metadata} FROM cache"
+
+
+class CuTile:
+    """The source ``cutile``."""
+
+    kind = "cutile"
+    title = "cuTile"
+    unknowable: Mapping[str, str] = {
+        "version": "cuTile stores the version of its compiler, not its own",
+        "spill_bytes": "cuTile does not store the report of ptxas",
+    }
+
+    def discover(self, where: Surroundings) -> Iterable[Place]:
+        """Where ``CUDA_TILE_CACHE_DIR`` says, and the default."""
+        yield from where.named(self.kind)
+        named = where.environment.get("CUDA_TILE_CACHE_DIR", "").strip()
+        if named and named.lower() not in ("0", "off", "none"):
+            yield Place(self.kind, Path(named), "CUDA_TILE_CACHE_DIR")
+        home, origin = where.home / ".cache", "default"
+        if where.environment.get("XDG_CACHE_HOME"):
+            home, origin = Path(where.environment["XDG_CACHE_HOME"]), "XDG_CACHE_HOME"
+        yield Place(self.kind, home / "cutile-python", origin)
+
+    def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
+        """See ``Source.scan``."""
+        import sqlite3
+
+        with Folder(place.path) as folder:
+            try:
+                with closing(_opened(folder, place)) as database:
+                    yield from _rows(database, known)
+            except FileNotFoundError:
+                pass
+            except Unread as error:
+                yield error.finding(_FILE)
+            except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+                yield Finding(Fault.DAMAGED, _FILE, f"{error}; cuTile makes it again, and loses what is in it")
+            for item in folder:
+                if item.name != _FILE and item.name not in _JOURNALS:
+                    try:
+                        yield stray_file(folder, item.name)
+                    except FileNotFoundError:
+                        continue
+                    except Unread as error:
+                        yield error.finding(item.name)
+
+    def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
+        """See ``Source.read``."""
+        import sqlite3
+
+        if part.file:
+            return read_part(place, part)
+        try:
+            with Folder(place.path) as folder, closing(_opened(folder, place)) as database:
+                column = "blob" if part.kind == PartKind.BINARY else "metadata"
+                row = database.execute(f"SELECT {column} FROM cache WHERE key = ?", (entry.id,)).fetchone()  # noqa: S608
+        except (OSError, Unread, sqlite3.Error) as error:
+            return Failure(f"cannot read {_FILE}: {error}")
+        if row is None:
+            return Failure(f"{entry.id} is gone; scan the cache again")
+        return row[0] if isinstance(row[0], bytes) else str(row[0] or "").encode()
+
+    def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
+        """The name, which has types and constants in it, the target and the compiler."""
+        stated = (("kernel", entry.name), ("target", entry.arch), ("compiler", entry.compiler))
+        factors = tuple(Factor(name, value) for name, value in stated if value)
+        return KeyFactors(factors, ("the bytecode, the level of optimisation and the linked files",))
+
+    def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
+        """None yet."""
+        return Failure("no way to delete from cuTile's cache without a failure of its readers is built")
+
+
+def _opened(folder: Folder, place: Place) -> sqlite3.Connection:
+    """The database, as it was at one moment; raises ``Unread`` where a process keeps writing."""
+    import sqlite3
+
+    for _ in range(_TRIES):
+        before = folder.stat(_FILE)
+        if _is_quiet(folder):
+            if before.st_size <= MOST_BINARY_BYTES:
+                data = folder.read(_FILE, MOST_BINARY_BYTES)
+                if not data:
+                    raise Unread(Fault.DAMAGED, "it is empty")
+                database = sqlite3.connect(":memory:")
+                database.deserialize(data)
+            else:
+                folder.check_file(_FILE)
+                where = quote(str(place.path / _FILE))
+                database = sqlite3.connect(f"file:{where}?mode=ro&immutable=1", uri=True)
+            if stamp_of(folder.stat(_FILE)) == stamp_of(before) and _is_quiet(folder):
+                return _guarded(database)
+            database.close()
+        time.sleep(_PAUSE_S)
+    raise Unread(Fault.LOCKED, "a process writes to it, or was killed as it did; cuTile repairs it when it next starts")
+
+
+def _is_quiet(folder: Folder) -> bool:
+    for name in _JOURNALS:
+        try:
+            if folder.stat(name).st_size:
+                return False
+        except FileNotFoundError:
+            continue
+    return True
+
+
+def _guarded(database: sqlite3.Connection) -> sqlite3.Connection:
+    """So that a hostile database neither runs for long nor calls functions from its schema."""
+    import sqlite3
+
+    steps = 0
+
+    def is_enough() -> bool:
+        nonlocal steps
+        steps += 1
+        return steps > _MOST_STEPS
+
+    database.set_progress_handler(is_enough, 1000)
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BINARY_BYTES)
+    database.execute("PRAGMA trusted_schema = OFF")
+    database.execute("PRAGMA query_only = ON")
+    return database
+
+
+def _rows(database: sqlite3.Connection, known: Mapping[str, str]) -> Iterator[Seen]:
+    columns = {row[1] for row in database.execute("PRAGMA table_info(cache)")}
+    listed = _LIST.format(metadata="metadata" if "metadata" in columns else "NULL")
+    for key, size, atime, metadata in database.execute(listed):
+        if not isinstance(key, str) or not isinstance(size, int):
+            yield Finding(Fault.DAMAGED, _FILE, "a row has no key or no binary")
+            continue
+        name, stamp = id_of(key), f"{size}-{atime}"
+        if known.get(name) == stamp:
+            yield Unchanged(name)
+            continue
+        row = database.execute("SELECT blob FROM cache WHERE key = ?", (key,)).fetchone()
+        image = row[0] if row and isinstance(row[0], bytes) else b""
+        yield _entry(name, stamp, image, atime, metadata)
+
+
+def _entry(name: str, stamp: str, image: bytes, atime: object, metadata: object) -> Entry:
+    parts = [Part("cubin", PartKind.BINARY, len(image))]
+    document: dict[str, Any] = {}
+    why = "this version of cuTile stores nothing about the kernel"
+    if isinstance(metadata, str):
+        parts.append(Part("metadata", PartKind.METADATA, len(metadata.encode(errors="replace"))))
+        try:
+            document = json_object(metadata.encode(errors="replace"))
+        except Unread as error:
+            why = str(error)
+    facts, unread = image_facts(image, name)
+    names = document.get("kernel_names")
+    called = text_in({"name": names[0]}, "name") if isinstance(names, list) and names else None
+    release = _RELEASE.search(str(document.get("compiler_version", ""))[:10_000])
+    seconds, made_at = document.get("compilation_time_seconds"), document.get("compilation_timestamp")
+    facts |= {
+        "id": name,
+        "stamp": stamp,
+        "parts": tuple(parts),
+        "name": called,
+        "compile_ms": 1e3 * seconds if isinstance(seconds, float) and 0 <= seconds < 1e6 else None,
+        "created_at": made_at if isinstance(made_at, float) and 0 <= made_at < 1e11 else None,
+        "last_used_at": atime if isinstance(atime, float) and 0 <= atime < 1e11 else None,
+    }
+    if release is not None:
+        facts["compiler"] = f"{release[1]} {release[2]}"
+    return entry_of(facts, {**unread, **dict.fromkeys(("name", "compile_ms", "created_at"), why)})

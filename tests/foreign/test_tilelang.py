@@ -1,0 +1,55 @@
+"""What is read of tilelang's cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cache_engine.foreign.frameworks.tilelang import TileLang
+from cache_engine.foreign.values import Entry, PartKind, Place, State
+from tests.foreign.fixtures import unpack
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A cache that tilelang 0.1.15 made: one kernel."""
+    return Place("tilelang", unpack("tilelang", tmp_path), "given")
+
+
+def _entries(place: Place) -> dict[str, Entry]:
+    found = list(TileLang().scan(place, {}))
+    assert all(isinstance(seen, Entry) for seen in found), found
+    return {seen.id.split("/")[-2]: seen for seen in found if isinstance(seen, Entry)}
+
+
+def test_the_sources_and_the_code_are_two_entries(place: Place) -> None:
+    found = _entries(place)
+    assert set(found) == {"kernels", "cuda-binaries"}
+    kernel, binary = found["kernels"], found["cuda-binaries"]
+    assert (kernel.name, kernel.version, kernel.state) == ("main_kernel", "0.1.15", State.COMPLETE)
+    assert (binary.name, binary.arch, binary.version) == ("main_kernel", "sm_90a", "0.1.15")
+    assert binary.registers is not None
+    assert kernel.part(PartKind.HOST) is not None
+    assert "an entry of its own" in kernel.unread["registers"]
+
+
+@pytest.mark.parametrize("file", ["executable.so", "params.json", "manifest.json", "kernel.cubin", "metadata.json"])
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_an_entry_that_lacks_what_its_manifest_names_is_partial(place: Place, file: str, is_cut: bool) -> None:
+    (path,) = place.path.rglob(file)
+    if is_cut:
+        path.write_bytes(path.read_bytes()[:-7])
+    else:
+        path.unlink()
+    states = {name: entry.state for name, entry in _entries(place).items()}
+    assert states[path.parent.parent.name] == State.PARTIAL
+    assert list(states.values()).count(State.COMPLETE) == 1
+
+
+def test_what_a_killed_writer_left_is_listed(place: Place) -> None:
+    left = place.path / "0.1.15" / ".staging" / "cuda-binaries" / "0123.42.abcd"
+    left.mkdir()
+    (left / "kernel.cubin").write_bytes(b"half")
+    found = [seen for seen in TileLang().scan(place, {}) if isinstance(seen, Entry) and ".staging" in seen.id]
+    assert [(entry.state, entry.size_bytes) for entry in found] == [(State.UNREAD, 4)]
