@@ -169,6 +169,7 @@ VERBS = {
     "evaluate 64 48 80": (("--chip", "SG2262"), CORE),  # a stored result
     "evaluations ls": ((), CORE),
     "evaluations validate": ((MEASURED,), EVALUATE),
+    "calibrate": ((MEASURED, "--chip", "H100"), EVALUATE),
     "evaluations export": (("-", "--chip", "SG2262"), CORE),
     "evaluations import": ((RESULTS,), CORE),
     "evaluations prune": (("--dry-run",), CORE),

@@ -30,6 +30,7 @@ _WHERE = {
     "predicting.evaluate": ("evaluate",),
     "predicting.evaluator": ("evaluations",),
     "predicting.replay": ("replay",),
+    "predicting.calibrate": ("calibrate",),
     "predicting.promote": ("promote",),
     "predicting.demand": ("demand",),
     "caches.overview": ("caches",),

@@ -7,6 +7,6 @@
 - ``search`` — the best partition, tile and loop order under that model
 - ``gpus`` — GPUs by their datasheets
 - ``gpu`` — a model of real GPUs, calibrated on measured latencies
-- ``calibration`` — what a user's own measurements of a GPU changed
+- ``calibration`` · ``calibrating`` — what a user's own measurements of a GPU changed, and how that is fitted
 - ``fit_gpu`` · ``validation`` — how it was calibrated, and how well it does compared with roofline
 """

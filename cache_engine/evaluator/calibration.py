@@ -18,6 +18,8 @@ class Calibration:
     Args:
         id: of the measurements, 12 hexadecimal digits; results say which calibration made them.
         source: where the measurements are from.
+        model: version of the GPU model.
+        base: whose parameters the factors are of: the GPU's own name, or ``"all"``.
         rows: how many.
         launch, compute, memory, steps, epilogue: factors.
         low, high: in between were two in three of measured / predicted, of rows that the fit did not see.
@@ -29,6 +31,8 @@ class Calibration:
 
     id: str
     source: str
+    model: str
+    base: str
     rows: int
     launch: float
     compute: float
@@ -41,11 +45,11 @@ class Calibration:
     error_after: float
 
     def __post_init__(self) -> None:
-        for name in ("id", "source"):
+        for name in ("id", "source", "model", "base"):
             value = getattr(self, name)
             if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
                 raise InvalidHardware(f"calibration.{name} must be a text of 1 to 200 printable characters")
-        for field in fields(self)[2:]:
+        for field in fields(self)[4:]:
             value = getattr(self, field.name)
             least = 0.0 if field.name.startswith("error") else 0.001
             if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 1e9:

@@ -54,7 +54,8 @@ _DAMPED_FROM = 0.04  # relative error above which errors count as such, not squa
 _PULL = 0.02  # towards the first guess, so that what the data says nothing about stays put
 _ROUNDS = 30
 _OWN_STRIDE, _JOINT_STRIDE = 4, 12
-_INTERVAL = (16.0, 84.0)  # percentiles: 68 % lie in between
+INTERVAL = (16.0, 84.0)
+"""Percentiles, between which 68 % lie."""
 
 
 def fit(measured: list[Measurements], stride: int) -> GpuParameters:
@@ -103,7 +104,7 @@ def spread(ratios: Floats, m: Floats) -> Spread:
     found = []
     for low, high in M_RANGES:
         there = ratios[(m >= low) & (m <= high)]
-        lower, upper = np.percentile(there if len(there) >= 30 else ratios, _INTERVAL)
+        lower, upper = np.percentile(there if len(there) >= 30 else ratios, INTERVAL)
         found.append((round(float(lower), 4), round(float(upper), 4)))
     return tuple(found)
 

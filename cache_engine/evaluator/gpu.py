@@ -19,13 +19,13 @@ their own number for two of them. A measured GPU has its own set, any other the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import msgspec
 
-from cache_engine.errors import InvalidProblem
+from cache_engine.errors import InvalidHardware, InvalidProblem
 from cache_engine.evaluator.gpus import GPUS, Gpu
 from cache_engine.evaluator.problem import ITEMSIZE, EvaluationProblem
 from cache_engine.extras import needing
@@ -350,8 +350,20 @@ def fitted() -> dict[str, GpuParameters]:
 
 
 def parameters_of(gpu: Gpu) -> tuple[str, GpuParameters]:
-    """A GPU's parameters, and whose measurements they are from; its own only for the one described in ``GPUS``."""
-    is_known = gpu.name in fitted() and GPUS.get(gpu.name) == (replace(gpu, calibration=None))
+    """A GPU's parameters, and whose measurements they are from; its own only for the one described in ``GPUS``.
+
+    Raises:
+        InvalidHardware: when it was calibrated with another version of the model.
+    """
+    made = gpu.calibration
+    if made is not None:
+        if made.base not in fitted() or made.model != MODEL_VERSION:
+            raise InvalidHardware(
+                f"{gpu.name} was calibrated with GPU model {made.model[:20]}, and this is {MODEL_VERSION}; run "
+                f"gemm-cache calibrate again"
+            )
+        return made.base, fitted()[made.base]
+    is_known = gpu.name in fitted() and GPUS.get(gpu.name) == gpu
     name = gpu.name if is_known else ALL
     return name, fitted()[name]
 

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from cache_engine.evaluator.gpu import predict
+from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.hardware import PRESETS
+from cache_engine.evaluator.problem import EvaluationProblem
 from tests.cli.test_cli import document, run
 
 SHAPE = ("evaluate", 64, 2112, 7168)
@@ -222,3 +225,40 @@ def test_validate_prints_errors_and_those_of_the_roofline(tmp_path: Path) -> Non
     assert "roofline MAPE" in run("evaluations", "validate", file).stdout
     file.write_text("arch,M,N,K,latency_us\nH100,64,4096,4096,0\n")
     assert run("evaluations", "validate", file).returncode == 2
+
+
+def test_calibrate_says_before_and_after_and_saves_a_chip(place: Path, tmp_path: Path) -> None:
+    """Of times that are a third longer than predicted."""
+    rows = ["M,N,K,latency_us"]
+    for n, k in ((512, 1024), (1024, 1024), (4096, 4096), (7168, 2048), (2048, 7168), (8192, 8192)):
+        for m in (1, 16, 256, 4096):
+            us = predict(EvaluationProblem(m, n, k), GPUS["L40S"]).latency_us * 4 / 3
+            rows.append(f"{m},{n},{k},{us!r}")
+    file, chip = tmp_path / "mine.csv", tmp_path / "mine.json"
+    file.write_text("\n".join(rows) + "\n")
+    found = document("calibrate", file, "--chip", "L40S", "--output", chip, store=place)
+    assert (found["gpu"], found["name"], found["rows"], found["source"]) == ("L40S", "L40S calibrated", 24, "mine.csv")
+    assert found["error_before"] == pytest.approx(0.25)
+    assert found["error_after"] < 0.1
+    assert (found["better"], found["file"]) == (True, str(chip))
+    predicted = document("evaluate", 4096, 7168, 2048, "--chip", chip, store=place)
+    assert (predicted["calibration"], predicted["calibrated_on"]) == (found["calibration"], "all")
+    assert found["calibration"] in run("evaluate", 64, 64, 64, "--chip", chip).stdout
+    again = run("calibrate", file, "--chip", "L40S", "--output", chip)
+    assert again.returncode == 2
+    assert "--force replaces it" in again.stderr
+    whole, *_ = document("evaluations", "validate", file, "--chip", chip, store=place)["lines"]
+    assert (whole["arch"], whole["calibrated_on"]) == ("L40S calibrated", "mine.csv")
+    text = run("calibrate", file, "--chip", "L40S").stdout
+    assert "mean error 25.0%" in text
+    assert "--output FILE saves it" in text
+    few = tmp_path / "few.csv"
+    few.write_text("\n".join(rows[:12]) + "\n")
+    refused = run("calibrate", few, "--chip", "L40S")
+    assert refused.returncode == 2
+    assert "few.csv has 11 rows with 3 pairs" in refused.stderr
+    file.write_text("\n".join([*rows[:5], "1,512,1024,0", *rows[5:]]) + "\n")
+    refused = run("calibrate", file, "--chip", "L40S")
+    assert refused.returncode == 2
+    assert "line 6: latency_us is '0'" in refused.stderr
+    assert "arch" in run("calibrate", file).stderr, "without --chip the column is needed"

@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from cache_engine.errors import UsageError
 from cache_engine.evaluations.entry import Dtypes, Entry, Metadata, Mode, Shape
 from cache_engine.evaluations.entry import Result as EntryResult
+from cache_engine.evaluator.calibration import FACTORS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.model.outcome import in_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cache_engine.evaluations import Answer, Pruned, Taken
+    from cache_engine.evaluator.calibrating import Calibrated as Found
     from cache_engine.evaluator.cost import SearchMode
     from cache_engine.evaluator.gpus import Gpu
     from cache_engine.evaluator.hardware import Hardware
@@ -165,6 +170,35 @@ class Pruning(msgspec.Struct, kw_only=True):
     pruned: int | None
 
 
+class Calibrated(msgspec.Struct, kw_only=True):
+    """What ``calibrate`` prints; see ``evaluator.calibrating.Calibrated``.
+
+    Attributes:
+        gpu: whose measurements they are; name: of the calibrated one.
+        base: whose parameters the factors are of: the GPU's own, or ``all``.
+        error_before, error_after: mean absolute error, as a share; after: of rows that the fit did not see.
+        low, high: measured / predicted, between which are 68 %; inside: how many were, in fits without them.
+        file: where it is saved; empty if it is not.
+    """
+
+    calibration: str
+    gpu: str
+    name: str
+    source: str
+    base: str
+    rows: int
+    factors: dict[str, float]
+    error_before: float
+    error_after: float
+    bias_before: float
+    bias_after: float
+    low: float
+    high: float
+    inside: float
+    better: bool
+    file: str
+
+
 # ---- From the engine's values ----
 
 
@@ -224,4 +258,29 @@ def results_imported(file: str, taken: Taken) -> ResultsImported:
         taken=taken.taken,
         present=taken.present,
         refused=[RefusedResult(key=key, reason=reason) for key, reason in taken.refused],
+    )
+
+
+def calibrated(found: Found, gpu: str, file: Path | None) -> Calibrated:
+    """The document of an outcome."""
+    c = found.gpu.calibration
+    if c is None:
+        raise UsageError(f"{gpu} was not calibrated")
+    return Calibrated(
+        calibration=c.id,
+        gpu=gpu,
+        name=found.gpu.name,
+        source=c.source,
+        base=c.base,
+        rows=c.rows,
+        factors={name: getattr(c, name) for name in FACTORS},
+        error_before=c.error_before,
+        error_after=c.error_after,
+        bias_before=found.bias_before,
+        bias_after=found.bias_after,
+        low=c.low,
+        high=c.high,
+        inside=found.inside,
+        better=found.is_better,
+        file="" if file is None else str(file.absolute()),
     )

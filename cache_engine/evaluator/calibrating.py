@@ -1,0 +1,183 @@
+"""Fits a GPU's few factors to a user's own measurements of it, and says what that changes by cross-validation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cache_engine.errors import UsageError
+from cache_engine.evaluator.calibration import FACTORS, Calibration
+from cache_engine.evaluator.fit_gpu import INTERVAL, fitted_values
+from cache_engine.evaluator.gpu import MODEL_VERSION, Floats, latencies_us, parameters_of, roofline_us
+from cache_engine.evaluator.gpus import Gpu, gpu_called
+from cache_engine.evaluator.validation import Measurements
+from cache_engine.model.measurement import Measurement
+
+LEAST_ROWS, LEAST_PAIRS = 20, 5
+"""Measurements that a calibration needs, and different (N, K) among them."""
+
+_FOLDS = 5
+FITS = _FOLDS + 1
+"""That a calibration takes: each without a part of the measurements, and one of all."""
+_MOST_FITTED = 2_000  # rows of a fit; more change nothing
+_BOUNDS = dict.fromkeys(FACTORS, (0.1, 10.0, 1.0))
+_PULL = 0.02  # each factor towards 1, for each square root of a row
+_FASTEST = 2.0, 10.0  # of the peak, as boards may clock higher, and of the bandwidth, as operands may come from L2
+_SLOWEST = 100.0  # of what is predicted
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """The outcome of a calibration.
+
+    Attributes:
+        gpu: with its calibration.
+        bias_before, bias_after: mean error; negative where predictions are too fast.
+        inside: share of measurements in the interval of predictions that were made without them; 68 % should be.
+    """
+
+    gpu: Gpu
+    bias_before: float
+    bias_after: float
+    inside: float
+
+    @property
+    def is_better(self) -> bool:
+        """Whether predictions of rows that a fit did not see are nearer with it than without."""
+        found = self.gpu.calibration
+        return found is not None and found.error_after < found.error_before
+
+
+def calibrate(
+    measured: Measurements, source: str, name: str = "", fitted: Callable[[], None] = lambda: None
+) -> Calibrated:
+    """Fits the factors of a GPU, each (N, K) predicted by fits without it.
+
+    Args:
+        source: where the measurements are from; kept with the result.
+        name: of the calibrated GPU; by default the GPU's own with ``calibrated``.
+        fitted: called after each of ``FITS`` fits.
+
+    Raises:
+        UsageError: when there are too few, or one is impossible: naming its line, the first after the header being 2.
+    """
+    gpu = replace(measured.gpu, calibration=None)
+    measured = replace(measured, gpu=gpu)
+    base, _ = parameters_of(gpu)
+    plain = _predicted(gpu, measured)
+    _check(measured, plain, source)
+    folds = _folds(measured)
+    unseen = np.empty_like(plain)
+    for fold in range(_FOLDS):
+        without = _with(gpu, _fitted(measured.only(folds != fold)), base)
+        unseen[folds == fold] = _predicted(without, measured.only(folds == fold))
+        fitted()
+    errors_before, errors_after = plain / measured.latency_us - 1, unseen / measured.latency_us - 1
+    ratios = measured.latency_us / unseen
+    low, high = (float(share) for share in np.percentile(ratios, INTERVAL))
+    calibration = Calibration(
+        _id(measured, source),
+        source[:200],
+        MODEL_VERSION,
+        base,
+        len(measured.m),
+        **_fitted(measured),
+        low=low,
+        high=high,
+        error_before=float(np.abs(errors_before).mean()),
+        error_after=float(np.abs(errors_after).mean()),
+    )
+    fitted()
+    calibrated = replace(gpu, name=name or f"{gpu.name} calibrated"[:100], calibration=calibration)
+    inside = _inside(ratios, folds)
+    return Calibrated(calibrated, float(errors_before.mean()), float(errors_after.mean()), inside)
+
+
+def timings_of(timings: Iterable[Measurement], gpu: Gpu | None) -> tuple[Measurements, str]:
+    """The store's timings in 16-bit types on one GPU, and the device: for each problem the fastest, cuBLAS's included.
+
+    Args:
+        gpu: theirs; by default the one that the model knows by the name of the device with the most of them.
+
+    Raises:
+        UsageError: when there are none, or no GPU is given and the model knows none of that name.
+    """
+    found: dict[str, dict[tuple[int, int, int], float]] = {}
+    for one in timings:
+        p = one.problem
+        if one.verified and p.batch == 1 and p.m > 0 and {p.dtype, p.out_dtype} <= {"bf16", "fp16"}:
+            library = one.timing.get("reference_median_us")
+            times = [one.median_us, *([library] if isinstance(library, int | float) and library > 0 else [])]
+            of_device = found.setdefault(one.device.name, {})
+            size = (p.m, p.n, p.k)
+            of_device[size] = min(*times, of_device.get(size, times[0]))
+    if not found:
+        raise UsageError("the store has no verified timings in bf16 or fp16; gemm-cache tune measures some")
+    device = max(found, key=lambda name: len(found[name]))
+    known = gpu or gpu_called(device)
+    if known is None:
+        raise UsageError(f"the timings are of {device[:60]!r}, which the model does not know; describe it with --chip")
+    rows = np.array([(*size, us) for size, us in found[device].items()], dtype=float)
+    return Measurements(known, *rows.T), device
+
+
+def _check(measured: Measurements, plain: Floats, source: str) -> None:
+    pairs = len(set(zip(measured.n.tolist(), measured.k.tolist(), strict=True)))
+    if len(measured.m) < LEAST_ROWS or pairs < LEAST_PAIRS:
+        raise UsageError(
+            f"{source} has {len(measured.m):,} rows with {pairs:,} pairs of N and K; it takes {LEAST_ROWS} rows or "
+            f"more, with {LEAST_PAIRS} pairs or more"
+        )
+    gpu = measured.gpu
+    ideal = replace(gpu, peak_flops=gpu.peak_flops * _FASTEST[0], dram_bandwidth=gpu.dram_bandwidth * _FASTEST[1])
+    least = roofline_us(ideal, measured.m, measured.n, measured.k)
+    for row in np.flatnonzero((measured.latency_us < least) | (measured.latency_us > _SLOWEST * plain)):
+        us = measured.latency_us[row]
+        where = f"{source}, line {row + 2}: latency_us is {us:g}"
+        if us < least[row]:
+            raise UsageError(f"{where}, and {gpu.name} takes more than {least[row]:,.3g}; check the unit")
+        raise UsageError(f"{where}, and {plain[row]:,.3g} is predicted; check the unit")
+
+
+def _fitted(measured: Measurements) -> dict[str, float]:
+    some = measured.every(max(1, -(-len(measured.m) // _MOST_FITTED)))
+    base, _ = parameters_of(some.gpu)
+
+    def errors(values: dict[str, float]) -> Floats:
+        return _predicted(_with(some.gpu, values, base), some) / some.latency_us - 1
+
+    return fitted_values(errors, _BOUNDS, _PULL * float(np.sqrt(len(some.m))))
+
+
+def _with(gpu: Gpu, factors: dict[str, float], base: str) -> Gpu:
+    found = Calibration("none", "none", MODEL_VERSION, base, 1, **factors, low=1, high=1, error_before=0, error_after=0)
+    return replace(gpu, calibration=found)
+
+
+def _predicted(gpu: Gpu, measured: Measurements) -> Floats:
+    return latencies_us(parameters_of(gpu)[1], gpu, measured.m, measured.n, measured.k)
+
+
+def _folds(measured: Measurements) -> Floats:
+    """Which fit leaves a row out: the same for all of a pair of N and K, which differ in size as evenly as can be."""
+    pairs = sorted(set(zip(measured.n.tolist(), measured.k.tolist(), strict=True)))
+    fold = {pair: place % _FOLDS for place, pair in enumerate(pairs)}
+    return np.array([fold[pair] for pair in zip(measured.n.tolist(), measured.k.tolist(), strict=True)])
+
+
+def _inside(ratios: Floats, folds: Floats) -> float:
+    """Coverage: each fold against the interval of the others."""
+    inside = []
+    for fold in range(_FOLDS):
+        low, high = np.percentile(ratios[folds != fold], INTERVAL)
+        inside.append((ratios[folds == fold] >= low) & (ratios[folds == fold] <= high))
+    return float(np.concatenate(inside).mean())
+
+
+def _id(measured: Measurements, source: str) -> str:
+    rows = np.stack([measured.m, measured.n, measured.k, measured.latency_us])
+    text = f"{MODEL_VERSION} {measured.gpu!r} {source} ".encode()
+    return hashlib.sha256(text + np.ascontiguousarray(rows).tobytes()).hexdigest()[:12]
