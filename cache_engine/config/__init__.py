@@ -109,6 +109,16 @@ class Settings:
     )
     compression: bool = _setting(kinds.yes_or_no(), True, "Compress compiled code on disk.")
     compress_results: bool = _setting(kinds.yes_or_no(), False, "Compress the evaluator's results on disk.")
+    save_results_later: bool = _setting(
+        kinds.yes_or_no(),
+        False,
+        "Store the evaluator's results in batches, by a thread; the last at the end.",
+    )
+    preload_results: tuple[str, ...] = _setting(
+        kinds.texts(),
+        (),
+        "Chips whose stored results are read at the first use of any; in the environment, space-separated.",
+    )
     durability: str = _setting(
         kinds.choice("durable", "fast"), "durable", "durable: fsync before publish; fast: no fsync."
     )

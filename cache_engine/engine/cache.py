@@ -201,7 +201,15 @@ class Cache(Keeping):
         """Results of the evaluator; written at once when the cache is closed, else at the end of the process."""
         made: type[Evaluations] = self._spare.retried(lambda: import_module("cache_engine.evaluations").Evaluations)
         s = self.settings
-        return made(self.layout, durable=s.is_durable, lock_timeout_s=s.lock_timeout_s, compressed=s.compress_results)
+        found = made(
+            self.layout, durable=s.is_durable, lock_timeout_s=s.lock_timeout_s, save_later=s.save_results_later,
+            compressed=s.compress_results, stored=self._serving.result_stored,
+        )  # fmt: skip
+        for chip in s.preload_results:
+            from cache_engine.evaluator.chips import load_hardware
+
+            found.preload(load_hardware(chip))
+        return found
 
     @cached_property
     def timings(self) -> Timings:

@@ -5,6 +5,8 @@ fingerprint, which covers every field of its description. A result of another mi
 
 - ``entry`` — a result as stored and exchanged
 - ``kept`` — one accelerator's results in one process; ``store.results`` has their files
+- ``pruning`` — which results are unused or too many
+- ``reference`` — the file of the public reference evaluator
 - ``outcomes`` — the types of return values
 """
 
@@ -25,8 +27,10 @@ import msgspec
 
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
 from cache_engine.evaluations.entry import Entry, decode_entry, judge, key_of, make_entry
-from cache_engine.evaluations.kept import ResultSet, adopt, fingerprint_of, is_older, last_used
+from cache_engine.evaluations.kept import ResultSet, adopt, fingerprint_of, is_older
 from cache_engine.evaluations.outcomes import Answer, Pruned, Taken
+from cache_engine.evaluations.pruning import MAX_ENTRIES, UNUSED_DAYS, superfluous
+from cache_engine.evaluations.reference import is_reference, read_reference
 from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, Evaluation, SearchMode
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
@@ -48,14 +52,6 @@ __all__ = ["MAX_ENTRIES", "UNUSED_DAYS", "Answer", "Evaluations", "Pruned", "Tak
 
 _log = logging.getLogger(__name__)
 
-MAX_ENTRIES = 10_000
-UNUSED_DAYS = 90.0
-"""The default limits of pruning, per accelerator."""
-
-_OLDEST_SHARE = 10
-"""When there are too many entries, pruning removes one in this many, least recently used first."""
-
-
 _MOST_SETS = 64
 """How many accelerators' results a process holds in memory; a service may get requests for any number."""
 
@@ -75,6 +71,7 @@ class Evaluations:
         lock_timeout_s: float = 60.0,
         save_later: bool = False,
         compressed: bool = False,
+        stored: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Opens nothing yet.
@@ -83,8 +80,9 @@ class Evaluations:
             durable: whether results are synced to disk before they count as stored.
             save_later: whether a thread writes results in batches, rather than before they are returned.
             compressed: whether files are written compressed; both forms are read.
+            stored: called after a result was stored, or ordered to be.
         """
-        self._layout = layout
+        self._layout, self._stored = layout, stored
         self._later, self._now = save_later, now
         self._file = partial(
             ResultFile, layout, judge=judge, durable=durable, lock_timeout_s=lock_timeout_s, compressed=compressed
@@ -122,11 +120,14 @@ class Evaluations:
         key = key_of(problem, mode)
         with self._lock:
             results = self._set(hardware)
-            entry = results.find(key)
+            entry, older = results.find(key), results.older(key)
         if entry is not None:
             return Answer(key, entry.evaluation(), True, entry.metadata.search_time_ms)
         answer = search(problem, hardware, mode, may_go_on)
-        return replace(answer, unkept=self.put(problem, hardware, mode, answer.evaluation, answer.search_ms))
+        unkept = self.put(problem, hardware, mode, answer.evaluation, answer.search_ms)
+        if unkept is None:
+            self._stored()
+        return replace(answer, unkept=unkept, older=older)
 
     def look_up(self, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode | None = None) -> Answer | None:
         """The stored result, if there is one. Searches nothing, counts nothing and does not change the store."""
@@ -259,7 +260,6 @@ class Evaluations:
         them, or more if that is not enough, least recently used first.
         """
         self.flush()
-        expiry = self._now() - unused_days * 86_400
         victims: list[Pruned] = []
         for fingerprint in self.fingerprints():
             try:
@@ -267,13 +267,7 @@ class Evaluations:
             except StoreError as error:
                 _log.warning("results of %s are skipped: %s", fingerprint, error)
                 continue
-            used = sorted((last_used(snapshot, key), key) for key in snapshot.cache_entries)
-            too_many = len(used) - max_entries
-            count = max(too_many, -(-len(used) // _OLDEST_SHARE)) if too_many > 0 else 0
-            for index, (at, key) in enumerate(used):
-                if at < expiry or index < count:
-                    reason = "unused for long" if at < expiry else "too many results"
-                    victims.append(Pruned(fingerprint, key, at, reason))
+            victims += superfluous(snapshot, max_entries, self._now() - unused_days * 86_400)
         return victims
 
     def prune(self, plan: Iterable[Pruned]) -> int:
@@ -301,14 +295,21 @@ class Evaluations:
         self.flush()
         return msgspec.json.encode(msgspec.structs.replace(self.snapshot(fingerprint), generation=0))
 
-    def import_file(self, data: bytes) -> Taken:
-        """Merges an interchange file. A stored result stays, unless an older model made it.
+    def import_file(self, data: bytes, chip: Hardware | None = None) -> Taken:
+        """Merges an interchange file, ours or the reference's. A stored result stays, unless an older model made it.
+
+        Args:
+            chip: whose results the reference's file has, which does not describe it whole; by default the known chip
+                of that name.
 
         Raises:
             CorruptEntry, UnknownResults: when the file is damaged or has another format.
             UsageError: when it is another evaluator's, or its accelerator is invalid.
             OSError, LockTimeout: when the results cannot be stored.
         """
+        if is_reference(data):
+            check_names(data)
+            return self._merge(*read_reference(data, chip))
         theirs = decode_snapshot(data)
         check_names(data)
         if theirs.evaluator != EVALUATOR:
@@ -321,29 +322,30 @@ class Evaluations:
                 f"arch_fingerprint {theirs.arch_fingerprint[:40]!r} is not that of the file's architecture, which is "
                 f"{hardware.fingerprint()}; leave it empty if another tool wrote the file"
             )
+        entries, refused = [], []
+        for name, raw in theirs.cache_entries.items():
+            try:
+                entries.append(decode_entry(raw))
+            except CorruptEntry as error:
+                refused.append((name, str(error)))
+        return self._merge(hardware, entries, refused, theirs)
+
+    # ---- Inside ----
+
+    def _merge(
+        self, hardware: Hardware, entries: list[Entry], refused: list[tuple[str, str]], theirs: Snapshot | None = None
+    ) -> Taken:
+        """Stores what is new, or of a later model; an accelerator's first results with statistics of ``theirs``."""
         with self._lock:
             results = self._set(hardware)
             ours = results.load().cache_entries
             is_new = hardware.fingerprint() not in self.fingerprints()
-            refused, wanted, present = [], [], 0
-            for name, raw in theirs.cache_entries.items():
-                try:
-                    entry = decode_entry(raw)
-                except CorruptEntry as error:
-                    refused.append((name, str(error)))
-                    continue
-                key = entry.key()
-                if key in ours and not is_older(ours[key], entry):
-                    present += 1
-                else:
-                    wanted.append(entry)
+            wanted = [entry for entry in entries if entry.key() not in ours or is_older(ours[entry.key()], entry)]
             stored, lost = results.merge(wanted)
             refused += [(key, "it was written, but reading it back gave something else") for key in sorted(lost)]
-            if is_new and stored:
+            if is_new and stored and theirs is not None:
                 results.file.fold(partial(adopt, theirs))
-        return Taken(hardware.fingerprint(), len(stored), present, tuple(refused))
-
-    # ---- Inside ----
+        return Taken(hardware.fingerprint(), len(stored), len(entries) - len(wanted), tuple(refused))
 
     def _set(self, hardware: Hardware) -> ResultSet:
         """An accelerator's results: one object per accelerator and process."""

@@ -11,6 +11,7 @@ import msgspec
 
 from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.evaluations.entry import Entry, check_range, decode_entry, encode_entry
+from cache_engine.evaluations.outcomes import Older
 from cache_engine.evaluator.cost import MODEL_VERSION
 from cache_engine.evaluator.hardware import Hardware
 from cache_engine.model.outcome import Failure
@@ -27,6 +28,7 @@ class ResultSet:
         self.file = file
         self._now = now
         self._found: dict[str, Entry] = {}
+        self._older: dict[str, Older] = {}
         self._unwritten: list[NewResult] = []
         self._hits: dict[str, int] = {}
         self._misses = 0
@@ -52,6 +54,10 @@ class ResultSet:
         """As ``find``, without counting."""
         return self._found.get(key) or self._look(key)
 
+    def older(self, key: str) -> Older | None:
+        """What ``find`` has just passed over because its model has another minor version."""
+        return self._older.pop(key, None)
+
     def _look(self, key: str) -> Entry | None:
         try:
             # The snapshot in memory may be old; it is read again when the key is missing.
@@ -67,8 +73,9 @@ class ResultSet:
         except CorruptEntry as error:
             _log.warning("result %s is skipped and searched again: %s", key, error)
             return None
-        if _minor(entry.metadata.model_version) != _minor(MODEL_VERSION):
-            return None  # worth searching again
+        if is_to_validate(entry):
+            self._older[key] = Older(entry.metadata.model_version, entry.result.latency_us)
+            return None
         self._found[key] = entry
         return entry
 
@@ -160,6 +167,11 @@ def is_older(raw: msgspec.Raw, entry: Entry) -> bool:
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdecimal())
+
+
+def is_to_validate(entry: Entry) -> bool:
+    """Whether a result is of another minor version of the model: worth searching again."""
+    return _minor(entry.metadata.model_version) != _minor(MODEL_VERSION)
 
 
 def _minor(version: str) -> str:

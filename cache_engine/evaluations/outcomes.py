@@ -9,6 +9,14 @@ from cache_engine.model.outcome import Failure
 
 
 @dataclass(frozen=True, slots=True)
+class Older:
+    """A stored result that is not used: of which version of the model it is, and what it says."""
+
+    model_version: str
+    latency_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """A result, and its origin.
 
@@ -16,6 +24,7 @@ class Answer:
         cached: whether it was stored before, rather than searched now.
         search_ms: how long the search took, now or then.
         unkept: why it could not be stored; ``None`` when it was, or will be.
+        older: the stored result of another minor version of the model, which this one replaces; ``None`` without one.
     """
 
     key: str
@@ -23,6 +32,7 @@ class Answer:
     cached: bool
     search_ms: float
     unkept: Failure | None = None
+    older: Older | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from cache_engine.config import Settings
 from cache_engine.errors import LockTimeout, StoreError
 from cache_engine.logs import fields
 from cache_engine.model.events import AUTOMATIC, CLEAN, EVICT
@@ -190,15 +191,24 @@ def _summary(evicted: int, chosen: EvictionPlan, removed: int) -> str:
 class Housekeeper:
     """Cleans a store in the background when cleaning is due or the store is far above its limits.
 
-    Call ``published`` after each publish: only a publish makes a store grow.
+    Call ``published`` after each publish: only a publish makes a store grow; and ``result_stored`` after a result.
     """
 
-    def __init__(self, store: DiskStore, journal: Journal, limits: Limits, interval_s: float) -> None:
+    def __init__(
+        self,
+        store: DiskStore,
+        journal: Journal,
+        limits: Limits,
+        interval_s: float,
+        prune_results: Callable[[], object] = lambda: None,
+    ) -> None:
         """Does nothing yet.
 
         Args:
             interval_s: time between automatic cleanings, by any process; 0 means never.
+            prune_results: of the evaluator; called whenever cleaning is due.
         """
+        self._prune_results = prune_results
         self._store = store
         self._journal = journal
         self._limits = replace(limits, spare_s=_SPARE_S)
@@ -216,9 +226,16 @@ class Housekeeper:
             stored_bytes: the size of the published entry.
         """
         held = add_published(self._store.layout, stored_bytes)
+        self._start(lambda: self._is_to_survey(held))
+
+    def result_stored(self) -> None:
+        """Starts cleaning if it is due, unless one is running. Returns at once."""
+        self._start(lambda: False)
+
+    def _start(self, is_needed: Callable[[], bool]) -> None:
         if self._interval_s > 0 and not (self._thread and self._thread.is_alive):
             is_due = self._is_due()
-            if is_due or self._is_to_survey(held):
+            if is_due or is_needed():
                 self._closing = False
                 # This process may be unable to start a thread; another process will clean.
                 with suppress(RuntimeError, MemoryError):
@@ -267,6 +284,14 @@ class Housekeeper:
         return is_far_above(replace(self._limits, free_bytes=free_bytes), entries, stored_bytes)
 
     def _clean(self, is_due: bool) -> None:
+        self._evict(is_due)
+        if is_due and not self._closing:
+            try:
+                self._prune_results()
+            except (OSError, StoreError, ImportError) as error:
+                _log.warning("could not prune results of the evaluator: %s", error)
+
+    def _evict(self, is_due: bool) -> None:
         layout = self._store.layout
         try:
             if is_due:
@@ -291,6 +316,21 @@ class Housekeeper:
         except (OSError, StoreError) as error:
             self._can_estimate = False
             _log.warning("could not clean the store: %s", error)
+
+
+def prune_results(store: DiskStore, settings: Settings) -> int:
+    """Removes results of the evaluator that are unused or too many; returns their number.
+
+    Raises:
+        OSError, StoreError: when they cannot be read or written.
+    """
+    from cache_engine.evaluations import Evaluations  # rarely needed
+
+    with Evaluations(store.layout, durable=settings.is_durable, compressed=settings.compress_results) as kept:
+        gone = kept.prune(kept.plan_pruning())
+    if gone:
+        _log.info("pruned: %s results of the evaluator", f"{gone:,}")
+    return gone
 
 
 def _published_at(layout: StoreLayout, key: CacheKey) -> float:

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from cache_engine.errors import UsageError
 from cache_engine.evaluations.entry import Dtypes, Entry, Metadata, Mode, Shape
 from cache_engine.evaluations.entry import Result as EntryResult
+from cache_engine.evaluations.kept import is_to_validate
 from cache_engine.evaluator.calibration import FACTORS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.model.outcome import in_json
@@ -41,6 +42,7 @@ class Evaluated(msgspec.Struct, kw_only=True):
     Attributes:
         cached: whether the result was stored before.
         unkept: why it is not stored; empty when it is.
+        validated: which version of the model had another result stored, and its latency; empty without one.
     """
 
     key: str
@@ -65,6 +67,7 @@ class Evaluated(msgspec.Struct, kw_only=True):
     cached: bool
     search_ms: float
     unkept: str
+    validated: str
 
 
 class Predicted(msgspec.Struct, kw_only=True):
@@ -110,7 +113,7 @@ class Accelerators(msgspec.Struct, kw_only=True):
 
 
 class ResultRow(msgspec.Struct, kw_only=True):
-    """A stored result, with its key."""
+    """A stored result, with its key; ``to_validate`` when another minor version of the model made it."""
 
     key: str
     shape: Shape
@@ -118,6 +121,7 @@ class ResultRow(msgspec.Struct, kw_only=True):
     search_mode: Mode
     result: EntryResult
     metadata: Metadata
+    to_validate: bool
 
 
 class ResultList(msgspec.Struct, kw_only=True):
@@ -219,8 +223,16 @@ def evaluated(problem: EvaluationProblem, hardware: Hardware, mode: SearchMode, 
         cached=answer.cached,
         search_ms=answer.search_ms,
         unkept=in_json(answer.unkept),
+        validated=_validated(answer),
         **{name: value for name, value in asdict(found).items() if not isinstance(value, tuple)},
     )
+
+
+def _validated(answer: Answer) -> str:
+    older = answer.older
+    if older is None:
+        return ""
+    return f"model {older.model_version} had stored {older.latency_us:,.3f} µs; searched again"
 
 
 def predicted(problem: EvaluationProblem, gpu: Gpu) -> Predicted:
@@ -247,6 +259,7 @@ def result_row(key: str, entry: Entry) -> ResultRow:
         search_mode=entry.search_mode,
         result=entry.result,
         metadata=entry.metadata,
+        to_validate=is_to_validate(entry),
     )
 
 

@@ -165,6 +165,7 @@ def _print_evaluated(d: documents.Evaluated) -> None:
             "tile": f"m {tile['m']} × n {tile['n']} × k {tile['k']}, loop order {d.order}",
             "partition": f"g {partition['g']} × m {partition['m']} × n {partition['n']} × k {partition['k']}",
             "source": "stored result" if d.cached else f"searched in {d.search_ms:.2f} ms",
+            **({"validated": d.validated} if d.validated else {}),
             **({"not saved": d.unkept} if d.unkept else {}),
         }
     )

@@ -138,21 +138,24 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, force: bool
     failed="Some results are refused, or the file cannot be read.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option("--chip", metavar="NAME|FILE", help="Chip of a file of the reference evaluator. Default: its chip_type.")
 @json_option
 @click.pass_obj
-def import_verb(settings: Settings, /, file: Path, as_json: bool) -> None:
+def import_verb(settings: Settings, /, file: Path, chip: str | None, as_json: bool) -> None:
     """Import the results of FILE.
 
-    Results that the store has stay as they are; a result that cannot be right is refused.
+    Results that the store has stay as they are; a result that cannot be right is refused. FILE may be an export, or of
+    the reference evaluator (format 2025.01).
     """
     from cache_engine.cli.documents import evaluator as documents
+    from cache_engine.evaluator.chips import load_hardware
     from cache_engine.store.results.interchange import LARGEST_IMPORT_BYTES, decompress
 
     with named(file), open_input(file) as given:
         data = decompress(given.read(LARGEST_IMPORT_BYTES + 1), LARGEST_IMPORT_BYTES)
     settings = settings.with_overrides({"enable_caching": True})
     with open_cache(settings) as cache:
-        taken = cache.evaluations.import_file(data)
+        taken = cache.evaluations.import_file(data, None if chip is None else load_hardware(chip))
     document = documents.results_imported(str(file.absolute()), taken)
     emit(document, as_json, lambda: _print_taken(document), failed=taken.refused)
 

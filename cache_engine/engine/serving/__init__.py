@@ -38,7 +38,7 @@ from cache_engine.store.journal import Journal
 from cache_engine.store.lock import ThreadLocks, file_lock
 from cache_engine.store.memory import MemoryTier
 from cache_engine.store.pack import Pack
-from cache_engine.upkeep.cleaning import Housekeeper
+from cache_engine.upkeep.cleaning import Housekeeper, prune_results
 from cache_engine.upkeep.plan import Limits
 
 __all__ = ["COMPILED", "LONG_WAIT_S", "CompiledKernel", "Serving", "refusal"]
@@ -78,7 +78,13 @@ class Serving:
         self._housekeeper: Housekeeper | None = None
         slower: list[Tier] = [*packs]
         if store is not None:
-            self._housekeeper = Housekeeper(store, journal, Limits.of(settings), settings.cleanup_interval_h * 3600)
+            self._housekeeper = Housekeeper(
+                store,
+                journal,
+                Limits.of(settings),
+                settings.cleanup_interval_h * 3600,
+                partial(prune_results, store, settings),
+            )
             slower.append(store)
         self._tiers = Tiers(MemoryTier(settings.memory_bytes), slower, journal.failure)
         self._compiling = ThreadLocks()
@@ -352,6 +358,11 @@ class Serving:
         """Notes for the log of decisions why there is no kernel, be it for a caller or behind another kernel."""
         detail = why[:_LONGEST_REASON]
         self._journal.decided(REFUSAL, key=selection.key, name=selection.name, reason=NOT_COMPILED, detail=detail)
+
+    def result_stored(self) -> None:
+        """Cleans if that is due, in the background; called when a result of the evaluator is stored."""
+        if self._housekeeper is not None:
+            self._housekeeper.result_stored()
 
     def close(self) -> None:
         """Ends cleaning that is under way."""
