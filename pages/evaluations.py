@@ -7,6 +7,7 @@ from typing import Any
 import streamlit as st
 
 from app import context, widgets
+from app.model_view import show_model
 from app.patience import FEWER_ROWS, Patience
 from app.presenters.evaluations.evaluated import (
     CHIPS,
@@ -15,7 +16,6 @@ from app.presenters.evaluations.evaluated import (
     Chip,
     Evaluated,
     as_csv,
-    as_json,
     chip_table,
     chip_text,
     comparison_table,
@@ -26,15 +26,13 @@ from app.presenters.evaluations.evaluated import (
     heat_table,
     kept_csv,
     kept_table,
-    model_problems,
-    model_table,
     roofline_table,
     unsearched,
 )
 from app.presenters.evaluations.figures import heat_map_figure, roofline_figure
+from app.presenters.evaluations.models import pass_points
 from app.presenters.evaluations.validation import Validation, validation_figure, validation_of, validation_table
 from app.presenters.shared import rows_shown
-from cache_engine.catalogue import model_shapes
 from cache_engine.errors import GemmCacheError, InvalidHardware, MirrorError, SearchStopped
 from cache_engine.evaluator.problem import ITEMSIZE, MAX_DIMENSION, EvaluationProblem
 from cache_engine.mirror import evaluation_queries
@@ -182,31 +180,10 @@ def one_shape(chips: list[Chip], patience: Patience) -> None:
 
 
 def model(chips: list[Chip], patience: Patience) -> None:
-    """A model's shapes on each chip: a table to download, and the roofline plot."""
-    choices = st.columns(3)
-    models = list(dict.fromkeys(shape.model for shape in model_shapes()))
-    chosen = choices[0].selectbox("Model", models, key="e_model", **bound)
-    m = choices[1].number_input("m (tokens)", 1, LARGEST, 4096, key="e_tokens", **bound)
-    dtype = choices[2].selectbox("Dtype", list(ITEMSIZE), index=5, key="e_model_dtype", **bound)
-    problems = model_problems(model_shapes(chosen), m, dtype)
-    able = [
-        one.on for operation, _, problem in problems[:1] for one in evaluate_each(operation, problem, chips, patience)
-    ]
-    if not able:
+    """A model on each chip that knows its dtype: its operations and totals, and the roofline plot."""
+    points = pass_points(show_model(chips, kept, patience))
+    if not points:
         return
-    rows = [
-        (operation, layers, [evaluate_on(kept, operation, problem, chip, patience.may_go_on) for chip in able])
-        for operation, layers, problem in problems
-    ]
-    table = model_table(rows)
-    formats = {f"{chip.name}, % of peak": SHARE for chip in able}
-    formats |= {f"{chip.name}, µs": st.column_config.NumberColumn(format="%.2f") for chip in able}
-    formats |= {f"{chip.name}, ms per pass": st.column_config.NumberColumn(format="%.3f") for chip in able}
-    st.dataframe(table, hide_index=True, column_config=formats, key="e_table")
-    with st.container(horizontal=True):
-        st.download_button("Download as CSV", as_csv(table), f"{chosen}-{m}.csv", "text/csv")
-        st.download_button("Download as JSON", as_json(table), f"{chosen}-{m}.json", "application/json")
-    points = [evaluated for _, _, on in rows for evaluated in on]
     st.plotly_chart(roofline_figure(points), key="model-roofline")
     behind(roofline_table(points), "model-roofline")
 

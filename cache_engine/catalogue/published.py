@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,7 @@ def read_config(path: Path, name: str | None = None) -> Published:
     return published(config, name or path.absolute().parent.name or path.stem, str(path))
 
 
+@lru_cache(maxsize=64)
 def published_of(name: str) -> Published:
     """A model of the catalogue, by its exact name."""
     configs = msgspec.json.decode(model_configs().read_bytes(), type=dict[str, Any])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem
 from cache_engine.model.sizes import Sizes, joined_sizes
@@ -12,7 +12,7 @@ TOKENS = "1-8192"
 batch that inference servers usually make at once."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ModelShape:
     """One of a model's matrix multiplications.
 
@@ -42,6 +42,10 @@ class ModelShape:
     experts_per_token: int = 0
     alternative: str = ""
     phase: str = ""
+
+    def __repr__(self) -> str:
+        said = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
+        return f"ModelShape({', '.join(f'{name}={value!r}' for name, value, usual in said if value != usual)})"
 
     def rows(self, tokens: int) -> int:
         """The m for so many tokens: all of them; of an expert, its share when all get as many, rounded up."""

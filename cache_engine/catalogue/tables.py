@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,8 +30,20 @@ def model_shapes(model: str | None = None) -> list[ModelShape]:
     Raises:
         UsageError: when there is no such model; the text lists those there are, the most alike first.
     """
+    shapes = list(_catalogue())
+    if model is None:
+        return shapes
+    chosen = [shape for shape in shapes if shape.model.lower() == model.lower()]
+    if not chosen:
+        names = ", ".join(_most_alike_first(model, dict.fromkeys(shape.model for shape in shapes)))
+        raise UsageError(f"unknown model {model!r}; use one of: {names}; or a CSV file with columns n and k")
+    return chosen
+
+
+@lru_cache(maxsize=1)
+def _catalogue() -> tuple[ModelShape, ...]:
     with shape_catalogue().open(newline="", encoding="utf-8") as file:
-        shapes = [
+        return tuple(
             ModelShape(
                 row["model"],
                 row["operation"],
@@ -45,14 +58,7 @@ def model_shapes(model: str | None = None) -> list[ModelShape]:
                 phase=row["phase"],
             )
             for row in csv.DictReader(file)
-        ]
-    if model is None:
-        return shapes
-    chosen = [shape for shape in shapes if shape.model.lower() == model.lower()]
-    if not chosen:
-        names = ", ".join(_most_alike_first(model, dict.fromkeys(shape.model for shape in shapes)))
-        raise UsageError(f"unknown model {model!r}; use one of: {names}; or a CSV file with columns n and k")
-    return chosen
+        )
 
 
 def shapes_of(model: str | Path) -> list[ModelShape]:

@@ -93,6 +93,9 @@ def routed(tokens: int, per_token: int, weights: Sequence[float]) -> list[int]:
         InvalidProblem: when fewer experts than ``per_token`` have a weight.
     """
     rows, left = [0] * len(weights), tokens * per_token
+    if per_token <= len(weights) and min(weights) == max(weights) > 0:  # the usual case, without a search
+        each, more = divmod(left, len(weights))
+        return [each + 1] * more + [each] * (len(weights) - more)
     wanted = {expert for expert, weight in enumerate(weights) if weight > 0}
     if len(wanted) < per_token:
         raise InvalidProblem(f"a token goes to {per_token} experts, and only {len(wanted)} get any")

@@ -265,9 +265,10 @@ def asking(
 
     def ask(work: Work, chip: Hardware | Gpu) -> Cost:
         at = work, chip.name
-        if at not in known:
-            known[at] = _cost(work, chip)
-        return known[at]
+        found = known.get(at)
+        if found is None:
+            found = known[at] = _cost(work, chip)
+        return found
 
     def _cost(work: Work, chip: Hardware | Gpu) -> Cost:
         from cache_engine.evaluator.grouped import evaluate_work, predict_work

@@ -20,6 +20,8 @@ from streamlit.testing.v1 import AppTest
 
 from app.presenters.evaluations import evaluated as presenters
 from app.presenters.evaluations import figures
+from app.presenters.evaluations.models import pass_figure, pass_table
+from cache_engine.assets import model_configs
 from cache_engine.catalogue import model_shapes
 from cache_engine.errors import InvalidHardware
 from cache_engine.evaluations import Evaluations
@@ -29,6 +31,7 @@ from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.hardware import PRESETS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate
+from cache_engine.insight.passes import Step, asking, model_pass, operations
 from cache_engine.store.disk import open_store
 from tests.pages.opening import Open, sound
 from tests.pages.test_all_pages import HOLD_MIRROR, HOSTILE
@@ -115,14 +118,53 @@ def test_two_chips_stand_side_by_side(open_page: Open, tmp_path: Path) -> None:
     assert [header.value for header in app.subheader] == ["SG2262"], "the other is evaluated all the same"
 
 
-def test_a_models_shapes_make_a_table(open_page: Open, tmp_path: Path) -> None:
-    app = open_page(tmp_path / "store", "evaluations", e_kind="Whole model")
-    table = table_with(sound(app), "Operation")
+def test_a_models_shapes_make_a_table_that_adds_up(open_page: Open, tmp_path: Path) -> None:
+    app = sound(open_page(tmp_path / "store", "evaluations", e_kind="Whole model", e_other="H100"))
+    table = table_with(app, "Operation")
     assert list(table["Operation"])[-1] == "Total"
-    table = table[:-1]
-    assert len(table) == len(model_shapes("DeepSeek-V3"))
-    assert (table["SG2262, µs"] > 0).all()
+    rows, whole = table[:-1], table.iloc[-1]
+    assert "expert down" in list(rows["Operation"])
+    for chip in CHIPS:
+        assert rows[f"{chip}, ms per pass"].sum() == pytest.approx(whole[f"{chip}, ms per pass"])
+        assert rows[f"{chip}, ms per pass"].sum() == pytest.approx(
+            (rows[f"{chip}, µs"] * rows["Calls per pass"]).sum() / 1e3
+        )
+        assert rows[f"{chip}, share"].sum() == pytest.approx(1)
+    assert whole["SG2262, ms per pass"] == pytest.approx(812, abs=5)
+    shown = [one.value for one in app.metric if one.label == "Pass"]
+    assert shown == [f"{whole[f'{chip}, ms per pass']:,.2f} ms" for chip in CHIPS]
     assert Evaluations(open_store(tmp_path / "store")).fingerprints() == []
+
+
+def test_a_model_is_spread_over_chips_and_its_phase_chosen(open_page: Open, tmp_path: Path) -> None:
+    asked = {"e_kind": "Whole model", "e_tp": "8", "e_ep": "8", "e_phase": "decode", "e_tokens": "64"}
+    app = sound(open_page(tmp_path / "store", "evaluations", **asked))
+    table = table_with(app, "Operation").set_index("Operation")
+    assert table["m × n × k"]["W_UK absorb"] == "64 × 512 × 128"
+    assert (table["Batch"]["W_UK absorb"], table["Batch"]["expert down"]) == (16, 32)
+    assert any("One of 8 chips" in one.value for one in app.caption)
+    app.number_input(key="e_tp").set_value(7).run()
+    assert any("expert parallel size 8 does not divide" in text.value for text in app.text)
+
+
+def test_an_uploaded_config_is_evaluated_and_a_wrong_one_refused(open_page: Open, tmp_path: Path) -> None:
+    app = sound(open_page(tmp_path / "store", "evaluations", e_kind="Whole model"))
+    config = json.loads(model_configs().read_bytes())["Qwen3-0.6B"]
+    upload = next(one for one in app.file_uploader if one.label == "config.json")
+    upload.set_value(("config.json", json.dumps(config).encode(), "application/json")).run()
+    assert list(table_with(sound(app), "Operation")["Operation"]) == ["qkv", "o", "gate+up", "down", "lm_head", "Total"]
+    wrong = json.dumps({**config, "num_key_value_heads": 3}).encode()
+    upload = next(one for one in app.file_uploader if one.label == "config.json")
+    upload.set_value(("config.json", wrong, "application/json")).run()
+    assert any("num_key_value_heads 3 does not divide" in text.value for text in app.text)
+
+
+def test_a_chip_without_the_dtype_leaves_the_other(open_page: Open, tmp_path: Path) -> None:
+    asked = {"e_kind": "Whole model", "e_other": "H100", "e_model_dtype": "fp32", "e_model": "Qwen3-0.6B"}
+    app = open_page(tmp_path / "store", "evaluations", **asked)
+    assert [error.value for error in app.error] == ["Could not evaluate."]
+    assert "SG2262, µs" in table_with(app, "Operation")
+    assert "H100, µs" not in table_with(app, "Operation")
 
 
 def test_a_chip_of_ones_own_can_be_chosen_and_forgotten(open_page: Open, tmp_path: Path) -> None:
@@ -248,21 +290,17 @@ def test_hostile_names_of_accelerators_are_only_ever_text(open_page: Open, tmp_p
         assert text not in markdown.value
 
 
-def test_the_model_table_adds_up_a_pass(kept: Evaluations) -> None:
-    problems = presenters.model_problems(model_shapes("DeepSeek-V3"), 64, "bf16")
-    rows = [
-        (name, layers, [presenters.evaluate_on(kept, name, problem, presenters.CHIPS[chip]) for chip in CHIPS])
-        for name, layers, problem in problems
-    ]
-    table = presenters.model_table(rows)
+def test_the_bar_of_a_pass_has_a_piece_for_each_operation_and_is_as_long_as_the_pass() -> None:
+    computed = operations(model_shapes("DeepSeek-V3"), Step(64))
+    passes = [model_pass(computed, presenters.CHIPS[chip], 64, asking(None)) for chip in CHIPS]
+    figure = pass_figure(passes)
+    assert [bar.name for bar in figure.data] == [one.name for one in computed]
+    for place, one in enumerate(passes):
+        assert sum(bar.x[place] for bar in figure.data) == pytest.approx(one.pass_us / 1e3)
+    looks = [(bar.marker.color, bar.marker.pattern.shape) for bar in figure.data]
+    assert len(set(looks)) == len(looks)
+    table = pass_table(passes)
     assert json.loads(presenters.as_json(table)) == table
-    *products, whole = table
-    calls = sum(layers for _, layers, _ in rows)
-    assert (whole["Operation"], whole["Calls per pass"], whole["H100, µs"]) == ("Total", calls, None)
-    assert whole["H100, ms per pass"] == pytest.approx(sum(row["H100, ms per pass"] for row in products))
-    for row, (_, layers, on) in zip(products, rows, strict=True):
-        assert row["H100, ms per pass"] == pytest.approx(on[1].result.latency_us * layers / 1e3)
-        assert 0 < row["SG2262, % of peak"] <= 1
 
 
 def test_the_roofline_figure_has_every_point_below_its_roof(kept: Evaluations) -> None:

@@ -11,14 +11,14 @@ from datetime import tzinfo
 import msgspec
 
 from app.presenters.downloads import MOST_ROWS, csv_file
-from app.presenters.shared import Row, Tile, dtypes, moment, total
-from cache_engine.catalogue import ModelShape
+from app.presenters.shared import Row, Tile, dtypes, moment
 from cache_engine.errors import InvalidHardware, SearchStopped
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.chips import chip_of
 from cache_engine.evaluator.cost import Evaluation
 from cache_engine.evaluator.gpu import Prediction, predict
 from cache_engine.evaluator.gpus import GPUS, Gpu
+from cache_engine.evaluator.groups import Work
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate, most_tiles
@@ -49,7 +49,7 @@ class Evaluated:
 
     label: str
     on: Chip
-    problem: EvaluationProblem
+    problem: Work
     result: Evaluation | Prediction
 
     @property
@@ -126,13 +126,6 @@ def evaluate_on(
     return Evaluated(label, chip, problem, found)
 
 
-def model_problems(shapes: Iterable[ModelShape], m: int, dtype: str) -> list[tuple[str, int, EvaluationProblem]]:
-    """A model's GEMMs for m tokens: name, calls per forward pass, problem."""
-    return [
-        (shape.operation, shape.layers, EvaluationProblem(m, shape.n, shape.k, shape.batch, dtype)) for shape in shapes
-    ]
-
-
 def evaluation_tiles(evaluated: Evaluated) -> list[Tile]:
     """The numbers of a single shape on one chip."""
     result = evaluated.result
@@ -180,26 +173,6 @@ def comparison_table(evaluated: Sequence[Evaluated]) -> list[Row]:
         {"Metric": name, first.chip: values[0], second.chip: values[1], "Ratio": values[1] / values[0]}
         for name, values in numbers
     ]
-
-
-def model_table(rows: Sequence[tuple[str, int, Sequence[Evaluated]]]) -> list[Row]:
-    """A model's GEMMs, a row each, with the latency on every chip and in one forward pass; then the total of a pass."""
-    table = [
-        {
-            "Operation": operation,
-            "Shape": f"{one.problem.m} × {one.problem.n} × {one.problem.k}",
-            "Batch": one.problem.batch,
-            "Calls per pass": layers,
-            **{f"{evaluated.chip}, µs": evaluated.result.latency_us for evaluated in on},
-            **{f"{evaluated.chip}, % of peak": evaluated.utilization for evaluated in on},
-            **{f"{evaluated.chip}, ms per pass": evaluated.result.latency_us * layers / 1e3 for evaluated in on},
-        }
-        for operation, layers, on in rows
-        for one in on[:1]
-    ]
-    sums = {name: total(table, name) for name in (table[0] if table else ()) if name.endswith("per pass")}
-    blank = dict.fromkeys(table[0] if table else ())
-    return [*table, {**blank, "Operation": "Total", **sums}] if table else []
 
 
 def heat_map(

@@ -74,10 +74,10 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_obj
 def evaluate_verb(settings: Settings, /, m: str | None, n: int | None, k: int | None, **asked: Any) -> None:
-    """Predict the latency of a GEMM, or of a model's GEMMs, on an accelerator.
+    """Predict the latency of a GEMM or of a whole model.
 
-    M N K: also finds the best tile, loop order and partition. The GEMM is C (M×N) = A (M×K) · B (K×N). Results of
-    accelerators are stored; predictions for GPUs take no longer than a lookup and are not.
+    M N K, on an accelerator: also finds the best tile, loop order and partition. The GEMM is C (M×N) = A (M×K) · B
+    (K×N). Results of accelerators are stored; predictions for GPUs take no longer than a lookup and are not.
 
     MODEL is a model of the catalogue or a CSV file with its shapes; --config reads any model of a known family. Prints
     each operation, and the totals of a layer and of a pass, on one chip of those that share the model. Alternatives are

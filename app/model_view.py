@@ -1,0 +1,97 @@
+"""A whole model on the Evaluations page: what is asked of it, and what a pass costs on each chip."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from app import widgets
+from app.patience import Patience
+from app.presenters.evaluations.evaluated import Chip, as_csv, as_json
+from app.presenters.evaluations.models import pass_figure, pass_table, pass_tiles, shapes_on_one_chip
+from cache_engine.catalogue import model_shapes
+from cache_engine.catalogue.layers import Parallel
+from cache_engine.catalogue.published import LARGEST_CONFIG_BYTES
+from cache_engine.errors import InvalidProblem
+from cache_engine.evaluations import Evaluations
+from cache_engine.evaluator.problem import ITEMSIZE
+from cache_engine.insight.passes import PHASES, ModelPass, Step, asking, model_pass, operations
+
+MOST_TOKENS = 2**24
+_FORMATS = {
+    "µs": st.column_config.NumberColumn(format="%.2f"),
+    "% of peak": st.column_config.NumberColumn(format="percent"),
+    "share": st.column_config.NumberColumn(format="percent"),
+    "MB": st.column_config.NumberColumn(format="%.0f"),
+    "ms per pass": st.column_config.NumberColumn(format="%.3f"),
+}
+
+bound: Any = {"bind": "query-params"}
+
+
+def show_model(chips: list[Chip], kept: Evaluations, patience: Patience) -> list[ModelPass]:
+    """The passes of the chosen model, shown, on each chip that has its type.
+
+    Raises:
+        UsageError, SearchStopped: when the model cannot be spread so, or a search takes too long.
+    """
+    choices = st.columns(4)
+    models = list(dict.fromkeys(shape.model for shape in model_shapes()))
+    chosen = choices[0].selectbox("Model", models, key="e_model", **bound)
+    tokens = choices[1].number_input("m (tokens)", 1, MOST_TOKENS, 4096, key="e_tokens", **bound)
+    phase = choices[2].selectbox("Phase", list(PHASES), key="e_phase", **bound)
+    dtype = choices[3].selectbox("Dtype", list(ITEMSIZE), index=5, key="e_model_dtype", **bound)
+    uploaded, parallel, skew = _further()
+    config = None if uploaded is None else uploaded.read(LARGEST_CONFIG_BYTES + 1)
+    name = chosen if uploaded is None else uploaded.name
+    shapes = shapes_on_one_chip(chosen, config, name, parallel)
+    step = Step(int(tokens), phase, skew=skew, dtype=dtype)
+    computed, ask = operations(shapes, step, parallel), asking(kept, stores=False, may_go_on=patience.may_go_on)
+    passes = []
+    for chip in chips:
+        try:
+            passes.append(model_pass(computed, chip, step.tokens, ask))
+        except InvalidProblem as error:  # a type that this chip does not have
+            widgets.problem("Could not evaluate.", f"{chip.name}: {error}")
+    if not passes:
+        return []
+    for one in passes:
+        st.subheader(one.chip.name)
+        widgets.tiles(pass_tiles(one))
+    st.plotly_chart(pass_figure(passes), key="model-bars")
+    table = pass_table(passes)
+    formats: dict[str, Any] = {f"{one.chip.name}, {unit}": how for one in passes for unit, how in _FORMATS.items()}
+    pinned = {
+        "Operation": st.column_config.TextColumn(pinned=True),
+        "GFLOP": st.column_config.NumberColumn(format="%.1f"),
+    }
+    st.dataframe(table, hide_index=True, height="content", column_config={**pinned, **formats}, key="e_table")
+    if parallel.chips > 1:
+        st.caption(f"One of {parallel.chips:,} chips; of chips with different experts, the one with the most rows.")
+    st.caption("Products with weights only: no attention scores, no communication.")
+    with st.container(horizontal=True):
+        st.download_button("Download as CSV", as_csv(table), f"{chosen}-{tokens}.csv", "text/csv")
+        st.download_button("Download as JSON", as_json(table), f"{chosen}-{tokens}.json", "application/json")
+    return passes
+
+
+def _further() -> tuple[Any, Parallel, float]:
+    """An uploaded config.json, if any; over how many chips; and how unevenly experts are asked for."""
+    with st.expander("Several chips, experts, custom model", icon=":material/hub:"):
+        sizes = st.columns(4)
+        parallel = [
+            sizes[place].number_input(label, 1, 2**20, 1, key=key, help=text, **bound)
+            for place, (label, key, text) in enumerate(
+                (
+                    ("Tensor parallel", "e_tp", "Chips that share heads and inner features."),
+                    ("Expert parallel", "e_ep", "Groups of chips with different experts."),
+                    ("Data parallel", "e_dp", "Copies that share the tokens; all tokens meet at the experts."),
+                )
+            )
+        ]
+        text = "The r-th most wanted expert gets 1/r^skew of the first's rows. 0: all get as many."
+        skew = sizes[3].number_input("Expert skew", 0.0, 10.0, 0.0, 0.1, key="e_skew", help=text, **bound)
+        st.caption("A model's published config.json replaces the chosen model. It is not stored.")
+        uploaded = st.file_uploader("config.json", type="json", key="e_config", max_upload_size=1)
+    return uploaded, Parallel(*map(int, parallel)), float(skew)
