@@ -70,4 +70,7 @@ class Source(Protocol):
         """The inputs that decided an entry's key, as far as the cache states them."""
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """How to delete entries so that no process that uses the cache fails; a failure where no safe way is known."""
+        """How to delete entries so that no process that uses the cache fails; a failure where no safe way is known.
+
+        Looks at the entries as they are now. ``foreign.deleting`` does what the plan says.
+        """

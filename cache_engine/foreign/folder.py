@@ -77,6 +77,14 @@ class Folder:
         """Closes it."""
         os.close(self._descriptor)
 
+    def again(self) -> Folder:
+        """The same folder, opened a second time."""
+        return Folder.__new__(Folder)._take(os.dup(self._descriptor))  # noqa: SLF001
+
+    def fileno(self) -> int:
+        """Its descriptor, as ``dir_fd``."""
+        return self._descriptor
+
     def enter(self, name: str) -> Folder:
         """A folder in it.
 

@@ -152,20 +152,38 @@ class KeyFactors:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """One step of a plan: files to unlink, or rows to delete, and then how long to wait before the next step."""
+    """How one entry is deleted. Paths are below the place, written as ``id_of`` does.
 
-    files: tuple[str, ...]
-    why: str
-    wait_s: float = 0.0
+    Attributes:
+        first: files that are unlinked first; without them the framework no longer finds the entry.
+        folder: what is deleted after the plan's ``wait_s``, unless anything in it changed meanwhile; it has nothing but
+            this entry. Empty where ``first`` is the whole entry.
+        size_bytes: what that frees.
+    """
+
+    id: str
+    first: tuple[str, ...]
+    folder: str
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePlan:
-    """How entries are deleted so that no reader of them fails. ``size_bytes`` is what that frees."""
+    """How entries are deleted so that no process that uses them fails.
 
-    entries: tuple[str, ...]
-    steps: tuple[Deletion, ...]
-    size_bytes: int
+    Attributes:
+        wait_s: how long a process may take from finding an entry to having read it.
+        left: the entries that stay, each with the reason.
+    """
+
+    deletions: tuple[Deletion, ...]
+    wait_s: float = 0.0
+    left: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        """What the plan frees."""
+        return sum(deletion.size_bytes for deletion in self.deletions)
 
 
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f%\ud800-\udfff]*")

@@ -15,12 +15,12 @@ import msgspec
 
 from cache_engine.model.artifact import MOST_COUNT, Count, Seconds
 
-USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT, SET_ASIDE, RESTORE, DISCARD = (
+USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT, SET_ASIDE, RESTORE, DISCARD, CLEAN_OTHER = (
     "use", "publish", "unpublished", "corrupt", "evict", "clean", "repair", "import", "set aside",
-    "restore", "discard",
+    "restore", "discard", "clean other",
 )  # fmt: skip
 RECENT = 500  # how many events other than use a folded journal keeps
-ACTS = (CLEAN, REPAIR, IMPORT, RESTORE, DISCARD)
+ACTS = (CLEAN, REPAIR, IMPORT, RESTORE, DISCARD, CLEAN_OTHER)
 """Actions on a whole store, one event per run. Many more of these are kept: they are the audit log."""
 RECENT_ACTS = 5000
 TIERS = ("memory", "pack", "disk")
@@ -101,8 +101,9 @@ class Event(UseCounts, omit_defaults=True):
         kind: ``use`` (hits and misses of one key since the last such line), ``publish`` (compiled and stored),
             ``unpublished`` (compiled and served, but not stored; ``detail`` says why), ``corrupt`` (quarantined),
             ``evict`` (deleted by cleaning; ``detail`` gives the reason), ``set aside`` (a file of no entry put into
-            quarantine), or one of ``ACTS``: ``clean``, ``repair``, ``import``, ``restore`` (out of quarantine) and
-            ``discard`` (deleted from quarantine), of which ``detail`` sums up the run.
+            quarantine), or one of ``ACTS``: ``clean``, ``repair``, ``import``, ``restore`` (out of quarantine),
+            ``discard`` (deleted from quarantine) and ``clean other`` (deleted from another framework's cache), of which
+            ``detail`` sums up the run.
         at: seconds since 1970, UTC; of the last use for ``use``.
         key: the entry concerned.
         made_at: for ``use``, when the entry was made. An entry evicted and made again starts with no hits.

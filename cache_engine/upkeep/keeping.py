@@ -15,17 +15,21 @@ from cache_engine.config import Settings
 from cache_engine.errors import KeyNotFound
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import PIN, UNPIN, Decision
+from cache_engine.model.events import CLEAN_OTHER
 from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.store import pins
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.pack import Pack
+from cache_engine.units import counted, printable
 from cache_engine.upkeep import cleaning
 from cache_engine.upkeep.admission import local_user
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
 from cache_engine.upkeep.plan import EvictionPlan, Limits
 
 if TYPE_CHECKING:
+    from cache_engine.foreign.deleting import Deleted
+    from cache_engine.foreign.values import DeletePlan, Place
     from cache_engine.upkeep.integrity import Finding, RepairAct
     from cache_engine.upkeep.packs import Exported, Imported, Incoming
 
@@ -73,6 +77,25 @@ class Keeping(ABC):
     ) -> Cleaned:
         """Evicts what a plan names and removes leftovers; see ``upkeep.cleaning.apply``."""
         return cleaning.apply(self.store, self.journal, plan, on_progress, by=by or local_user())
+
+    def clean_other(
+        self, place: Place, plan: DeletePlan, *, by: str | None = None,
+        on_progress: Callable[[int], None] = lambda _: None,
+    ) -> Deleted:  # fmt: skip
+        """Deletes from another framework's cache what a plan names, with an event for the audit.
+
+        See ``foreign.deleting.delete``.
+        """
+        from cache_engine.foreign.deleting import Deleted, delete
+
+        self.store  # noqa: B018 (raises where there is none: nothing is deleted without an audit)
+        done = Deleted()
+        try:
+            return delete(place, plan, done, on_progress)
+        finally:
+            if done.ids:
+                detail = f"{place.kind}, {printable(str(place.path))}: {counted(len(done.ids), 'entry', 'entries')}"
+                self.journal.event(CLEAN_OTHER, stored_bytes=done.size_bytes, detail=detail, by=by or local_user())
 
     def pinned(self) -> list[CacheKey]:
         """The keys that are pinned, whether or not the store has their kernels."""

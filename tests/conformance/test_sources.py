@@ -175,8 +175,7 @@ def test_a_plan_names_what_it_deletes_or_why_there_is_none(made: Place) -> None:
     entries = _entries(made)
     plan = _source(made).plan_delete(made, entries)
     if isinstance(plan, DeletePlan):
-        assert set(plan.entries) <= {entry.id for entry in entries}
-        assert plan.steps
+        assert {deletion.id for deletion in plan.deletions} | plan.left.keys() == {entry.id for entry in entries}
     else:
         assert len(plan.reason) > 20
 

@@ -10,6 +10,7 @@ from app.presenters.shared import Row, Tile, kernel_address, moment, share, tota
 from cache_engine.engine.serving import LONG_WAIT_S
 from cache_engine.model.events import (
     CLEAN,
+    CLEAN_OTHER,
     CORRUPT,
     DISCARD,
     EVICT,
@@ -43,6 +44,7 @@ EVENTS = {
     SET_ASIDE: "quarantined",
     RESTORE: "restored from quarantine",
     DISCARD: "deleted from quarantine",
+    CLEAN_OTHER: "deleted from another framework's cache",
 }
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from cache_engine.config import Settings
+from cache_engine.errors import UsageError
 from cache_engine.units import counted, human_age, printable
 
 if TYPE_CHECKING:
@@ -45,6 +47,16 @@ def known_places(settings: Settings) -> tuple[Sources, list[Place]]:
     sources = load_sources()
     given = click.get_current_context().meta.get(_GIVEN, [])
     return sources, list(sources.places(surroundings([*given, *settings.caches])))
+
+
+def places_in(places: list[Place], folder: Path | None) -> list[Place]:
+    """Those in one directory, or all where none is named; raises ``UsageError`` where it is none of them."""
+    if folder is None:
+        return places
+    found = [place for place in places if place.path.absolute() == folder.absolute()]
+    if not found:
+        raise UsageError(f"{folder} is not a directory that is looked at; add --cache KIND={folder}")
+    return found
 
 
 def scanned(sources: Sources, places: Iterable[Place]) -> Iterator[tuple[Place, Seen]]:

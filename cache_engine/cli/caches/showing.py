@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cache_engine.cli.caches.places import age, cache_option, known_places, scanned
+from cache_engine.cli.caches.places import age, cache_option, known_places, places_in, scanned
 from cache_engine.cli.support import Verb, emit, json_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
 from cache_engine.config import Settings
@@ -65,13 +65,9 @@ def _find(sources: Sources, places: list[Place], id: str, folder: Path | None) -
     """The one entry whose id begins so; an id that is there in full is that one."""
     from cache_engine.foreign.values import Entry
 
-    if folder is not None:
-        places = [place for place in places if place.path.absolute() == folder.absolute()]
-        if not places:
-            raise UsageError(f"{folder} is not a directory that is looked at; add --cache KIND={folder}")
     found = [
         (place, seen)
-        for place, seen in scanned(sources, places)
+        for place, seen in scanned(sources, places_in(places, folder))
         if isinstance(seen, Entry) and (seen.id.startswith(id) or seen.id.rpartition("/")[2].startswith(id))
     ]
     whole = [(place, entry) for place, entry in found if entry.id == id]

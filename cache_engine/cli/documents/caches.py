@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,8 +12,10 @@ from cache_engine.model.outcome import Failure
 
 if TYPE_CHECKING:
     from cache_engine.foreign.base import Source
+    from cache_engine.foreign.choosing import Chosen
+    from cache_engine.foreign.deleting import Deleted
     from cache_engine.foreign.survey import Sums
-    from cache_engine.foreign.values import Entry, Finding, Part, Place
+    from cache_engine.foreign.values import DeletePlan, Entry, Finding, Part, Place
 
 
 class CacheFinding(msgspec.Struct, kw_only=True):
@@ -123,6 +126,75 @@ class CachePartText(msgspec.Struct, kw_only=True):
     id: str
     part: str
     text: str
+
+
+class CacheDeletion(msgspec.Struct, kw_only=True):
+    """An entry that is deleted, or would be, and why."""
+
+    kind: str
+    path: str
+    id: str
+    name: str | None
+    arch: str | None
+    size_bytes: int
+    reason: str
+
+
+class CacheLeft(msgspec.Struct, kw_only=True):
+    """An entry that stays, and why; with ``no_safe_way`` only ``--offline`` deletes it."""
+
+    kind: str
+    path: str
+    id: str
+    reason: str
+    no_safe_way: bool
+
+
+class CachesCleaning(msgspec.Struct, kw_only=True):
+    """What ``caches clean`` prints: what it deleted, or would delete, and what of the chosen entries stays."""
+
+    entries: list[CacheDeletion]
+    size_bytes: int
+    left: list[CacheLeft]
+    findings: list[CacheFinding]
+
+
+def cleaning(
+    chosen: Iterable[Chosen],
+    plans: Mapping[Place, DeletePlan | Failure],
+    done: Mapping[Place, Deleted],
+    findings: list[CacheFinding],
+) -> CachesCleaning:
+    """What came of the plans; where nothing was done yet, what would."""
+    going: dict[Place, Collection[str]] = {}
+    staying: dict[Place, Mapping[str, str]] = {}
+    for place, plan in plans.items():
+        if isinstance(plan, Failure):
+            continue
+        going[place] = {deletion.id for deletion in plan.deletions}
+        staying[place] = plan.left
+        if place in done:
+            going[place], staying[place] = set(done[place].ids), done[place].left
+    entries, left = [], []
+    for each in chosen:
+        place, entry, plan = each.place, each.entry, plans[each.place]
+        if entry.id in going.get(place, ()):
+            row = CacheDeletion(
+                kind=place.kind, path=str(place.path), id=entry.id, name=entry.name, arch=entry.arch,
+                size_bytes=entry.size_bytes, reason=each.reason,
+            )  # fmt: skip
+            entries.append(row)
+        else:
+            reason = plan.reason if isinstance(plan, Failure) else staying[place].get(entry.id, "it was not reached")
+            left.append(
+                CacheLeft(
+                    kind=place.kind, path=str(place.path), id=entry.id, reason=reason,
+                    no_safe_way=isinstance(plan, Failure),
+                )
+            )  # fmt: skip
+    return CachesCleaning(
+        entries=entries, size_bytes=sum(row.size_bytes for row in entries), left=left, findings=findings
+    )
 
 
 def directory(source: Source, place: Place, sums: Sums) -> CacheDirectory:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cache_engine.foreign.base import Surroundings
+from cache_engine.foreign.deleting import DELETED
 from cache_engine.foreign.facts import (
     chosen_in,
     code_facts,
@@ -27,8 +29,10 @@ from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Listing, Unre
 from cache_engine.foreign.frameworks.common import read_part, stamp_of, stray_file, subfolders, times_of, walk
 from cache_engine.foreign.values import (
     DeletePlan,
+    Deletion,
     Entry,
     Factor,
+    Fault,
     KeyFactors,
     Part,
     PartKind,
@@ -62,6 +66,10 @@ _RESULTS = frozenset(
     {"hash", "name", "shared", "tmem_size", "global_scratch_size", "global_scratch_align", "profile_scratch_size",
      "profile_scratch_align", "tensordesc_meta", "triton_version", "target"}
 )  # fmt: skip
+READ_WITHIN_S = 3.0
+"""How long Triton may take from reading a group file to having read the files that it names: milliseconds, usually."""
+BUILT_WITHIN_S = 600.0
+"""A folder that was written later than this many seconds ago may be that of a kernel that is compiled now."""
 _HIDDEN = (
     "the build of Triton: its version is stored, and the key has a digest of its files",
     "the Python text of the kernel and of what it calls: stored is the IR that was made of it",
@@ -128,8 +136,17 @@ class Triton:
         return KeyFactors(tuple(factors), _HIDDEN)
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """None yet."""
-        return Failure("no way to delete from Triton's cache without a failure of its readers is built")
+        """The group file first: without it Triton compiles the kernel again. See ``deleting``."""
+        deletions, left, now = [], {}, time.time()
+        with Folder(place.path) as root:
+            for entry in entries:
+                try:
+                    deletions.append(_deletion(root, entry, now))
+                except FileNotFoundError:
+                    left[entry.id] = "it is gone"
+                except Unread as error:
+                    left[entry.id] = error.detail
+        return DeletePlan(tuple(deletions), READ_WITHIN_S, left)
 
 
 def _entry(root: Folder, _: str, name: str, known: str | None) -> Entry | Unchanged:
@@ -170,6 +187,29 @@ def vllm_places(where: Surroundings) -> Iterator[Place]:
     if where.environment.get("VLLM_CACHE_ROOT"):
         root, origin = Path(where.environment["VLLM_CACHE_ROOT"]), "VLLM_CACHE_ROOT"
     yield Place("vllm", root / "torch_compile_cache", origin)
+
+
+def _deletion(root: Folder, entry: Entry, now: float) -> Deletion:
+    """How to delete an entry; raises ``Unread`` with the reason why it stays, ``FileNotFoundError`` if it is gone."""
+    name = name_of(entry.id)
+    if not stat.S_ISDIR(root.stat(name).st_mode):
+        raise Unread(Fault.NOT_A_FILE, "it is no folder of Triton's")
+    if not _KEY.fullmatch(name) and not name.startswith(DELETED):
+        raise Unread(Fault.NOT_A_FILE, "it is not named as Triton names a key")
+    with root.enter(name) as folder:
+        listing = folder.list()
+        newest = max(status.st_mtime for status in (folder.status, *listing.files.values(), *listing.folders.values()))
+    if newest > now - BUILT_WITHIN_S:
+        raise Unread(
+            Fault.LOCKED, f"it was written less than {BUILT_WITHIN_S / 60:g} minutes ago: it may still be in the making"
+        )
+    if any(file.endswith((".so", ".autotune.json")) for file in listing.files):
+        raise Unread(
+            Fault.LOCKED, "it is a library for the host, or results of tuning: Triton opens them without a group file"
+        )
+    groups = tuple(id_of(f"{name}/{file}") for file in listing.files if file.startswith(_GROUP))
+    size = sum(status.st_size for status in listing.files.values())
+    return Deletion(entry.id, groups, entry.id, size)
 
 
 def _stamp(folder: Folder, listing: Listing, group: str) -> str:

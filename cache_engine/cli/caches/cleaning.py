@@ -1,0 +1,152 @@
+"""The verb ``caches clean``."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cache_engine.cli.caches.places import cache_option, known_places, places_in, print_findings, scanned
+from cache_engine.cli.support import Verb, emit, json_option, open_cache
+from cache_engine.cli.terminal import LEFT, RIGHT, print_table, progress
+from cache_engine.config import Settings, parse_bytes
+from cache_engine.errors import UsageError
+from cache_engine.units import counted, human_bytes, printable
+
+if TYPE_CHECKING:
+    from cache_engine.cli.documents import caches as documents
+    from cache_engine.foreign.choosing import Chosen
+    from cache_engine.foreign.deleting import Deleted
+    from cache_engine.foreign.registry import Sources
+    from cache_engine.foreign.values import DeletePlan, Place
+    from cache_engine.model.outcome import Failure
+
+_MOST_SHOWN = 20
+OFFLINE = (
+    "--offline deletes files at once. A process that uses one of these caches now may fail: stop all of them, "
+    "on every machine that shares the directory"
+)
+
+
+@click.command(
+    "clean",
+    cls=Verb,
+    examples=(
+        "caches clean --days 30",
+        "caches clean --kind triton --version 3.2.0 --delete",
+        "caches clean --kind triton --max-bytes 5GB --delete",
+        "caches clean --kind cupy --all --offline --delete",
+    ),
+    done="The entries are deleted; without --delete, they are listed.",
+    failed="Some entries stay; the reasons are printed.",
+)
+@click.argument("text", nargs=-1)
+@cache_option
+@click.option("--kind", "kinds", multiple=True, help="Only of this framework (repeatable).")
+@click.option("--in", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Only in this directory.")
+@click.option("--arch", "archs", multiple=True, help="Only for this target (repeatable).")
+@click.option("--state", "states", multiple=True, help="Only complete, partial or unread entries (repeatable).")
+@click.option("--days", type=click.FloatRange(0), help="Those unused for this many days.")
+@click.option("--version", "versions", multiple=True, help="Those that this version made (repeatable).")
+@click.option("--max-bytes", metavar="SIZE", help="Down to this size in all, the longest unused first.")
+@click.option("--all", "everything", is_flag=True, help="All entries of all these caches.")
+@click.option("--offline", is_flag=True, help="No process uses these caches: delete also where no safe way is known.")
+@click.option("--delete", is_flag=True, help="Delete them. Without it, they are only listed.")
+@json_option
+@click.pass_obj
+def clean_verb(
+    settings: Settings,
+    /,
+    text: tuple[str, ...],
+    kinds: tuple[str, ...],
+    folder: Path | None,
+    archs: tuple[str, ...],
+    states: tuple[str, ...],
+    days: float | None,
+    versions: tuple[str, ...],
+    max_bytes: str | None,
+    everything: bool,
+    offline: bool,
+    delete: bool,
+    as_json: bool,
+) -> None:
+    """Delete entries of other frameworks' caches.
+
+    TEXT: words that name, id, target, version or config must contain. Lists what would be deleted; --delete deletes
+    it, in a way in which no process that uses the cache fails. The store's audit log has every deletion.
+    """
+    from cache_engine.cli.documents import caches as documents
+    from cache_engine.foreign.choosing import CleaningRules, choose
+    from cache_engine.foreign.survey import EntryFilter
+    from cache_engine.foreign.values import Entry, Finding
+
+    size = None if max_bytes is None else parse_bytes(max_bytes)
+    rules = CleaningRules(EntryFilter(" ".join(text), kinds, archs, states), days, versions, size)
+    if rules.is_everything and folder is None and not everything:
+        raise UsageError("this would delete all entries of all caches; give a rule, such as --days 30, or --all")
+    sources, places = known_places(settings)
+    seen = list(scanned(sources, places_in(places, folder)))
+    chosen = choose([(place, each) for place, each in seen if isinstance(each, Entry)], rules, time.time())
+    plans = _plans(sources, chosen, offline=offline)
+    done = _deleted(settings, plans) if delete else {}
+    document = documents.cleaning(
+        chosen, plans, done, [documents.finding(place, each) for place, each in seen if isinstance(each, Finding)]
+    )
+    if offline and not as_json:
+        click.echo(f"Warning: {OFFLINE}.", err=True)
+    emit(document, as_json, lambda: _print_cleaning(document, deletes=delete), failed=delete and document.left)
+
+
+def _plans(sources: Sources, chosen: list[Chosen], *, offline: bool) -> dict[Place, DeletePlan | Failure]:
+    """Of each place how its entries are deleted, or why they cannot be."""
+    from cache_engine.foreign.deleting import plan_offline
+    from cache_engine.model.outcome import Failure
+
+    plans: dict[Place, DeletePlan | Failure] = {}
+    for place in dict.fromkeys(each.place for each in chosen):
+        entries = [each.entry for each in chosen if each.place == place]
+        try:
+            plans[place] = plan_offline(entries) if offline else sources.by_kind[place.kind].plan_delete(place, entries)
+        except OSError as error:  # the directory has vanished
+            plans[place] = Failure(error.strerror or str(error))
+    return plans
+
+
+def _deleted(settings: Settings, plans: dict[Place, DeletePlan | Failure]) -> dict[Place, Deleted]:
+    from cache_engine.foreign.values import DeletePlan
+
+    found = {}
+    with open_cache(settings) as cache:
+        for place, plan in plans.items():
+            if isinstance(plan, DeletePlan) and plan.deletions:
+                with progress("Deleting", len(plan.deletions)) as (bar, task):
+                    found[place] = cache.clean_other(
+                        place, plan, on_progress=lambda number: bar.update(task, completed=number)
+                    )
+    return found
+
+
+def _print_cleaning(d: documents.CachesCleaning, *, deletes: bool) -> None:
+    if d.entries and not deletes:
+        print_table(
+            {"framework": LEFT, "id": LEFT, "name": LEFT, "target": LEFT, "size": RIGHT, "why": LEFT},
+            [
+                (row.kind, row.id[:12], row.name or "–", row.arch or "–", human_bytes(row.size_bytes), row.reason)
+                for row in d.entries[:_MOST_SHOWN]
+            ],
+            dispensable=("target",),
+        )
+        if len(d.entries) > _MOST_SHOWN:
+            print(f"… and {len(d.entries) - _MOST_SHOWN:,} more; --json has all")
+    count, freed = counted(len(d.entries), "entry", "entries"), human_bytes(d.size_bytes)
+    how = "deleted" if deletes else "to delete"
+    print(f"{count} {how}, {freed}.{'' if deletes or not d.entries else ' --delete does it.'}")
+    reasons = Counter((left.kind, left.path, left.reason) for left in d.left)
+    for (kind, path, reason), number in reasons.most_common(_MOST_SHOWN):
+        print(printable(f"{counted(number, 'entry', 'entries')} of {kind} in {path} not deleted: {reason}."))
+    if any(left.no_safe_way for left in d.left):
+        print(f"With --offline they can be deleted. {OFFLINE}.")
+    print_findings(d.findings)

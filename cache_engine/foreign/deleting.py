@@ -1,0 +1,156 @@
+"""Deleting from a cache that other processes use, so that none of them fails.
+
+Frameworks look up an entry, then read its files one by one, without a lock. Deleted in between, a file is missing and
+the compile fails. So an entry is first made impossible to find; after a wait, in which those that had found it have
+read it, its folder is renamed away and deleted, unless anything in it has changed: then a process is building it again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cache_engine.foreign.folder import Folder, Unread
+from cache_engine.foreign.values import DeletePlan, Deletion, Entry, Place, id_of, name_of
+from cache_engine.model.outcome import Failure
+
+DELETED = "deleted.gemm-cache-"
+"""How the name of a folder begins that is about to be deleted."""
+_CHANGED = "it was written meanwhile: a process uses it"
+_State = tuple[tuple[str, int, int, int], ...]
+
+
+@dataclass(slots=True)
+class Deleted:
+    """What came of a plan: the ids of what is deleted, bytes, and for each entry that stays the reason."""
+
+    ids: list[str] = field(default_factory=list)
+    size_bytes: int = 0
+    left: dict[str, str] = field(default_factory=dict)
+
+    def count(self, deletion: Deletion, failure: Failure | None) -> None:
+        """Counts one entry."""
+        if failure is None:
+            self.ids.append(deletion.id)
+            self.size_bytes += deletion.size_bytes
+        else:
+            self.left[deletion.id] = failure.reason
+
+
+def plan_offline(entries: Sequence[Entry]) -> DeletePlan:
+    """Deletes the files of entries at once: a process that uses one of them may fail."""
+    deletions, left = [], {}
+    for entry in entries:
+        files = tuple(part.file for part in entry.parts if part.file)
+        if len(files) == len(entry.parts):
+            deletions.append(Deletion(entry.id, files, "", entry.size_bytes))
+        else:
+            left[entry.id] = "it is part of a file with other entries"
+    return DeletePlan(tuple(deletions), left=left)
+
+
+def delete(
+    place: Place, plan: DeletePlan, into: Deleted, on_progress: Callable[[int], None] = lambda _: None
+) -> Deleted:
+    """Does what a plan says.
+
+    Args:
+        into: what came of it, also if this is interrupted. An entry that was only made impossible to find is a miss.
+        on_progress: called with the number of entries done.
+
+    Raises:
+        OSError: when the place cannot be opened.
+    """
+    into.left.update(plan.left)
+    with Folder(place.path) as root:
+        waiting = []
+        for deletion in plan.deletions:
+            try:
+                state = _hide(root, deletion)
+            except (OSError, Unread) as error:
+                into.count(deletion, _why(error))
+                continue
+            if deletion.folder:
+                waiting.append((deletion, state))
+            else:
+                _remove_empty_folders(root, deletion)
+                into.count(deletion, None)
+        if waiting:
+            time.sleep(plan.wait_s)
+        for deletion, state in waiting:
+            try:
+                failure = _remove(root, deletion, state)
+            except (OSError, Unread) as error:
+                failure = _why(error)
+            into.count(deletion, failure)
+            on_progress(len(into.ids) + len(into.left))
+    return into
+
+
+def _hide(root: Folder, deletion: Deletion) -> _State:
+    """Unlinks what comes first; returns the state of the folder after that."""
+    for file in map(name_of, deletion.first):
+        above, _, last = file.rpartition("/")
+        try:
+            with _entered(root, above) as folder:
+                if stat.S_ISREG(folder.stat(last).st_mode):
+                    os.unlink(last, dir_fd=folder.fileno())
+        except FileNotFoundError:
+            continue
+    if not deletion.folder:
+        return ()
+    with root.enter(name_of(deletion.folder)) as folder:
+        return _state(folder)
+
+
+def _remove(root: Folder, deletion: Deletion, state: _State) -> Failure | None:
+    """Deletes the folder, unless its state is another now."""
+    above, _, name = name_of(deletion.folder).rpartition("/")
+    with _entered(root, above) as parent:
+        with parent.enter(name) as folder:
+            if _state(folder) != state:
+                return Failure(_CHANGED)
+            aside = f"{DELETED}{uuid.uuid4()}"
+            where = {"src_dir_fd": parent.fileno(), "dst_dir_fd": parent.fileno()}
+            os.rename(name, aside, **where)
+            # A writer may have come between the look and the rename.
+            if _state(folder) != state:
+                os.rename(aside, name, **where)
+                return Failure(_CHANGED)
+        shutil.rmtree(aside, dir_fd=parent.fileno())
+    return None
+
+
+def _state(folder: Folder) -> _State:
+    """Changes when anything is written to the folder: times alone may be as coarse as milliseconds."""
+    listing = folder.list()
+    statuses = {"": os.fstat(folder.fileno()), **listing.files, **listing.folders}
+    return tuple((name, each.st_ino, each.st_size, each.st_mtime_ns) for name, each in statuses.items())
+
+
+def _remove_empty_folders(root: Folder, deletion: Deletion) -> None:
+    for file in deletion.first:
+        above = name_of(file).rpartition("/")[0]
+        while above:
+            parent, _, name = above.rpartition("/")
+            try:
+                with _entered(root, parent) as folder:
+                    os.rmdir(name, dir_fd=folder.fileno())
+            except (OSError, Unread):  # not empty, or gone
+                break
+            above = parent
+
+
+def _entered(root: Folder, name: str) -> Folder:
+    return root.enter(name) if name else root.again()
+
+
+def _why(error: OSError | Unread) -> Failure:
+    if isinstance(error, FileNotFoundError):
+        return Failure("it is gone")
+    return Failure(error.detail if isinstance(error, Unread) else id_of(error.strerror or str(error)))

@@ -1,0 +1,101 @@
+"""The verb that deletes from the caches of other frameworks."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from cache_engine.engine.cache import open_cache
+from cache_engine.errors import UsageError
+from cache_engine.foreign.frameworks.triton import Triton
+from cache_engine.foreign.values import Place
+from cache_engine.model.events import CLEAN_OTHER
+from cache_engine.model.outcome import Failure
+from cache_engine.store.journal import read_journal
+from tests.cli.test_caches import Machine
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine whose only cache is Triton's, forty days old; nothing waits."""
+    for name in ("TRITON_CACHE_DIR", "TRITON_HOME", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "store"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("cache_engine.foreign.deleting.time.sleep", lambda _: None)
+    machine = Machine(tmp_path / "home")
+    for path in machine.cache.rglob("*"):
+        os.utime(path, (time.time() - 40 * 86_400,) * 2)
+    return machine
+
+
+def test_without_delete_everything_is_listed_and_nothing_is_changed(machine: Machine, tmp_path: Path) -> None:
+    before = sorted(machine.cache.rglob("*"))
+    found = machine.json("clean", "--days", 30)
+    assert {row["reason"] for row in found["entries"]} == {"unused for 40 days"}
+    assert found["size_bytes"] == sum(path.stat().st_size for path in before if path.is_file())
+    assert "4 entries to delete" in machine.run("clean", "--days", 30).stdout
+    assert sorted(machine.cache.rglob("*")) == before
+    assert not (tmp_path / "store").exists()
+    assert machine.json("clean", "--days", 50)["entries"] == []
+
+
+def test_what_is_deleted_is_what_was_listed_and_the_audit_has_it(machine: Machine, tmp_path: Path) -> None:
+    listed = machine.json("clean", "--arch", "sm_80", "tile", "--all")
+    assert listed["entries"] == []
+    listed = machine.json("clean", "--arch", "sm_80")
+    assert machine.json("clean", "--arch", "sm_80", "--delete") == listed
+    (row,) = listed["entries"]
+    assert not (machine.cache / row["id"]).exists()
+    assert len(list(machine.cache.iterdir())) == 3
+    with open_cache(tmp_path / "store") as cache:
+        (event,) = [each for each in read_journal(cache.store.layout.journal).recent if each.kind == CLEAN_OTHER]
+    assert (event.stored_bytes, event.detail) == (row["size_bytes"], f"triton, {machine.cache}: 1 entry")
+    assert event.by
+
+
+def test_nothing_is_deleted_where_no_audit_can_be_written(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMM_CACHE_ENABLE_CACHING", "no")
+    machine.run("clean", "--days", 30, "--delete", code=1)
+    assert len(list(machine.cache.glob("*/__grp__*"))) == 4
+
+
+def test_what_stays_is_said_with_the_reason_and_is_a_failure(machine: Machine) -> None:
+    (machine.cache / next(machine.cache.iterdir()).name / "new").touch()
+    assert "--delete does it." in machine.run("clean", "--kind", "triton").stdout
+    done = machine.run("clean", "--kind", "triton", "--delete", code=1)
+    assert "3 entries deleted" in done.stdout
+    assert f"1 entry of triton in {machine.cache} not deleted: it was written less than 10 minutes ago" in done.stdout
+
+
+def test_where_no_safe_way_is_known_only_offline_deletes_and_says_what_to_stop(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Triton, "plan_delete", lambda *_: Failure("nothing is known of its readers"))
+    done = machine.run("clean", "--all", "--delete", code=1)
+    assert "4 entries of triton" in done.stdout
+    assert "nothing is known of its readers" in done.stdout
+    assert "stop all of them" in done.stdout
+    assert len(list(machine.cache.iterdir())) == 4
+    done = machine.run("clean", "--all", "--offline", "--delete")
+    assert "Warning: --offline deletes files at once." in done.stderr
+    assert list(machine.cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [(), ("--delete",), ("--offline", "--delete")])
+def test_no_rule_is_no_order_to_delete_everything(machine: Machine, arguments: tuple[str, ...]) -> None:
+    done = machine.run("clean", *arguments, code=1)
+    assert isinstance(done.exception, UsageError)
+    assert "or --all" in str(done.exception)
+
+
+def test_only_one_directory_is_cleaned_where_one_is_named(machine: Machine, tmp_path: Path) -> None:
+    other = Place("triton", tmp_path / "other", "given")
+    other.path.mkdir()
+    found = machine.json("clean", "--in", other.path, "--cache", f"triton={other.path}")
+    assert (found["entries"], found["findings"]) == ([], [])
+    assert len(machine.json("clean", "--in", machine.cache)["entries"]) == 4

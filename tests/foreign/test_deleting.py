@@ -1,0 +1,225 @@
+"""What is deleted from a cache that other processes use, in which order, and what stays."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cache_engine.foreign.choosing import CleaningRules, choose
+from cache_engine.foreign.deleting import DELETED, Deleted, delete, plan_offline
+from cache_engine.foreign.frameworks.triton import BUILT_WITHIN_S, READ_WITHIN_S, Triton
+from cache_engine.foreign.survey import EntryFilter
+from cache_engine.foreign.values import DeletePlan, Entry, Part, PartKind, Place
+from tests.foreign.fixtures import unpack
+
+_DAY_S = 86_400
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A cache that Triton 3.9.0 made: four entries, an hour old."""
+    place = Place("triton", unpack("triton", tmp_path), "given")
+    _age(place.path, 3600)
+    return place
+
+
+def _age(folder: Path, seconds: float) -> None:
+    for path in [folder, *folder.rglob("*")]:
+        os.utime(path, (time.time() - seconds,) * 2)
+
+
+def _entries(place: Place) -> list[Entry]:
+    return [seen for seen in Triton().scan(place, {}) if isinstance(seen, Entry)]
+
+
+def _plan(place: Place) -> DeletePlan:
+    plan = Triton().plan_delete(place, _entries(place))
+    assert isinstance(plan, DeletePlan)
+    return plan
+
+
+def _while_waiting(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[float]:
+    """Does something in place of the wait; returns how long that would have been."""
+    waits: list[float] = []
+
+    def acts(seconds: float) -> None:
+        waits.append(seconds)
+        act()
+
+    monkeypatch.setattr("cache_engine.foreign.deleting.time.sleep", acts)
+    return waits
+
+
+def test_the_group_files_go_first_then_after_a_wait_all_the_rest(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {path for path in place.path.rglob("*") if path.is_file()}
+    groups = {path for path in files if path.name.startswith("__grp__")}
+    sizes = sum(path.stat().st_size for path in files)
+
+    def look() -> None:
+        assert {path for path in place.path.rglob("*") if path.is_file()} == files - groups
+
+    waits = _while_waiting(monkeypatch, look)
+    done = delete(place, _plan(place), Deleted())
+    assert waits == [READ_WITHIN_S]
+    assert list(place.path.iterdir()) == []
+    assert (len(done.ids), done.size_bytes, done.left) == (4, sizes, {})
+
+
+def _rebuilt(folder: Path) -> None:
+    (folder / "__grp__tile.json").write_text("{}")
+
+
+def _started(folder: Path) -> None:
+    (folder / "tmp.pid_7_x").mkdir()
+
+
+def _replaced(folder: Path) -> None:
+    """As ``os.replace`` does, with no temporary folder left, and within the resolution of the folder's time."""
+    status = folder.stat()
+    (folder / "new").write_bytes((folder / "tile.ttir").read_bytes())
+    os.replace(folder / "new", folder / "tile.ttir")
+    os.utime(folder, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("act", [_rebuilt, _started, _replaced])
+def test_an_entry_that_is_written_while_others_wait_stays(
+    place: Place, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], None]
+) -> None:
+    (folder,) = [path.parent for path in place.path.glob("*/tile.ptx")]
+    _while_waiting(monkeypatch, lambda: act(folder))
+    done = delete(place, _plan(place), Deleted())
+    assert done.left == {folder.name: "it was written meanwhile: a process uses it"}
+    assert [path.name for path in place.path.iterdir()] == [folder.name]
+    assert (folder / "tile.cubin").exists()
+
+
+def test_a_writer_that_comes_between_the_look_and_the_rename_gets_its_folder_back(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _while_waiting(monkeypatch, lambda: None)
+    rename = os.rename
+    late: list[str] = []
+
+    def slow(source: str, target: str, **where: int) -> None:
+        if not source.startswith(DELETED) and not late:
+            late.append(source)
+            _started(place.path / source)
+        rename(source, target, **where)
+
+    monkeypatch.setattr(os, "rename", slow)
+    done = delete(place, _plan(place), Deleted())
+    assert list(done.left) == late
+    assert [path.name for path in place.path.iterdir()] == late
+    assert (place.path / late[0] / "tmp.pid_7_x").is_dir()
+
+
+def test_what_was_written_lately_stays_because_it_may_be_in_the_making(place: Place) -> None:
+    """Also a partial entry: its compiler writes the group file last."""
+    lately, partial, *_ = sorted(path for path in place.path.iterdir())
+    for file in partial.glob("__grp__*"):
+        file.unlink()
+    for path in (lately, partial / "new"):
+        path.touch()
+    plan = _plan(place)
+    assert plan.left.keys() == {lately.name, partial.name}
+    assert all("less than 10 minutes ago" in reason for reason in plan.left.values())
+    _age(place.path, BUILT_WITHIN_S + 1)
+    assert _plan(place).left == {}
+
+
+def test_libraries_and_what_is_unknown_stay(place: Place) -> None:
+    """Triton opens a library by its path, whenever that may be."""
+    for name, file in (("A" * 52, "cuda_utils.so"), ("B" * 52, "tile.autotune.json"), ("notes", "a.txt")):
+        (place.path / name).mkdir()
+        (place.path / name / file).write_text("")
+    (place.path / "file").write_text("")
+    _age(place.path, 3600)
+    assert _plan(place).left.keys() == {"A" * 52, "B" * 52, "notes", "file"}
+
+
+def test_what_a_killed_cleaning_left_is_deleted_by_the_next(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    _while_waiting(monkeypatch, lambda: None)
+    first = min(place.path.iterdir())
+    first.rename(first.with_name(f"{DELETED}x"))
+    assert len(delete(place, _plan(place), Deleted()).ids) == 4
+    assert list(place.path.iterdir()) == []
+
+
+def test_a_link_in_place_of_an_entry_is_never_followed(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = _plan(place)
+    secret = tmp_path / "secret"
+    first = min(place.path.iterdir())
+    first.rename(secret)
+    first.symlink_to(secret)
+    before = sorted(secret.iterdir())
+    _while_waiting(monkeypatch, lambda: None)
+    done = delete(place, plan, Deleted())
+    assert list(done.left) == [first.name]
+    assert sorted(secret.iterdir()) == before
+
+
+def test_an_entry_that_is_gone_is_said_to_be_gone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _plan(place)
+    _while_waiting(monkeypatch, lambda: None)
+    delete(place, plan, Deleted())
+    assert set(delete(place, plan, Deleted()).left.values()) == {"it is gone"}
+
+
+def test_offline_the_files_go_at_once_with_the_folders_that_they_leave_empty(place: Place) -> None:
+    entries = _entries(place)
+    (place.path / entries[0].id / "unknown").write_text("")
+    done = delete(place, plan_offline(entries), Deleted())
+    assert set(done.ids) == {entry.id for entry in entries}
+    assert [path.name for path in place.path.iterdir()] == [entries[0].id]
+    assert [path.name for path in (place.path / entries[0].id).iterdir()] == ["unknown"]
+
+
+def test_a_row_of_a_file_is_not_deleted_as_a_file() -> None:
+    entry = Entry("row", "", (Part("cubin", PartKind.BINARY, 10),))
+    plan = plan_offline([entry])
+    assert (plan.deletions, list(plan.left)) == ((), ["row"])
+
+
+NOW = 100 * _DAY_S
+OTHERS = Place("triton", Path("/a"), "given")
+
+
+def _entry(name: str, days: float, version: str = "3.9.0", used: float | None = None) -> tuple[Place, Entry]:
+    used_at = None if used is None else NOW - used * _DAY_S
+    part = Part("cubin", PartKind.BINARY, 100, name)
+    return OTHERS, Entry(
+        name, "", (part,), version=version, created_at=NOW - days * _DAY_S, last_used_at=used_at, arch="sm_90"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rules", "ids"),
+    [
+        (CleaningRules(), ["old", "used", "other", "new"]),
+        (CleaningRules(unused_days=10), ["old", "other"]),
+        (CleaningRules(versions=("3.2.0",)), ["other"]),
+        (CleaningRules(max_bytes=250), ["old", "other"]),
+        (CleaningRules(max_bytes=250, versions=("3.2.0",)), ["old", "other"]),
+        (CleaningRules(max_bytes=1000), []),
+        (CleaningRules(EntryFilter(archs=("sm_80",)), unused_days=1), []),
+        (CleaningRules(EntryFilter(text="old")), ["old"]),
+    ],
+)
+def test_what_is_chosen_is_what_the_rules_say(rules: CleaningRules, ids: list[str]) -> None:
+    found = [_entry("new", 1), _entry("old", 60), _entry("used", 70, used=2), _entry("other", 20, version="3.2.0")]
+    assert sorted(each.entry.id for each in choose(found, rules, NOW)) == sorted(ids)
+
+
+def test_the_longest_unused_go_first_and_each_says_why() -> None:
+    found = [_entry("new", 1), _entry("used", 70, used=2), _entry("old", 60)]
+    chosen = choose(found, CleaningRules(unused_days=10, max_bytes=100), NOW)
+    assert [(each.entry.id, each.reason) for each in chosen] == [
+        ("old", "unused for 60 days"),
+        ("used", "over the size"),
+    ]
