@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,33 @@ def test_what_cannot_be_read_is_a_finding_and_the_rest_is_listed(machine: Machin
 def test_a_machine_without_any_cache_is_told_how_to_name_one(machine: Machine) -> None:
     machine.cache.rename(machine.home / "elsewhere")
     assert "Name one with --cache KIND=DIR" in machine.run().stdout
+
+
+def test_two_entries_are_compared_by_the_inputs_of_their_keys(machine: Machine) -> None:
+    ids = [row["id"] for row in machine.json("ls", "scale", "--arch", "sm_90a", "--sort", "name")["entries"]]
+    found = machine.json("diff", *ids)
+    (each,) = found["differences"]
+    assert (each["name"], sorted((each["a"], each["b"]))) == ("num_warps", ["4", "8"])
+    printed = machine.run("diff", *ids).stdout
+    assert "num_warps" in printed
+    assert "May differ too, and is not stored: the build of Triton" in printed
+    assert "They are the same key." in machine.run("diff", ids[0], ids[0]).stdout
+
+
+def test_two_directories_are_compared_named_or_known(machine: Machine, tmp_path: Path) -> None:
+    other = unpack("triton", tmp_path / "other")
+    (row,) = machine.json("ls", "tile")["entries"]
+    shutil.rmtree(other / row["id"])
+    found = machine.json("diff", machine.cache, f"triton={other}")
+    assert (found["same"], found["changed"], [each["id"] for each in found["only_a"]]) == (3, [], [row["id"]])
+    assert "1 entry only in A, 0 entries only in B." in machine.run("diff", machine.cache, f"triton={other}").stdout
+
+
+def test_what_cannot_be_compared_is_refused(machine: Machine, tmp_path: Path) -> None:
+    (row,) = machine.json("ls", "tile")["entries"]
+    for arguments, said in (
+        ((machine.cache, row["id"]), "two entries, or two directories"),
+        ((machine.cache, tmp_path), f"write KIND={tmp_path}"),
+        (("nothing", row["id"]), "no entry has an id"),
+    ):
+        assert said in str(machine.run("diff", *arguments, code=1).exception)

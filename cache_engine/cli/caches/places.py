@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cache_engine.config import Settings
-from cache_engine.errors import UsageError
+from cache_engine.errors import KeyNotFound, UsageError
 from cache_engine.units import counted, human_age, printable
 
 if TYPE_CHECKING:
     from cache_engine.cli.documents import caches as documents
     from cache_engine.foreign.registry import Sources
-    from cache_engine.foreign.values import Place, Seen
+    from cache_engine.foreign.values import Entry, Place, Seen
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _GIVEN = "gemm-cache caches"
 _MOST_FINDINGS = 20
+_SHOWN_DIGITS = 12
 
 
 def cache_option(verb: _F) -> _F:
@@ -70,6 +71,25 @@ def scanned(sources: Sources, places: Iterable[Place]) -> Iterator[tuple[Place, 
         yield seen
     if shows and count >= 1000:
         print("\r\033[K", end="", file=sys.stderr)
+
+
+def find_entry(sources: Sources, places: list[Place], id: str, folder: Path | None) -> tuple[Place, Entry]:
+    """The one entry whose id begins so; an id that is there in full is that one."""
+    from cache_engine.foreign.values import Entry
+
+    found = [
+        (place, seen)
+        for place, seen in scanned(sources, places_in(places, folder))
+        if isinstance(seen, Entry) and (seen.id.startswith(id) or seen.id.rpartition("/")[2].startswith(id))
+    ]
+    whole = [(place, entry) for place, entry in found if entry.id == id]
+    found = whole or found
+    if not found:
+        raise KeyNotFound(f"no entry has an id that begins with {id[:80]!r}; gemm-cache caches ls lists them")
+    if len(found) > 1:
+        first = ", ".join(f"{entry.id[:_SHOWN_DIGITS]} in {place.path}" for place, entry in found[:3])
+        raise KeyNotFound(f"{len(found):,} entries begin with {id[:80]!r}: {first}…; give more of it, or --in DIR")
+    return found[0]
 
 
 def print_findings(findings: list[documents.CacheFinding]) -> None:

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cache_engine.cli.caches.places import age, cache_option, known_places, places_in, scanned
+from cache_engine.cli.caches.places import age, cache_option, find_entry, known_places
 from cache_engine.cli.support import Verb, emit, json_option
 from cache_engine.cli.terminal import LEFT, RIGHT, print_fields, print_table
 from cache_engine.config import Settings
-from cache_engine.errors import KeyNotFound, StoreError, UsageError
+from cache_engine.errors import StoreError, UsageError
 from cache_engine.units import human_bytes, human_ms, printable
 
 if TYPE_CHECKING:
     from cache_engine.cli.documents import caches as documents
     from cache_engine.foreign.registry import Sources
     from cache_engine.foreign.values import Entry, Part, Place
-
-_SHOWN_DIGITS = 12
 
 
 @click.command(
@@ -50,7 +48,7 @@ def show_verb(
     if with_sass and part is not None:
         raise UsageError("--part and --sass print different texts; give one of them")
     sources, places = known_places(settings)
-    place, entry = _find(sources, places, id, folder)
+    place, entry = find_entry(sources, places, id, folder)
     source = sources.by_kind[place.kind]
     if with_sass or part is not None:
         text = _sass(sources, place, entry) if with_sass else _text(sources, place, entry, _named(entry, part or ""))
@@ -59,25 +57,6 @@ def show_verb(
         return
     document = documents.shown(source, place, entry, source.key_factors(place, entry))
     emit(document, as_json, lambda: _print_entry(document))
-
-
-def _find(sources: Sources, places: list[Place], id: str, folder: Path | None) -> tuple[Place, Entry]:
-    """The one entry whose id begins so; an id that is there in full is that one."""
-    from cache_engine.foreign.values import Entry
-
-    found = [
-        (place, seen)
-        for place, seen in scanned(sources, places_in(places, folder))
-        if isinstance(seen, Entry) and (seen.id.startswith(id) or seen.id.rpartition("/")[2].startswith(id))
-    ]
-    whole = [(place, entry) for place, entry in found if entry.id == id]
-    found = whole or found
-    if not found:
-        raise KeyNotFound(f"no entry has an id that begins with {id[:80]!r}; gemm-cache caches ls lists them")
-    if len(found) > 1:
-        first = ", ".join(f"{entry.id[:_SHOWN_DIGITS]} in {place.path}" for place, entry in found[:3])
-        raise KeyNotFound(f"{len(found):,} entries begin with {id[:80]!r}: {first}…; give more of it, or --in DIR")
-    return found[0]
 
 
 def _named(entry: Entry, name: str) -> Part:
