@@ -186,3 +186,20 @@ def test_what_cannot_be_compared_is_refused(machine: Machine, tmp_path: Path) ->
         (("nothing", row["id"]), "no entry has an id"),
     ):
         assert said in str(machine.run("diff", *arguments, code=1).exception)
+
+
+def test_the_doctor_finds_a_planted_empty_entry_and_says_what_to_do(machine: Machine) -> None:
+    printed = machine.run("doctor", code=1).stdout
+    assert "points elsewhere: 4 findings" in printed  # the fixture has moved them
+    for group in machine.cache.rglob("__grp__*"):
+        group.write_text(group.read_text().replace(str(machine.cache.with_name("triton")), str(machine.cache)))
+    assert "Nothing is wrong in 1 directory." in machine.run("doctor").stdout
+    (row,) = machine.json("ls", "tile")["entries"]
+    (machine.cache / row["id"] / "tile.cubin").write_bytes(b"")
+    printed = machine.run("doctor", code=1).stdout
+    assert f"empty file: 1 finding\n  {machine.cache}/{row['id']}: {row['id']}/tile.cubin\n" in printed
+    assert "  What to do: the framework may load it" in printed
+    document = json.loads(machine.run("doctor", "--json", code=1).stdout)
+    (found,) = document["findings"]
+    assert (found["ailment"], found["kind"], found["id"]) == ("empty file", "triton", row["id"])
+    assert "delete the entry" in found["cure"]

@@ -19,7 +19,7 @@ from cache_engine.units import human_bytes, printable
 if TYPE_CHECKING:
     from cache_engine.cli.documents import caches as documents
 
-_WHERE = {"ls": "listing", "show": "showing", "clean": "cleaning", "diff": "comparing"}
+_WHERE = {"ls": "listing", "show": "showing", "clean": "cleaning", "diff": "comparing", "doctor": "examining"}
 """The module of this package that has each verb of the group, as ``NAME_verb``."""
 
 

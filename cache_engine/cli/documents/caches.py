@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cache_engine.foreign.base import Source
     from cache_engine.foreign.choosing import Chosen
     from cache_engine.foreign.deleting import Deleted
+    from cache_engine.foreign.doctor import Diagnosis
     from cache_engine.foreign.survey import Sums
     from cache_engine.foreign.values import DeletePlan, Entry, Finding, Part, Place
 
@@ -260,3 +261,46 @@ def _fields(place: Place, found: Entry) -> dict[str, Any]:
         "config": dict(found.config),
         "size_bytes": found.size_bytes,
     }
+
+
+class CacheDiagnosis(msgspec.Struct, kw_only=True):
+    """Something that is wrong with another framework's cache; ``id`` is empty for the directory itself."""
+
+    kind: str
+    path: str
+    id: str
+    ailment: str
+    detail: str
+    cure: str
+
+
+class CachesExamined(msgspec.Struct, kw_only=True):
+    """What ``caches doctor`` prints; ``gpu`` is this machine's target, ``None`` where there is none."""
+
+    findings: list[CacheDiagnosis]
+    gpu: str | None
+
+
+def examined(plug_ins: Iterable[Finding], found: Iterable[Diagnosis], gpu: str | None) -> CachesExamined:
+    """The document of all findings; those of plug-ins first."""
+    update = "update its package, or remove it"
+    return CachesExamined(
+        findings=[
+            *(
+                CacheDiagnosis(kind="", path="", id=each.id, ailment=each.fault, detail=each.detail, cure=update)
+                for each in plug_ins
+            ),
+            *(
+                CacheDiagnosis(
+                    kind=each.place.kind,
+                    path=str(each.place.path),
+                    id=each.id,
+                    ailment=each.ailment,
+                    detail=each.detail,
+                    cure=each.cure,
+                )
+                for each in found
+            ),
+        ],
+        gpu=gpu,
+    )

@@ -6,6 +6,7 @@ have the same folders within theirs.
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import time
@@ -134,6 +135,22 @@ class Triton:
             if name not in _RESULTS:
                 factors.append(Factor(name, str(value), "environment" if name.isupper() else "option"))
         return KeyFactors(tuple(factors), _HIDDEN)
+
+    def points_elsewhere(self, place: Place, entry: Entry) -> str | None:
+        """See ``doctor.Checking``: Triton reads the files that a group file names, wherever they are."""
+        group = entry.part(PartKind.INDEX)
+        if group is None:
+            return None
+        try:
+            with Folder(place.path) as root:
+                children = read_object(root, name_of(group.file)).get("child_paths")
+        except (OSError, Unread):
+            return None
+        here = os.path.realpath(place.path / name_of(entry.id))
+        for path in children.values() if isinstance(children, dict) else ():
+            if not isinstance(path, str) or "\0" in path or os.path.realpath(os.path.dirname(path)) != here:
+                return id_of(str(path)[:200])
+        return None
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
         """The group file first: without it Triton compiles the kernel again. See ``deleting``."""
