@@ -41,6 +41,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     for name in ("TRITON_CACHE_DIR", "TRITON_HOME", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "300")  # a table drops columns next to long paths, as those of xdist's workers are
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return Machine(tmp_path / "home")
 
