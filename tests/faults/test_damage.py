@@ -24,8 +24,8 @@ POSITIONS = 10_000
 
 
 @pytest.fixture(params=[True, False], ids=["compressed", "as it is"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> DiskStore:
-    return make_store(tmp_path / "store", compress=request.param)
+def store(request: pytest.FixtureRequest, in_memory: Path) -> DiskStore:
+    return make_store(in_memory / "store", compress=request.param)
 
 
 class Trials:
