@@ -1,4 +1,4 @@
-"""What a benchmark reports: a time or a size compared with another, or a peer that is missing."""
+"""What a benchmark reports: a time or a size compared with another, a figure, or a peer that is missing."""
 
 from __future__ import annotations
 
@@ -67,6 +67,26 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
+class Score:
+    """A figure without a unit.
+
+    Attributes:
+        name: what it is.
+        value: the figure.
+        of: what it was found from.
+    """
+
+    name: str
+    value: float
+    of: str
+
+    @property
+    def met(self) -> bool | None:
+        """``None``: it has no goal."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class LeftOut:
     """A peer that was not measured, and why."""
 
@@ -79,7 +99,7 @@ class LeftOut:
         return None
 
 
-Line = Result | Size | LeftOut
+Line = Result | Size | Score | LeftOut
 Report = Callable[[Line], None]
 """Takes each line as soon as it is known."""
 

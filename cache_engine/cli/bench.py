@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cache_engine.assets import measurements_folder
-from cache_engine.bench.results import LeftOut, Line, Result, Size
+from cache_engine.bench.results import LeftOut, Line, Result, Score, Size
 from cache_engine.cli.documents import measured, to_json
 from cache_engine.cli.support import FAILED, Verb, device_option, json_option, open_cache, printing
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, short_time
@@ -67,7 +67,7 @@ def bench_verb(settings: Settings, /, what: str, entries: int, rows: int, as_jso
 
     \b
     compile    NVRTC and NVCC
-    store      hits, keys, opening, publishing, other caches, bytes on disk
+    store      hits, keys, opening, publishing, other caches, bytes on disk, ranking of timed configs
     pages      syncing and queries
     evaluator  searching, storing and loading results
     dashboard  pages in Chromium, with up to ten times the rows
@@ -91,6 +91,11 @@ def bench_verb(settings: Settings, /, what: str, entries: int, rows: int, as_jso
             _print_line(line)
 
     cases.run(report, what, entries, rows)
+    if what in ("all", "store") and settings.directory_exists:
+        from cache_engine.bench.kernels.ranking import ranking
+
+        with open_cache(settings, create=False) as cache:
+            ranking(report, cache)
     if as_json:
         print(to_json(measured.benchmark(lines)))
 
@@ -138,6 +143,9 @@ def _print_line(line: Line) -> None:
     if isinstance(line, LeftOut):
         print(f"no reference {line.name}: {printable(line.reason)}", flush=True)
         return
+    if isinstance(line, Score):
+        print(printable(f"{line.name:<52} {line.value:>10.2f}   {'':>9}  {line.of}"), flush=True)
+        return
     if isinstance(line, Result):
         value, beside = short_time(line.seconds), short_time(line.beside_seconds)
     else:
@@ -151,7 +159,7 @@ def _goal(line: Result | Size) -> str:
     goals = []
     seconds = getattr(line, "goal_seconds", None)
     if seconds is not None:
-        goals.append(f"≤ {human_ms(seconds * 1e3)}")
+        goals.append(f"≤ {human_ms(seconds * 1e3) if seconds >= 1e-6 else short_time(seconds)}")
     if line.goal_ratio is not None:
         goals.append(f"≤ {line.goal_ratio:.3g}×")
     return f"{', '.join(goals)} {'✓' if line.met else '✗'}" if goals else ""

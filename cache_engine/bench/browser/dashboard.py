@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cache_engine.bench.browser.multiply import multiply_rows
-from cache_engine.bench.browser.population import add_records, settle
+from cache_engine.bench.browser.population import add_records, ask, settle
 from cache_engine.bench.results import LeftOut, Report, Result, Size
 from cache_engine.engine.cache import open_cache
 from cache_engine.errors import UsageError
@@ -25,7 +25,7 @@ from cache_engine.errors import UsageError
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-PAGES = ("Kernels", "Architectures", "Compare", "Compile", "Evaluations", "Admin", "Overview")
+PAGES = ("Kernels", "Architectures", "Compare", "Demand", "Compile", "Evaluations", "Admin", "Overview")
 
 _FEW = 100
 _RECORDS = 10_000
@@ -137,6 +137,7 @@ def _opened(browser: Browser, store: Path, rows: int) -> Iterator[tuple[Page, in
     """A tab on the dashboard of a store with so many kernels mirrored, and the server's process."""
     with open_cache(store, durability="fast") as cache:
         add_records(cache, min(rows, _RECORDS))
+        ask(cache, min(rows, _RECORDS))
         settle(cache)
         cache.mirror.sync()
         multiply_rows(cache.layout, rows)

@@ -11,7 +11,8 @@ _WRITE_TIMEOUT_S = 30.0
 def multiply_rows(layout: StoreLayout, rows: int) -> None:
     """Copies the kernels of a mirror that is in sync until there are ``rows``, each with its own key and n.
 
-    One in five is marked as used. A sync keeps the copies as long as no folder of records changes.
+    One in five is marked as used. Rows of demand are copied likewise, into earlier days: a mirror has at most 4,096
+    shapes, but many periods. A sync keeps the copies as long as no folder of records and no demand changes.
 
     Raises:
         LockTimeout: when another process keeps the mirror busy.
@@ -30,6 +31,15 @@ def multiply_rows(layout: StoreLayout, rows: int) -> None:
             FROM kernels, range(1, 1 + ?) AS copies(copy) LIMIT ?
             """,
             [-(-rows // max(1, there)), max(0, rows - there)],
+        )
+        (asked,) = connection.execute("SELECT count(*) FROM demand").fetchone() or (0,)
+        connection.execute(
+            """
+            INSERT INTO demand
+            SELECT demand.* REPLACE (start - 86400 * copy AS start)
+            FROM demand, range(1, 1 + ?) AS copies(copy) LIMIT ?
+            """,
+            [-(-rows // max(1, asked)), max(0, rows - asked)],
         )
         connection.execute(
             "INSERT INTO usage SELECT key, created_at, 2, 0, 3, created_at + 60 FROM kernels WHERE hash(key) % 5 = 0"

@@ -52,6 +52,14 @@ def add_records(cache: Cache, count: int, first: int = 0) -> list[CacheKey]:
     return keys
 
 
+def ask(cache: Cache, count: int) -> None:
+    """Counts requests for the problems of so many entries as ``add_records`` makes, some of them more often."""
+    for number, selection in enumerate(itertools.islice(_selections(cache), count)):
+        for _ in range(1 + number % 7):
+            cache.journal.asked(selection.problem)
+    cache.journal.flush()
+
+
 def settle(cache: Cache) -> None:
     """Lets the folders look as if they had last changed a minute ago, as in a store that is at rest."""
     for shard in cache.layout.metadata.iterdir():

@@ -12,11 +12,12 @@ from cache_engine.bench.entries.peers import diskcache_of
 from cache_engine.bench.entries.subjects import PROBLEM, large_cubin, store_of
 from cache_engine.bench.results import Report
 from cache_engine.bench.timing import compare
-from cache_engine.engine.cache import Cache
+from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.model.gemm import Specialisation
 from cache_engine.model.key import CacheKey
 from cache_engine.queue.tickets import Priority
 from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal.spans import Spans
 
 PLAIN_FILE_GOAL = 3.0
 """What a disk hit should not exceed, compared with reading a plain file of the same compiled code."""
@@ -39,6 +40,15 @@ def hits(report: Report, cache: Cache, place: Path) -> None:
     report(compare(name, by_problem, "one that is not", uncounted, goal_ratio=COUNTED_GOAL, calls=200))
     count = partial(cache.journal.asked, cache.select(PROBLEM).problem)
     report(compare("counting one request as demand", count, "dict lookup", lookup, goal_seconds=0.3e-6, calls=5000))
+    with open_cache(cache.layout.root, durability="fast") as untimed:
+        untimed.journal.spans = _NoSpans()
+        without = partial(untimed.get_or_compile, PROBLEM)
+        without()
+        report(
+            compare(
+                "memory hit from the problem, its length counted", by_problem, "one that is not", without, calls=200
+            )
+        )
     cache.get_or_compile(replace(PROBLEM, specialisation=Specialisation.DYNAMIC))
     cold = (cache.targeted(replace(PROBLEM, n=2 * PROBLEM.n)), None, None, None)
 
@@ -55,6 +65,15 @@ def hits(report: Report, cache: Cache, place: Path) -> None:
             peer["key"] = cubin
             hit, get = partial(large.get, kernel.key), partial(peer.get, "key")
             report(compare("disk hit of a 64 KiB CUBIN", hit, "diskcache get (unverified)", get, calls=10))
+
+
+class _NoSpans(Spans):
+    """Counts no lengths."""
+
+    __slots__ = ()
+
+    def add(self, span: str, ms: float) -> None:
+        """Does nothing."""
 
 
 def keys(report: Report, cache: Cache) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from cache_engine.bench.results import LeftOut, Line, Result, Size
+from cache_engine.bench.results import LeftOut, Line, Result, Score, Size
 from cache_engine.cli.documents.kernels import TimingRow
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
@@ -258,6 +258,7 @@ class Benchmark(msgspec.Struct, kw_only=True):
     machine: str
     results: list[TimeRow]
     sizes: list[SizeRow]
+    scores: list[Score] = msgspec.field(default_factory=list)
     left_out: list[LeftOut]
 
 
@@ -328,6 +329,7 @@ def benchmark(lines: Sequence[Line]) -> Benchmark:
             for line in lines
             if isinstance(line, Size)
         ],
+        scores=[line for line in lines if isinstance(line, Score)],
         left_out=[line for line in lines if isinstance(line, LeftOut)],
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,6 +16,7 @@ from cache_engine.model.measurement import Measurement
 
 if TYPE_CHECKING:
     from cache_engine.engine.selection import Selection
+    from cache_engine.evaluator.gpus import Gpu
 
 Tile = tuple[int, int, int]
 """Rows, columns and split of k."""
@@ -91,7 +93,7 @@ class LaunchTimes:
         if not sizes or self.missing:
             return unknown
         try:
-            import numpy
+            import numpy  # noqa: F401 (an extra brings it)
 
             from cache_engine.evaluator import gpu as model
             from cache_engine.evaluator.gpus import gpu_called, gpus_running
@@ -104,14 +106,26 @@ class LaunchTimes:
         if gpu is None or not {shape.dtype, shape.out_dtype} <= set(model.DTYPES):
             return unknown
         self.gpus.setdefault(shape.arch, {})[PREDICTED] = gpu.name
-        _, parameters = model.parameters_of(gpu)
-        m = numpy.array(sizes, dtype=float)
-        n, k, batch = (numpy.full_like(m, size) for size in (shape.n, shape.k, shape.batch))
-        if tiles:
-            times = model.choice_times_us(parameters, gpu, m, n, k, batch, tiles).min(axis=0)
-        else:
-            times = model.latencies_us(parameters, gpu, m, n, k, batch)
-        return [LaunchTime(float(us), PREDICTED) for us in times]
+        return list(_predicted(gpu, (shape.n, shape.k, shape.batch), tuple(sizes), tiles))
+
+
+@lru_cache(maxsize=8192)
+def _predicted(
+    gpu: Gpu, fixed: tuple[int, int, int], sizes: tuple[int, ...], tiles: tuple[Tile, ...]
+) -> tuple[LaunchTime, ...]:
+    """The times of n, k and batch for each m. Cached, as a page with all shapes of a ledger asks three times."""
+    import numpy
+
+    from cache_engine.evaluator import gpu as model
+
+    _, parameters = model.parameters_of(gpu)
+    m = numpy.array(sizes, dtype=float)
+    n, k, batch = (numpy.full_like(m, size) for size in fixed)
+    if tiles:
+        times = model.choice_times_us(parameters, gpu, m, n, k, batch, tiles).min(axis=0)
+    else:
+        times = model.latencies_us(parameters, gpu, m, n, k, batch)
+    return tuple(LaunchTime(float(us), PREDICTED) for us in times)
 
 
 def _shape_of(one: Measurement) -> Shape | None:
