@@ -1,4 +1,4 @@
-"""Admin: cleanup, integrity, quarantine, packs, the index, the effective settings, and the audit log."""
+"""Admin: cleanup, integrity, quarantine, packs, results, the index, the effective settings, and the audit log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import streamlit as st
 
 from app import context, guard, widgets
-from app.admin import audit, cleanup, integrity, mirror, packs, quarantine, settings
+from app.admin import audit, cleanup, integrity, mirror, packs, quarantine, results, settings
 from cache_engine.errors import GemmCacheError
 
 TABS = {
@@ -15,6 +15,7 @@ TABS = {
     "Integrity": integrity.draw,
     "Quarantine": quarantine.draw,
     "Packs": packs.draw,
+    "Results": results.draw,
     "Index": mirror.draw,
     "Settings": settings.draw,
     "Audit log": audit.draw,

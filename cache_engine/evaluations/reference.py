@@ -131,7 +131,7 @@ def _chip_of(file: _File, theirs: _Architecture, chip: Hardware | None) -> Hardw
         "cube_m": hardware.cube_m,
         "cube_n": hardware.cube_n,
         "cube_k": hardware.cube_k,
-        "tflops_int8": hardware.peak_flops / 1e12,
+        "tflops_int8": hardware.peak_flops * hardware.rate_of("int8") / 1e12,
     }
     for name, value in ours.items():
         told_value = getattr(theirs, name)
@@ -147,7 +147,7 @@ def _entry_of(theirs: _Entry, hardware: Hardware) -> Entry:
     s, r, searched = theirs.shape, theirs.result, theirs.search_mode
     problem = EvaluationProblem(s.M, s.N, s.K, s.G, theirs.dtypes.input, theirs.dtypes.output)
     mode = SearchMode(searched.tile_search, searched.partition_search)
-    found = _evaluation(r, problem, mode, hardware)
+    found = _evaluation(r, problem, mode.on(hardware, problem.dtype), hardware)
     for name, told, computed in (
         ("latency_us", r.latency_us, found.latency_us),
         ("compute_time_us", r.compute_time_us, found.compute_us),

@@ -13,7 +13,7 @@ both times grow with every dimension. All cores work with the tile and order of 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cache_engine.errors import UsageError
@@ -91,6 +91,11 @@ class SearchMode:
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 1e-6 <= rate <= 1e6:
             raise UsageError(f"compute_rate is {rate!r}; it must be a number from 0.000001 to 1,000,000")
         object.__setattr__(self, "compute_rate", float(rate))
+
+    def on(self, hardware: Hardware, dtype: str) -> SearchMode:
+        """The same, with the chip's own rate of a type in ``compute_rate``; for computing, not for keys."""
+        rate = hardware.rate_of(dtype)
+        return self if rate == 1 else replace(self, compute_rate=self.compute_rate * rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +234,7 @@ def describe(
 ) -> Evaluation:
     """Everything about the partition that was chosen; sums go over all cores."""
     took = times(hardware, mode, problem, partition, tiling)
+    peak = hardware.peak_flops * hardware.rate_of(problem.dtype)
     _, block = nominal_block(problem, partition)
     return Evaluation(
         latency_us=took.latency,
@@ -237,7 +243,7 @@ def describe(
         flops=problem.flops,
         traffic_bytes=_total_traffic(mode, problem, block, tiling),
         arch_utilization=took.compute / took.latency,
-        effective_utilization=problem.flops / (took.latency * 1e-6 * hardware.peak_flops),
+        effective_utilization=problem.flops / (took.latency * 1e-6 * peak),
         alignment_efficiency=problem.flops / _padded_flops(hardware, problem, block),
         tile=tiling.tile,
         order=tiling.order,

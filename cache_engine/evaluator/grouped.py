@@ -52,6 +52,7 @@ def evaluate_work(
     mode = mode or SearchMode()
     if isinstance(work, EvaluationProblem):
         return evaluate(work, hardware, mode, may_go_on)
+    mode = mode.on(hardware, work.dtype)
     search = _GroupSearch(work, hardware, mode)
     if not mode.partition_search:
         return search.described(fixed_partition(hardware.num_cores), 1)
@@ -115,7 +116,7 @@ class _GroupSearch:
             describe(self._hardware, self._mode, part, partition, tiling, (0, 0))
             for part, tiling in zip(parts, tilings, strict=True)
         ]
-        flops = self._work.flops
+        flops, peak = self._work.flops, self._hardware.peak_flops * self._hardware.rate_of(self._work.dtype)
         return Evaluation(
             latency_us=took.latency,
             compute_us=took.compute,
@@ -123,7 +124,7 @@ class _GroupSearch:
             flops=flops,
             traffic_bytes=sum(one.traffic_bytes for one in found),
             arch_utilization=took.compute / took.latency,
-            effective_utilization=flops / (took.latency * 1e-6 * self._hardware.peak_flops),
+            effective_utilization=flops / (took.latency * 1e-6 * peak),
             alignment_efficiency=flops / sum(one.flops / one.alignment_efficiency for one in found),
             tile=tilings[0].tile,
             order=tilings[0].order,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from cache_engine.errors import InvalidHardware
+from cache_engine.evaluator.problem import ITEMSIZE
 
 _LIMIT_INT = 2**40
 _LIMIT_CORES = 65_536
@@ -29,6 +30,8 @@ class Hardware:
         lane_num: rows of a tile in SRAM are padded to a multiple of this many.
         align_bytes: bytes of a row of C in SRAM are padded to a multiple of this.
         compute_dma_overlap: share of the shorter of computing and moving data that hides behind the longer, 0 to 1.
+        rates: for types that the matrix unit multiplies faster or slower than its clock says, how many times as fast:
+            a mapping such as ``{"int8": 2}``.
 
     Raises:
         InvalidHardware: naming the field and what it may be.
@@ -46,8 +49,10 @@ class Hardware:
     lane_num: int
     align_bytes: int
     compute_dma_overlap: float
+    rates: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "rates", _rates(self.rates))
         if not isinstance(self.name, str) or not self.name or len(self.name) > 100 or not self.name.isprintable():
             raise InvalidHardware(f"name is {self.name!r}; it must be a text of 1 to 100 printable characters")
         for name in _WHOLE:
@@ -74,6 +79,10 @@ class Hardware:
         """Floating-point operations per second of the whole chip, a multiply-add counted as two."""
         return 2.0 * self.num_cores * self.cube_m * self.cube_k * self.cube_n * self.freq_ghz * 1e9
 
+    def rate_of(self, dtype: str) -> float:
+        """How many times as fast as its clock says the matrix unit multiplies a type."""
+        return dict(self.rates).get(dtype, 1.0)
+
     @property
     def usable_sram(self) -> int:
         """Bytes of a core's SRAM that tiles may fill."""
@@ -84,13 +93,17 @@ class Hardware:
         parts = []
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.name == "rates" and not value:
+                continue  # as before there were any, so that results of such a chip stay
             text = value.hex() if isinstance(value, float) else str(value)
             parts.append(f"{len(field.name)}:{field.name}{len(text)}:{text}")
         return hashlib.sha256("".join(("13:core-grid-hw1", *parts)).encode()).hexdigest()[:32]
 
     def to_dict(self) -> dict[str, Any]:
         """Every field, as ``from_dict`` takes them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        rates = dict(values.pop("rates"))
+        return {**values, "rates": rates} if rates else values
 
     @classmethod
     def from_dict(cls, description: Any, source: str = "hardware") -> Hardware:
@@ -110,7 +123,7 @@ class Hardware:
         if unknown:
             raise InvalidHardware(f"{source} has an unknown field {unknown[0]!r}; fields are: {', '.join(names)}")
         given = {"freq_ghz": 1.0, **values} if peak is not None else values
-        missing = [name for name in names if name not in given]
+        missing = [name for name in names if name not in given and name != "rates"]
         if missing:
             hint = " (or peak_flops)" if missing[0] == "freq_ghz" else ""
             raise InvalidHardware(f"{source} lacks the field {missing[0]}{hint}")
@@ -126,6 +139,22 @@ class Hardware:
                 f"{freq_ghz:g} GHz; leave one out"
             )
         return hardware if "freq_ghz" in values else replace(hardware, freq_ghz=freq_ghz)
+
+
+def _rates(given: Any) -> tuple[tuple[str, float], ...]:
+    """Rates by type, in the order of types, without those of 1; of a mapping or of pairs."""
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    is_listed = isinstance(pairs, list | tuple) and all(
+        isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs
+    )
+    if not is_listed:
+        raise InvalidHardware(f'rates is {given!r}; it must be an object such as {{"int8": 2}}')
+    for dtype, rate in pairs:
+        if not isinstance(dtype, str) or dtype not in ITEMSIZE:
+            raise InvalidHardware(f"rates has an unknown type {dtype!r}; use one or more of: {', '.join(ITEMSIZE)}")
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 1e-6 <= rate <= 1e6:
+            raise InvalidHardware(f"rates.{dtype} is {rate!r}; it must be a number from 0.000001 to 1,000,000")
+    return tuple(sorted((str(dtype), float(rate)) for dtype, rate in dict(pairs).items() if rate != 1))
 
 
 _WHOLE = ("num_cores", "cube_m", "cube_k", "cube_n", "sram_bytes", "lane_num", "align_bytes")

@@ -70,7 +70,7 @@ def evaluate(
         InvalidHardware: when its cubes are so small, or its SRAM so large, that tiles are too many to search.
         SearchStopped: when ``may_go_on`` says no.
     """
-    mode = mode or SearchMode()
+    mode = (mode or SearchMode()).on(hardware, problem.dtype)
     search = BlockSearch(problem, hardware, mode)
     if not mode.partition_search:
         chosen = fixed_partition(hardware.num_cores)

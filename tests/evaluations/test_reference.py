@@ -85,6 +85,15 @@ def test_a_result_of_theirs_is_the_answer_from_then_on(layout: StoreLayout) -> N
         assert kept.import_file(json.dumps(theirs()).encode()).present == 1
 
 
+def test_a_chip_with_its_own_rate_of_int8_has_that_rate(layout: StoreLayout) -> None:
+    doubled = Hardware.from_dict({**OWN.to_dict(), "rates": {"int8": 2}})
+    data = json.dumps(theirs(OWN, tflops_int8=2 * round(OWN.peak_flops / 1e12))).encode()
+    with Evaluations(layout) as kept:
+        with pytest.raises(UsageError, match="tflops_int8"):
+            kept.import_file(data, OWN)
+        assert kept.import_file(data, doubled).taken == 1
+
+
 def test_another_chip_is_given(layout: StoreLayout) -> None:
     data = json.dumps(theirs(OWN)).encode()
     with Evaluations(layout) as kept:

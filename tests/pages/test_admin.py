@@ -19,7 +19,7 @@ from tests.helpers import blob_file, fill, make_store, record_file
 from tests.pages.opening import Open, sound
 from tests.pages.test_all_pages import HOLD_MIRROR
 
-TABS = ("Cleanup", "Integrity", "Quarantine", "Packs", "Index", "Settings", "Audit log")
+TABS = ("Cleanup", "Integrity", "Quarantine", "Packs", "Results", "Index", "Settings", "Audit log")
 TOKEN = "correct-horse-battery"
 
 

@@ -108,7 +108,8 @@ def described_chip(text: str | bytes) -> Chip:
 
 def chip_text(chip: Chip) -> str:
     """A chip's description for ``described_chip``, in few characters."""
-    return json.dumps(asdict(chip), separators=(",", ":"), ensure_ascii=False)
+    fields = chip.to_dict() if isinstance(chip, Hardware) else asdict(chip)
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
 
 def evaluate_on(

@@ -1,0 +1,87 @@
+"""Stored results of the evaluator: pruned, and imported from a file."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app import context, guard, widgets
+from app.presenters.evaluations.evaluated import CHIPS
+from cache_engine.evaluations import MAX_ENTRIES, UNUSED_DAYS, Pruned, Taken
+from cache_engine.evaluator.hardware import Hardware
+from cache_engine.store.results.interchange import LARGEST_IMPORT_BYTES, decompress
+from cache_engine.units import counted, human_bytes
+
+SHOWN = 50
+BY_NAME = "as the file says"
+_DONE = "outcome of results"
+
+
+def draw(permitted: bool) -> None:
+    """Pruning and import."""
+    if _DONE in st.session_state:
+        st.success(st.session_state.pop(_DONE), icon=":material/check_circle:")
+    st.subheader("Prune")
+    _draw_pruning(permitted)
+    st.subheader("Import")
+    _draw_import(permitted)
+
+
+def _draw_pruning(permitted: bool) -> None:
+    hours = context.cache().settings.cleanup_interval_h
+    automatic = (
+        f"Every {hours:g} hours, results are pruned with the defaults." if hours else "Automatic pruning is off."
+    )
+    st.caption(f"Deletes results that are unused for long and, above the limit, the tenth unused longest. {automatic}")
+    left, right = st.columns(2)
+    most = int(left.number_input("Results of a chip, at most", 0, 10**9, MAX_ENTRIES, key="prune-entries"))
+    days = float(right.number_input("Unused for, days", 0.0, 1e5, UNUSED_DAYS, key="prune-days"))
+    plan = context.cache().evaluations.plan_pruning(most, days)
+    if not plan:
+        st.info("Nothing to prune.", icon=":material/check:")
+        return
+    rows = [{"Chip": one.fingerprint[:12], "Result": one.key, "Reason": one.reason} for one in plan]
+    offset = widgets.paging(len(rows), SHOWN, key="prune-page")
+    st.dataframe(rows[offset : offset + SHOWN], hide_index=True, key="prune-plan")
+    label = f"Delete {counted(len(plan), 'result')}"
+    if st.button(label, type="primary", icon=":material/delete:", disabled=not permitted):
+        _prune(plan)
+
+
+def _prune(plan: list[Pruned]) -> None:
+    gone = guard.act("Pruning failed.", lambda _: context.cache().evaluations.prune(plan))
+    if gone is not None:
+        st.session_state[_DONE] = f"Deleted {counted(gone, 'result')}."
+        st.rerun()
+
+
+def _draw_import(permitted: bool) -> None:
+    st.caption(
+        f"An export of results, or a file of the reference evaluator (format 2025.01), up to "
+        f"{human_bytes(LARGEST_IMPORT_BYTES)}. Results that are stored already stay; invalid ones are refused."
+    )
+    if not permitted:
+        st.caption("You do not have permission to import; see the top of this page.")
+        return
+    chips = {name: chip for name, chip in CHIPS.items() if isinstance(chip, Hardware)}
+    left, right = st.columns([3, 1], vertical_alignment="bottom")
+    uploaded = left.file_uploader(
+        "Results", type=["json", "zst"], key="results-file", max_upload_size=LARGEST_IMPORT_BYTES // 2**20
+    )
+    chip = chips.get(right.selectbox("Chip of a reference file", [BY_NAME, *chips], key="results-chip"))
+    if uploaded is None or not st.button("Import", type="primary", icon=":material/upload:"):
+        return
+
+    def take(_: str) -> Taken:
+        return context.cache().evaluations.import_file(decompress(uploaded.getvalue(), LARGEST_IMPORT_BYTES), chip)
+
+    taken = guard.act("Import failed.", take)
+    if taken is None:
+        return
+    st.success(
+        f"Imported {counted(taken.taken, 'result')}; {taken.present:,} already in the store.",
+        icon=":material/check_circle:",
+    )
+    if taken.refused:
+        st.warning(f"{counted(len(taken.refused), 'result')} refused.", icon=":material/warning:")
+        for name, reason in taken.refused[:SHOWN]:
+            st.text(f"{name[:80]}: {reason}")

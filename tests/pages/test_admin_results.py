@@ -1,0 +1,62 @@
+"""Stored results on the admin page: what pruning would delete is shown first, and imports say what was refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from cache_engine.evaluations import Evaluations
+from cache_engine.evaluator.hardware import PRESETS
+from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.store.disk import open_store
+from tests.pages.opening import Open, sound
+from tests.pages.test_admin import _button, _press, _said
+
+CHIP = PRESETS["SG2262"]
+PROBLEM = EvaluationProblem(64, 2112, 7168)
+
+
+def fill(root: Path, days: float, *sizes: int) -> None:
+    with Evaluations(open_store(root), now=lambda: time.time() - days * 86_400) as kept:
+        for m in sizes:
+            kept.evaluate(replace(PROBLEM, m=m), CHIP)
+
+
+def stored(root: Path) -> list[int]:
+    with Evaluations(open_store(root)) as kept:
+        return sorted(entry.shape.M for _, entry in kept.entries(CHIP.fingerprint()))
+
+
+def test_what_pruning_deletes_is_shown_first(open_page: Open, tmp_path: Path) -> None:
+    fill(tmp_path, 100, 1, 2)
+    fill(tmp_path, 1, 3)
+    app = sound(open_page(tmp_path, "admin", tab="Results"))
+    assert "Every 24 hours" in _said(app)
+    assert stored(tmp_path) == [1, 2, 3]
+    assert _button(app, "Delete 2 results")
+    app.number_input(key="prune-days").set_value(200.0).run()
+    assert "Nothing to prune." in [info.value for info in sound(app).info]
+    app.number_input(key="prune-days").set_value(90.0).run()
+    _press(app, "Delete 2 results")
+    assert "Deleted 2 results." in _said(sound(app))
+    assert stored(tmp_path) == [3]
+
+
+def test_results_are_imported_and_refusals_said(open_page: Open, tmp_path: Path) -> None:
+    other, root = tmp_path / "other", tmp_path / "store"
+    fill(other, 0, 1, 2, 3)
+    with Evaluations(open_store(other)) as kept:
+        file = json.loads(kept.export(CHIP.fingerprint()))
+    first = next(iter(file["cache_entries"].values()))
+    first["result"]["latency_us"] += 1  # no longer what its checksum was made of
+    app = sound(open_page(root, "admin", tab="Results"))
+    app.file_uploader[0].set_value(("results.json", json.dumps(file).encode(), "application/json")).run()
+    _press(app, "Import")
+    assert "Imported 2 results; 0 already in the store." in _said(sound(app))
+    assert any("checksum" in text.value for text in app.text)
+    assert stored(root) == [2, 3]
+    app.file_uploader[0].set_value(("results.json", b"{}", "application/json")).run()
+    _press(app, "Import")
+    assert [error.value for error in app.error] == ["Import failed."]
