@@ -12,8 +12,6 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-import numpy as np
-
 from cache_engine.bench.results import Report, Result
 from cache_engine.bench.timing import compare, medians
 from cache_engine.catalogue import model_shapes
@@ -25,9 +23,13 @@ from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate
+from cache_engine.extras import needing
 from cache_engine.store.disk import open_store
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results.file import NewResult, ResultFile, Snapshot, empty_snapshot
+
+with needing("evaluate", "the benchmark"):
+    import numpy as np
 
 _CHIP = PRESETS["SG2262"]
 _SIZES = tuple(2**power for power in range(15))  # m from 1 to 16384

@@ -6,15 +6,17 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from cache_engine.errors import UsageError
 from cache_engine.evaluator.calibration import FACTORS, Calibration
 from cache_engine.evaluator.fit_gpu import INTERVAL, fitted_values
 from cache_engine.evaluator.gpu import MODEL_VERSION, Floats, latencies_us, parameters_of, roofline_us
 from cache_engine.evaluator.gpus import Gpu, gpu_called
 from cache_engine.evaluator.validation import Measurements
+from cache_engine.extras import needing
 from cache_engine.model.measurement import Measurement
+
+with needing("evaluate", "calibrating"):
+    import numpy as np
 
 LEAST_ROWS, LEAST_PAIRS = 20, 5
 """Measurements that a calibration needs, and different (N, K) among them."""
