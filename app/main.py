@@ -27,6 +27,7 @@ page = st.navigation(
         st.Page("../pages/compare.py", title="Compare", icon=":material/compare_arrows:"),
         st.Page("../pages/architectures.py", title="Architectures", icon=":material/developer_board:"),
         st.Page("../pages/demand.py", title="Demand", icon=":material/trending_up:"),
+        st.Page("../pages/caches.py", title="Caches", icon=":material/inventory_2:"),
         st.Page("../pages/compile.py", title="Compile", icon=":material/play_circle:"),
         st.Page("../pages/evaluations.py", title="Evaluations", icon=":material/insights:"),
         st.Page("../pages/admin.py", title="Admin", icon=":material/build:"),

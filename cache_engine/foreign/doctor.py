@@ -86,12 +86,13 @@ def examine(
         if isinstance(seen, Finding):
             yield Diagnosis(place, seen.id, Ailment.UNREAD, f"{seen.fault}: {seen.detail}")
         elif isinstance(seen, Entry):
-            yield from _examine_entry(source, place, seen, runs_here, network)
+            yield from examine_entry(source, place, seen, runs_here, network)
 
 
-def _examine_entry(
+def examine_entry(
     source: Source, place: Place, entry: Entry, runs_here: Callable[[str], bool] | None, network: str
 ) -> Iterator[Diagnosis]:
+    """What is wrong with one entry; ``network`` is the kind of the network file system that it is on, or empty."""
     if entry.id.startswith(DELETED):
         yield Diagnosis(place, entry.id, Ailment.LEFTOVER, "a cleaning was killed")
         return

@@ -14,7 +14,18 @@ from cache_engine.store.disk import DiskStore
 from tests.helpers import fill, make_store, publish, record_file
 from tests.pages.opening import Open, sound
 
-PAGES = ("overview", "kernels", "kernel", "compare", "architectures", "demand", "compile", "evaluations", "admin")
+PAGES = (
+    "overview",
+    "kernels",
+    "kernel",
+    "compare",
+    "architectures",
+    "demand",
+    "caches",
+    "compile",
+    "evaluations",
+    "admin",
+)
 
 
 @pytest.mark.parametrize("page", PAGES)
