@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -331,10 +331,11 @@ class Serving:
             if self._store is not None and failure is None:
                 try:
                     record = self._store.publish(key, artifact, record_of)
-                    size = stored_bytes(record)
-                    self._journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=size)
-                    extra = fields("publish", key=key, kernel=record.name, compile_us=compile_us, stored_bytes=size)
-                    _log.info("published: %s (%s), %s bytes", record.name, key[:12], size, extra=extra)
+                    with suppress(MemoryError):  # the entry is there, whatever is not counted or logged
+                        size = stored_bytes(record)
+                        self._journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=size)
+                        extra = fields("publish", key=key, kernel=record.name, stored_bytes=size, compile_us=compile_us)
+                        _log.info("published: %s (%s), %s bytes", record.name, key[:12], size, extra=extra)
                 except (OSError, StoreError, MemoryError) as error:
                     failure = refusal(error)
             if failure is not None:
