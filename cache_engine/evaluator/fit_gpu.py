@@ -22,10 +22,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cache_engine.evaluator.gpu import ALL, M_RANGES, PARAMETERS_FILE, Floats, GpuParameters, Spread, latencies_us
 from cache_engine.evaluator.validation import Measurements, read_measurements
+from cache_engine.extras import needing
+
+with needing("evaluate", "fitting"):
+    import numpy as np
 
 Bounds = Mapping[str, tuple[float, float, float]]
 """By name: lower bound, upper bound, first guess."""
