@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from cache_engine.engine.demand.promoter import Promoter
     from cache_engine.evaluations import Evaluations
     from cache_engine.mirror import Connection
+    from cache_engine.mirror.foreign import Progress, Scanned
     from cache_engine.mirror.sync import Mirror
 
 __all__ = ["COMPILED", "Cache", "CompiledKernel", "open_cache"]
@@ -249,6 +250,23 @@ class Cache(Keeping):
         """The answer to one of ``mirror.queries`` or ``mirror.evaluation_queries`` now; raises ``MirrorError``."""
         self.mirror.sync()
         return self.mirror.query(question, *arguments, **options)
+
+    def scan_caches(self, given: Iterable[str] = (), progress: Progress | None = None) -> Scanned:
+        """Brings the index of the caches of other frameworks up to date, for ``mirror.foreign_queries``.
+
+        Args:
+            given: further directories as ``KIND=DIR``, besides those of the setting ``caches``.
+            progress: told after each part how many entries were seen.
+
+        Raises:
+            UsageError: when one is not of that form, or of no known kind.
+            MirrorError: when the index cannot be written.
+        """
+        from cache_engine.foreign.registry import load_sources, surroundings
+        from cache_engine.mirror.foreign import scan
+
+        sources = load_sources()
+        return scan(self.mirror, sources, sources.places(surroundings([*given, *self.settings.caches])), progress)
 
     def search(self, text: str, limit: int = 50) -> list[dict[str, Any]]:
         """Rows of the entries that hold every word of ``text``, last used first; a model's name means its shapes."""

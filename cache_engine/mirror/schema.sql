@@ -223,6 +223,41 @@ CREATE TABLE skipped (
     cause  VARCHAR
 );
 
+-- What is in the caches of other frameworks, as of the last scan. From no file of the store: a scan brings it again.
+CREATE TABLE foreign_places (kind VARCHAR, path VARCHAR, origin VARCHAR, scanned_at DOUBLE);
+
+CREATE TABLE foreign_entries (
+    kind         VARCHAR,
+    path         VARCHAR,     -- of the directory
+    id           VARCHAR,     -- in it
+    stamp        VARCHAR,     -- shows whether it must be read again
+    state        VARCHAR,
+    name         VARCHAR,
+    version      VARCHAR,
+    compiler     VARCHAR,
+    arch         VARCHAR,
+    registers    INTEGER,
+    shared_bytes BIGINT,
+    stack_bytes  BIGINT,
+    spill_bytes  BIGINT,
+    code_bytes   BIGINT,
+    compile_ms   DOUBLE,
+    created_at   DOUBLE,      -- seconds since 1970, UTC
+    last_used_at DOUBLE,
+    digest       VARCHAR,     -- of the binary
+    size_bytes   BIGINT,      -- of all parts
+    source_bytes BIGINT,
+    ir_bytes     BIGINT,
+    ptx_bytes    BIGINT,
+    binary_bytes BIGINT,
+    config       VARCHAR,     -- JSON
+    parts        VARCHAR,     -- JSON
+    unread       VARCHAR,     -- JSON: of facts that are not known the reason
+    search_text  VARCHAR      -- what a search looks through, in lower case
+);
+
+CREATE TABLE foreign_findings (kind VARCHAR, path VARCHAR, id VARCHAR, fault VARCHAR, detail VARCHAR);
+
 -- Where the last sync got to.
 CREATE TABLE shards (shard VARCHAR, mtime_ns BIGINT);
 CREATE TABLE journal_positions (stem VARCHAR, position BIGINT);

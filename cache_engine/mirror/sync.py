@@ -12,26 +12,25 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from cache_engine.errors import CorruptEntry, LockTimeout, MirrorError
+from cache_engine.errors import LockTimeout, MirrorError
 from cache_engine.extras import needing
 from cache_engine.mirror import rows
 from cache_engine.mirror.demand import sync_demand
 from cache_engine.mirror.evaluations import results_state, sync_evaluations
 from cache_engine.mirror.home import home_of, is_own
 from cache_engine.mirror.interrupting import interrupted_after, passing_on_ctrl_c
+from cache_engine.mirror.records import SETTLED_NS, UNREAD, mtime_ns, sync_records
 from cache_engine.mirror.timings import sync_timings, timings_state
-from cache_engine.model.artifact import Record
 from cache_engine.model.events import Tally
-from cache_engine.model.key import CacheKey
 from cache_engine.process import renew_after_fork
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import journal_state, read_events, read_snapshot
-from cache_engine.store.layout import SHARDS, StoreLayout, key_of_record_name
+from cache_engine.store.layout import SHARDS, StoreLayout
 from cache_engine.store.lock import file_lock
 
 if TYPE_CHECKING:
@@ -51,12 +50,6 @@ _WRITE_TIMEOUT_S = 30.0
 _READ_TIMEOUT_S = 10.0
 # The longest wait for programs that do not use our lock, such as DuckDB's shell.
 _PATIENCE_S = 1.0
-# The worst resolution of folder times; a folder changed more recently is read again next time.
-_SETTLED_NS = 2_000_000_000
-# In place of a folder's time: the folder does not exist; it must be read again.
-_NO_FOLDER, _LOOK_AGAIN = -2, -1
-# In place of a record's stamp: the disk refused to read it.
-_UNREAD = ""
 # DuckDB's message when another process has the file open.
 _LOCKED = "Could not set lock on file"
 # An extension that is not built in would be downloaded, and a failing download stalls for seconds.
@@ -175,6 +168,25 @@ class Mirror:
         finally:
             connection.close()
 
+    def change(self, action: Callable[[Connection], _T]) -> _T:
+        """Writes what comes from no file of the store, atomically; returns what the action does. Call ``sync`` first.
+
+        Raises:
+            MirrorError: when another process keeps it busy, has rebuilt it for another version, or the disk refuses.
+        """
+        import duckdb
+
+        with self._in_process, passing_on_ctrl_c():
+            try:
+                with file_lock(self._layout.mirror_lock, _WRITE_TIMEOUT_S), closing(self._connect()) as connection:
+                    connection.begin()
+                    done = action(connection)
+                    connection.execute("UPDATE sync_state SET generation = generation + 1")
+                    connection.commit()
+                    return done
+            except (LockTimeout, OSError, duckdb.Error) as error:
+                raise MirrorError(f"cannot update the mirror: {error}") from error
+
     @contextmanager
     def read(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A connection for reading, for the body of a ``with``. Call ``sync`` first.
@@ -232,14 +244,14 @@ class Mirror:
     def _sources(self) -> tuple[object, object] | None:
         """The state of everything a sync reads, and of the mirror; ``None`` while folder times are too recent."""
         layout = self._store.layout
-        horizon = time.time_ns() - _SETTLED_NS
-        times = tuple(_mtime_ns(layout.metadata / shard) for shard in SHARDS)
+        horizon = time.time_ns() - SETTLED_NS
+        times = tuple(mtime_ns(layout.metadata / shard) for shard in SHARDS)
         if any(mtime > horizon for mtime in times):
             return None
         sources = (
             times,
             journal_state(layout.journal),
-            _mtime_ns(layout.demand),
+            mtime_ns(layout.demand),
             results_state(layout),
             timings_state(layout),
         )
@@ -278,7 +290,7 @@ def _schema_version(connection: duckdb.DuckDBPyConnection) -> str | None:
 
 
 def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
-    added, removed, unreadable = _sync_records(connection, store)
+    added, removed, unreadable = sync_records(connection, store)
     events = _sync_journal(connection, store.layout.journal) + sync_demand(connection, store.layout)
     results, results_settled = sync_evaluations(connection, store.layout)
     timings, timings_settled = sync_timings(connection, store.layout)
@@ -286,70 +298,13 @@ def _sync(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> Synced:
     row = connection.execute(
         "UPDATE sync_state SET generation = generation + ?, synced_at = ? RETURNING generation", [changed, time.time()]
     ).fetchone()
-    waiting = connection.execute("SELECT count(*) FROM unreadable WHERE stamp = ?", [_UNREAD]).fetchone()
+    waiting = connection.execute("SELECT count(*) FROM unreadable WHERE stamp = ?", [UNREAD]).fetchone()
     settled = waiting == (0,) and results_settled and timings_settled
     left_out = connection.execute(f"SELECT {rows.ALL_SKIPPED}").fetchone()
     return Synced(
         added, removed, unreadable, events, int(row[0]) if row else 0, settled, results, timings,
         int(left_out[0]) if left_out else 0,
     )  # fmt: skip
-
-
-def _sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tuple[int, int, int]:
-    """Reads the records of changed folders; returns the numbers of added, removed and newly unreadable rows."""
-    metadata = store.layout.metadata
-    known = dict(connection.execute("SELECT shard, mtime_ns FROM shards").fetchall())
-    horizon = time.time_ns() - _SETTLED_NS
-    changed: dict[str, int] = {}
-    for shard in SHARDS:
-        mtime = _mtime_ns(metadata / shard)
-        if mtime != known.get(shard, _NO_FOLDER):
-            changed[shard] = mtime if mtime <= horizon else _LOOK_AGAIN
-    if not changed:
-        return 0, 0, 0
-
-    mirrored: dict[str, str] = dict(
-        connection.execute(
-            "SELECT key, stamp FROM kernels WHERE list_contains(?, key[:2]) "
-            "UNION ALL SELECT key, stamp FROM unreadable WHERE list_contains(?, key[:2])",
-            [list(changed), list(changed)],
-        ).fetchall()
-    )
-    fresh: list[rows.Row] = []
-    refused: list[rows.Row] = []
-    for shard in changed:
-        for key, stamp in _stamps(metadata / shard):
-            known_stamp = mirrored.pop(key, None)
-            if known_stamp == stamp:
-                continue
-            record, cause, transient = _read(store, key)
-            if record is not None:
-                fresh.append(rows.kernel_row(record, stamp))
-                continue
-            if transient:
-                # It may become readable without a change of its stamp or its folder.
-                changed[shard] = _LOOK_AGAIN
-            if known_stamp != _UNREAD or not transient:
-                refused.append((key, _UNREAD if transient else stamp, cause))
-    # Keys left in `mirrored` are gone; those in `fresh` or `refused` may have been there with another stamp.
-    stale = [*mirrored, *(row[0] for row in fresh), *(row[0] for row in refused)]
-    for table in ("kernels", "unreadable"):
-        rows.delete_keys(connection, table, stale)
-    refused += [(row[0], row[-1], cause) for row, cause in rows.insert(connection, "kernels", fresh)]
-    rows.insert(connection, "unreadable", refused)
-    connection.execute("DELETE FROM shards WHERE list_contains(?, shard)", [list(changed)])
-    rows.insert(connection, "shards", list(changed.items()))
-    return len(fresh), len(mirrored), len(refused)
-
-
-def _read(store: DiskStore, key: CacheKey) -> tuple[Record | None, str, bool]:
-    """A record, or why there is none and whether that may be temporary."""
-    try:
-        return store.record(key), "made by another version", False
-    except CorruptEntry as error:
-        return None, str(error), False
-    except OSError as error:
-        return None, str(error), True
 
 
 def _sync_journal(connection: duckdb.DuckDBPyConnection, folder: Path) -> int:
@@ -381,20 +336,3 @@ def _sync_journal(connection: duckdb.DuckDBPyConnection, folder: Path) -> int:
     connection.execute("DELETE FROM journal_positions")
     rows.insert(connection, "journal_positions", list(positions.items()))
     return max(1, len(tally.recent) + len(tally.usage))
-
-
-def _stamps(folder: Path) -> Iterator[tuple[CacheKey, str]]:
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as files:
-        for file in files:
-            key = key_of_record_name(file.name, folder.name)
-            if key is not None:
-                with suppress(FileNotFoundError):
-                    status = file.stat(follow_symlinks=False)
-                    yield key, f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
-
-
-def _mtime_ns(folder: Path) -> int:
-    try:
-        return os.stat(folder).st_mtime_ns
-    except FileNotFoundError:
-        return _NO_FOLDER

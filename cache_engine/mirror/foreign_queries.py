@@ -1,0 +1,149 @@
+"""Every query of the pages on the caches of other frameworks in the mirror."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cache_engine.foreign.survey import EntryFilter
+from cache_engine.foreign.values import Entry, Part, Place, State
+from cache_engine.mirror.rows import fetch
+
+if TYPE_CHECKING:
+    import duckdb
+
+Row = dict[str, Any]
+
+SORTS = {
+    "created": "created_at",
+    "last used": "coalesce(last_used_at, created_at)",
+    "size": "size_bytes",
+    "registers": "registers",
+    "compile time": "compile_ms",
+    "name": "name",
+}
+"""Sort orders of lists: displayed name → SQL expression."""
+
+_PARTS = 'json_transform(parts, \'[{"name": "VARCHAR", "size_bytes": "BIGINT"}]\')'
+
+
+def places(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """Each directory with its sums; also those in which nothing was found. Times are seconds since 1970, UTC."""
+    return fetch(
+        connection,
+        "SELECT places.kind, places.path, any_value(places.origin) AS origin, any_value(scanned_at) AS scanned_at, "
+        "count(id) AS entries, coalesce(sum(size_bytes), 0)::BIGINT AS size_bytes, "
+        "coalesce(sum(source_bytes), 0)::BIGINT AS source_bytes, coalesce(sum(ir_bytes), 0)::BIGINT AS ir_bytes, "
+        "coalesce(sum(ptx_bytes), 0)::BIGINT AS ptx_bytes, coalesce(sum(binary_bytes), 0)::BIGINT AS binary_bytes, "
+        "count(*) FILTER (state = 'partial') AS partial, count(*) FILTER (state = 'unread') AS unread, "
+        "min(created_at) AS oldest, max(created_at) AS newest, max(last_used_at) AS last_used_at "
+        "FROM foreign_places AS places LEFT JOIN foreign_entries AS entries "
+        "ON entries.kind = places.kind AND entries.path = places.path GROUP BY places.kind, places.path "
+        "ORDER BY size_bytes DESC, places.kind, places.path",
+    )
+
+
+def counted(connection: duckdb.DuckDBPyConnection, column: str) -> list[Row]:
+    """How many entries, and how many bytes, have each ``arch``, ``version``, ``kind`` or ``state``."""
+    if column not in ("arch", "version", "kind", "state"):
+        raise ValueError(column)
+    return fetch(
+        connection,
+        f"SELECT kind, path, {column} AS value, count(*) AS entries, sum(size_bytes)::BIGINT AS size_bytes "
+        f"FROM foreign_entries WHERE {column} IS NOT NULL GROUP BY ALL ORDER BY entries DESC, value",
+    )
+
+
+def parts(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """How many bytes each part takes in each directory."""
+    return fetch(
+        connection,
+        "SELECT kind, path, part.name AS name, sum(part.size_bytes)::BIGINT AS size_bytes FROM "
+        f"(SELECT kind, path, unnest({_PARTS}) AS part FROM foreign_entries) "
+        "GROUP BY ALL ORDER BY size_bytes DESC, name",
+    )
+
+
+def growth(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """What was made on each day and is still there, of each kind: entries and bytes."""
+    return fetch(
+        connection,
+        "SELECT kind, floor(created_at / 86400)::BIGINT * 86400 AS day, count(*) AS entries, "
+        "sum(size_bytes)::BIGINT AS size_bytes FROM foreign_entries WHERE created_at IS NOT NULL GROUP BY ALL "
+        "ORDER BY day, kind",
+    )
+
+
+def duplicates(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
+    """Binaries that are stored more than once, those that take the most bytes first."""
+    return fetch(
+        connection,
+        "SELECT digest, count(*) AS entries, any_value(name) AS name, sum(binary_bytes)::BIGINT AS binary_bytes, "
+        "list(DISTINCT kind) AS kinds FROM foreign_entries WHERE digest IS NOT NULL GROUP BY digest "
+        "HAVING count(*) > 1 ORDER BY binary_bytes DESC, digest LIMIT ?",
+        [limit],
+    )
+
+
+def findings(connection: duckdb.DuckDBPyConnection) -> list[Row]:
+    """What could not be read at the last scan."""
+    return fetch(connection, "SELECT * FROM foreign_findings ORDER BY kind, path, id")
+
+
+def count(connection: duckdb.DuckDBPyConnection, chosen: EntryFilter) -> int:
+    """How many entries a filter selects."""
+    condition, parameters = _where(chosen)
+    row = connection.execute(f"SELECT count(*) FROM foreign_entries WHERE {condition}", parameters).fetchone()
+    return int(row[0]) if row else 0
+
+
+def entries(
+    connection: duckdb.DuckDBPyConnection,
+    chosen: EntryFilter,
+    *,
+    sort: str = "created",
+    ascending: bool = False,
+    limit: int = 50,
+    offset: int = 0,
+) -> list[Row]:
+    """Entries that a filter selects; those of which the sorted fact is not known last."""
+    condition, parameters = _where(chosen)
+    return fetch(
+        connection,
+        f"SELECT * EXCLUDE (stamp, search_text, parts, unread) FROM foreign_entries WHERE {condition} "
+        f"ORDER BY {SORTS[sort]} {'ASC' if ascending else 'DESC'} NULLS LAST, kind, path, id LIMIT ? OFFSET ?",
+        [*parameters, limit, offset],
+    )
+
+
+def entry(connection: duckdb.DuckDBPyConnection, place: Place, id: str) -> Entry | None:
+    """One entry as it was at the last scan, to read its parts and factors with its source."""
+    found = fetch(
+        connection, "SELECT * FROM foreign_entries WHERE kind = ? AND path = ? AND id = ?",
+        [place.kind, str(place.path), id],
+    )  # fmt: skip
+    if not found:
+        return None
+    row = found[0]
+    plain = set(Entry.__dataclass_fields__) - {"parts", "state", "config", "unread"}
+    return Entry(
+        **{name: row[name] for name in plain},
+        parts=msgspec.json.decode(row["parts"], type=tuple[Part, ...]),
+        state=State(row["state"]),
+        config=msgspec.json.decode(row["config"]),
+        unread=msgspec.json.decode(row["unread"]),
+    )
+
+
+def _where(chosen: EntryFilter) -> tuple[str, list[Any]]:
+    conditions = ["true"]
+    parameters: list[Any] = []
+    for word in chosen.text.lower().split():
+        conditions.append("contains(search_text, ?)")
+        parameters.append(word)
+    for column, values in (("kind", chosen.kinds), ("arch", chosen.archs), ("state", chosen.states)):
+        if values:
+            conditions.append(f"list_contains(?, {column})")
+            parameters.append(list(values))
+    return " AND ".join(conditions), parameters

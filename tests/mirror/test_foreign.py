@@ -1,0 +1,177 @@
+"""The caches of other frameworks in the mirror: what changed is read again, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cache_engine.engine.cache import open_cache
+from cache_engine.foreign.registry import Sources, load_sources
+from cache_engine.foreign.survey import EntryFilter, survey
+from cache_engine.foreign.values import Entry, Place
+from cache_engine.mirror import foreign, foreign_queries
+from cache_engine.mirror.foreign import Scanned, scan
+from cache_engine.mirror.sync import Mirror
+from tests.foreign.fixtures import unpack
+from tests.helpers import make_store
+
+KINDS = ("triton", "cupy", "cutile", "tilelang", "cuda_core")
+
+
+class Machine:
+    """A mirror, and caches that their frameworks made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.mirror = Mirror(make_store(folder / "store"))
+        self.places = [Place(kind, unpack(kind, folder), "given") for kind in KINDS]
+        self.sources: Sources = load_sources()
+
+    def scan(self) -> Scanned:
+        """Brings the mirror up to date."""
+        return scan(self.mirror, self.sources, self.places)
+
+    def mirrored(self) -> dict[tuple[Path, str], Entry]:
+        """Every entry as the mirror has it, by its place and id."""
+        found = {}
+        with self.mirror.read() as connection:
+            for row in foreign_queries.entries(connection, EntryFilter(), limit=1000):
+                place = Place(row["kind"], Path(row["path"]), "given")
+                entry = foreign_queries.entry(connection, place, row["id"])
+                assert entry is not None
+                found[place.path, entry.id] = entry
+        return found
+
+    def real(self) -> dict[tuple[Path, str], Entry]:
+        """Every entry as it is, likewise."""
+        return {
+            (place.path, seen.id): seen for place, seen in survey(self.sources, self.places) if isinstance(seen, Entry)
+        }
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """With an empty mirror."""
+    return Machine(tmp_path)
+
+
+def test_every_entry_is_mirrored_as_it_is(machine: Machine) -> None:
+    scanned = machine.scan()
+    assert (scanned.read, scanned.unchanged, scanned.gone, scanned.findings, scanned.places) == (15, 0, 0, 0, 5)
+    assert machine.mirrored() == machine.real()
+
+
+def test_what_is_unchanged_is_not_read_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.scan()
+    generation = machine.mirror.generation()
+    really, opened = os.open, []
+
+    def opening(path: str, *rest: int, **named: int) -> int:
+        opened.append(str(path))
+        return really(path, *rest, **named)
+
+    monkeypatch.setattr(os, "open", opening)
+    scanned = machine.scan()
+    assert (scanned.read, scanned.unchanged) == (0, 15)
+    assert not [path for path in opened if path.endswith((".json", ".cubin", ".cu"))]
+    assert machine.mirror.generation() != generation  # when it was scanned has changed
+
+
+def test_what_changed_is_replaced_and_what_is_gone_is_deleted(machine: Machine) -> None:
+    machine.scan()
+    triton, cupy = machine.places[0].path, machine.places[1].path
+    first, second, *_ = sorted(triton.iterdir())
+    shutil.rmtree(first)
+    (group,) = second.glob("__grp__*")
+    group.unlink()
+    next(cupy.glob("*.cubin")).unlink()
+    scanned = machine.scan()
+    assert (scanned.read, scanned.gone) == (2, 2)  # of CuPy's program the source is left, an entry of its own
+    assert machine.mirrored() == machine.real()
+
+
+def test_a_directory_that_is_not_given_any_more_leaves_the_mirror(machine: Machine) -> None:
+    machine.scan()
+    machine.places = machine.places[:1]
+    machine.scan()
+    assert machine.mirrored() == machine.real()
+    assert machine.mirror.query(foreign_queries.count, EntryFilter()) == 4
+    assert [row["kind"] for row in machine.mirror.query(foreign_queries.places)] == ["triton"]
+
+
+def test_findings_are_those_of_the_last_scan(machine: Machine) -> None:
+    link = machine.places[0].path / "a\nb"
+    link.symlink_to("/etc")
+    assert machine.scan().findings == 1
+    (row,) = machine.mirror.query(foreign_queries.findings)
+    assert (row["kind"], row["id"], row["fault"]) == ("triton", "a%0Ab", "not a regular file")
+    link.unlink()
+    machine.scan()
+    assert machine.mirror.query(foreign_queries.findings) == []
+
+
+def test_a_scan_in_many_parts_is_the_same(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "_BATCH", 2)
+    told: list[int] = []
+    scan(machine.mirror, machine.sources, machine.places, lambda count, _: told.append(count))
+    assert machine.mirrored() == machine.real()
+    assert told == sorted(told)
+    assert len(told) > 3
+
+
+def test_the_sums_of_the_queries_are_those_of_the_files(machine: Machine) -> None:
+    machine.scan()
+    rows = {row["kind"]: row for row in machine.mirror.query(foreign_queries.places)}
+    assert set(rows) == set(KINDS)
+    for place in machine.places[:2]:
+        files = [path for path in place.path.rglob("*") if path.is_file()]
+        assert rows[place.kind]["size_bytes"] == sum(path.stat().st_size for path in files)
+    triton = machine.places[0].path
+    parts = {(row["kind"], row["name"]): row["size_bytes"] for row in machine.mirror.query(foreign_queries.parts)}
+    assert parts["triton", "llir"] == sum(path.stat().st_size for path in triton.rglob("*.llir"))
+    assert rows["triton"]["ir_bytes"] == sum(parts["triton", name] for name in ("llir", "ttir", "ttgir"))
+    counted = machine.mirror.query(foreign_queries.counted, "arch")
+    assert {row["value"]: row["entries"] for row in counted if row["kind"] == "triton"} == {"sm_90a": 3, "sm_80": 1}
+    assert sum(row["entries"] for row in machine.mirror.query(foreign_queries.growth)) == 15
+
+
+def test_equal_binaries_are_found_wherever_they_are(machine: Machine, tmp_path: Path) -> None:
+    machine.scan()
+    assert machine.mirror.query(foreign_queries.duplicates) == []
+    machine.places.append(Place("triton", unpack("triton", tmp_path / "other"), "given"))
+    machine.scan()
+    rows = machine.mirror.query(foreign_queries.duplicates)
+    assert [row["entries"] for row in rows] == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("sort", list(foreign_queries.SORTS))
+def test_a_list_is_searched_sorted_and_paged(machine: Machine, sort: str) -> None:
+    machine.scan()
+    chosen = EntryFilter("scale sm_90a")
+    every = machine.mirror.query(foreign_queries.entries, chosen, sort=sort, limit=100)
+    assert {row["kind"] for row in every} == {"triton", "cuda_core", "cutile"}
+    assert len(every) == machine.mirror.query(foreign_queries.count, chosen)
+    second = machine.mirror.query(foreign_queries.entries, chosen, sort=sort, limit=2, offset=2)
+    assert [row["id"] for row in second] == [row["id"] for row in every[2:4]]
+
+
+def test_the_cache_scans_what_there_is_and_what_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a count that grows while it goes on."""
+    for name in ("TRITON_CACHE_DIR", "TRITON_HOME", "CUPY_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / ".triton").mkdir()
+    unpack("triton", tmp_path / ".triton").rename(tmp_path / ".triton" / "cache")
+    named, in_settings = unpack("cupy", tmp_path), unpack("cutile", tmp_path)
+    with open_cache(tmp_path / "store", caches=f"cutile={in_settings}") as cache:
+        scanned = cache.scan_caches([f"cupy={named}"])
+        assert (scanned.read, scanned.places) == (11, 3)
+        rows = cache.query(foreign_queries.places)
+    assert {(row["kind"], row["origin"]) for row in rows} == {
+        ("triton", "default"),
+        ("cupy", "given"),
+        ("cutile", "given"),
+    }
