@@ -26,14 +26,12 @@ GROUP = "gemm_cache.sources"
 """The group of entry points of plug-ins."""
 
 _HERE = {
-    "triton": "Triton",
-    "cupy": "CuPy",
-    "cutile": "CuTile",
-    "tilelang": "TileLang",
+    "triton": "Triton", "vllm": "VLLM", "cupy": "CuPy", "cutile": "CuTile", "tilelang": "TileLang",
     "cuda_core": "CudaCore",
-    "vllm": "VLLM",
-}
+}  # fmt: skip
 """The sources of this package: the module of ``frameworks``, which is the kind, and its class."""
+_SIZED = ("flashinfer", "deepgemm", "jax", "inductor", "compute_cache", "tensorrt")
+"""Those of ``frameworks.sized``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +64,9 @@ def load_sources() -> Sources:
     found: dict[str, Source] = {}
     for module, name in _HERE.items():
         found[module] = getattr(import_module(f"{__package__}.frameworks.{module}"), name)()
+    sized = import_module(f"{__package__}.frameworks.sized")
+    for kind in _SIZED:
+        found[kind] = getattr(sized, kind)()
     findings = []
     for plug_in in _plug_ins():
         try:

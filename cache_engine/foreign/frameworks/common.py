@@ -95,11 +95,14 @@ def subfolders(top: Path, *pattern: str) -> Iterator[Path]:
             yield path
 
 
-def stray_file(folder: Folder, name: str, path: str = "") -> Entry:
+def stray_file(
+    folder: Folder, name: str, path: str = "", why: str = "the framework has no file of this name there"
+) -> Entry:
     """A file where the framework has none, or a folder: listed with its size and age, and not read.
 
     Args:
         path: below the place, where that is not the name.
+        why: it is not read.
 
     Raises:
         Unread: for what is neither a file nor a folder, or may not be listed.
@@ -125,5 +128,4 @@ def stray_file(folder: Folder, name: str, path: str = "") -> Entry:
         "created_at": created_at,
         "last_used_at": last_used_at,
     }
-    why = "the framework has no file of this name there"
     return entry_of(facts, {"name": why, **without_binary(why)})

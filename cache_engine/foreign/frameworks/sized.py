@@ -1,0 +1,129 @@
+"""Caches of which only names, sizes and ages are looked at: their entries are pickles, libraries, or unknown.
+
+None was made here. Where they are: FlashInfer's ``flashinfer/jit/env.py``; the documentation of DeepGEMM
+(``DG_JIT_CACHE_DIR``), JAX (persistent compilation cache), Inductor (``TORCHINDUCTOR_CACHE_DIR``) and of CUDA
+(``CUDA_CACHE_PATH``). TensorRT has no directory of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from cache_engine.foreign.base import Surroundings
+from cache_engine.foreign.folder import Folder
+from cache_engine.foreign.frameworks.common import read_part, stray_file, walk
+from cache_engine.foreign.frameworks.triton import inductor_places
+from cache_engine.foreign.values import DeletePlan, Entry, KeyFactors, Part, Place, Seen, Unchanged, id_of
+from cache_engine.model.outcome import Failure
+
+WHY = "only names, sizes and ages are looked at"
+_FACTS = {field.name for field in fields(Entry)} - {
+    "id", "stamp", "parts", "state", "config", "unread", "created_at", "last_used_at",
+}  # fmt: skip
+_OPERATIONS = re.compile(r"(^|/)(cached_ops|generated|cubins)/")
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A source of this kind.
+
+    Attributes:
+        found: where the framework has its cache, besides the directories that the user names.
+        areas: whether a folder of this path below the place has entries in it.
+        others: folders in it that are places of other sources.
+    """
+
+    kind: str
+    title: str
+    found: Callable[[Surroundings], Iterable[Place]]
+    areas: Callable[[str], bool]
+    others: tuple[str, ...] = ()
+
+    @property
+    def unknowable(self) -> Mapping[str, str]:
+        """Every fact."""
+        return dict.fromkeys(_FACTS, WHY)
+
+    def discover(self, where: Surroundings) -> Iterable[Place]:
+        """See ``Source.discover``."""
+        yield from where.named(self.kind)
+        yield from self.found(where)
+
+    def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
+        """See ``Source.scan``."""
+        return walk(place, known, self._entry, self.areas)
+
+    def _entry(self, folder: Folder, path: str, name: str, known: str | None) -> Entry | Unchanged | None:
+        if path in self.others:
+            return None
+        entry = stray_file(folder, name, path, WHY)
+        return Unchanged(id_of(path)) if entry.stamp == known else entry
+
+    def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
+        """See ``Source.read``."""
+        return read_part(place, part)
+
+    def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
+        """None."""
+        return Failure(f"of {self.title}'s caches {WHY}")
+
+    def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
+        """None."""
+        return Failure(f"for {self.title}'s cache no way of deleting is known that no reader of it notices")
+
+
+def _by_variable(kind: str, variable: str, default: str, below: str = "") -> Callable[[Surroundings], Iterable[Place]]:
+    """The folder ``below`` what a variable names, else a default below the home directory, if there is one."""
+
+    def found(where: Surroundings) -> Iterator[Place]:
+        if where.environment.get(variable):
+            yield Place(kind, Path(where.environment[variable]) / below, variable)
+        elif default:
+            yield Place(kind, where.home / default / below, "default")
+
+    return found
+
+
+def _inductor(path: str) -> bool:
+    """Triton's kernels are a place of their own; the others are two folders deep."""
+    return path.count("/") < 2 and not path.startswith("triton")
+
+
+def flashinfer() -> Sized:
+    """A folder for each operation, below the version and the target."""
+    found = _by_variable("flashinfer", "FLASHINFER_WORKSPACE_BASE", ".", ".cache/flashinfer")
+    return Sized("flashinfer", "FlashInfer", found, lambda path: not _OPERATIONS.search(path))
+
+
+def deepgemm() -> Sized:
+    """A folder for each kernel."""
+    found = _by_variable("deepgemm", "DG_JIT_CACHE_DIR", ".deep_gemm")
+    return Sized("deepgemm", "DeepGEMM", found, lambda path: path == "cache")
+
+
+def jax() -> Sized:
+    """A file for each program."""
+    return Sized("jax", "JAX", _by_variable("jax", "JAX_COMPILATION_CACHE_DIR", ""), lambda _: False)
+
+
+def inductor() -> Sized:
+    """Pickles of graphs, and generated code."""
+
+    def found(where: Surroundings) -> Iterator[Place]:
+        return (place for place in inductor_places(where) if place.origin != "given")
+
+    return Sized("inductor", "Inductor", found, _inductor, ("triton",))
+
+
+def compute_cache() -> Sized:
+    """What the driver compiled from PTX."""
+    found = _by_variable("compute_cache", "CUDA_CACHE_PATH", ".nv/ComputeCache")
+    return Sized("compute_cache", "CUDA driver", found, lambda path: path.count("/") < 2)
+
+
+def tensorrt() -> Sized:
+    """Engines and timing caches, where the user names a directory of them."""
+    return Sized("tensorrt", "TensorRT", lambda _: (), lambda _: False)
