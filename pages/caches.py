@@ -28,6 +28,7 @@ _FRESH_S = 30.0
 MIB = st.column_config.NumberColumn(format="%.1f MiB")
 KIB = st.column_config.NumberColumn(format="%.1f KiB")
 AGE = st.column_config.DatetimeColumn(format="distance")
+MEDIUM = st.column_config.TextColumn(width="medium")
 COUNT = st.column_config.NumberColumn(format="localized")
 
 st.title("Caches")
@@ -79,6 +80,7 @@ def entries(seen: Look) -> None:
     shown = heapq.nlargest(ROWS, found, key=lambda row: row[1].created_at or 0.0)
     st.caption(f"{counted(len(found), 'entry', 'entries')}, newest first; at most {ROWS} are shown.")
     columns = {**dict.fromkeys(("Shared", "Code", "On disk"), KIB), **dict.fromkeys(("Created", "Last used"), AGE)}
+    columns["Config"] = MEDIUM
     rows = entry_table(shown, remembered().sources.by_kind, zone)
     st.dataframe(rows, hide_index=True, column_config=columns, key="entries")
     st.caption("Everything about one, with its PTX and SASS:")
@@ -91,7 +93,8 @@ def findings(wrong: list[Diagnosis]) -> None:
     if not wrong:
         st.caption("Nothing is wrong.")
         return
-    st.dataframe(finding_table(wrong[:FINDINGS]), hide_index=True, key="findings")
+    columns = {"What to do": st.column_config.TextColumn(width=520), **dict.fromkeys(("Detail", "Where"), MEDIUM)}
+    st.dataframe(finding_table(wrong[:FINDINGS]), hide_index=True, column_config=columns, key="findings")
     if len(wrong) > FINDINGS:
         st.caption(f"And {len(wrong) - FINDINGS:,} more:")
         widgets.command("caches", "doctor")

@@ -116,9 +116,9 @@ def finding_table(found: Iterable[Diagnosis]) -> list[Row]:
     return [
         {
             "Finding": each.ailment.value,
-            "Where": str(Path(each.place.path, each.id)) if each.id else str(each.place.path),
-            "Detail": each.detail,
             "What to do": each.cure,
+            "Detail": each.detail,
+            "Where": str(Path(each.place.path, each.id)) if each.id else str(each.place.path),
         }
         for each in found
     ]

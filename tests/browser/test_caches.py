@@ -1,0 +1,40 @@
+"""The page Caches in a real browser: other frameworks' kernels without configuration, and a planted empty file."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import served
+from tests.foreign.fixtures import unpack
+
+pytestmark = pytest.mark.browser
+WAIT_MS = 30_000
+
+
+def test_triton_s_kernels_are_shown_without_configuration_and_a_planted_empty_file_is_found(
+    page: Page, tmp_path: Path
+) -> None:
+    """At the place where Triton has them."""
+    (tmp_path / "home" / ".triton").mkdir(parents=True)
+    cache = unpack("triton", tmp_path / "home" / ".triton").rename(tmp_path / "home" / ".triton" / "cache")
+    for group in cache.rglob("__grp__*"):
+        group.write_text(group.read_text().replace(str(cache.with_name("triton")), str(cache)))
+    next(cache.glob("*/tile.ptx")).write_bytes(b"")
+    environment = {"HOME": str(tmp_path / "home"), "TRITON_CACHE_DIR": "", "TRITON_HOME": ""}
+    with served([sys.executable, "-m", "cache_engine"], tmp_path / "store", **environment) as address:
+        page.goto(address)
+        page.get_by_role("link", name="Caches").click()
+        expect(page.get_by_role("heading", name="Caches", exact=True)).to_be_visible(timeout=WAIT_MS)
+        expect(page.get_by_text("4 entries, newest first; at most 200 are shown.")).to_be_visible(timeout=WAIT_MS)
+        findings = page.get_by_test_id("stMetric").filter(has_text="Findings")
+        expect(findings.get_by_test_id("stMetricValue")).to_have_text("1", timeout=WAIT_MS)
+        page.get_by_placeholder("Words of name").fill("scale num_warps=8")
+        page.keyboard.press("Enter")
+        expect(page.get_by_text("1 entry, newest first; at most 200 are shown.")).to_be_visible(timeout=WAIT_MS)
+        expect(page).to_have_url(re.compile(r"[?&]q=scale"), timeout=WAIT_MS)
+        expect(page.get_by_test_id("stException")).to_have_count(0)
