@@ -15,6 +15,7 @@ from pathlib import Path
 from cache_engine.bench.results import Report, Result
 from cache_engine.bench.timing import compare, medians
 from cache_engine.catalogue import model_shapes
+from cache_engine.catalogue.layers import layers_named
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluations.entry import encode_entry, judge, make_entry
 from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, Evaluation, SearchMode
@@ -24,6 +25,7 @@ from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate
 from cache_engine.extras import needing
+from cache_engine.insight.passes import Step, asking, model_pass, operations
 from cache_engine.store.disk import open_store
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.results.file import NewResult, ResultFile, Snapshot, empty_snapshot
@@ -35,6 +37,7 @@ _CHIP = PRESETS["SG2262"]
 _SIZES = tuple(2**power for power in range(15))  # m from 1 to 16384
 _NOTHING = SearchMode(tile_search=False, partition_search=False)
 _PUTS = 200
+_TOKENS = tuple(2**power for power in range(12))  # of the passes of all models
 
 
 def evaluating(report: Report, place: Path, entries: int) -> None:
@@ -43,6 +46,7 @@ def evaluating(report: Report, place: Path, entries: int) -> None:
     _searching(report, problems)
     _predicting(report, problems)
     _keeping(report, place, _table(_SIZES[1:]))
+    _passing(report, place)
     for number in (entries, 5 * entries):
         _loading(report, place / f"results-{number}", number)
     for there in (0, 5 * entries):
@@ -97,6 +101,31 @@ def _keeping(report: Report, place: Path, problems: list[EvaluationProblem]) -> 
         cached = _once(lambda: [kept.evaluate(*one) for one in asked])
     report(Result(f"table of {len(asked)}, cold, saved in batches", cold, "searching alone", alone, 1.5))
     report(Result(f"table of {len(asked)}, cached", cached, "searching alone", alone, 20e-3))
+
+
+def _passing(report: Report, place: Path) -> None:
+    """A pass of every model for twelve numbers of tokens on all accelerators: cold, and from stored results."""
+    layout = open_store(place / "passes")
+    number = len(_passes(None))
+    alone = _once(lambda: _passes(None))
+    with Evaluations(layout, save_later=True) as kept:
+        cold = _once(lambda: _passes(kept))
+    with Evaluations(layout) as kept:
+        first = _once(lambda: _passes(kept))
+        again = _once(lambda: _passes(kept))
+    report(Result(f"{number} model passes, cold", cold, "searching alone", alone, 3.0))
+    report(Result(f"{number} model passes, first from stored results", first, "searching alone", alone, None))
+    report(Result(f"{number} model passes, cached", again, "searching alone", alone, 50e-3))
+
+
+def _passes(kept: Evaluations | None) -> list[float]:
+    ask, found = asking(kept), []
+    for model in dict.fromkeys(shape.model for shape in model_shapes()):
+        shapes = layers_named(model)
+        for tokens in _TOKENS:
+            computed = operations(shapes, Step(tokens))
+            found += [model_pass(computed, chip, tokens, ask).pass_us for chip in PRESETS.values()]
+    return found
 
 
 def _once(work: Callable[[], object]) -> float:

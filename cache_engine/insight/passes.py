@@ -233,6 +233,10 @@ def _expert_rows(shape: ModelShape, step: Step) -> Sequence[int]:
             )
         rows = routed(step.tokens, shape.experts_per_token, step.weights)
         return busiest(rows[first : first + shape.batch] for first in range(0, shape.experts, shape.batch))
+    if not step.skew:  # what follows, without counting each expert's rows
+        each, more = divmod(step.tokens * shape.experts_per_token, shape.experts)
+        more = -(-more // chips)
+        return [each + 1] * more + [each] * (shape.batch - more)
     # The most wanted are dealt to the chips in turn.
     rows = routed(step.tokens, shape.experts_per_token, zipf(shape.experts, step.skew))
     return busiest(rows[chip::chips] for chip in range(chips))

@@ -114,6 +114,13 @@ def test_chips_with_different_experts_are_judged_by_the_busiest() -> None:
     )
 
 
+@pytest.mark.parametrize("parallel", [Parallel(), Parallel(8, 8), Parallel(4, 2)])
+def test_equal_shares_are_those_of_a_skew_of_hardly_anything(parallel: Parallel) -> None:
+    for tokens in (1, 3, 16, 31, 33, 100, 257, 4096):
+        plain, hardly = (work_of("gpt-oss-20b", "expert down", Step(tokens, skew=s), parallel) for s in (0, 1e-12))
+        assert plain == hardly
+
+
 def test_copies_share_the_tokens_and_the_experts_see_all() -> None:
     copies = Parallel(1, 8, 8)
     assert work_of("DeepSeek-V3", "o", Step(4096), copies) == EvaluationProblem(512, 7168, 16_384)
