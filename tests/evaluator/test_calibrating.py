@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from cache_engine.errors import InvalidHardware, UsageError
+from cache_engine.evaluator import calibrating
 from cache_engine.evaluator.calibrating import FITS, calibrate, timings_of
 from cache_engine.evaluator.calibration import FACTORS, Calibration
 from cache_engine.evaluator.chips import load_gpu
@@ -131,3 +132,21 @@ def test_a_stores_timings_are_the_fastest_of_each_problem() -> None:
         timings_of([wrong, strange], None)
     with pytest.raises(UsageError, match="does not know; describe it with --chip"):
         timings_of([slow], None)
+
+
+def test_each_pair_is_predicted_by_a_fit_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = made(GPUS["H100"], MADE, 60)
+    whole = set(zip(data.n.tolist(), data.k.tolist(), strict=True))
+    left_out: list[set[tuple[float, float]]] = []
+    fit = calibrating._fitted
+
+    def noting(some: Measurements) -> dict[str, float]:
+        left_out.append(whole - set(zip(some.n.tolist(), some.k.tolist(), strict=True)))
+        return fit(some)
+
+    monkeypatch.setattr(calibrating, "_fitted", noting)
+    calibrate(data, "made up")
+    assert len(left_out) == FITS
+    assert left_out[-1] == set(), "the last is of all"
+    assert set().union(*left_out) == whole
+    assert sum(map(len, left_out)) == len(whole), "each is left out once"

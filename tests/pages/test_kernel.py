@@ -85,7 +85,7 @@ def test_a_prediction_is_called_one_and_follows_m(open_page: Open, compiled_stor
     assert "Not timed yet" in app.info[0].value
     assert any("does not model this kernel's code" in caption.value for caption in app.caption)
     small = app.dataframe[0].value
-    assert list(small["GPU"]) == ["A100", "L40S"]
+    assert list(small["GPU"]) == ["A100", "L40S", "L4", "RTX4090", "A40", "A6000", "A10"]
     app.number_input(key="at").set_value(65_536).run()
     large = sound(app).dataframe[0].value
     assert (large["Predicted, µs"] > small["Predicted, µs"]).all()
