@@ -38,8 +38,8 @@ from cache_engine.model.sizes import parse_sizes, sizes_text
 from cache_engine.units import counted
 
 ONE, TABLE = "Single shape", "Whole model"
-# In the address, so that the fields of the two forms keep apart.
-PREFIXES = {ONE: "", TABLE: "t_"}
+# In the address and the session, where the fields of the two forms, and those of other pages, keep apart.
+PREFIXES = {ONE: "s_", TABLE: "t_"}
 IN_A_ROW = 4
 MOST_CHOICES = 100_000  # that take about a second each time the page is drawn
 
@@ -194,10 +194,20 @@ def shown_job() -> Job | None:
     return job
 
 
+def rename_old_fields() -> None:
+    """Gives the fields of a single shape in an older address the names that they have now."""
+    old = {one.name for one in forms[ONE]} & set(st.query_params)
+    if old:
+        asked = {name: st.query_params.get_all(name) for name in st.query_params}
+        st.query_params.from_dict({PREFIXES[ONE] + name if name in old else name: asked[name] for name in asked})
+        st.rerun()
+
+
 st.title("Compile")
 cache, device = context.cache(), gpu()
 default_arch = local_arch() or cache.settings.default_arch
 forms = {ONE: shape_form(default_arch), TABLE: table_form(default_arch)}
+rename_old_fields()
 job = shown_job()
 widgets.accept_old_link("what", {"One shape": ONE, "A model's table": TABLE})
 what = widgets.choose_one("Compile", [ONE, TABLE], ONE, key="what", hidden=True)

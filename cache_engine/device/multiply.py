@@ -103,8 +103,8 @@ def multiply(
         out = c = cupy.empty(plan.shape, dtype=_result_type(a, a_view, plan.problem.output))
     else:
         c = _address(out_view)
-    bias_address = None if bias_view is None else _address(bias_view)
-    operands = Operands(*_a_and_b(a_view, b_view, plan), c, alpha, beta, bias_address)
+    added = None if bias_view is None else _operand(bias_view, transposed=False, copy=False)
+    operands = Operands(*_a_and_b(a_view, b_view, plan), c, alpha, beta, added)
     if watch is None:
         kernel(operands)
     else:
@@ -194,7 +194,7 @@ def _a_and_b(a: ArrayView, b: ArrayView, plan: MatmulPlan) -> tuple[Any, Any]:
 
 
 def _operand(one: ArrayView, transposed: bool, copy: bool) -> Any:
-    """A or B as the kernel takes it: where it lies, or a copy."""
+    """A, B or the bias as the kernel takes it: where it lies, or a copy, as a kernel reads several elements at once."""
     if not copy and one.address % ALIGNMENT == 0:
         return _address(one)
     import cupy

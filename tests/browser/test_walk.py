@@ -108,7 +108,9 @@ def _delete_and_check(page: Page) -> None:
     page.get_by_label("Kernels to keep").fill("1")
     page.get_by_label("Kernels to keep").press("Tab")
     expect(page.get_by_text("Will delete 4 kernels")).to_be_visible(timeout=WAIT_MS)
-    expect(page.get_by_role("button", name="Delete 4 kernels")).to_be_disabled()
+    disabled = page.get_by_role("button", name="Delete 4 kernels")
+    expect(disabled).to_be_disabled()
+    expect(disabled.get_by_text("Delete 4 kernels")).not_to_have_css("color", "rgb(255, 255, 255)")  # on white
     page.get_by_label("Type 4 to enable deletion").fill("4")
     page.get_by_label("Type 4 to enable deletion").press("Enter")
     page.get_by_role("button", name="Delete 4 kernels").click()

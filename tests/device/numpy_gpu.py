@@ -223,7 +223,7 @@ def kernel(problem: GemmProblem, parameters: tuple[str, ...]) -> Kernel:
         given = dict(zip(parameters, further, strict=True))
         assert type(m) is numpy.int32
         p, layout = replace(problem, m=int(m)), problem.layout  # one kernel serves many m
-        for address in (a, b, c):
+        for address in (a, b, c, given["bias"]) if p.epilogue.bias else (a, b, c):
             place = address.ctypes.data if isinstance(address, numpy.ndarray) else int(address)
             assert place % 16 == 0, "operands start at multiples of 16 bytes"
         a_values = launching.from_stored(

@@ -95,6 +95,14 @@ def test_out_and_the_epilogue(matmul: Matmul, activation: str) -> None:
     assert numpy.allclose(out, expected)
 
 
+@pytest.mark.parametrize("fusion", [True, False])
+def test_a_bias_off_16_bytes_is_copied(matmul: Matmul, fusion: bool) -> None:
+    """A kernel reads several of its elements at once, which faults on a GPU where they are not aligned."""
+    a, b, several = (array(values, "float32") for values in (normal(4, 8), normal(8, 6, seed=1), normal(8)))
+    c = matmul(a, b, bias=several[1:7], fusion=fusion)
+    assert numpy.allclose(c, a @ b + several[1:7], rtol=1e-5, atol=1e-5)
+
+
 def test_bits_that_cupy_has_no_name_for(matmul: Matmul, finder: Finder) -> None:
     values = normal(4, 8).astype("float32")
     a = array(launching.to_stored(values, DType.BF16))

@@ -66,9 +66,9 @@ def running(compiled_store: Path) -> Iterator[Job]:
 
 def test_compile_misses_then_hits_and_shows_why(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "compile"))
-    app.number_input(key="n").set_value(96)
-    app.number_input(key="k").set_value(64)
-    app.selectbox(key="arch").set_value("sm_80")
+    app.number_input(key="s_n").set_value(96)
+    app.number_input(key="s_k").set_value(64)
+    app.selectbox(key="s_arch").set_value("sm_80")
     sound(app.run())
     assert any(text.value.endswith("by nvrtc: not cached") for text in app.text)
     _wait_for_job(sound(_submit(app)))
@@ -88,18 +88,18 @@ def test_a_link_to_a_job_shows_its_request_and_result(open_page: Open, compiled_
     app = sound(open_page(compiled_store, "compile"))
     asked = {"m": 33, "n": 96, "k": 64, "batch": 3}
     for name, value in asked.items():
-        app.number_input(key=name).set_value(value)
+        app.number_input(key=f"s_{name}").set_value(value)
     chosen = {"dtype": "fp16", "out_dtype": "fp32", "layout": "tn", "arch": "sm_80", "family": "tensor_core"}
     chosen |= {"specialisation": "bucketed", "opt_level": "2"}
     for name, text in chosen.items():
-        app.selectbox(key=name).set_value(text)
-    app.multiselect(key="epilogue").set_value(["alpha", "relu"])
-    app.toggle(key="force").set_value(True)
+        app.selectbox(key=f"s_{name}").set_value(text)
+    app.multiselect(key="s_epilogue").set_value(["alpha", "relu"])
+    app.toggle(key="s_force").set_value(True)
     _wait_for_job(sound(_submit(app)))
     linked = sound(open_page(compiled_store, "compile", job=_job_of(app)))
-    assert {name: linked.number_input(key=name).value for name in asked} == asked
-    assert {name: linked.selectbox(key=name).value for name in chosen} == chosen
-    assert (linked.multiselect(key="epilogue").value, linked.toggle(key="force").value) == (["alpha", "relu"], True)
+    assert {name: linked.number_input(key=f"s_{name}").value for name in asked} == asked
+    assert {name: linked.selectbox(key=f"s_{name}").value for name in chosen} == chosen
+    assert (linked.multiselect(key="s_epilogue").value, linked.toggle(key="s_force").value) == (["alpha", "relu"], True)
     (record,) = [record for record in make_store(compiled_store).records() if record.problem.m == 33]
     assert record.problem.epilogue == "alpha+relu"
     assert (record.problem.specialisation, record.problem.opt_level) == ("bucketed", 2)
@@ -109,18 +109,18 @@ def test_a_link_to_a_job_shows_its_request_and_result(open_page: Open, compiled_
 def test_the_address_alone_fills_in_the_form(open_page: Open, compiled_store: Path) -> None:
     """Values that are invalid there are ignored."""
     app = sound(open_page(compiled_store, "compile", m="33", k="many", layout="tn", arch="<b>", compiler="nvcc"))
-    assert [app.number_input(key=name).value for name in ("m", "n", "k")] == [33, 7168, 2048]
-    assert [app.selectbox(key=name).value for name in ("layout", "compiler")] == ["tn", "nvcc"]
+    assert [app.number_input(key=f"s_{name}").value for name in ("m", "n", "k")] == [33, 7168, 2048]
+    assert [app.selectbox(key=f"s_{name}").value for name in ("layout", "compiler")] == ["tn", "nvcc"]
 
 
 def test_a_config_given_by_hand_is_used_and_an_impossible_one_says_why(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "compile"))
     config = "block_m=64,block_n=64,block_k=32,warps_m=2,warps_n=2,stages={}"
-    app.text_input(key="config").set_value(config.format(90))
+    app.text_input(key="s_config").set_value(config.format(90))
     app.run()
     assert [error.value for error in app.error] == ["Invalid request."]
     assert "bytes of shared memory per block" in app.text[0].value
-    app.text_input(key="config").set_value(config.format(3))
+    app.text_input(key="s_config").set_value(config.format(3))
     assert "64x64x32_w2x2_s3, by nvrtc" in sound(app.run()).text[0].value
 
 
@@ -133,7 +133,7 @@ def test_a_missing_compiler_is_reported_with_how_to_install_it(
     monkeypatch.setattr(COMPILERS["nvcc"], "fingerprint", missing)
     app = sound(open_page(compiled_store, "compile"))
     assert "Unavailable compilers: nvcc" in [expander.label for expander in app.expander]
-    app.selectbox(key="compiler").set_value("nvcc")
+    app.selectbox(key="s_compiler").set_value("nvcc")
     app.run()
     assert [error.value for error in app.error] == ["Compiler not installed."]
     assert "pip install 'gemm-cache[nvcc]'" in app.text[0].value
@@ -279,7 +279,7 @@ def test_a_job_with_options_that_the_form_lacks_fills_in_the_others(
     job = Job(id="1f-2e", command=["compile"], state=DONE, asked={"m": size, "n": 64, "arch": "../.."})
     app = open_page(compiled_store, "compile", job=_put(compiled_store, job))
     assert not app.exception
-    assert (app.number_input(key="m").value, app.number_input(key="n").value) == (4096, 64)
+    assert (app.number_input(key="s_m").value, app.number_input(key="s_n").value) == (4096, 64)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_compile_says_that_timing_needs_a_gpu(open_page: Open, compiled_store: P
 
 def test_compile_refuses_invalid_input_and_starts_no_job(open_page: Open, compiled_store: Path) -> None:
     app = open_page(compiled_store, "compile")
-    app.selectbox(key="arch").set_value("sm_75")
+    app.selectbox(key="s_arch").set_value("sm_75")
     _submit(app)
     assert [error.value for error in app.error] == ["Invalid request."]
     assert "sm_75 computes: fp16, fp32, fp64, int8" in app.text[0].value
