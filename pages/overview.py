@@ -22,13 +22,14 @@ from app.presenters.store.overview import (
     overview_tiles,
     queue_check,
     queue_table,
+    rate_words,
     tier_table,
 )
 from app.presenters.store.toolchains import stale_words, toolchain_table
 from cache_engine.device.probe import gpu
 from cache_engine.insight.toolchains import STALE, made_by_toolchain
 from cache_engine.mirror import queries
-from cache_engine.model.events import HOUR_S
+from cache_engine.model.events import DAY_S, HOUR_S
 
 ICONS = {FINE: "check_circle", LOOK: "visibility", TROUBLE: "warning", PLAIN: "do_not_disturb_on"}
 CHECKS_A_ROW = 4
@@ -98,6 +99,8 @@ def over_time() -> None:
     rates, columns = tier_table(row, bool(cache.settings.packs)), dict.fromkeys(("Lookups", "Hits"), COUNT)
     st.dataframe(rates, hide_index=True, height="content", column_config=columns, key="tiers")
     st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
+    day = context.ask(queries.history, HOUR_S, since=(int(now) - DAY_S) // HOUR_S * HOUR_S + HOUR_S)
+    st.caption(rate_words(row, day))
     if lengths := length_table(row):
         columns = dict.fromkeys(("Half within", "90 %", "99 %"), MILLISECONDS)
         st.dataframe(lengths, hide_index=True, column_config=columns, key="lengths")

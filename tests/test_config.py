@@ -10,6 +10,14 @@ from cache_engine.config import GIB, SETTINGS, Origin, Settings, parse_bytes
 from cache_engine.errors import UsageError
 
 
+def test_a_batch_may_use_every_processor_unless_slots_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(6)))
+    assert Settings.load({}).slots == 5
+    assert Settings.load({}).for_batch(None).slots == 6
+    assert Settings.load({}).for_batch(3).slots == 3
+    assert Settings.load({}, compile_slots=2).for_batch(8).slots == 2
+
+
 def test_arguments_override_the_environment_and_that_the_defaults() -> None:
     environment = {"GEMM_CACHE_MAX_ENTRIES": "7", "GEMM_CACHE_MAX_BYTES": "2GiB", "GEMM_CACHE_COMPRESSION": "no"}
     settings = Settings.load(environment, max_entries=9)

@@ -16,7 +16,8 @@ class Estimate:
     """How long compiling takes.
 
     Attributes:
-        seconds: predicted, with as many compiles at a time as asked; 0 where there is nothing to compile.
+        seconds: predicted, with as many compiles at a time as are asked for and have a slot; 0 where there is nothing
+            to compile.
         times: the model that predicts them; ``None`` where there is nothing to compile.
     """
 
@@ -40,8 +41,11 @@ class Estimate:
 
 
 def estimate(cache: Cache, missing: Sequence[Selection], jobs: int) -> Estimate:
-    """An estimate for these kernels, ``jobs`` at a time. It reads records, but none where nothing is missing."""
+    """An estimate for these kernels, ``jobs`` at a time, as far as the store has slots.
+
+    It reads records, but none where nothing is missing.
+    """
     if not missing:
         return Estimate(0.0, None)
     each, times = predicted_compile_seconds(list(map(compile_of, missing)), cache.records() if cache.has_store else ())
-    return Estimate(max(*each, sum(each) / jobs), times)
+    return Estimate(max(*each, sum(each) / min(jobs, cache.settings.slots)), times)

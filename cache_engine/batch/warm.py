@@ -191,7 +191,8 @@ def warm(
     Args:
         cache: where they are looked up and stored.
         problems: such as ``problems_of`` returns.
-        jobs: how many at a time; by default one per processor.
+        jobs: how many at a time; by default one per processor. Without more compile slots than by default, a store
+            compiles on one processor fewer; see the setting ``compile_slots``.
         on_done: called as each is finished, in this thread.
         family: of kernels to take, as of ``Cache.get_or_compile``.
         compiler: which compiler makes them.

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from cache_engine.cli.documents import kernels, store
-from cache_engine.cli.documents.lengths import Length
+from cache_engine.cli.documents.lengths import LastDay, Length
 from cache_engine.cli.documents.waiting import Queue
 from cache_engine.cli.support import Verb, emit, filter_options, json_option, named, open_cache, printing
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table
@@ -28,6 +28,7 @@ _LENGTHS = {
     "lock": "waits for locks",
     "queue": "waits for a slot",
     "compile": "compiles",
+    "module": "loads on a GPU",
 }
 _DISPENSABLE = ("compile time", "batch", "regs", "layout", "size", "config", "family", "hits")
 
@@ -185,6 +186,11 @@ def _queue_in_words(queue: Queue) -> str:
     return f"{slots}, {len(queue.queued):,} in the queue{others}; {counted(callers, 'caller')}, longest {longest}"
 
 
+def _day_in_words(day: LastDay) -> str:
+    compiles = f"{counted(day.compiles, 'compile')}, {day.compiles_per_hour:.3g} an hour"
+    return f"{compiles}; {counted(day.promotions, 'promotion')}, {counted(day.demotions, 'demotion')}"
+
+
 def _length_in_words(one: Length) -> str:
     return (
         f"{counted(one.count, 'time')}; half within {human_ms(one.p50_ms)}, 90 % {human_ms(one.p90_ms)}, "
@@ -211,6 +217,8 @@ def _print_statistics(d: store.Stats) -> None:
             "tier failures": ", ".join(f"{n:,} × {tier}" for tier, n in d.tier_failures.items()) or "none",
             "lock waits over 1 s": f"{d.lock_waits:,}, {d.lock_timeouts:,} timed out",
             **{_LENGTHS.get(span, span): _length_in_words(one) for span, one in d.lengths.items()},
+            "compiled ahead": f"{counted(d.promotions, 'promotion')}, {counted(d.demotions, 'demotion')}",
+            "last 24 hours": _day_in_words(d.last_24h),
             "compile queue": _queue_in_words(d.queue) if d.queue else "none, as there is no store",
             "save failures": f"{d.publish_failures:,}",
             "last kernel stored": human_age(time.time() - d.last_publish_at) if d.last_publish_at else "never",

@@ -115,7 +115,7 @@ def warm_verb(
     with reporting(job) as reporter:
         _check_how(family, compiler, load=load, dry_run=dry_run)
         rows = _wanted(table, **(_floor(asked) if floor else asked))
-        with _opened(settings, dry_run) as cache:
+        with _opened(settings.for_batch(jobs), dry_run) as cache:
             # Where caching is switched off, this fails before anything is compiled.
             root = settings.shown("dir") if dry_run else cache.layout.root
             plan = _plan(cache, rows, family, compiler, jobs)
@@ -265,6 +265,7 @@ def sample_verb(settings: Settings, /, jobs: int | None, as_json: bool) -> None:
 
     problems = sample_problems()
     started = time.perf_counter()
+    settings = settings.for_batch(jobs)
     with open_cache(settings) as cache, terminal.progress("Compiling kernels", len(problems)) as (bar, task):
         done = warm(cache, problems, jobs, on_done=lambda _: bar.advance(task))
     with open_cache(settings) as cache:

@@ -130,7 +130,8 @@ class Settings:
     compile_slots: int = _setting(
         kinds.whole(most=MOST_SLOTS),
         0,
-        "How many kernels all processes of a store compile at a time. 0: one fewer than the processors, at least 1.",
+        "How many kernels all processes of a store compile at a time. 0: one fewer than the processors, at least 1; "
+        "warm, sample, tune and migrate use all processors, or --jobs.",
     )
     journal_flush_s: float = _setting(
         kinds.number(MIN_FLUSH_S), 5.0, "Least number of seconds between writes of usage counts to the journal."
@@ -245,6 +246,16 @@ class Settings:
     def slots(self) -> int:
         """How many kernels may be compiled at a time."""
         return self.compile_slots or max(1, len(os.sched_getaffinity(0)) - 1)
+
+    def for_batch(self, jobs: int | None) -> Settings:
+        """For a command that compiles many kernels and that no request waits for: it may use every processor.
+
+        Args:
+            jobs: compiles at a time that were asked for. A number of slots that is set stands.
+        """
+        if self.compile_slots:
+            return self
+        return self.with_overrides({"compile_slots": min(MOST_SLOTS, jobs or len(os.sched_getaffinity(0)))})
 
     @property
     def uses_directory(self) -> bool:

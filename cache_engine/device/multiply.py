@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,6 +45,7 @@ class Code:
     """Compiled code, how to launch it for the problem it was found for, and what counts each further launch.
 
     ``cubin`` and ``launch`` are ``None`` while no kernel is ready. ``better`` replaces this one once it is ready.
+    ``loaded`` gets the milliseconds that loading the code took.
     """
 
     key: CacheKey
@@ -52,6 +54,7 @@ class Code:
     launch: Launch | None
     count: Callable[[GemmProblem], object]
     better: Later | None = None
+    loaded: Callable[[float], object] = lambda _: None
 
 
 Find = Callable[[GemmProblem], Code]
@@ -161,7 +164,14 @@ def _kernel(
         if code.cubin is None or code.launch is None:
             return _Ready(_by_cupy(problem), partial(code.count, problem), code.better)
         cubin, launch = code.cubin, code.launch
-        function = _codes.get(gpu, code.key, lambda: load_function(cubin, code.name, launch.shared_bytes))
+
+        def load_code() -> Any:
+            started = time.perf_counter()
+            function = load_function(cubin, code.name, launch.shared_bytes)
+            code.loaded((time.perf_counter() - started) * 1e3)
+            return function
+
+        function = _codes.get(gpu, code.key, load_code)
         loaded = LoadedKernel(cubin, code.name, launch, problem, function)
         return _Ready(loaded, partial(code.count, problem), code.better)
 

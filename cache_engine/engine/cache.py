@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from importlib import import_module
@@ -34,6 +35,7 @@ from cache_engine.store.base import Loaded
 from cache_engine.store.descriptors import spare_descriptors
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import NoJournal, journal_bytes, read_journal
+from cache_engine.store.journal.folding import last_day
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep import cleaning
@@ -284,9 +286,11 @@ class Cache(Keeping):
         """The store's state and history; this process's own counts included. With packs alone, only those."""
         self.journal.flush()
         if isinstance(self.journal, NoJournal) and self.settings.enable_caching:
-            return Statistics(0, 0, self.settings.max_entries, self.settings.max_bytes, 0, self.journal.totals)
-        totals, s = read_journal(self.layout.journal).totals, self.settings
-        return Statistics(*self.count(), s.max_entries, s.max_bytes, journal_bytes(self.layout.journal), totals)
+            totals = self.journal.totals
+            return Statistics(0, 0, self.settings.max_entries, self.settings.max_bytes, 0, totals, totals)
+        tally, s = read_journal(self.layout.journal), self.settings
+        size, day = journal_bytes(self.layout.journal), last_day(tally.periods, time.time())
+        return Statistics(*self.count(), s.max_entries, s.max_bytes, size, tally.totals, day)
 
     def queue(self) -> QueueState:
         """Who compiles and who waits now, in all processes of the store."""

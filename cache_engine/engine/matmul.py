@@ -81,9 +81,9 @@ def matmul(
     def find(problem: GemmProblem) -> Code:
         there = cache or default_cache()
         if wait is None:
-            return code_of(there.get_or_compile(problem, family=family), there.journal.asked)
+            return code_of(there.get_or_compile(problem, family=family), there.journal)
         asked = (problem, family, None, None)
-        return code_of(there.meanwhile.get(asked, StageClock(), check_wait(wait)), there.journal.asked)
+        return code_of(there.meanwhile.get(asked, StageClock(), check_wait(wait)), there.journal)
 
     served: list[tuple[str, Any]] = []
     epilogue = _epilogue(alpha != 1.0, beta != 0.0, bias is not None, str(activation))

@@ -193,7 +193,7 @@ class GemmOperator:
             found = self._get(problem) if self._wait is None else self._get_meanwhile(problem, self._wait)
             if isinstance(found, CompiledKernel):
                 got.append(found)
-            return code_of(found, self.cache.journal.asked)
+            return code_of(found, self.cache.journal)
 
         watch = Watch() if self._profiles else None
         product = multiply(

@@ -22,6 +22,7 @@ _HISTOGRAMS = {
     "lock": ("lock_wait_seconds", "Waits for the lock of a key, of lookups that missed."),
     "queue": ("queue_wait_seconds", "Waits for a slot to compile in."),
     "compile": ("compile_duration_seconds", "Time that the compiler took for a kernel."),
+    "module": ("module_load_seconds", "Time that the driver took to load a kernel's code, for matmul and operators."),
 }
 # Powers of two from 128 ns to 2,199 s; each is the edge of a bucket, so no count is divided.
 _EDGES = tuple(range(7 * 4 - 1, 41 * 4, 4))
@@ -85,6 +86,8 @@ def _lines(found: Statistics, queue: QueueState | None) -> Iterator[str]:
         ("compiles_total", "Kernels compiled.", t.compiles),
         ("compile_spent_seconds_total", "Time that compiling took.", t.compile_us / 1e6),
         ("compile_saved_seconds_total", "Compile time of the kernels that disk and packs served.", t.saved_us / 1e6),
+        ("promotions_total", "Kernels compiled ahead, or worth their price again.", t.promotions),
+        ("demotions_total", "Kernels compiled ahead that are no longer worth their price.", t.demotions),
         ("evictions_total", "Kernels evicted.", t.evictions),
         ("evicted_bytes_total", "Bytes of these.", t.evicted_bytes),
         ("corruptions_total", "Damaged kernels found.", t.corruptions),

@@ -70,7 +70,9 @@ CREATE TABLE totals (
     last_publish_at  DOUBLE,
     lock_waits       BIGINT,
     lock_timeouts    BIGINT,
-    lock_wait_us     BIGINT
+    lock_wait_us     BIGINT,
+    promotions       BIGINT,
+    demotions        BIGINT
 );
 
 -- Results of the evaluator. One that cannot be read has a cause, and nothing after it.
@@ -137,7 +139,9 @@ CREATE TABLE periods (
     tier_failures    BIGINT,
     lock_waits       BIGINT,
     lock_timeouts    BIGINT,
-    lock_wait_us     BIGINT
+    lock_wait_us     BIGINT,
+    promotions       BIGINT,
+    demotions        BIGINT
 );
 
 -- Lookups that had to compile, by the target asked for.

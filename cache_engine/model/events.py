@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
@@ -46,9 +46,8 @@ class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
         failures: by tier, how often it failed and was skipped.
         saved_us: microseconds of compiling that hits on disk and in packs saved. Hits in memory save nothing: a process
             that has a kernel in hand would not compile it again without a cache either.
-        lock_waits: how often the lock of a key was waited for long (``engine`` says how long that is), of these
-        lock_timeouts: timed out, and
-        lock_wait_us: microseconds of all of these.
+        lock_waits, lock_timeouts, lock_wait_us: long waits for a key's lock (``engine`` says how long that is), those
+            that timed out, and microseconds of all of these.
     """
 
     hits: dict[str, Count] = msgspec.field(default_factory=dict)
@@ -58,6 +57,8 @@ class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
     lock_waits: Count = 0
     lock_timeouts: Count = 0
     lock_wait_us: Count = 0
+    promotions: Count = 0
+    demotions: Count = 0
 
 
 class Counts(UseCounts, kw_only=True):
@@ -182,15 +183,14 @@ class Totals(Counts):
         misses: lookups that no tier served.
         failures: by tier, how often it failed and was skipped.
         saved_us: microseconds of compiling that hits on disk and in packs saved; likewise ``saved_ms``.
-        lock_waits: how often a key's lock was waited for longer than a second.
-        lock_timeouts: how many of these waits timed out.
+        lock_waits, lock_timeouts: how often a key's lock was waited for over a second; how many of these timed out.
         lock_wait_us: microseconds of all of these waits; likewise ``lock_wait_ms``.
+        promotions, demotions: kernels compiled ahead, or worth their price again; and those no longer worth it.
         compiles: kernels compiled.
         compile_us: microseconds that compiling took; likewise ``compile_ms``.
         publish_failures: kernels compiled that could not be stored.
         corruptions: damaged entries found.
-        evictions: entries evicted by cleaning.
-        evicted_bytes: bytes of these on disk.
+        evictions, evicted_bytes: entries evicted by cleaning, and their bytes on disk.
         last_publish_at: when a kernel was last stored, in seconds since 1970 (UTC); 0 before the first.
         misses_by_arch: misses by target.
         spans: how long lookups and the work of misses took; ``store.journal.spans`` reads it.
@@ -252,8 +252,7 @@ class Tally:
                 _add(usage.hits, event.hits)
             if event.misses and event.arch:
                 _add(self.totals.misses_by_arch, {event.arch: event.misses})
-            if event.spans:
-                _add(self.totals.spans, event.spans)
+            _add(self.totals.spans, event.spans)
             self.totals.add(event)
             period.add(event)
             return
@@ -344,6 +343,7 @@ class Statistics:
         journal_bytes: the size of the journal, which is not in ``stored_bytes`` and has its own bound.
         max_entries, max_bytes: the limits in force.
         totals: sums over the store's history, across restarts.
+        last_day: sums over the last 24 hours; of this process where there is no store.
 
     Example:
         ```python
@@ -359,6 +359,7 @@ class Statistics:
     max_bytes: int
     journal_bytes: int
     totals: Totals
+    last_day: Counts = field(default_factory=Counts)
 
     def __repr__(self) -> str:
         held = f"{self.entries} of {self.max_entries} entries, {self.stored_bytes} of {self.max_bytes} bytes"

@@ -31,7 +31,7 @@ from cache_engine.kernels.select import choose
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey
-from cache_engine.store.journal import NoJournal
+from cache_engine.store.journal import Journal, NoJournal
 
 DEVICE = DeviceFingerprint("NumPy", "sm_90", 1, 2**30, 2**20, 1, "0.0")
 
@@ -188,10 +188,10 @@ def launching_in_numpy(monkeypatch: pytest.MonkeyPatch, stream: Stream | None = 
     found: dict[str, Any] = {}
     code_of = serving_code.code_of
 
-    def noted(got: Any, count: Callable[[GemmProblem], object]) -> multiply.Code:
+    def noted(got: Any, journal: Journal) -> multiply.Code:
         if isinstance(got, CompiledKernel):
             found[got.entry] = got
-        return code_of(got, count)
+        return code_of(got, journal)
 
     for user in (operator, multiplication):
         monkeypatch.setattr(user, "code_of", noted)

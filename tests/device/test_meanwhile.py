@@ -18,6 +18,7 @@ from cache_engine.engine.operator import GemmOperator
 from cache_engine.engine.serving.launching import Product
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import INPUT_DTYPES, DType, GemmProblem, Layout, Specialisation
+from cache_engine.store.journal.spans import distributions
 from tests.device.numpy_gpu import array, launching_in_numpy
 
 A = array(numpy.random.default_rng(0).standard_normal((40, 128)), "float32")
@@ -66,6 +67,13 @@ def test_without_wait_the_array_comes_alone_from_the_kernel_itself(cache: Cache)
     assert first.better is not None
     assert first.better.wait(120)
     assert cache.stats().totals.compiles == 1
+
+
+def test_loading_the_code_is_counted_once(cache: Cache) -> None:
+    for _ in range(3):
+        matmul(A, B, bias=BIAS, activation="relu", cache=cache)
+    lengths = distributions(cache.stats().totals.spans)
+    assert lengths["module"].count == 1
 
 
 def test_what_is_no_time_to_wait_is_refused(cache: Cache) -> None:

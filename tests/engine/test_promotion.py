@@ -291,4 +291,7 @@ def test_the_background_demotes(cache: Cache, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("cache_engine.engine.demand.promoter.plan_promotion", lambda _: plan)
     promoter.work(None)
     assert [one.key for one in cache.decisions(kinds=[DEMOTION])] == [key]
+    stats = cache.stats()
+    assert (stats.totals.promotions, stats.totals.demotions) == (1, 1)
+    assert (stats.last_day.compiles, stats.last_day.promotions, stats.last_day.demotions) == (2, 1, 1)
     promoter.close()

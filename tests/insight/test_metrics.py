@@ -40,7 +40,11 @@ def test_every_metric_is_read_by_prometheuss_own_parser() -> None:
     for ms in (0.002, 0.002, 0.5, 40.0):
         spans.add("disk", ms)
     spans.add("compile", 160.0)
-    totals = Totals(hits={"memory": 7, "disk": 4}, misses=2, compiles=2, compile_us=320_000, spans=spans.take())
+    spans.add("module", 0.75)
+    totals = Totals(
+        hits={"memory": 7, "disk": 4}, misses=2, compiles=2, compile_us=320_000, promotions=3, demotions=1,
+        spans=spans.take(),
+    )  # fmt: skip
     found = _samples(prometheus_text(_statistics(totals)))
     assert found["gemm_cache_entries", ()] == 3
     assert found["gemm_cache_hits_total", (("tier", "memory"),)] == 7
@@ -49,6 +53,8 @@ def test_every_metric_is_read_by_prometheuss_own_parser() -> None:
     assert found["gemm_cache_lookup_seconds_count", (("tier", "disk"),)] == 4
     assert found["gemm_cache_lookup_seconds_sum", (("tier", "disk"),)] == pytest.approx(0.040504)
     assert found["gemm_cache_compile_duration_seconds_count", ()] == 1
+    assert found["gemm_cache_module_load_seconds_sum", ()] == pytest.approx(0.00075)
+    assert (found["gemm_cache_promotions_total", ()], found["gemm_cache_demotions_total", ()]) == (3, 1)
 
 
 def test_the_buckets_of_a_histogram_grow_to_its_count() -> None:

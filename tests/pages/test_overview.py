@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.presenters.store.overview import FINE, LOOK, PLAIN, TROUBLE, gpu_check, health, queue_check, tier_table
+from app.presenters.store.overview import (
+    FINE,
+    LOOK,
+    PLAIN,
+    TROUBLE,
+    gpu_check,
+    health,
+    queue_check,
+    rate_words,
+    tier_table,
+)
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.key import CacheKey
 from cache_engine.queue.slots import Slots
@@ -23,6 +33,13 @@ NOW = 1_800_000_000.0
 ROW = {"last_publish_at": NOW - 120, "unreadable": 0, "synced_at": NOW - 5}
 QUIET = {"publish_failures": 0, "corruptions": 0, "lock_waits": 0, "lock_timeouts": 0, "lock_wait_us": 0}
 WEEK = [{**QUIET, "tier_failures": 0}]
+
+
+def test_rates_are_of_the_last_day() -> None:
+    day = [{"compiles": 5, "promotions": 2, "demotions": 0}, {"compiles": 7, "promotions": 0, "demotions": 1}]
+    words = rate_words({"promotions": 30, "demotions": 4}, day)
+    assert "12 compiles (0.5 an hour), 2 promotions, 1 demotion." in words
+    assert words.endswith("30 promotions, 4 demotions.")
 
 
 def _table(app: AppTest, column: str) -> Any:

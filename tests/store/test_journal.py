@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION
 from cache_engine.model.events import PUBLISH
 from cache_engine.model.key import CacheKey
 from cache_engine.process import Thread
@@ -122,6 +123,16 @@ def test_counts_are_written_by_and_by_without_being_asked(folder: Path) -> None:
         time.sleep(0.01)
     assert _hits(folder) == {"memory": 1}
     journal.close()
+
+
+def test_promotions_and_demotions_are_counted(folder: Path) -> None:
+    journal = Journal(folder, NEVER)
+    for kind in (PROMOTION, SPECULATION, DEMOTION, "choice"):
+        journal.decided(kind, key="ab" * 32)
+    journal.close()
+    tally = read_journal(folder)
+    assert (tally.totals.promotions, tally.totals.demotions) == (2, 1)
+    assert [(one.promotions, one.demotions) for one in tally.periods] == [(2, 1)]
 
 
 def test_counts_are_written_when_the_process_ends(folder: Path) -> None:

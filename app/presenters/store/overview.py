@@ -226,7 +226,18 @@ LENGTHS = {
     "lock": "Wait for the lock of a key",
     "queue": "Wait for a compile slot",
     "compile": "Compile",
+    "module": "Load on a GPU",
 }
+
+
+def rate_words(row: Row, day: Sequence[Row]) -> str:
+    """How often kernels were compiled in the last 24 hours, whose sums by time these are, and ahead of need."""
+    compiles, ahead, demoted = (total(day, name) for name in ("compiles", "promotions", "demotions"))
+    return (
+        f"Last 24 hours: {counted(compiles, 'compile')} ({compiles / 24:.3g} an hour), "
+        f"{counted(ahead, 'promotion')}, {counted(demoted, 'demotion')}. "
+        f"Over all time: {counted(row['promotions'], 'promotion')}, {counted(row['demotions'], 'demotion')}."
+    )
 
 
 def length_table(row: Row) -> list[Row]:

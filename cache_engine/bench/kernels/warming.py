@@ -39,7 +39,7 @@ def warming(report: Report, place: Path) -> None:
 
 def _warm(folder: Path, jobs: int) -> tuple[float, float, int]:
     """Fills an empty store; returns wall seconds, processor seconds, and how many kernels were compiled."""
-    with open_cache(folder) as cache:
+    with open_cache(folder, compile_slots=jobs) as cache:
         needed = distinct(coverage(cache, wanted(model_shapes(_MODEL), DType.BF16, _ARCHS, parse_sizes(_TOKENS))))
         started, used = time.perf_counter(), _processor_seconds()
         done = warm(cache, [kernel.selection.problem for kernel in needed], jobs)

@@ -1,4 +1,4 @@
-"""How long lookups and the work of misses took, a part of ``stats``."""
+"""How long lookups and the work of misses took, and how often kernels were made lately: parts of ``stats``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from cache_engine.model.events import Counts
 from cache_engine.store.journal.spans import distributions
 
 
@@ -38,3 +39,22 @@ def lengths_of(counts: Mapping[str, int]) -> dict[str, Length]:
         )
         for span, one in distributions(counts).items()
     }
+
+
+class LastDay(msgspec.Struct, kw_only=True):
+    """What the last 24 hours had; ``compiles_per_hour`` is the mean over them."""
+
+    compiles: int
+    compiles_per_hour: float
+    promotions: int
+    demotions: int
+
+    @classmethod
+    def of(cls, day: Counts) -> LastDay:
+        """Those of sums over a day."""
+        return cls(
+            compiles=day.compiles,
+            compiles_per_hour=day.compiles / 24,
+            promotions=day.promotions,
+            demotions=day.demotions,
+        )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from cache_engine.cli.documents.lengths import Length, lengths_of
+from cache_engine.cli.documents.lengths import LastDay, Length, lengths_of
 from cache_engine.cli.documents.waiting import Queue, queue_of
 from cache_engine.config import BY_NAME, Settings, variable
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
@@ -81,6 +81,9 @@ class Stats(msgspec.Struct, kw_only=True):
     last_publish_at: float | None
     hit_rates: dict[str, float | None]
     lengths: dict[str, Length]
+    promotions: int
+    demotions: int
+    last_24h: LastDay
     queue: Queue | UnsetType = UNSET
     architectures: list[TargetRow] | UnsetType = UNSET
 
@@ -266,6 +269,9 @@ def stats(
         last_publish_at=totals.last_publish_at or None,
         hit_rates=found.tier_hit_rates,
         lengths=lengths_of(totals.spans),
+        promotions=totals.promotions,
+        demotions=totals.demotions,
+        last_24h=LastDay.of(found.last_day),
         queue=UNSET if queue is None else queue_of(queue),
         architectures=UNSET if architectures is None else msgspec.convert(architectures, list[TargetRow]),
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cache_engine.engine.serving.kernel import CompiledKernel
-from cache_engine.model.gemm import GemmProblem
+from cache_engine.store.journal import Journal
+from cache_engine.store.journal.spans import MODULE
 
 if TYPE_CHECKING:
     from cache_engine.device.multiply import Code
@@ -27,14 +28,15 @@ class Product(NamedTuple):
     better: Better[CompiledKernel] | None
 
 
-def code_of(got: CompiledKernel | Better[CompiledKernel], count: Callable[[GemmProblem], object]) -> Code:
+def code_of(got: CompiledKernel | Better[CompiledKernel], journal: Journal) -> Code:
     """The code of a kernel; none of one that is still compiled, where no kernel that is there serves.
 
     Args:
-        count: counts each further launch.
+        journal: counts each further launch, and how long loading takes.
     """
     from cache_engine.device.multiply import Code
 
     if isinstance(got, CompiledKernel):
-        return Code(got.key, got.cubin, got.entry, got.launch, count, got.better)
-    return Code(got.key, None, "", None, count, got)
+        loaded = partial(journal.spans.add, MODULE)
+        return Code(got.key, got.cubin, got.entry, got.launch, journal.asked, got.better, loaded)
+    return Code(got.key, None, "", None, journal.asked, got)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from cache_engine.errors import CorruptEntry, LockTimeout
-from cache_engine.model.events import EntryUsage, Event, Period, Tally, Totals, coarsened
+from cache_engine.model.events import DAY_S, HOUR_S, Counts, EntryUsage, Event, Period, Tally, Totals, coarsened
 from cache_engine.model.key import CacheKey
 from cache_engine.store.files import read_file
 from cache_engine.store.journal.files import (
@@ -67,6 +67,15 @@ def read_journal(folder: Path) -> Tally:
         # If files were folded meanwhile, their events may be missing from both.
         if read_snapshot(folder).generation == generation:
             return tally
+
+
+def last_day(periods: Iterable[Period], now: float) -> Counts:
+    """The sums of the hours that ended within the last 24, and of the one that has not ended."""
+    day = Counts()
+    for period in periods:
+        if period.seconds == HOUR_S and now - DAY_S < period.start + HOUR_S and period.start <= now:
+            day.add(period)
+    return day
 
 
 def read_snapshot(folder: Path) -> Snapshot:

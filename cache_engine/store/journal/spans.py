@@ -16,7 +16,9 @@ LOOKUPS = ("memory", "pack", "disk")
 """Lookups by the tier that served them, from the key to verified code."""
 WORK = ("lock", "queue", "compile")
 """Of a miss: waiting for the key's lock, waiting for a slot to compile in, and the compiler."""
-SPANS = (*LOOKUPS, *WORK)
+MODULE = "module"
+"""Loading compiled code into a GPU's memory, by the driver."""
+SPANS = (*LOOKUPS, *WORK, MODULE)
 
 BUCKETS = 192
 _STEPS = 4

@@ -18,7 +18,7 @@ import msgspec
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.asked import Asked, Shape
-from cache_engine.model.decision import Decision, decision_of
+from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION, Decision, decision_of
 from cache_engine.model.events import USE, Event
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
@@ -97,7 +97,7 @@ class Journal:
         self._misses: dict[str, int] = {}
         self._failures: dict[str, int] = {}
         self.spans = Spans()
-        self._lock_waits = Event(kind=USE, at=0.0)
+        self._rare = Event(kind=USE, at=0.0)
         self._saved_us: dict[CacheKey, int] = {}
         self._thread: Background | None = None
         self._looked_at = 0.0
@@ -162,9 +162,9 @@ class Journal:
     def lock_wait(self, seconds: float, *, timed_out: bool) -> None:
         """Counts a long wait for the lock of a key. Writes nothing yet."""
         with self._lock:
-            self._lock_waits.lock_waits += 1
-            self._lock_waits.lock_timeouts += timed_out
-            self._lock_waits.lock_wait_us += round(seconds * 1e6)
+            self._rare.lock_waits += 1
+            self._rare.lock_timeouts += timed_out
+            self._rare.lock_wait_us += round(seconds * 1e6)
             if self._thread is None:
                 self._start_thread()
 
@@ -173,6 +173,8 @@ class Journal:
         with suppress(MemoryError):  # a decision is lost, kernels are not
             self._log.add(msgspec.convert({"kind": kind, "at": self._now(), **fields}, Decision))
             with self._lock:
+                self._rare.promotions += kind in (PROMOTION, SPECULATION)
+                self._rare.demotions += kind == DEMOTION
                 if self._thread is None:
                     self._start_thread()
 
@@ -243,7 +245,7 @@ class Journal:
         with self._lock:
             self._thread = None
             counts = (self._hits, self._asked, self._misses, self._failures, self._log)
-            if any(counts) or self._lock_waits.lock_waits:
+            if any(counts) or self._rare.lock_waits:  # a promotion is in the log too
                 self._start_thread()  # for counts that came meanwhile
 
     def _start_thread(self) -> None:
@@ -263,17 +265,18 @@ class Journal:
         with self._lock:
             # No function call up to the end of the block, so that no signal handler can run in between.
             hits, misses, saved, failures = self._hits, self._misses, self._saved_us, self._failures
-            waits, asked = self._lock_waits, self._asked
-            if not (hits or asked or misses or failures or waits.lock_waits or spans):
+            waits, asked = self._rare, self._asked
+            has_rare = waits.lock_waits or waits.promotions or waits.demotions
+            if not (hits or asked or misses or failures or has_rare or spans):
                 return []
             self._hits, self._misses, self._saved_us, self._failures, self._asked = {}, {}, {}, {}, {}
-            self._lock_waits = no_waits
+            self._rare = no_waits
         by_entry: dict[tuple[CacheKey, float], dict[str, int]] = {}
         for (key, made_at, tier), count in hits.items():
             by_entry.setdefault((key, made_at), {})[tier] = count
         now = self._now()
         waits.at, waits.failures, waits.spans = now, failures, spans
-        counted: list[_Line] = [waits] if failures or spans or waits.lock_waits else []
+        counted: list[_Line] = [waits] if failures or spans or has_rare else []
         counted += [Event(kind=USE, at=now, misses=missed, arch=arch) for arch, missed in misses.items()]
         for (key, made_at), tiers in by_entry.items():
             saved_us = saved.pop(key, 0)
