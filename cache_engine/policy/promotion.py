@@ -34,6 +34,25 @@ def price_s(compile_s: float, waiting: int = 0, slots: int = 1, gpu_s_per_s: flo
     return compile_s * gpu_s_per_s * (1 + waiting / slots)
 
 
+TRUST = 0.5
+"""How far a forecast is believed, λ: with it ski rental costs at most 1.5 times the best decision if the forecast is
+right, and 3 times whatever it is. Without a forecast that is 2."""
+
+
+def threshold_s(price_s: float, forecast_s: float, trust: float = TRUST) -> float:
+    """The regret at which to compile, with a forecast of what the kernel would save.
+
+    That is λ · price if the kernel is worth its price by the forecast, else price / λ. It costs at most 1 + λ times
+    what the best decision in hindsight costs if the forecast is right, and 1 + 1 / λ times whatever comes (Purohit,
+    Svitkina, Kumar: "Improving Online Algorithms via ML Predictions", NeurIPS 2018).
+
+    Args:
+        forecast_s: regret expected in all, the past included.
+        trust: λ, above 0 and at most 1; 1 is plain ski rental.
+    """
+    return price_s * trust if forecast_s >= price_s else price_s / trust
+
+
 @dataclass(frozen=True, slots=True)
 class Rental:
     """Ski rental: each launch of a slower kernel pays rent, its regret; compiling the better one is buying it.

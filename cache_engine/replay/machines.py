@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cache_engine.policy.promotion import price_s
+from cache_engine.policy.promotion import price_s, threshold_s
 from cache_engine.replay.batching import Ran
 from cache_engine.replay.kernels import Floats, Kernels, Places
 
@@ -255,6 +255,9 @@ class Renting(Adaptive):
     losses so far are computed again, as if it had always been there. So two kernels that are fast for the same m are
     not both compiled for it (Fotakis, "A Primal-Dual Algorithm for Online Non-uniform Facility Location", Journal of
     Discrete Algorithms 2007).
+
+    Args:
+        expected_s: for so long the rates seen so far are expected to go on, which is a forecast; with 0 there is none.
     """
 
     def __init__(
@@ -263,8 +266,10 @@ class Renting(Adaptive):
         compiling: Compiling,
         ready: Iterable[Kernel] = (),
         stored: Iterable[Kernel] = (),
+        expected_s: float = 0.0,
     ) -> None:
         super().__init__(kernels, compiling, ready, stored)
+        self._expected_s = expected_s
         self._rows = [(place, row) for place, each in enumerate(kernels.operations) for row in range(len(each.tiles))]
         self.changed()
 
@@ -275,7 +280,11 @@ class Renting(Adaptive):
             waiting = len(self._queue) + len(self._under_way)
             price = price_s(self._compiling.seconds, waiting, self._compiling.slots, self._compiling.gpu_s_per_s)
             place = int(self._lost.argmax())
-            if self._lost[place] < price:
+            lost_s = float(self._lost[place])
+            if self._expected_s:
+                forecast_s = lost_s * (1 + self._expected_s / now) if now > 0 else 0.0
+                price = threshold_s(price, forecast_s)
+            if lost_s < price:
                 return
             self.ask(self._rows[place], now)
             self.changed()

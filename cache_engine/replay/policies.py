@@ -26,7 +26,8 @@ class Start:
     Attributes:
         stored: kernels that are in the store.
         profile: what was asked for before, as the ledger has it; ``None`` when nothing is known.
-        horizon_s: without a profile, the GPU seconds that kernels compiled ahead are expected to serve.
+        horizon_s: without a profile, the GPU seconds that kernels compiled ahead are expected to serve, and how long
+            the rates seen are expected to go on.
         budget_s: seconds of compiling before the server is ready.
     """
 
@@ -93,7 +94,9 @@ def _counts(kernels: Kernels, compiling: Compiling, start: Start) -> Adaptive:
 
 
 def _ours(kernels: Kernels, compiling: Compiling, start: Start) -> Adaptive:
-    return Renting(kernels, compiling, ahead(kernels, compiling, start), start.stored)
+    # With a profile, what it makes worth its price is compiled already: it forecasts nothing for the rest.
+    expected_s = start.horizon_s if start.profile is None else 0.0
+    return Renting(kernels, compiling, ahead(kernels, compiling, start), start.stored, expected_s)
 
 
 POLICIES = {

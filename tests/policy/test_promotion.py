@@ -15,10 +15,20 @@ from cache_engine.policy.promotion import (
     price_s,
     rental_cost_s,
     stays_promoted,
+    threshold_s,
 )
 
 REGRETS = st.lists(st.floats(0, 3), max_size=60)
 PRICES = st.floats(0.01, 50)
+
+
+@given(PRICES, st.floats(0, 1000), st.floats(0.05, 1.0), st.floats(0, 1000))
+def test_a_forecast_costs_at_most_what_is_proved_of_it(price: float, regret: float, trust: float, said: float) -> None:
+    """Of a regret that comes in small parts, with a forecast that is right, and with any."""
+    for forecast, bound in ((regret, 1 + trust), (said, 1 + 1 / trust)):
+        threshold = threshold_s(price, forecast, trust)
+        spent = threshold + price if regret >= threshold else regret
+        assert spent <= bound * min(regret, price) * (1 + 1e-9)
 
 
 @given(REGRETS, PRICES)

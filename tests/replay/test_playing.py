@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from itertools import accumulate
 from random import Random
 from statistics import median
 
@@ -128,6 +129,26 @@ def test_without_a_horizon_ours_rents_and_no_one_waits(llama: Kernels, trace: Tr
     assert (one.before, one.waited) == (0, 0)
     assert one.behind > 0
     assert one.ratio < 2.2, "2, and what is lost while compiles are under way"
+
+
+@pytest.mark.parametrize(("seed", "rate", "prompt", "output"), [(1, 2.0, 5.0, 4.0), (2, 8.0, 3.0, 5.0)])
+def test_believing_in_the_rates_seen_costs_less_than_ski_rental_alone(
+    llama: Kernels, seed: int, rate: float, prompt: float, output: float
+) -> None:
+    """Traces of other shapes than those that come along: Poisson arrivals, lognormal lengths."""
+    chance = Random(seed)
+    arrivals = list(accumulate(chance.expovariate(rate) for _ in range(round(rate * 600))))
+    trace = Trace(
+        array("d", arrivals),
+        array("l", (round(chance.lognormvariate(prompt, 1)) + 1 for _ in arrivals)),
+        array("l", (round(chance.lognormvariate(output, 1)) + 1 for _ in arrivals)),
+    )
+    ours = POLICIES["ours"]
+    alone, _ = play(llama, trace, LIMITS, COMPILING, [ours], start=Start(horizon_s=0.0))
+    believing, _ = play(llama, trace, LIMITS, COMPILING, [ours], start=Start(budget_s=0.0))
+    assert believing.before == believing.waited == 0
+    assert believing.behind > 0
+    assert believing.ratio < alone.ratio
 
 
 def test_a_profile_of_another_trace_is_used(llama: Kernels, trace: Trace) -> None:

@@ -99,7 +99,8 @@ def _server_options(verb: _F) -> _F:
     type=Amount(0, 1e9),
     default=86_400.0,
     show_default=True,
-    help="ours: GPU seconds that kernels compiled ahead are expected to serve, without a profile.",
+    help="ours, without a profile: GPU seconds that kernels compiled ahead are expected to serve, and how long the "
+    "rates seen are expected to go on. 0: neither is expected.",
 )
 @click.option(
     "--ahead",
