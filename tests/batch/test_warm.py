@@ -389,13 +389,3 @@ def test_without_a_gpu_there_is_none_to_choose(place: Path, verb: str) -> None:
     assert (done.returncode, done.stderr) == (3, "error: there is no GPU 1 to use: no NVIDIA driver is installed\n")
     assert not place.exists()
     assert run(*verb.split(), "--device", "first", store=place).returncode == 2
-
-
-def test_an_estimate_counts_slots(place: Path, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def seconds(jobs: int) -> float:
-        options = ("warm", table, "--arch", "sm_90", "--m", "1-16", "--family", "simt", "--jobs", jobs, "--dry-run")
-        return float(document(*options, store=place)["estimated_seconds"])
-
-    assert seconds(2) == pytest.approx(seconds(1) / 2, rel=0.01)
-    monkeypatch.setenv("GEMM_CACHE_COMPILE_SLOTS", "1")
-    assert seconds(2) == seconds(1)
