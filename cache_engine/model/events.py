@@ -183,14 +183,13 @@ class Totals(Counts):
         misses: lookups that no tier served.
         failures: by tier, how often it failed and was skipped.
         saved_us: microseconds of compiling that hits on disk and in packs saved; likewise ``saved_ms``.
-        lock_waits, lock_timeouts: how often a key's lock was waited for over a second; how many of these timed out.
-        lock_wait_us: microseconds of all of these waits; likewise ``lock_wait_ms``.
+        lock_waits, lock_timeouts, lock_wait_us: waits for a key's lock of over a second, how many of these timed out,
+            and microseconds of all; likewise ``lock_wait_ms``.
         promotions, demotions: kernels compiled ahead, or worth their price again; and those no longer worth it.
         compiles: kernels compiled.
         compile_us: microseconds that compiling took; likewise ``compile_ms``.
         publish_failures: kernels compiled that could not be stored.
-        corruptions: damaged entries found.
-        evictions, evicted_bytes: entries evicted by cleaning, and their bytes on disk.
+        corruptions, evictions, evicted_bytes: damaged entries found; entries evicted by cleaning, their bytes on disk.
         last_publish_at: when a kernel was last stored, in seconds since 1970 (UTC); 0 before the first.
         misses_by_arch: misses by target.
         spans: how long lookups and the work of misses took; ``store.journal.spans`` reads it.

@@ -16,7 +16,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import DecisionReader, Journal, read_journal
 from cache_engine.store.journal.demand import read_timeline
-from cache_engine.store.journal.spans import distributions
+from cache_engine.store.journal.spans import WORK, distributions
 from cache_engine.store.layout import fingerprint_of_results_name, key_of_blob_name
 from cache_engine.store.pins import pinned_keys
 from cache_engine.store.timings import Timings
@@ -109,7 +109,7 @@ def troubles(
     """
     found = [
         *_served(store, promise, done),
-        *_counted(store, promise, exact=done and not refused),
+        *_counted(store, promise, done=done, refused=refused),
         *_kept(store, promise, done),
     ]
     if mirrored:
@@ -117,7 +117,7 @@ def troubles(
     tidy(store)
     found += [Trouble(LEFTOVERS, path.name) for path in leftovers(store)]
     found += [Trouble(DAMAGE, f"{finding.kind} {finding.path}") for finding in integrity.check(store)]
-    found += [*_served(store, promise, done), *_counted(store, promise, exact=done and not refused)]
+    found += [*_served(store, promise, done), *_counted(store, promise, done=done, refused=refused)]
     found += [*_logged(store, promise, done and not refused), *_pinned(store, promise, done)]
     return [*found, *_kept(store, promise, done), *_timed(store, promise, done)]
 
@@ -141,15 +141,20 @@ def _served(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]
             yield Trouble(UNDONE if ours else WRONG_BYTES, f"{key}: {len(code)} bytes")
 
 
-def _counted(store: DiskStore, promise: Promise, *, exact: bool) -> Iterator[Trouble]:
-    """What was on disk before is counted once, and what was to be added once at most."""
+def _counted(store: DiskStore, promise: Promise, *, done: bool, refused: bool) -> Iterator[Trouble]:
+    """What was on disk before is counted once, and what was to be added once at most.
+
+    Where a lookup was refused, the kernel was compiled in its place: lengths of that work may come on top.
+    """
     tally = read_journal(store.layout.journal)
     totals = tally.totals
     asked = read_timeline(store.layout).ledger(math.inf, time.time()).total
     spans = sum(one.count for one in distributions(totals.spans).values())
     counts = Counts(sum(totals.hits.values()), totals.misses, totals.compiles, round(asked), spans)
     most = promise.counts.plus(promise.more)
-    least = most if exact else promise.counts
+    least = most if done and not refused else promise.counts
+    if refused:
+        most = most.plus(Counts(spans=len(WORK)))
     for name in ("hits", "misses", "compiles", "asked", "spans"):
         count, low, high = (getattr(some, name) for some in (counts, least, most))
         if not low <= count <= high:
