@@ -10,6 +10,7 @@ import pytest
 from cache_engine.foreign.comparison import Comparing, Difference, differences
 from cache_engine.foreign.culprits import meaning_of
 from cache_engine.foreign.frameworks.triton import Triton
+from cache_engine.foreign.frameworks.vllm import VLLM
 from cache_engine.foreign.values import Entry, Factor, KeyFactors, Place
 from tests.foreign.fixtures import unpack
 
@@ -87,6 +88,39 @@ def test_an_entry_without_a_namesake_says_so(place: Place, other: Place) -> None
     found = Comparing(Triton()).directories((place, [tile]), (other, []))
     assert found.only_one[0].nearest is None
     assert found.only_one[0].unknown == "the other directory has no entry of this name"
+
+
+def _vllm(folder: Path, key: str, **environment: object) -> Place:
+    """A graph of vLLM, written by hand as ``vllm/compilation/backends.py`` does."""
+    entry = folder / key / "rank_0_0" / "backbone"
+    entry.mkdir(parents=True)
+    factors = {"code_hash": "91c6", "compiler_hash": "4fc2", "config_hash": "35e0", "env": environment}
+    (entry / "cache_key_factors.json").write_text(json.dumps(factors))
+    (entry / "vllm_compile_cache.py").write_text("{}")
+    (entry / "0.best_config").write_text(f"tuned in {folder.name}")
+    return Place("vllm", folder, "given")
+
+
+def test_two_caches_of_vllm_say_which_variables_made_one_miss(tmp_path: Path) -> None:
+    """The port and the directory, and nothing of what is the same."""
+    one = _vllm(tmp_path / "a", "4bce7ae4f8", VLLM_PORT=5001, VLLM_CONFIG_ROOT="/home/a/.config", VLLM_USE_V1=True)
+    other = _vllm(tmp_path / "b", "0123456789", VLLM_PORT=5002, VLLM_CONFIG_ROOT="/root/.config", VLLM_USE_V1=True)
+    entries = [(place, [seen for seen in VLLM().scan(place, {}) if isinstance(seen, Entry)]) for place in (one, other)]
+    found = Comparing(VLLM()).directories(entries[0], entries[1])
+    causes = {each.name: (each.one, each.other, each.meaning, count) for each, count in found.causes}
+    assert causes.keys() == {"VLLM_PORT", "VLLM_CONFIG_ROOT"}
+    assert causes["VLLM_PORT"][:2] == ("5001", "5002")
+    assert "a port of the network" in causes["VLLM_PORT"][2]
+    assert "an absolute path" in causes["VLLM_CONFIG_ROOT"][2]
+    assert [count for *_, count in causes.values()] == [1, 1]
+
+
+def test_one_key_that_was_tuned_differently_is_a_change_of_bytes(tmp_path: Path) -> None:
+    places = [_vllm(tmp_path / name, "4bce7ae4f8", VLLM_PORT=5001) for name in "ab"]
+    entries = [(place, [seen for seen in VLLM().scan(place, {}) if isinstance(seen, Entry)]) for place in places]
+    found = Comparing(VLLM()).directories(entries[0], entries[1])
+    assert (found.same, found.only_one, found.only_other) == (0, (), ())
+    assert [parts for _, parts in found.changed] == [("0.best_config",)]
 
 
 def test_differences_have_both_values_and_none_for_what_one_does_not_state() -> None:
