@@ -251,20 +251,23 @@ class _Costs:
         self._adding = p.split_us + np.zeros_like(written)
         self._partial = p.split_weight * _PARTIAL_BYTES / work.out_bytes * self._written
 
-    def of(self, tile_m: Floats, tile_n: Floats, split: Floats, tiles: Floats) -> tuple[Floats, Floats]:
+    def of(self, tile_m: Floats, tile_n: Floats, split: Floats | None, tiles: Floats) -> tuple[Floats, Floats]:
         """Times of choices with so many tiles, and what of them is multiplying, in microseconds: choices × problems."""
         area = tile_m * tile_n
-        depth = np.ceil(self._work.k / (split * _STEP_K)) * _STEP_K
+        k = self._work.k / _STEP_K
+        depth = np.ceil(k if split is None else k / split) * _STEP_K
         per_sm = tiles / self._gpu.sms
         waves = (1 - self._blend) * np.ceil(per_sm) + self._blend * np.maximum(per_sm, 1)
         deep = waves * depth
-        multiplying = deep * (2 * (area + self._loss * (tile_m + tile_n)) / self._rate)
-        stepping = deep * self._step
+        multiplying = 2 * (area + self._loss * (tile_m + tile_n)) / self._rate
         through_l2 = tiles * depth * (self._work.in_bytes * (tile_m + tile_n) / self._l2) + self._written
-        overlapped = np.sqrt(np.sqrt(_fourth(multiplying) + _fourth(stepping) + _fourth(through_l2) + self._dram))
+        overlapped = np.sqrt(
+            np.sqrt(_fourth(deep) * (multiplying**4 + self._step**4) + _fourth(through_l2) + self._dram)
+        )
         times = self._launch + overlapped + waves * (area * self._epilogue)
-        times += (split > 1) * (self._adding + split * self._partial)
-        return times, multiplying
+        if split is not None:
+            times += (split > 1) * (self._adding + split * self._partial)
+        return times, deep * multiplying
 
 
 def _fastest(p: GpuParameters, gpu: Gpu, work: _Work, dtype: str = "bf16") -> tuple[Floats, Floats, Floats]:
@@ -275,10 +278,11 @@ def _fastest(p: GpuParameters, gpu: Gpu, work: _Work, dtype: str = "bf16") -> tu
     places = np.arange(tiles.shape[1])
     best = np.full((4, len(places)), np.inf)
     for waves in (0, *_WAVES):
-        split = np.clip(np.floor(waves * gpu.sms / tiles), 1, most) if waves else np.ones_like(tiles)
-        times, multiplying = costs.of(tile_m, tile_n, split, tiles * split)
+        split = np.clip(np.floor(waves * gpu.sms / tiles), 1, most) if waves else None
+        times, multiplying = costs.of(tile_m, tile_n, split, tiles if split is None else tiles * split)
         row = times.argmin(axis=0)
-        found = np.stack([times[row, places], multiplying[row, places], row, split[row, places]])
+        splits = np.ones(len(places)) if split is None else split[row, places]
+        found = np.stack([times[row, places], multiplying[row, places], row, splits])
         best = np.where(found[0] < best[0], found, best)
     return best[0] * _throttled(p, best[0], best[1]), best[2], best[3]
 
