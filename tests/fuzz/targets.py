@@ -21,7 +21,7 @@ import xxhash
 from cache_engine.batch import jobs
 from cache_engine.catalogue import table_shapes
 from cache_engine.compilers.disassembly import comparable_lines, instruction_mix
-from cache_engine.compilers.elf import cubin_fault
+from cache_engine.compilers.elf import cubin_fault, read_cubin
 from cache_engine.errors import CorruptEntry, GemmCacheError, InvalidHardware, PackUnusable, StoreUnusable, UsageError
 from cache_engine.evaluations import entry as results
 from cache_engine.evaluator.chips import load_chip
@@ -55,6 +55,7 @@ from cache_engine.store.results.interchange import UnknownResults, compress, dec
 from cache_engine.store.results.log import read_lines
 from cache_engine.upkeep.contents import check_entry, check_record
 from cache_engine.upkeep.packs import look_into
+from tests.fuzz import caches
 from tests.helpers import invented_timing, make_cubin, make_entry, make_store
 
 PROBLEM = GemmProblem(128, 256, 192, arch="sm_90")
@@ -284,6 +285,8 @@ def _read_config(data: bytes, _: Path) -> None:
 def _read_elf(data: bytes, _: Path) -> None:
     for header in (b"", make_cubin("sm_90", b"")[:52]):
         assert isinstance(cubin_fault(header + data[len(header) :], "sm_90"), str | None)
+        with suppress(ValueError):
+            read_cubin(header + data[len(header) :])
 
 
 def _sass(_: Path) -> list[bytes]:
@@ -384,5 +387,6 @@ TARGETS = {
         ],
         _read_trace,
     ),
+    "caches": Target(caches.seeds, caches.read),
     "marker": Target(lambda _: [b'{"kind":"gemm-cache store","format":1}'], _read_marker),
 }
