@@ -79,22 +79,37 @@ def _started(folder: Path) -> None:
 
 def _replaced(folder: Path) -> None:
     """As ``os.replace`` does, with no temporary folder left, and within the resolution of the folder's time."""
-    status = folder.stat()
+    before, file = folder.stat(), (folder / "tile.ttir").stat()
     (folder / "new").write_bytes((folder / "tile.ttir").read_bytes())
+    os.utime(folder / "new", ns=(file.st_atime_ns, file.st_mtime_ns))
     os.replace(folder / "new", folder / "tile.ttir")
-    os.utime(folder, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.utime(folder, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-@pytest.mark.parametrize("act", [_rebuilt, _started, _replaced])
+def _written(folder: Path) -> None:
+    """In place, with as many bytes."""
+    (folder / "tile.ttir").write_bytes((folder / "tile.ttir").read_bytes())
+
+
+@pytest.mark.parametrize("act", [_rebuilt, _started, _replaced, _written])
 def test_an_entry_that_is_written_while_others_wait_stays(
     place: Place, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], None]
 ) -> None:
     (folder,) = [path.parent for path in place.path.glob("*/tile.ptx")]
     _while_waiting(monkeypatch, lambda: act(folder))
+    rename = os.rename
+    renamed: list[str] = []
+
+    def noted(source: str, target: str, **where: int) -> None:
+        renamed.append(source)
+        rename(source, target, **where)
+
+    monkeypatch.setattr(os, "rename", noted)
     done = delete(place, _plan(place), Deleted())
     assert done.left == {folder.name: "it was written meanwhile: a process uses it"}
     assert [path.name for path in place.path.iterdir()] == [folder.name]
     assert (folder / "tile.cubin").exists()
+    assert folder.name not in renamed  # not even for a moment
 
 
 def test_a_writer_that_comes_between_the_look_and_the_rename_gets_its_folder_back(
