@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cache_engine.foreign.registry import Sources
-from cache_engine.foreign.values import Entry, Fault, Finding, Place, Seen, State
+from cache_engine.foreign.values import Entry, Fault, Finding, PartKind, Place, Seen, State
 
 _NOTHING: Mapping[str, str] = {}
 
@@ -57,7 +57,9 @@ class Sums:
         self.unread += seen.state == State.UNREAD
         for part in seen.parts:
             self.size_bytes += part.size_bytes
-            self.part_bytes[part.name if part.file else part.kind] += part.size_bytes
+            # Files that are no part of a kernel have names of their own, as many as there are.
+            is_other = part.kind in (PartKind.OTHER, PartKind.TEMPORARY)
+            self.part_bytes[part.kind if is_other else part.name] += part.size_bytes
         if seen.arch is not None:
             self.archs[seen.arch] += 1
         if seen.version is not None:

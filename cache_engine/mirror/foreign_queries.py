@@ -25,7 +25,7 @@ SORTS = {
 }
 """Sort orders of lists: displayed name → SQL expression."""
 
-_PARTS = 'json_transform(parts, \'[{"name": "VARCHAR", "size_bytes": "BIGINT"}]\')'
+_PARTS = """json_transform(parts, '[{"name": "VARCHAR", "kind": "VARCHAR", "size_bytes": "BIGINT"}]')"""
 
 
 def places(connection: duckdb.DuckDBPyConnection) -> list[Row]:
@@ -59,7 +59,8 @@ def parts(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     """How many bytes each part takes in each directory."""
     return fetch(
         connection,
-        "SELECT kind, path, part.name AS name, sum(part.size_bytes)::BIGINT AS size_bytes FROM "
+        "SELECT kind, path, if(part.kind IN ('other', 'temporary'), part.kind, part.name) AS name, "
+        "sum(part.size_bytes)::BIGINT AS size_bytes FROM "
         f"(SELECT kind, path, unnest({_PARTS}) AS part FROM foreign_entries) "
         "GROUP BY ALL ORDER BY size_bytes DESC, name",
     )

@@ -10,7 +10,7 @@ import pytest
 
 from cache_engine.engine.cache import open_cache
 from cache_engine.foreign.registry import Sources, load_sources
-from cache_engine.foreign.survey import EntryFilter, survey
+from cache_engine.foreign.survey import EntryFilter, sums, survey
 from cache_engine.foreign.values import Entry, Place
 from cache_engine.mirror import foreign, foreign_queries
 from cache_engine.mirror.foreign import Scanned, scan
@@ -122,19 +122,25 @@ def test_a_scan_in_many_parts_is_the_same(machine: Machine, monkeypatch: pytest.
 
 
 def test_the_sums_of_the_queries_are_those_of_the_files(machine: Machine) -> None:
+    (machine.places[0].path / "left").write_bytes(b"no part of a kernel")
     machine.scan()
+    sums_of = sums(machine.places, survey(machine.sources, machine.places))
+    parts = {(row["kind"], row["name"]): row["size_bytes"] for row in machine.mirror.query(foreign_queries.parts)}
+    assert parts == {
+        (place.kind, str(name)): size for place, each in sums_of.items() for name, size in each.part_bytes.items()
+    }
+    assert ("cutile", "cubin") in parts
     rows = {row["kind"]: row for row in machine.mirror.query(foreign_queries.places)}
     assert set(rows) == set(KINDS)
     for place in machine.places[:2]:
         files = [path for path in place.path.rglob("*") if path.is_file()]
         assert rows[place.kind]["size_bytes"] == sum(path.stat().st_size for path in files)
     triton = machine.places[0].path
-    parts = {(row["kind"], row["name"]): row["size_bytes"] for row in machine.mirror.query(foreign_queries.parts)}
     assert parts["triton", "llir"] == sum(path.stat().st_size for path in triton.rglob("*.llir"))
     assert rows["triton"]["ir_bytes"] == sum(parts["triton", name] for name in ("llir", "ttir", "ttgir"))
     counted = machine.mirror.query(foreign_queries.counted, "arch")
     assert {row["value"]: row["entries"] for row in counted if row["kind"] == "triton"} == {"sm_90a": 3, "sm_80": 1}
-    assert sum(row["entries"] for row in machine.mirror.query(foreign_queries.growth)) == 15
+    assert sum(row["entries"] for row in machine.mirror.query(foreign_queries.growth)) == 16
 
 
 def test_equal_binaries_are_found_wherever_they_are(machine: Machine, tmp_path: Path) -> None:
