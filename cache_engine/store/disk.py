@@ -164,9 +164,9 @@ class DiskStore:
                     os.unlink(replaced)
 
     def delete(self, key: CacheKey) -> int:
-        """Deletes an entry, the record first; returns the bytes freed. Call it under the key's lock."""
+        """Deletes an entry, the record first, or a group; returns the bytes freed. Call it under the key's lock."""
         freed = 0
-        for path in (self.layout.record_path(key), *self._blobs(key)):
+        for path in (self.layout.record_path(key), *self._blobs(key), self.layout.group_path(key)):
             with suppress(FileNotFoundError):
                 size = os.stat(path).st_size
                 os.unlink(path)

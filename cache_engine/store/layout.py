@@ -15,6 +15,7 @@
     demand.json                 what was asked for, from the journal's folded files; created by the first fold
     decisions/                  the log of decisions, in two files; created with the first
     pins/                       an empty file for each pinned key; created with the first
+    groups/                     kernels of other frameworks, a file for each; created with the first
     mirror.duckdb               the mirror; may be deleted at any moment
     population                  estimated number of entries and bytes; may be deleted at any moment
     cleaned                     empty; its mtime is the time of the last automatic cleaning
@@ -204,9 +205,18 @@ class StoreLayout:
         return f"{self.root}/pins/{key}"
 
     @property
+    def groups(self) -> Path:
+        """Kernels of other frameworks. The folder is created with the first."""
+        return self.root / "groups"
+
+    def group_path(self, key: CacheKey) -> str:
+        """The file with a kernel of another framework."""
+        return f"{self.root}/groups/{key}"
+
+    @property
     def later_folders(self) -> tuple[Path, ...]:
         """Folders that are created with the first file in them."""
-        return (self.timings, self.decisions, self.pins)
+        return (self.timings, self.decisions, self.pins, self.groups)
 
     def record_path(self, key: CacheKey) -> str:
         """The record of an entry. A string, because every hit calls this."""

@@ -334,8 +334,8 @@ def prune_results(store: DiskStore, settings: Settings) -> int:
 
 
 def _published_at(layout: StoreLayout, key: CacheKey) -> float:
-    """When the record was published; infinity when it is gone."""
-    try:
-        return os.lstat(layout.record_path(key)).st_mtime
-    except FileNotFoundError:
-        return float("inf")
+    """When the record was published, or the group last used; infinity when it is gone."""
+    for path in (layout.record_path(key), layout.group_path(key)):
+        with suppress(FileNotFoundError):
+            return os.lstat(path).st_mtime
+    return float("inf")

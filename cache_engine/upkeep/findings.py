@@ -33,6 +33,7 @@ class Kind(StrEnum):
     CORRUPT_TIMINGS = "corrupt timings"
     CORRUPT_EVALUATIONS = "corrupt evaluations"
     CORRUPT_JOB = "corrupt job"
+    CORRUPT_GROUP = "corrupt group"
     FOREIGN_FILE = "file of another user"
     OPEN_FOLDER = "folder open to others"
     FOREIGN_FOLDER = "folder of another user"
@@ -60,6 +61,7 @@ REMEDIES = {
     Kind.CORRUPT_TIMINGS: "copy the device's damaged files to quarantine, and keep the sound timings",
     Kind.CORRUPT_EVALUATIONS: "copy the damaged files to quarantine, and keep the sound results",
     Kind.CORRUPT_JOB: "quarantine the file",
+    Kind.CORRUPT_GROUP: "quarantine the file; its framework compiles the kernel again on next use",
     Kind.FOREIGN_FILE: "quarantine the file",
     Kind.OPEN_FOLDER: "take the right to write from its group and all others",
     Kind.FOREIGN_FOLDER: "none: make yourself its owner with chown, or move it elsewhere",

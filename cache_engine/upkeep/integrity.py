@@ -39,6 +39,7 @@ from cache_engine.upkeep.findings import (
 )
 from cache_engine.upkeep.leftovers import is_abandoned, is_orphan, remove_temporary
 from cache_engine.upkeep.side_files import (
+    check_group,
     check_results,
     check_side_files,
     mend_journal,
@@ -213,6 +214,8 @@ def _still_holds(store: DiskStore, finding: Finding) -> bool:
         return _check_temporary(layout, path.name) is not None
     if finding.kind is Kind.OPEN_FOLDER:
         return any(again.kind is finding.kind for again in _check_folder(layout, path, trust=False))
+    if finding.kind is Kind.CORRUPT_GROUP:
+        return any(again.kind is finding.kind for again in check_group(layout, path))
     if finding.kind in RESULT_KINDS:
         return any(again.path == finding.path for again in check_results(layout, finding.kind))
     return os.path.lexists(path)

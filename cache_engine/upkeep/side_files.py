@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+from cache_engine.adapters.groups import UnknownGroup, read_group
 from cache_engine.errors import CorruptEntry, LockTimeout, Untrusted
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluations.entry import judge
 from cache_engine.inputs import others_may_change
 from cache_engine.model.job import MOST_BYTES, decode_job
-from cache_engine.model.key import is_key
+from cache_engine.model.key import CacheKey, is_key
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import copy_to_quarantine, read_file
 from cache_engine.store.journal import (
@@ -64,6 +65,7 @@ def check_side_files(layout: StoreLayout, *, trust: bool) -> Iterator[Finding]:
         (layout.timings, fingerprint_of_results_name),
         (layout.decisions, is_decisions_name),
         (layout.pins, is_key),
+        (layout.groups, is_key),
     ):
         for name in sorted(names_in(folder)):
             if is_named(name):
@@ -87,6 +89,8 @@ def _check_file(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Findin
         yield from _check_job(layout, path)
     elif not irregular and path.parent == layout.decisions:
         yield from _check_decisions(layout, path)
+    elif not irregular and path.parent == layout.groups:
+        yield from check_group(layout, path)
 
 
 def _regular(layout: StoreLayout, path: Path, trust: bool) -> Iterator[Finding]:
@@ -145,6 +149,19 @@ def _check_decisions(layout: StoreLayout, path: Path) -> Iterator[Finding]:
             yield found(Kind.CORRUPT_LOG, cause=f"{damaged:,} of {lines:,} lines are damaged or from the future")
     except CorruptEntry as error:
         yield found(Kind.CORRUPT_LOG, cause=str(error))
+    except OSError as error:
+        yield found(Kind.UNREADABLE, cause=str(error.strerror))
+
+
+def check_group(layout: StoreLayout, path: Path) -> Iterator[Finding]:
+    """Checks a kernel of another framework."""
+    found = partial(finding_at, layout, path=path, key="")
+    try:
+        read_group(layout, CacheKey(path.name), trust=True)  # ``_regular`` has checked its owner
+    except UnknownGroup as error:
+        yield found(Kind.UNKNOWN_FORMAT, cause=str(error))
+    except CorruptEntry as error:
+        yield found(Kind.CORRUPT_GROUP, cause=str(error))
     except OSError as error:
         yield found(Kind.UNREADABLE, cause=str(error.strerror))
 

@@ -14,7 +14,7 @@ from cache_engine.errors import CompilerMissing, CorruptEntry
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import EntryUsage
 from cache_engine.model.gemm import Specialisation
-from cache_engine.model.key import CacheKey
+from cache_engine.model.key import CacheKey, is_key
 from cache_engine.policy.value import VALUE
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.files import shards_in
@@ -65,13 +65,16 @@ def plan_cleaning(
 
 
 def count(layout: StoreLayout) -> tuple[int, int]:
-    """The number of entries, and their bytes on disk."""
+    """The number of entries, with kernels of other frameworks, and their bytes on disk."""
     sizes = [stored_bytes for _, stored_bytes, _ in _scan(layout)]
     return len(sizes), sum(sizes)
 
 
 def _scan(layout: StoreLayout) -> Iterator[tuple[str, int, float]]:
-    """Key, bytes on disk (record and blob) and time of publishing of every entry."""
+    """Key, bytes on disk (record and blob) and time of publishing of every entry, and of every group its last use."""
+    for name, status in _files(layout.groups):
+        if is_key(name):
+            yield name, status.st_size, status.st_mtime
     for shard in shards_in(layout.metadata, links=layout.trust):
         blob_bytes: dict[str, int] = {}
         for name, status in _files(layout.kernels / shard):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.adapters.groups import Group, put_group
 from cache_engine.errors import StoreUnusable
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.hardware import PRESETS
@@ -82,6 +83,12 @@ def _older_decisions(store: DiskStore) -> Path:
     return _decisions(store).rename(store.layout.older_decisions_log)
 
 
+def _group(store: DiskStore) -> Path:
+    group = Group("triton", "ABC234", "scale.json", {"scale.json": b"{}"})
+    put_group(store.layout, group, durable=False)
+    return Path(store.layout.group_path(group.key))
+
+
 def _temporary(store: DiskStore) -> Path:
     return store.layout.temp / "1234-abcd"
 
@@ -96,6 +103,7 @@ DAMAGED: dict[str, tuple[Callable[[DiskStore], Path], ...]] = {
     "timings": (_timings, _log_of_timings),
     "decisions_log": (_decisions,),
     "older_decisions_log": (_older_decisions,),
+    "groups": (_group,),
 }
 """By the name in ``StoreLayout``: each makes a file of this kind, to be damaged."""
 

@@ -1,0 +1,168 @@
+"""Kernels of other frameworks in a store: every byte checked, counted, cleaned, repaired, never exported."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import zstandard
+
+from cache_engine.adapters.groups import Group, UnknownGroup, group_key, is_plain, note_use, put_group, read_group
+from cache_engine.errors import CorruptEntry, Misplaced, Untrusted
+from cache_engine.store.disk import DiskStore, open_store
+from cache_engine.store.journal import Journal
+from cache_engine.upkeep import cleaning
+from cache_engine.upkeep.findings import Kind
+from cache_engine.upkeep.integrity import check, repair
+from cache_engine.upkeep.plan import DAY_S, Limits
+from cache_engine.upkeep.survey import count, plan_cleaning
+from tests.helpers import publish
+
+_GROUP = Group("triton", "ABC234", "scale.json", {"scale.json": b"{}", "scale.cubin": bytes(range(256)) * 20})
+
+
+def _put(store: DiskStore, name: str = "ABC234") -> Path:
+    group = msgspec.structs.replace(_GROUP, name=name)
+    size = put_group(store.layout, group, durable=False)
+    path = Path(store.layout.group_path(group.key))
+    assert path.stat().st_size == size
+    return path
+
+
+def test_what_is_put_is_read_again_and_private(store: DiskStore) -> None:
+    assert read_group(store.layout, _GROUP.key) is None
+    path = _put(store)
+    assert read_group(store.layout, _GROUP.key) == _GROUP
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0
+    assert list(check(store)) == []
+    assert open_store(store.layout.root) == store.layout
+
+
+def test_no_damaged_byte_is_served(store: DiskStore) -> None:
+    path = _put(store)
+    data = path.read_bytes()
+    for at in range(len(data)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises((CorruptEntry, UnknownGroup)):
+            read_group(store.layout, _GROUP.key)
+        path.write_bytes(data[:at])
+        with pytest.raises(CorruptEntry):
+            read_group(store.layout, _GROUP.key)
+
+
+def test_a_group_of_another_key_is_not_served(store: DiskStore) -> None:
+    other = _put(store, "OTHER")
+    path = _put(store)
+    os.replace(other, path)
+    with pytest.raises(Misplaced):
+        read_group(store.layout, _GROUP.key)
+
+
+def test_a_group_that_others_may_change_is_not_served(store: DiskStore) -> None:
+    path = _put(store)
+    path.chmod(0o666)
+    with pytest.raises(Untrusted):
+        read_group(store.layout, _GROUP.key)
+    assert [finding.kind for finding in check(store)] == [Kind.FOREIGN_FILE]
+
+
+@pytest.mark.parametrize("name", ["../scale.cubin", "/etc/passwd", "..", "", "a/b", "nul\0", "x" * 300])
+def test_names_that_lead_elsewhere_are_neither_put_nor_read(store: DiskStore, name: str) -> None:
+    assert not is_plain(name)
+    forged = msgspec.structs.replace(_GROUP, files={**_GROUP.files, name: b"x"})
+    with pytest.raises(ValueError, match="cannot be stored"):
+        put_group(store.layout, forged, durable=False)
+    _forge(store, msgspec.msgpack.encode(forged))
+    with pytest.raises(CorruptEntry, match="names"):
+        read_group(store.layout, _GROUP.key)
+
+
+def _forge(store: DiskStore, raw: bytes, version: int = 1) -> None:
+    """A file whose checksum is right."""
+    import hashlib
+
+    packed = zstandard.ZstdCompressor().compress(raw)
+    digest = hashlib.sha256(packed).digest()
+    store.layout.groups.mkdir(exist_ok=True, mode=0o700)
+    header = struct.pack("<8sH32s32s", b"GEMMGRUP", version, bytes.fromhex(_GROUP.key), digest)
+    Path(store.layout.group_path(_GROUP.key)).write_bytes(header + packed)
+
+
+def test_what_unpacks_to_more_than_allowed_is_not_unpacked(store: DiskStore) -> None:
+    _forge(store, bytes(65 * 1024**2))
+    with pytest.raises(CorruptEntry, match="declares"):
+        read_group(store.layout, _GROUP.key)
+
+
+def test_what_is_no_group_is_not_served(store: DiskStore) -> None:
+    _forge(store, b"\x93 what")
+    with pytest.raises(CorruptEntry, match="cannot be read"):
+        read_group(store.layout, _GROUP.key)
+
+
+def test_a_newer_format_stays(store: DiskStore) -> None:
+    _forge(store, b"", version=2)
+    with pytest.raises(UnknownGroup, match="format 2"):
+        read_group(store.layout, _GROUP.key)
+    findings = list(check(store))
+    assert [(one.kind, one.repairable) for one in findings] == [(Kind.UNKNOWN_FORMAT, False)]
+
+
+def test_a_damaged_group_is_found_and_set_aside_unless_it_is_replaced_meanwhile(store: DiskStore) -> None:
+    path = _put(store)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    findings = list(check(store))
+    assert [(one.kind, one.path) for one in findings] == [(Kind.CORRUPT_GROUP, f"groups/{_GROUP.key}")]
+    journal = Journal(store.layout.journal, 3600.0)
+    path.write_bytes(whole)
+    assert repair(store, journal, findings) == []
+    path.write_bytes(whole[:-1])
+    assert repair(store, journal, findings) == findings
+    journal.close()
+    assert not path.exists()
+    assert [found.name.endswith(_GROUP.key) for found in store.layout.quarantine.iterdir()] == [True]
+    assert list(check(store)) == []
+
+
+def test_a_file_of_another_name_is_none_of_a_group(store: DiskStore) -> None:
+    _put(store).with_name("core.1234").write_bytes(b"what")
+    assert [finding.kind for finding in check(store)] == [Kind.MISNAMED]
+
+
+def test_groups_count_against_the_limits_and_go_by_their_last_use(store: DiskStore) -> None:
+    kernel = publish(store, 1)
+    entries, stored_bytes = count(store.layout)
+    paths = [_put(store, name) for name in ("OLD", "USED", "NEW")]
+    assert count(store.layout) == (entries + 3, stored_bytes + sum(path.stat().st_size for path in paths))
+    now = time.time()
+    for path in paths[:2]:
+        os.utime(path, (now - 40 * DAY_S,) * 2)
+    note_use(store.layout, group_key("triton", "USED", "scale.json"))
+    journal = Journal(store.layout.journal, 3600.0)
+    chosen = plan_cleaning(store, Limits(expire_days=30))
+    assert [victim.key for victim in chosen.victims] == [paths[0].name]
+    assert (cleaning.apply(store, journal, chosen).evicted, paths[0].exists()) == (1, False)
+    assert paths[1].exists()
+    chosen = plan_cleaning(store, replace(Limits(), everything=True))
+    assert cleaning.apply(store, journal, chosen).evicted == 3
+    journal.close()
+    assert store.record(kernel) is None
+    assert list(store.layout.groups.iterdir()) == []
+
+
+def test_a_group_used_since_the_plan_stays(store: DiskStore) -> None:
+    path = _put(store)
+    os.utime(path, (time.time() - 40 * DAY_S,) * 2)
+    chosen = plan_cleaning(store, Limits(expire_days=30))
+    note_use(store.layout, _GROUP.key)
+    journal = Journal(store.layout.journal, 3600.0)
+    assert cleaning.apply(store, journal, chosen).skipped == 1
+    journal.close()
+    assert path.exists()
