@@ -155,9 +155,9 @@ def picked_cell(cells: list[list[Cell]], selected: list[tuple[int, str]]) -> Cel
 def behind(cells: list[Cell], picked: Cell | None, cached: dict[str, str]) -> None:
     """The kernels of the matrix, or of one cell."""
     if picked is not None:
-        there = [kernel for kernel in picked.kernels if kernel.key in cached]
+        linked = [kernel for kernel in picked.kernels if kernel.key in cached]
         with st.container(horizontal=True):
-            for kernel in there[:MOST_LINKS]:
+            for kernel in linked[:MOST_LINKS]:
                 widgets.kernel_link(f"{picked.shape.operation}, {picked.arch}: {kernel.key[:12]}", kernel.key)
     with st.expander("All kernels in this matrix", expanded=picked is not None):
         shown = kernel_rows(cells if picked is None else [picked], cached)

@@ -241,12 +241,12 @@ def what_is_kept() -> None:
 
 def export_results(chips: list[dict[str, Any]]) -> None:
     """The results of an accelerator as a file."""
-    there = {
+    choices = {
         f"{chip['chip']} {chip['fingerprint'][:12]}".strip(): chip["fingerprint"] for chip in chips if not chip["error"]
     }
-    if there:
+    if choices:
         with st.container(horizontal=True, vertical_alignment="bottom"):
-            chosen = there[st.selectbox("Export results of", list(there), key="e_export", width=300)]
+            chosen = choices[st.selectbox("Export results of", list(choices), key="e_export", width=300)]
             name = f"gemm_cache_{chosen}.json"
             st.download_button("Export", lambda: kept.export(chosen), name, "application/json", on_click="ignore")
 

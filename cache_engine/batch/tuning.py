@@ -87,8 +87,8 @@ def candidates(
     for family in dict.fromkeys(families):
         for cycles, config in ranking(problem, family, cache.selector.factors())[:top]:
             selection = cache.select(problem, family=family, compiler=compiler, config=config)
-            there = cache.look_up(selection.key)
-            found.append(Candidate(selection, cycles, None if there is None else there.tier))
+            present = cache.look_up(selection.key)
+            found.append(Candidate(selection, cycles, None if present is None else present.tier))
     return sorted(found, key=lambda candidate: candidate.predicted_cycles)
 
 
@@ -107,9 +107,9 @@ def agreements(cache: Cache) -> list[DeviceAgreement]:
         return []
     timings = cache.timings
     return [
-        DeviceAgreement(there[0].device.name, fingerprint, agreement(compared(there)))
+        DeviceAgreement(timed[0].device.name, fingerprint, agreement(compared(timed)))
         for fingerprint in timings.fingerprints()
-        if (there := timings.of_device(fingerprint))
+        if (timed := timings.of_device(fingerprint))
     ]
 
 

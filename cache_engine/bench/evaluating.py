@@ -49,9 +49,9 @@ def evaluating(report: Report, place: Path, entries: int) -> None:
     _passing(report, place)
     for number in (entries, 5 * entries):
         _loading(report, place / f"results-{number}", number)
-    for there in (0, 5 * entries):
+    for stored in (0, 5 * entries):
         for durable in (False, True):
-            _putting(report, place / f"results-{there}", f"{there:,} stored", durable)
+            _putting(report, place / f"results-{stored}", f"{stored:,} stored", durable)
 
 
 def _table(sizes: tuple[int, ...]) -> list[EvaluationProblem]:

@@ -296,8 +296,8 @@ class Selector:
         try:
             self._keyed_if_installed(choice)
         except CompilerMissing:
-            there, name = self._elsewhere, choice.compiler.name
-            if there is None or not (there.of_packs(name) or there.of_store(name)):
+            elsewhere, name = self._elsewhere, choice.compiler.name
+            if elsewhere is None or not (elsewhere.of_packs(name) or elsewhere.of_store(name)):
                 raise
 
     def forget(self) -> None:

@@ -209,7 +209,8 @@ def main() -> None:
     parser.add_argument("--source", required=True, help="where the measurements are from, with their license")
     parser.add_argument("--output", type=Path, default=Path(PARAMETERS_FILE.name))
     arguments = parser.parse_args()
-    document = fitted_document(read_measurements(arguments.file), arguments.source)
+    measured = [one for one in read_measurements(arguments.file) if one.dtype == "bf16"]
+    document = fitted_document(measured, arguments.source)
     arguments.output.write_text(json.dumps(document, indent=2) + "\n")
     sys.stderr.write(f"wrote {arguments.output}\n")
 

@@ -140,7 +140,7 @@ def predict(problem: EvaluationProblem, gpu: Gpu) -> Prediction:
     Raises:
         InvalidProblem: for a dtype that cannot be predicted, or that this GPU does not have.
     """
-    _check(gpu, problem.dtype, problem.out_dtype)
+    check_rated(gpu, problem.dtype, problem.out_dtype)
     m, n, k, batch = (np.array([float(size)]) for size in (problem.m, problem.n, problem.k, problem.batch))
     work = _Work(m, n, k, batch, ITEMSIZE[problem.dtype], ITEMSIZE[problem.out_dtype])
     return _predicted(gpu, work, problem.dtype, problem.m)
@@ -156,7 +156,7 @@ def predict_grouped(
     Raises:
         InvalidProblem: as ``predict``, or when no group has rows.
     """
-    _check(gpu, dtype, out_dtype)
+    check_rated(gpu, dtype, out_dtype)
     rows = [EvaluationProblem(m, n, k, 1, dtype, out_dtype).m for m in sizes if m]
     if not rows:
         raise InvalidProblem("every group has 0 rows; give at least one group some")
@@ -169,20 +169,23 @@ def predict_grouped(
 
 
 def latencies_us(
-    parameters: GpuParameters, gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0
-) -> Floats:
-    """Predicted latencies of as many problems in bf16 as the arrays are long."""
+    parameters: GpuParameters, gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0,
+    dtype: str = "bf16",
+) -> Floats:  # fmt: skip
+    """Predicted latencies of as many problems as the arrays are long, of one of ``RATED``, with results of 2 bytes."""
     batches = np.broadcast_to(np.asarray(batch, dtype=np.float64), m.shape)
     times = np.empty(len(m))
     for at in range(0, len(m), _BLOCK):
         part = slice(at, at + _BLOCK)
-        times[part] = _fastest(parameters, gpu, _Work(m[part], n[part], k[part], batches[part]))[0]
+        work = _Work(m[part], n[part], k[part], batches[part], ITEMSIZE[dtype])
+        times[part] = _fastest(parameters, gpu, work, dtype)[0]
     return times
 
 
-def roofline_us(gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0) -> Floats:
-    """The longer of computing at the peak and moving each operand once at the datasheet's bandwidth, in bf16."""
-    return _roofline_us(gpu, _Work(m, n, k, np.broadcast_to(np.asarray(batch, dtype=np.float64), m.shape)), "bf16")
+def roofline_us(gpu: Gpu, m: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0, dtype: str = "bf16") -> Floats:
+    """The longer of computing at the peak and moving each operand once at the datasheet's bandwidth."""
+    batches = np.broadcast_to(np.asarray(batch, dtype=np.float64), m.shape)
+    return _roofline_us(gpu, _Work(m, n, k, batches, ITEMSIZE[dtype]), dtype)
 
 
 def choice_times_us(
@@ -315,7 +318,12 @@ def _roofline_us(gpu: Gpu, work: _Work, dtype: str) -> Floats:
     return np.maximum(compute, work.batch * operands / gpu.dram_bandwidth) * 1e6
 
 
-def _check(gpu: Gpu, dtype: str, out_dtype: str) -> None:
+def check_rated(gpu: Gpu, dtype: str, out_dtype: str = "bf16") -> None:
+    """Checks that a GPU multiplies such types.
+
+    Raises:
+        InvalidProblem: naming those that can be predicted.
+    """
     if dtype not in RATED or out_dtype not in DTYPES:
         raise InvalidProblem(
             f"dtype {dtype} with results in {out_dtype} is not calibrated on GPUs; use: {', '.join(RATED)}, with "

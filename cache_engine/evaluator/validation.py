@@ -10,12 +10,21 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from cache_engine.errors import InvalidHardware, SearchStopped, UsageError
-from cache_engine.evaluator.gpu import M_RANGES, Floats, latencies_us, parameters_of, roofline_us, spread_of
+from cache_engine.errors import InvalidHardware, InvalidProblem, SearchStopped, UsageError
+from cache_engine.evaluator.gpu import (
+    M_RANGES,
+    RATED,
+    Floats,
+    check_rated,
+    latencies_us,
+    parameters_of,
+    roofline_us,
+    spread_of,
+)
 from cache_engine.evaluator.gpus import GPUS, Gpu, gpu_called
 from cache_engine.extras import needing
 from cache_engine.inputs import open_input
@@ -30,6 +39,11 @@ PUBLISHED_MAPE_UNMEASURED = (7.7, 16.1)
 """The same for a GPU without measurements: each GPU predicted from the others, the best and the worst."""
 
 _COLUMNS = ("arch", "M", "N", "K", "latency_us")
+# What frameworks call them.
+_DTYPES = {
+    "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float8_e4m3fn": "fp8", "float8_e4m3": "fp8",
+    "fp8_e4m3": "fp8", **{dtype: dtype for dtype in RATED},
+}  # fmt: skip
 _BATCH = 5_000
 _MOST_LINES, _LONGEST_LINE = 1_000_000, 100_000
 
@@ -39,17 +53,18 @@ LARGEST_BYTES = 2**27
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Measured latencies on one GPU; arrays of the same length."""
+    """Measured latencies of one type on one GPU; arrays of the same length."""
 
     gpu: Gpu
     m: Floats
     n: Floats
     k: Floats
     latency_us: Floats
+    dtype: str = "bf16"
 
     def only(self, chosen: NDArray[np.bool_] | slice) -> Measurements:
         """Some of them."""
-        arrays: dict[str, Any] = {field.name: getattr(self, field.name)[chosen] for field in fields(self)[1:]}
+        arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in ("m", "n", "k", "latency_us")}
         return replace(self, **arrays)
 
     def every(self, stride: int) -> Measurements:
@@ -80,7 +95,7 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """One line of a validation: a GPU, a range of m (both 0 for all), how many, and both models' errors.
+    """One line of a validation: a GPU, a type, a range of m (both 0 for all), how many, and both models' errors.
 
     Attributes:
         calibrated_on: whose measurements the parameters are from, or the source of the user's own calibration.
@@ -88,6 +103,7 @@ class Validated:
     """
 
     arch: str
+    dtype: str
     m_from: int
     m_to: int
     count: int
@@ -103,9 +119,10 @@ def is_kept_out(n: float, k: float) -> bool:
 
 
 def read_measurements(path: Path, gpu: Gpu | None = None) -> list[Measurements]:
-    """The measurements in a CSV file, gzipped if its name ends in .gz, by GPU.
+    """The measurements in a CSV file, gzipped if its name ends in .gz, by GPU and type.
 
-    Columns arch, M, N, K, latency_us; others are ignored. ``arch`` is a known GPU, such as H100 or h100_sxm.
+    Columns arch, M, N, K, latency_us, and dtype, without which all are bf16; others are ignored. ``arch`` is a known
+    GPU, such as H100 or h100_sxm; ``dtype`` bf16, fp16, fp8 or int8, or such as bfloat16.
 
     Args:
         gpu: that all are of, in place of ``arch``, which must then be the same in every line or not there.
@@ -139,7 +156,7 @@ def as_text(file: IO[bytes], source: str) -> IO[str]:
 
 def parse_measurements(file: IO[str], source: str, gpu: Gpu | None = None) -> list[Measurements]:
     """The same, of a file that is open; raises as ``read_measurements``, or when it has more than a million lines."""
-    rows: dict[str, list[tuple[float, ...]]] = {}
+    rows: dict[tuple[str, str], list[tuple[float, ...]]] = {}
     gpus: dict[str, Gpu] = {}
     needed = _COLUMNS if gpu is None else _COLUMNS[1:]
     try:
@@ -151,13 +168,14 @@ def parse_measurements(file: IO[str], source: str, gpu: Gpu | None = None) -> li
             where, name = f"{source}, line {number}", str(row.get("arch"))
             if name not in gpus:
                 gpus[name] = _gpu_of(name, where, gpu, gpus)
-            rows.setdefault(gpus[name].name, []).append(_numbers(row, where))
+            dtype = _dtype_of(row.get("dtype"), gpus[name], where)
+            rows.setdefault((gpus[name].name, dtype), []).append(_numbers(row, where))
     except (csv.Error, UnicodeDecodeError) as error:
         raise UsageError(f"{source} cannot be read as CSV: {error}") from error
     if not rows:
         raise UsageError(f"{source} has no measurements")
     by_name = {one.name: one for one in gpus.values()}
-    return [Measurements(by_name[name], *np.array(values).T) for name, values in rows.items()]
+    return [Measurements(by_name[name], *np.array(values).T, dtype=dtype) for (name, dtype), values in rows.items()]
 
 
 def _gpu_of(arch: str, where: str, given: Gpu | None, seen: Mapping[str, Gpu]) -> Gpu:
@@ -175,6 +193,17 @@ def _gpu_of(arch: str, where: str, given: Gpu | None, seen: Mapping[str, Gpu]) -
     return known
 
 
+def _dtype_of(text: str | None, gpu: Gpu, where: str) -> str:
+    if not text:
+        return "bf16"
+    dtype = _DTYPES.get(text.lower(), text[:40])
+    try:
+        check_rated(gpu, dtype)
+    except InvalidProblem as error:
+        raise UsageError(f"{where}: {error}") from error
+    return dtype
+
+
 def _lines(file: IO[str], source: str) -> Iterator[str]:
     """The lines of a table, empty ones too: a row of many columns, or blank lines, would take gigabytes or minutes."""
     for number in range(1, _MOST_LINES + 1):
@@ -189,21 +218,22 @@ def _lines(file: IO[str], source: str) -> Iterator[str]:
 
 
 def validate(measured: Measurements, may_go_on: Callable[[], bool] = lambda: True) -> Iterator[Validated]:
-    """Errors on a GPU in all, then by range of m; raises as ``predictions``."""
+    """Errors on a GPU in one type, in all, then by range of m; raises as ``predictions``."""
     gpu = measured.gpu
     calibrated_on = gpu.calibration.source if gpu.calibration else parameters_of(gpu)[0]
     predicted = predictions(measured, may_go_on)
     ratios, inside = measured.latency_us / predicted, np.zeros(len(predicted), dtype=bool)
     for low, high in M_RANGES:
-        least, most = spread_of(gpu, low)
+        least, most = spread_of(gpu, low, measured.dtype)
         inside |= (measured.m >= low) & (measured.m <= high) & (ratios >= least) & (ratios <= most)
-    roofline = roofline_us(gpu, measured.m, measured.n, measured.k)
+    roofline = roofline_us(gpu, measured.m, measured.n, measured.k, dtype=measured.dtype)
     for low, high in ((0, 0), *M_RANGES):
         chosen = (measured.m >= low) & (measured.m <= high) if high else np.ones_like(measured.m, dtype=bool)
         if chosen.any():
             model, plain = (_errors(times[chosen] / measured.latency_us[chosen] - 1) for times in (predicted, roofline))
             share = float(inside[chosen].mean())
-            yield Validated(gpu.name, low, high, int(chosen.sum()), calibrated_on, model, plain, share)
+            rows = int(chosen.sum())
+            yield Validated(gpu.name, measured.dtype, low, high, rows, calibrated_on, model, plain, share)
 
 
 def range_text(m_from: int, m_to: int) -> str:
@@ -228,7 +258,7 @@ def predictions(measured: Measurements, may_go_on: Callable[[], bool] = lambda: 
         if not may_go_on():
             raise SearchStopped(f"predicting {len(measured.m):,} measurements was stopped after {at:,}")
         part = measured.only(slice(at, at + _BATCH))
-        predicted.append(latencies_us(parameters, part.gpu, part.m, part.n, part.k))
+        predicted.append(latencies_us(parameters, part.gpu, part.m, part.n, part.k, dtype=part.dtype))
     return np.concatenate(predicted) if predicted else np.zeros(0)
 
 

@@ -170,22 +170,22 @@ def _in_words(at: float, is_evicted: bool, why: str, by: str) -> str:
     )
 
 
-def _ask_instead(cache: Cache, selection: Selection, there: Record, asked: KernelConfig | None) -> str | None:
+def _ask_instead(cache: Cache, selection: Selection, present: Record, asked: KernelConfig | None) -> str | None:
     """How to ask for the entry there, where it would serve the problem as well; else ``None``."""
     wanted = selection.problem
     try:
         problem = replace(
             wanted,
-            specialisation=there.problem.specialisation,  # type: ignore[arg-type]  # text is checked and converted
-            opt_level=there.problem.opt_level,
+            specialisation=present.problem.specialisation,  # type: ignore[arg-type]  # text is checked and converted
+            opt_level=present.problem.opt_level,
         )
         same, chosen = (
-            cache.select(problem, family=there.family, compiler=there.compiler, config=config)
-            for config in (there.config, asked)
+            cache.select(problem, family=present.family, compiler=present.compiler, config=config)
+            for config in (present.config, asked)
         )
     except GemmCacheError:
         return None
-    if same.key != there.key:
+    if same.key != present.key:
         return None
     options = [f"--specialise {problem.specialisation}"] if problem.specialisation is not wanted.specialisation else []
     options += [f"--opt-level {problem.opt_level}"] if problem.opt_level != wanted.opt_level else []
@@ -193,7 +193,7 @@ def _ask_instead(cache: Cache, selection: Selection, there: Record, asked: Kerne
     if not options:
         it = "the kernel that is there"
         reason = f"nothing but the config differs{'' if asked is not None else ', which is chosen by m and batch'}"
-    if chosen.key != there.key:
-        config = ",".join(f"{field.name}={getattr(there.config, field.name)}" for field in fields(KernelConfig))
+    if chosen.key != present.key:
+        config = ",".join(f"{field.name}={getattr(present.config, field.name)}" for field in fields(KernelConfig))
         options.append(f"--config {config}")
     return f"{reason}; {' '.join(options)} asks for {it}"

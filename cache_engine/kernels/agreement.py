@@ -111,14 +111,14 @@ def _corrections(groups: Iterable[Sequence[Compared]]) -> tuple[Correction, ...]
             mean = fmean(logs)
             for one, each in zip(group, logs, strict=True):
                 residuals.setdefault((one.family, one.tile), []).append(each - mean)
-    off = [(each - fmean(there)) ** 2 for there in residuals.values() for each in there]
+    off = [(each - fmean(values)) ** 2 for values in residuals.values() for each in values]
     freedom = len(off) - len(residuals)
     if freedom < _LEAST_FREEDOM:
         return ()
     spread = sqrt(sum(off) / freedom)
     return tuple(
-        Correction(*place, exp(sum(there) / (len(there) + _SHRUNK_BY)), spread / sqrt(len(there)), len(there))
-        for place, there in sorted(residuals.items())
+        Correction(*place, exp(sum(values) / (len(values) + _SHRUNK_BY)), spread / sqrt(len(values)), len(values))
+        for place, values in sorted(residuals.items())
     )
 
 

@@ -82,8 +82,8 @@ class Slots:
 
     def _ahead(self, mine: Ticket) -> int:
         """How many are before this ticket. Deletes those at the head whose owners are gone."""
-        there = [ticket for ticket in tickets(self._layout) if ticket.token != mine.name.token]
-        order = in_order([*there, mine.name])
+        others = [ticket for ticket in tickets(self._layout) if ticket.token != mine.name.token]
+        order = in_order([*others, mine.name])
         while order[0] != mine.name and not is_alive(self._layout, order[0]):
             with suppress(OSError):
                 self._layout.ticket(order[0]).unlink()

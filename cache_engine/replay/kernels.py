@@ -105,7 +105,8 @@ def gpu_for(arch: str, name: str | None) -> Gpu:
 def kernels_of(shapes: Sequence[ModelShape], arch: str, gpu: Gpu, selector: Selector, most: int, dtype: str) -> Kernels:
     """The kernels of a model for m from 1 to ``most``. Takes about a second.
 
-    Shapes with a batch are left out: how many rows each expert or head gets, a trace does not say.
+    Shapes with a batch are left out: how many rows each expert or head gets, a trace does not say. Of two ways of
+    computing, fused and separate, a step takes the fused one.
 
     Raises:
         UsageError: when no shape is left, or the GPU model does not know the type.
@@ -114,7 +115,7 @@ def kernels_of(shapes: Sequence[ModelShape], arch: str, gpu: Gpu, selector: Sele
     """
     if dtype not in DTYPES:
         raise InvalidProblem(f"GPU times of {dtype} are not calibrated; use one of: {', '.join(DTYPES)}")
-    kept = [shape for shape in shapes if shape.batch == 1]
+    kept = [shape for shape in shapes if shape.batch == 1 and shape.alternative != "separate"]
     if not kept:
         raise UsageError("each shape has a batch, whose rows a trace does not say; use a model with plain layers")
     problems = {shape: replace(shape.problem(1, DType(dtype)), arch=arch) for shape in kept}

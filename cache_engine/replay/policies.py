@@ -126,8 +126,8 @@ def ahead(kernels: Kernels, compiling: Compiling, start: Start) -> list[Kernel]:
     expected = _prior(kernels, start.horizon_s) if start.profile is None else _known(kernels, start.profile)
     options = []
     for place, operation in enumerate(kernels.operations):
-        there = [kernel for of, kernel in start.stored if of == place]
-        present = operation.seconds[[operation.dynamic, *there]].min(axis=0)
+        stored = [kernel for of, kernel in start.stored if of == place]
+        present = operation.seconds[[operation.dynamic, *stored]].min(axis=0)
         for kernel in range(len(operation.tiles)):
             gains = {(place, m): steps * float(present[m] - operation.seconds[kernel, m]) for m, steps in expected}
             options.append(Option((place, kernel), compiling.price_s, {at: s for at, s in gains.items() if s > 0}))

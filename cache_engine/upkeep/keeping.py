@@ -129,11 +129,11 @@ class Keeping(ABC):
 
     def _find_pinned(self, prefix: str) -> CacheKey:
         wanted = check_prefix(prefix)
-        there = [key for key in self.pinned() if key.startswith(wanted)]
-        if len(there) != 1:
-            many = f"{len(there)} pinned kernels have" if there else "no pinned kernel has"
+        matches = [key for key in self.pinned() if key.startswith(wanted)]
+        if len(matches) != 1:
+            many = f"{len(matches)} pinned kernels have" if matches else "no pinned kernel has"
             raise KeyNotFound(f"{many} key prefix {wanted}; gemm-cache pin lists those that are pinned")
-        return there[0]
+        return matches[0]
 
     def check(self, *, share: float = 1.0, on_entry: Callable[[], None] = lambda: None) -> Iterator[Finding]:
         """What is wrong with the store, found one by one in a ``share`` of its entries. Changes nothing."""

@@ -282,6 +282,18 @@ def test_validation_measures_errors_by_range(tmp_path: Path, name: str) -> None:
     assert lines[0].roofline.bias != lines[0].model.bias
 
 
+def test_each_type_is_validated_on_its_own(tmp_path: Path) -> None:
+    rows: list[tuple[object, ...]] = []
+    for named, dtype, factor in (("float16", "fp16", 1.1), ("float8_e4m3fn", "fp8", 2.0), ("INT8", "int8", 0.5)):
+        predicted = predict(EvaluationProblem(4096, 4096, 8192, 1, dtype, "bf16"), GPUS["H100"]).latency_us
+        rows.append(("h100_sxm", named, 4096, 4096, 8192, repr(predicted * factor)))
+    found = [next(validate(measured)) for measured in read_measurements(write_csv(tmp_path / "some.csv", rows))]
+    assert [(line.arch, line.dtype, line.count) for line in found] == [
+        ("H100", "fp16", 1), ("H100", "fp8", 1), ("H100", "int8", 1),
+    ]  # fmt: skip
+    assert [line.model.bias for line in found] == pytest.approx([1 / 1.1 - 1, -0.5, 1.0])
+
+
 @pytest.mark.parametrize(
     ("rows", "named"),
     [
@@ -290,6 +302,8 @@ def test_validation_measures_errors_by_range(tmp_path: Path, name: str) -> None:
         ([("H100", "bf16", 1, 1, 1, 1), ("H100", "bf16", 1, 0, 1, 1)], "line 3: N is '0'"),
         ([("H100", "bf16", 1, 1, 1, "fast")], "latency_us is 'fast'"),
         ([("H100", "bf16", 1, 1)], "K is None"),
+        ([("H100", "bf16", 1, 1, 1, 1), ("H100", "fp64", 1, 1, 1, 1)], "line 3: dtype fp64 .* is not calibrated"),
+        ([("A100", "float8_e4m3fn", 1, 1, 1, 1)], "line 2: A100 has no rate for fp8"),
     ],
 )
 def test_a_file_of_measurements_that_cannot_be_right_is_refused(

@@ -57,7 +57,7 @@ _BY_CHANCE = ("futex", "getpid", "brk", "mmap", "munmap", "madvise", "mprotect",
 _ATTEMPTS = 3
 UNREACHED, EXCEPTION, NO_KERNEL, TEMPORARY = "not reached", "exception", "no kernel", "temporary left by the living"
 # What CPython 3.11 makes of a MemoryError while it calls a function, turns a pathlib.Path into text, or opens a file.
-_NO_MEMORY = re.compile("not PosixPath|return(ed NULL)? without (setting an )?exception|can't allocate read lock")
+_NO_MEMORY = re.compile("not PosixPath|return(ed NULL)? without (setting an )?exception|can't allocate (read )?lock")
 HELD = "lock or temporary still open"
 QUEUE = "queue"
 

@@ -167,6 +167,13 @@ def test_every_request_of_every_run_is_reported(llama: Kernels, trace: Trace) ->
     assert seen[-1] == len(trace) * runs(chosen, STARTS)
 
 
+def test_a_step_multiplies_in_one_of_two_ways() -> None:
+    names = [shape.operation for shape in model_shapes("DeepSeek-V3") if shape.alternative in ("fused", "separate")]
+    assert len(names) == 3
+    played = kernels_of(model_shapes("DeepSeek-V3"), "sm_90", GPUS["H100"], Selector(), 2, "bf16")
+    assert [each.name for each in played.operations if each.name in names] == [names[0]]
+
+
 def test_shapes_whose_rows_a_trace_does_not_say_are_left_out() -> None:
     found = kernels(64, "Mixtral-8x7B")
     assert [text.split(":")[0] for text in found.left_out] == [

@@ -79,6 +79,7 @@ def validation_table(lines: Sequence[Validated]) -> list[Row]:
     return [
         {
             "GPU": line.arch,
+            "Dtype": line.dtype,
             "m": range_text(line.m_from, line.m_to),
             "Rows": line.count,
             "MAPE": line.model.mape,

@@ -20,7 +20,7 @@ def multiply_rows(layout: StoreLayout, rows: int) -> None:
     import duckdb
 
     with file_lock(layout.mirror_lock, _WRITE_TIMEOUT_S), duckdb.connect(str(layout.mirror)) as connection:
-        (there,) = connection.execute("SELECT count(*) FROM kernels").fetchone() or (0,)
+        (present,) = connection.execute("SELECT count(*) FROM kernels").fetchone() or (0,)
         connection.execute(
             """
             INSERT INTO kernels
@@ -30,7 +30,7 @@ def multiply_rows(layout: StoreLayout, rows: int) -> None:
             )
             FROM kernels, range(1, 1 + ?) AS copies(copy) LIMIT ?
             """,
-            [-(-rows // max(1, there)), max(0, rows - there)],
+            [-(-rows // max(1, present)), max(0, rows - present)],
         )
         (asked,) = connection.execute("SELECT count(*) FROM demand").fetchone() or (0,)
         connection.execute(

@@ -75,6 +75,7 @@ def calibrate_verb(
 def _measured(settings: Settings, file: Path | None, chip: str | None) -> tuple[Measurements, str]:
     from cache_engine.evaluator.calibrating import timings_of
     from cache_engine.evaluator.chips import load_gpu
+    from cache_engine.evaluator.gpu import DTYPES
     from cache_engine.evaluator.validation import read_measurements
 
     gpu = None if chip is None else load_gpu(chip)
@@ -83,8 +84,12 @@ def _measured(settings: Settings, file: Path | None, chip: str | None) -> tuple[
             return timings_of(cache.timings, gpu)
     measured = read_measurements(file, gpu)
     if len(measured) > 1:
-        names = ", ".join(one.gpu.name for one in measured)
+        names = ", ".join(f"{one.gpu.name} in {one.dtype}" for one in measured)
         raise UsageError(f"{file} has measurements of {names}; leave those of one, since one is calibrated at a time")
+    if measured[0].dtype not in DTYPES:
+        raise UsageError(
+            f"{file} has measurements in {measured[0].dtype}; a GPU is calibrated in {' or '.join(DTYPES)}"
+        )
     return measured[0], file.name
 
 

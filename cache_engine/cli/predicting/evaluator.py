@@ -75,8 +75,8 @@ def ls_verb(settings: Settings, /, chip: str | None, as_json: bool) -> None:
 def validate_verb(file: Path, kept_out: bool, chip: str | None, as_json: bool) -> None:
     """Compare the GPU model with measured latencies.
 
-    FILE is a CSV file, gzipped or not, with the columns arch, M, N, K and latency_us. The roofline model is compared
-    as well.
+    FILE is a CSV file, gzipped or not, with the columns arch, M, N, K and latency_us; dtype too unless all are bf16.
+    The roofline model is compared as well.
     """
     from cache_engine.cli.documents import evaluator as documents
     from cache_engine.evaluator.chips import load_gpu
@@ -198,16 +198,16 @@ def _fingerprint(stored: Evaluations, chip: str | None) -> str:
     """The fingerprint that a name, a file or a fingerprint prefix stands for, among those with results."""
     from cache_engine.evaluator.chips import load_hardware
 
-    there = stored.fingerprints()
+    known = stored.fingerprints()
     if chip is None:
-        if len(there) != 1:
-            raise UsageError(f"the store has results of {counted(len(there), 'accelerator')}; choose one with --chip")
-        return there[0]
-    matches = [fingerprint for fingerprint in there if len(chip) >= 4 and fingerprint.startswith(chip.lower())]
+        if len(known) != 1:
+            raise UsageError(f"the store has results of {counted(len(known), 'accelerator')}; choose one with --chip")
+        return known[0]
+    matches = [fingerprint for fingerprint in known if len(chip) >= 4 and fingerprint.startswith(chip.lower())]
     if len(matches) > 1:
         raise UsageError(f"{len(matches)} fingerprints start with {chip}; give a longer prefix")
     found = matches[0] if matches else load_hardware(chip).fingerprint()
-    if found not in there:
+    if found not in known:
         raise UsageError(f"no results of {chip}; gemm-cache evaluations ls lists accelerators with results")
     return found
 
@@ -219,12 +219,12 @@ def _print_validated(lines: list[Validated]) -> None:
     from cache_engine.evaluator.validation import range_text
 
     errors = ("rows", "MAPE", "median", "bias", "within 20 %", "in interval", "roofline MAPE", "roofline bias")
-    columns: dict[str, Align] = {"GPU": LEFT, "m": LEFT}
+    columns: dict[str, Align] = {"GPU": LEFT, "dtype": LEFT, "m": LEFT}
     print_table(
         columns | dict.fromkeys(errors, RIGHT),
         [
             (
-                line.arch, range_text(line.m_from, line.m_to), f"{line.count:,}",
+                line.arch, line.dtype, range_text(line.m_from, line.m_to), f"{line.count:,}",
                 *(f"{error:.1%}" for error in (line.model.mape, line.model.median, line.model.bias)),
                 f"{line.model.within_20:.1%}", f"{line.inside:.1%}", f"{line.roofline.mape:.1%}",
                 f"{line.roofline.bias:.1%}",

@@ -41,13 +41,13 @@ def stand_ins(selector: Selector, asked: Asked) -> Iterator[Selection]:
     found = {selector.select(*asked).key}
 
     def offered(specialisation: Specialisation, m: int) -> Selection | None:
-        there = replace(problem, specialisation=specialisation, m=m)
+        other = replace(problem, specialisation=specialisation, m=m)
         try:
-            selection = selector.select(there, family, compiler, None)
+            selection = selector.select(other, family, compiler, None)
             if m == problem.m:
                 return selection
             chosen = (selection.family.name, selection.compiler.name, selection.config)
-            return selector.select(replace(there, m=problem.m), *chosen)
+            return selector.select(replace(other, m=problem.m), *chosen)
         except GemmCacheError:  # such a kernel is not possible for this problem, or its compiler not installed
             return None
 

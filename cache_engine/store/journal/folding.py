@@ -156,10 +156,10 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
         with suppress(OSError, CorruptEntry), os.fdopen(open_file(folder / name, os.O_RDWR), "r+b") as file:
             if try_lock(file.fileno()):
                 (folder / name).rename((folder / name).with_suffix(FOLDING))
-    there = {name: stem_of(name) for name in file_names(folder, FOLDING)}
-    names = [name for name in there if _is_own(folder / name)]
-    fresh = [name for name in names if there[name] not in snapshot.folded]
-    fold_demand(layout, demand, there, names)
+    stems = {name: stem_of(name) for name in file_names(folder, FOLDING)}
+    names = [name for name in stems if _is_own(folder / name)]
+    fresh = [name for name in names if stems[name] not in snapshot.folded]
+    fold_demand(layout, demand, stems, names)
     if fresh:
         tally = snapshot.tally()
         for name in fresh:
@@ -169,7 +169,7 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
             # Unique even if an earlier snapshot was lost, because the mirror compares generations.
             generation=max(snapshot.generation + 1, time.time_ns() // 1000),
             # Also those left alone: they may become our own again.
-            folded=[stem for name, stem in there.items() if name in names or stem in snapshot.folded],
+            folded=[stem for name, stem in stems.items() if name in names or stem in snapshot.folded],
             totals=msgspec.structs.replace(tally.totals, spans=known(tally.totals.spans)),
             usage=[used.without_old_weeks(time.time()) for used in tally.usage if keep(used.key)],
             recent=tally.recent,
