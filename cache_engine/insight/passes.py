@@ -265,10 +265,10 @@ def asking(
         stores: whether new results are stored there.
         may_go_on: as of the search.
     """
-    known: dict[tuple[Work, str], Cost] = {}
+    known: dict[tuple[Work, Hardware | Gpu], Cost] = {}  # by all of a chip, as two may have one name
 
     def ask(work: Work, chip: Hardware | Gpu) -> Cost:
-        at = work, chip.name
+        at = work, chip
         found = known.get(at)
         if found is None:
             found = known[at] = _cost(work, chip)

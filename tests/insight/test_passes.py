@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from cache_engine.catalogue import ModelShape, model_shapes
 from cache_engine.catalogue.layers import Parallel, layers_named
 from cache_engine.errors import UsageError
-from cache_engine.evaluator.gpus import GPUS
-from cache_engine.evaluator.hardware import PRESETS
+from cache_engine.evaluator.gpus import GPUS, Gpu
+from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.insight.passes import PHASES, ModelPass, Step, asking, model_pass, operations
 
@@ -141,3 +142,10 @@ def test_a_table_has_no_layers_and_its_own_m_stays() -> None:
     assert [row.operation.work.m for row in found.rows] == [7, 100]
     assert [row.operation.calls for row in found.rows] == [3, 1]
     assert found.layers() == {}
+
+
+@pytest.mark.parametrize("chip", [CHIP, GPUS["H100"]])
+def test_chips_of_one_name_keep_their_own_costs(chip: Hardware | Gpu) -> None:
+    slower = replace(chip, dram_bandwidth=chip.dram_bandwidth / 2)
+    work, ask = EvaluationProblem(1, 4096, 4096), asking(None)
+    assert ask(work, chip).latency_us < ask(work, slower).latency_us
