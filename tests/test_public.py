@@ -151,6 +151,9 @@ def test_statistics_have_the_names_and_units_of_the_document(compiled_store: Pat
     document = msgspec.to_builtins(store.stats(statistics))
     lengths = {span: one["count"] for span, one in document.pop("lengths").items()}
     assert lengths == {span: one.count for span, one in distributions(statistics.totals.spans).items()} != {}
+    day = document.pop("last_24h")
+    assert day.pop("compiles_per_hour") == day["compiles"] / 24
+    assert day == {name: getattr(statistics.last_24h, name) for name in day} != {}
     other = {"hits": "totals.hits", "hit_rates": "tier_hit_rates", "tier_failures": "totals.failures"}
     for name, value in document.items():
         found: Any = statistics

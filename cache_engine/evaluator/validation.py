@@ -175,7 +175,11 @@ def parse_measurements(file: IO[str], source: str, gpu: Gpu | None = None) -> li
     if not rows:
         raise UsageError(f"{source} has no measurements")
     by_name = {one.name: one for one in gpus.values()}
-    return [Measurements(by_name[name], *np.array(values).T, dtype=dtype) for (name, dtype), values in rows.items()]
+    measured = []
+    for (name, dtype), values in rows.items():
+        m, n, k, us = np.array(values).T
+        measured.append(Measurements(by_name[name], m, n, k, us, dtype))
+    return measured
 
 
 def _gpu_of(arch: str, where: str, given: Gpu | None, seen: Mapping[str, Gpu]) -> Gpu:

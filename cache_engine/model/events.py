@@ -342,7 +342,7 @@ class Statistics:
         journal_bytes: the size of the journal, which is not in ``stored_bytes`` and has its own bound.
         max_entries, max_bytes: the limits in force.
         totals: sums over the store's history, across restarts.
-        last_day: sums over the last 24 hours; of this process where there is no store.
+        last_24h: sums over the last 24 hours; of this process where there is no store.
 
     Example:
         ```python
@@ -358,7 +358,7 @@ class Statistics:
     max_bytes: int
     journal_bytes: int
     totals: Totals
-    last_day: Counts = field(default_factory=Counts)
+    last_24h: Counts = field(default_factory=Counts)
 
     def __repr__(self) -> str:
         held = f"{self.entries} of {self.max_entries} entries, {self.stored_bytes} of {self.max_bytes} bytes"

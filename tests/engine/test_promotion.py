@@ -293,5 +293,5 @@ def test_the_background_demotes(cache: Cache, monkeypatch: pytest.MonkeyPatch) -
     assert [one.key for one in cache.decisions(kinds=[DEMOTION])] == [key]
     stats = cache.stats()
     assert (stats.totals.promotions, stats.totals.demotions) == (1, 1)
-    assert (stats.last_day.compiles, stats.last_day.promotions, stats.last_day.demotions) == (2, 1, 1)
+    assert (stats.last_24h.compiles, stats.last_24h.promotions, stats.last_24h.demotions) == (2, 1, 1)
     promoter.close()

@@ -271,7 +271,7 @@ def stats(
         lengths=lengths_of(totals.spans),
         promotions=totals.promotions,
         demotions=totals.demotions,
-        last_24h=LastDay.of(found.last_day),
+        last_24h=LastDay.of(found.last_24h),
         queue=UNSET if queue is None else queue_of(queue),
         architectures=UNSET if architectures is None else msgspec.convert(architectures, list[TargetRow]),
     )
