@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from cache_engine.foreign.values import DeletePlan, Entry, KeyFactors, Part, Place, Seen
 from cache_engine.model.outcome import Failure
@@ -74,3 +74,11 @@ class Source(Protocol):
 
         Looks at the entries as they are now. ``foreign.deleting`` does what the plan says.
         """
+
+
+@runtime_checkable
+class Thinning(Protocol):
+    """A source whose framework uses an entry without its IRs."""
+
+    def plan_thinning(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
+        """As ``Source.plan_delete``, of the IRs alone: the entries stay, and the framework uses them as before."""

@@ -3,6 +3,9 @@
 Frameworks look up an entry, then read its files one by one, without a lock. Deleted in between, a file is missing and
 the compile fails. So an entry is first made impossible to find; after a wait, in which those that had found it have
 read it, its folder is renamed away and deleted, unless anything in it has changed: then a process is building it again.
+
+Parts that the framework can do without go in the same way: first the index that names them is replaced by one that does
+not, so that the entry is found all the time.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cache_engine.foreign.folder import Folder, Unread
-from cache_engine.foreign.values import DeletePlan, Deletion, Entry, Place, id_of, name_of
+from cache_engine.foreign.values import DeletePlan, Deletion, Entry, Fault, Place, id_of, name_of
 from cache_engine.model.outcome import Failure
 
 DELETED = "deleted.gemm-cache-"
@@ -105,7 +108,29 @@ def _hide(root: Folder, deletion: Deletion) -> _State:
     if not deletion.folder:
         return ()
     with root.enter(name_of(deletion.folder)) as folder:
-        return _state(folder)
+        if deletion.state is not None and state_of(folder) != deletion.state:
+            raise Unread(Fault.LOCKED, _CHANGED)
+        if deletion.rewritten is not None:
+            _rewrite(folder, *deletion.rewritten)
+        return state_of(folder)
+
+
+def _rewrite(folder: Folder, file: str, content: bytes) -> None:
+    """Replaces a file at once, with the old one's mode and times: the entry is as old as before."""
+    name, where = name_of(file), {"src_dir_fd": folder.fileno(), "dst_dir_fd": folder.fileno()}
+    old, aside = folder.stat(name), f"{DELETED}{uuid.uuid4()}"
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder.fileno())
+    try:
+        with os.fdopen(descriptor, "wb") as new:
+            new.write(content)
+            new.flush()
+            os.fchmod(new.fileno(), stat.S_IMODE(old.st_mode))
+            os.utime(new.fileno(), ns=(old.st_atime_ns, old.st_mtime_ns))
+            os.fsync(new.fileno())
+        os.rename(aside, name, **where)
+    except BaseException:
+        os.unlink(aside, dir_fd=folder.fileno())
+        raise
 
 
 def _remove(root: Folder, deletion: Deletion, state: _State) -> Failure | None:
@@ -113,24 +138,42 @@ def _remove(root: Folder, deletion: Deletion, state: _State) -> Failure | None:
     above, _, name = name_of(deletion.folder).rpartition("/")
     with _entered(root, above) as parent:
         with parent.enter(name) as folder:
-            if _state(folder) != state:
+            if state_of(folder) != state:
                 return Failure(_CHANGED)
+            if deletion.parts:
+                return _remove_parts(folder, deletion, state)
             aside = f"{DELETED}{uuid.uuid4()}"
             where = {"src_dir_fd": parent.fileno(), "dst_dir_fd": parent.fileno()}
             os.rename(name, aside, **where)
             # A writer may have come between the look and the rename.
-            if _state(folder) != state:
+            if state_of(folder) != state:
                 os.rename(aside, name, **where)
                 return Failure(_CHANGED)
         shutil.rmtree(aside, dir_fd=parent.fileno())
     return None
 
 
-def _state(folder: Folder) -> _State:
-    """Changes when anything is written to the folder: times alone may be as coarse as milliseconds."""
+def _remove_parts(folder: Folder, deletion: Deletion, state: _State) -> Failure | None:
+    """Unlinks each part that is still the file that the state has."""
+    for name in map(name_of, deletion.parts):
+        try:
+            if _of(name, folder.stat(name)) not in state:
+                return Failure(_CHANGED)
+            os.unlink(name, dir_fd=folder.fileno())
+        except FileNotFoundError:
+            continue
+    return None
+
+
+def state_of(folder: Folder) -> _State:
+    """The state of a folder. Changes when anything is written to it: times alone may be as coarse as milliseconds."""
     listing = folder.list()
     statuses = {"": os.fstat(folder.fileno()), **listing.files, **listing.folders}
-    return tuple((name, each.st_ino, each.st_size, each.st_mtime_ns) for name, each in statuses.items())
+    return tuple(_of(name, status) for name, status in statuses.items())
+
+
+def _of(name: str, status: os.stat_result) -> tuple[str, int, int, int]:
+    return name, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _remove_empty_folders(root: Folder, deletion: Deletion) -> None:

@@ -159,12 +159,18 @@ class Deletion:
         folder: what is deleted after the plan's ``wait_s``, unless anything in it changed meanwhile; it has nothing but
             this entry. Empty where ``first`` is the whole entry.
         size_bytes: what that frees.
+        parts: where only these files of the folder go, and the entry stays.
+        rewritten: an index file and its new content, which does not name ``parts``; it is replaced first.
+        state: of the folder as the plan was made (``deleting.state_of``); nothing is done if it is another.
     """
 
     id: str
     first: tuple[str, ...]
     folder: str
     size_bytes: int
+    parts: tuple[str, ...] = ()
+    rewritten: tuple[str, bytes] | None = None
+    state: tuple[tuple[str, int, int, int], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

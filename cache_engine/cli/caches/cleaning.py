@@ -38,6 +38,7 @@ OFFLINE = (
         "caches clean --days 30",
         "caches clean --kind triton --version 3.2.0 --delete",
         "caches clean --kind triton --max-bytes 5GB --delete",
+        "caches clean --kind triton --days 7 --irs-only --delete",
         "caches clean --kind cupy --all --offline --delete",
     ),
     done="The entries are deleted; without --delete, they are listed.",
@@ -53,6 +54,7 @@ OFFLINE = (
 @click.option("--version", "versions", multiple=True, help="Those that this version made (repeatable).")
 @click.option("--max-bytes", metavar="SIZE", help="Down to this size in all, the longest unused first.")
 @click.option("--all", "everything", is_flag=True, help="All entries of all these caches.")
+@click.option("--irs-only", is_flag=True, help="Only their intermediate representations: the kernels stay cached.")
 @click.option("--offline", is_flag=True, help="No process uses these caches: delete also where no safe way is known.")
 @click.option("--delete", is_flag=True, help="Delete them. Without it, they are only listed.")
 @json_option
@@ -69,6 +71,7 @@ def clean_verb(
     versions: tuple[str, ...],
     max_bytes: str | None,
     everything: bool,
+    irs_only: bool,
     offline: bool,
     delete: bool,
     as_json: bool,
@@ -81,35 +84,56 @@ def clean_verb(
     from cache_engine.cli.documents import caches as documents
     from cache_engine.foreign.choosing import CleaningRules, choose
     from cache_engine.foreign.survey import EntryFilter
-    from cache_engine.foreign.values import Entry, Finding
+    from cache_engine.foreign.values import Entry, Finding, PartKind
 
+    if irs_only and (offline or max_bytes is not None):
+        raise UsageError("--irs-only goes with neither --offline nor --max-bytes: entries stay, and stay in use")
     size = None if max_bytes is None else parse_bytes(max_bytes)
     rules = CleaningRules(EntryFilter(" ".join(text), kinds, archs, states), days, versions, size)
     if rules.is_everything and folder is None and not everything:
         raise UsageError("this would delete all entries of all caches; give a rule, such as --days 30, or --all")
     sources, places = known_places(settings)
     seen = list(scanned(sources, places_in(places, folder)))
-    chosen = choose([(place, each) for place, each in seen if isinstance(each, Entry)], rules, time.time())
-    plans = _plans(sources, chosen, offline=offline)
+    found = [(place, each) for place, each in seen if isinstance(each, Entry)]
+    if irs_only:
+        found = [(place, each) for place, each in found if each.part(PartKind.IR) is not None]
+    chosen = choose(found, rules, time.time())
+    plans = _plans(sources, chosen, irs_only=irs_only, offline=offline)
     done = _deleted(settings, plans) if delete else {}
     document = documents.cleaning(
         chosen, plans, done, [documents.finding(place, each) for place, each in seen if isinstance(each, Finding)]
     )
     if offline and not as_json:
         click.echo(f"Warning: {OFFLINE}.", err=True)
-    emit(document, as_json, lambda: _print_cleaning(document, deletes=delete), failed=delete and document.left)
+    emit(
+        document,
+        as_json,
+        lambda: _print_cleaning(document, deletes=delete, irs_only=irs_only),
+        failed=delete and document.left,
+    )
 
 
-def _plans(sources: Sources, chosen: list[Chosen], *, offline: bool) -> dict[Place, DeletePlan | Failure]:
-    """Of each place how its entries are deleted, or why they cannot be."""
+def _plans(
+    sources: Sources, chosen: list[Chosen], *, irs_only: bool, offline: bool
+) -> dict[Place, DeletePlan | Failure]:
+    """Of each place how its entries, or their IRs, are deleted, or why they cannot be."""
+    from cache_engine.foreign.base import Thinning
     from cache_engine.foreign.deleting import plan_offline
     from cache_engine.model.outcome import Failure
 
     plans: dict[Place, DeletePlan | Failure] = {}
     for place in dict.fromkeys(each.place for each in chosen):
         entries = [each.entry for each in chosen if each.place == place]
+        source = sources.by_kind[place.kind]
         try:
-            plans[place] = plan_offline(entries) if offline else sources.by_kind[place.kind].plan_delete(place, entries)
+            if offline:
+                plans[place] = plan_offline(entries)
+            elif not irs_only:
+                plans[place] = source.plan_delete(place, entries)
+            elif isinstance(source, Thinning):
+                plans[place] = source.plan_thinning(place, entries)
+            else:
+                plans[place] = Failure(f"whether {source.title} uses an entry without its IRs is not known")
         except OSError as error:  # the directory has vanished
             plans[place] = Failure(error.strerror or str(error))
     return plans
@@ -129,7 +153,7 @@ def _deleted(settings: Settings, plans: dict[Place, DeletePlan | Failure]) -> di
     return found
 
 
-def _print_cleaning(d: documents.CachesCleaning, *, deletes: bool) -> None:
+def _print_cleaning(d: documents.CachesCleaning, *, deletes: bool, irs_only: bool) -> None:
     if d.entries and not deletes:
         print_table(
             {"framework": LEFT, "id": LEFT, "name": LEFT, "target": LEFT, "size": RIGHT, "why": LEFT},
@@ -142,11 +166,12 @@ def _print_cleaning(d: documents.CachesCleaning, *, deletes: bool) -> None:
         if len(d.entries) > _MOST_SHOWN:
             print(f"… and {len(d.entries) - _MOST_SHOWN:,} more; --json has all")
     count, freed = counted(len(d.entries), "entry", "entries"), human_bytes(d.size_bytes)
+    count = f"IRs of {count}" if irs_only else count
     how = "deleted" if deletes else "to delete"
     print(f"{count} {how}, {freed}.{'' if deletes or not d.entries else ' --delete does it.'}")
     reasons = Counter((left.kind, left.path, left.reason) for left in d.left)
     for (kind, path, reason), number in reasons.most_common(_MOST_SHOWN):
         print(printable(f"{counted(number, 'entry', 'entries')} of {kind} in {path} not deleted: {reason}."))
-    if any(left.no_safe_way for left in d.left):
+    if any(left.no_safe_way for left in d.left) and not irs_only:
         print(f"With --offline they can be deleted. {OFFLINE}.")
     print_findings(d.findings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -130,7 +130,7 @@ class CachePartText(msgspec.Struct, kw_only=True):
 
 
 class CacheDeletion(msgspec.Struct, kw_only=True):
-    """An entry that is deleted, or would be, and why."""
+    """An entry of which all, or the IRs, is deleted, or would be, and why; ``size_bytes`` is what that frees."""
 
     kind: str
     path: str
@@ -167,22 +167,22 @@ def cleaning(
     findings: list[CacheFinding],
 ) -> CachesCleaning:
     """What came of the plans; where nothing was done yet, what would."""
-    going: dict[Place, Collection[str]] = {}
+    going: dict[Place, Mapping[str, int]] = {}
     staying: dict[Place, Mapping[str, str]] = {}
     for place, plan in plans.items():
         if isinstance(plan, Failure):
             continue
-        going[place] = {deletion.id for deletion in plan.deletions}
-        staying[place] = plan.left
+        sizes = {deletion.id: deletion.size_bytes for deletion in plan.deletions}
+        going[place], staying[place] = sizes, plan.left
         if place in done:
-            going[place], staying[place] = set(done[place].ids), done[place].left
+            going[place], staying[place] = {each: sizes[each] for each in done[place].ids}, done[place].left
     entries, left = [], []
     for each in chosen:
         place, entry, plan = each.place, each.entry, plans[each.place]
-        if entry.id in going.get(place, ()):
+        if entry.id in going.get(place, {}):
             row = CacheDeletion(
                 kind=place.kind, path=str(place.path), id=entry.id, name=entry.name, arch=entry.arch,
-                size_bytes=entry.size_bytes, reason=each.reason,
+                size_bytes=going[place][entry.id], reason=each.reason,
             )  # fmt: skip
             entries.append(row)
         else:

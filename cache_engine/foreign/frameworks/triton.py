@@ -10,12 +10,14 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from cache_engine.foreign.base import Surroundings
-from cache_engine.foreign.deleting import DELETED
+from cache_engine.foreign.deleting import DELETED, state_of
 from cache_engine.foreign.facts import (
     chosen_in,
     code_facts,
@@ -71,6 +73,9 @@ READ_WITHIN_S = 3.0
 """How long Triton may take from reading a group file to having read the files that it names: milliseconds, usually."""
 BUILT_WITHIN_S = 600.0
 """A folder that was written later than this many seconds ago may be that of a kernel that is compiled now."""
+_USES_WITHOUT_IRS = re.compile(r"3\.9\.\d")
+"""Versions that were seen to use an entry whose group file names no IR; they write such entries for
+``TRITON_STORE_BINARY_ONLY``."""
 _HIDDEN = (
     "the build of Triton: its version is stored, and the key has a digest of its files",
     "the Python text of the kernel and of what it calls: stored is the IR that was made of it",
@@ -158,16 +163,30 @@ class Triton:
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
         """The group file first: without it Triton compiles the kernel again. See ``deleting``."""
-        deletions, left, now = [], {}, time.time()
-        with Folder(place.path) as root:
-            for entry in entries:
-                try:
-                    deletions.append(_deletion(root, entry, now))
-                except FileNotFoundError:
-                    left[entry.id] = "it is gone"
-                except Unread as error:
-                    left[entry.id] = error.detail
-        return DeletePlan(tuple(deletions), READ_WITHIN_S, left)
+        return _plan(place, entries, _deletion)
+
+    def plan_thinning(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
+        """First a group file without IRs: Triton reads the files that it names, and misses if one is missing."""
+
+        def thinning(root: Folder, entry: Entry, now: float) -> Deletion:
+            if self.points_elsewhere(place, entry) is not None:
+                raise Unread(Fault.PARTIAL, "its group file names files of another directory")
+            return _thinning(root, entry, now)
+
+        return _plan(place, entries, thinning)
+
+
+def _plan(place: Place, entries: Sequence[Entry], deletion: Callable[[Folder, Entry, float], Deletion]) -> DeletePlan:
+    deletions, left, now = [], {}, time.time()
+    with Folder(place.path) as root:
+        for entry in entries:
+            try:
+                deletions.append(deletion(root, entry, now))
+            except FileNotFoundError:
+                left[entry.id] = "it is gone"
+            except Unread as error:
+                left[entry.id] = error.detail
+    return DeletePlan(tuple(deletions), READ_WITHIN_S, left)
 
 
 def _entry(root: Folder, _: str, name: str, known: str | None) -> Entry | Unchanged:
@@ -233,6 +252,42 @@ def _deletion(root: Folder, entry: Entry, now: float) -> Deletion:
     return Deletion(entry.id, groups, entry.id, size)
 
 
+def _thinning(root: Folder, entry: Entry, now: float) -> Deletion:
+    """How to delete the IRs of an entry; raises as ``_deletion``."""
+    with root.enter(name_of(entry.id)) as folder:
+        state, files = state_of(folder), folder.list().files
+        # After that look: what was written before it is found to be new here, what comes later changes the state.
+        whole = _deletion(root, entry, now)
+        if len(whole.first) != 1:
+            raise Unread(Fault.PARTIAL, "it has no group file, or several")
+        group = name_of(whole.first[0]).partition("/")[2]
+        document = read_object(folder, group)
+        stem = group.removeprefix(_GROUP).removesuffix(".json")
+        version = text_in(read_object(folder, f"{stem}.json"), "triton_version") or ""
+    if not _USES_WITHOUT_IRS.match(version):
+        made_by = f"Triton {version}" if version else "the version of Triton that made it"
+        raise Unread(Fault.PARTIAL, f"whether {made_by} uses it without its IRs is not known")
+    children = document.get("child_paths")
+    if not isinstance(children, dict) or not {f"{stem}.json"} <= children.keys() <= files.keys():
+        raise Unread(Fault.PARTIAL, "it is partial: Triton compiles this kernel again")
+    kept = {file: path for file, path in children.items() if _kind(file) != PartKind.IR}
+    if not any(_kind(file) == PartKind.BINARY for file in kept):
+        raise Unread(Fault.PARTIAL, "it has no binary: Triton cannot use it without its IRs")
+    # Those that no group names too, and what a killed run left: both are of use to no process.
+    parts = {file: status for file, status in files.items() if _kind(file) == PartKind.IR or file.startswith(DELETED)}
+    if not parts:
+        raise Unread(Fault.PARTIAL, "it has no IRs")
+    rewritten = None
+    if kept != children:
+        rewritten = id_of(group), msgspec.json.encode(document | {"child_paths": kept})
+    size = sum(status.st_size for status in parts.values())
+    return Deletion(entry.id, (), entry.id, size, tuple(map(id_of, parts)), rewritten, state)
+
+
+def _kind(file: str) -> PartKind:
+    return _KINDS.get(file.rpartition(".")[2], PartKind.OTHER)
+
+
 def _stamp(folder: Folder, listing: Listing, group: str) -> str:
     """The folder's own stamp, and the group file's name and stamp: every file that Triton puts there changes it."""
     of_group = stamp_of(listing.files[group]) if group else ""
@@ -252,8 +307,7 @@ def _is_same(root: Folder, name: str, known: str) -> bool:
 
 def _parts(name: str, listing: Listing) -> Iterator[Part]:
     for file, status in listing.files.items():
-        ending = file.rpartition(".")[2]
-        kind, label = _KINDS.get(ending, PartKind.OTHER), ending
+        kind, label = _kind(file), file.rpartition(".")[2]
         if file.startswith(_GROUP):
             kind, label = PartKind.INDEX, "group"
         yield Part(id_of(label), kind, status.st_size, id_of(f"{name}/{file}"))
