@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import xxhash
 import zstandard
 
 from cache_engine.errors import CorruptEntry, Misplaced, Truncated
@@ -140,12 +142,32 @@ def _unpacked(key: CacheKey, data: bytes) -> Group:
 
 
 def write_files(folder: Path, files: dict[str, bytes]) -> dict[str, str]:
-    """Writes files into a folder, each at once; returns their paths by name. Names must be plain.
+    """Writes files into a folder of this process; returns their paths by name. Names must be plain.
 
     Raises:
         OSError: when writing fails.
     """
-    folder.mkdir(mode=0o700, exist_ok=True)
     for name, data in files.items():
-        publish_file(folder.parent, str(folder / name), data, durable=False)
-    return {name: str(folder / name) for name in files}
+        (folder / name).write_bytes(data)
+    return {name: f"{folder}/{name}" for name in files}
+
+
+def files_below(folder: Path, files: dict[str, bytes]) -> dict[str, str]:
+    """The paths of files by name, in a folder of their own below one of this process.
+
+    It is named by what is in them, so what is asked for again is not written again.
+
+    Raises:
+        OSError: when writing fails.
+    """
+    own = folder / xxhash.xxh3_128_hexdigest(_encode(files))
+    paths = {name: f"{own}/{name}" for name in files}
+    if not all(map(os.path.exists, paths.values())):
+        staged = Path(tempfile.mkdtemp(dir=folder))
+        write_files(staged, files)
+        try:
+            staged.rename(own)
+        except OSError:
+            if not all(map(os.path.exists, paths.values())):  # else another thread was faster
+                raise
+    return paths

@@ -22,7 +22,16 @@ from typing import Any
 from triton import knobs
 from triton.runtime import cache as triton_cache
 
-from cache_engine.adapters.groups import Group, group_key, is_plain, note_use, put_group, read_group, write_files
+from cache_engine.adapters.groups import (
+    Group,
+    files_below,
+    group_key,
+    is_plain,
+    note_use,
+    put_group,
+    read_group,
+    write_files,
+)
 from cache_engine.config import Settings
 from cache_engine.errors import CorruptEntry
 from cache_engine.process import run_at_end
@@ -47,11 +56,11 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
             override, dump: Triton's own directories for debugging are meant, and used.
         """
         self._key = key
-        self._for_debugging = override or dump
-        self._store = _store() if is_plain(key) and not self._for_debugging else None
+        self._store = None if override or dump else _store()
         self._make_own = partial(triton_cache.FileCacheManager, key, override=override, dump=dump)
         self._own: Any = None
         self._is_kernel = False
+        self._parts: Path | None = None
         self._paths: dict[str, str] = {}
 
     def get_file(self, filename: str) -> str | None:
@@ -65,7 +74,9 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
             # Some parts are objects of the compiler, whose text is meant.
             content = data if isinstance(data, bytes) else str(data).encode()
             try:
-                self._paths |= write_files(_folder() / self._key, {filename: content})
+                if self._parts is None:
+                    self._parts = Path(tempfile.mkdtemp(dir=_folder()))
+                self._paths |= write_files(self._parts, {filename: content})
                 return self._paths[filename]
             except OSError as error:
                 _log.warning("a part of a kernel of Triton goes to its own directory: %s", error)
@@ -125,7 +136,7 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
         if group is None:
             return None
         note_use(layout, key)
-        self._paths = write_files(_folder() / self._key, group.files)
+        self._paths = files_below(_folder(), group.files)
         return self._paths
 
 

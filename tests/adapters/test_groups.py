@@ -12,7 +12,16 @@ import msgspec
 import pytest
 import zstandard
 
-from cache_engine.adapters.groups import Group, UnknownGroup, group_key, is_plain, note_use, put_group, read_group
+from cache_engine.adapters.groups import (
+    Group,
+    UnknownGroup,
+    files_below,
+    group_key,
+    is_plain,
+    note_use,
+    put_group,
+    read_group,
+)
 from cache_engine.errors import CorruptEntry, Misplaced, Untrusted
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import Journal
@@ -166,3 +175,22 @@ def test_a_group_used_since_the_plan_stays(store: DiskStore) -> None:
     assert cleaning.apply(store, journal, chosen).skipped == 1
     journal.close()
     assert path.exists()
+
+
+def test_what_was_written_for_its_framework_is_not_written_again(tmp_path: Path) -> None:
+    paths = files_below(tmp_path, _GROUP.files)
+    assert {name: Path(path).read_bytes() for name, path in paths.items()} == _GROUP.files
+    before = {path: os.stat(path).st_ino for path in paths.values()}
+    assert files_below(tmp_path, _GROUP.files) == paths
+    assert {path: os.stat(path).st_ino for path in paths.values()} == before
+    others = files_below(tmp_path, {**_GROUP.files, "scale.json": b"[]"})
+    assert set(others.values()).isdisjoint(paths.values())
+    assert Path(paths["scale.json"]).read_bytes() == b"{}"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_thread_that_was_faster_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = files_below(tmp_path, _GROUP.files)
+    answers = iter([False])
+    monkeypatch.setattr(os.path, "exists", lambda _: next(answers, True))
+    assert files_below(tmp_path, _GROUP.files) == paths
