@@ -10,5 +10,5 @@
 - ``remembered`` -- looking again and again, and reading only what has changed
 - ``doctor`` -- what is wrong with a cache, and the cure
 - ``choosing`` -- which entries a cleaning is to delete
-- ``deleting`` -- deleting them so that no process that uses them fails
+- ``deleting`` -- deleting them so that no process that uses them fails; ``rows`` -- those that are rows of a database
 """

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cache_engine.foreign.folder import Folder, Unread
+from cache_engine.foreign.rows import delete_rows
 from cache_engine.foreign.values import DeletePlan, Deletion, Entry, Fault, Place, id_of, name_of
 from cache_engine.model.outcome import Failure
 
@@ -53,7 +54,7 @@ def plan_offline(entries: Sequence[Entry]) -> DeletePlan:
         if len(files) == len(entry.parts):
             deletions.append(Deletion(entry.id, files, "", entry.size_bytes))
         else:
-            left[entry.id] = "it is part of a file with other entries"
+            left[entry.id] = "it is a row of a file with other entries, of which only a way that is safe deletes it"
     return DeletePlan(tuple(deletions), left=left)
 
 
@@ -70,6 +71,11 @@ def delete(
         OSError: when the place cannot be opened.
     """
     into.left.update(plan.left)
+    if plan.rows is not None:
+        for deletion, failure in delete_rows(place.path, plan.rows, plan.deletions):
+            into.count(deletion, failure)
+            on_progress(len(into.ids) + len(into.left))
+        return into
     with Folder(place.path) as root:
         waiting = []
         for deletion in plan.deletions:

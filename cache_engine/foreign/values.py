@@ -174,17 +174,28 @@ class Deletion:
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """Where entries are rows of an SQLite database: a file of the place, a table, and its column with their ids."""
+
+    file: str
+    table: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeletePlan:
     """How entries are deleted so that no process that uses them fails.
 
     Attributes:
         wait_s: how long a process may take from finding an entry to having read it.
         left: the entries that stay, each with the reason.
+        rows: where the entries are, if that is in a database; then there is nothing to wait for.
     """
 
     deletions: tuple[Deletion, ...]
     wait_s: float = 0.0
     left: Mapping[str, str] = field(default_factory=dict)
+    rows: Rows | None = None
 
     @property
     def size_bytes(self) -> int:

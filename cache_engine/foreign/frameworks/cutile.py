@@ -21,6 +21,7 @@ from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Unread
 from cache_engine.foreign.frameworks.common import read_part, stamp_of, stray_file
 from cache_engine.foreign.values import (
     DeletePlan,
+    Deletion,
     Entry,
     Factor,
     Fault,
@@ -29,6 +30,7 @@ from cache_engine.foreign.values import (
     Part,
     PartKind,
     Place,
+    Rows,
     Seen,
     Unchanged,
     id_of,
@@ -113,8 +115,11 @@ class CuTile:
         return KeyFactors(factors, ("the bytecode, the level of optimisation and the linked files",))
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """None yet."""
-        return Failure("no way to delete from cuTile's cache without a failure of its readers is built")
+        """By SQL: a reader has a whole row or none, and of none cuTile compiles the kernel again."""
+        rows = [entry for entry in entries if not any(part.file for part in entry.parts)]
+        left = {entry.id: "it is no row of cuTile's database" for entry in entries if entry not in rows}
+        deletions = tuple(Deletion(entry.id, (), "", entry.size_bytes) for entry in rows)
+        return DeletePlan(deletions, left=left, rows=Rows(_FILE, "cache", "key"))
 
 
 def _opened(folder: Folder, place: Place) -> sqlite3.Connection:
