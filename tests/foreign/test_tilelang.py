@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from cache_engine.foreign.deleting import Deleted, delete
 from cache_engine.foreign.frameworks.tilelang import TileLang
-from cache_engine.foreign.values import Entry, PartKind, Place, State
+from cache_engine.foreign.values import DeletePlan, Entry, PartKind, Place, State
+from cache_engine.model.outcome import Failure
 from tests.foreign.fixtures import unpack
 
 
@@ -53,3 +56,32 @@ def test_what_a_killed_writer_left_is_listed(place: Place) -> None:
     (left / "kernel.cubin").write_bytes(b"half")
     found = [seen for seen in TileLang().scan(place, {}) if isinstance(seen, Entry) and ".staging" in seen.id]
     assert [(entry.state, entry.size_bytes) for entry in found] == [(State.UNREAD, 4)]
+
+
+def test_a_cubin_goes_with_its_folder_and_a_kernel_stays(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _entries(place)
+    kernel, binary = found["kernels"], found["cuda-binaries"]
+    seen = []
+    rename = os.rename
+
+    def noted(source: str, target: str, **where: int) -> None:
+        seen.append(sorted(path.name for path in (place.path / binary.id).iterdir()))
+        rename(source, target, **where)
+
+    monkeypatch.setattr(os, "rename", noted)
+    plan = TileLang().plan_delete(place, list(found.values()))
+    assert isinstance(plan, DeletePlan)
+    done = delete(place, plan, Deleted())
+    assert (done.ids, done.size_bytes, list(done.left)) == ([binary.id], binary.size_bytes, [kernel.id])
+    assert "--offline" in done.left[kernel.id]
+    assert seen == [["kernel.cubin", "metadata.json"]]  # whole until it is gone
+    assert list(_entries(place)) == ["kernels"]
+    assert list((place.path / binary.id).parent.iterdir()) == []
+
+
+def test_on_a_network_file_system_nothing_is_deleted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = f"server:/export {place.path} nfs4 rw 0 0\n"
+    monkeypatch.setattr("cache_engine.foreign.frameworks.tilelang.read_mounts", lambda: mounts)
+    plan = TileLang().plan_delete(place, list(_entries(place).values()))
+    assert isinstance(plan, Failure)
+    assert "nfs4" in plan.reason

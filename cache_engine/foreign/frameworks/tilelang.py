@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from cache_engine.foreign.base import Surroundings
+from cache_engine.foreign.doctor import network_file_system, read_mounts
 from cache_engine.foreign.facts import code_facts, digest_of, entry_of, kernels_in, read_object, without_binary
 from cache_engine.foreign.folder import MOST_BINARY_BYTES, MOST_TEXT_BYTES, Folder, Listing, Unread
 from cache_engine.foreign.frameworks.common import folder_stamp, read_part, stray_file, times_of, walk
 from cache_engine.foreign.values import (
     DeletePlan,
+    Deletion,
     Entry,
     Factor,
     KeyFactors,
@@ -43,6 +45,7 @@ _KINDS = {
     "manifest.json": PartKind.INDEX,
     "metadata.json": PartKind.INDEX,
 }
+_READ_LATER = "a process that uses it reads its sources at any later time; only --offline deletes it"
 _ENDINGS = {"so": PartKind.HOST, "cubin": PartKind.BINARY, "fatbin": PartKind.BINARY}
 
 
@@ -88,8 +91,12 @@ class TileLang:
         return KeyFactors(tuple(factors), ("the target, the passes' options and the flags of the compiler",))
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """None yet."""
-        return Failure("no way to delete from tilelang's cache without a failure of its readers is built")
+        """The CUBINs, whole folders at once: tilelang reads them at once too, and takes what fails for a miss."""
+        if network := network_file_system(place.path, read_mounts()):
+            return Failure(f"it is on {network}, where what a process reads may vanish")
+        binaries = [entry for entry in entries if _BINARY.fullmatch(name_of(entry.id))]
+        left = {entry.id: _READ_LATER for entry in entries if entry not in binaries}
+        return DeletePlan(tuple(Deletion(entry.id, (), entry.id, entry.size_bytes) for entry in binaries), left=left)
 
 
 def _entry(above: Folder, path: str, name: str, known: str | None) -> Entry | Unchanged:
