@@ -18,6 +18,7 @@ from cache_engine.upkeep import integrity
 from tests.faults import operations
 from tests.faults.decision_operations import DECIDING
 from tests.faults.getting_operations import GETTING
+from tests.faults.group_operations import GROUPS
 from tests.faults.operations import OPERATIONS, Action, Operation, Promise
 from tests.faults.queue_operations import QUEUEING
 from tests.helpers import make_store
@@ -168,6 +169,7 @@ EVERY_OPERATION = (
     OPERATIONS
     | GETTING
     | DECIDING
+    | GROUPS
     | QUEUEING
     | {
         "keep a result": Operation(_before_keeping, _keeping, _MAY_RAISE),
