@@ -1,4 +1,4 @@
-"""Kernels of other frameworks, as the fault suite interrupts their storing: ``verify`` finds no torn one afterwards."""
+"""Kernels of other frameworks, as the fault suite interrupts their storing: none is torn afterwards."""
 
 from __future__ import annotations
 

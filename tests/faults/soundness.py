@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cache_engine.adapters.groups import read_group
 from cache_engine.errors import CorruptEntry
 from cache_engine.evaluations import Evaluations
 from cache_engine.mirror.sync import Mirror
@@ -22,6 +23,7 @@ from cache_engine.store.pins import pinned_keys
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep import cleaning as housekeeping
 from cache_engine.upkeep import integrity
+from cache_engine.upkeep.findings import names_in
 from cache_engine.upkeep.plan import Limits
 from tests.faults.operations import Counts, Promise
 
@@ -111,6 +113,7 @@ def troubles(
         *_served(store, promise, done),
         *_counted(store, promise, done=done, refused=refused),
         *_kept(store, promise, done),
+        *_whole_groups(store),
     ]
     if mirrored:
         found += _mirrored(store)
@@ -212,6 +215,15 @@ def _pinned(store: DiskStore, promise: Promise, done: bool) -> Iterator[Trouble]
     most = promise.pinned | (promise.may_pin if not (done and promise.may_unpin) else set())
     if not least <= there <= most:
         yield Trouble(PINS, f"{len(there)} pins, not {len(least)} to {len(most)}")
+
+
+def _whole_groups(store: DiskStore) -> Iterator[Trouble]:
+    """A kernel of another framework is there with all its files, or not; before a repair sets a torn one aside."""
+    for name in names_in(store.layout.groups):
+        try:
+            read_group(store.layout, CacheKey(name))
+        except CorruptEntry as error:
+            yield Trouble(CORRUPT, str(error))
 
 
 def _content(store: DiskStore, *, rebuild: bool) -> dict[str, list[Any]]:
