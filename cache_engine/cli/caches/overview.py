@@ -84,7 +84,8 @@ def _print_overview(d: documents.CachesOverview) -> None:
             for name, size in row.part_bytes.items():
                 parts[name] = parts.get(name, 0) + size
         by_size = sorted(parts.items(), key=lambda item: -item[1])[:8]
-        print("\nBy part: " + ", ".join(printable(f"{name} {human_bytes(size)}") for name, size in by_size))
+        if by_size:
+            print("\nBy part: " + ", ".join(printable(f"{name} {human_bytes(size)}") for name, size in by_size))
     print_findings(d.findings)
 
 

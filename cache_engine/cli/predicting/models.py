@@ -18,7 +18,7 @@ from cache_engine.cli.support import emit, open_cache, printing
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table, progress
 from cache_engine.errors import UsageError
 from cache_engine.model.sizes import count_sizes, parse_sizes
-from cache_engine.units import human_bytes, printable
+from cache_engine.units import counted, human_bytes, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,7 +169,7 @@ def _print_passes(d: documents.ModelEvaluated) -> None:
     on = ", ".join(f"{name} parallel {size}" for name, size in spread.items() if size > 1)
     for number, one in enumerate(d.passes):
         print("" if number == 0 else "\n", end="")
-        print(f"{printable(d.model)}, {d.phase}, {one.tokens:,} tokens, {d.dtype}, on {one.chip}", end="")
+        print(f"{printable(d.model)}, {d.phase}, {counted(one.tokens, 'token')}, {d.dtype}, on {one.chip}", end="")
         print(f" (one of {d.tensor_parallel * d.data_parallel} chips: {on})" if on else "", end="")
         print(f", predicted by {one.model}")
         _print_pass(one)
