@@ -124,6 +124,18 @@ class Cache(Keeping):
 
         return self._spare.retried(attempt)
 
+    def get_to_launch(
+        self, problem: GemmProblem, *, family: str | None = None, compiler: str | None = None
+    ) -> CompiledKernel:
+        """As ``get_or_compile``, for a launch of this very problem alone, as ``matmul`` does.
+
+        So an ``exact`` kernel, which is wrong for any other m, serves where this store measured it to be faster.
+        """
+        asked = (self.targeted(problem, None), family, compiler, None)
+        return self._spare.retried(
+            lambda: self._serving.get_or_compile(self.selector, asked, StageClock(), for_launch=True)
+        )
+
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry of a key from the fastest tier that has it, counted as a hit; ``None`` when there is none."""
         return self._serving.get(key)

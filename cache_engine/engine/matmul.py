@@ -81,7 +81,7 @@ def matmul(
     def find(problem: GemmProblem) -> Code:
         there = cache or default_cache()
         if wait is None:
-            return code_of(there.get_or_compile(problem, family=family), there.journal)
+            return code_of(there.get_to_launch(problem, family=family), there.journal)
         asked = (problem, family, None, None)
         return code_of(there.meanwhile.get(asked, StageClock(), check_wait(wait)), there.journal)
 

@@ -190,7 +190,7 @@ class GemmOperator:
         served: list[tuple[str, Any]] = []
 
         def find(problem: GemmProblem) -> Code:
-            found = self._get(problem) if self._wait is None else self._get_meanwhile(problem, self._wait)
+            found = self._get_to_launch(problem) if self._wait is None else self._get_meanwhile(problem, self._wait)
             if isinstance(found, CompiledKernel):
                 got.append(found)
             return code_of(found, self.cache.journal)
@@ -236,6 +236,9 @@ class GemmOperator:
             return there.get_or_compile(problem, family=self._family, compiler=self._compiler, wait=self._wait)
 
         return self._counted(get)
+
+    def _get_to_launch(self, problem: GemmProblem) -> CompiledKernel:
+        return self._counted(lambda: self.cache.get_to_launch(problem, family=self._family, compiler=self._compiler))
 
     def _get_meanwhile(self, problem: GemmProblem, wait_ms: float) -> CompiledKernel | Better[CompiledKernel]:
         asked = (problem, self._family, self._compiler, None)

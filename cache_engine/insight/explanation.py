@@ -66,15 +66,17 @@ def explain(
     problem = cache.targeted(problem)
     selection = cache.select(problem, family=family, compiler=compiler, config=config)
     faster = cache.faster.there((problem, family, compiler, config))
-    if faster is not None and (served := cache.look_up(faster.key)) is not None:
-        note = f"measured to be faster, and served for this m where {selection.name} is asked for"
-        return Explanation(faster, served.tier, notes=(note,))
+    notes = (
+        ()
+        if faster is None
+        else (f"matmul and operators launch {faster.name} for this m: it was measured to be faster",)
+    )
     found = cache.look_up(selection.key)
     if found is not None:
-        return Explanation(selection, found.tier)
+        return Explanation(selection, found.tier, notes=notes)
     fault = _fault_of_entry(cache, selection) if cache.has_store else None
     missed = _missed(cache, selection, fault, config)
-    return replace(missed, notes=(*missed.notes, *notes_on_packs(cache, selection)))
+    return replace(missed, notes=(*missed.notes, *notes_on_packs(cache, selection), *notes))
 
 
 def get_and_explain(

@@ -182,27 +182,29 @@ def test_an_exact_kernel_that_was_measured_to_be_faster_is_promoted_and_serves(t
     assert timed.get_or_compile(TIMED).key == general.key, "nothing is compiled before"
 
     assert promote(timed, plan.within()) == []
-    for wait in (None, 0):
-        kernel = timed.get_or_compile(TIMED, wait=wait)
+    for kernel in (timed.get_to_launch(TIMED), timed.get_or_compile(TIMED, wait=0)):
         assert (kernel.key, kernel.problem, kernel.better) == (candidate.selection.key, TIMED, None)
         assert kernel.record.problem.specialisation == "exact"
-    assert explain(timed, TIMED).selection.key == candidate.selection.key
-    assert "measured to be faster" in explain(timed, TIMED).notes[0]
+    assert explain(timed, TIMED).selection.key == general.key
+    assert explain(timed, TIMED).notes == (
+        f"matmul and operators launch {candidate.selection.name} for this m: it was measured to be faster",
+    )
     assert plan_promotion(timed).candidates == ()
     assert [shape.specialisation for shape in timed.demand.ledger().sketches] == ["nk"], "demand is as it was asked"
     [noted] = timed.decisions(kinds=[PROMOTION])
     assert (noted.key, noted.reason) == (candidate.selection.key, "saves GPU time")
-    other = timed.get_or_compile(replace(TIMED, m=17))
+    other = timed.get_to_launch(replace(TIMED, m=17))
     assert other.key == general.key, "it was measured at one m"
 
 
-def test_what_is_no_caller_gets_the_kernel_that_it_names(timed: Cache) -> None:
-    """``warm`` makes the kernels that serve every m, and a config that is given stands."""
+def test_who_may_launch_it_for_another_m_gets_the_kernel_that_serves_every_m(timed: Cache) -> None:
+    """An exact kernel gives wrong results for any other m."""
     _time(timed, EXACT, 100.0)
     _time(timed, TIMED, 1000.0)
     general = timed.select(TIMED)
     exact = timed.get_or_compile(EXACT)
-    assert timed.get_or_compile(TIMED).key == exact.key
+    assert timed.get_to_launch(TIMED).key == exact.key
+    assert timed.get_or_compile(TIMED).key == general.key
     assert timed.get_or_compile(TIMED, priority=Priority.WARM).key == general.key
     assert timed.get_or_compile(TIMED, config=general.config).key == general.key
     assert timed.get_or_compile(TIMED, force=True).key == general.key
@@ -215,9 +217,10 @@ def test_once_it_is_evicted_the_kernel_for_any_m_serves_and_none_is_compiled(tim
     root = timed.layout.root
     timed.close()
     with open_cache(root, timings_of=INVENTED_GPU.name, memory_bytes=0) as cache:
-        exact = cache.get_or_compile(TIMED)
+        exact = cache.get_to_launch(TIMED)
+        assert exact.key != cache.select(TIMED).key
         cache.clean(Limits(keys=frozenset({exact.key})))
-        after = cache.get_or_compile(TIMED)
+        after = cache.get_to_launch(TIMED)
         assert (after.key, after.tier) == (cache.select(TIMED).key, "disk")
         assert [one.selection.key for one in plan_promotion(cache).candidates] == [exact.key], (
             "and it is promoted again"
@@ -228,7 +231,7 @@ def test_a_slower_exact_kernel_is_left_alone(timed: Cache) -> None:
     exact = timed.get_or_compile(EXACT)
     _time(timed, EXACT, 1000.0)
     _time(timed, TIMED, 999.0)
-    assert timed.get_or_compile(TIMED).key != exact.key
+    assert timed.get_to_launch(TIMED).key != exact.key
     assert plan_promotion(timed).candidates == ()
 
 
@@ -240,7 +243,7 @@ def test_an_exact_kernel_is_demoted_when_timings_no_longer_favour_it(timed: Cach
     _time(timed, TIMED, 99.0, measured_at=1_790_000_001.0)
     [change] = plan_promotion(timed).changes
     assert (change.kind, change.key, change.forecast_s) == (DEMOTION, timed.select(EXACT).key, 0.0)
-    assert timed.get_or_compile(TIMED).key == timed.select(TIMED).key
+    assert timed.get_to_launch(TIMED).key == timed.select(TIMED).key
 
 
 def test_what_saves_less_than_half_of_its_price_is_demoted_and_promoted_again_at_its_price(cache: Cache) -> None:

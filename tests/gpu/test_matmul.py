@@ -121,10 +121,12 @@ def test_a_repeated_call_finds_its_kernel_in_memory(kernels: Cache) -> None:
 
         times = 0
 
-        def get_or_compile(self, problem: GemmProblem, **options: Any) -> CompiledKernel:
+        journal = kernels.journal
+
+        def get_to_launch(self, problem: GemmProblem, **options: Any) -> CompiledKernel:
             """As the cache it stands before."""
             self.times += 1
-            return kernels.get_or_compile(problem, **options)
+            return kernels.get_to_launch(problem, **options)
 
     a, b = normal(64, 64).astype("float16"), normal(64, 64, seed=1).astype("float16")
     asked: Any = Asked()

@@ -100,15 +100,16 @@ class Serving:
         debug_dump: Path | None = None,
         priority: Priority = Priority.CALLER,
         is_wanted: Callable[[], bool] = lambda: True,
+        for_launch: bool = False,
     ) -> CompiledKernel:
         """The kernel that a selector selects, from the fastest tier that has it, else compiled and stored.
 
         One compile per key across processes: after a miss, the caller takes the lock of the key and looks again. To
-        compile it then waits for a slot of the store. See ``Cache.get_or_compile`` for the arguments and what is
-        raised.
+        compile it then waits for a slot of the store. Arguments, and what is raised: as ``Cache.get_or_compile``.
 
         Args:
             is_wanted: asked while waiting for a slot.
+            for_launch: this very problem alone is launched, so an exact kernel may serve.
 
         Raises:
             GivenUp: when it is no longer wanted.
@@ -117,8 +118,7 @@ class Serving:
         with stages(SELECT):
             selection = selector.select_installed(*asked) if force else selector.select(*asked)
         if not force:
-            faster = self.hit_faster(asked, stages) if priority is Priority.CALLER else None
-            if faster is not None:
+            if for_launch and (faster := self.hit_faster(asked, stages)) is not None:
                 return faster
             with stages(LOAD):
                 found = self.look_up(selection.key)
@@ -235,10 +235,10 @@ class Serving:
             return None
         with stages(LOAD):
             found = self.look_up(selection.key)
-        if found is None:
-            self._faster.gone(asked)
-            return None
-        return self.hit(selection, found, stages, problem=asked[0])
+        if found is not None:
+            return self.hit(selection, found, stages, problem=asked[0])
+        self._faster.gone(asked)
+        return None
 
     def ask(self, problem: GemmProblem) -> None:
         """Counts a problem that was asked for."""
