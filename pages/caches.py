@@ -78,13 +78,16 @@ def entries(seen: Look) -> None:
     wanted = EntryFilter(text or "")
     found = [(place, each) for place, all_ in seen.places.items() for each in all_ if wanted.takes(place, each)]
     shown = heapq.nlargest(ROWS, found, key=lambda row: row[1].created_at or 0.0)
+    if not shown:
+        st.caption("No entry of any cache matches." if text else "No cache has an entry.")
+        return
     st.caption(f"{counted(len(found), 'entry', 'entries')}, newest first; at most {ROWS} are shown.")
     columns = {**dict.fromkeys(("Shared", "Code", "On disk"), KIB), **dict.fromkeys(("Created", "Last used"), AGE)}
     columns["Config"] = MEDIUM
     rows = entry_table(shown, remembered().sources.by_kind, zone)
     st.dataframe(rows, hide_index=True, column_config=columns, key="entries")
     st.caption("Everything about one, with its PTX and SASS:")
-    widgets.command("caches", "show", shown[0][1].id if shown else "ID")
+    widgets.command("caches", "show", shown[0][1].id)
 
 
 def findings(wrong: list[Diagnosis]) -> None:
