@@ -30,7 +30,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``mirror`` -- the DuckDB copy of a store; ``queries`` and ``evaluation_queries`` have all SQL of the pages
 - ``evaluations`` -- stored results of the evaluator
 - ``foreign`` -- the caches of other frameworks: the protocol of a ``Source``, one for each framework, ``survey``
-- ``adapters`` -- kernels of other frameworks in our store: ``triton`` is the class that Triton is told to use
+- ``adapters`` -- kernels of other frameworks in our store: ``triton`` is the class for ``TRITON_CACHE_MANAGER``
 - ``catalogue`` -- GEMM shapes: ``tables`` of public models, ``published`` (``config.json``), ``layers`` of a model
 - ``logs`` -- log messages, where they are asked for
 - ``store`` -- entries on disk and in memory: ``layout`` of paths, ``codec``, ``publish``, ``lock``, ``journal``,

@@ -76,7 +76,7 @@ def is_plain(name: str) -> bool:
 
 
 def read_group(layout: StoreLayout, key: CacheKey, *, trust: bool | None = None) -> Group | None:
-    """A group, every byte checked; ``None`` when there is none.
+    """A group, every byte checked; ``None`` if the store has no such group.
 
     Args:
         trust: as for ``read_file``.

@@ -1,8 +1,8 @@
 """Triton keeps its kernels in our store: ``TRITON_CACHE_MANAGER=cache_engine.adapters.triton:CacheManager``.
 
-Only Triton imports this. It makes one manager for each key. For a kernel it asks ``get_group`` first; if there is none,
-it compiles, gives each part to ``put``, and their paths to ``put_group``. It reads parts by their paths, so they are
-written to a folder of this process, which is deleted at its end.
+Only Triton imports this. It makes one manager for each key. For a kernel it asks ``get_group`` first; if that finds
+nothing, it compiles, gives each part to ``put``, and their paths to ``put_group``. It reads parts by their paths, so
+they are written to a folder of this process, which is deleted at its end.
 
 Libraries for the host, which Triton loads into the process, and results of tuning are asked for with ``get_file``:
 those stay in Triton's directory, and so does all that the store cannot take. Whatever fails here is a warning in the
@@ -64,7 +64,7 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
         self._paths: dict[str, str] = {}
 
     def get_file(self, filename: str) -> str | None:
-        """The path of one file; ``None`` when there is none."""
+        """The path of one file; ``None`` if it is not stored."""
         found: str | None = self._paths.get(filename) or self._triton_s.get_file(filename)
         return found
 
@@ -99,8 +99,8 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
                 return found
             if not (knobs.cache.dir and Path(knobs.cache.dir, self._key).is_dir()):
                 return None  # Triton's own manager would make an empty folder
-        there: dict[str, str] | None = self._triton_s.get_group(filename)
-        return there
+        own: dict[str, str] | None = self._triton_s.get_group(filename)
+        return own
 
     def put_group(self, filename: str, group: dict[str, str]) -> None:
         """Stores a kernel, whose parts were ``put``. If the store cannot take it, Triton's directory does."""
@@ -142,7 +142,7 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
 
 @cache
 def _store() -> tuple[StoreLayout, bool] | None:
-    """The store of the settings, and whether to sync what is written; ``None`` where there is none to use."""
+    """The store of the settings, and whether to sync what is written; ``None`` where no store can be used."""
     try:
         settings = Settings.load()
         if settings.uses_directory:

@@ -261,7 +261,7 @@ def _in_every_layer(fields: _Fields, layers: int) -> Experts:
 
 
 def _in_some_layers(fields: _Fields, layers: int) -> Experts:
-    """Qwen2-MoE and Qwen3-MoE: every layer, unless told otherwise."""
+    """Qwen2-MoE and Qwen3-MoE: every layer, unless the file names those without experts."""
     dense, step = set(fields.numbers("mlp_only_layers")), fields.whole("decoder_sparse_step", default=1)
     sparse = sum(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))
     shared = fields.whole("shared_expert_intermediate_size", default=0, least=0)

@@ -156,7 +156,7 @@ def _attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _name(symbols: bytes, texts: bytes, number: int) -> str:
-    """The name of a symbol; empty where there is none."""
+    """The name of a symbol; empty if it has no name."""
     at = number * _SYMBOL.size
     if at + _SYMBOL.size > len(symbols):
         return ""

@@ -270,7 +270,7 @@ class Cache(Keeping):
 
         Args:
             given: further directories as ``KIND=DIR``, besides those of the setting ``caches``.
-            progress: told after each part how many entries were seen.
+            progress: called after each part with the number of entries seen.
 
         Raises:
             UsageError: when one is not of that form, or of no known kind.

@@ -55,7 +55,7 @@ class ResultSet:
         return self._found.get(key) or self._look(key)
 
     def older(self, key: str) -> Older | None:
-        """What ``find`` has just passed over because its model has another minor version."""
+        """The result that ``find`` did not take last, as its model has another minor version."""
         return self._older.pop(key, None)
 
     def _look(self, key: str) -> Entry | None:

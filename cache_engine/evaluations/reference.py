@@ -116,8 +116,8 @@ def read_reference(data: bytes, chip: Hardware | None) -> tuple[Hardware, list[E
 def _chip_of(file: _File, theirs: _Architecture, chip: Hardware | None) -> Hardware:
     if file.version.partition(".")[0] != "1":
         raise UsageError(f"version is {file.version[:20]!r}; results of model 1 alone can be imported")
-    told = json.dumps(json.loads(bytes(file.architecture)), sort_keys=True)
-    if file.arch_fingerprint != hashlib.md5(told.encode(), usedforsecurity=False).hexdigest()[:8]:
+    described = json.dumps(json.loads(bytes(file.architecture)), sort_keys=True)
+    if file.arch_fingerprint != hashlib.md5(described.encode(), usedforsecurity=False).hexdigest()[:8]:
         raise UsageError(f"arch_fingerprint {file.arch_fingerprint[:40]!r} is not that of the file's architecture")
     hardware = chip or PRESETS.get(theirs.chip_type.upper())
     if hardware is None:
@@ -134,10 +134,10 @@ def _chip_of(file: _File, theirs: _Architecture, chip: Hardware | None) -> Hardw
         "tflops_int8": hardware.peak_flops * hardware.rate_of("int8") / 1e12,
     }
     for name, value in ours.items():
-        told_value = getattr(theirs, name)
-        if not math.isclose(told_value, value, rel_tol=1e-3):
+        stated_value = getattr(theirs, name)
+        if not math.isclose(stated_value, value, rel_tol=1e-3):
             raise UsageError(
-                f"architecture.{name} is {told_value:g} in the file, and {value:g} for {hardware.name}; describe the "
+                f"architecture.{name} is {stated_value:g} in the file, and {value:g} for {hardware.name}; describe the "
                 "file's chip with --chip FILE"
             )
     return hardware
@@ -148,7 +148,7 @@ def _entry_of(theirs: _Entry, hardware: Hardware) -> Entry:
     problem = EvaluationProblem(s.M, s.N, s.K, s.G, theirs.dtypes.input, theirs.dtypes.output)
     mode = SearchMode(searched.tile_search, searched.partition_search)
     found = _evaluation(r, problem, mode.on(hardware, problem.dtype), hardware)
-    for name, told, computed in (
+    for name, stated, computed in (
         ("latency_us", r.latency_us, found.latency_us),
         ("compute_time_us", r.compute_time_us, found.compute_us),
         ("memory_time_us", r.memory_time_us, found.memory_us),
@@ -157,8 +157,8 @@ def _entry_of(theirs: _Entry, hardware: Hardware) -> Entry:
         ("arch_utilization", r.arch_utilization, found.arch_utilization),
         ("effective_utilization", r.effective_utilization, found.effective_utilization),
     ):
-        if not math.isclose(told, computed, rel_tol=_AS_CLOSE):
-            raise UsageError(f"{name} is {told:g}, and with its tile, order and partition it is {computed:g}")
+        if not math.isclose(stated, computed, rel_tol=_AS_CLOSE):
+            raise UsageError(f"{name} is {stated:g}, and with its tile, order and partition it is {computed:g}")
     made = theirs.metadata
     counted = {**asdict(found), "tile": found.tile, "partition": found.partition}
     counted |= {"searched_partitions": made.num_searched_partitions, "searched_tiles": made.num_searched_tiles}

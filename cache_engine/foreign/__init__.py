@@ -6,7 +6,7 @@
 - ``frameworks`` -- a source for each framework
 - ``registry`` -- all sources, those of plug-ins too, and the places that they find
 - ``survey`` -- scanning many places, and sums over what was found
-- ``comparison`` -- why keys differ, of two entries or of two directories; ``culprits`` says what that tells
+- ``comparison`` -- why keys differ, of two entries or of two directories; ``culprits`` explains known reasons
 - ``remembered`` -- looking again and again, and reading only what has changed
 - ``doctor`` -- what is wrong with a cache, and the cure
 - ``choosing`` -- which entries a cleaning is to delete

@@ -33,6 +33,20 @@ class Surroundings:
         """The directories that the user names for a kind."""
         return (Place(kind, path, "given") for named, path in self.given if named == kind)
 
+    def of_variable(self, kind: str, variable: str) -> Iterator[Place]:
+        """The directory that a variable of the environment names, if it is set."""
+        if self.environment.get(variable):
+            yield Place(kind, Path(self.environment[variable]), variable)
+
+    def moved(self, variable: str, default: Path) -> tuple[Path, str]:
+        """The directory that a variable names, else the default; and where that is from, as ``Place.origin`` says."""
+        named = self.environment.get(variable)
+        return (Path(named), variable) if named else (default, "default")
+
+    def user_caches(self) -> tuple[Path, str]:
+        """The user's directory of caches, as ``moved``."""
+        return self.moved("XDG_CACHE_HOME", self.home / ".cache")
+
 
 class Source(Protocol):
     """What knows the cache of one framework, without the framework.

@@ -18,7 +18,7 @@ MOST_CANDIDATES = 50
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An input of the key that differs; ``None`` where one side does not state it. ``meaning`` says what that tells."""
+    """An input of the key that differs; ``None`` where one side does not state it. ``meaning`` explains it."""
 
     group: str
     name: str

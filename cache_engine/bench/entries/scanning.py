@@ -38,9 +38,9 @@ def scanning(report: Report, place: Path, entries: int) -> None:
     read, unchanged, looked = medians(
         [partial(_scan, there, {}), partial(_scan, there, known), partial(_look, there.path)], _SAMPLES
     )
-    beside = f"stat of each file, {count:,} entries"
+    reference = f"stat of each file, {count:,} entries"
     for name, seconds, goal in (("read", read, _READ_GOAL_S), ("unchanged", unchanged, _UNCHANGED_GOAL_S)):
-        report(Result(f"scan an entry that is {name}", seconds / count, beside, looked / count, goal_seconds=goal))
+        report(Result(f"scan an entry that is {name}", seconds / count, reference, looked / count, goal_seconds=goal))
 
 
 def _scan(place: Place, known: dict[str, str]) -> int:

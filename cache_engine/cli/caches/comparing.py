@@ -42,7 +42,7 @@ _MOST_SHOWN, _MOST_LETTERS, _SHOWN_DIGITS = 20, 60, 12
 def diff_verb(settings: Settings, /, first: str, second: str, as_json: bool) -> None:
     """Say why one of two entries missed.
 
-    Which inputs of the key differ, and what that tells. A and B: ids of two entries, of which a prefix is enough, or
+    Which inputs of the key differ, and what that means. A and B: ids of two entries, of which a prefix is enough, or
     two directories, also as KIND=DIR. Of two directories: what only one has and what that differs in, and what has
     one key but other bytes.
     """

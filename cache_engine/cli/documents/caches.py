@@ -275,7 +275,7 @@ class CacheDiagnosis(msgspec.Struct, kw_only=True):
 
 
 class CachesExamined(msgspec.Struct, kw_only=True):
-    """What ``caches doctor`` prints; ``gpu`` is this machine's target, ``None`` where there is none."""
+    """What ``caches doctor`` prints; ``gpu`` is this machine's target, ``None`` without a GPU."""
 
     findings: list[CacheDiagnosis]
     gpu: str | None

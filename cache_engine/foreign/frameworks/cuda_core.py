@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from cache_engine.foreign.base import Surroundings
@@ -48,9 +47,7 @@ class CudaCore:
     def discover(self, where: Surroundings) -> Iterable[Place]:
         """The default; other directories are the program's own choice."""
         yield from where.named(self.kind)
-        home, origin = where.home / ".cache", "default"
-        if where.environment.get("XDG_CACHE_HOME"):
-            home, origin = Path(where.environment["XDG_CACHE_HOME"]), "XDG_CACHE_HOME"
+        home, origin = where.user_caches()
         yield Place(self.kind, home / "cuda-python" / "program-cache", origin)
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:

@@ -10,7 +10,6 @@ import re
 import stat
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from cache_engine.compilers.elf import lacks_last_byte
@@ -52,8 +51,7 @@ class CuPy:
     def discover(self, where: Surroundings) -> Iterable[Place]:
         """Where ``CUPY_CACHE_DIR`` says, and the default."""
         yield from where.named(self.kind)
-        if where.environment.get("CUPY_CACHE_DIR"):
-            yield Place(self.kind, Path(where.environment["CUPY_CACHE_DIR"]), "CUPY_CACHE_DIR")
+        yield from where.of_variable(self.kind, "CUPY_CACHE_DIR")
         yield Place(self.kind, where.home / ".cupy" / "kernel_cache", "default")
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:

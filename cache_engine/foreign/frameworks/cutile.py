@@ -64,9 +64,7 @@ class CuTile:
         named = where.environment.get("CUDA_TILE_CACHE_DIR", "").strip()
         if named and named.lower() not in ("0", "off", "none"):
             yield Place(self.kind, Path(named), "CUDA_TILE_CACHE_DIR")
-        home, origin = where.home / ".cache", "default"
-        if where.environment.get("XDG_CACHE_HOME"):
-            home, origin = Path(where.environment["XDG_CACHE_HOME"]), "XDG_CACHE_HOME"
+        home, origin = where.user_caches()
         yield Place(self.kind, home / "cutile-python", origin)
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from cache_engine.foreign.base import Surroundings
 from cache_engine.foreign.folder import Folder
@@ -79,10 +78,9 @@ def _by_variable(kind: str, variable: str, default: str, below: str = "") -> Cal
     """The folder ``below`` what a variable names, else a default below the home directory, if there is one."""
 
     def found(where: Surroundings) -> Iterator[Place]:
-        if where.environment.get(variable):
-            yield Place(kind, Path(where.environment[variable]) / below, variable)
-        elif default:
-            yield Place(kind, where.home / default / below, "default")
+        top, origin = where.moved(variable, where.home / default)
+        if default or origin == variable:
+            yield Place(kind, top / below, origin)
 
     return found
 

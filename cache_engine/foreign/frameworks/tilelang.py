@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from cache_engine.foreign.base import Surroundings
@@ -62,8 +61,7 @@ class TileLang:
     def discover(self, where: Surroundings) -> Iterable[Place]:
         """Where ``TILELANG_CACHE_DIR`` says, and the default."""
         yield from where.named(self.kind)
-        if where.environment.get("TILELANG_CACHE_DIR"):
-            yield Place(self.kind, Path(where.environment["TILELANG_CACHE_DIR"]), "TILELANG_CACHE_DIR")
+        yield from where.of_variable(self.kind, "TILELANG_CACHE_DIR")
         yield Place(self.kind, where.home / ".tilelang" / "cache", "default")
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:

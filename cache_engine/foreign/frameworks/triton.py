@@ -95,12 +95,8 @@ class Triton:
     def discover(self, where: Surroundings) -> Iterable[Place]:
         """The user's cache, and those within Inductor's and vLLM's."""
         yield from where.named(self.kind)
-        environment = where.environment
-        if environment.get("TRITON_CACHE_DIR"):
-            yield Place(self.kind, Path(environment["TRITON_CACHE_DIR"]), "TRITON_CACHE_DIR")
-        home, origin = where.home, "default"
-        if environment.get("TRITON_HOME"):
-            home, origin = Path(environment["TRITON_HOME"]), "TRITON_HOME"
+        yield from where.of_variable(self.kind, "TRITON_CACHE_DIR")
+        home, origin = where.moved("TRITON_HOME", where.home)
         yield Place(self.kind, home / ".triton" / "cache", origin)
         for place in inductor_places(where):
             yield from self._below(place.path, "triton", "*", origin="Inductor")
@@ -212,20 +208,16 @@ def _entry(root: Folder, _: str, name: str, known: str | None) -> Entry | Unchan
 def inductor_places(where: Surroundings) -> Iterator[Place]:
     """Where Inductor has its caches."""
     yield from where.named("inductor")
-    if where.environment.get("TORCHINDUCTOR_CACHE_DIR"):
-        yield Place("inductor", Path(where.environment["TORCHINDUCTOR_CACHE_DIR"]), "TORCHINDUCTOR_CACHE_DIR")
+    yield from where.of_variable("inductor", "TORCHINDUCTOR_CACHE_DIR")
     yield Place("inductor", where.temporary / f"torchinductor_{where.user}", "default")
 
 
 def vllm_places(where: Surroundings) -> Iterator[Place]:
     """Where vLLM has its compiled graphs."""
     yield from where.named("vllm")
-    root, origin = where.home / ".cache", "default"
-    if where.environment.get("XDG_CACHE_HOME"):
-        root, origin = Path(where.environment["XDG_CACHE_HOME"]), "XDG_CACHE_HOME"
-    root /= "vllm"
-    if where.environment.get("VLLM_CACHE_ROOT"):
-        root, origin = Path(where.environment["VLLM_CACHE_ROOT"]), "VLLM_CACHE_ROOT"
+    caches, by_default = where.user_caches()
+    root, origin = where.moved("VLLM_CACHE_ROOT", caches / "vllm")
+    origin = by_default if origin == "default" else origin
     yield Place("vllm", root / "torch_compile_cache", origin)
 
 
