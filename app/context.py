@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable
-from operator import attrgetter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -44,7 +43,7 @@ def jobs() -> Jobs:
 
 
 def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.args, **options: _P.kwargs) -> _T:
-    """The answer to one of ``mirror.queries`` or ``mirror.evaluation_queries``, once the mirror is up to date.
+    """The answer to one of ``mirror.queries`` or another module of queries, once the mirror is up to date.
 
     Answers are cached until the mirror changes, so drawing a page again costs no query. While the mirror is
     unavailable, the last answer is returned; ``age_of_answers`` says how old it is.
@@ -52,7 +51,7 @@ def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.a
     Raises:
         MirrorError: when the mirror is unavailable and no earlier answer exists.
     """
-    asked = (question.__name__, repr(arguments), repr(options))
+    asked = (_name_of(question), repr(arguments), repr(options))
     answer: _T
     if _OLD_ANSWERS in st.session_state and asked in _last_answers():
         answer = _last_answers()[asked][0]  # one wait for each page is enough
@@ -88,7 +87,12 @@ def _last_answers() -> dict[tuple[str, str, str], tuple[Any, float]]:
     return {}
 
 
-@st.cache_data(show_spinner=False, max_entries=256, hash_funcs={FunctionType: attrgetter("__qualname__")})
+def _name_of(question: Callable[..., Any]) -> str:
+    """Modules of queries may have functions of one name."""
+    return f"{question.__module__}.{question.__qualname__}"
+
+
+@st.cache_data(show_spinner=False, max_entries=256, hash_funcs={FunctionType: _name_of})
 def _answer(store: str, generation: int, question: Callable[..., Any], arguments: Any, options: Any) -> Any:  # noqa: ARG001
     return cache().mirror.query(question, *arguments, **options)
 

@@ -1,118 +1,117 @@
-"""Caches: what other frameworks have cached on this machine, by directory, and what is wrong with it. Reads only."""
+"""Caches: what other frameworks have cached on this machine, by directory, and what is wrong with it."""
 
 from __future__ import annotations
 
-import heapq
+from collections import Counter
 
 import streamlit as st
 
 from app import context, widgets
+from app.caches import entries, looking
+from app.presenters.shared import Row
 from app.presenters.store.caches import (
     cache_tiles,
     directory_table,
-    duplicates_of,
-    entry_table,
+    duplicate_table,
     finding_table,
+    growth_figure,
+    other_gpu,
     part_figure,
+    version_table,
 )
 from cache_engine.device.probe import local_arch
-from cache_engine.foreign.doctor import Diagnosis, code_runs_on, read_mounts
-from cache_engine.foreign.remembered import Look, Remembered
-from cache_engine.foreign.survey import EntryFilter, Sums, sums
-from cache_engine.foreign.values import Place, Seen
+from cache_engine.foreign.doctor import Diagnosis, code_runs_on
+from cache_engine.foreign.installed import installed_version
+from cache_engine.mirror import foreign_queries as queries
 from cache_engine.units import counted
 
-ROWS, FINDINGS = 200, 500
-_STEP = 500  # entries between two words about progress
-_FRESH_S = 30.0
+OVERVIEW, ENTRIES, FINDINGS, CLEANING = PARTS = ("Overview", "Entries", "Findings", "Cleaning")
+MOST_FINDINGS = 500
 MIB = st.column_config.NumberColumn(format="%.1f MiB")
 KIB = st.column_config.NumberColumn(format="%.1f KiB")
 AGE = st.column_config.DatetimeColumn(format="distance")
 MEDIUM = st.column_config.TextColumn(width="medium")
 COUNT = st.column_config.NumberColumn(format="localized")
-
-st.title("Caches")
-
-
-@st.cache_resource(show_spinner=False)
-def remembered() -> Remembered:
-    """What this dashboard has seen of other caches."""
-    return Remembered()
+PLAIN = {"displayModeBar": False}
 
 
-@st.cache_data(ttl=_FRESH_S, show_spinner=False)
-def look(given: tuple[str, ...]) -> tuple[Look, dict[Place, Sums], list[Diagnosis]]:
-    """What is there, the sums, and what is wrong; read again after half a minute."""
-    bar = st.empty()
-
-    def progress(number: int) -> None:
-        if number % _STEP == 0:
-            bar.caption(f"{counted(number, 'entry', 'entries')} read…")
-
-    known = remembered()
-    seen = known.look(given, progress)
-    rows: list[tuple[Place, Seen]] = [(place, each) for place, found in seen.places.items() for each in found]
-    rows += [(place, each) for place, found in seen.findings.items() for each in found]
+def diagnoses() -> list[Diagnosis]:
+    """What is wrong, code for other GPUs included where this machine's GPU is known."""
     arch = local_arch()
     runs_here = None if arch is None else code_runs_on(arch)
-    wrong = known.examine(seen, runs_here=runs_here, mounts=read_mounts())
-    bar.empty()
-    return seen, sums(seen.places, rows), wrong
+    return [*context.ask(queries.diagnoses), *other_gpu(context.ask(queries.counted, "arch"), runs_here)]
 
 
-def directories(totals: dict[Place, Sums]) -> None:
-    """What is where, and of which parts."""
-    sources = remembered().sources.by_kind
+def overview(places: list[Row], versions: list[Row]) -> None:
+    """What is where, of which parts, since when, and what of it is of no use."""
+    titles = looking.titles()
     columns = {"On disk": MIB, "Entries": COUNT, **dict.fromkeys(("Oldest", "Newest", "Last used"), AGE)}
-    st.dataframe(directory_table(totals, sources, zone), hide_index=True, column_config=columns, key="directories")
-    if any(each.size_bytes for each in totals.values()):
-        st.plotly_chart(part_figure(totals, sources), key="parts", config={"displayModeBar": False})
-
-
-def entries(seen: Look) -> None:
-    """The newest entries that match."""
-    st.subheader("Entries")
-    text = st.text_input(
-        "Search", key="q", bind="query-params", placeholder="Words of name, target, version, config or id"
-    )
-    wanted = EntryFilter(text or "")
-    found = [(place, each) for place, all_ in seen.places.items() for each in all_ if wanted.takes(place, each)]
-    shown = heapq.nlargest(ROWS, found, key=lambda row: row[1].created_at or 0.0)
-    if not shown:
-        st.caption("No entry of any cache matches." if text else "No cache has an entry.")
-        return
-    st.caption(f"{counted(len(found), 'entry', 'entries')}, newest first; at most {ROWS} are shown.")
-    columns = {**dict.fromkeys(("Shared", "Code", "On disk"), KIB), **dict.fromkeys(("Created", "Last used"), AGE)}
-    columns["Config"] = MEDIUM
-    rows = entry_table(shown, remembered().sources.by_kind, zone)
-    st.dataframe(rows, hide_index=True, column_config=columns, key="entries")
-    st.caption("Everything about one, with its PTX and SASS:")
-    widgets.command("caches", "show", shown[0][1].id)
+    archs, made_by = context.ask(queries.counted, "arch"), context.ask(queries.counted, "version")
+    table = directory_table(places, archs, made_by, titles, context.timezone())
+    st.dataframe(table, hide_index=True, column_config=columns, key="directories")
+    left, right = st.columns(2)
+    parts, days = context.ask(queries.parts), context.ask(queries.growth)
+    if parts:
+        left.subheader("By part")
+        left.plotly_chart(part_figure(parts, titles), key="parts", config=PLAIN)
+    if days:
+        right.subheader("Growth")
+        right.plotly_chart(growth_figure(days, titles), key="growth", config=PLAIN)
+        right.caption("What is there now, by the day on which it was made. What was deleted meanwhile is not counted.")
+    if versions:
+        left.subheader("Versions")
+        left.dataframe(versions, hide_index=True, column_config={"On disk": MIB, "Entries": COUNT}, key="versions")
+        left.caption(
+            "Installed in the Python environment of this dashboard. Stale entries are of no use to it; "
+            "other environments may use them."
+        )
+    duplicates = context.ask(queries.duplicates)
+    if duplicates:
+        right.subheader("Duplicates")
+        columns = {"More than once": KIB}
+        shown = duplicate_table(duplicates, titles)
+        right.dataframe(shown, hide_index=True, column_config=columns, key="duplicates")
 
 
 def findings(wrong: list[Diagnosis]) -> None:
-    """What the doctor says."""
-    st.subheader("Findings")
+    """What the doctor says, and what to do about it."""
     if not wrong:
         st.caption("Nothing is wrong.")
         return
+    counts = Counter(each.ailment.value for each in wrong)
+    st.caption(", ".join(f"{name}: {count:,}" for name, count in counts.most_common()))
     columns = {"What to do": st.column_config.TextColumn(width=520), **dict.fromkeys(("Detail", "Where"), MEDIUM)}
-    st.dataframe(finding_table(wrong[:FINDINGS]), hide_index=True, column_config=columns, key="findings")
-    if len(wrong) > FINDINGS:
-        st.caption(f"And {len(wrong) - FINDINGS:,} more:")
+    st.dataframe(finding_table(wrong[:MOST_FINDINGS]), hide_index=True, column_config=columns, key="findings")
+    if len(wrong) > MOST_FINDINGS:
+        st.caption(f"And {counted(len(wrong) - MOST_FINDINGS, 'finding')} more:")
         widgets.command("caches", "doctor")
 
 
-cache, zone = context.cache(), context.timezone()
-seen, totals, wrong = look(cache.settings.caches)
-if not totals:
-    st.info("No cache of another framework is here. The setting caches names directories elsewhere.")
-else:
-    everything = (each for found in seen.places.values() for each in found)
-    widgets.tiles(cache_tiles(totals, len(wrong), duplicates_of(everything)))
-    directories(totals)
-    findings(wrong)
-    entries(seen)
-    st.subheader("Cleaning")
+def cleaning() -> None:
+    """How entries are deleted."""
     st.caption("Lists what would be deleted; with --delete, deletes that so that no process that uses it fails.")
     widgets.command("caches", "clean", "--days", "30")
+
+
+st.title("Caches")
+context.cache()
+looking.look()
+places = context.ask(queries.places)
+if not places:
+    if not looking.scanner().runs:
+        st.info("No cache of another framework is here. The setting caches names directories elsewhere.")
+    st.stop()
+wrong = diagnoses()
+versions = version_table(context.ask(queries.counted, "version"), installed_version, looking.titles())
+widgets.tiles(cache_tiles(places, len(wrong), context.ask(queries.duplicated), versions))
+if "q" in st.query_params and "part" not in st.query_params:  # a link to a search
+    st.session_state.setdefault("part", ENTRIES)
+part = widgets.choose_one("Part", PARTS, OVERVIEW, key="part", hidden=True)
+if part == OVERVIEW:
+    overview(places, versions)
+elif part == ENTRIES:
+    entries.draw()
+elif part == FINDINGS:
+    findings(wrong)
+else:
+    cleaning()

@@ -7,7 +7,7 @@
 - ``registry`` -- all sources, those of plug-ins too, and the places that they find
 - ``survey`` -- scanning many places, and sums over what was found
 - ``comparison`` -- why keys differ, of two entries or of two directories; ``culprits`` explains known reasons
-- ``remembered`` -- looking again and again, and reading only what has changed
+- ``installed`` -- which versions of the frameworks are installed, by the metadata of packages
 - ``doctor`` -- what is wrong with a cache, and the cure
 - ``choosing`` -- which entries a cleaning is to delete
 - ``deleting`` -- deleting them so that no process that uses them fails; ``rows`` -- those that are rows of a database

@@ -62,6 +62,11 @@ class Place:
     path: Path
     origin: str
 
+    @property
+    def path_text(self) -> str:
+        """The path as ``id_of`` writes it, which every index and page can hold; ``name_of`` makes the path of it."""
+        return id_of(str(self.path))
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

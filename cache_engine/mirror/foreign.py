@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cache_engine.foreign.doctor import Diagnosis, examine, examine_entry, network_file_system, read_mounts
 from cache_engine.foreign.survey import search_text, survey
 from cache_engine.foreign.values import Entry, Finding, PartKind, Place, Unchanged
 from cache_engine.mirror import rows
@@ -20,14 +21,16 @@ from cache_engine.mirror import rows
 if TYPE_CHECKING:
     import duckdb
 
+    from cache_engine.foreign.base import Source
     from cache_engine.foreign.registry import Sources
     from cache_engine.mirror.sync import Mirror
 
 _BATCH = 5_000
+_STEP = 500  # entries between two calls of ``progress``
 _MOST_TEXT = 10_000  # letters of a search text
 
 Progress = Callable[[int, str], None]
-"""Told after each part how many entries were seen, and in which directory."""
+"""Called now and then with the number of entries seen, and the directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,10 @@ class _Found:
     """What is not written yet of one place, and what is still to be seen of it."""
 
     place: Place
+    source: Source
+    network: str
     left: dict[str, str]
-    entries: list[Entry]
+    entries: list[Entry] = field(default_factory=list)
     read: int = 0
     unchanged: int = 0
 
@@ -65,11 +70,11 @@ def scan(mirror: Mirror, sources: Sources, places: Iterable[Place], progress: Pr
     known = mirror.query(known_stamps)
     read = unchanged = gone = count = 0
     all_findings: list[tuple[Place | None, Finding]] = [(None, finding) for finding in sources.findings]
-    seen_places: list[Place] = []
-    for place in places:
-        seen_places.append(place)
-        stamps = known.get((place.kind, str(place.path)), {})
-        found = _Found(place, dict(stamps), [])
+    seen_places, mounts = list(places), read_mounts()
+    mirror.change(lambda connection: _announce(connection, seen_places))
+    for place in seen_places:
+        stamps = known.get((place.kind, place.path_text), {})
+        found = _Found(place, sources.by_kind[place.kind], network_file_system(place.path, mounts), dict(stamps))
         for _, seen in survey(sources, [place], {place: stamps}):
             if isinstance(seen, Finding):
                 all_findings.append((place, seen))
@@ -82,75 +87,101 @@ def scan(mirror: Mirror, sources: Sources, places: Iterable[Place], progress: Pr
                 found.read += 1
             if len(found.entries) >= _BATCH:
                 _write_entries(mirror, found)
-            if progress is not None and (found.read + found.unchanged) % _BATCH == 0:
-                progress(count + found.read + found.unchanged, str(place.path))
+            if progress is not None and (found.read + found.unchanged) % _STEP == 0:
+                progress(count + found.read + found.unchanged, place.path_text)
         if found.entries or found.left:
             gone += len(found.left)
             _write_entries(mirror, found, list(found.left))
         read, unchanged, count = read + found.read, unchanged + found.unchanged, count + found.read + found.unchanged
-    mirror.change(lambda connection: _finish(connection, seen_places, all_findings))
+    wrong = [
+        each
+        for place in seen_places
+        for each in examine(sources.by_kind[place.kind], place, (), runs_here=None, mounts=mounts)
+    ]
+    mirror.change(lambda connection: _finish(connection, seen_places, all_findings, wrong))
     return Scanned(read, unchanged, gone, len(all_findings), len(seen_places), time.monotonic() - started)
 
 
 def known_stamps(connection: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], dict[str, str]]:
-    """The stamps of all entries by id, for each kind and directory."""
+    """The stamps of all entries by id, for each kind and directory.
+
+    One with temporary files has none, so that it is read again: with time they become leftovers.
+    """
     found: dict[tuple[str, str], dict[str, str]] = {}
-    for kind, path, name, stamp in connection.execute("SELECT kind, path, id, stamp FROM foreign_entries").fetchall():
-        found.setdefault((kind, path), {})[name] = stamp
+    stamp = f"if(contains(parts, '\"{PartKind.TEMPORARY}\"'), '', stamp)"
+    for kind, path, name, known in connection.execute(
+        f"SELECT kind, path, id, {stamp} FROM foreign_entries"
+    ).fetchall():
+        found.setdefault((kind, path), {})[name] = known
     return found
 
 
 def _write_entries(mirror: Mirror, found: _Found, gone: Sequence[str] = ()) -> None:
     fresh = [_row(found.place, entry) for entry in found.entries]
+    wrong = [
+        each for entry in found.entries for each in examine_entry(found.source, found.place, entry, None, found.network)
+    ]
     ids = [*gone, *(entry.id for entry in found.entries)]
-    kind, path = found.place.kind, str(found.place.path)
+    kind, path = found.place.kind, found.place.path_text
 
     def write(connection: duckdb.DuckDBPyConnection) -> None:
         import pyarrow
 
         connection.register("replaced", pyarrow.table({"id": ids}))
-        connection.execute(
-            "DELETE FROM foreign_entries WHERE kind = ? AND path = ? AND id IN (SELECT id FROM replaced)", [kind, path]
-        )
+        for table in ("foreign_entries", "foreign_diagnoses"):
+            connection.execute(
+                f"DELETE FROM {table} WHERE kind = ? AND path = ? AND id IN (SELECT id FROM replaced)", [kind, path]
+            )
         connection.unregister("replaced")
         rows.insert(connection, "foreign_entries", fresh)
+        rows.insert(connection, "foreign_diagnoses", [_diagnosis_row(each) for each in wrong])
 
     mirror.change(write)
     found.entries.clear()
 
 
+def _announce(connection: duckdb.DuckDBPyConnection, places: Sequence[Place]) -> None:
+    """Adds the places that are new, so that what is found in them is shown meanwhile."""
+    there = set(connection.execute("SELECT kind, path FROM foreign_places").fetchall())
+    fresh = [place for place in places if (place.kind, place.path_text) not in there]
+    rows.insert(connection, "foreign_places", [(each.kind, each.path_text, each.origin, None) for each in fresh])
+
+
 def _finish(
-    connection: duckdb.DuckDBPyConnection, places: Sequence[Place], findings: Sequence[tuple[Place | None, Finding]]
+    connection: duckdb.DuckDBPyConnection,
+    places: Sequence[Place],
+    findings: Sequence[tuple[Place | None, Finding]],
+    wrong: Sequence[Diagnosis],
 ) -> None:
     now = time.time()
     connection.execute("DELETE FROM foreign_places")
-    rows.insert(connection, "foreign_places", [(place.kind, _text(place.path), place.origin, now) for place in places])
-    connection.execute(
-        "DELETE FROM foreign_entries WHERE NOT EXISTS (SELECT 1 FROM foreign_places AS known "
-        "WHERE known.kind = foreign_entries.kind AND known.path = foreign_entries.path)"
-    )
+    rows.insert(connection, "foreign_places", [(place.kind, place.path_text, place.origin, now) for place in places])
+    for table in ("foreign_entries", "foreign_diagnoses"):
+        connection.execute(
+            f"DELETE FROM {table} WHERE NOT EXISTS (SELECT 1 FROM foreign_places AS known "
+            f"WHERE known.kind = {table}.kind AND known.path = {table}.path)"
+        )
+    connection.execute("DELETE FROM foreign_diagnoses WHERE id = ''")
+    rows.insert(connection, "foreign_diagnoses", [_diagnosis_row(each) for each in wrong])
     connection.execute("DELETE FROM foreign_findings")
-    rows.insert(
-        connection,
-        "foreign_findings",
-        [
-            (
-                place.kind if place else "",
-                _text(place.path) if place else "",
-                finding.id,
-                str(finding.fault),
-                finding.detail,
-            )
-            for place, finding in findings
-        ],
-    )
+    found = [
+        (place.kind, place.path_text, each.id, str(each.fault), each.detail)
+        if place
+        else ("", "", each.id, str(each.fault), each.detail)
+        for place, each in findings
+    ]
+    rows.insert(connection, "foreign_findings", found)
+
+
+def _diagnosis_row(each: Diagnosis) -> rows.Row:
+    return each.place.kind, each.place.path_text, each.id, str(each.ailment), each.detail
 
 
 def _row(place: Place, entry: Entry) -> rows.Row:
     """The row of ``foreign_entries``, in the order of the columns."""
     sizes: Mapping[PartKind, int] = _sizes(entry)
     return (
-        place.kind, _text(place.path), entry.id, entry.stamp, str(entry.state), entry.name, entry.version,
+        place.kind, place.path_text, entry.id, entry.stamp, str(entry.state), entry.name, entry.version,
         entry.compiler, entry.arch, entry.registers, entry.shared_bytes, entry.stack_bytes, entry.spill_bytes,
         entry.code_bytes, entry.compile_ms, entry.created_at, entry.last_used_at, entry.digest, entry.size_bytes,
         sizes.get(PartKind.SOURCE, 0), sizes.get(PartKind.IR, 0), sizes.get(PartKind.PTX, 0),
@@ -168,8 +199,3 @@ def _sizes(entry: Entry) -> dict[PartKind, int]:
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _text(path: object) -> str:
-    """A path as a text that DuckDB takes."""
-    return str(path).encode(errors="replace").decode()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cache_engine.foreign.doctor import Ailment, Diagnosis
 from cache_engine.foreign.survey import EntryFilter
-from cache_engine.foreign.values import Entry, Part, Place, State
+from cache_engine.foreign.values import Entry, Part, Place, State, name_of
 from cache_engine.mirror.rows import fetch
 
 if TYPE_CHECKING:
@@ -29,7 +31,10 @@ _PARTS = """json_transform(parts, '[{"name": "VARCHAR", "kind": "VARCHAR", "size
 
 
 def places(connection: duckdb.DuckDBPyConnection) -> list[Row]:
-    """Each directory with its sums; also those in which nothing was found. Times are seconds since 1970, UTC."""
+    """Each directory with its sums; also those in which nothing was found. Times are seconds since 1970, UTC.
+
+    ``path`` is as ``Place.path_text`` writes it; ``scanned_at`` is ``None`` while the first scan has not ended.
+    """
     return fetch(
         connection,
         "SELECT places.kind, places.path, any_value(places.origin) AS origin, any_value(scanned_at) AS scanned_at, "
@@ -77,19 +82,49 @@ def growth(connection: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def duplicates(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
-    """Binaries that are stored more than once, those that take the most bytes first."""
+    """Binaries that are stored more than once, those first that take the most bytes more than once would."""
     return fetch(
         connection,
-        "SELECT digest, count(*) AS entries, any_value(name) AS name, sum(binary_bytes)::BIGINT AS binary_bytes, "
-        "list(DISTINCT kind) AS kinds FROM foreign_entries WHERE digest IS NOT NULL GROUP BY digest "
-        "HAVING count(*) > 1 ORDER BY binary_bytes DESC, digest LIMIT ?",
+        "SELECT digest, count(*) AS entries, any_value(name) AS name, "
+        "(sum(binary_bytes) - max(binary_bytes))::BIGINT AS extra_bytes, list(DISTINCT kind ORDER BY kind) AS kinds, "
+        "count(DISTINCT (kind, path)) AS directories FROM foreign_entries WHERE digest IS NOT NULL GROUP BY digest "
+        "HAVING count(*) > 1 ORDER BY extra_bytes DESC, digest LIMIT ?",
         [limit],
     )
+
+
+def duplicated(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
+    """How many entries have the same binary as another one, and the bytes of all but one of each."""
+    found = connection.execute(
+        "SELECT coalesce(sum(entries - 1), 0)::BIGINT, coalesce(sum(extra), 0)::BIGINT FROM "
+        "(SELECT count(*) AS entries, sum(binary_bytes) - max(binary_bytes) AS extra "
+        "FROM foreign_entries WHERE digest IS NOT NULL GROUP BY digest)"
+    ).fetchone()
+    return (int(found[0]), int(found[1])) if found else (0, 0)
 
 
 def findings(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     """What could not be read at the last scan."""
     return fetch(connection, "SELECT * FROM foreign_findings ORDER BY kind, path, id")
+
+
+def diagnoses(connection: duckdb.DuckDBPyConnection) -> list[Diagnosis]:
+    """What the doctor says of the last scan, but which code runs here; see ``foreign.doctor.examine``."""
+    found = connection.execute(
+        "SELECT kind, path, id, ailment, detail FROM foreign_diagnoses UNION ALL "
+        "SELECT kind, path, id, ?, fault || ': ' || detail FROM foreign_findings WHERE path <> '' ORDER BY ALL",
+        [str(Ailment.UNREAD)],
+    ).fetchall()
+    known: dict[tuple[str, str], Place] = {}
+    return [
+        Diagnosis(known.setdefault((kind, path), place_of(kind, path)), name, Ailment(ailment), detail)
+        for kind, path, name, ailment, detail in found
+    ]
+
+
+def place_of(kind: str, path: str) -> Place:
+    """The place that a row is of; how it was found is not in the row."""
+    return Place(kind, Path(name_of(path)), "")
 
 
 def count(connection: duckdb.DuckDBPyConnection, chosen: EntryFilter) -> int:
@@ -122,7 +157,7 @@ def entry(connection: duckdb.DuckDBPyConnection, place: Place, id: str) -> Entry
     """One entry as it was at the last scan, to read its parts and factors with its source."""
     found = fetch(
         connection, "SELECT * FROM foreign_entries WHERE kind = ? AND path = ? AND id = ?",
-        [place.kind, str(place.path), id],
+        [place.kind, place.path_text, id],
     )  # fmt: skip
     if not found:
         return None

@@ -228,6 +228,7 @@ CREATE TABLE skipped (
 );
 
 -- What is in the caches of other frameworks, as of the last scan. From no file of the store: a scan brings it again.
+-- The time is NULL while it is scanned for the first time.
 CREATE TABLE foreign_places (kind VARCHAR, path VARCHAR, origin VARCHAR, scanned_at DOUBLE);
 
 CREATE TABLE foreign_entries (
@@ -261,6 +262,9 @@ CREATE TABLE foreign_entries (
 );
 
 CREATE TABLE foreign_findings (kind VARCHAR, path VARCHAR, id VARCHAR, fault VARCHAR, detail VARCHAR);
+
+-- What the doctor finds wrong with what could be read. The id is empty for a directory itself.
+CREATE TABLE foreign_diagnoses (kind VARCHAR, path VARCHAR, id VARCHAR, ailment VARCHAR, detail VARCHAR);
 
 -- Where the last sync got to.
 CREATE TABLE shards (shard VARCHAR, mtime_ns BIGINT);

@@ -181,8 +181,11 @@ class Mirror:
                 with file_lock(self._layout.mirror_lock, _WRITE_TIMEOUT_S), closing(self._connect()) as connection:
                     connection.begin()
                     done = action(connection)
-                    connection.execute("UPDATE sync_state SET generation = generation + 1")
+                    row = connection.execute(
+                        "UPDATE sync_state SET generation = generation + 1 RETURNING generation"
+                    ).fetchone()
                     connection.commit()
+                    self._generation = int(row[0]) if row else self._generation
                     return done
             except (LockTimeout, OSError, duckdb.Error) as error:
                 raise MirrorError(f"cannot update the mirror: {error}") from error

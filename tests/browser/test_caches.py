@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.conftest import served
 from tests.foreign.fixtures import unpack
@@ -30,11 +30,20 @@ def test_triton_s_kernels_are_shown_without_configuration_and_a_planted_empty_fi
         page.goto(address)
         page.get_by_role("link", name="Caches").click()
         expect(page.get_by_role("heading", name="Caches", exact=True)).to_be_visible(timeout=WAIT_MS)
-        expect(page.get_by_text("4 entries, newest first; at most 200 are shown.")).to_be_visible(timeout=WAIT_MS)
-        findings = page.get_by_test_id("stMetric").filter(has_text="Findings")
-        expect(findings.get_by_test_id("stMetricValue")).to_have_text("1", timeout=WAIT_MS)
+        expect(_tile(page, "Entries")).to_have_text("4", timeout=WAIT_MS)
+        expect(_tile(page, "Findings")).to_have_text("1", timeout=WAIT_MS)
+        expect(page.get_by_role("heading", name="Growth")).to_be_visible(timeout=WAIT_MS)
+        page.get_by_role("radio", name="Findings").click()
+        expect(page.get_by_text("empty file: 1")).to_be_visible(timeout=WAIT_MS)
+        page.get_by_role("radio", name="Entries").click()
+        expect(page.get_by_text("1–4 of 4.")).to_be_visible(timeout=WAIT_MS)
         page.get_by_placeholder("Words of name").fill("scale num_warps=8")
         page.keyboard.press("Enter")
-        expect(page.get_by_text("1 entry, newest first; at most 200 are shown.")).to_be_visible(timeout=WAIT_MS)
+        expect(page.get_by_text("1–1 of 1.")).to_be_visible(timeout=WAIT_MS)
         expect(page).to_have_url(re.compile(r"[?&]q=scale"), timeout=WAIT_MS)
         expect(page.get_by_test_id("stException")).to_have_count(0)
+
+
+def _tile(page: Page, label: str) -> Locator:
+    """The value of a tile."""
+    return page.get_by_test_id("stMetric").filter(has_text=label).get_by_test_id("stMetricValue")

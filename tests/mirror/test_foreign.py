@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.engine.cache import open_cache
+from cache_engine.foreign import doctor
 from cache_engine.foreign.registry import Sources, load_sources
 from cache_engine.foreign.survey import EntryFilter, sums, survey
 from cache_engine.foreign.values import Entry, Place
@@ -77,6 +78,34 @@ def test_what_is_unchanged_is_not_read_again(machine: Machine, monkeypatch: pyte
     assert (scanned.read, scanned.unchanged) == (0, 15)
     assert not [path for path in opened if path.endswith((".json", ".cubin", ".cu"))]
     assert machine.mirror.generation() != generation  # when it was scanned has changed
+    assert machine.mirror.sync().generation == machine.mirror.generation()
+
+
+def test_the_index_has_what_the_doctor_finds_also_with_time(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it said of an entry that has changed, or is gone, it says no more."""
+    triton = machine.places[0].path
+    first, second, third, _ = sorted(triton.iterdir())
+    next(first.glob("__grp__*")).unlink()
+    next(second.glob("*.ptx")).write_bytes(b"")
+    (third / "tmp.pid_1_x").mkdir()
+    (third / "tmp.pid_1_x" / "tile.ptx").write_bytes(b"x")
+    (triton / "link").symlink_to("/etc")
+    os.chmod(triton, 0o777)
+
+    def found() -> set[tuple[str, str]]:
+        machine.scan()
+        return {(each.id, each.ailment.value) for each in machine.mirror.query(foreign_queries.diagnoses)}
+
+    expected = {
+        (first.name, "partial entry"), (second.name, "empty file"), ("link", "unread"), ("", "others may write"),
+    }  # fmt: skip
+    assert found() == expected
+    monkeypatch.setattr(doctor, "LEFT_AFTER_S", -1.0)
+    assert found() == expected | {(third.name, "leftover")}
+    shutil.rmtree(first)
+    os.chmod(triton, 0o700)
+    (triton / "link").unlink()
+    assert found() == {(second.name, "empty file"), (third.name, "leftover")}
 
 
 def test_what_changed_is_replaced_and_what_is_gone_is_deleted(machine: Machine) -> None:
@@ -114,6 +143,7 @@ def test_findings_are_those_of_the_last_scan(machine: Machine) -> None:
 
 def test_a_scan_in_many_parts_is_the_same(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "_BATCH", 2)
+    monkeypatch.setattr(foreign, "_STEP", 2)
     told: list[int] = []
     scan(machine.mirror, machine.sources, machine.places, lambda count, _: told.append(count))
     assert machine.mirrored() == machine.real()

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from threading import Event
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from cache_engine.foreign.doctor import read_mounts
-from cache_engine.foreign.remembered import Remembered
+from app.caches import looking
+from app.presenters.store.caches import growth_figure
+from cache_engine.errors import MirrorError
+from cache_engine.foreign import installed
+from cache_engine.foreign.registry import Sources
+from cache_engine.foreign.values import Place
+from cache_engine.mirror import foreign
+from cache_engine.mirror.sync import Mirror
 from tests.foreign.fixtures import unpack
 from tests.pages.opening import Open, sound
 
+Shown = Callable[..., AppTest]
 MOVED = ("TRITON_CACHE_DIR", "TRITON_HOME", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME")
 
 
@@ -35,6 +45,18 @@ def cache(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
+@pytest.fixture
+def shown(open_page: Open, tmp_path: Path) -> Shown:
+    """Opens the page, and draws it again when the scan behind it has ended, as a browser does."""
+
+    def opened(**parameters: str) -> AppTest:
+        app = open_page(tmp_path / "store", "caches", **parameters)
+        looking.scanner().look(60)
+        return sound(app.run())
+
+    return opened
+
+
 def _tiles(app: AppTest) -> dict[str, str]:
     return {tile.label: tile.value for tile in app.metric}
 
@@ -44,36 +66,101 @@ def _table(app: AppTest, *columns: str) -> list[tuple[object, ...]]:
     return list(frame[list(columns)].itertuples(index=False, name=None))
 
 
-def test_it_shows_directories_entries_and_that_nothing_is_wrong(open_page: Open, cache: Path, tmp_path: Path) -> None:
-    app = sound(open_page(tmp_path / "store", "caches"))
+def test_it_shows_directories_entries_and_that_nothing_is_wrong(shown: Shown, cache: Path) -> None:
+    app = shown()
     tiles = _tiles(app)
     assert (tiles["Entries"], tiles["Findings"], tiles["Duplicates"]) == ("4", "0", "0")
     assert _table(app, "Framework", "Directory", "Entries", "Targets") == [
         ("Triton", str(cache), 4, "sm_90a (3), sm_80 (1)")
     ]
+    app = shown(part="Entries")
     assert sorted(_table(app, "Name", "Target", "State")) == [
         ("scale", "sm_80", "complete"),
         ("scale", "sm_90a", "complete"),
         ("scale", "sm_90a", "complete"),
         ("tile", "sm_90a", "complete"),
     ]
+    app = shown(part="Findings")
     assert "Nothing is wrong." in [one.value for one in app.caption]
 
 
-def test_a_search_is_part_of_the_address(open_page: Open, cache: Path, tmp_path: Path) -> None:
-    app = sound(open_page(tmp_path / "store", "caches", q="scale num_warps=8"))
+def test_what_another_version_than_the_installed_one_made_is_stale(shown: Shown, cache: Path) -> None:
+    """By the package's metadata: Triton is not imported."""
+    metadata = next(cache.glob("*/tile.json"))
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"triton_version": "3.2.0"}))
+    shutil.copytree(metadata.parent, cache / ("A" * 52))  # whose stamp is new
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(installed, "version", {"triton": "3.9.0+git1"}.__getitem__)
+        app = shown()
+    assert _tiles(app)["Stale"] == "2"
+    assert sorted(_table(app, "Version", "Installed here", "Stale", "Entries")) == [
+        ("3.2.0", "3.9.0+git1", True, 2),
+        ("3.9.0", "3.9.0+git1", False, 3),
+    ]
+
+
+def test_equal_binaries_are_listed(shown: Shown, cache: Path) -> None:
+    tile = next(cache.glob("*/tile.cubin"))
+    shutil.copytree(tile.parent, cache / ("A" * 52))
+    (row,) = _table(shown(), "Name", "Framework", "Entries", "Directories", "More than once")
+    assert row == ("tile", "Triton", 2, 1, tile.stat().st_size / 1024)
+
+
+def test_growth_is_what_there_is_by_the_day_on_which_it_was_made() -> None:
+    """A framework that made nothing lately has the same size until the last day of all."""
+    day, mib = 86_400, 1 << 20
+    rows = [
+        {"kind": "triton", "day": 20_000 * day, "size_bytes": mib},
+        {"kind": "cupy", "day": 20_001 * day, "size_bytes": 3 * mib},
+        {"kind": "triton", "day": 20_002 * day, "size_bytes": 2 * mib},
+    ]
+    lines = {line.name: (list(line.x), list(line.y)) for line in growth_figure(rows, {"triton": "Triton"}).data}
+    assert lines == {
+        "cupy": (["2024-10-05", "2024-10-06"], [3, 3]),
+        "Triton": (["2024-10-04", "2024-10-06"], [1, 3]),
+    }
+
+
+def test_while_a_scan_runs_the_page_says_how_far_it_is_and_shows_what_is_known(
+    open_page: Open, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, really = Event(), foreign.scan
+
+    def slow(mirror: Mirror, sources: Sources, places: Iterable[Place], progress: foreign.Progress) -> object:
+        progress(1500, "/a/place")
+        assert goes_on.wait(60)
+        return really(mirror, sources, places, progress)
+
+    monkeypatch.setattr(foreign, "scan", slow)
+    app = sound(open_page(tmp_path / "store", "caches"))
+    assert "Reading the caches: 1,500 entries so far. Now in /a/place" in [one.value for one in app.text]
+    assert not app.info
+    goes_on.set()
+    looking.scanner().look(60)
+    assert _tiles(sound(app.run()))["Entries"] == "4"
+
+
+def test_why_a_scan_failed_is_said(shown: Shown, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise MirrorError("the disk refuses")
+
+    monkeypatch.setattr(foreign, "scan", failing)
+    with pytest.raises(AssertionError, match="The caches could not be scanned"):
+        shown()
+
+
+def test_a_search_is_part_of_the_address(shown: Shown, cache: Path) -> None:
+    app = shown(q="scale num_warps=8")
     assert len(_table(app, "Name", "Target", "State")) == 1
-    app = sound(open_page(tmp_path / "store", "caches", q="no such kernel"))
+    app = shown(q="no such kernel")
     assert "No entry of any cache matches." in [one.value for one in app.caption]
 
 
-def test_what_is_wrong_is_said_with_what_to_do_and_equal_binaries_are_counted(
-    open_page: Open, cache: Path, tmp_path: Path
-) -> None:
+def test_what_is_wrong_is_said_with_what_to_do_and_equal_binaries_are_counted(shown: Shown, cache: Path) -> None:
     tile = next(cache.glob("*/tile.ptx")).parent
     (tile / "tile.ptx").write_bytes(b"")
     copy = shutil.copytree(tile, cache / ("A" * 52))
-    app = sound(open_page(tmp_path / "store", "caches"))
+    app = shown(part="Findings")
     assert _tiles(app)["Duplicates"] == "1"
     found = {(row[0], row[1]) for row in _table(app, "Finding", "Where", "What to do")}
     assert found == {
@@ -84,43 +171,15 @@ def test_what_is_wrong_is_said_with_what_to_do_and_equal_binaries_are_counted(
     assert all(len(str(row[2])) > 20 for row in _table(app, "Finding", "Where", "What to do"))
 
 
-def test_a_hostile_name_is_only_ever_text(open_page: Open, cache: Path, tmp_path: Path) -> None:
+def test_a_hostile_name_is_only_ever_text(shown: Shown, cache: Path) -> None:
     (cache / "<script>alert(1)<").mkdir()
     os.symlink("/etc", cache / "**bold** :red[x]\n")
-    app = sound(open_page(tmp_path / "store", "caches"))
+    app = shown(part="Findings")
     assert not [one for one in app.markdown if "script" in one.value or "bold" in one.value]
     assert any("%0A" in str(row[0]) for row in _table(app, "Where", "Finding"))
 
 
-def test_without_any_cache_it_says_how_to_name_one(open_page: Open, home: Path, tmp_path: Path) -> None:
-    app = sound(open_page(tmp_path / "store", "caches"))
+def test_without_any_cache_it_says_how_to_name_one(shown: Shown, home: Path) -> None:
+    app = shown()
     assert "The setting caches names directories elsewhere" in app.info[0].value
     assert not app.dataframe
-
-
-def test_what_has_not_changed_is_not_read_again_and_what_has_is(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also not by the doctor."""
-    known, given = Remembered(), [f"triton={cache}"]
-
-    def wrong() -> list[str]:
-        seen = known.look(given)
-        assert sum(map(len, seen.places.values())) == 4
-        return [each.detail for each in known.examine(seen, runs_here=None, mounts=read_mounts())]
-
-    assert wrong() == []
-    reads: list[object] = []
-    really = os.read
-
-    def counted(*given: int) -> bytes:
-        reads.append(given)
-        return really(*given)
-
-    monkeypatch.setattr(os, "read", counted)
-    assert wrong() == []
-    assert reads == []
-    tile = next(cache.glob("*/tile.ptx"))
-    tile.unlink()
-    tile.write_bytes(b"")
-    assert wrong() == [f"{tile.parent.name}/tile.ptx"]
-    assert reads
-    assert wrong() == [f"{tile.parent.name}/tile.ptx"]

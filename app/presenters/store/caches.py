@@ -1,114 +1,185 @@
-"""The Caches page: tables and figures of other frameworks' caches."""
+"""The Caches page: tables and figures of other frameworks' caches, from rows of ``mirror.foreign_queries``."""
 
 from __future__ import annotations
 
 import html
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from datetime import tzinfo
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
 
+import msgspec
 import plotly.graph_objects as go
 
-from app.presenters.shared import COLOURS, GREY, Row, Tile, moment
-from cache_engine.foreign.base import Source
-from cache_engine.foreign.doctor import Diagnosis
-from cache_engine.foreign.survey import Sums
-from cache_engine.foreign.values import Entry, Place
-from cache_engine.units import human_bytes
+from app.presenters.shared import COLOURS, GREY, Row, Tile, moment, total
+from cache_engine.foreign.doctor import Ailment, Diagnosis
+from cache_engine.foreign.installed import is_stale
+from cache_engine.mirror.foreign_queries import place_of
+from cache_engine.units import counted, human_bytes
 
 _MIB = 1 << 20
 _MOST_PARTS = 6
+Titles = Mapping[str, str]
 
 
-def cache_tiles(totals: Mapping[Place, Sums], wrong: int, duplicates: tuple[int, int]) -> list[Tile]:
-    """Entries, bytes, what is wrong, and what is there twice."""
+def cache_tiles(places: Sequence[Row], wrong: int, duplicates: tuple[int, int], stale: Sequence[Row]) -> list[Tile]:
+    """Entries, bytes, what is wrong, what is there twice, and what another version made."""
     count, size = duplicates
+    old = [row for row in stale if row["Stale"]]
     return [
-        Tile("Entries", f"{sum(each.entries for each in totals.values()):,}", "Kernels, graphs and libraries."),
-        Tile("On disk", human_bytes(sum(each.size_bytes for each in totals.values())), "The sizes of their files."),
-        Tile("Findings", f"{wrong:,}", "What the doctor finds wrong; see below."),
+        Tile("Entries", f"{total(places, 'entries'):,}", "Kernels, graphs and libraries."),
+        Tile("On disk", human_bytes(total(places, "size_bytes")), "The sizes of their files."),
+        Tile("Findings", f"{wrong:,}", "What the doctor finds wrong."),
         Tile("Duplicates", f"{count:,}", f"Binaries equal to another, byte for byte: {human_bytes(size)}."),
+        Tile("Stale", f"{total(old, 'Entries'):,}", "Entries that another version than the installed one made."),
     ]
 
 
-def duplicates_of(entries: Iterable[Entry]) -> tuple[int, int]:
-    """How many entries have the same binary as another one, and the bytes of all but the first of each."""
-    sizes: dict[str, list[int]] = defaultdict(list)
-    for entry in entries:
-        if entry.digest is not None:
-            part = next((part for part in entry.parts if part.name in ("cubin", "hsaco")), None)
-            sizes[entry.digest].append(part.size_bytes if part else 0)
-    extra = [size for same in sizes.values() for size in same[1:]]
-    return len(extra), sum(extra)
-
-
-def directory_table(totals: Mapping[Place, Sums], sources: Mapping[str, Source], zone: tzinfo) -> list[Row]:
+def directory_table(
+    places: Iterable[Row], archs: Iterable[Row], versions: Iterable[Row], titles: Titles, zone: tzinfo
+) -> list[Row]:
     """A row for each directory, the largest first."""
+    targets, made_by = _by_place(archs), _by_place(versions)
     return [
         {
-            "Framework": sources[place.kind].title,
-            "Directory": str(place.path),
-            "Found by": place.origin,
-            "Entries": each.entries,
-            "On disk": each.size_bytes / _MIB,
-            "Partial": each.partial,
-            "Unread": each.unread,
-            "Targets": _counted(each.archs),
-            "Versions": _counted(each.versions),
-            "Oldest": moment(each.oldest or 0.0, zone),
-            "Newest": moment(each.newest or 0.0, zone),
-            "Last used": moment(each.last_used_at or 0.0, zone),
+            "Framework": titles.get(row["kind"], row["kind"]),
+            "Directory": row["path"],
+            "Found by": row["origin"],
+            "Entries": row["entries"],
+            "On disk": row["size_bytes"] / _MIB,
+            "Partial": row["partial"],
+            "Unread": row["unread"],
+            "Targets": targets[row["kind"], row["path"]],
+            "Versions": made_by[row["kind"], row["path"]],
+            "Oldest": moment(row["oldest"] or 0.0, zone),
+            "Newest": moment(row["newest"] or 0.0, zone),
+            "Last used": moment(row["last_used_at"] or 0.0, zone),
         }
-        for place, each in sorted(totals.items(), key=lambda row: -row[1].size_bytes)
+        for row in places
     ]
 
 
-def part_figure(totals: Mapping[Place, Sums], sources: Mapping[str, Source]) -> go.Figure:
+def part_figure(parts: Iterable[Row], titles: Titles) -> go.Figure:
     """Bytes by part, a bar for each framework."""
-    parts: Counter[str] = Counter()
+    names: Counter[str] = Counter()
     by_title: dict[str, Counter[str]] = defaultdict(Counter)
-    for place, each in totals.items():
-        parts.update(each.part_bytes)
-        by_title[sources[place.kind].title].update(each.part_bytes)
-    largest = [name for name, _ in parts.most_common(_MOST_PARTS)]
-    titles = sorted(by_title, key=lambda title: sum(by_title[title].values()))
+    for row in parts:
+        names[row["name"]] += row["size_bytes"]
+        by_title[titles.get(row["kind"], row["kind"])][row["name"]] += row["size_bytes"]
+    largest = [name for name, _ in names.most_common(_MOST_PARTS)]
+    rows = sorted(by_title, key=lambda title: by_title[title].total())
     figure = go.Figure()
     for number, name in enumerate([*largest, "other"]):
         values = [
-            (sum(sizes.values()) - sum(sizes[each] for each in largest) if name == "other" else sizes[name]) / _MIB
-            for sizes in (by_title[title] for title in titles)
+            (sizes.total() - sum(sizes[each] for each in largest) if name == "other" else sizes[name]) / _MIB
+            for sizes in (by_title[title] for title in rows)
         ]
         if any(values):
             colour = GREY if name == "other" else COLOURS[number % len(COLOURS)]
             figure.add_bar(
-                y=[html.escape(title) for title in titles], x=values, name=html.escape(name), orientation="h",
+                y=[html.escape(title) for title in rows], x=values, name=html.escape(name), orientation="h",
                 marker_color=colour, hovertemplate="%{x:.2f} MiB",
             )  # fmt: skip
-    figure.update_layout(barmode="stack", xaxis_title="MiB", height=120 + 40 * len(titles), margin={"t": 10, "b": 10})
+    figure.update_layout(barmode="stack", xaxis_title="MiB", height=120 + 40 * len(rows), margin={"t": 10, "b": 10})
     return figure
 
 
-def entry_table(found: Iterable[tuple[Place, Entry]], sources: Mapping[str, Source], zone: tzinfo) -> list[Row]:
+def growth_figure(days: Iterable[Row], titles: Titles) -> go.Figure:
+    """The bytes that are there now, by the day until which they were made, a line for each framework."""
+    by_kind: dict[str, list[Row]] = defaultdict(list)
+    for row in days:
+        by_kind[row["kind"]].append(row)
+    last = max((rows[-1]["day"] for rows in by_kind.values()), default=0)
+    figure = go.Figure()
+    for number, (kind, rows) in enumerate(sorted(by_kind.items())):
+        size, x, y = 0.0, [], []
+        for row in rows:
+            size += row["size_bytes"] / _MIB
+            x.append(_day(row["day"]))
+            y.append(size)
+        if rows[-1]["day"] != last:  # nothing was made since
+            x.append(_day(last))
+            y.append(size)
+        figure.add_scatter(
+            x=x, y=y, name=html.escape(titles.get(kind, kind)), mode="lines+markers", line_shape="hv",
+            line_color=COLOURS[number % len(COLOURS)], hovertemplate="%{x}: %{y:.2f} MiB",
+        )  # fmt: skip
+    figure.update_layout(
+        yaxis_title="MiB", yaxis_rangemode="tozero", xaxis_type="date", xaxis_tickformat="%d %b %Y", xaxis_nticks=8,
+        height=260, margin={"t": 10, "b": 10},
+    )  # fmt: skip
+    return figure
+
+
+def version_table(versions: Iterable[Row], installed: Callable[[str], str | None], titles: Titles) -> list[Row]:
+    """What each version of each framework made, and whether another one is installed here."""
+    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for row in versions:
+        both = sums[row["kind"], row["value"]]
+        both[0] += row["entries"]
+        both[1] += row["size_bytes"]
+    return [
+        {
+            "Framework": titles.get(kind, kind),
+            "Version": made_by,
+            "Installed here": installed(kind) or "–",
+            "Stale": is_stale(made_by, installed(kind)),
+            "Entries": entries,
+            "On disk": size / _MIB,
+        }
+        for (kind, made_by), (entries, size) in sorted(sums.items(), key=lambda item: -item[1][1])
+    ]
+
+
+def duplicate_table(duplicates: Iterable[Row], titles: Titles) -> list[Row]:
+    """A row for each binary that is there more than once."""
+    return [
+        {
+            "Name": row["name"] or "",
+            "Framework": ", ".join(titles.get(kind, kind) for kind in row["kinds"]),
+            "Entries": row["entries"],
+            "Directories": row["directories"],
+            "More than once": row["extra_bytes"] / 1024,
+            "Digest of the binary": row["digest"],
+        }
+        for row in duplicates
+    ]
+
+
+def entry_table(entries: Iterable[Row], titles: Titles, zone: tzinfo) -> list[Row]:
     """A row for each entry."""
     return [
         {
-            "Name": entry.name or "",
-            "Framework": sources[place.kind].title,
-            "Target": entry.arch or "",
-            "Registers": entry.registers,
-            "Shared": None if entry.shared_bytes is None else entry.shared_bytes / 1024,
-            "Code": None if entry.code_bytes is None else entry.code_bytes / 1024,
-            "On disk": entry.size_bytes / 1024,
-            "Config": " ".join(f"{name}={value}" for name, value in entry.config.items()),
-            "Version": entry.version or "",
-            "State": entry.state.value,
-            "Created": moment(entry.created_at or 0.0, zone),
-            "Last used": moment(entry.last_used_at or 0.0, zone),
-            "Id": entry.id,
+            "Id": row["id"],
+            "Name": row["name"] or "",
+            "Framework": titles.get(row["kind"], row["kind"]),
+            "Target": row["arch"] or "",
+            "Registers": row["registers"],
+            "Shared": None if row["shared_bytes"] is None else row["shared_bytes"] / 1024,
+            "Code": None if row["code_bytes"] is None else row["code_bytes"] / 1024,
+            "On disk": row["size_bytes"] / 1024,
+            "Config": " ".join(f"{name}={value}" for name, value in msgspec.json.decode(row["config"]).items()),
+            "Version": row["version"] or "",
+            "State": row["state"],
+            "Created": moment(row["created_at"] or 0.0, zone),
+            "Last used": moment(row["last_used_at"] or 0.0, zone),
+            "Directory": row["path"],
         }
-        for place, entry in found
+        for row in entries
     ]
+
+
+def other_gpu(archs: Iterable[Row], runs_here: Callable[[str], bool] | None) -> list[Diagnosis]:
+    """For each directory and target whose code does not run here one finding; none where that is not known."""
+    if runs_here is None:
+        return []
+    return [
+        Diagnosis(
+            place_of(row["kind"], row["path"]), "", Ailment.OTHER_GPU,
+            f"{row['value']}: {counted(row['entries'], 'entry', 'entries')}",
+        )
+        for row in archs
+        if not runs_here(row["value"])
+    ]  # fmt: skip
 
 
 def finding_table(found: Iterable[Diagnosis]) -> list[Row]:
@@ -118,11 +189,19 @@ def finding_table(found: Iterable[Diagnosis]) -> list[Row]:
             "Finding": each.ailment.value,
             "What to do": each.cure,
             "Detail": each.detail,
-            "Where": str(Path(each.place.path, each.id)) if each.id else str(each.place.path),
+            "Where": "/".join(filter(None, (each.place.path_text, each.id))),
         }
         for each in found
     ]
 
 
-def _counted(counts: Counter[str]) -> str:
-    return ", ".join(f"{name} ({count:,})" for name, count in counts.most_common(4))
+def _by_place(rows: Iterable[Row]) -> dict[tuple[str, str], str]:
+    """The most frequent values of each directory, with their counts."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in rows:
+        found[row["kind"], row["path"]].append(f"{row['value']} ({row['entries']:,})")
+    return defaultdict(str, {place: ", ".join(values[:4]) for place, values in found.items()})
+
+
+def _day(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"

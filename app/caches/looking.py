@@ -1,0 +1,116 @@
+"""The scan behind the pages on other frameworks' caches: in a thread, so that a page shows what is known meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from threading import Lock
+
+import streamlit as st
+
+from app import context, widgets
+from cache_engine.errors import GemmCacheError
+from cache_engine.foreign.registry import Sources, load_sources
+from cache_engine.mirror.foreign import Progress
+from cache_engine.process import Thread
+from cache_engine.units import counted
+
+FRESH_S = 30.0
+"""What was scanned so many seconds ago is not scanned again."""
+_PATIENCE_S = 0.3
+"""A page waits so long for a scan, which is enough where little has changed."""
+_FIRST_PATIENCE_S = 1.0
+"""The same where nothing is known yet."""
+_POLL_S = 0.5
+
+
+class Scanner:
+    """Scans at most once at a time, for all readers of this dashboard.
+
+    Attributes:
+        entries: how many this scan has seen.
+        where: the directory that it is in.
+        trouble: why the last one failed; empty if it did not.
+    """
+
+    def __init__(self, scan: Callable[[Progress], object]) -> None:
+        self._scan = scan
+        self._lock = Lock()
+        self._thread: Thread | None = None
+        self._ended_at = -float("inf")
+        self.entries = 0
+        self.where = ""
+        self.trouble = ""
+
+    @property
+    def runs(self) -> bool:
+        """Whether a scan runs."""
+        return self._thread is not None and self._thread.is_alive
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a scan of this process has come to its end."""
+        return self._ended_at > 0
+
+    def look(self, patience_s: float) -> None:
+        """Starts a scan if the last one is too old, and waits for it, but no longer than that."""
+        with self._lock:
+            if not self.runs and time.monotonic() - self._ended_at > FRESH_S:
+                self.entries, self.where = 0, ""
+                self._thread = Thread(self._run)
+        if self._thread is not None:
+            self._thread.join(patience_s)
+
+    def forget(self) -> None:
+        """Has the next look scan again: something was deleted."""
+        self._ended_at = -float("inf")
+
+    def _run(self) -> None:
+        def progress(entries: int, where: str) -> None:
+            self.entries, self.where = entries, where
+
+        try:
+            self._scan(progress)
+            self.trouble = ""
+        except (GemmCacheError, OSError) as error:
+            self.trouble = str(error)
+        finally:
+            self._ended_at = time.monotonic()
+
+
+@st.cache_resource(show_spinner=False)
+def scanner() -> Scanner:
+    """The scanner of this dashboard."""
+    cache = context.cache()
+    return Scanner(lambda progress: cache.scan_caches(progress=progress))
+
+
+@st.cache_resource(show_spinner=False)
+def sources() -> Sources:
+    """What knows each framework's cache."""
+    return load_sources()
+
+
+def titles() -> Mapping[str, str]:
+    """The name of each framework, by kind."""
+    return {kind: source.title for kind, source in sources().by_kind.items()}
+
+
+def look() -> None:
+    """Has the index brought up to date, and shows how far that is, or why it failed."""
+    found = scanner()
+    found.look(_PATIENCE_S if found.has_ended else _FIRST_PATIENCE_S)
+    if found.runs:
+        _follow()
+    elif found.trouble:
+        widgets.problem("The caches could not be scanned. What is shown may be old.", found.trouble)
+
+
+@st.fragment(run_every=_POLL_S)
+def _follow() -> None:
+    """How far the scan is; the page is drawn again when it ends."""
+    found = scanner()
+    if not found.runs:
+        st.rerun()
+    where = f" Now in {found.where}" if found.where else ""
+    st.text(f"Reading the caches: {counted(found.entries, 'entry', 'entries')} so far.{where}")
