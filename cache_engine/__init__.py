@@ -18,7 +18,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``replay`` -- what policies of compiling, and orders of eviction, cost on requests: ``batching``, ``machines``,
   ``optimum``, ``evictions`` of a store's own requests (``stored``)
 - ``insight`` -- what is known without running anything: ``inspection``, ``comparison``, ``explanation`` of misses,
-  ``coverage`` of a model, ``passes`` of one (what they cost), ``toolchains`` that are stale
+  ``coverage`` of a model, ``passes`` of one (what they cost), ``toolchains`` that are stale, ``linked`` code
 - ``engine`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``opening`` of a store, ``selection`` of config
   and key, ``elsewhere`` (other toolchains), ``making`` of a kernel, ``history`` of timings, ``tiers``, ``stages``,
   ``operator``, ``matmul``, ``debug_dump``

@@ -15,12 +15,14 @@ class Compiled:
     Attributes:
         shared_bytes: dynamic shared memory of a launch, where the compiler decides it (Triton); ``None`` where the
             family's template decides it.
+        irs: what a compiler ``with_lines`` makes on the way to PTX, by name, such as ``ttgir``.
     """
 
     cubin: bytes
     ptx: bytes
     log: bytes
     shared_bytes: int | None = None
+    irs: tuple[tuple[str, str], ...] = ()
 
 
 class Compiler(Protocol):
@@ -45,6 +47,14 @@ class Compiler(Protocol):
 
         Raises:
             UsageError: when it has no levels.
+        """
+        ...
+
+    def with_lines(self) -> Compiler:
+        """The same compiler, whose output states which line of the source each instruction comes from.
+
+        To look at code with, never to fill a store: the CUBIN is another one, and its key does not say so. The machine
+        code is the same (docs/decisions/0016-lines-on-request.md); who relies on it compares.
         """
         ...
 

@@ -101,6 +101,19 @@ def read_cubin(image: bytes) -> Image:
     return Image(arch, f"ptxas {release[2].decode()}" if release else "", tuple(_functions(sections)))
 
 
+def code_of(image: bytes) -> dict[str, bytes]:
+    """The machine code of each function of a CUBIN, by the name of its section.
+
+    Raises:
+        ValueError: when the bytes contradict themselves.
+    """
+    if len(image) < _HEADER.size or image[:7] != _MAGIC:
+        raise ValueError("it is not a 64-bit ELF image")
+    fields = _HEADER.unpack_from(image)
+    sections = _sections(image, offset=fields[6], size=fields[11], count=fields[12], names=fields[13])
+    return {name: code for name, (code, _) in sections if name.startswith(".text.")}
+
+
 def lacks_last_byte(image: bytes) -> bool:
     """Whether the headers of a CUBIN end one byte after it does."""
     if len(image) < _HEADER.size or image[:7] != _MAGIC:

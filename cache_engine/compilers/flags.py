@@ -15,6 +15,8 @@ from cache_engine.errors import UsageError
 from cache_engine.model.gemm import OPT_LEVELS
 
 FAST_MATH = "--use_fast_math"
+# Of NVRTC and NVCC. Not allowed as an extra flag: the CUBIN is three to four times as large, and its code the same.
+LINE_TABLES = "-lineinfo"
 
 _YES_OR_NO = "(true|false)"
 # Source: NVRTC documentation, "Supported Compile Options"; NVCC documentation, "NVCC Command Options"; ptxas --help.

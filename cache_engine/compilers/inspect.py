@@ -46,6 +46,24 @@ def sass(cubin: bytes) -> str:
     return _run("nvdisasm", "nvidia-cuda-nvdisasm", ["-c"], cubin)
 
 
+def linked_sass(cubin: bytes) -> str:
+    """The machine code as text, after lines that say which lines of source and PTX it comes from, where it states them.
+
+    Raises:
+        ToolMissing: when nvdisasm is not installed.
+    """
+    return _run("nvdisasm", "nvidia-cuda-nvdisasm", ["-c", "-gi", "-gp"], cubin)
+
+
+def live_registers(cubin: bytes) -> str:
+    """The machine code as text, with the number of registers that hold a value at each instruction.
+
+    Raises:
+        ToolMissing: when nvdisasm is not installed.
+    """
+    return _run("nvdisasm", "nvidia-cuda-nvdisasm", ["-c", "-lrm", "count"], cubin)
+
+
 def _run(tool: str, package: str, arguments: list[str], cubin: bytes) -> str:
     executable = find_tool(tool, package)
     # A file in memory: a temporary folder may be full, and every compile calls this.

@@ -19,7 +19,7 @@ from threading import Lock
 from cache_engine.compilers.base import Compiled
 from cache_engine.compilers.contents import WatchedFiles
 from cache_engine.compilers.diagnostics import first_error
-from cache_engine.compilers.flags import flags_at_level
+from cache_engine.compilers.flags import LINE_TABLES, flags_at_level
 from cache_engine.compilers.tools import package_files
 from cache_engine.compilers.workplace import Workplace, sweep, workplace
 from cache_engine.errors import CompileError, CompilerMissing
@@ -86,6 +86,10 @@ class Nvcc:
         other = Nvcc()
         other.flags = flags_at_level(self.flags, level)
         return other
+
+    def with_lines(self) -> Nvcc:
+        """The same compiler with line tables; see ``Compiler.with_lines``."""
+        return self.with_flags((LINE_TABLES,))
 
     def fingerprint(self) -> ToolchainFingerprint:
         """The content of its programs and of every header it includes by default; see ``Compiler.fingerprint``.

@@ -19,7 +19,7 @@ from cache_engine.compilers.base import Compiled
 from cache_engine.compilers.contents import WatchedFiles, digests
 from cache_engine.compilers.diagnostics import first_error
 from cache_engine.compilers.environment import check_environment_unchanged, environment_of_nvrtc
-from cache_engine.compilers.flags import flags_at_level
+from cache_engine.compilers.flags import LINE_TABLES, flags_at_level
 from cache_engine.compilers.tools import package_files
 from cache_engine.errors import CompileError, CompilerMissing
 from cache_engine.model.fingerprint import ToolchainFingerprint
@@ -129,6 +129,10 @@ class Nvrtc:
         other = Nvrtc()
         other.flags = flags_at_level(self.flags, level)
         return other
+
+    def with_lines(self) -> Nvrtc:
+        """The same compiler with line tables; see ``Compiler.with_lines``."""
+        return self.with_flags((LINE_TABLES,))
 
     def fingerprint(self) -> ToolchainFingerprint:
         """The content of the library and of its companion, and the environment; see ``Compiler.fingerprint``."""

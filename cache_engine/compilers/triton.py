@@ -31,6 +31,10 @@ _HOW_TO_GET = "run: pip install 'gemm-cache[triton]'"
 _PASSED_ON = ("PATH", "LD_LIBRARY_PATH")
 
 
+_NO_LINES, _LINES = "TRITON_DISABLE_LINE_INFO=1", "TRITON_DISABLE_LINE_INFO=0"
+_DUMP = "TRITON_KERNEL_DUMP=1"
+_DUMPED = ("ttir", "ttgir", "llir")
+
 # Parts of the package that no compile for an NVIDIA GPU opens, 350 MB: libraries of other backends, profilers, headers
 # for code that Triton compiles for the host.
 LEFT_OUT = (
@@ -127,7 +131,7 @@ class Triton:
     takes = ".py"
     # The worker's environment. No line numbers: they would put paths into the CUBIN. Multiply-adds are fused, as in
     # NVRTC. The template holds all other options of Triton.
-    flags: tuple[str, ...] = ("TRITON_DISABLE_LINE_INFO=1", "TRITON_DEFAULT_FP_FUSION=1", "PTXAS_OPTIONS=-O3")
+    flags: tuple[str, ...] = (_NO_LINES, "TRITON_DEFAULT_FP_FUSION=1", "PTXAS_OPTIONS=-O3")
 
     def __init__(self) -> None:
         """Does not search for the compiler yet."""
@@ -147,6 +151,12 @@ class Triton:
         """The same compiler at another level of ptxas, with workers of its own; see ``Compiler.at_level``."""
         other = Triton()
         other.flags = flags_at_level(self.flags, level)
+        return other
+
+    def with_lines(self) -> Triton:
+        """The same compiler with line tables and its IRs; see ``Compiler.with_lines``."""
+        other = Triton()
+        other.flags = (*(_LINES if flag == _NO_LINES else flag for flag in self.flags), _DUMP)
         return other
 
     def preprocess(self, source: str, arch: str) -> None:
@@ -202,7 +212,8 @@ class Triton:
                 f"{shared_bytes - target.shared_bytes_per_block:,} more than the {target.shared_bytes_per_block:,} "
                 f"of {arch}; use fewer stages or smaller tiles"
             )
-        return Compiled(b64decode(answer["cubin"]), answer["ptx"].encode(), answer["log"].encode(), shared_bytes)
+        cubin = b64decode(answer["cubin"])
+        return Compiled(cubin, answer["ptx"].encode(), answer["log"].encode(), shared_bytes, worker.dumped())
 
     def _worker(self) -> _Worker:
         while self._idle:
@@ -229,12 +240,14 @@ class _Worker:
         self._folder = Path(tempfile.mkdtemp(prefix="gemm-cache-triton-"))
         # The output of LLVM and ptxas.
         self._printed = self._folder / "printed"
+        self._dumps = self._folder / "dumps"
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= dict(flag.split("=", 1) for flag in flags)
         environment |= {
             "TMPDIR": str(self._folder),
             "TRITON_CACHE_DIR": str(self._folder / "cache"),
             "TRITON_HOME": str(self._folder),
+            "TRITON_DUMP_DIR": str(self._dumps),
             "TRITON_BACKENDS_IN_TREE": "1",
             "TRITON_DUMP_PTXAS_LOG": "1",
         }
@@ -289,6 +302,15 @@ class _Worker:
         if self._process.poll() is not None and printed.strip():
             answer["error"] += f": {printed.strip().splitlines()[-1]}"
         return {**answer, "log": f"{answer.get('log', '')}{printed}"}
+
+    def dumped(self) -> tuple[tuple[str, str], ...]:
+        """The IRs of the last compile, by name, where they were asked for; each is read once."""
+        found = []
+        for name in _DUMPED:
+            for path in self._dumps.glob(f"*/*.{name}"):
+                found.append((name, path.read_text(encoding="utf-8", errors="replace")))
+                path.unlink()
+        return tuple(found)
 
     def is_usable(self) -> bool:
         """Whether it is alive and its temporary folder still exists."""

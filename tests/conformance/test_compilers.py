@@ -20,6 +20,7 @@ import pytest
 from cache_engine.compilers import COMPILERS, nvcc, nvrtc, triton
 from cache_engine.compilers.base import Compiler
 from cache_engine.compilers.diagnostics import diagnostics, warnings
+from cache_engine.compilers.elf import code_of as elf_code
 from cache_engine.compilers.elf import cubin_fault
 from cache_engine.compilers.flags import ALLOWED, extra_flags
 from cache_engine.compilers.inspect import resources, sass
@@ -277,3 +278,16 @@ def test_fast_math_is_off_unless_asked_for() -> None:
     assert extra_flags(False, ()) == ()
     assert extra_flags(True, ("--fmad=true",)) == ("--use_fast_math", "--fmad=true")
     assert not any("fast" in flag for compiler in COMPILERS.values() for flag in compiler.flags)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120"])
+def test_with_lines_it_makes_the_same_machine_code(subject: Subject, arch: str) -> None:
+    source = subject.source(arch)
+    plain, with_lines = (each.compile(source, arch) for each in (subject.compiler, subject.compiler.with_lines()))
+    assert elf_code(plain.cubin) == elf_code(with_lines.cubin)
+    assert any(elf_code(plain.cubin).values())
+    assert (b".loc" in plain.ptx, b".loc" in with_lines.ptx) == (False, True)
+    assert len(plain.cubin) < len(with_lines.cubin)
+    irs = ["ttir", "ttgir", "llir"] if subject.compiler.name == "triton" else []
+    assert [name for name, _ in with_lines.irs] == irs
+    assert plain.irs == ()

@@ -1,0 +1,100 @@
+"""Reads Triton's IRs: MLIR with its ``loc`` attributes, LLVM IR with its ``!dbg`` nodes.
+
+Sources: MLIR's "Builtin Dialect", "Location Attributes"; LLVM's "Language Reference", "Metadata".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from cache_engine.insight.linked.panes import Chain, Text
+
+_ALIAS = re.compile(r"^(?P<name>#loc\d*) = loc\((?P<value>.*)\)\s*$")
+_AT_END = re.compile(r"\s+loc\((?P<value>#loc\d*|\"[^()]*\"|unknown)\)(?=\s*\{?\s*$)")
+_FILE_LINE = re.compile(r'^"(?P<file>(?:[^"\\]|\\.)*)":(?P<line>\d{1,9}):\d+')
+_NAMED = re.compile(r'^"(?:[^"\\]|\\.)*"\((?P<child>.*)\)$')
+_CALL = re.compile(r"^callsite\((?P<inner>#loc\d*) at (?P<outer>#loc\d*)\)$")
+_FUSED = re.compile(r"^fused(?:<.*?>)?\[(?P<first>[^,\]]+)")
+
+_NODE = re.compile(r"^(?P<name>!\d+) = (?:distinct )?!(?P<kind>DI\w+)\((?P<fields>.*)\)\s*$")
+_FIELD = re.compile(r'(?P<name>\w+): (?P<value>"(?:[^"\\]|\\.)*"|[^,()]+)')
+_DEBUG = re.compile(r", !dbg (?P<node>!\d+)\s*$")
+_DEEPEST = 16  # a hostile text may refer in a circle
+
+TTIR, TTGIR, LLIR = "TTIR", "TTGIR", "LLIR"
+
+
+def read_mlir(name: str, text: str) -> Text:
+    """A text of MLIR, without the locations at the ends of its lines."""
+    raw = text.splitlines()
+    aliases = {found["name"]: found["value"] for line in raw if (found := _ALIAS.match(line))}
+    lines, chains = [], []
+    for line in raw:
+        if _ALIAS.match(line):
+            continue
+        found = _AT_END.search(line)
+        lines.append(_AT_END.sub("", line).rstrip())
+        chains.append(_mlir_chain(found["value"], aliases, _DEEPEST) if found else ())
+    return Text(name, "mlir", lines, chains)
+
+
+def _mlir_chain(value: str, aliases: Mapping[str, str], depth: int) -> Chain:
+    if not depth:
+        return ()
+    if value.startswith("#"):
+        return _mlir_chain(aliases.get(value, ""), aliases, depth - 1)
+    if found := _FILE_LINE.match(value):
+        return ((found["file"], int(found["line"])),) if int(found["line"]) else ()
+    if found := _NAMED.match(value):
+        return _mlir_chain(found["child"], aliases, depth - 1)
+    if found := _CALL.match(value):
+        inner = _mlir_chain(found["inner"], aliases, depth - 1)
+        return (inner + _mlir_chain(found["outer"], aliases, depth - 1))[:_DEEPEST]
+    if found := _FUSED.match(value):
+        return _mlir_chain(found["first"], aliases, depth - 1)
+    return ()
+
+
+def read_llvm(text: str) -> Text:
+    """A text of LLVM IR, without the references to its debug nodes."""
+    raw = text.splitlines()
+    nodes: dict[str, dict[str, str]] = {}
+    for line in raw:
+        if found := _NODE.match(line):
+            fields = {field["name"]: field["value"].strip() for field in _FIELD.finditer(found["fields"])}
+            nodes[found["name"]] = {"": found["kind"], **fields}
+    known: dict[str, Chain] = {}
+    lines, chains = [], []
+    for line in raw:
+        found = _DEBUG.search(line)
+        at = found["node"] if found and not line.startswith("define") else ""
+        if at and at not in known:
+            known[at] = _llvm_chain(at, nodes)
+        lines.append(_DEBUG.sub("", line).rstrip())
+        chains.append(known.get(at, ()))
+    return Text(LLIR, "llvm", lines, chains)
+
+
+def _llvm_chain(node: str, nodes: Mapping[str, Mapping[str, str]]) -> Chain:
+    chain = []
+    for _ in range(_DEEPEST):
+        fields = nodes.get(node, {})
+        if fields.get("") != "DILocation":
+            break
+        stated = fields.get("line", "")
+        if line := int(stated) if stated.isascii() and stated.isdecimal() and len(stated) < 10 else 0:
+            chain.append((_llvm_file(fields.get("scope", ""), nodes), line))
+        node = fields.get("inlinedAt", "")
+    return tuple(chain)
+
+
+def _llvm_file(scope: str, nodes: Mapping[str, Mapping[str, str]]) -> str:
+    for _ in range(_DEEPEST):
+        fields = nodes.get(scope, {})
+        if "file" in fields:
+            file = nodes.get(fields["file"], {})
+            name, folder = (file.get(field, '""').strip('"') for field in ("filename", "directory"))
+            return f"{folder}/{name}" if folder else name
+        scope = fields.get("scope", "")
+    return ""

@@ -1,0 +1,155 @@
+"""What stands out in a text of code: classes of instructions, the main loop, runs of declarations.
+
+Sources: for machine code NVIDIA's "CUDA Binary Utilities", tables "Instruction Set Reference"; for PTX its "PTX ISA",
+chapter "Instruction Set"; for Triton's IRs the operations of its dialects ``tt``, ``ttg`` and ``ttng``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+MMA, FMA, COPY, GLOBAL, SHARED, LOCAL, BARRIER, BRANCH = KINDS = (
+    *("mma", "fma", "copy", "global", "shared", "local", "barrier", "branch"),
+)
+"""Tensor-core and other multiplications; asynchronous copies; accesses to global, shared and local memory, which is
+where registers are spilled to; barriers and waits; jumps."""
+
+_ADDRESS = r"^\s*/\*[0-9a-f]{4,}\*/\s+\{?\s*(?:@!?U?P(?:\d+|T)\s+)?"
+_PTX_START = r"^\s*(?:@!?%\w+\s+)?"
+
+# In each language the pattern of a line for each class; the first that fits is the line's.
+_PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
+    "sass": (
+        (MMA, rf"{_ADDRESS}(?:[HIQODB]MMA|[HIQ]GMMA|UTC[HIQO]MMA)\b"),
+        (FMA, rf"{_ADDRESS}(?:FFMA2?|DFMA|IDP)\b"),
+        (COPY, rf"{_ADDRESS}(?:LDGSTS|UTMALDG|UTMASTG|UBLKCP)\b"),
+        (GLOBAL, rf"{_ADDRESS}(?:LDG|STG|RED|ATOMG?|REDG)\b"),
+        (SHARED, rf"{_ADDRESS}(?:LDS|STS|LDSM|STSM|ATOMS|LDTM|STTM)\b"),
+        (LOCAL, rf"{_ADDRESS}(?:LDL|STL)\b"),
+        (BARRIER, rf"{_ADDRESS}(?:BAR|SYNCS|DEPBAR|LDGDEPBAR|WARPGROUP|WARPSYNC|MEMBAR|FENCE|UTMACMDFLUSH|ARRIVES)\b"),
+        (BRANCH, rf"{_ADDRESS}(?:BRA|BRX|JMP|CALL|RET|EXIT|BSSY|BSYNC|BREAK)\b"),
+    ),
+    "ptx": (
+        (MMA, rf"{_PTX_START}(?:wmma\.mma|mma\.|wgmma\.mma|tcgen05\.mma)"),
+        (FMA, rf"{_PTX_START}(?:fma\.|dp4a\.|dp2a\.)"),
+        (COPY, rf"{_PTX_START}cp\.(?:async|reduce)(?!\.(?:wait|commit|bulk\.(?:wait|commit)))"),
+        (GLOBAL, rf"{_PTX_START}(?:ld|st|red|atom)\.(?:volatile\.|relaxed\.\w+\.|weak\.)?global"),
+        (SHARED, rf"{_PTX_START}(?:(?:ld|st|red|atom)\.(?:volatile\.)?shared|ldmatrix|stmatrix|tcgen05\.(?:ld|st))"),
+        (LOCAL, rf"{_PTX_START}(?:ld|st)\.local"),
+        (BARRIER, rf"{_PTX_START}(?:bar|barrier|mbarrier|fence|membar|wgmma|cp\.async\S*\.(?:wait|commit)\w*)\."),
+        (BRANCH, rf"{_PTX_START}(?:bra|brx|call|ret|exit)\b"),
+    ),
+    "mlir": (
+        (MMA, r"\b(?:tt\.dot(?:_scaled)?|ttng\.(?:warp_group_dot|tc_gen5_mma)\w*)\b(?!_wait)"),
+        (COPY, r"\b(?:ttg\.async_copy\w*|ttng\.async_tma\w*)\b"),
+        (GLOBAL, r"\btt\.(?:load|store|atomic\w*|descriptor_\w+)\b"),
+        (SHARED, r"\bttg\.(?:local_\w+|memdesc_\w+)\b"),
+        (BARRIER, r"\b(?:gpu\.barrier|ttg\.(?:barrier|async_wait|async_commit_group)|ttng\.\w*(?:barrier|wait)\w*)\b"),
+        (BRANCH, r"\b(?:scf\.(?:for|while|if|yield)|cf\.\w+|tt\.return)\b"),
+    ),
+    "llvm": (
+        (MMA, r"(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma|@llvm\.nvvm\.(?:mma|wgmma\.mma|tcgen05\.mma))"),
+        (FMA, r"@llvm\.fma\b|@llvm\.nvvm\.fma"),
+        (COPY, r"cp\.async\.(?:ca|cg|bulk\.tensor)"),
+        (BARRIER, r"@llvm\.nvvm\.barrier|bar\.sync|mbarrier\.|cp\.async\.(?:wait|commit)"),
+        (GLOBAL, r"(?:ld|st)\.global|\b(?:load|store) [^@]*addrspace\(1\)"),
+        (SHARED, r"ldmatrix|stmatrix|(?:ld|st)\.shared|\b(?:load|store) [^@]*addrspace\(3\)"),
+        (BRANCH, r"^\s+(?:br|ret|switch)\b"),
+    ),
+}
+_COMPILED = {
+    language: [(kind, re.compile(pattern)) for kind, pattern in patterns] for language, patterns in _PATTERNS.items()
+}
+
+# A label, and a jump to one.
+_LABELS = {
+    "sass": (re.compile(r"^(?P<at>\.L_x?_?\d+):"), re.compile(r"\bBRA\S*\s[^;]*`\((?P<to>\.L_x?_?\d+)\)")),
+    "ptx": (re.compile(r"^\s*(?P<at>\$[\w$]+):"), re.compile(r"\bbra\S*\s+(?P<to>\$[\w$]+)\s*;")),
+    "llvm": (
+        re.compile(r"^(?P<at>[\w.$]+):"),
+        re.compile(r"^\s+br\b.*?label %(?P<to>[\w.$]+)(?:, label %(?P<or>[\w.$]+))?"),
+    ),
+}
+_MLIR_LOOP = re.compile(r"^(?P<indent>\s*)(?:%\S+ = )?scf\.(?:for|while)\b")
+
+# Lines of declarations; runs of them, blank lines included, fold.
+_DECLARATIONS = {
+    "cuda": re.compile(r"^\s*(?:#\s*(?:define|include|pragma|undef)\b|using\b|typedef\b)"),
+    "python": re.compile(r"^(?:import|from)\b|^CONSTANTS\b|^    '|^}"),
+    "ptx": re.compile(r"^\s*(?:\.(?:version|target|address_size|global|const|extern|reg|param|local|shared)\b|//)"),
+    "sass": re.compile(r"^\s*(?:\.(?!L)|//|\S+:$)|^\s*/\*[0-9a-f]{4,}\*/\s+NOP\b"),
+    "mlir": re.compile(r"^(?:#\w+ = |//)"),
+    "llvm": re.compile(r"^(?:;|source_filename|target |declare |attributes |!|@)"),
+}
+_LEAST_FOLDED = 3
+
+
+def kinds_of(language: str, lines: Sequence[str]) -> tuple[str, ...]:
+    """The class of each line's instruction, or nothing; nothing at all of a source."""
+    patterns = _COMPILED.get(language)
+    if patterns is None:
+        return ()
+    return tuple(next((kind for kind, pattern in patterns if pattern.search(line)), "") for line in lines)
+
+
+def main_loop(language: str, lines: Sequence[str], kinds: Sequence[str]) -> tuple[int, int] | None:
+    """The first and last line, from 1, of the loop that multiplies: the smallest with most of what any loop has."""
+    wanted = MMA if MMA in kinds else FMA
+    loops = [(first, last) for first, last in _loops(language, lines) if wanted in kinds[first - 1 : last]]
+    if not loops:
+        return None
+    sums = [0]
+    for kind in kinds:
+        sums.append(sums[-1] + (kind == wanted))
+    most = max(sums[last] - sums[first - 1] for first, last in loops)
+    heavy = [(first, last) for first, last in loops if 2 * (sums[last] - sums[first - 1]) >= most]
+    return min(heavy, key=lambda loop: loop[1] - loop[0])
+
+
+def _loops(language: str, lines: Sequence[str]) -> list[tuple[int, int]]:
+    """The loops of a text: from a label to a jump back to it."""
+    if language == "mlir":
+        return _regions(lines)
+    if language not in _LABELS:
+        return []
+    label, jump = _LABELS[language]
+    labels: dict[str, int] = {}
+    loops: dict[int, int] = {}
+    for number, line in enumerate(lines, 1):
+        if found := label.match(line):
+            labels[found["at"]] = number
+        if found := jump.search(line):
+            for to in found.groups():
+                if to in labels:
+                    loops[labels[to]] = number
+    return list(loops.items())
+
+
+def _regions(lines: Sequence[str]) -> list[tuple[int, int]]:
+    """The loops of MLIR: from ``scf.for`` to the brace at the same indent."""
+    found = []
+    opened: list[tuple[str, int]] = []
+    for number, line in enumerate(lines, 1):
+        if opened and line.startswith(f"{opened[-1][0]}}}") and " do {" not in line:
+            found.append((opened.pop()[1], number))
+        if match := _MLIR_LOOP.match(line):
+            opened.append((match["indent"], number))
+    return found
+
+
+def folds_of(language: str, lines: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """The first and last line, from 1, of each run of at least three lines of declarations."""
+    pattern = _DECLARATIONS.get(language)
+    if pattern is None:
+        return ()
+    folds = []
+    first = last = 0
+    for number, line in enumerate((*lines, "end"), 1):
+        if number <= len(lines) and pattern.match(line):
+            first, last = first or number, number
+        elif first and (line.strip() or number > len(lines)):
+            if last - first + 1 >= _LEAST_FOLDED:
+                folds.append((first, last))
+            first = 0
+    return tuple(folds)

@@ -1,0 +1,218 @@
+"""Readers of linked code, on short texts of the kind that the tools print."""
+
+from __future__ import annotations
+
+from cache_engine.insight.linked.irs import read_llvm, read_mlir
+from cache_engine.insight.linked.marks import folds_of, kinds_of, main_loop
+from cache_engine.insight.linked.panes import PTX, SOURCE, Text, linked
+from cache_engine.insight.linked.ptx import read_ptx
+from cache_engine.insight.linked.sass import read_sass
+
+PTX_TEXT = """\
+.version 9.5
+.visible .entry k(
+)
+{
+	.reg .b32 	%r<3>;
+
+	.loc	1 39 0
+$L__func_begin0:
+	.loc	1 71 16
+	mov.u32 	%r1, %ctaid.x;
+	.loc	2 43 13, function_name $L__info_string0, inlined_at 1 72 5
+$L__BB0_1:
+	mma.sync.aligned.m16n8k16 {%r1}, {%r1}, {%r1}, {%r2};
+	@%p1 bra 	$L__BB0_1;
+	ret;
+
+}
+	.file	1 "/home/a/kernel.py"
+	.file	2 "/lib" "standard.py"
+	.section	.debug_str
+	{
+$L__info_string0:
+.b8 95,90,0
+	}
+"""
+
+SASS_TEXT = """\
+	.section	.text.k,"ax",@progbits
+.text.k:
+	//## File "/home/a/kernel.py", line 39
+	//## File ".nv_debug_ptx_txt", line 10
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/                   S2R R9, SR_CTAID.X ;
+.L_x_1:
+	//## File "/lib/standard.py", line 43 inlined at "/home/a/kernel.py", line 72
+	//## File "/home/a/kernel.py", line 72
+	//## File ".nv_debug_ptx_txt", line 13
+        /*0020*/                   HMMA.16816.F32.BF16 R8, R4, R2, R8 ;
+	//## File ".nv_debug_ptx_txt", line 14
+        /*0030*/              @!P6 BRA `(.L_x_1) ;
+.L_x_2:
+        /*0040*/                   NOP;
+"""
+
+REGISTERS = """\
+                                        // | GPR   | PRED   | UGPR   |
+.text.k:                                // |       |        |        |
+        /*0000*/      LDC R1, c[0x0][0x28] ;   // |    3  |   2    |        |
+        /*0010*/      S2R R9, SR_CTAID.X ;     // |    4  |   2    |    1   |
+        /*0020*/      HMMA R8, R4, R2, R8 ;    // |   16  |        |        |
+        /*0030*/      @!P6 BRA `(.L_x_1) ;     // |       |   1    |        |
+"""
+
+
+def test_ptx_loses_what_it_says_of_lines_and_each_instruction_knows_its_line() -> None:
+    text, now_at = read_ptx(PTX_TEXT)
+    assert not [line for line in text.lines if ".loc" in line or ".file" in line or "info_string" in line]
+    assert text.lines[-1] == "}"
+    places = dict(zip(map(str.strip, text.lines), text.chains, strict=True))
+    assert places["mov.u32 \t%r1, %ctaid.x;"] == (("/home/a/kernel.py", 71),)
+    assert places["ret;"] == (("lib/standard.py", 43), ("/home/a/kernel.py", 72))
+    assert places["$L__BB0_1:"] == places[".reg .b32 \t%r<3>;"] == ()
+    raw = PTX_TEXT.splitlines()
+    for number, line in enumerate(now_at):
+        assert not line or raw[number].rstrip() == text.lines[line - 1]
+    assert sum(map(bool, now_at)) == len(text.lines)
+
+
+def test_machine_code_knows_its_line_the_line_that_it_was_put_into_and_its_ptx() -> None:
+    _, now_at = read_ptx(PTX_TEXT)
+    text = read_sass(SASS_TEXT, REGISTERS, now_at)
+    assert not [line for line in text.lines if "//##" in line]
+    own, inlined = (("/home/a/kernel.py", 39),), (("/lib/standard.py", 43), ("/home/a/kernel.py", 72))
+    assert list(text.chains) == [(), (), own, own, (), inlined, inlined, (), inlined]
+    ptx = read_ptx(PTX_TEXT)[0].lines
+    assert [ptx[number - 1].split()[0] if number else "" for number in text.ptx] == [
+        *("", "", "mov.u32", "mov.u32", "", "mma.sync.aligned.m16n8k16", "@%p1", "", "@%p1"),
+    ]
+    assert list(text.registers) == [0, 0, 3, 4, 0, 16, 0, 0, 0]
+
+
+def test_registers_of_other_code_are_left_out() -> None:
+    other = REGISTERS.replace("/*0020*/", "/*0028*/")
+    assert list(read_sass(SASS_TEXT, other).registers) == []
+    assert list(read_sass(SASS_TEXT, REGISTERS.replace("GPR", "???")).registers) == []
+
+
+def test_a_line_of_a_library_counts_as_the_line_that_called_it() -> None:
+    text, now_at = read_ptx(PTX_TEXT)
+    shown = linked([Text(SOURCE, "python", ["x"] * 80), text, read_sass(SASS_TEXT, "", now_at)])
+    assert shown.is_linked
+    panes = {pane.name: pane for pane in shown.panes}
+    assert panes["SASS"].chains[2:4] == ((39,), (39,))
+    assert panes["SASS"].source == (0, 0, 39, 39, 0, 72, 72, 0, 72)
+    assert panes[SOURCE].source == tuple(range(1, 81))
+    assert 72 in panes[PTX].source
+
+
+def test_code_without_lines_is_not_linked() -> None:
+    plain = "\n".join(line for line in SASS_TEXT.splitlines() if "//##" not in line)
+    shown = linked([Text(SOURCE, "cuda", ["x"]), read_sass(plain)])
+    assert not shown.is_linked
+    assert shown.panes[1].ptx == ()
+
+
+MLIR = """\
+#blocked = #ttg.blocked<{order = [1, 0]}>
+#loc = loc("k.py":39:1)
+module {
+  tt.func public @k(%a: !tt.ptr<bf16> loc("a"(#loc))) attributes {noinline = false} {
+    %x = arith.addi %m, %c : i32 loc(#loc88)
+    %acc = scf.for %i = %c0 to %c64 step %c1 iter_args(%s = %cst) -> (tensor<4xf32>)  : i32 {
+      %y = tt.dot %p, %q, %s : tensor<4xf32> loc(#loc3)
+      scf.yield %y : tensor<4xf32> loc(#loc4)
+    } loc(#loc5)
+    tt.return loc(#loc6)
+  } loc(#loc)
+} loc(#loc)
+#loc1 = loc("/lib/standard.py":43:13)
+#loc2 = loc("k.py":71:16)
+#loc3 = loc("total"(#loc2))
+#loc4 = loc(fused[#loc2, #loc1])
+#loc5 = loc(fused<"a, b">[#loc2, #loc1])
+#loc6 = loc(callsite(#loc6 at #loc6))
+#loc88 = loc(callsite(#loc1 at #loc3))
+"""
+
+
+def test_mlir_is_read_through_its_aliases_and_a_circle_of_them_ends() -> None:
+    text = read_mlir("TTGIR", MLIR)
+    assert not [line for line in text.lines if "#loc" in line and "tt.func" not in line]
+    places = {line.split()[0]: chain for line, chain in zip(text.lines, text.chains, strict=True)}
+    assert places["%x"] == (("/lib/standard.py", 43), ("k.py", 71))
+    assert places["%y"] == places["scf.yield"] == (("k.py", 71),)
+    assert places["tt.return"] == ()
+    assert main_loop("mlir", text.lines, kinds_of("mlir", text.lines)) == (5, 8)
+
+
+LLVM = """\
+; ModuleID = 'x'
+source_filename = "x"
+target triple = "nvptx64"
+define ptx_kernel void @k(ptr %0) !dbg !6 {
+  %2 = add i32 %0, 127, !dbg !12
+  br label %3, !dbg !15
+3:                                                ; preds = %3, %1
+  %4 = tail call { float } asm "mma.sync.aligned.m16n8k16", "=r"(i32 %2), !dbg !15
+  br i1 %5, label %3, label %6, !dbg !99
+6:                                                ; preds = %3
+  ret void, !dbg !98
+}
+!1 = !DIFile(filename: "k.py", directory: "/home/a")
+!6 = distinct !DISubprogram(name: "k(", scope: !1, file: !1, line: 39)
+!12 = !DILocation(line: 43, column: 13, scope: !13, inlinedAt: !15)
+!13 = distinct !DILexicalBlockFile(scope: !6, file: !14, discriminator: 0)
+!14 = !DIFile(filename: "standard.py", directory: "/lib")
+!15 = !DILocation(line: 71, column: 16, scope: !16)
+!16 = distinct !DILexicalBlock(scope: !6)
+!98 = !DILocation(line: 1, column: 1, scope: !16, inlinedAt: !98)
+!99 = !DILocation(line: 99999999999999999999, column: 1, scope: !16)
+"""
+
+
+def test_llvm_is_read_through_its_nodes_and_a_circle_of_them_ends() -> None:
+    text = read_llvm(LLVM)
+    assert not [line for line in text.lines if line.startswith(" ") and "!dbg" in line]
+    assert text.chains[4] == (("/lib/standard.py", 43), ("/home/a/k.py", 71))
+    assert text.chains[5] == (("/home/a/k.py", 71),)
+    assert text.chains[8] == ()
+    assert set(text.chains[10]) == {("/home/a/k.py", 1)}
+    assert main_loop("llvm", text.lines, kinds_of("llvm", text.lines)) == (7, 9)
+
+
+def test_the_loop_that_multiplies_is_found_inside_of_the_one_around_it() -> None:
+    code = [
+        ".L_x_1:",
+        "        /*0000*/                   LDG.E R2, desc[UR4][R2.64] ;",
+        ".L_x_2:",
+        "        /*0010*/                   FFMA R8, R4, R2, R8 ;",
+        "        /*0020*/                   HMMA.16816.F32.BF16 R8, R4, R2, R8 ;",
+        "        /*0030*/              @!P6 BRA `(.L_x_2) ;",
+        "        /*0040*/               @P1 BRA `(.L_x_1) ;",
+        ".L_x_3:",
+        "        /*0050*/                   STL [R1], R2 ;",
+        "        /*0060*/               @P1 BRA `(.L_x_3) ;",
+    ]
+    kinds = kinds_of("sass", code)
+    assert kinds == ("", "global", "", "fma", "mma", "branch", "branch", "", "local", "branch")
+    assert main_loop("sass", code, kinds) == (3, 6)
+    assert main_loop("sass", code[7:], kinds[7:]) is None
+
+
+def test_runs_of_declarations_fold_and_code_does_not() -> None:
+    lines = ["#define A 1", "#define B 2", "", "#define C 3", "", "int f();", "#define D", "x"]
+    assert folds_of("cuda", lines) == ((1, 4),)
+    assert folds_of("text", lines) == ()
+    assert folds_of("ptx", [".version 9.5", ".target sm_90", ".global .u8 X;"]) == ((1, 3),)
+
+
+def test_hostile_texts_are_read_without_an_error() -> None:
+    digits = "9" * 5000
+    for text in (f".loc {digits} {digits} 1\nx;", f'//## File "a", line {digits}\n', "\0\x1b[31m", "}" * 1000):
+        read_ptx(text)
+        read_sass(text, text, [1])
+        read_mlir("TTIR", text)
+        read_llvm(text)
+    read_mlir("TTIR", f'#loc1 = loc("f":{digits}:1)\n%x loc(#loc1)')
