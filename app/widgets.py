@@ -155,29 +155,39 @@ def _list_address() -> dict[str, list[str]]:
     return {new: st.query_params.get_all(name) for name, new in names.items()}
 
 
-def clicked_kernel(key: str) -> str | None:
-    """The kernel whose key was clicked in a list, as the list was shown at that time."""
+def clicked(key: str) -> str | None:
+    """The row whose button was clicked in a list, by its key, as the list was shown at that time."""
     shown = _shown(key)
     click = None if shown is None else st.session_state.get(f"{shown.name}-open")
     return None if shown is None or click is None else shown.keys[click["row"]]
 
 
 def kernel_list(rows: list[Row], *, key: str, opens: bool = True) -> None:
-    """A table of kernels; a click on a key opens its kernel, unless the page asks ``clicked_kernel`` itself."""
+    """A table of kernels; a click on a key opens its kernel, unless the page asks ``clicked`` itself."""
     if opens:
         _open_clicked(key)
-    shown = _show(key, [row["key"] for row in rows], ())
     table = kernel_table(rows, context.timezone())
-    st.dataframe(table, hide_index=True, column_config=_columns(shown), key=shown.name)
+    listed(table, [row["key"] for row in rows], key=key, button="Key", columns=_KERNEL_COLUMNS)
+
+
+def listed(table: list[Row], keys: list[str], *, key: str, button: str, columns: Mapping[str, Any]) -> None:
+    """A table whose rows have keys, and a column with buttons; see ``clicked``."""
+    shown = _show(key, keys, ())
+    st.dataframe(table, hide_index=True, column_config=_columns(shown, button, columns), key=shown.name)
 
 
 def picked_kernels(key: str) -> tuple[str, ...]:
-    """Keys of the kernels selected in a ``kernel_picker``, over all lists that it has shown.
+    """As ``picked_rows``, of kernels; it does not return when the reader has just opened one."""
+    _open_clicked(key)
+    return picked_rows(key)
+
+
+def picked_rows(key: str) -> tuple[str, ...]:
+    """Keys of the rows selected in a ``picker``, over all lists that it has shown.
 
     The reader ticks a row of the list as it was shown, which may have changed since; so call this before a new list is
-    drawn. It does not return when the reader has just opened a kernel.
+    drawn.
     """
-    _open_clicked(key)
     shown = _shown(key)
     picked: tuple[str, ...] = st.session_state.get(f"{key} picked", ())
     if shown is not None and shown.name in st.session_state:
@@ -187,19 +197,26 @@ def picked_kernels(key: str) -> tuple[str, ...]:
 
 
 def forget_picked(key: str) -> None:
-    """Clears the selection of a ``kernel_picker``."""
+    """Clears the selection of a ``picker``."""
     st.session_state.pop(f"{key} picked", None)
     st.session_state.pop(f"{key} shown", None)
 
 
 def kernel_picker(rows: list[Row], picked: tuple[str, ...], *, key: str) -> None:
     """A table of kernels to select several of, or to open one; see ``picked_kernels``."""
-    keys = [row["key"] for row in rows]
+    table = kernel_table(rows, context.timezone())
+    picker(table, [row["key"] for row in rows], picked, key=key, button="Key", columns=_KERNEL_COLUMNS)
+
+
+def picker(
+    table: list[Row], keys: list[str], picked: tuple[str, ...], *, key: str, button: str, columns: Mapping[str, Any]
+) -> None:
+    """As ``listed``, to select several rows of."""
     shown = _show(key, keys, tuple(index for index, shown in enumerate(keys) if shown in picked))
     st.dataframe(
-        kernel_table(rows, context.timezone()),
+        table,
         hide_index=True,
-        column_config=_columns(shown),
+        column_config=_columns(shown, button, columns),
         height="content",
         key=shown.name,
         on_select="rerun",
@@ -210,7 +227,7 @@ def kernel_picker(rows: list[Row], picked: tuple[str, ...], *, key: str) -> None
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A list of kernels as the reader sees it, under its own name, so that clicks in an older list do not count."""
+    """A list as the reader sees it, under its own name, so that clicks in an older list do not count."""
 
     name: str
     keys: tuple[str, ...]
@@ -233,11 +250,11 @@ def _show(key: str, keys: list[str], ticked: tuple[int, ...]) -> _Shown:
 
 
 def _open_clicked(key: str) -> None:
-    clicked = clicked_kernel(key)
-    if clicked is not None:
-        open_kernel(clicked)
+    row = clicked(key)
+    if row is not None:
+        open_kernel(row)
 
 
-def _columns(shown: _Shown) -> dict[str, Any]:
+def _columns(shown: _Shown, label: str, columns: Mapping[str, Any]) -> dict[str, Any]:
     button = st.column_config.ButtonColumn(type="tertiary", key=f"{shown.name}-open")
-    return {"Key": button, **_KERNEL_COLUMNS}
+    return {label: button, **columns}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, widgets
+from app.caches import compared, links
 from app.presenters.kernels.compare import compared_figure, pair_table
 from app.presenters.kernels.listed import kernel_filter
 from app.presenters.kernels.speed import MODEL, speed_pairs
@@ -33,7 +34,7 @@ def record_of(place: str, label: str) -> Record | None:
 
 def fill_in(place: str) -> None:
     """Fills a field with the kernel clicked in the list."""
-    clicked = widgets.clicked_kernel("candidates")
+    clicked = widgets.clicked("candidates")
     if clicked is not None:
         st.session_state[place] = clicked
 
@@ -100,6 +101,9 @@ def side_by_side(first: Record, second: Record) -> None:
 
 st.title("Compare")
 context.cache()
+if links.asks("entry_a"):  # of another framework
+    compared.draw()
+    st.stop()
 widgets.results_link()
 st.caption("Enter two keys (a prefix is enough). The link is shareable.")
 fill_in("b" if st.session_state.get("a", st.query_params.get("a")) else "a")

@@ -8,6 +8,8 @@ from functools import partial
 import streamlit as st
 
 from app import context, guard, widgets
+from app.caches import entry as others
+from app.caches import links as of_others
 from app.presenters.kernels.kernel import (
     component_table,
     decision_rows,
@@ -234,6 +236,9 @@ def show(record: Record, part: str) -> None:
 
 st.title("Kernel")
 cache = context.cache()
+if of_others.asks("entry"):  # of another framework
+    others.draw()
+    st.stop()
 links = st.container(horizontal=True, vertical_alignment="center")
 with links:
     widgets.results_link()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, widgets
-from app.caches import looking
+from app.caches import links, looking
+from app.presenters.kernels.others import Address, address_of
 from app.presenters.shared import rows_shown
 from app.presenters.store.caches import entry_table
 from cache_engine.foreign.survey import EntryFilter
@@ -13,6 +14,7 @@ from cache_engine.foreign.values import State
 from cache_engine.mirror import foreign_queries as queries
 
 PAGE_ROWS = 100
+_LIST = "entries"
 _KIB = st.column_config.NumberColumn(format="%.1f KiB")
 _AGE = st.column_config.DatetimeColumn(format="distance")
 _COLUMNS = {
@@ -23,12 +25,17 @@ _COLUMNS = {
 
 
 def draw() -> None:
-    """The search, and what it finds."""
+    """The search, and what it finds; a click on an id opens its entry, and two that are selected can be compared."""
+    opened = widgets.clicked(_LIST)
+    if opened is not None:
+        links.open_entry(Address.parse(opened))
+    picked = tuple(map(Address.parse, widgets.picked_rows(_LIST)))
     wanted = chosen()
     left, right = st.columns([1, 1], vertical_alignment="bottom")
     sort = left.selectbox("Sort by", list(queries.SORTS), key="sort", bind="query-params")
     ascending = right.toggle("Smallest, oldest or A first", key="asc", bind="query-params")
     total = context.ask(queries.count, wanted)
+    links.remember_results()
     if not total:
         st.caption("No cache has an entry." if wanted == EntryFilter() else "No entry of any cache matches.")
         return
@@ -36,9 +43,17 @@ def draw() -> None:
     rows = context.ask(
         queries.entries, wanted, sort=sort or "created", ascending=ascending, limit=PAGE_ROWS, offset=offset
     )
-    st.caption(f"{rows_shown(offset, len(rows), total)}.")
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption(
+            f"{rows_shown(offset, len(rows), total)}. Click an id to open its entry; select two to compare them."
+        )
+        if len(picked) == 2:
+            links.compare_link("Compare the selected two", *picked)
+        if picked:
+            st.button("Clear selection", on_click=widgets.forget_picked, args=(_LIST,))
     table = entry_table(rows, looking.titles(), context.timezone())
-    st.dataframe(table, hide_index=True, column_config=_COLUMNS, key="entries")
+    keys = [str(address_of(row)) for row in rows]
+    widgets.picker(table, keys, tuple(map(str, picked)), key=_LIST, button="Id", columns=_COLUMNS)
 
 
 def chosen() -> EntryFilter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Protocol
 
 import msgspec
 
@@ -84,19 +85,33 @@ def compare(first: Inspection, second: Inspection) -> Comparison:
     sizes = ({"size_bytes": inspection.record.size_bytes} for inspection in (first, second))
     return Comparison(
         differing(first.record.components, second.record.components),
-        tuple(pair for pair in _pairs(*configs) if pair.differs),
-        tuple(_pairs(*({**used, **size} for used, size in zip(resources, sizes, strict=True)))),
-        tuple(_pairs(_occupancy(first), _occupancy(second))),
-        tuple(_pairs(_instructions(first), _instructions(second))),
+        tuple(pair for pair in pairs(*configs) if pair.differs),
+        tuple(pairs(*({**used, **size} for used, size in zip(resources, sizes, strict=True)))),
+        tuple(pairs(_occupancy(first), _occupancy(second))),
+        tuple(pairs(_instructions(first), _instructions(second))),
     )
 
 
 def differing(first: Components, second: Components) -> tuple[Pair, ...]:
     """The key components in which two keys differ, in the order they are hashed."""
-    return tuple(pair for pair in _pairs(dict(first), dict(second)) if pair.differs)
+    return tuple(pair for pair in pairs(dict(first), dict(second)) if pair.differs)
 
 
-def sass_difference(first: Record, first_sass: str, second: Record, second_sass: str) -> str:
+class Named(Protocol):
+    """What has a name and a key, as a record."""
+
+    @property
+    def name(self) -> str:
+        """The name of the kernel's function."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """What tells it from others."""
+        ...
+
+
+def sass_difference(first: Named, first_sass: str, second: Named, second_sass: str) -> str:
     """The difference of two kernels' machine code, as a unified diff without addresses and names; empty if none."""
     import difflib
 
@@ -209,6 +224,7 @@ _LABELS = {
     "stack_bytes": "stack per thread, bytes",
     "spill_bytes": "spills per thread, bytes",
     "size_bytes": "cubin size, bytes",
+    "code_bytes": "machine code, bytes",
     "arch": "target",
     "share": "occupancy",
     "warps_per_sm": "warps per SM",
@@ -229,8 +245,8 @@ def _split(pairs: tuple[Pair, ...]) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]
     )
 
 
-def _renamed(pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
-    return tuple(replace(pair, name=_LABELS.get(pair.name, pair.name)) for pair in pairs)
+def _renamed(some: tuple[Pair, ...]) -> tuple[Pair, ...]:
+    return tuple(replace(pair, name=_LABELS.get(pair.name, pair.name)) for pair in some)
 
 
 def _short(name: str, value: Value) -> str:
@@ -241,7 +257,8 @@ def _short(name: str, value: Value) -> str:
     return f"{str(value)[:_DIGITS]}…" if name in ("template", "compiler_build") else str(value)
 
 
-def _pairs(first: Mapping[str, Value], second: Mapping[str, Value]) -> Iterator[Pair]:
+def pairs(first: Mapping[str, Value], second: Mapping[str, Value]) -> Iterator[Pair]:
+    """Each property of two kernels, in the order in which they are given."""
     for name in dict.fromkeys((*first, *second)):
         yield Pair(name, first.get(name), second.get(name))
 

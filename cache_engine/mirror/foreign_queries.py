@@ -108,12 +108,16 @@ def findings(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     return fetch(connection, "SELECT * FROM foreign_findings ORDER BY kind, path, id")
 
 
-def diagnoses(connection: duckdb.DuckDBPyConnection) -> list[Diagnosis]:
-    """What the doctor says of the last scan, but which code runs here; see ``foreign.doctor.examine``."""
+def diagnoses(connection: duckdb.DuckDBPyConnection, of: Place | None = None, id: str = "") -> list[Diagnosis]:
+    """What the doctor says of the last scan, or of one entry; but not which code runs here, see ``doctor.examine``."""
+    only, parameters = "", [str(Ailment.UNREAD)]
+    if of is not None:
+        only, parameters = "WHERE kind = ? AND path = ? AND id = ?", [*parameters, of.kind, of.path_text, id]
     found = connection.execute(
-        "SELECT kind, path, id, ailment, detail FROM foreign_diagnoses UNION ALL "
-        "SELECT kind, path, id, ?, fault || ': ' || detail FROM foreign_findings WHERE path <> '' ORDER BY ALL",
-        [str(Ailment.UNREAD)],
+        "SELECT * FROM (SELECT kind, path, id, ailment, detail FROM foreign_diagnoses UNION ALL "
+        "SELECT kind, path, id, ?, fault || ': ' || detail FROM foreign_findings WHERE path <> '') "
+        f"{only} ORDER BY ALL",
+        parameters,
     ).fetchall()
     known: dict[tuple[str, str], Place] = {}
     return [

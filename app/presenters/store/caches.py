@@ -18,6 +18,7 @@ from cache_engine.units import counted, human_bytes
 
 _MIB = 1 << 20
 _MOST_PARTS = 6
+_SHOWN_DIGITS = 16
 Titles = Mapping[str, str]
 
 
@@ -149,7 +150,7 @@ def entry_table(entries: Iterable[Row], titles: Titles, zone: tzinfo) -> list[Ro
     """A row for each entry."""
     return [
         {
-            "Id": row["id"],
+            "Id": _short(row["id"]),
             "Name": row["name"] or "",
             "Framework": titles.get(row["kind"], row["kind"]),
             "Target": row["arch"] or "",
@@ -166,6 +167,12 @@ def entry_table(entries: Iterable[Row], titles: Titles, zone: tzinfo) -> list[Ro
         }
         for row in entries
     ]
+
+
+def _short(entry: str) -> str:
+    """An id as a list shows it: its last part, and of a digest the beginning."""
+    last = entry.rpartition("/")[2]
+    return last if len(last) <= _SHOWN_DIGITS else f"{last[:_SHOWN_DIGITS]}…"
 
 
 def other_gpu(archs: Iterable[Row], runs_here: Callable[[str], bool] | None) -> list[Diagnosis]:

@@ -1,0 +1,158 @@
+"""The kernel page of an entry of another framework's cache: what is known of it, its code, the inputs of its key."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app import context, widgets
+from app.caches import links, looking
+from app.presenters.kernels.kernel import first_lines, found_lines, instruction_figure, narrowed
+from app.presenters.kernels.others import (
+    TEXTS,
+    Address,
+    ailment_table,
+    entry_tiles,
+    fact_table,
+    factor_table,
+    part_table,
+)
+from cache_engine.compilers import inspect as tools
+from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
+from cache_engine.errors import GemmCacheError, StoreError
+from cache_engine.foreign.values import Entry, PartKind
+from cache_engine.mirror import foreign_queries as queries
+from cache_engine.model.outcome import Failure
+from cache_engine.units import counted
+
+SUMMARY, CODE, KEY = PARTS = ("Summary", "Code", "Cache key")
+SASS = "SASS"
+_KIB = st.column_config.NumberColumn(format="%.1f KiB")
+_SMALL = st.column_config.TextColumn(width="small")
+_WIDE = st.column_config.TextColumn(width="large")
+_LANGUAGES = {"ptx": "asm", "json": "json", "metadata": "json", "group": "json"}
+
+
+def draw() -> None:
+    """The page."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        links.results_link()
+        beside = st.container(horizontal=True)
+    found = links.asked("cache", "entry")
+    if found is None:
+        return
+    address, entry = found
+    st.code(f"{entry.name or 'unnamed'}\n{entry.id}", language=None, wrap_lines=True)
+    with beside:
+        links.compare_link("Compare with…", address)
+    part = widgets.choose_one("Part", PARTS, SUMMARY, key="part", hidden=True)
+    if part == SUMMARY:
+        _summary(address, entry)
+    elif part == CODE:
+        _codes(address, entry)
+    else:
+        _key(address, entry)
+
+
+def _summary(address: Address, entry: Entry) -> None:
+    source = looking.sources().by_kind[address.place.kind]
+    widgets.tiles(entry_tiles(entry, {**source.unknowable, **entry.unread}))
+    wrong = context.ask(queries.diagnoses, address.place, entry.id)
+    if wrong:
+        st.subheader("Findings")
+        columns = {"What to do": _WIDE}
+        st.dataframe(ailment_table(wrong), hide_index=True, height="content", column_config=columns, key="wrong")
+    left, right = st.columns(2)
+    with left:
+        st.subheader("What is known")
+        facts = fact_table(source, address, entry, context.timezone())
+        st.dataframe(facts, hide_index=True, height="content", column_config={"Property": _SMALL}, key="facts")
+    with right:
+        st.subheader("Parts")
+        parts = part_table(entry.parts)
+        st.dataframe(parts, hide_index=True, column_config={"Size": _KIB}, key="files")
+        mix, trouble = instructions(address, entry)
+        if mix is not None:
+            st.subheader("Instructions")
+            st.caption(f"{counted(mix.total, 'static instruction')}. Grey: not specific to GEMM.")
+            st.plotly_chart(instruction_figure(mix), key="instructions", config={"displayModeBar": False})
+        elif trouble:
+            st.text(f"Instructions were not counted: {trouble}")
+
+
+def _codes(address: Address, entry: Entry) -> None:
+    """The texts side by side, whole or only the lines that contain a text."""
+    names = list(dict.fromkeys(part.name for part in entry.parts if part.kind in TEXTS))
+    if entry.part(PartKind.BINARY) is not None:
+        names.append(SASS)
+    if not names:
+        st.info("No part of this entry is a text that can be shown.")
+        return
+    usual = [name for name in ("source", "device_kernel.cu", "ptx", SASS) if name in names] or names[:1]
+    showing, searching = st.columns([1, 2], vertical_alignment="bottom")
+    shown = showing.segmented_control("Show", names, default=usual, selection_mode="multi", key="codes")
+    wanted = searching.text_input("Find", key="find", bind="query-params", type="search", live=True, max_chars=100)
+    chosen = [name for name in names if name in shown]
+    if not chosen:
+        st.info("Select at least one view.")
+        return
+    for column, name in zip(st.columns(len(chosen)), chosen, strict=True):
+        with column:
+            st.subheader(name)
+            try:
+                text = _text(address, entry, name)
+            except GemmCacheError as error:
+                widgets.problem(f"Could not load the {name}.", str(error))
+                continue
+            lines, how_many = found_lines(text, wanted) if wanted else first_lines(text)
+            st.caption(how_many)
+            language = "asm" if name == SASS else _LANGUAGES.get(name, "cpp" if name.endswith(".cu") else None)
+            nothing = "(no matching lines)" if wanted else "(empty)"
+            st.code(lines or nothing, language=language, line_numbers=not wanted, height=600)
+
+
+def _key(address: Address, entry: Entry) -> None:
+    factors = looking.sources().by_kind[address.place.kind].key_factors(address.place, entry)
+    if isinstance(factors, Failure):
+        st.caption("The inputs of the key are not known.")
+        st.text(factors.reason)
+        return
+    st.caption("The inputs of the key, as far as the cache stores them. Any difference is a miss.")
+    st.dataframe(factor_table(factors), hide_index=True, height="content", column_config={"Value": _WIDE}, key="inputs")
+    for hidden in factors.hidden:
+        st.text(f"Not stored: {hidden}.")
+
+
+def instructions(address: Address, entry: Entry) -> tuple[InstructionMix | None, str]:
+    """How many instructions of each class its machine code has, or why that is not known; nothing without code."""
+    if entry.part(PartKind.BINARY) is None:
+        return None, ""
+    try:
+        return instruction_mix(sass(address, entry)), ""
+    except GemmCacheError as error:
+        return None, str(error)
+
+
+def sass(address: Address, entry: Entry) -> str:
+    """Its machine code as text; raises ``GemmCacheError``."""
+    return _sass(str(address), entry.stamp, address, entry)
+
+
+@st.cache_data(show_spinner="Disassembling…", max_entries=64)
+def _sass(where: str, stamp: str, _address: Address, _entry: Entry) -> str:  # noqa: ARG001 (which entry, and which of its states)
+    part = _entry.part(PartKind.BINARY)
+    if part is None:
+        raise StoreError("the entry has no CUBIN")
+    data = looking.sources().by_kind[_address.place.kind].read(_address.place, _entry, part)
+    if isinstance(data, Failure):
+        raise StoreError(data.reason)
+    return tools.sass(data)
+
+
+def _text(address: Address, entry: Entry, name: str) -> str:
+    if name == SASS:
+        return narrowed(sass(address, entry))
+    part = next(part for part in entry.parts if part.name == name)
+    data = looking.sources().by_kind[address.place.kind].read(address.place, entry, part)
+    if isinstance(data, Failure):
+        raise StoreError(data.reason)
+    return data.decode(errors="replace")

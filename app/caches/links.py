@@ -1,0 +1,68 @@
+"""Links to entries of other frameworks' caches, which can be shared, and the entries that addresses name."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import streamlit as st
+
+from app import context, widgets
+from app.caches import looking
+from app.presenters.kernels.others import Address
+from cache_engine.foreign.values import Entry
+from cache_engine.mirror import foreign_queries as queries
+
+_CACHES, _KERNEL, _COMPARE = "../pages/caches.py", "../pages/kernel.py", "../pages/compare.py"
+_RESULTS = "entries last seen"
+_LIST = ("part", "q", "kind", "arch", "state", "sort", "asc", "page")
+
+
+def asks(entry: str) -> bool:
+    """Whether the page's address names an entry of another framework under this parameter."""
+    return entry in st.query_params
+
+
+def asked(cache: str, entry: str) -> tuple[Address, Entry] | None:
+    """The entry that the page's address names, as the index has it; shows why there is none."""
+    address = Address.of(st.query_params.get(cache, ""), st.query_params.get(entry, ""))
+    found = context.ask(queries.entry, address.place, address.id)
+    if found is None:  # as where a link is opened before anything was scanned
+        looking.look()
+        found = context.ask(queries.entry, address.place, address.id)
+    if found is None or address.place.kind not in looking.sources().by_kind:
+        widgets.problem("No cache that is looked at has this entry.", f"{address.id} in {address.cache}")
+        return None
+    return address, found
+
+
+def remember_results() -> None:
+    """Stores the address of a list of entries, for ``results_link``."""
+    st.session_state[_RESULTS] = {name: st.query_params.get_all(name) for name in _LIST if name in st.query_params}
+
+
+def results_link() -> None:
+    """A link to the list of entries as last shown."""
+    seen: dict[str, list[str]] = st.session_state.get(_RESULTS, {"part": ["Entries"]})
+    st.page_link(_CACHES, label="Back to entries", icon=":material/arrow_back:", query_params=seen)
+
+
+def entry_link(label: str, address: Address) -> None:
+    """A link to an entry's page."""
+    st.page_link(_KERNEL, label=label, icon=":material/memory:", query_params=_of(address))
+
+
+def open_entry(address: Address) -> NoReturn:
+    """Goes to an entry's page at once."""
+    st.switch_page(_KERNEL, query_params=_of(address))
+
+
+def compare_link(label: str, first: Address, second: Address | None = None) -> None:
+    """A link to the comparison of an entry with another, or with one to choose there."""
+    sides = {"cache_a": first.cache, "entry_a": first.id}
+    if second is not None:
+        sides |= {"cache_b": second.cache, "entry_b": second.id}
+    st.page_link(_COMPARE, label=label, icon=":material/compare_arrows:", query_params=sides)
+
+
+def _of(address: Address) -> dict[str, str]:
+    return {"cache": address.cache, "entry": address.id}

@@ -1,0 +1,171 @@
+"""Kernels of other frameworks on the pages Kernel and Compare: what is known, what is not, and why one missed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.caches import looking
+from app.presenters.kernels.others import Address
+from cache_engine.foreign.values import Place
+from tests.foreign.fixtures import unpack
+from tests.pages.opening import Open, sound
+from tests.pages.test_caches import MOVED
+
+
+class Machine:
+    """Caches of two frameworks, and pages that show them."""
+
+    def __init__(self, folder: Path, open_page: Open) -> None:
+        self.store = folder / "store"
+        self.triton, self.cutile = unpack("triton", folder), unpack("cutile", folder)
+        self._open = open_page
+
+    def entry(self, kernel: str, arch: str = "", warps: str = "") -> Address:
+        """Triton's entry of this kernel."""
+        for metadata in sorted(self.triton.glob(f"*/{kernel}.json")):
+            text = metadata.read_text()
+            if (not arch or f'"arch": {arch}' in text) and (not warps or f'"num_warps": {warps}' in text):
+                return Address(Place("triton", self.triton, ""), metadata.parent.name)
+        raise LookupError(kernel)
+
+    def show(self, page: str, **parameters: str) -> AppTest:
+        """The page, when the scan that it starts has ended."""
+        app = self._open(self.store, page, **parameters)
+        looking.scanner().look(60)
+        return app.run()
+
+    def kernel(self, address: Address, **parameters: str) -> AppTest:
+        """The page Kernel."""
+        return self.show("kernel", cache=address.cache, entry=address.id, **parameters)
+
+    def compare(self, one: Address, other: Address, **parameters: str) -> AppTest:
+        """The page Compare."""
+        sides = {"cache_a": one.cache, "entry_a": one.id, "cache_b": other.cache, "entry_b": other.id}
+        return self.show("compare", **sides, **parameters)
+
+
+@pytest.fixture
+def machine(open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine with nothing but these."""
+    for name in MOVED:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    found = Machine(tmp_path, open_page)
+    monkeypatch.setenv("GEMM_CACHE_CACHES", f"triton={found.triton}:cutile={found.cutile}")
+    return found
+
+
+def _rows(app: AppTest, *columns: str) -> dict[object, tuple[object, ...]]:
+    """The rest of each row of the table with these columns, by the first."""
+    (frame, *_) = [one.value for one in app.dataframe if set(columns) <= set(one.value.columns)]
+    return {row[0]: row[1:] for row in frame[list(columns)].itertuples(index=False, name=None)}
+
+
+def test_a_kernel_has_a_page_with_what_is_known_and_why_the_rest_is_not(machine: Machine) -> None:
+    address = machine.entry("tile")
+    app = sound(machine.kernel(address))
+    facts = _rows(app, "Property", "Value")
+    assert facts["Framework"] == ("Triton",)
+    assert facts["Directory"] == (str(machine.triton),)
+    assert (facts["Name"], facts["Target"], facts["Version"]) == (("tile",), ("sm_90a",), ("3.9.0",))
+    assert facts["Spills per thread"] == ("unknown: Triton does not store the report of ptxas",)
+    parts = _rows(app, "Part", "Size", "File")
+    file = machine.triton / address.id / "tile.ptx"
+    assert parts["ptx"] == (file.stat().st_size / 1024, f"{address.id}/tile.ptx")
+    assert set(parts) == {"group", "cubin", "json", "llir", "ptx", "source", "ttgir", "ttir"}
+    tiles = {tile.label: (tile.value, tile.help) for tile in app.metric}
+    assert tiles["Spills"] == ("–", "Triton does not store the report of ptxas")
+    assert tiles["Registers"][0] == facts["Registers per thread"][0]
+
+
+def test_its_texts_are_those_of_the_files_and_can_be_searched(machine: Machine) -> None:
+    address = machine.entry("tile")
+    app = sound(machine.kernel(address, part="Code"))
+    text = (machine.triton / address.id / "tile.ptx").read_text()
+    assert text.rstrip() in [one.value.rstrip() for one in app.code]
+    app = sound(machine.kernel(address, part="Code", find="ENTRY"))
+    assert all("entry" in line.lower() for one in app.code[1:] for line in one.value.splitlines() if "(no" not in line)
+
+
+def test_the_inputs_of_its_key_are_listed_and_those_that_are_not_stored(machine: Machine) -> None:
+    app = sound(machine.kernel(machine.entry("scale", "90", "8"), part="Cache key"))
+    assert _rows(app, "Input", "From", "Value")["num_warps"] == ("option", "8")
+    assert any("Not stored: the build of Triton" in one.value for one in app.text)
+
+
+def test_what_the_doctor_finds_wrong_with_it_is_said_with_the_cure(machine: Machine) -> None:
+    address = machine.entry("tile")
+    (machine.triton / address.id / "tile.llir").write_bytes(b"")
+    found = _rows(sound(machine.kernel(address)), "Finding", "Detail", "What to do")
+    assert found["empty file"][0] == f"{address.id}/tile.llir"
+    assert "delete the entry" in str(found["empty file"][1])
+
+
+def test_a_link_to_an_entry_that_is_gone_says_so(machine: Machine) -> None:
+    address = machine.entry("tile")
+    shutil.rmtree(machine.triton / address.id)
+    app = machine.kernel(address)
+    assert not app.exception
+    assert app.error[0].value == "No cache that is looked at has this entry."
+    assert address.id in app.text[-1].value
+
+
+@pytest.mark.parametrize("cache", ["triton=/etc", "nothing", "=", "no-such-kind=/etc", "triton=%00%0a"])
+def test_a_link_leads_to_no_file_that_is_no_entry(machine: Machine, cache: str) -> None:
+    """However it is made up."""
+    app = machine.show("kernel", cache=cache, entry="passwd")
+    assert not app.exception
+    assert app.error[0].value == "No cache that is looked at has this entry."
+    assert not app.dataframe
+
+
+def test_an_entry_whose_name_is_markup_is_only_ever_text(machine: Machine) -> None:
+    name = "**bold** <b>x"
+    (machine.triton / name).mkdir()
+    app = sound(machine.kernel(Address(Place("triton", machine.triton, ""), name)))
+    assert name in app.code[0].value
+    assert not [one for one in app.markdown if "bold" in one.value]
+
+
+def test_two_entries_are_compared_by_the_inputs_of_their_keys_and_by_what_came_of_them(machine: Machine) -> None:
+    one, other = machine.entry("scale", "90", "8"), machine.entry("scale", "80")
+    app = sound(machine.compare(one, other))
+    heads = f"1: {one.id[:12]}", f"2: {other.id[:12]}"
+    (differences,) = [one.value for one in app.dataframe if "Meaning" in one.value.columns]
+    rows = set(differences[["Input", "From", *heads, "Meaning"]].itertuples(index=False, name=None))
+    assert ("num_warps", "option", "8", "4", "") in rows
+    assert ("arch", "target", "90", "80", "another GPU: its kernels are compiled apart") in rows
+    (resources,) = [one.value for one in app.dataframe if "target" in set(one.value.get("Property", []))]
+    rows = set(resources[["Property", *heads]].itertuples(index=False, name=None))
+    assert ("target", "sm_90a", "sm_80") in rows
+    assert any(one.value.startswith("Parts with other bytes: ") for one in app.text)
+
+
+def test_an_entry_is_not_compared_by_key_with_one_of_another_framework(machine: Machine) -> None:
+    machine.show("caches")
+    app = machine.show("caches", part="Entries", kind="cutile")
+    (table,) = [one.value for one in app.dataframe if "State" in one.value.columns]
+    assert set(table["Framework"]) == {"cuTile"}
+    key = looking_ids(machine)[0]
+    app = sound(machine.compare(machine.entry("tile"), Address(Place("cutile", machine.cutile, ""), key)))
+    assert "They are of different frameworks: their keys have nothing in common." in [one.value for one in app.info]
+    assert not [one for one in app.dataframe if "Meaning" in one.value.columns]
+
+
+def looking_ids(machine: Machine) -> list[str]:
+    """The ids of cuTile's entries."""
+    source = looking.sources().by_kind["cutile"]
+    return [seen.id for seen in source.scan(Place("cutile", machine.cutile, ""), {})]
+
+
+def test_the_second_of_two_is_chosen_from_a_list_of_the_same_framework(machine: Machine) -> None:
+    first = machine.entry("tile")
+    app = sound(machine.show("compare", cache_a=first.cache, entry_a=first.id))
+    (table,) = [one.value for one in app.dataframe if "State" in one.value.columns]
+    assert set(table["Framework"]) == {"Triton"}
+    assert len(table) == 4
