@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Callable
@@ -69,6 +70,11 @@ def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.a
             _last_answers().clear()
         _last_answers()[asked] = (answer, time.time())
     return answer
+
+
+def store_is_gone() -> bool:
+    """Whether the store was deleted or moved after this dashboard opened it: each part of it would look empty."""
+    return not os.path.exists(cache().layout.marker)
 
 
 def command(*arguments: str) -> str:

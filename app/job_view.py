@@ -35,6 +35,11 @@ _TOLD = {"log": "Compiler output", "excerpt": "Source at the errors", "flags": "
 _LONGEST = 100_000
 
 
+def hide_stop() -> None:
+    """Hides Streamlit's "Stop" while a job runs: it would stop one look at the job, and "Cancel" stops the job."""
+    st.html("<style>[data-testid=stStatusWidget] button { display: none }</style>")
+
+
 @st.fragment(run_every=POLL_S)
 def follow(job_id: str) -> None:
     """A running job; the page is drawn again when it ends."""

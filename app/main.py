@@ -12,7 +12,7 @@ if _ROOT not in sys.path:
 
 import streamlit as st  # noqa: E402
 
-from app import widgets  # noqa: E402
+from app import context, widgets  # noqa: E402
 from cache_engine.errors import GemmCacheError  # noqa: E402
 
 st.set_page_config(page_title="gemm-cache", page_icon=str(Path(__file__).with_name("icon.svg")), layout="wide")
@@ -37,7 +37,11 @@ page = st.navigation(
 )
 notice = st.empty()
 try:
-    page.run()
-    widgets.age_notice(notice)
+    if context.store_is_gone():
+        st.title(page.title)
+        widgets.store_gone()
+    else:
+        page.run()
+        widgets.age_notice(notice)
 except GemmCacheError as error:
     widgets.problem("Could not load this page.", str(error))

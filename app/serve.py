@@ -22,6 +22,7 @@ from streamlit import config, file_util, net_util
 from streamlit.cli_util import open_browser
 from streamlit.web.server import server_util
 
+from app.compression import Compressed
 from app.gate import Application, Gate, Message, Receive, Send
 
 
@@ -42,7 +43,7 @@ class Dashboard(st.App):
         """Answers one request or connection."""
         if self._gate is None:
             shell = Path(file_util.get_static_dir(), "index.html").read_text(encoding="utf-8")
-            self._gate = Gate(super().__call__, config.get_option("server.allowedHosts"), shell)
+            self._gate = Gate(Compressed(super().__call__), config.get_option("server.allowedHosts"), shell)
         await self._gate(scope, receive, send)
 
 

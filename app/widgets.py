@@ -40,6 +40,15 @@ def command(*arguments: str) -> None:
     st.code(context.command(*arguments), language=None, wrap_lines=True)
 
 
+def store_gone() -> None:
+    """What every page shows once the store is gone."""
+    problem(
+        "The store's folder is gone.",
+        f"{context.cache().layout.root} was deleted or moved after this dashboard had opened it. Move it back and "
+        "reload, or start the dashboard again, which creates an empty store there.",
+    )
+
+
 def empty_store() -> None:
     """What to do on an empty store."""
     st.info("This store is empty. Compile a kernel, or run this command to add example kernels:")

@@ -28,6 +28,7 @@
     │   ├── LockTimeout            a lock was not had in time
     │   └── KeyNotFound            no entry has this key, or a prefix names several
     └── MirrorError                the DuckDB mirror cannot be read or written now
+        └── MirrorDamaged          its file is damaged, or of another version; a rebuild helps
 
 Each has a level (``Level``). A warning is never raised: it goes with the result.
 """
@@ -174,3 +175,7 @@ class KeyNotFound(StoreError):
 
 class MirrorError(GemmCacheError):
     """The DuckDB mirror is unavailable; the files remain the source of truth."""
+
+
+class MirrorDamaged(MirrorError):
+    """The file of the mirror is damaged, or of another version; ``sync --rebuild`` creates it again."""

@@ -158,10 +158,8 @@ def table(form: Sequence[Field]) -> None:
     except GemmCacheError as error:
         widgets.problem("Invalid request.", str(error))
         return
-    st.progress(
-        cached / len(needed) if needed else 0.0,
-        text=f"{cached:,} of {counted(len(needed), 'kernel')} cached (m = {sizes_text(ms)})",
-    )
+    # As text: the one progress bar on this page is the job's.
+    st.text(f"{cached:,} of {counted(len(needed), 'kernel')} cached (m = {sizes_text(ms)})")
     refused = [cell.refused for row in cells for cell in row if cell.refused]
     if refused:
         st.warning(
@@ -219,6 +217,7 @@ if missing:
 if job is not None:
     st.divider()
     if job.state == RUNNING:
+        job_view.hide_stop()
         job_view.follow(job.id)
     else:
         job_view.ended(job)

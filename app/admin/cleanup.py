@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import streamlit as st
@@ -21,13 +22,24 @@ from cache_engine.config import parse_bytes
 from cache_engine.errors import GemmCacheError, MirrorError
 from cache_engine.mirror import queries
 from cache_engine.model.architecture import ARCHITECTURES
-from cache_engine.units import counted, human_bytes, human_ms
+from cache_engine.units import counted, human_age, human_bytes, human_ms
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
 from cache_engine.upkeep.plan import EvictionPlan, Limits
+from cache_engine.upkeep.survey import Survey
 
 SHOWN = 50
 _SIZE = st.column_config.NumberColumn(format="%.1f KiB")
-_PLANNED, _CLEANED, _ADDRESSED = "planned", "cleaned", "rule in the address"
+_SEEN, _PLANNED, _CLEANED, _ADDRESSED = "entries seen", "planned", "cleaned", "rule in the address"
+FEW = 2_000
+"""Kernels that are looked at without being asked: it takes a fraction of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The store as it was when the reader asked for a preview; every rule is applied to it."""
+
+    entries: Survey
+    leftovers: list[Leftover]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +49,7 @@ class Preview:
     limits: Limits
     plan: EvictionPlan
     by_arch: list[Row]
-    leftovers: list[Leftover]
+    seen: Seen
 
 
 def draw(permitted: bool) -> None:
@@ -50,14 +62,17 @@ def draw(permitted: bool) -> None:
     except GemmCacheError as error:
         widgets.problem("Could not build the preview.", str(error))
         return
+    if preview is None:
+        return
     plan = preview.plan
     count = len(plan.victims)
-    left = sum(leftover.stored_bytes for leftover in preview.leftovers)
-    leftovers = f" and {counted(len(preview.leftovers), 'leftover file')} ({human_bytes(left)})"
+    st.caption(f"The store as of {human_age(time.time() - preview.seen.entries.made_at)}.")
+    left = sum(leftover.stored_bytes for leftover in preview.seen.leftovers)
+    leftovers = f" and {counted(len(preview.seen.leftovers), 'leftover file')} ({human_bytes(left)})"
     st.caption(
         f"Will delete {counted(count, 'kernel')} ({human_bytes(plan.freed_bytes)}, "
         f"{human_ms(plan.compile_s * 1e3)} of compiling)"
-        f"{leftovers if preview.leftovers else ''}. "
+        f"{leftovers if preview.seen.leftovers else ''}. "
         f"Will keep {counted(plan.kept_entries, 'kernel')} ({human_bytes(plan.kept_bytes)})"
         f"{f', {plan.foreign:,} of them of another format' if plan.foreign else ''}"
         f"{f', {plan.pinned:,} of them pinned' if plan.pinned else ''}."
@@ -132,18 +147,55 @@ def _targets() -> list[str]:
         return list(ARCHITECTURES)
 
 
-def _preview(limits: Limits) -> Preview:
-    """The plan as first shown for these limits: the reader confirms what the reader saw."""
-    again = st.button("Refresh preview", icon=":material/refresh:", help="Rescan the store.")
+def _preview(limits: Limits) -> Preview | None:
+    """The plan as first shown for these limits: the reader confirms what the reader saw. ``None`` before it is asked.
+
+    A large store is read when the reader asks for it and not again for another rule; a small one whenever it helps.
+    """
     kept: Preview | None = st.session_state.get(_PLANNED)
-    if again or kept is None or kept.limits != limits:
-        cache = context.cache()
-        plan = cache.plan_cleaning(limits)
-        kept = Preview(limits, plan, _by_arch(plan), cache.find_leftovers())
-        st.session_state[_PLANNED] = kept
-        st.session_state["confirm"] = ""
-        st.session_state["victims-page"] = 1
+    seen: Seen | None = st.session_state.get(_SEEN)
+    count = _expected()
+    few = count is not None and count <= FEW
+    if seen is None and not few:
+        many = "its kernels" if count is None else counted(count, "kernel")
+        st.text(f"The preview looks at the files of {many}, which may take seconds. Nothing is deleted.")
+        asked = st.button("Preview", icon=":material/preview:")
+    else:
+        asked = st.button("Refresh preview", icon=":material/refresh:", help="Rescan the store.")
+    if not asked:
+        if kept is not None and kept.limits == limits:
+            return kept
+        if seen is None and not few:
+            return None
+    if asked or seen is None or few:
+        with st.spinner("Looking at the files…", show_time=True):
+            seen = st.session_state[_SEEN] = Seen(context.cache().survey(), context.cache().find_leftovers())
+    plan = _plan(limits, seen.entries)
+    kept = st.session_state[_PLANNED] = Preview(limits, plan, _by_arch(plan), seen)
+    st.session_state["confirm"] = ""
+    st.session_state["victims-page"] = 1
     return kept
+
+
+def _expected() -> int | None:
+    """The number of kernels; ``None`` while the index is unavailable."""
+    try:
+        return int(context.ask(queries.overview)["entries"])
+    except MirrorError:
+        return None
+
+
+def _plan(limits: Limits, entries: Survey) -> EvictionPlan:
+    """The plan, with progress while records are read."""
+    bar = st.empty()
+
+    def read(number: int) -> None:
+        if number % 500 == 0:
+            bar.progress(min(1.0, number / len(entries)), f"Reading records… {number:,} of up to {len(entries):,}")
+
+    plan = context.cache().plan_cleaning(limits, entries, read)
+    bar.empty()
+    return plan
 
 
 def _by_arch(plan: EvictionPlan) -> list[Row]:
@@ -169,9 +221,9 @@ def _draw_plan(preview: Preview) -> None:
     )
     if len(victims) > SHOWN:
         st.caption(f"{rows_shown(offset, len(page), len(victims))}.")
-    if preview.leftovers:
-        with st.expander(f"Leftover files: {len(preview.leftovers):,}"):
-            table = leftover_table(preview.leftovers[:1000])
+    if preview.seen.leftovers:
+        with st.expander(f"Leftover files: {len(preview.seen.leftovers):,}"):
+            table = leftover_table(preview.seen.leftovers[:1000])
             st.dataframe(table, hide_index=True, column_config={"On disk": _SIZE}, key="leftovers")
 
 
@@ -184,7 +236,7 @@ def _delete(plan: EvictionPlan) -> None:
 
     def apply(by: str) -> Cleaned:
         # In any case, even if the reader leaves the page: the plan no longer describes the store.
-        del st.session_state[_PLANNED]
+        del st.session_state[_PLANNED], st.session_state[_SEEN]
         return cache.evict(plan, by=by, on_progress=deleted)
 
     cleaned = guard.act("Deletion stopped.", apply)

@@ -27,8 +27,7 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses data)
         _sync(rebuild=True)
     try:
         mirror.sync()
-        with mirror.read() as connection:
-            state = queries.state(connection)
+        state = mirror.query(queries.state)
         size = os.stat(mirror.path).st_size
     except (GemmCacheError, OSError) as error:
         widgets.problem("The index is unavailable. Rebuild it, or try again.", str(error))

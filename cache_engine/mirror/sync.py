@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from cache_engine.errors import LockTimeout, MirrorError
+from cache_engine.errors import LockTimeout, MirrorDamaged, MirrorError
 from cache_engine.extras import needing
 from cache_engine.mirror import rows
 from cache_engine.mirror.demand import sync_demand
@@ -195,7 +195,8 @@ class Mirror:
         """A connection for reading, for the body of a ``with``. Call ``sync`` first.
 
         Raises:
-            MirrorError: when there is no mirror yet, or another process keeps it busy.
+            MirrorError: when there is no mirror yet, or another process keeps it busy; ``MirrorDamaged`` when a rebuild
+                helps.
             ExtraMissing: when DuckDB is not installed.
         """
         with needing("dashboard", "the index"):
@@ -208,7 +209,7 @@ class Mirror:
                 try:
                     connection = self._connect(read_only=True)
                 except duckdb.Error as error:
-                    raise MirrorError(f"cannot read the mirror: {error}") from error
+                    raise _unreadable(error) from error
                 try:
                     with passing_on_ctrl_c(), interrupted_after(connection, self.query_limit_s):
                         yield connection
@@ -218,8 +219,7 @@ class Mirror:
                         "page_limit_s"
                     ) from error
                 except duckdb.Error as error:
-                    # Another version may have rebuilt it since the sync.
-                    raise MirrorError(f"cannot read the mirror: {error}") from error
+                    raise _unreadable(error) from error
                 finally:
                     connection.close()
         except LockTimeout as error:
@@ -228,7 +228,16 @@ class Mirror:
     def query(
         self, question: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **options: _P.kwargs
     ) -> _T:
-        """The answer to one of ``queries`` or ``evaluation_queries``, as of the last ``sync``; raises as ``read``."""
+        """The answer to one of ``queries`` or ``evaluation_queries``, as of the last ``sync``; raises as ``read``.
+
+        A mirror that was damaged since is rebuilt: ``sync`` does not open one whose sources have not changed.
+        """
+        try:
+            with self.read() as connection:
+                return question(connection, *arguments, **options)
+        except MirrorDamaged as error:
+            _log.warning("the mirror is damaged and is rebuilt: %s", error)
+        self.sync(rebuild=True)
         with self.read() as connection:
             return question(connection, *arguments, **options)
 
@@ -281,6 +290,17 @@ class Mirror:
     def _discard(self) -> None:
         for path in (self._layout.mirror, self._layout.mirror_log):
             path.unlink(missing_ok=True)
+
+
+def _unreadable(error: duckdb.Error) -> MirrorError:
+    """What DuckDB says of a mirror that cannot be read, and whether a rebuild helps."""
+    import duckdb
+
+    # Bytes that are not DuckDB's, or tables of another version that has rebuilt it since the sync. Not a wrong query.
+    damaged = (duckdb.IOException, duckdb.CatalogException, duckdb.InternalException, duckdb.FatalException,
+               duckdb.SerializationException)  # fmt: skip
+    helps = isinstance(error, damaged) and _LOCKED not in str(error)
+    return (MirrorDamaged if helps else MirrorError)(f"cannot read the mirror: {error}")
 
 
 def _schema_version(connection: duckdb.DuckDBPyConnection) -> str | None:

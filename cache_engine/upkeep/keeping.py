@@ -26,6 +26,7 @@ from cache_engine.upkeep import cleaning
 from cache_engine.upkeep.admission import local_user
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
 from cache_engine.upkeep.plan import EvictionPlan, Limits
+from cache_engine.upkeep.survey import Survey
 
 if TYPE_CHECKING:
     from cache_engine.foreign.deleting import Deleted
@@ -53,13 +54,27 @@ class Keeping(ABC):
         """The limits that the settings set."""
         return Limits.of(self.settings)
 
-    def plan_cleaning(self, limits: Limits | None = None) -> EvictionPlan:
-        """What cleaning would evict now; without ``limits``, by the settings. Changes nothing."""
+    def survey(self) -> Survey:
+        """Every entry as it is now, to make several plans from without looking at the store again. Changes nothing."""
         self.journal.flush()
+        return Survey(self.store, is_stale=self.is_stale)
+
+    def plan_cleaning(
+        self,
+        limits: Limits | None = None,
+        survey: Survey | None = None,
+        on_record: Callable[[int], None] = lambda _: None,
+    ) -> EvictionPlan:
+        """What cleaning would evict; without ``limits``, by the settings. Changes nothing.
+
+        Args:
+            survey: the entries as ``survey`` found them; without it, as they are now.
+            on_record: called with the number of records read so far.
+        """
         limits = limits or self.policy()
         if limits.order is None:
             limits = replace(limits, order=self.settings.eviction)
-        return cleaning.plan_cleaning(self.store, limits, is_stale=self.is_stale)
+        return (self.survey() if survey is None else survey).plan(limits, on_record)
 
     def find_leftovers(self) -> list[Leftover]:
         """Files of no entry that any cleaning removes: those of killed writers, and old ones in quarantine."""

@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -32,36 +32,76 @@ def survey(layout: StoreLayout) -> list[EntryFacts]:
     return _survey(layout, read_journal(layout.journal).usage)
 
 
+class Survey:
+    """A store's entries at one moment, to make plans from: what a plan had to read, the next does not read again.
+
+    It opens a record only where a plan needs it: of each entry that it would evict, as one of another format version
+    stays, unless the limits say so, and one that serves any size goes last; of all if the limits or the order need it.
+
+    Attributes:
+        made_at: when it was made, in seconds since 1970.
+    """
+
+    def __init__(
+        self, store: DiskStore, now: float | None = None, is_stale: Callable[[Record], bool] = NONE_STALE
+    ) -> None:
+        """Looks at every entry's files and reads the journal. Changes nothing.
+
+        Args:
+            is_stale: whether the entry of a record can never be hit; called only if limits need it.
+        """
+        self._store, self._is_stale = store, is_stale
+        self.made_at = time.time() if now is None else now
+        usage = read_journal(store.layout.journal).usage
+        self._hits = {(used.key, used.made_at): used.recent_hits(self.made_at) for used in usage}
+        self._entries = {entry.key: entry for entry in _survey(store.layout, usage)}
+        self._read: set[str] = set()
+        self._checked: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def plan(self, limits: Limits, on_record: Callable[[int], None] = lambda _: None) -> EvictionPlan:
+        """What cleaning within these limits would evict. Changes nothing.
+
+        Args:
+            on_record: called with the number of records read so far for this plan, of ``len`` at most.
+        """
+        if limits.max_disk_share is not None:
+            limits = replace(limits, free_bytes=shutil.disk_usage(self._store.layout.root).free)
+        done = 0
+        if limits.stale_toolchain or limits.archs or limits.foreign_format or limits.order == VALUE:
+            done = self._learn(self._entries, limits, done, on_record)
+        while True:
+            chosen = plan(self._entries.values(), limits, self.made_at)
+            unread = [victim.key for victim in chosen.victims if victim.key not in self._read]
+            if not unread:
+                return chosen
+            done = self._learn(unread, limits, done, on_record)
+
+    def _learn(self, keys: Iterable[str], limits: Limits, done: int, on_record: Callable[[int], None]) -> int:
+        """Reads the records that have not been read, or not checked for being stale where limits need that.
+
+        Returns:
+            ``done`` plus their number.
+        """
+        stale = limits.stale_toolchain
+        unknown = [key for key in keys if key not in (self._checked if stale else self._read)]
+        for number, key in enumerate(unknown, start=done + 1):
+            checked = self._is_stale if stale else NONE_STALE
+            self._entries[key] = _with_record_facts(self._store, self._entries[key], checked, self._hits)
+            on_record(number)
+        self._read.update(unknown)
+        if stale:
+            self._checked.update(unknown)
+        return done + len(unknown)
+
+
 def plan_cleaning(
     store: DiskStore, limits: Limits, now: float | None = None, is_stale: Callable[[Record], bool] = NONE_STALE
 ) -> EvictionPlan:
-    """What cleaning would evict now. Changes nothing.
-
-    Reads the record of each entry that it would evict: one of another format version stays, unless the limits say so,
-    and one that serves any size goes last. Reads all records if the limits or the order need them.
-
-    Args:
-        is_stale: whether the entry of a record can never be hit; called only if the limits need it.
-    """
-    layout = store.layout
-    usage = read_journal(layout.journal).usage
-    now = time.time() if now is None else now
-    hits = {(used.key, used.made_at): used.recent_hits(now) for used in usage}
-    if limits.max_disk_share is not None:
-        limits = replace(limits, free_bytes=shutil.disk_usage(layout.root).free)
-    checked = is_stale if limits.stale_toolchain else NONE_STALE
-    entries = {entry.key: entry for entry in _survey(layout, usage)}
-    read: set[str] = set()
-    if limits.stale_toolchain or limits.archs or limits.foreign_format or limits.order == VALUE:
-        entries = {key: _with_record_facts(store, entry, checked, hits) for key, entry in entries.items()}
-        read.update(entries)
-    while True:
-        chosen = plan(entries.values(), limits, now)
-        unread = [victim.key for victim in chosen.victims if victim.key not in read]
-        if not unread:
-            return chosen
-        entries |= {key: _with_record_facts(store, entries[key], checked, hits) for key in unread}
-        read.update(unread)
+    """What cleaning would evict now; see ``Survey``. Changes nothing."""
+    return Survey(store, now, is_stale).plan(limits)
 
 
 def count(layout: StoreLayout) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from tests.browser.test_walk import WAIT_MS
 from tests.helpers import make_store
 
 pytestmark = pytest.mark.browser
+STOP = "<div data-testid='stStatusWidget'><button id='stop'>Stop</button></div>"
 
 
 def test_a_miss_then_a_hit_then_its_link_in_a_fresh_browser(page: Page, browser: Browser, dashboard: str) -> None:
@@ -48,8 +49,13 @@ def test_a_table_is_compiled_with_progress_then_canceled(page: Page, dashboard: 
     expect(page.get_by_text(re.compile("0 of [0-9]+ kernels cached"))).to_be_visible(timeout=WAIT_MS)
     page.get_by_role("button", name="Compile missing kernels").click()
     expect(page.get_by_text(re.compile("[0-9]+ of [0-9]+ kernels; about .* left"))).to_be_visible(timeout=60_000)
+    expect(page.get_by_test_id("stProgress")).to_have_count(1)
+    # What Streamlit shows where a look at the job takes half a second, which this one does not.
+    page.evaluate(f"document.querySelector('[data-testid=stToolbar]').insertAdjacentHTML('beforeend', {STOP!r})")
+    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT_MS)
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_text("This job was canceled.")).to_be_visible(timeout=60_000)
+    expect(page.locator("#stop")).to_be_visible(timeout=WAIT_MS)
     row = page.get_by_role("grid", include_hidden=True).last.locator('[aria-rowindex="2"]')
     expect(row).to_contain_text("canceled", timeout=WAIT_MS)
     page.reload()
