@@ -22,15 +22,16 @@ The rooms, top to bottom; each imports only from those below it:
 - ``engine`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``opening`` of a store, ``selection`` of config
   and key, ``elsewhere`` (other toolchains), ``making`` of a kernel, ``history`` of timings, ``tiers``, ``stages``,
   ``operator``, ``matmul``, ``debug_dump``
+- ``adapters`` -- other frameworks keep their kernels in our store: ``triton`` is the class for ``TRITON_CACHE_MANAGER``
 - ``upkeep`` -- a store in order: ``plan`` and ``cleaning``, ``integrity``, ``contents`` and ``side_files``
   (what ``verify`` checks) with its ``findings``, ``quarantine``, ``packs`` (import and export), ``leftovers``,
   ``admission``
 - ``queue`` -- compiles wait their turn, over all processes of a store: ``tickets``,
   ``slots``; compiles ``behind`` a kernel that serves
 - ``mirror`` -- the DuckDB copy of a store; ``queries`` and ``evaluation_queries`` have all SQL of the pages
+- ``adapted`` -- their kernels in our store: ``groups`` of files, ``facts`` about them, private ``folders`` of a process
 - ``evaluations`` -- stored results of the evaluator
 - ``foreign`` -- the caches of other frameworks: the protocol of a ``Source``, one for each framework, ``survey``
-- ``adapters`` -- kernels of other frameworks in our store: ``triton`` is the class for ``TRITON_CACHE_MANAGER``
 - ``catalogue`` -- GEMM shapes: ``tables`` of public models, ``published`` (``config.json``), ``layers`` of a model
 - ``logs`` -- log messages, where they are asked for
 - ``store`` -- entries on disk and in memory: ``layout`` of paths, ``codec``, ``publish``, ``lock``, ``journal``,

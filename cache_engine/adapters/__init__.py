@@ -1,5 +1,5 @@
-"""Other frameworks keep their kernels in our store; each module is loaded by its framework.
+"""Other frameworks keep their kernels in our store; each module but ``shelf`` is loaded by its framework.
 
-- ``groups`` -- the files of one of their kernels, as one file of a store, with its checksum
+- ``shelf`` -- the store as all of them use it: what they get and put is counted, and the store cleaned
 - ``triton`` -- the class for ``TRITON_CACHE_MANAGER``
 """

@@ -12,31 +12,19 @@ log.
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import tempfile
-from functools import cache, partial
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from triton import knobs
 from triton.runtime import cache as triton_cache
 
-from cache_engine.adapters.groups import (
-    Group,
-    files_below,
-    group_key,
-    is_plain,
-    note_use,
-    put_group,
-    read_group,
-    write_files,
-)
-from cache_engine.config import Settings
+from cache_engine.adapted.folders import files_below, own_folder, write_files
+from cache_engine.adapted.groups import Group, is_plain
+from cache_engine.adapters.shelf import Shelf, shelf
 from cache_engine.errors import CorruptEntry
-from cache_engine.process import run_at_end
-from cache_engine.store.disk import open_store
-from cache_engine.store.layout import StoreLayout
 
 _log = logging.getLogger(__name__)
 
@@ -56,12 +44,14 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
             override, dump: Triton's own directories for debugging are meant, and used.
         """
         self._key = key
-        self._store = None if override or dump else _store()
+        self._shelf = None if override or dump else shelf()
         self._make_own = partial(triton_cache.FileCacheManager, key, override=override, dump=dump)
         self._own: Any = None
         self._is_kernel = False
         self._parts: Path | None = None
         self._paths: dict[str, str] = {}
+        self._stages_ms: dict[str, float] = {}
+        self._began = time.perf_counter()
 
     def get_file(self, filename: str) -> str | None:
         """The path of one file; ``None`` if it is not stored."""
@@ -73,10 +63,12 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
         if self._is_kernel and is_plain(filename) and not filename.endswith(_OF_HOST):
             # Some parts are objects of the compiler, whose text is meant.
             content = data if isinstance(data, bytes) else str(data).encode()
+            self._note_stage(filename)
             try:
                 if self._parts is None:
-                    self._parts = Path(tempfile.mkdtemp(dir=_folder()))
+                    self._parts = Path(tempfile.mkdtemp(dir=own_folder()))
                 self._paths |= write_files(self._parts, {filename: content})
+                self._began = time.perf_counter()
                 return self._paths[filename]
             except OSError as error:
                 _log.warning("a part of a kernel of Triton goes to its own directory: %s", error)
@@ -85,16 +77,18 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
 
     def get_group(self, filename: str) -> dict[str, str] | None:
         """The paths of a kernel's parts by name, with their bytes checked; ``None`` when it is to be compiled."""
-        if self._store is not None:
+        if self._shelf is not None:
             self._is_kernel = True
             try:
-                found = self._stored_group(self._store[0], filename)
+                found = self._stored_group(self._shelf, filename)
             except CorruptEntry as error:
                 _log.warning("a kernel of Triton is compiled again: %s", error)
+                self._began = time.perf_counter()
                 return None
             except Exception as error:  # a disk that fails, a format from the future: whatever it is, Triton goes on
                 _log.warning("a kernel of Triton is not read from the store: %s", error)
                 self._is_kernel, found = False, None
+            self._began = time.perf_counter()
             if found is not None:
                 return found
             if not (knobs.cache.dir and Path(knobs.cache.dir, self._key).is_dir()):
@@ -104,15 +98,15 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
 
     def put_group(self, filename: str, group: dict[str, str]) -> None:
         """Stores a kernel, whose parts were ``put``. If the store cannot take it, Triton's directory does."""
-        if self._store is None or not self._is_kernel:
+        if self._shelf is None or not self._is_kernel:
             self._triton_s.put_group(filename, group)
             return
         files: dict[str, bytes] = {}
         try:
             files = {name: Path(path).read_bytes() for name, path in group.items()}
             if not any(name.endswith(_OF_HOST) for name in files):
-                layout, is_durable = self._store
-                put_group(layout, Group(_FRAMEWORK, self._key, filename, files), durable=is_durable)
+                made = Group(_FRAMEWORK, self._key, filename, files, time.time(), self._stages_ms)
+                self._shelf.put(made, _target(files[filename]))
                 return
         except Exception as error:  # a full disk, a read-only store: whatever it is, the kernel is compiled and works
             _log.warning("a kernel of Triton goes to its own directory: %s", error)
@@ -130,45 +124,22 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
             self._own = self._make_own()
         return self._own
 
-    def _stored_group(self, layout: StoreLayout, filename: str) -> dict[str, str] | None:
-        key = group_key(_FRAMEWORK, self._key, filename)
-        group = read_group(layout, key, trust=layout.trust)
+    def _stored_group(self, stored: Shelf, filename: str) -> dict[str, str] | None:
+        group = stored.get(_FRAMEWORK, self._key, filename)
         if group is None:
             return None
-        note_use(layout, key)
-        self._paths = files_below(_folder(), group.files)
+        self._paths = files_below(own_folder(), group.files)
         return self._paths
 
-
-@cache
-def _store() -> tuple[StoreLayout, bool] | None:
-    """The store of the settings, and whether to sync what is written; ``None`` where no store can be used."""
-    try:
-        settings = Settings.load()
-        if settings.uses_directory:
-            return open_store(settings.directory(), trust=settings.trust_store), settings.is_durable
-    except Exception as error:  # a setting, a directory, a disk: whatever it is, Triton works without
-        _log.warning("kernels of Triton go to its own directory: %s", error)
-    return None
+    def _note_stage(self, filename: str) -> None:
+        stage = filename.rpartition(".")[2]
+        if stage != "json":  # the metadata, which no stage of the compile makes
+            self._stages_ms[stage] = (time.perf_counter() - self._began) * 1e3
 
 
-_folders: dict[int, Path] = {}
-"""By process: a fork must not use that of its parent, which deletes it."""
+def _target(metadata: bytes) -> str:
+    """The target that Triton has just compiled for."""
+    from cache_engine.foreign.facts import json_object  # not for a hit
+    from cache_engine.foreign.frameworks.triton import target_of
 
-
-def _folder() -> Path:
-    """Where this process has parts of kernels.
-
-    Raises:
-        OSError: when it cannot be made.
-    """
-    me = os.getpid()
-    if me not in _folders:
-        _folders[me] = Path(tempfile.mkdtemp(prefix="gemm-cache-kernels-"))
-        run_at_end(partial(_delete, _folders[me], me))
-    return _folders[me]
-
-
-def _delete(folder: Path, of_process: int) -> None:
-    if os.getpid() == of_process:
-        shutil.rmtree(folder, ignore_errors=True)
+    return target_of(json_object(metadata)) or ""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from cache_engine.cli.caches.adapted import show_adapted
 from cache_engine.cli.documents import comparing, kernels
 from cache_engine.cli.getting import record_fields
 from cache_engine.cli.measuring.timings import print_timings
@@ -66,11 +68,17 @@ def show_verb(settings: Settings, /, key: str, part: str | None, cubin: Path | N
     """Show one kernel: properties, occupancy, instructions.
 
     KEY: a prefix is enough. Also shows the timings of the kernel and the components that its key is hashed from.
+    Of a kernel that another framework keeps in this store, shows what is known, and its parts.
     """
     if str(cubin) == "-" and (part is not None or as_json):
         raise UsageError("--cubin - prints the code itself; give it a file name, or leave the other option out")
     with open_cache(settings, create=False) as cache:
-        record = cache.find(key)
+        found = cache.find_key(key)
+        group = cache.adapted(found)
+        if group is not None:
+            show_adapted(cache, group, part, None if cubin is None else partial(_write, cubin), as_json=as_json)
+            return
+        record = cache.find(found)
         if cubin is not None:
             _write(cubin, cache.store.section(record, CUBIN))
         if part is not None:

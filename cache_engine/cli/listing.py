@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from cache_engine.cli.documents import kernels, store
+from cache_engine.cli.documents.caches import AdaptedList
 from cache_engine.cli.documents.lengths import LastDay, Length
 from cache_engine.cli.documents.waiting import Queue
 from cache_engine.cli.support import Verb, emit, filter_options, json_option, named, open_cache, printing
@@ -31,12 +32,19 @@ _LENGTHS = {
     "module": "loads on a GPU",
 }
 _DISPENSABLE = ("compile time", "batch", "regs", "layout", "size", "config", "family", "hits")
+_DISPENSABLE_OF_OTHERS = ("config", "compile time", "code", "regs", "version", "on disk", "hits")
+_UNKNOWN = "–"
 
 
 @click.command(
     "ls",
     cls=Verb,
-    examples=("ls --arch sm_90a --dtype bf16", "ls --sort hits --limit 10", "ls --sort size --json"),
+    examples=(
+        "ls --arch sm_90a --dtype bf16",
+        "ls --sort hits --limit 10",
+        "ls --framework triton",
+        "ls --sort size --json",
+    ),
     done=_LISTED,
     missing="The extra dashboard is not installed.",
 )
@@ -45,8 +53,9 @@ _DISPENSABLE = ("compile time", "batch", "regs", "layout", "size", "config", "fa
 def ls_verb(settings: Settings, /, **options: Any) -> None:
     """List kernels, most recently used first.
 
-    Prints 50 kernels, unless --limit says otherwise, and how many there are. On a narrow terminal some columns are
-    left out; a file or a pipe gets all of them.
+    Prints 50 kernels, unless --limit says otherwise, and how many there are; then likewise the kernels that other
+    frameworks keep in this store, unless --dtype, --family or --compiler is given. On a narrow terminal some columns
+    are left out; a file or a pipe gets all of them.
     """
     _list(settings, "", **options)
 
@@ -65,7 +74,8 @@ def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) ->
     """List kernels matching every word of TEXT.
 
     Searches name, key, shape, target, dtype, family, compiler and config. The name of a public model stands for the
-    n and k of its shapes. Prints 50 kernels, unless --limit says otherwise.
+    n and k of its shapes. Prints 50 kernels, unless --limit says otherwise, and likewise those of other frameworks
+    that match by name, key, target, framework, version or config.
     """
     _list(settings, " ".join(text), **options)
 
@@ -127,6 +137,7 @@ def _list(
     dtype: tuple[str, ...],
     family: tuple[str, ...],
     compiler: tuple[str, ...],
+    framework: tuple[str, ...],
     sort: str,
     ascending: bool,
     limit: int,
@@ -134,15 +145,27 @@ def _list(
     as_json: bool,
 ) -> None:
     from cache_engine.catalogue import named_shapes
-    from cache_engine.mirror import queries
+    from cache_engine.mirror import adapted_queries, queries
 
     words, shapes = named_shapes(text)
     chosen = queries.KernelFilter(words, arch, dtype, family, compiler, shapes=shapes)
+    others = adapted_queries.AdaptedFilter(text, arch, framework)
+    # Kernels of other frameworks have no dtype or family that would be known, and ours have no framework.
+    has_ours, has_others = not framework, not (dtype or family or compiler)
+    page: dict[str, Any] = {
+        "sort": sort.replace("-", " "), "descending": not ascending, "limit": limit, "offset": offset,
+    }  # fmt: skip
     with open_cache(settings, create=False) as cache:
-        order = sort.replace("-", " ")
-        rows = cache.query(queries.kernels, chosen, sort=order, descending=not ascending, limit=limit, offset=offset)
-        document = kernels.kernel_list(cache.query(queries.count, chosen), offset, rows)
-        there = cache.query(queries.facets) if not rows else {}
+        document = kernels.kernel_list(
+            cache.query(queries.count, chosen) if has_ours else 0,
+            offset,
+            cache.query(queries.kernels, chosen, **page) if has_ours else [],
+            cache.query(adapted_queries.adapted_count, others) if has_others else 0,
+            cache.query(adapted_queries.adapted_kernels, others, **page) if has_others else [],
+        )
+        there: dict[str, list[str]] = {}
+        if not document.rows and not document.adapted.rows:
+            there = cache.query(queries.facets) | {"framework": [*cache.query(adapted_queries.frameworks)]}
     emit(document, as_json, lambda: print_kernels(document, there))
 
 
@@ -151,13 +174,22 @@ def _list(
 
 def print_kernels(page: kernels.KernelList, there: Mapping[str, Sequence[str]]) -> None:
     """Prints a page of kernels; when it is empty, the values ``there`` are to filter by."""
-    if not page.rows:
-        print(f"Only {counted(page.total, 'row')}." if page.total else "No kernel matches.")
+    total = page.total + page.adapted.total
+    if not page.rows and not page.adapted.rows:
+        print(f"Only {counted(total, 'row')}." if total else "No kernel matches.")
         for column, values in there.items():
-            if values and not page.total:
+            if values and not total:
                 print(printable(f"  valid {column} values: {', '.join(values)}"))
-        return
     now = time.time()
+    if page.rows:
+        _print_ours(page, now)
+    if page.rows and page.adapted.rows:
+        print("\nKernels of other frameworks:\n")
+    if page.adapted.rows:
+        _print_adapted(page.adapted, page.offset, now)
+
+
+def _print_ours(page: kernels.KernelList, now: float) -> None:
     columns: dict[str, Align] = {
         "key": LEFT, "target": LEFT, "family": LEFT, "dtype": LEFT, "layout": LEFT, "m × n × k": RIGHT, "batch": RIGHT,
         "config": LEFT, "regs": RIGHT, "size": RIGHT, "compile time": RIGHT, "hits": RIGHT, "last used": RIGHT,
@@ -173,6 +205,25 @@ def print_kernels(page: kernels.KernelList, there: Mapping[str, Sequence[str]]) 
     ]  # fmt: skip
     print_table(columns, rows, dispensable=_DISPENSABLE)
     print(f"\n{page.offset + 1:,}–{page.offset + len(rows):,} of {page.total:,}")
+
+
+def _print_adapted(page: AdaptedList, offset: int, now: float) -> None:
+    columns: dict[str, Align] = {
+        "key": LEFT, "framework": LEFT, "version": LEFT, "target": LEFT, "name": LEFT, "config": LEFT, "regs": RIGHT,
+        "code": RIGHT, "on disk": RIGHT, "compile time": RIGHT, "hits": RIGHT, "last used": RIGHT,
+    }  # fmt: skip
+    rows = [
+        (
+            row.key[:12], row.framework, row.version or _UNKNOWN, row.arch or _UNKNOWN, row.name, row.config,
+            _UNKNOWN if row.registers is None else row.registers,
+            _UNKNOWN if row.code_bytes is None else human_bytes(row.code_bytes), human_bytes(row.stored_bytes),
+            _UNKNOWN if row.compile_ms is None else human_ms(row.compile_ms), row.hits,
+            human_age(now - row.last_used_at),
+        )
+        for row in page.rows
+    ]  # fmt: skip
+    print_table(columns, rows, dispensable=_DISPENSABLE_OF_OTHERS)
+    print(f"\n{offset + 1:,}–{offset + len(rows):,} of {page.total:,}")
 
 
 def _queue_in_words(queue: Queue) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -111,6 +112,19 @@ def image_facts(image: bytes, name: str) -> tuple[dict[str, Any], dict[str, str]
         "shared_bytes": max((each.shared_bytes for each in functions), default=None),
     }
     return facts, {fact: f"{name}: {why}" for fact, why in _NOT_IN_IMAGE.items() if facts[fact] is None}
+
+
+def is_ptx(data: bytes) -> bool:
+    """Whether it looks like a text in PTX."""
+    return b".version" in data[:4096]
+
+
+def ptx_facts(text: bytes) -> tuple[dict[str, Any], dict[str, str]]:
+    """Target and name of the first kernel in PTX, and why the rest is not known."""
+    target = re.search(rb"^\.target\s+(sm_\w{1,20})", text, re.MULTILINE)
+    name = re.search(rb"\.entry\s+([\w$]{1,400})", text)
+    facts = {"arch": target[1].decode() if target else None, "name": name[1].decode() if name else None}
+    return facts, {"name": "it has no kernel", **without_binary("it is PTX, not machine code")}
 
 
 def without_binary(why: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ _HITS = "coalesce(memory_hits, 0) + coalesce(pack_hits, 0) + coalesce(disk_hits,
 _LAST_USED = "greatest(coalesce(last_used_at, 0), created_at)"
 
 # sm_90 before sm_100, and sm_90a after sm_90.
-_CAPABILITY = "lpad(regexp_extract(arch, '[0-9]+'), 6, '0') || arch"
+CAPABILITY = "lpad(regexp_extract(arch, '[0-9]+'), 6, '0') || arch"
 
 # Columns that filter a list, in display order.
 FACETS = ("arch", "dtype", "family", "compiler", "layout", "toolchain")
@@ -37,7 +37,7 @@ SORTS = {
     "size on disk": "stored_bytes",
     "registers": "registers",
     "name": "name",
-    "target": _CAPABILITY,
+    "target": CAPABILITY,
 }
 # Older names, in links and commands that people stored.
 OLD_SORTS = {"architecture": "target"}
@@ -150,8 +150,8 @@ def kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | None:
 
 
 def names(connection: duckdb.DuckDBPyConnection, keys: list[str]) -> dict[str, str]:
-    """Names of the kernels that exist, by key."""
-    found = connection.execute("SELECT key, name FROM kernels WHERE list_contains(?, key)", [keys])
+    """Names of the kernels that exist, adapted ones too, by key."""
+    found = connection.execute("SELECT key, name FROM named WHERE list_contains(?, key)", [keys])
     return dict(found.fetchall())
 
 
@@ -159,7 +159,7 @@ def facets(connection: duckdb.DuckDBPyConnection) -> dict[str, list[str]]:
     """The values of each column, sorted."""
     found: dict[str, list[str]] = {}
     for column in ("arch", "dtype", "family", "compiler"):
-        order = _CAPABILITY if column == "arch" else column
+        order = CAPABILITY if column == "arch" else column
         rows = connection.execute(f"SELECT {column} FROM kernels GROUP BY {column} ORDER BY {order}").fetchall()
         found[column] = [row[0] for row in rows]
     return found
@@ -176,7 +176,7 @@ def facet_counts(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) ->
     counted = []
     for counting in (None, *FACETS):
         others = " AND ".join(f"fits_{facet}" for facet in FACETS if facet != counting)
-        order = _CAPABILITY if counting == "arch" else counting
+        order = CAPABILITY if counting == "arch" else counting
         grouped = f"'{counting}', {counting}, {order}" if counting else "'', '', ''"
         counted.append(f"SELECT {grouped}, sum(entries) FROM judged WHERE {others} GROUP BY ALL")
     rows = connection.execute(
@@ -225,7 +225,7 @@ def overview(connection: duckdb.DuckDBPyConnection) -> Row:
         f"""
         SELECT entries.*, totals.*, synced_at, {ALL_SKIPPED} AS unreadable, spans
         FROM (SELECT count(*) AS entries, coalesce(sum(stored_bytes), 0) AS stored_bytes,
-                     coalesce(sum(size_bytes), 0) AS size_bytes FROM kernels) AS entries,
+                     coalesce(sum(size_bytes), 0) AS size_bytes FROM named) AS entries,
              (SELECT map(list(name), list(count)) AS spans FROM spans) AS spans, sync_state LEFT JOIN totals ON true
         """,
     )
@@ -236,7 +236,7 @@ def events(connection: duckdb.DuckDBPyConnection, limit: int = 50) -> list[Row]:
     """The latest events other than hits, with the kernel's name if still known."""
     return _rows(
         connection,
-        "SELECT events.*, kernels.name FROM events LEFT JOIN kernels USING (key) ORDER BY happened_at DESC LIMIT ?",
+        "SELECT events.*, named.name FROM events LEFT JOIN named USING (key) ORDER BY happened_at DESC LIMIT ?",
         [limit],
     )
 
@@ -264,11 +264,11 @@ def events_by_kind(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
 
 
 def sums_by_arch(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> list[Row]:
-    """Entries and bytes per architecture, of the existing kernels with these keys."""
+    """Entries and bytes per architecture, of the existing kernels with these keys, adapted ones too."""
     return _rows(
         connection,
-        "SELECT arch, count(*) AS entries, sum(stored_bytes) AS stored_bytes FROM kernels "
-        f"WHERE key IN (SELECT unnest(?)) GROUP BY arch ORDER BY {_CAPABILITY}",
+        "SELECT arch, count(*) AS entries, sum(stored_bytes) AS stored_bytes FROM named "
+        f"WHERE key IN (SELECT unnest(?)) GROUP BY arch ORDER BY {CAPABILITY}",
         [list(keys)],
     )
 
@@ -279,7 +279,7 @@ def sizes_of(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> lis
     return _rows(
         connection,
         "SELECT arch, count(*) AS entries, sum(stored_bytes) AS stored_bytes FROM kernels "
-        f"WHERE {condition} GROUP BY arch ORDER BY {_CAPABILITY}",
+        f"WHERE {condition} GROUP BY arch ORDER BY {CAPABILITY}",
         parameters,
     )
 
@@ -330,7 +330,7 @@ def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
         )
         SELECT made.* EXCLUDE last_made_at, coalesce(hits, 0) AS hits, coalesce(saved_ms, 0) AS saved_ms,
                greatest(coalesce(last_used_at, 0), last_made_at) AS last_used_at, coalesce(misses, 0) AS misses
-        FROM made LEFT JOIN used USING (arch) LEFT JOIN misses USING (arch) ORDER BY {_CAPABILITY}
+        FROM made LEFT JOIN used USING (arch) LEFT JOIN misses USING (arch) ORDER BY {CAPABILITY}
         """,
     )
 
@@ -350,7 +350,7 @@ def made_with(connection: duckdb.DuckDBPyConnection) -> list[Row]:
             FROM kernels GROUP BY {ways}
         )
         SELECT made.*, coalesce(hits, 0) AS hits FROM made LEFT JOIN used USING ({ways})
-        ORDER BY {_CAPABILITY}, {ways}
+        ORDER BY {CAPABILITY}, {ways}
         """,
     )
 
@@ -375,7 +375,7 @@ def architecture_families(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     return _rows(
         connection,
         "SELECT arch, family, dtype, count(*) AS entries FROM kernels GROUP BY arch, family, dtype "
-        f"ORDER BY {_CAPABILITY}, family, dtype",
+        f"ORDER BY {CAPABILITY}, family, dtype",
     )
 
 

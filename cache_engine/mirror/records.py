@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # The worst resolution of folder times; a folder changed more recently is read again next time.
 SETTLED_NS = 2_000_000_000
 # In place of a folder's time: the folder does not exist; it must be read again.
-_NO_FOLDER, _LOOK_AGAIN = -2, -1
+NO_FOLDER, LOOK_AGAIN = -2, -1
 # In place of a record's stamp: the disk refused to read it.
 UNREAD = ""
 
@@ -35,8 +35,8 @@ def sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tup
     changed: dict[str, int] = {}
     for shard in SHARDS:
         mtime = mtime_ns(metadata / shard)
-        if mtime != known.get(shard, _NO_FOLDER):
-            changed[shard] = mtime if mtime <= horizon else _LOOK_AGAIN
+        if mtime != known.get(shard, NO_FOLDER):
+            changed[shard] = mtime if mtime <= horizon else LOOK_AGAIN
     if not changed:
         return 0, 0, 0
 
@@ -60,7 +60,7 @@ def sync_records(connection: duckdb.DuckDBPyConnection, store: DiskStore) -> tup
                 continue
             if transient:
                 # It may become readable without a change of its stamp or its folder.
-                changed[shard] = _LOOK_AGAIN
+                changed[shard] = LOOK_AGAIN
             if known_stamp != UNREAD or not transient:
                 refused.append((key, UNREAD if transient else stamp, cause))
     # Keys left in `mirrored` are gone; those in `fresh` or `refused` may have been there with another stamp.
@@ -99,4 +99,4 @@ def mtime_ns(folder: Path) -> int:
     try:
         return os.stat(folder).st_mtime_ns
     except FileNotFoundError:
-        return _NO_FOLDER
+        return NO_FOLDER

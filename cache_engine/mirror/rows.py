@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Row = tuple[Any, ...]
 
-JOURNAL, TIMINGS = "journal", "timings"
+JOURNAL, TIMINGS, ADAPTED = "journal", "timings", "groups"
 """Sources of rows that cannot be mirrored."""
 
 ALL_SKIPPED = """

@@ -35,6 +35,34 @@ CREATE TABLE kernels (
     stamp            VARCHAR     -- the record file's inode, size and time: shows whether it must be read again
 );
 
+-- Kernels of other frameworks that are kept in the store.
+CREATE TABLE adapted (
+    key          VARCHAR,
+    framework    VARCHAR,
+    name         VARCHAR,
+    version      VARCHAR,    -- of the framework
+    compiler     VARCHAR,    -- the assembler, as the CUBIN says
+    arch         VARCHAR,
+    registers    INTEGER,
+    shared_bytes BIGINT,
+    stack_bytes  BIGINT,
+    code_bytes   BIGINT,     -- machine code
+    size_bytes   BIGINT,     -- of all parts
+    stored_bytes BIGINT,     -- on disk
+    compile_ms   DOUBLE,
+    created_at   DOUBLE,     -- seconds since 1970, UTC
+    config       VARCHAR,
+    unread       VARCHAR,    -- JSON: of facts that are not known the reason
+    search_text  VARCHAR,    -- what a search looks through, in lower case
+    stamp        VARCHAR     -- as of kernels
+);
+
+-- What has a key and a name.
+CREATE VIEW named AS
+    SELECT key, name, arch, stored_bytes, size_bytes FROM kernels
+    UNION ALL SELECT key, name, coalesce(arch, '') AS arch, stored_bytes, coalesce(code_bytes, 0) AS size_bytes
+    FROM adapted;
+
 CREATE TABLE usage (
     key          VARCHAR,
     made_at      DOUBLE,         -- created_at of the kernel it is the usage of
@@ -221,7 +249,7 @@ CREATE TABLE unreadable (
 -- What else is there but cannot be mirrored: damaged lines of the journal, timings with invalid values. Results of the
 -- evaluator have a cause of their own.
 CREATE TABLE skipped (
-    source VARCHAR,     -- journal or timings
+    source VARCHAR,     -- journal, timings or groups
     name   VARCHAR,     -- of the file, or of the row
     rows   BIGINT,      -- how many
     cause  VARCHAR

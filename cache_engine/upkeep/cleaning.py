@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from cache_engine.adapted.groups import is_unknown_group
 from cache_engine.config import Settings
 from cache_engine.errors import LockTimeout, StoreError
 from cache_engine.logs import fields
@@ -133,7 +134,8 @@ def apply(
                     last_used_at = max(_published_at(layout, key), used.get(key, 0.0))
                     unused = victim.reason == EVERYTHING or last_used_at <= victim.last_used_at
                     unused &= victim.pinned or not is_pinned(layout, key)  # since the plan was made
-                    is_foreign, evicts_foreign = store.is_foreign(key), victim.reason == FOREIGN
+                    is_foreign = store.is_foreign(key) or is_unknown_group(layout, key)
+                    evicts_foreign = victim.reason == FOREIGN
                     if is_foreign and not evicts_foreign:
                         foreign += 1
                         _log.info("entry %s has another format version and stays", key[:12])
@@ -334,7 +336,7 @@ def prune_results(store: DiskStore, settings: Settings) -> int:
 
 
 def _published_at(layout: StoreLayout, key: CacheKey) -> float:
-    """When the record was published, or the group last used; infinity when it is gone."""
+    """When the record or the group was published; infinity when it is gone."""
     for path in (layout.record_path(key), layout.group_path(key)):
         with suppress(FileNotFoundError):
             return os.lstat(path).st_mtime

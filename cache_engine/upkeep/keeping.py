@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cache_engine import upkeep
+from cache_engine.adapted.groups import Group, UnknownGroup, group_keys, read_group
 from cache_engine.config import Settings
 from cache_engine.errors import KeyNotFound
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import PIN, UNPIN, Decision
-from cache_engine.model.events import CLEAN_OTHER
+from cache_engine.model.events import CLEAN_OTHER, EntryUsage
 from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.store import pins
 from cache_engine.store.disk import DiskStore
-from cache_engine.store.journal import Journal
+from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.pack import Pack
 from cache_engine.units import counted, printable
 from cache_engine.upkeep import cleaning
@@ -112,6 +113,40 @@ class Keeping(ABC):
                 detail = f"{place.kind}, {printable(str(place.path))}: {counted(len(done.ids), 'entry', 'entries')}"
                 self.journal.event(CLEAN_OTHER, stored_bytes=done.size_bytes, detail=detail, by=by or local_user())
 
+    def find_key(self, prefix: str) -> CacheKey:
+        """The key that starts with ``prefix``, be it of a kernel or of an adapted one; not read.
+
+        Raises:
+            UsageError: when it cannot be the start of a key.
+            KeyNotFound: when no entry or several match.
+        """
+        wanted = check_prefix(prefix)
+        ours = (key for key in self.store.keys(wanted[:2]) if key.startswith(wanted))
+        found = {*ours, *group_keys(self.store.layout, wanted)}
+        if len(found) != 1:
+            many = f"{len(found)} kernels have key prefix {wanted}; give more digits"
+            raise KeyNotFound(many if found else f"no kernel has key prefix {wanted}")
+        return found.pop()
+
+    def adapted(self, key: CacheKey) -> Group | None:
+        """The kernel of another framework that has a key, every byte checked; ``None`` if none has.
+
+        Raises:
+            CorruptEntry: when it is damaged.
+            KeyNotFound: when it is of a format version that this program does not know.
+            OSError: when it cannot be read.
+        """
+        try:
+            return read_group(self.store.layout, key, trust=self.store.layout.trust)
+        except UnknownGroup as error:
+            raise KeyNotFound(f"{error}; a newer version wrote it") from error
+
+    def usage_of(self, key: CacheKey, made_at: float) -> EntryUsage | None:
+        """How an entry that was made then was used; ``None`` if it never was."""
+        self.journal.flush()
+        usage = read_journal(self.store.layout.journal).usage
+        return next((used for used in usage if (used.key, used.made_at) == (key, made_at)), None)
+
     def pinned(self) -> list[CacheKey]:
         """The keys that are pinned, whether or not the store has their kernels."""
         return sorted(pins.pinned_keys(self.store.layout))
@@ -123,7 +158,7 @@ class Keeping(ABC):
             UsageError, KeyNotFound: when a key is none, or no kernel's; then none of them is pinned.
             StoreError: when very many are pinned.
         """
-        found = [CacheKey(self.store.find(key).key) for key in keys]
+        found = [self.find_key(key) for key in keys]
         for key in found:
             pins.pin(self.store.layout, key)
             self.journal.decided(PIN, key=key, by=by or local_user())

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from cache_engine.adapters.groups import UnknownGroup, read_group
+from cache_engine.adapted.groups import UnknownGroup, read_group
 from cache_engine.errors import CorruptEntry, LockTimeout, Untrusted
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluations.entry import judge

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
+from cache_engine.adapted.groups import UnknownGroup, read_group
 from cache_engine.errors import CompilerMissing, CorruptEntry
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import EntryUsage
@@ -111,7 +112,7 @@ def count(layout: StoreLayout) -> tuple[int, int]:
 
 
 def _scan(layout: StoreLayout) -> Iterator[tuple[str, int, float]]:
-    """Key, bytes on disk (record and blob) and time of publishing of every entry, and of every group its last use."""
+    """Key, bytes on disk (record and blob) and time of publishing of every entry and group."""
     for name, status in _files(layout.groups):
         if is_key(name):
             yield name, status.st_size, status.st_mtime
@@ -178,8 +179,18 @@ def _with_record_facts(
     key = CacheKey(entry.key)
     try:
         record = store.record(key)
+        group = read_group(store.layout, key, trust=store.layout.trust) if record is None else None
+    except UnknownGroup:
+        return replace(entry, foreign=True)
     except (CorruptEntry, OSError):
         return entry
+    if group is not None:
+        from cache_engine.adapted.facts import describe  # not for a hit
+
+        hits_of_it = hits.get((key, group.made_at), 0.0)
+        return replace(
+            entry, arch=describe(group).arch or "", hits=hits_of_it, compile_s=(group.compile_ms or 0.0) / 1e3
+        )
     if record is None:
         return replace(entry, foreign=store.is_foreign(key))
     return replace(

@@ -12,13 +12,12 @@ import msgspec
 import pytest
 import zstandard
 
-from cache_engine.adapters.groups import (
+from cache_engine.adapted.folders import files_below
+from cache_engine.adapted.groups import (
     Group,
     UnknownGroup,
-    files_below,
     group_key,
     is_plain,
-    note_use,
     put_group,
     read_group,
 )
@@ -153,8 +152,9 @@ def test_groups_count_against_the_limits_and_go_by_their_last_use(store: DiskSto
     now = time.time()
     for path in paths[:2]:
         os.utime(path, (now - 40 * DAY_S,) * 2)
-    note_use(store.layout, group_key("triton", "USED", "scale.json"))
     journal = Journal(store.layout.journal, 3600.0)
+    journal.hit(group_key("triton", "USED", "scale.json"), "disk")
+    journal.flush()
     chosen = plan_cleaning(store, Limits(expire_days=30))
     assert [victim.key for victim in chosen.victims] == [paths[0].name]
     assert (cleaning.apply(store, journal, chosen).evicted, paths[0].exists()) == (1, False)
@@ -170,8 +170,9 @@ def test_a_group_used_since_the_plan_stays(store: DiskStore) -> None:
     path = _put(store)
     os.utime(path, (time.time() - 40 * DAY_S,) * 2)
     chosen = plan_cleaning(store, Limits(expire_days=30))
-    note_use(store.layout, _GROUP.key)
     journal = Journal(store.layout.journal, 3600.0)
+    journal.hit(_GROUP.key, "disk")
+    journal.flush()
     assert cleaning.apply(store, journal, chosen).skipped == 1
     journal.close()
     assert path.exists()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from cache_engine.adapted.folders import LOCK, PREFIX
+from cache_engine.adapted.groups import Group, put_group
+from cache_engine.engine.cache import open_cache
+from cache_engine.mirror import adapted_queries, queries
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.upkeep.integrity import check
 
@@ -17,6 +23,8 @@ pytest.importorskip("triton")
 _COMPILE = """
 import json, logging, os, pathlib, sys, tempfile
 logging.basicConfig()
+folders = lambda: {str(path) for path in pathlib.Path(tempfile.gettempdir()).glob("gemm-cache-kernels-*")}
+before = folders()
 exec(os.environ.get("BREAK", ""))  # here, because the key of a kernel has the number of its line
 import triton, triton.language as tl
 from triton.backends.compiler import GPUTarget
@@ -27,13 +35,19 @@ def scale(x, y, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
 
-hits = []
-triton.knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
+hits, listened = [], []
+
+def listen(*, cache_hit, times, **_):
+    hits.append(cache_hit)
+    listened.append([times.total, times.total_lowering])
+
+triton.knobs.compilation.listener = listen
 signature = {"x": "*fp32", "y": "*fp32", "n": "i32", "BLOCK": "constexpr"}
 made = triton.compile(ASTSource(scale, signature, {"BLOCK": 64}), target=GPUTarget("cuda", 90, 32))
 assert made.asm["cubin"] and made.asm["ptx"] and made.asm["ttgir"]
-left = [str(path) for path in pathlib.Path(tempfile.gettempdir()).glob("gemm-cache-kernels-*")]
-print(json.dumps([hits, made.asm["cubin"].hex(), left]))
+left = sorted(folders() - before)
+print(json.dumps([hits, made.asm["cubin"].hex(), left, listened]))
+exec(os.environ.get("END", ""))
 """
 
 
@@ -59,13 +73,18 @@ def _environment(tmp_path: Path, **more: str) -> dict[str, str]:
 
 def _compile(program: list[str | Path], tmp_path: Path, **more: str) -> tuple[bool, str, str]:
     """Whether it was a hit, the code, and what was logged."""
-    import json
+    return _compile_and_listen(program, tmp_path, **more)[:3]
 
+
+def _compile_and_listen(
+    program: list[str | Path], tmp_path: Path, **more: str
+) -> tuple[bool, str, str, tuple[float, float]]:
+    """The same with what Triton's listener heard: microseconds of all, and of the stages of lowering."""
     done = subprocess.run(program, env=_environment(tmp_path, **more), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    (hit,), code, left = json.loads(done.stdout)
+    (hit,), code, left, (listened,) = json.loads(done.stdout)
     assert not [path for path in left if Path(path).exists()], "a process deletes its parts at its end"
-    return hit, code, done.stderr
+    return hit, code, done.stderr, listened
 
 
 def _groups(tmp_path: Path) -> list[Path]:
@@ -94,21 +113,87 @@ def test_a_store_that_cannot_be_used_leaves_triton_its_own_directory(program: li
     (tmp_path / "store").write_text("no directory")
     hit, code, logged = _compile(program, tmp_path)
     assert not hit
-    assert "go to its own directory" in logged
+    assert "own directory is used" in logged
     assert _compile(program, tmp_path)[:2] == (True, code)
 
 
-@pytest.mark.parametrize("what", ["put_group", "read_group", "_folder"])
+def test_its_kernels_have_rows_with_hits_and_the_time_that_triton_s_listener_measures(
+    program: list[str | Path], tmp_path: Path
+) -> None:
+    *_, (all_us, lowering_us) = _compile_and_listen(program, tmp_path)
+    for _ in range(2):
+        assert _compile(program, tmp_path)[0]
+    with open_cache(tmp_path / "store") as cache:
+        (row,) = cache.query(adapted_queries.adapted_kernels, adapted_queries.AdaptedFilter())
+        events = cache.query(queries.events_of, row["key"])
+        statistics = cache.stats()
+        group = cache.adapted(row["key"])
+    assert (row["name"], row["arch"], row["hits"], row["framework"]) == ("scale", "sm_90a", 2, "triton")
+    # Triton's stages of lowering, and what comes before them; ours are without the writing of their results.
+    assert 0.5 * lowering_us < row["compile_ms"] * 1e3 < all_us
+    assert group is not None
+    assert [*group.stages_ms] == ["source", "ttir", "ttgir", "llir", "ptx", "cubin"]
+    assert [event["kind"] for event in events] == ["publish"]
+    assert events[0]["compile_ms"] == pytest.approx(row["compile_ms"], abs=0.001)
+    totals = statistics.totals
+    assert (totals.compiles, totals.misses, totals.hits) == (1, 1, {"disk": 2})
+    assert totals.saved_us == 2 * totals.compile_us
+
+
+def test_a_process_that_only_runs_triton_keeps_the_store_within_its_limits(
+    program: list[str | Path], tmp_path: Path
+) -> None:
+    store = DiskStore(open_store(tmp_path / "store"))
+    for number in range(20):
+        group = Group("triton", f"OLD{number}", "a.json", {"a.json": b"{}"}, 1.0)
+        put_group(store.layout, group, durable=False)
+        os.utime(store.layout.group_path(group.key), (1e9, 1e9))
+    _compile(program, tmp_path, GEMM_CACHE_MAX_ENTRIES="5")
+    assert len(_groups(tmp_path)) <= 5
+    assert any(path.stat().st_mtime > 1e9 + 1 for path in _groups(tmp_path))  # and the new one is there
+    with open_cache(tmp_path / "store") as cache:
+        assert [act["done_by"] for act in cache.query(queries.acts)] == ["automatic"]
+
+
+def test_what_a_killed_process_left_the_next_deletes_and_nothing_else(
+    program: list[str | Path], tmp_path: Path
+) -> None:
+    _compile(program, tmp_path)
+    temporary = tmp_path / "tmp"
+    killed = subprocess.run(
+        program, env=_environment(tmp_path, END="os.kill(os.getpid(), 9)"), capture_output=True, timeout=300
+    )
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = temporary.glob(f"{PREFIX}*")
+    assert (left / LOCK).exists()
+    others = [temporary / name for name in (f"{PREFIX}young", f"{PREFIX}open", "of-another")]
+    for other in others:
+        other.mkdir(mode=0o777 if other.name.endswith("open") else 0o700)
+    others[1].chmod(0o777)
+    (others[1] / LOCK).touch(mode=0o600)
+    waiting = _environment(tmp_path, END="sys.stdout.flush(); sys.stdin.read()")
+    with subprocess.Popen(program, env=waiting, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as living:
+        assert living.stdout is not None
+        living.stdout.readline()
+        (its,) = set(temporary.glob(f"{PREFIX}*")) - {*others}
+        assert its != left
+        assert _compile(program, tmp_path)[0]
+        assert {*temporary.glob("*")} == {its, *others}
+        living.communicate()
+    assert not its.exists()
+
+
+@pytest.mark.parametrize("what", ["shelf.put_group", "shelf.read_group", "triton.own_folder"])
 def test_a_disk_that_fails_leaves_triton_its_own_directory(
     what: str, program: list[str | Path], tmp_path: Path
 ) -> None:
     """Fails in our module only: root may write everywhere, and Triton needs a folder for its assembler."""
     fail = "def fail(*_, **__):\n    raise OSError(28, 'No space left on device')\n"
-    broken = f"import cache_engine.adapters.triton as ours\n{fail}ours.{what} = fail\n"
+    broken = f"import cache_engine.adapters.triton\n{fail}cache_engine.adapters.{what} = fail\n"
     hit, code, logged = _compile(program, tmp_path, BREAK=broken)
     assert not hit
     assert "No space left" in logged
-    if what != "_folder":  # then the parts are in its directory, and the group, read from them, in the store
+    if what != "triton.own_folder":  # then the parts are in its directory, and the group, read from them, in the store
         assert _groups(tmp_path) == []
     assert _compile(program, tmp_path)[:2] == (True, code)
 

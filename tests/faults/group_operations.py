@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cache_engine.adapters.groups import Group, put_group
+from cache_engine.adapted.groups import Group, put_group
 from cache_engine.store.disk import DiskStore
 from tests.faults.operations import Action, Operation, Promise, filled
 

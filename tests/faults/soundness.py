@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cache_engine.adapters.groups import read_group
+from cache_engine.adapted.groups import read_group
 from cache_engine.errors import CorruptEntry
 from cache_engine.evaluations import Evaluations
 from cache_engine.mirror.sync import Mirror

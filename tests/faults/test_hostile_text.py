@@ -124,7 +124,7 @@ def test_each_is_found_by_searching_for_it(store: DiskStore, rows: dict[str, dic
 def test_no_terminal_gets_a_control_character(
     store: DiskStore, rows: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_kernels(kernels.kernel_list(len(rows), 0, list(rows.values())), {})
+    print_kernels(kernels.kernel_list(len(rows), 0, list(rows.values()), 0, []), {})
     for record in store.records():
         inspection = inspect(record, None, record.name)
         print_inspection(inspection)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import zstandard
 
-from cache_engine.adapters.groups import Group, UnknownGroup, is_plain, read_group
+from cache_engine.adapted.groups import Group, UnknownGroup, is_plain, read_group
 from cache_engine.errors import CorruptEntry
 from cache_engine.store.layout import StoreLayout
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_engine.adapters.groups import Group, put_group
+from cache_engine.adapted.groups import Group, put_group
 from cache_engine.errors import StoreUnusable
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluator.hardware import PRESETS

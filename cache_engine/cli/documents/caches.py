@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from cache_engine.adapted.facts import config_text
 from cache_engine.foreign.values import KeyFactors
 from cache_engine.model.outcome import Failure
 
 if TYPE_CHECKING:
+    from cache_engine.adapted.groups import Group
     from cache_engine.foreign.base import Source
     from cache_engine.foreign.choosing import Chosen
     from cache_engine.foreign.deleting import Deleted
     from cache_engine.foreign.doctor import Diagnosis
     from cache_engine.foreign.survey import Sums
     from cache_engine.foreign.values import DeletePlan, Entry, Finding, Part, Place
+    from cache_engine.model.events import EntryUsage
 
 
 class CacheFinding(msgspec.Struct, kw_only=True):
@@ -54,6 +57,57 @@ class CachesOverview(msgspec.Struct, kw_only=True):
 
     directories: list[CacheDirectory]
     findings: list[CacheFinding]
+
+
+class AdaptedRow(msgspec.Struct, kw_only=True):
+    """A kernel of another framework in a list; times are seconds since 1970. ``None`` is what is not known."""
+
+    key: str
+    framework: str
+    name: str
+    version: str | None
+    compiler: str | None
+    arch: str | None
+    registers: int | None
+    shared_bytes: int | None
+    stack_bytes: int | None
+    code_bytes: int | None
+    size_bytes: int
+    stored_bytes: int
+    compile_ms: float | None
+    created_at: float
+    config: str
+    hits: int
+    last_used_at: float
+
+
+class AdaptedList(msgspec.Struct, kw_only=True):
+    """One page of ``total`` kernels of other frameworks."""
+
+    total: int
+    rows: list[AdaptedRow]
+
+
+class AdaptedPart(msgspec.Struct, kw_only=True):
+    """One file of a kernel of another framework."""
+
+    name: str
+    kind: str
+    size_bytes: int
+
+
+class AdaptedShown(AdaptedRow, kw_only=True):
+    """What ``show`` prints of a kernel of another framework that the store has.
+
+    Attributes:
+        unknown: of facts that are not known the reason.
+    """
+
+    spill_bytes: int | None
+    stages_ms: dict[str, float]
+    pinned: bool
+    parts: list[AdaptedPart]
+    unknown: dict[str, str]
 
 
 class CacheEntry(msgspec.Struct, kw_only=True):
@@ -303,4 +357,34 @@ def examined(plug_ins: Iterable[Finding], found: Iterable[Diagnosis], gpu: str |
             ),
         ],
         gpu=gpu,
+    )
+
+
+def adapted_shown(
+    group: Group, known: Entry, usage: EntryUsage | None, stored_bytes: int, *, is_pinned: bool
+) -> AdaptedShown:
+    """The document of an adapted kernel, from its files, what is known of them, and how it was used."""
+    return AdaptedShown(
+        key=group.key,
+        framework=group.framework,
+        name=known.name or "",
+        version=known.version,
+        compiler=known.compiler,
+        arch=known.arch,
+        registers=known.registers,
+        shared_bytes=known.shared_bytes,
+        stack_bytes=known.stack_bytes,
+        spill_bytes=known.spill_bytes,
+        code_bytes=known.code_bytes,
+        size_bytes=known.size_bytes,
+        stored_bytes=stored_bytes,
+        compile_ms=known.compile_ms,
+        stages_ms=group.stages_ms,
+        created_at=group.made_at,
+        config=config_text(known),
+        hits=sum(usage.hits.values()) if usage else 0,
+        last_used_at=max(group.made_at, usage.last_used_at if usage else 0.0),
+        pinned=is_pinned,
+        parts=[AdaptedPart(name=part.name, kind=part.kind, size_bytes=part.size_bytes) for part in known.parts],
+        unknown=dict(known.unread),
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from cache_engine.cli.documents.caches import AdaptedList, AdaptedRow
 from cache_engine.cli.documents.comparing import Explained
 from cache_engine.engine.stages import LOAD
 from cache_engine.model.artifact import Record, RecordedProblem
@@ -159,11 +160,12 @@ class KernelRow(msgspec.Struct, kw_only=True):
 
 
 class KernelList(msgspec.Struct, kw_only=True):
-    """What ``ls`` and ``search`` print: one page of ``total`` kernels."""
+    """What ``ls`` and ``search`` print: one page of ``total`` kernels, and of the kernels of other frameworks."""
 
     total: int
     offset: int
     rows: list[KernelRow]
+    adapted: AdaptedList
 
 
 class Text(msgspec.Struct, kw_only=True):
@@ -288,9 +290,12 @@ def timing_row(stored: Measurement) -> TimingRow:
     return {**timing, **about, "device": fingerprint["name"], "device_fingerprint": fingerprint}
 
 
-def kernel_list(total: int, offset: int, rows: Sequence[Mapping[str, Any]]) -> KernelList:
+def kernel_list(
+    total: int, offset: int, rows: Sequence[Mapping[str, Any]], others: int, other_rows: Sequence[Mapping[str, Any]]
+) -> KernelList:
     """The document of one page of a list, from rows of the mirror."""
-    return KernelList(total=total, offset=offset, rows=msgspec.convert(rows, list[KernelRow]))
+    adapted = AdaptedList(total=others, rows=msgspec.convert(other_rows, list[AdaptedRow]))
+    return KernelList(total=total, offset=offset, rows=msgspec.convert(rows, list[KernelRow]), adapted=adapted)
 
 
 def shown(stored: Record, inspection: Inspection | None = None, timings: Sequence[Measurement] | None = None) -> Shown:

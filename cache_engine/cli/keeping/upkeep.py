@@ -75,7 +75,7 @@ def clean_verb(
         rules = Limits(
             expire_days=days if days is not None else settings.expire_days if expired else None,
             stale_toolchain=stale_toolchain,
-            keys=frozenset(cache.find(prefix).key for prefix in key),
+            keys=frozenset(cache.find_key(prefix) for prefix in key),
             archs=targets,
             max_bytes=None if max_bytes is None else parse_bytes(max_bytes),
             max_entries=max_entries,

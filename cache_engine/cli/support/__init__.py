@@ -338,6 +338,7 @@ def filter_options(verb: _F) -> _F:
         click.option("--dtype", multiple=True, help="Only this element type (repeatable)."),
         click.option("--family", multiple=True, help="Only this family (repeatable)."),
         click.option("--compiler", multiple=True, help="Only this compiler (repeatable)."),
+        click.option("--framework", multiple=True, help="Only kernels that this framework put here (repeatable)."),
         click.option(
             "--sort",
             type=click.Choice([*sorts, *OLD_SORTS]),

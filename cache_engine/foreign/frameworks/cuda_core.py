@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cache_engine.foreign.base import Surroundings
-from cache_engine.foreign.facts import entry_of, image_facts, kernels_in, without_binary
+from cache_engine.foreign.facts import entry_of, image_facts, is_ptx, kernels_in, ptx_facts, without_binary
 from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Unread
 from cache_engine.foreign.frameworks.common import read_part, stamp_of, stray_file, times_of, walk
 from cache_engine.foreign.values import (
@@ -30,7 +30,7 @@ from cache_engine.model.outcome import Failure
 
 _ENTRY = re.compile(r"entries/[0-9a-f]{2}/[0-9a-f]{30,126}")
 _AREA = re.compile(r"entries|entries/[0-9a-f]{2}|tmp")
-_ELF, _PTX = b"\x7fELF", b".version"
+_ELF = b"\x7fELF"
 
 
 class CudaCore:
@@ -99,15 +99,8 @@ def _facts(folder: Folder, path: str, name: str) -> tuple[dict[str, Any], dict[s
             {"name": "it has no kernel", **unread},
             ("cubin", PartKind.BINARY),
         )
-    if _PTX in data[:4096]:
-        target = re.search(rb"^\.target\s+(sm_\w+)", data, re.MULTILINE)
-        name_found = re.search(rb"\.entry\s+([\w$]{1,400})", data)
-        facts = {
-            "arch": target[1].decode() if target else None,
-            "name": name_found[1].decode() if name_found else None,
-        }
-        why = "it is PTX, not machine code"
-        return facts, {"name": "it has no kernel", **without_binary(why)}, ("ptx", PartKind.PTX)
+    if is_ptx(data):
+        return *ptx_facts(data), ("ptx", PartKind.PTX)
     why = "it is empty" if not data else "it is neither a CUBIN nor PTX"
     return (
         {"state": State.PARTIAL if not data else State.COMPLETE},

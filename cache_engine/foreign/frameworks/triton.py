@@ -63,7 +63,8 @@ _KINDS = {
     "json": PartKind.METADATA,
     "so": PartKind.HOST,
 }
-_CHOSEN = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+CHOSEN = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+"""What was chosen, in the metadata of a kernel."""
 # In the metadata, but results of the compile, not inputs.
 _RESULTS = frozenset(
     {"hash", "name", "shared", "tmem_size", "global_scratch_size", "global_scratch_align", "profile_scratch_size",
@@ -262,11 +263,11 @@ def _thinning(root: Folder, entry: Entry, now: float) -> Deletion:
     children = document.get("child_paths")
     if not isinstance(children, dict) or not {f"{stem}.json"} <= children.keys() <= files.keys():
         raise Unread(Fault.PARTIAL, "it is partial: Triton compiles this kernel again")
-    kept = {file: path for file, path in children.items() if _kind(file) != PartKind.IR}
-    if not any(_kind(file) == PartKind.BINARY for file in kept):
+    kept = {file: path for file, path in children.items() if kind_of(file) != PartKind.IR}
+    if not any(kind_of(file) == PartKind.BINARY for file in kept):
         raise Unread(Fault.PARTIAL, "it has no binary: Triton cannot use it without its IRs")
     # Those that no group names too, and what a killed run left: both are of use to no process.
-    parts = {file: status for file, status in files.items() if _kind(file) == PartKind.IR or file.startswith(DELETED)}
+    parts = {file: status for file, status in files.items() if kind_of(file) == PartKind.IR or file.startswith(DELETED)}
     if not parts:
         raise Unread(Fault.PARTIAL, "it has no IRs")
     rewritten = None
@@ -276,7 +277,8 @@ def _thinning(root: Folder, entry: Entry, now: float) -> Deletion:
     return Deletion(entry.id, (), entry.id, size, tuple(map(id_of, parts)), rewritten, state)
 
 
-def _kind(file: str) -> PartKind:
+def kind_of(file: str) -> PartKind:
+    """What a file of an entry is for, by its name."""
     return _KINDS.get(file.rpartition(".")[2], PartKind.OTHER)
 
 
@@ -299,7 +301,7 @@ def _is_same(root: Folder, name: str, known: str) -> bool:
 
 def _parts(name: str, listing: Listing) -> Iterator[Part]:
     for file, status in listing.files.items():
-        kind, label = _kind(file), file.rpartition(".")[2]
+        kind, label = kind_of(file), file.rpartition(".")[2]
         if file.startswith(_GROUP):
             kind, label = PartKind.INDEX, "group"
         yield Part(id_of(label), kind, status.st_size, id_of(f"{name}/{file}"))
@@ -352,13 +354,14 @@ def _kernel(folder: Folder, listing: Listing, group: str) -> tuple[dict[str, Any
         "state": state,
         "name": text_in(document, "name") or id_of(stem),
         "version": text_in(document, "triton_version"),
-        "arch": facts.get("arch") or _target(document),
-        "config": chosen_in(document, *_CHOSEN),
+        "arch": facts.get("arch") or target_of(document),
+        "config": chosen_in(document, *CHOSEN),
     }
     return facts, {"version": "this version of Triton does not store its version", **why, **unread}
 
 
-def _target(document: Mapping[str, Any]) -> str | None:
+def target_of(document: Mapping[str, Any]) -> str | None:
+    """The target that the metadata of a kernel state."""
     target = document.get("target")
     arch = target.get("arch") if isinstance(target, dict) else None
     if isinstance(arch, int) and 0 < arch < 10_000:

@@ -1,8 +1,8 @@
-"""Kernels of other frameworks in a store: the files of each kernel are a group, which is one file.
+"""Adapted kernels in a store: the files of each are a group, which is one file.
 
 One file, because then a reader gets all files of one writer or none, whatever is deleted or replaced meanwhile. It is a
 header (magic, format version, key, SHA-256 of the rest) and a zstd frame of what ``Group`` holds. Every read checks all
-of it. The time of the file is that of its last use, to the hour.
+of it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-import tempfile
-import time
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
+from typing import Annotated
 
 import msgspec
-import xxhash
 import zstandard
 
 from cache_engine.errors import CorruptEntry, Misplaced, Truncated
-from cache_engine.model.key import CacheKey
+from cache_engine.model.artifact import Ms, Seconds
+from cache_engine.model.key import CacheKey, is_key
 from cache_engine.store.files import read_file
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.publish import publish_file
@@ -33,7 +32,7 @@ _HEADER = struct.Struct("<8sH32s32s")
 _MAGIC = b"GEMMGRUP"
 _LEVEL = 3
 _LONGEST_NAME = 255
-_NOTED_S = 3600.0
+_Stages = Annotated[dict[str, Ms], msgspec.Meta(max_length=100)]
 
 
 class UnknownGroup(Exception):
@@ -48,17 +47,26 @@ class Group(msgspec.Struct, frozen=True):
         name: the framework's own key of the kernel.
         index: the file that names the others.
         files: their bytes, by name.
+        made_at: when, in seconds since 1970, UTC; 0 where that was not noted.
+        stages_ms: how long each stage of its compile took; empty where that is not known.
     """
 
     framework: str
     name: str
     index: str
     files: dict[str, bytes]
+    made_at: Seconds = 0.0
+    stages_ms: _Stages = msgspec.field(default_factory=dict)
 
     @property
     def key(self) -> CacheKey:
         """Its key in a store."""
         return group_key(self.framework, self.name, self.index)
+
+    @property
+    def compile_ms(self) -> float | None:
+        """How long its compile took; ``None`` where that is not known."""
+        return sum(self.stages_ms.values()) if self.stages_ms else None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -90,12 +98,23 @@ def read_group(layout: StoreLayout, key: CacheKey, *, trust: bool | None = None)
     return None if data is None else _unpacked(key, data)
 
 
-def note_use(layout: StoreLayout, key: CacheKey) -> None:
-    """Sets the time of a group to now, unless it is of the last hour or cannot be set."""
-    path = layout.group_path(key)
-    with suppress(OSError):
-        if abs(time.time() - os.lstat(path).st_mtime) > _NOTED_S:
-            os.utime(path, follow_symlinks=False)
+def is_unknown_group(layout: StoreLayout, key: CacheKey) -> bool:
+    """Whether there is a group of a format version that this program does not know; such a one is not used."""
+    try:
+        read_group(layout, key, trust=True)  # which decides only on who may change it
+    except UnknownGroup:
+        return True
+    except (CorruptEntry, OSError):
+        return False
+    return False
+
+
+def group_keys(layout: StoreLayout, start: str = "") -> Iterator[CacheKey]:
+    """The keys of all groups, sorted, unread; with ``start`` only those that begin with it."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for name in sorted(os.listdir(layout.groups)):
+            if name.startswith(start) and is_key(name):
+                yield CacheKey(name)
 
 
 def put_group(layout: StoreLayout, group: Group, *, durable: bool) -> int:
@@ -139,35 +158,3 @@ def _unpacked(key: CacheKey, data: bytes) -> Group:
     if not all(map(is_plain, group.files)) or group.index not in group.files:
         raise CorruptEntry(f"group {key[:12]} has names that are none of its files")
     return group
-
-
-def write_files(folder: Path, files: dict[str, bytes]) -> dict[str, str]:
-    """Writes files into a folder of this process; returns their paths by name. Names must be plain.
-
-    Raises:
-        OSError: when writing fails.
-    """
-    for name, data in files.items():
-        (folder / name).write_bytes(data)
-    return {name: f"{folder}/{name}" for name in files}
-
-
-def files_below(folder: Path, files: dict[str, bytes]) -> dict[str, str]:
-    """The paths of files by name, in a folder of their own below one of this process.
-
-    It is named by what is in them, so what is asked for again is not written again.
-
-    Raises:
-        OSError: when writing fails.
-    """
-    own = folder / xxhash.xxh3_128_hexdigest(_encode(files))
-    paths = {name: f"{own}/{name}" for name in files}
-    if not all(map(os.path.exists, paths.values())):
-        staged = Path(tempfile.mkdtemp(dir=folder))
-        write_files(staged, files)
-        try:
-            staged.rename(own)
-        except OSError:
-            if not all(map(os.path.exists, paths.values())):  # else another thread was faster
-                raise
-    return paths

@@ -1,0 +1,100 @@
+"""What is known of an adapted kernel, from its files. Nothing in them is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cache_engine.adapted.groups import Group
+from cache_engine.errors import UsageError
+from cache_engine.foreign.facts import (
+    chosen_in,
+    entry_of,
+    image_facts,
+    is_ptx,
+    json_object,
+    kernels_in,
+    number_in,
+    ptx_facts,
+    text_in,
+    without_binary,
+)
+from cache_engine.foreign.folder import Unread
+from cache_engine.foreign.frameworks.triton import CHOSEN, kind_of, target_of
+from cache_engine.foreign.values import Entry, Part, PartKind, id_of
+
+
+def describe(group: Group) -> Entry:
+    """What is known of a kernel, as of an entry of its framework's own cache; its id is its key in the store."""
+    facts, unread = _code_facts(group)
+    document: Mapping[str, Any] = {}
+    try:
+        document = json_object(group.files[group.index])
+    except Unread as error:
+        unread["config"] = str(error)
+    if (shared := number_in(document, "shared")) is not None:
+        facts["shared_bytes"] = shared  # of the launch; the CUBIN knows only what is static
+    facts |= {
+        "name": text_in(document, "name") or facts.get("name") or id_of(group.index.rpartition(".")[0]),
+        "version": text_in(document, f"{group.framework}_version"),
+        "arch": facts.get("arch") or target_of(document),
+        "config": chosen_in(document, *CHOSEN),
+        "id": group.key,
+        "stamp": "",
+        "parts": tuple(Part(id_of(name), kind_of(name), len(data), name) for name, data in group.files.items()),
+        "compile_ms": group.compile_ms,
+        "created_at": group.made_at,
+    }
+    others = {
+        "version": "it was not stored",
+        "compile_ms": "it was not measured",
+        "spill_bytes": "the report of the assembler is not stored",
+    }
+    return entry_of(facts, {**others, **unread})
+
+
+def _code_facts(group: Group) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the compiled code says, and why the rest is not known."""
+    for name, data in group.files.items():
+        if kind_of(name) == PartKind.BINARY:
+            facts, unread = image_facts(data, id_of(name))
+            return {**facts, "name": next(iter(kernels_in(data)), None)}, unread
+    for name, data in group.files.items():
+        if kind_of(name) == PartKind.PTX and is_ptx(data):
+            return ptx_facts(data)
+    return {}, without_binary("it has no CUBIN")
+
+
+def config_text(known: Entry) -> str:
+    """What was chosen for a kernel, for people."""
+    return ", ".join(f"{name}={value}" for name, value in known.config.items())
+
+
+def part_of(group: Group, kind: PartKind) -> bytes:
+    """The first part of a kind.
+
+    Raises:
+        UsageError: when the kernel has none.
+    """
+    for name, data in group.files.items():
+        if kind_of(name) == kind:
+            return data
+    names = ", ".join(map(id_of, group.files))
+    raise UsageError(f"{group.framework} stored no {kind} of this kernel; its parts are: {names}")
+
+
+def text_of(group: Group, text: str) -> str:
+    """One of a kernel's texts: ``source``, ``ptx`` or ``sass``.
+
+    Raises:
+        UsageError: when the kernel has none.
+        ToolMissing: when there is no disassembler.
+    """
+    if text == "sass":
+        from cache_engine.compilers.inspect import sass
+
+        return sass(part_of(group, PartKind.BINARY))
+    kinds = {"source": PartKind.SOURCE, "ptx": PartKind.PTX}
+    if text not in kinds:
+        raise UsageError(f"{group.framework} stores no {text}; source, ptx and sass can be shown")
+    return part_of(group, kinds[text]).decode(errors="replace")

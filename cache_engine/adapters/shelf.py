@@ -1,0 +1,92 @@
+"""The store of the settings as adapters use it: what they get and put is counted, and the store is cleaned."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from cache_engine.adapted.groups import Group, group_key, put_group, read_group
+from cache_engine.config import Settings
+from cache_engine.errors import CorruptEntry
+from cache_engine.model.events import CORRUPT, PUBLISH
+from cache_engine.process import run_at_end
+from cache_engine.store.disk import DiskStore, open_store
+from cache_engine.store.journal import DecisionLog, Journal, fold_when_long
+
+if TYPE_CHECKING:
+    from cache_engine.upkeep.cleaning import Housekeeper
+
+_log = logging.getLogger(__name__)
+
+
+class Shelf:
+    """Kernels of other frameworks in a store. Safe in several threads, and after a fork."""
+
+    def __init__(self, store: DiskStore, settings: Settings) -> None:
+        """Serves a store that ``open_store`` has checked."""
+        layout = store.layout
+        self._store, self._settings = store, settings
+        self._journal = Journal(
+            layout.journal,
+            settings.journal_flush_s,
+            fold=partial(fold_when_long, layout),
+            log=DecisionLog(layout),
+        )
+        self._housekeeper: Housekeeper | None = None
+
+    def get(self, framework: str, name: str, index: str) -> Group | None:
+        """A kernel, every byte checked, and counted as a hit; ``None`` where the store has none.
+
+        Raises:
+            CorruptEntry, UnknownGroup, OSError: as ``read_group``. A damaged one is counted, and may be put again.
+        """
+        layout = self._store.layout
+        key = group_key(framework, name, index)
+        try:
+            group = read_group(layout, key, trust=layout.trust)
+        except CorruptEntry as error:
+            self._journal.event(CORRUPT, key=key, detail=str(error))
+            raise
+        if group is not None:
+            saved_us = round((group.compile_ms or 0.0) * 1e3)
+            self._journal.hit(key, DiskStore.name, made_at=group.made_at, saved_us=saved_us)
+        return group
+
+    def put(self, group: Group, arch: str = "") -> None:
+        """Stores a kernel that was compiled now for a target, and cleans the store in the background if that is due.
+
+        Raises:
+            ValueError, OSError: as ``put_group``.
+        """
+        size = put_group(self._store.layout, group, durable=self._settings.is_durable)
+        self._journal.miss(arch)
+        compile_us = round((group.compile_ms or 0.0) * 1e3)
+        self._journal.event(PUBLISH, key=group.key, compile_us=compile_us, stored_bytes=size)
+        self._kept_house().published(size)
+
+    def _kept_house(self) -> Housekeeper:
+        if self._housekeeper is None:
+            # Only after a compile: no hit needs it.
+            from cache_engine.upkeep.cleaning import Housekeeper, prune_results
+            from cache_engine.upkeep.plan import Limits
+
+            every_s = self._settings.cleanup_interval_h * 3600
+            prune = partial(prune_results, self._store, self._settings)
+            made = Housekeeper(self._store, self._journal, Limits.of(self._settings), every_s, prune)
+            run_at_end(made.close)
+            self._housekeeper = made
+        return self._housekeeper
+
+
+@cache
+def shelf() -> Shelf | None:
+    """The store of the settings; ``None`` where no store can be used, which is a warning in the log."""
+    try:
+        settings = Settings.load()
+        if settings.uses_directory:
+            layout = open_store(settings.directory(), trust=settings.trust_store)
+            return Shelf(DiskStore(layout, durable=settings.is_durable), settings)
+    except Exception as error:  # a setting, a directory, a disk: whatever it is, the framework works without
+        _log.warning("the framework's own directory is used: %s", error)
+    return None

@@ -1,0 +1,100 @@
+"""Every query on adapted kernels in the mirror: those of other frameworks in the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cache_engine.errors import UsageError
+from cache_engine.mirror.queries import CAPABILITY, OLD_SORTS
+from cache_engine.mirror.rows import fetch
+
+if TYPE_CHECKING:
+    import duckdb
+
+Row = dict[str, Any]
+
+_HITS = "coalesce(memory_hits, 0) + coalesce(pack_hits, 0) + coalesce(disk_hits, 0)"
+_LAST_USED = "greatest(coalesce(last_used_at, 0), created_at)"
+_USED = "adapted LEFT JOIN usage ON usage.key = adapted.key AND usage.made_at = adapted.created_at"
+_COLUMNS = f"adapted.* EXCLUDE (stamp, search_text, unread), ({_HITS})::BIGINT AS hits, {_LAST_USED} AS last_used_at"
+
+SORTS = {
+    "last used": _LAST_USED,
+    "created": "created_at",
+    "hits": _HITS,
+    "compile time": "compile_ms",
+    "size": "code_bytes",
+    "size on disk": "stored_bytes",
+    "registers": "registers",
+    "name": "name",
+    "target": CAPABILITY,
+}
+"""Sort orders of lists: displayed name, as of ``queries.SORTS``, → SQL expression."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedFilter:
+    """Selects kernels that contain every word of ``text`` and, of each list that is not empty, one of its values."""
+
+    text: str = ""
+    archs: tuple[str, ...] = ()
+    frameworks: tuple[str, ...] = ()
+
+    def where(self) -> tuple[str, list[Any]]:
+        """As an SQL condition and its parameters."""
+        conditions = ["true"]
+        parameters: list[Any] = []
+        for word in self.text.lower().split():
+            conditions.append("contains(search_text, ?)")
+            parameters.append(word)
+        for column, values in (("arch", self.archs), ("framework", self.frameworks)):
+            if values:
+                conditions.append(f"list_contains(?, {column})")
+                parameters.append(list(values))
+        return " AND ".join(conditions), parameters
+
+
+def adapted_count(connection: duckdb.DuckDBPyConnection, chosen: AdaptedFilter) -> int:
+    """How many adapted kernels a filter selects."""
+    condition, parameters = chosen.where()
+    row = connection.execute(f"SELECT count(*) FROM adapted WHERE {condition}", parameters).fetchone()
+    return int(row[0]) if row else 0
+
+
+def adapted_kernels(
+    connection: duckdb.DuckDBPyConnection,
+    chosen: AdaptedFilter,
+    *,
+    sort: str = "last used",
+    descending: bool = True,
+    limit: int = 50,
+    offset: int = 0,
+) -> list[Row]:
+    """One page of adapted kernels; those of which the sorted fact is not known last.
+
+    Raises:
+        UsageError: when ``sort`` is not one of ``SORTS``.
+    """
+    sort = OLD_SORTS.get(sort, sort)
+    if sort not in SORTS:
+        raise UsageError(f"cannot sort by {sort!r}; use one of: {', '.join(SORTS)}")
+    condition, parameters = chosen.where()
+    return fetch(
+        connection,
+        f"SELECT {_COLUMNS} FROM {_USED} WHERE {condition} "
+        f"ORDER BY {SORTS[sort]} {'DESC' if descending else 'ASC'} NULLS LAST, adapted.key LIMIT ? OFFSET ?",
+        [*parameters, limit, offset],
+    )
+
+
+def adapted_kernel(connection: duckdb.DuckDBPyConnection, key: str) -> Row | None:
+    """The row of one adapted kernel; ``None`` when there is none."""
+    rows = fetch(connection, f"SELECT {_COLUMNS} FROM {_USED} WHERE adapted.key = ?", [key])
+    return rows[0] if rows else None
+
+
+def frameworks(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """How many adapted kernels each framework has."""
+    counted = "SELECT framework, count(*) FROM adapted GROUP BY framework ORDER BY framework"
+    return dict(connection.execute(counted).fetchall())

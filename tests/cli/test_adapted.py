@@ -1,0 +1,107 @@
+"""The verbs on kernels that another framework keeps in the store: real files of Triton's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cache_engine.engine.cache import open_cache
+from cache_engine.model.key import CacheKey
+from cache_engine.store.disk import DiskStore
+from tests.adapters.made import STAGES, TILE, put_tile, triton_groups
+from tests.cli.test_cli import document, run
+from tests.helpers import publish
+
+
+@pytest.fixture
+def tile(store: DiskStore, tmp_path: Path) -> CacheKey:
+    """The key of a kernel of Triton in the store."""
+    return put_tile(store.layout, tmp_path / "made")
+
+
+def test_ls_and_search_list_them_after_ours(store: DiskStore, tile: CacheKey) -> None:
+    place = store.layout.root
+    ours = publish(store, 1)
+    listed = document("ls", store=place)
+    assert ([row["key"] for row in listed["rows"]], listed["total"]) == ([ours], 1)
+    assert ([row["key"] for row in listed["adapted"]["rows"]], listed["adapted"]["total"]) == ([tile], 1)
+    row = listed["adapted"]["rows"][0]
+    assert (row["framework"], row["name"], row["version"], row["arch"]) == ("triton", "tile", "3.9.0", "sm_90a")
+    assert row["compile_ms"] == sum(STAGES.values())
+    printed = run("ls", store=place).stdout
+    assert printed.index(ours[:12]) < printed.index("Kernels of other frameworks") < printed.index(tile[:12])
+    found = document("search", "tile", "sm_90a", store=place)
+    assert (found["total"], found["adapted"]["total"]) == (0, 1)
+    assert tile[:12] in run("search", "tile", "sm_90a", store=place).stdout
+
+
+def test_filters_choose_ours_or_theirs(store: DiskStore, tile: CacheKey) -> None:
+    place = store.layout.root
+    publish(store, 1)
+    for options, wanted in (
+        (("--framework", "triton"), (0, 1)),
+        (("--framework", "cupy"), (0, 0)),
+        (("--family", "simt", "--arch", "sm_90a"), (None, 0)),
+        (("--arch", "sm_80"), (None, 0)),
+    ):
+        listed = document("ls", *options, store=place)
+        assert listed["adapted"]["total"] == wanted[1]
+        assert wanted[0] in (None, listed["total"])
+    refused = run("ls", "--framework", "cupy", store=place).stdout
+    assert "No kernel matches." in refused
+    assert "valid framework values: triton" in refused
+    assert "Only 1 row." in run("ls", "--framework", "triton", "--offset", "5", store=place).stdout
+    assert document("ls", "--framework", "triton", store=place)["adapted"]["rows"][0]["key"] == tile
+
+
+def test_show_says_what_is_known_and_prints_its_texts(store: DiskStore, tile: CacheKey, tmp_path: Path) -> None:
+    place = store.layout.root
+    files = triton_groups(tmp_path / "again")[TILE].files
+    shown = document("show", tile[:8], store=place)
+    assert (shown["key"], shown["framework"], shown["name"]) == (tile, "triton", "tile")
+    assert {part["name"] for part in shown["parts"]} == set(files)
+    assert (shown["stages_ms"], shown["hits"], shown["pinned"]) == (STAGES, 0, False)
+    assert shown["spill_bytes"] is None
+    assert shown["unknown"]["spill_bytes"]
+    printed = run("show", tile, store=place).stdout
+    for text in ("tile.ttgir", "sm_90a", "stage of the compile", "unknown: the report of the assembler"):
+        assert text in printed
+    assert run("show", tile, "--ptx", store=place).stdout.rstrip("\n") == files["tile.ptx"].decode().rstrip("\n")
+    assert document("show", tile, "--source", store=place)["source"] == files["tile.source"].decode()
+    assert "HGMMA" in run("show", tile, "--sass", store=place).stdout
+    refused = run("show", tile, "--log", store=place)
+    assert (refused.returncode, "stores no log" in refused.stderr) == (2, True)
+    code = tmp_path / "tile.cubin"
+    assert run("show", tile, "--cubin", code, store=place).returncode == 0
+    assert code.read_bytes() == files["tile.cubin"]
+
+
+def test_a_damaged_one_is_said_and_an_unknown_key_too(store: DiskStore, tile: CacheKey) -> None:
+    path = Path(store.layout.group_path(tile))
+    path.write_bytes(path.read_bytes()[:-1])
+    done = run("show", tile, store=store.layout.root)
+    assert (done.returncode, "does not match its checksum" in done.stderr) == (1, True)
+    assert run("show", "abcd1234", store=store.layout.root).returncode == 1
+
+
+def test_a_pinned_one_is_not_evicted(store: DiskStore, tile: CacheKey) -> None:
+    place = store.layout.root
+    assert document("pin", tile[:8], store=place)["pinned"] == [tile]
+    assert document("show", tile, store=place)["pinned"] is True
+    assert document("clean", "--all", store=place)["victims"] == []
+    assert document("unpin", tile[:8], store=place)["pinned"] == []
+    planned = document("clean", "--arch", "sm_90a", "--dry-run", store=place)
+    assert [victim["key"] for victim in planned["victims"]] == [tile]
+    assert document("clean", "--arch", "sm_80", store=place)["victims"] == []
+    assert [victim["key"] for victim in document("clean", "--key", tile[:8], store=place)["victims"]] == [tile]
+    assert document("ls", store=place)["adapted"]["total"] == 0
+
+
+def test_python_has_them_too(store: DiskStore, tile: CacheKey) -> None:
+    with open_cache(store.layout.root) as cache:
+        group = cache.adapted(cache.find_key(tile[:8]))
+        assert group is not None
+        assert group.key == tile
+        assert cache.usage_of(tile, group.made_at) is None
+        assert cache.pin(tile) == [tile]

@@ -1,0 +1,143 @@
+"""Kernels of other frameworks in a store, in the mirror: what changed is read again, and hostile text does no harm."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cache_engine.adapted.groups import Group, put_group, read_group
+from cache_engine.errors import UsageError
+from cache_engine.mirror import adapted, adapted_queries, queries
+from cache_engine.mirror.adapted_queries import AdaptedFilter
+from cache_engine.mirror.sync import Mirror
+from cache_engine.model.key import CacheKey
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
+from cache_engine.store.layout import StoreLayout
+from tests.adapters.made import STAGES, TILE, put_tile, triton_groups
+from tests.helpers import publish
+
+
+def _rows(store: DiskStore, chosen: AdaptedFilter | None = None) -> list[adapted_queries.Row]:
+    mirror = Mirror(store)
+    mirror.sync()
+    return mirror.query(adapted_queries.adapted_kernels, chosen or AdaptedFilter())
+
+
+def test_a_row_says_what_the_files_say(store: DiskStore, tmp_path: Path) -> None:
+    key = put_tile(store.layout, tmp_path)
+    journal = Journal(store.layout.journal, 3600.0)
+    journal.hit(key, "disk", made_at=1_700_000_000.0)
+    journal.close()
+    (row,) = _rows(store)
+    group = triton_groups(tmp_path / "again")[TILE]
+    assert row["key"] == key
+    facts = {name: row[name] for name in ("framework", "name", "version", "arch", "config", "hits")}
+    assert facts == {
+        "framework": "triton", "name": "tile", "version": "3.9.0", "arch": "sm_90a",
+        "config": "num_warps=4, num_stages=3, num_ctas=1", "hits": 1,
+    }  # fmt: skip
+    assert row["registers"] > 0
+    assert row["shared_bytes"] == json.loads(group.files["tile.json"])["shared"]
+    assert row["size_bytes"] == sum(map(len, group.files.values()))
+    assert row["stored_bytes"] == os.stat(store.layout.group_path(key)).st_size
+    assert (row["compile_ms"], row["created_at"]) == (sum(STAGES.values()), 1_700_000_000.0)
+    assert row["last_used_at"] > row["created_at"]
+    mirror = Mirror(store)
+    assert mirror.query(queries.names, [key]) == {key: "tile"}
+    assert mirror.query(queries.sums_by_arch, [key])[0]["entries"] == 1
+    assert mirror.query(queries.overview)["entries"] == 1
+    assert mirror.query(adapted_queries.adapted_kernel, key) == row
+    assert mirror.query(adapted_queries.frameworks) == {"triton": 1}
+
+
+def test_only_what_changed_is_read_again(store: DiskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = triton_groups(tmp_path)
+    for group in groups.values():
+        put_group(store.layout, group, durable=False)
+    assert len(_rows(store)) == len(groups) == 4
+    read: list[str] = []
+
+    def reading(layout: StoreLayout, key: CacheKey, **options: Any) -> Group | None:
+        read.append(key)
+        return read_group(layout, key, **options)
+
+    monkeypatch.setattr(adapted, "read_group", reading)
+    tile = groups[TILE]
+    put_group(store.layout, msgspec.structs.replace(tile, made_at=1_800_000_000.0), durable=False)
+    gone = next(group.key for group in groups.values() if group.key != tile.key)
+    store.delete(gone)
+    rows = {row["key"]: row for row in _rows(store)}
+    assert read == [tile.key]
+    assert rows[tile.key]["created_at"] == 1_800_000_000.0
+    assert rows.keys() == {group.key for group in groups.values()} - {gone}
+
+
+def test_a_damaged_one_has_no_row_and_a_reason(store: DiskStore, tmp_path: Path) -> None:
+    key = put_tile(store.layout, tmp_path)
+    assert _rows(store)
+    path = Path(store.layout.group_path(key))
+    path.write_bytes(path.read_bytes()[:-1])
+    os.utime(store.layout.groups)  # a folder does not change when a file in it is damaged
+    assert _rows(store) == []
+    mirror = Mirror(store)
+    with mirror.read() as connection:
+        assert connection.execute("SELECT source, name FROM skipped").fetchall() == [("groups", key)]
+    put_tile(store.layout, tmp_path / "again")
+    assert len(_rows(store)) == 1
+    with mirror.read() as connection:
+        assert connection.execute("SELECT count(*) FROM skipped").fetchone() == (0,)
+
+
+def test_they_are_found_by_words_targets_and_frameworks(store: DiskStore, tmp_path: Path) -> None:
+    for group in triton_groups(tmp_path).values():
+        put_group(store.layout, group, durable=False)
+    assert len(_rows(store, AdaptedFilter("TILE 3.9.0 num_warps=4"))) == 1
+    assert len(_rows(store, AdaptedFilter(archs=("sm_80",)))) == 1
+    assert len(_rows(store, AdaptedFilter("scale", ("sm_90a",), ("triton",)))) == 2
+    assert _rows(store, AdaptedFilter(frameworks=("cupy",))) == []
+    mirror = Mirror(store)
+    for sort in adapted_queries.SORTS:
+        assert len(mirror.query(adapted_queries.adapted_kernels, AdaptedFilter(), sort=sort)) == 4
+    sizes = [
+        row["stored_bytes"]
+        for row in mirror.query(adapted_queries.adapted_kernels, AdaptedFilter(), sort="size on disk")
+    ]
+    assert sizes == sorted(sizes, reverse=True)
+    with pytest.raises(UsageError, match="cannot sort"):
+        mirror.query(adapted_queries.adapted_kernels, AdaptedFilter(), sort="colour")
+
+
+def test_they_live_next_to_ours(store: DiskStore, tmp_path: Path) -> None:
+    ours, theirs = publish(store, 1), put_tile(store.layout, tmp_path)
+    mirror = Mirror(store)
+    mirror.sync()
+    assert [row["key"] for row in mirror.query(queries.kernels, queries.KernelFilter())] == [ours]
+    assert [row["key"] for row in _rows(store)] == [theirs]
+    assert mirror.query(queries.overview)["entries"] == 2
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"a.json": b'{"name": "\\u001b[31m<script>", "shared": -1, "target": {"arch": []}, "triton_version": 7}'},
+        {"a.json": b"[" * 100_000},
+        {"a.json": b'{"shared": 99999999999999999999, "num_warps": {"a": 1}, "name": "x"}', "a.cubin": b"\x7fELF"},
+        {"a\x1b\n.json": b"\xff", "a\x1b\n.ptx": b".version 8\n.target sm_90\n.entry \xff("},
+        {"=cmd().json": b"{}", "=cmd().cubin": b""},
+    ],
+)
+def test_hostile_files_make_a_row_without_what_they_claim(store: DiskStore, files: dict[str, bytes]) -> None:
+    group = Group("triton\x1b[2J", "KEY", next(iter(files)), files)
+    put_group(store.layout, group, durable=False)
+    (row,) = _rows(store)
+    assert row["name"].isprintable()
+    assert row["shared_bytes"] is None
+    assert row["version"] is None
+    assert row["registers"] is None
+    assert (row["arch"] is None) or row["arch"] == "sm_90"
