@@ -27,6 +27,7 @@ MAX_RAW_BYTES = (
     64 * 1024**2
 )  # of one section; hundreds of times the largest seen, and the most a forged frame may allocate
 MAX_RECORD_BYTES = 1024**2
+MAX_BLOB_BYTES = 5 * MAX_RAW_BYTES  # four sections of that size, and what compression may add
 LIKELY_BYTES = 1024**2  # of compiled code; a larger buffer is allocated only for bytes that exist
 
 _HEADER = struct.Struct("<8sHH32s")
@@ -172,8 +173,12 @@ def decode_record(key: CacheKey, data: bytes) -> Record:
         record = _decode_record(inner)
     except _UNREADABLE as error:
         raise CorruptEntry(f"record of {key[:12]} cannot be read: {error}") from error
-    if CUBIN not in record.blob.sections:
+    code = record.blob.sections.get(CUBIN)
+    if code is None:
         raise CorruptEntry(f"record of {key[:12]} names no {CUBIN} section")
+    # The file may be as large as it says, of holes that take no room on the disk, but not in memory.
+    if not code.offset + code.stored_bytes <= record.blob.stored_bytes <= MAX_BLOB_BYTES:
+        raise CorruptEntry(f"record of {key[:12]} names a blob of {record.blob.stored_bytes:,} bytes, which none has")
     if record.key != key:
         raise Misplaced(f"the record at the path of {key[:12]} belongs to {record.key[:12]}")
     return record

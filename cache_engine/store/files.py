@@ -11,11 +11,14 @@ from pathlib import Path
 
 from cache_engine.errors import CorruptEntry, UsageError
 from cache_engine.store.layout import SHARDS, StoreLayout
-from cache_engine.store.ownership import check_opened, name_what_is_no_file
+from cache_engine.store.ownership import check_opened, name_what_is_no_file, open_file
 from cache_engine.store.publish import publish_file
 
-# Most records are smaller than the first; larger files are read in steps of the second.
+# Most records are smaller than the first; larger files are read in steps of the second, and then of what there is.
 _FIRST_READ, _NEXT_READ = 4096, 2**20
+MOST_BYTES = 2**31
+"""Of a file of results or sums: a larger one is not read."""
+
 _LOOK_AT = stat.S_IFMT(0o177777) | stat.S_IWGRP | stat.S_IWOTH
 _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 
@@ -49,11 +52,49 @@ def read_file(
         wanted = min(limit, _FIRST_READ if likely is None else likely)
         data = os.read(descriptor, wanted)
         while len(data) == wanted < limit:
-            wanted = min(limit, wanted + _NEXT_READ)
+            wanted = min(limit, wanted + max(wanted, _NEXT_READ))
             data += os.read(descriptor, wanted - len(data))
         return data
     finally:
         os.close(descriptor)
+
+
+def read_whole(
+    path: str | os.PathLike[str], most_bytes: int, start: int = 0, *, trust: bool | None = None
+) -> bytes | None:
+    """A file from ``start`` to its end; ``None`` when it does not exist.
+
+    Args:
+        most_bytes: a larger file is refused, and nothing of it is read. One of holes alone takes no room on the disk.
+        trust: as for ``open_file``.
+
+    Raises:
+        CorruptEntry: when it is larger, not a regular file, or ``Untrusted``.
+        OSError: when it cannot be read.
+    """
+    try:
+        descriptor = open_file(path, trust=trust)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        _check_size(path, descriptor, most_bytes)
+        file.seek(start)
+        return file.readall()
+
+
+def check_readable(path: str | os.PathLike[str], most_bytes: int) -> None:
+    """Refuses a file that ``read_whole`` does not read; raises as it does, and where there is no file."""
+    descriptor = open_file(path)
+    try:
+        _check_size(path, descriptor, most_bytes)
+    finally:
+        os.close(descriptor)
+
+
+def _check_size(path: str | os.PathLike[str], descriptor: int, most_bytes: int) -> None:
+    size_bytes = os.fstat(descriptor).st_size
+    if size_bytes > most_bytes:
+        raise CorruptEntry(f"{os.fspath(path)} has {size_bytes:,} bytes; at most {most_bytes:,} are read")
 
 
 def shards_in(*folders: Path, links: bool) -> list[str]:
@@ -106,10 +147,10 @@ def move_to_quarantine(layout: StoreLayout, path: Path) -> None:
         path.rename(layout.quarantined(path.name, time.time_ns()))
 
 
-def copy_to_quarantine(layout: StoreLayout, path: Path, *, durable: bool) -> Path | None:
+def copy_to_quarantine(layout: StoreLayout, path: Path, *, durable: bool, most_bytes: int = MOST_BYTES) -> Path | None:
     """Copies one file into quarantine, before its sound entries are written again.
 
-    Moves it if it is not a regular file, which has no content to copy.
+    Moves it if none of its entries is read: it is not a regular file, or larger than ``most_bytes``.
 
     Returns:
         Where it is now; ``None`` when the file is gone.
@@ -120,7 +161,7 @@ def copy_to_quarantine(layout: StoreLayout, path: Path, *, durable: bool) -> Pat
     layout.quarantine.mkdir(mode=0o700, exist_ok=True)
     target = layout.quarantined(path.name, time.time_ns())
     try:
-        data = read_file(path, 2**40)
+        data = read_whole(path, most_bytes)
     except CorruptEntry:
         path.rename(target)
         return target

@@ -26,6 +26,7 @@ from cache_engine.store.journal import (
     load_snapshot,
 )
 from cache_engine.store.journal.demand import load_demand
+from cache_engine.store.journal.files import LARGEST_BYTES
 from cache_engine.store.layout import (
     StoreLayout,
     fingerprint_of_results_name,
@@ -208,7 +209,7 @@ def mend_journal(store: DiskStore, findings: Iterable[Finding]) -> Iterator[Find
             store.quarantine_file(path)
             yield finding
         else:
-            copy_to_quarantine(layout, path, durable=True)
+            copy_to_quarantine(layout, path, durable=True, most_bytes=LARGEST_BYTES)
             damaged.append(finding)
     if damaged:
         fold(layout.journal, layout.temp, lambda _: True)

@@ -16,9 +16,10 @@ from cache_engine.errors import CorruptEntry
 from cache_engine.evaluations import Evaluations
 from cache_engine.evaluations.entry import encode_entry, judge
 from cache_engine.store.disk import open_store
+from cache_engine.store.files import MOST_BYTES
 from cache_engine.store.layout import StoreLayout, original_of_quarantined
 from cache_engine.store.results.checking import damaged_files
-from cache_engine.store.results.interchange import LARGEST_BYTES, LARGEST_IMPORT_BYTES, compress, decompress
+from cache_engine.store.results.interchange import LARGEST_IMPORT_BYTES, compress, decompress
 from tests.evaluations.test_evaluations import CHIP, PROBLEM, document, fill, keys
 
 
@@ -111,7 +112,7 @@ def test_a_frame_that_declares_too_much_is_refused_unread() -> None:
     header = zstandard.get_frame_parameters(bytes(frame))
     assert header.has_checksum
     # Magic, descriptor, then the declared size, in four bytes for one of this length.
-    frame[5:9] = (LARGEST_BYTES + 1).to_bytes(4, "little")
+    frame[5:9] = (MOST_BYTES + 1).to_bytes(4, "little")
     with pytest.raises(CorruptEntry, match="declare 2,147,483,649 bytes"):
         decompress(bytes(frame))
 

@@ -120,6 +120,8 @@ class Campaign:
 
     def starve(self, faults: Iterable[tuple[int, int]]) -> list[str]:
         """Makes a trial of each run of allocations that are refused, from one up to another; returns as ``run``."""
+        faults = list(faults)
+        assert faults
         for first, last in faults:
             self.counts["trials"] += 1
             outcome = self._starved(first, last)

@@ -45,6 +45,15 @@ def test_any_allocation_that_is_refused_does_no_harm(name: str, starving: Start)
     assert not troubles, "\n".join(troubles)
 
 
+def test_the_count_of_allocations_reaches_the_last_one(starving: Start) -> None:
+    """An operation fails where its last ones are refused, and does not where those behind them are."""
+    trials = starving("pin")
+    last = trials.allocations()
+    refused = [bool(trials._starved(number, number + 1).error) for number in range(last - 8, last + 9)]
+    assert any(refused[:8])
+    assert not any(refused[-4:])
+
+
 _GETTING = """
 import resource, sys
 from cache_engine.errors import CorruptEntry

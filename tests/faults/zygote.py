@@ -12,6 +12,7 @@ import importlib
 import itertools
 import json
 import logging
+import operator
 import os
 import signal
 import sys
@@ -117,15 +118,23 @@ def starved(act: Action, first: int, last: int) -> Action:
 
     def counting() -> object:
         _testcapi.set_nomemory(_FAR, _FAR + 1)
+        in_all = _rounds_left()
+        _testcapi.set_nomemory(_FAR, _FAR + 1)
         act()
-        left = -1
-        with suppress(MemoryError):
-            for left in itertools.count():  # noqa: B007 (each round makes these bytes, and a number twice)
-                bytes(1000)
+        left = _rounds_left()
         _testcapi.remove_mem_hooks()
-        return _FAR - 3 * left
+        return round((in_all - left) * _FAR / in_all)
 
     return act_without if first else counting
+
+
+def _rounds_left() -> int:
+    """How many rounds, which allocate the same each, go by until the allocation that is refused."""
+    rounds = itertools.repeat(None, _FAR)
+    with suppress(MemoryError):
+        for _ in rounds:
+            bytes(1000)
+    return _FAR - operator.length_hint(rounds)
 
 
 def _no_thread(*_: object) -> int:

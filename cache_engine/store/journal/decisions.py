@@ -19,7 +19,7 @@ from xxhash import xxh3_64_hexdigest
 from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.decision import DEMOTION, Decision, standing
 from cache_engine.model.events import DAY_S
-from cache_engine.store.files import copy_to_quarantine, read_file
+from cache_engine.store.files import copy_to_quarantine, read_whole
 from cache_engine.store.layout import StoreLayout
 from cache_engine.store.lock import file_lock
 from cache_engine.store.ownership import open_file, own_file
@@ -146,7 +146,7 @@ def demoted_keys(layout: StoreLayout) -> frozenset[str]:
 
 def _mentions(path: Path, word: str) -> bool:
     with suppress(OSError, CorruptEntry):
-        return word.encode() in (read_file(path, _MOST_BYTES, trust=True) or b"")
+        return word.encode() in (read_whole(path, _MOST_BYTES, trust=True) or b"")
     return False
 
 
@@ -154,10 +154,10 @@ def damaged_decisions(path: Path) -> tuple[int, int]:
     """How many whole lines of a file are damaged or dated more than a day ahead, and how many there are.
 
     Raises:
-        CorruptEntry: when it is not a regular file.
+        CorruptEntry: when it is not a regular file, or too large.
         OSError: when it cannot be read.
     """
-    data = read_file(path, _MOST_BYTES, trust=True)
+    data = read_whole(path, _MOST_BYTES, trust=True)
     lines = [] if data is None else list(_lines(data, path.stat().st_mtime))
     return lines.count(None), len(lines)
 
@@ -170,9 +170,9 @@ def mend_decisions(layout: StoreLayout, path: Path) -> None:
         OSError: when reading or writing fails.
     """
     with file_lock(layout.decisions_lock, _MEND_TIMEOUT_S):
-        copy = copy_to_quarantine(layout, path, durable=True)
+        copy = copy_to_quarantine(layout, path, durable=True, most_bytes=_MOST_BYTES)
         if copy is not None and path.exists():
-            lines = _lines(read_file(path, _MOST_BYTES) or b"", path.stat().st_mtime)
+            lines = _lines(read_whole(path, _MOST_BYTES) or b"", path.stat().st_mtime)
             data = b"".join(_line(_encode(line)) for line in lines if line is not None)
             publish_file(layout.temp, str(path), data, durable=True)
 

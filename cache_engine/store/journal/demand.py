@@ -20,7 +20,7 @@ import msgspec
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.asked import Asked
 from cache_engine.policy.timeline import LARGEST_BYTES, Stored, Timeline
-from cache_engine.store.files import read_file
+from cache_engine.store.files import read_whole
 from cache_engine.store.journal import files
 from cache_engine.store.journal.files import UnknownSnapshot, read_new
 from cache_engine.store.layout import StoreLayout
@@ -87,13 +87,11 @@ def load_demand(layout: StoreLayout) -> FoldedDemand:
         OSError: when it cannot be read.
     """
     try:
-        data = read_file(layout.demand, LARGEST_BYTES + 1)
+        data = read_whole(layout.demand, LARGEST_BYTES)
     except CorruptEntry as error:
         raise ValueError(error) from error
     if data is None:
         return FoldedDemand()
-    if len(data) > LARGEST_BYTES:
-        raise ValueError(f"it has more than {LARGEST_BYTES:,} bytes")
     head = msgspec.json.decode(data, type=_Head)
     if head.format != _FORMAT:
         raise UnknownSnapshot(f"it has format {head.format}; this program knows {_FORMAT}")
@@ -103,7 +101,7 @@ def load_demand(layout: StoreLayout) -> FoldedDemand:
 def demand_generation(layout: StoreLayout) -> int:
     """The generation of ``demand.json``; 0 when the file is missing or cannot be read."""
     with suppress(OSError, CorruptEntry, ValueError, RecursionError):
-        return msgspec.json.decode(read_file(layout.demand, LARGEST_BYTES + 1) or b"{}", type=_Head).generation
+        return msgspec.json.decode(read_whole(layout.demand, LARGEST_BYTES) or b"{}", type=_Head).generation
     return 0
 
 
@@ -143,7 +141,7 @@ def fold_demand(layout: StoreLayout, folded: FoldedDemand, there: Mapping[str, s
     found = False
     for name in names:
         if there[name] not in folded.folded:
-            for line in decode_lines(read_file(layout.journal / name, files.LARGEST_BYTES) or b""):
+            for line in decode_lines(read_whole(layout.journal / name, files.LARGEST_BYTES) or b""):
                 timeline.add(line.shape, line.asked, line.at)
                 found = True
     if not found:

@@ -8,11 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry
+from cache_engine.store.files import read_whole
 from cache_engine.store.layout import JOURNAL_FOLDING, JOURNAL_OPEN, JOURNAL_SNAPSHOT
-from cache_engine.store.ownership import open_file
 
 OPEN, FOLDING, SNAPSHOT = JOURNAL_OPEN, JOURNAL_FOLDING, JOURNAL_SNAPSHOT
-LARGEST_BYTES = 2**31
+LARGEST_BYTES = 2**28
+"""Of a file of lines: a hundred times what a writer leaves. A larger one is not read."""
 
 
 class UnknownSnapshot(ValueError):
@@ -45,7 +46,8 @@ def read_new(folder: Path, folded: set[str], positions: dict[str, int]) -> Itera
 def _read_from(folder: Path, stem: str, position: int) -> bytes:
     """A file's bytes, even if it is renamed meanwhile; empty when it cannot be read."""
     for suffix in (OPEN, FOLDING):
-        with suppress(OSError, CorruptEntry), os.fdopen(open_file(folder / f"{stem}{suffix}"), "rb") as file:
-            file.seek(position)
-            return file.read()
+        with suppress(OSError, CorruptEntry):
+            data = read_whole(folder / f"{stem}{suffix}", LARGEST_BYTES, position)
+            if data is not None:
+                return data
     return b""

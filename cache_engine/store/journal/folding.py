@@ -14,7 +14,7 @@ import msgspec
 from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.events import DAY_S, HOUR_S, Counts, EntryUsage, Event, Period, Tally, Totals, coarsened
 from cache_engine.model.key import CacheKey
-from cache_engine.store.files import read_file
+from cache_engine.store.files import MOST_BYTES, check_readable, read_whole
 from cache_engine.store.journal.files import (
     FOLDING,
     LARGEST_BYTES,
@@ -96,7 +96,7 @@ def load_snapshot(folder: Path) -> Snapshot:
         OSError: when it cannot be read.
     """
     try:
-        data = read_file(folder / SNAPSHOT, LARGEST_BYTES)
+        data = read_whole(folder / SNAPSHOT, MOST_BYTES)
     except CorruptEntry as error:
         raise ValueError(error) from error
     if data is None:
@@ -157,13 +157,13 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
             if try_lock(file.fileno()):
                 (folder / name).rename((folder / name).with_suffix(FOLDING))
     stems = {name: stem_of(name) for name in file_names(folder, FOLDING)}
-    names = [name for name in stems if _is_own(folder / name)]
+    names = [name for name in stems if _is_readable(folder / name)]
     fresh = [name for name in names if stems[name] not in snapshot.folded]
     fold_demand(layout, demand, stems, names)
     if fresh:
         tally = snapshot.tally()
         for name in fresh:
-            for event in _decode_lines(read_file(folder / name, LARGEST_BYTES) or b""):
+            for event in _decode_lines(read_whole(folder / name, LARGEST_BYTES) or b""):
                 tally.add(event)
         snapshot = Snapshot(
             # Unique even if an earlier snapshot was lost, because the mirror compares generations.
@@ -181,14 +181,14 @@ def fold(folder: Path, temp: Path, keep: Callable[[str], bool]) -> int:
     return len(fresh)
 
 
-def _is_own(path: Path) -> bool:
-    """Whether it is a file that only you and root may change; any other is left alone.
+def _is_readable(path: Path) -> bool:
+    """Whether it is a file that only you and root may change, and not too large; any other is left alone.
 
     Raises:
         OSError: when the disk refuses to open it.
     """
     try:
-        os.close(open_file(path))
+        check_readable(path, LARGEST_BYTES)
     except CorruptEntry:
         return False
     return True
@@ -256,10 +256,10 @@ def damaged_lines(path: Path) -> tuple[int, int]:
     """How many whole lines of a file are damaged, and how many there are.
 
     Raises:
-        CorruptEntry: when it is not a regular file.
+        CorruptEntry: when it is not a regular file, or too large.
         OSError: when it cannot be read.
     """
-    data = read_file(path, LARGEST_BYTES, trust=True)
+    data = read_whole(path, LARGEST_BYTES, trust=True)
     if data is None:  # folded meanwhile
         return 0, 0
     # A process may still be writing the last one.

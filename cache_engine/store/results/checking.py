@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.store.files import read_file
+from cache_engine.store.files import MOST_BYTES, read_whole
 from cache_engine.store.layout import StoreLayout
-from cache_engine.store.results.interchange import LARGEST_BYTES, UnknownResults, decode_snapshot, decompress
+from cache_engine.store.results.interchange import UnknownResults, decode_snapshot, decompress
 from cache_engine.store.results.log import ResultLogs
 from cache_engine.store.results.salvage import Judge
 
@@ -27,7 +27,7 @@ def damaged_files(
     generation = 0
     for path in (layout.results_file(fingerprint), layout.compressed_results_file(fingerprint)):
         try:
-            data = read_file(path, LARGEST_BYTES)
+            data = read_whole(path, MOST_BYTES)
             if data is None:
                 continue
             snapshot = decode_snapshot(decompress(data), fingerprint)

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.store.files import copy_to_quarantine, read_file
+from cache_engine.store.files import MOST_BYTES, copy_to_quarantine, read_whole
 from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
 from cache_engine.store.lock import file_lock
 from cache_engine.store.ownership import open_file
@@ -31,7 +31,6 @@ from cache_engine.store.publish import publish_file
 from cache_engine.store.results.checking import DamagedEntries, damaged_files
 from cache_engine.store.results.interchange import (
     FORMAT,
-    LARGEST_BYTES,
     Snapshot,
     Statistics,
     UnknownResults,
@@ -230,7 +229,7 @@ class ResultFile:
         for path in self._forms:
             data = b""
             try:
-                data = read_file(path, LARGEST_BYTES, _size(path) + 1) or b""
+                data = read_whole(path, MOST_BYTES) or b""
                 if data or path.exists():
                     found.append(decode_snapshot(decompress(data), self._fingerprint))
             except CorruptEntry as error:

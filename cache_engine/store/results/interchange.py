@@ -11,12 +11,10 @@ import msgspec
 
 from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.artifact import MOST_COUNT, Count, Seconds
+from cache_engine.store.files import MOST_BYTES
 
 FORMAT = "1.0"
 """Of the snapshot. A file with another first number has another format and is left unchanged."""
-
-LARGEST_BYTES = 2**31
-"""Of such a file in a store; a file that claims more is damaged."""
 
 LARGEST_IMPORT_BYTES = 32 * 2**20
 """Of such a file from elsewhere, decompressed: three times what pruning leaves of an accelerator's results. Decoding
@@ -149,7 +147,7 @@ def compress(data: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=3, write_checksum=True, write_content_size=True).compress(data)
 
 
-def decompress(data: bytes, largest: int = LARGEST_BYTES) -> bytes:
+def decompress(data: bytes, largest: int = MOST_BYTES) -> bytes:
     """The bytes of an interchange file that may be compressed.
 
     Args:

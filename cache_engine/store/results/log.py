@@ -17,9 +17,8 @@ from xxhash import xxh3_64_hexdigest
 
 from cache_engine.errors import CorruptEntry
 from cache_engine.model.artifact import Count, Ms, Seconds
-from cache_engine.store.files import move_to_quarantine, read_file
+from cache_engine.store.files import MOST_BYTES, check_readable, move_to_quarantine, read_whole
 from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
-from cache_engine.store.ownership import open_file
 from cache_engine.store.publish import sync_folder
 from cache_engine.store.results.interchange import UNREADABLE, Snapshot
 
@@ -97,11 +96,14 @@ class ResultLogs:
             sync_folder(str(self._layout.results_folder))
 
     def quarantine_refused(self) -> None:
-        """Quarantines logs that are not regular files or that others may change. Call it under the exclusive lock."""
+        """Quarantines logs that are not read at all. Call it under the exclusive lock.
+
+        They are no regular files, too large, or others may change them. What is appended to one would be lost.
+        """
         for generation in self.generations():
             path = self.path(generation)
             try:
-                os.close(open_file(path))
+                check_readable(path, MOST_BYTES)
             except CorruptEntry as error:
                 move_to_quarantine(self._layout, path)
                 _log.warning("%s; moved to quarantine", error)
@@ -118,7 +120,7 @@ class ResultLogs:
                 read[generation] = self.size(generation)  # folded already; its deletion was interrupted
                 continue
             try:
-                data = _read_from(self.path(generation), position)
+                data = read_whole(self.path(generation), MOST_BYTES, position) or b""
             except CorruptEntry as error:
                 _log.warning("%s; its content is ignored", error)
                 damaged += 1
@@ -138,10 +140,10 @@ class ResultLogs:
         """All whole lines of a log; ``None`` for each that is damaged.
 
         Raises:
-            CorruptEntry: when it is not a regular file.
+            CorruptEntry: when it is not a regular file, or too large.
             OSError: when it cannot be read.
         """
-        data = read_file(self.path(generation), 2**40) or b""
+        data = read_whole(self.path(generation), MOST_BYTES) or b""
         return list(read_lines(data[: data.rfind(b"\n") + 1]))
 
 
@@ -196,13 +198,3 @@ def _add(snapshot: Snapshot, line: Line) -> None:
     snapshot.cache_entries[line.key] = msgspec.Raw(line.entry)
     statistics.last_updated = max(statistics.last_updated, line.at)
     statistics.count(hours=line.search_ms / 3_600_000)
-
-
-def _read_from(path: Path, position: int) -> bytes:
-    try:
-        descriptor = open_file(path)
-    except FileNotFoundError:
-        return b""
-    with os.fdopen(descriptor, "rb") as file:
-        file.seek(position)
-        return file.read()

@@ -14,7 +14,8 @@ from contextlib import suppress
 import msgspec
 
 from cache_engine.errors import Misplaced
-from cache_engine.store.results.interchange import LARGEST_BYTES, UNREADABLE, Snapshot
+from cache_engine.store.files import MOST_BYTES
+from cache_engine.store.results.interchange import UNREADABLE, Snapshot
 
 Judge = Callable[[str, bytes | msgspec.Raw], str]
 """Returns the key of a sound entry from its name and its bytes; empty for one that is not sound."""
@@ -90,6 +91,6 @@ def decompressed_part(data: bytes) -> bytes:
         for start in range(0, len(data), _CHUNK):
             parts.append(decompressor.decompress(data[start : start + _CHUNK]))
             size += len(parts[-1])
-            if size > LARGEST_BYTES:
+            if size > MOST_BYTES:
                 break
     return b"".join(parts)
