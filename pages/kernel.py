@@ -27,9 +27,10 @@ from app.presenters.kernels.kernel import (
     record_properties,
 )
 from app.presenters.kernels.speed import MODEL, prediction_table, predictions, speed_figure, timing_table
-from app.presenters.kernels.tiles import level_table, tile_figure
+from app.presenters.kernels.tiles import tile_figure
 from cache_engine.engine.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
+from cache_engine.insight.tiling import level_table
 from cache_engine.mirror import queries
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import RECENT

@@ -146,6 +146,8 @@ VERBS = {
     "stats --by-arch": ((), DASHBOARD),
     "doctor": ((), CORE),
     "log": ((), CORE),
+    "report": (("-o", "-"), CORE),
+    "report KEY": (("-o", "-"), CORE),
     "pin": ((KEY,), CORE),
     "unpin": (("--all",), CORE),
     "tune": (("64", "48", "80"), GPU),

@@ -18,8 +18,8 @@ from cache_engine.cli.support.verb import LazyVerbs
 _WHERE = {
     "getting": ("compile", "time"),
     "warm": ("warm", "sample"),
-    "listing": ("ls", "search", "stats"),
-    "inspect": ("show", "diff", "explain"),
+    "reading.listing": ("ls", "search", "stats"),
+    "reading.inspect": ("show", "diff", "explain"),
     "doctor": ("doctor",),
     "measuring.timings": ("tune", "timings"),
     "measuring.regressions": ("regressions",),
@@ -33,6 +33,7 @@ _WHERE = {
     "predicting.calibrate": ("calibrate",),
     "predicting.promote": ("promote",),
     "predicting.demand": ("demand",),
+    "reading.report": ("report",),
     "caches.overview": ("caches",),
     "bench": ("bench",),
     "dashboard": ("dashboard",),

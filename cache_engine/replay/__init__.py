@@ -9,3 +9,6 @@
 - ``optimum`` -- the best choice in hindsight
 - ``playing`` -- plays them, and adds up
 """
+
+ORACLE = "oracle"
+"""The best choice in hindsight, compiled before the server is ready; it comes last, and is no policy."""

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cache_engine.policy.sketch import Sketch
+from cache_engine.replay import ORACLE
 from cache_engine.replay.batching import Limits, Served, serve
 from cache_engine.replay.kernels import Kernels
 from cache_engine.replay.machines import Account, Adaptive, Compiling, Fixed, Kernel
 from cache_engine.replay.optimum import optimum
-from cache_engine.replay.policies import ORACLE, Policy, Start
+from cache_engine.replay.policies import Policy, Start
 from cache_engine.replay.traces import Trace
 
 COLD, PROFILE, RESTART = STARTS = ("cold", "profile", "restart")

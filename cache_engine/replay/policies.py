@@ -113,9 +113,6 @@ POLICIES = {
 }
 """All but the oracle, which needs the stream that it serves."""
 
-ORACLE = "oracle"
-"""The best choice in hindsight, compiled before the server is ready."""
-
 
 def ahead(kernels: Kernels, compiling: Compiling, start: Start) -> list[Kernel]:
     """The kernels worth compiling before the server is ready: a knapsack over what is expected to be asked for.

@@ -26,7 +26,7 @@ sys.argv = ["gemm-cache", "--store", "/nowhere", "stats"]
 """
 
 
-@pytest.mark.parametrize("name", ["cache_engine.cli.main", "click", "cache_engine.cli.listing"])
+@pytest.mark.parametrize("name", ["cache_engine.cli.main", "click", "cache_engine.cli.reading.listing"])
 def test_ctrl_c_while_the_command_is_loaded_is_one_line(name: str) -> None:
     script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["gemm-cache"]
     module, _, function = script.partition(":")

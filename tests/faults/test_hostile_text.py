@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from cache_engine.cli.documents import comparing, kernels, to_json
-from cache_engine.cli.inspect import print_difference, print_inspection
-from cache_engine.cli.listing import print_kernels
+from cache_engine.cli.reading.inspect import print_difference, print_inspection
+from cache_engine.cli.reading.listing import print_kernels
 from cache_engine.insight.comparison import compare, sass_difference
 from cache_engine.insight.inspection import inspect
 from cache_engine.mirror import queries

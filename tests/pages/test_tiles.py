@@ -7,7 +7,8 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from app.presenters.kernels.tiles import level_table, levels, tile_figure
+from app.presenters.kernels.tiles import tile_figure
+from cache_engine.insight.tiling import level_table, levels
 from cache_engine.model.artifact import Record
 from cache_engine.model.kernel import MAX_TILE, KernelConfig
 from tests.pages.opening import a_record

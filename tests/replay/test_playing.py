@@ -20,12 +20,13 @@ from cache_engine.evaluator.gpus import GPUS
 from cache_engine.kernels.select import choose
 from cache_engine.model.artifact import Record
 from cache_engine.model.gemm import GemmProblem, Specialisation
+from cache_engine.replay import ORACLE
 from cache_engine.replay.batching import Limits
 from cache_engine.replay.costs import PUBLISHED, cost_of
 from cache_engine.replay.kernels import Kernels, gpu_for, kernels_of
 from cache_engine.replay.machines import Compiling
 from cache_engine.replay.playing import COLD, PROFILE, RESTART, STARTS, Outcome, play, runs
-from cache_engine.replay.policies import ORACLE, POLICIES, Start
+from cache_engine.replay.policies import POLICIES, Start
 from cache_engine.replay.traces import Trace, read_trace
 from tests.helpers import make_entry
 

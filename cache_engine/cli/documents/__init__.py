@@ -5,7 +5,8 @@ a job's result as one.
 
 - ``kernels`` -- ``compile``, ``time``, ``ls``, ``search``, ``show``
 - ``comparing`` -- ``diff``, ``explain``
-- ``store`` -- ``stats``, ``clean``, ``verify``, ``quarantine``, ``sync``, ``export``, ``import``, ``doctor``
+- ``store`` -- ``stats``, ``clean``, ``verify``, ``quarantine``, ``sync``, ``export``, ``import``, ``doctor``,
+  ``report``
 - ``waiting``, ``lengths`` -- the compile queue, and how long things took, in ``stats``
 - ``toolchains`` -- ``regressions``
 - ``migrating`` -- ``migrate``

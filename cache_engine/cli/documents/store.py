@@ -193,6 +193,14 @@ class SyncReport(msgspec.Struct, kw_only=True):
     ms: float
 
 
+class Reported(msgspec.Struct, kw_only=True):
+    """What ``report`` prints."""
+
+    file: str
+    title: str
+    bytes: int
+
+
 class ExportReport(msgspec.Struct, kw_only=True):
     """What ``export`` prints."""
 
