@@ -27,6 +27,7 @@ page = st.navigation(
         st.Page("../pages/kernel.py", title="Kernel", icon=":material/memory:", visibility="hidden"),
         st.Page("../pages/compare.py", title="Compare", icon=":material/compare_arrows:"),
         st.Page("../pages/architectures.py", title="Architectures", icon=":material/developer_board:"),
+        st.Page("../pages/coverage.py", title="Coverage", icon=":material/grid_on:"),
         st.Page("../pages/demand.py", title="Demand", icon=":material/trending_up:"),
         st.Page("../pages/caches.py", title="Caches", icon=":material/inventory_2:"),
         st.Page("../pages/compile.py", title="Compile", icon=":material/play_circle:"),

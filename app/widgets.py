@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,16 @@ def store_gone() -> None:
         f"{context.cache().layout.root} was deleted or moved after this dashboard had opened it. Move it back and "
         "reload, or start the dashboard again, which creates an empty store there.",
     )
+
+
+def may_store() -> bool:
+    """Whether kernels can be stored and jobs started; says so where they cannot."""
+    root = context.cache().layout.root
+    if os.access(root, os.W_OK):
+        return True
+    st.info("Read-only store: no kernel can be compiled into it. Start the dashboard on another store:")
+    st.code("gemm-cache --store DIR dashboard", language=None)
+    return False
 
 
 def empty_store() -> None:

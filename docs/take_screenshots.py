@@ -16,6 +16,7 @@ IMAGES = Path(__file__).with_name("images")
 PAGES = (
     ("", "overview"),
     ("architectures", "architectures"),
+    ("coverage", "coverage"),
     ("demand?span=24+hours", "demand"),
     ("evaluations", "evaluations"),
 )

@@ -94,7 +94,7 @@ def one_shape(form: Sequence[Field]) -> None:
     """The form of a single shape, and what is known before it is compiled."""
     st.caption("C (m × n) = A (m × k) · B (k × n). Cached kernels are reused; others are compiled and stored.")
     values = fill_in(form, PREFIXES[ONE])
-    asked = st.button("Compile", type="primary", icon=":material/play_arrow:")
+    asked = st.button("Compile", type="primary", icon=":material/play_arrow:", disabled=not may_store)
     here = isinstance(device, DeviceFingerprint) and device.arch.rstrip("af") == str(values["arch"]).rstrip("af")
     try:
         problem = problem_of(values)
@@ -139,7 +139,7 @@ def table(form: Sequence[Field]) -> None:
     """The form of a whole model, and how many of its kernels are cached."""
     st.caption("Every GEMM of the model for each m and target. Cached kernels are skipped.")
     values = fill_in(form, PREFIXES[TABLE])
-    asked = st.button("Compile missing kernels", type="primary", icon=":material/play_arrow:")
+    asked = st.button("Compile missing kernels", type="primary", icon=":material/play_arrow:", disabled=not may_store)
     if not values["arch"]:
         st.info("Select at least one target.")
         return
@@ -207,6 +207,7 @@ default_arch = local_arch() or cache.settings.default_arch
 forms = {ONE: shape_form(default_arch), TABLE: table_form(default_arch)}
 rename_old_fields()
 job = shown_job()
+may_store = widgets.may_store()
 widgets.accept_old_link("what", {"One shape": ONE, "A model's table": TABLE})
 what = widgets.choose_one("Compile", [ONE, TABLE], ONE, key="what", hidden=True)
 (table if what == TABLE else one_shape)(forms[what])

@@ -1,6 +1,6 @@
 """Which kernels a model needs on some targets, found without compiling anything or reading the store.
 
-What ``warm`` compiles and what the Architectures page shows, so the two agree.
+What ``warm`` compiles and what the Coverage page shows, so the two agree.
 """
 
 from __future__ import annotations

@@ -78,6 +78,7 @@ def test_the_installed_dashboard_shows_every_page(installed: Path, page: Page, c
             ("", "Overview"),
             ("kernels", "Kernels"),
             ("architectures", "Architectures"),
+            ("coverage", "Coverage"),
             ("compile", "Compile"),
             ("admin", "Admin"),
         ):

@@ -20,6 +20,7 @@ PAGES = (
     "kernel",
     "compare",
     "architectures",
+    "coverage",
     "demand",
     "caches",
     "compile",

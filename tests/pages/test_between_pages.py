@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from tests.pages.opening import Open, sound
 
-OTHERS = ("overview", "kernels", "compare", "architectures", "demand", "evaluations", "admin")
+OTHERS = ("overview", "kernels", "compare", "architectures", "coverage", "demand", "evaluations", "admin")
 KINDS = ("selectbox", "multiselect", "number_input", "text_input", "toggle", "checkbox")
 
 
@@ -34,7 +34,7 @@ def test_what_the_compile_form_remembers_has_a_name_on_no_other_page(
         assert not kept & _keys(sound(open_page(compiled_store, page))), page
 
 
-@pytest.mark.parametrize("page", ["architectures", "kernels"])
+@pytest.mark.parametrize("page", ["coverage", "kernels"])
 def test_a_dtype_chosen_elsewhere_breaks_no_compile_form(open_page: Open, compiled_store: Path, page: str) -> None:
     app = sound(open_page(compiled_store, page))
     if page == "kernels":

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from app.presenters.shared import Row, kernel_address
+from cache_engine.batch.estimate import Estimate
 from cache_engine.catalogue import TOKENS
 from cache_engine.insight.coverage import Cell
 from cache_engine.insight.covering import Covering
 from cache_engine.model.sizes import sizes_text
-from cache_engine.units import counted
+from cache_engine.units import counted, human_ms
 
 CACHED, MISSING = "✓ cached", "✗ missing"
 _ALL, _SOME, _NONE, _REFUSED = "✓", "◐", "✗", "–"
@@ -47,11 +48,16 @@ def cell_colours(cells: Iterable[Iterable[Cell]], cached: Collection[str]) -> di
     return {text: _COLOURS[text[0]] for text in texts}
 
 
-def kernel_rows(cells: Iterable[Cell], cached: Collection[str]) -> list[Row]:
+def with_missing(cells: Iterable[list[Cell]], cached: Collection[str]) -> list[list[Cell]]:
+    """The rows of the matrix where a kernel is missing on some target."""
+    return [row for row in cells if any(cell.missing(cached) for cell in row)]
+
+
+def kernel_rows(cells: Iterable[Cell], cached: Collection[str], *, only_missing: bool = False) -> list[Row]:
     """The kernels of the matrix: a row for each kernel, and one for each unsupported cell."""
     rows = []
     for cell in cells:
-        if cell.refused:
+        if cell.refused and not only_missing:
             rows.append(_line(cell, None, cell.refused, ""))
         rows += [
             _line(
@@ -61,8 +67,14 @@ def kernel_rows(cells: Iterable[Cell], cached: Collection[str]) -> list[Row]:
                 kernel_address(kernel.key) if kernel.key in cached else "",
             )
             for kernel in cell.kernels
+            if not (only_missing and kernel.key in cached)
         ]
     return rows
+
+
+def estimate_words(estimate: Estimate) -> str:
+    """How long compiling the missing kernels takes, and what says so."""
+    return f"About {human_ms(estimate.seconds * 1e3)} of compiling on this machine, {estimate.by}."
 
 
 def _line(cell: Cell, kernel: Covering | None, state: str, address: str) -> Row:

@@ -25,7 +25,7 @@ from cache_engine.errors import UsageError
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-PAGES = ("Kernels", "Architectures", "Compare", "Demand", "Compile", "Evaluations", "Admin", "Overview")
+PAGES = ("Kernels", "Architectures", "Coverage", "Compare", "Demand", "Compile", "Evaluations", "Admin", "Overview")
 
 _FEW = 100
 _RECORDS = 10_000

@@ -1,0 +1,160 @@
+"""Coverage: which kernels of a model are cached for which targets, and a job for those that are not."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app import context, job_view, widgets
+from app.presenters.compiling.forms import command_of, model_values, table_form
+from app.presenters.store.coverage import (
+    LEGEND,
+    cell_colours,
+    covered_words,
+    estimate_words,
+    kernel_rows,
+    matrix_table,
+    missing_archs,
+    with_missing,
+)
+from cache_engine.batch.estimate import Estimate, estimate
+from cache_engine.batch.jobs import RUNNING
+from cache_engine.batch.warm import processors
+from cache_engine.catalogue import TOKENS, model_shapes
+from cache_engine.device.probe import local_arch
+from cache_engine.engine.selection import Selection
+from cache_engine.errors import GemmCacheError, StoreError
+from cache_engine.insight.coverage import Cell, coverage, distinct, wanted
+from cache_engine.mirror import queries
+from cache_engine.model.architecture import ARCHITECTURES
+from cache_engine.model.gemm import INPUT_DTYPES, DType
+from cache_engine.units import counted
+
+MOST_LINKS = 6
+ESTIMATED_S = 300  # an estimate reads up to 2,000 records
+LINK = st.column_config.LinkColumn(display_text="open", width="small")
+
+st.title("Coverage")
+cache = context.cache()
+
+
+def chosen() -> tuple[str, str, list[str], bool]:
+    """The model, the dtype, the targets, and whether to show missing kernels only."""
+    models = list(dict.fromkeys(shape.model for shape in model_shapes()))
+    stored = [row["arch"] for row in context.ask(queries.architectures)]
+    here = list(dict.fromkeys([*stored, local_arch() or cache.settings.default_arch]))
+    columns = st.columns([2, 1, 3, 1], vertical_alignment="bottom")
+    model = columns[0].selectbox("Model", models, key="model", bind="query-params")
+    dtype = columns[1].selectbox("Dtype", list(INPUT_DTYPES), index=1, key="dtype", bind="query-params")
+    archs = columns[2].multiselect(
+        "Targets",
+        list(ARCHITECTURES),
+        default=[arch for arch in here if arch in ARCHITECTURES],
+        key="archs",
+        bind="query-params",
+    )
+    only_missing = columns[3].toggle("Missing only", key="missing", bind="query-params")
+    return str(model), str(dtype), archs, only_missing
+
+
+def draw(model: str, dtype: str, archs: list[str], only_missing: bool) -> None:
+    """How much is cached, the job for the rest, and the matrix."""
+    cells = coverage(cache, wanted(model_shapes(model), DType(dtype), archs))
+    needed = distinct([cell] for row in cells for cell in row)
+    cached = context.ask(queries.names, [kernel.key for kernel in needed])
+    missing = [kernel.selection for kernel in needed if kernel.key not in cached]
+    st.text(covered_words(cells, cached))
+    compile_missing(model, dtype, missing_archs(cells, cached), missing)
+    shown = with_missing(cells, cached) if only_missing else cells
+    if not shown:
+        st.success("No kernel is missing.", icon=":material/check_circle:")
+        return
+    colours = cell_colours(shown, cached)
+    chips = st.column_config.MultiselectColumn(options=list(colours), color=list(colours.values()))
+    picked = st.dataframe(
+        matrix_table(shown, cached),
+        hide_index=True,
+        height="content",
+        column_config={"Operation": st.column_config.TextColumn(pinned=True), **dict.fromkeys(archs, chips)},
+        on_select="rerun",
+        selection_mode="single-cell",
+        key="matrix",
+    )
+    st.caption(f"{LEGEND}. Click a cell for details.")
+    behind([cell for row in shown for cell in row], picked_cell(shown, picked.selection.cells), cached, only_missing)
+
+
+def picked_cell(cells: list[list[Cell]], selected: list[tuple[int, str]]) -> Cell | None:
+    """The selected cell of the matrix, if it is one of a shape on a target."""
+    for number, column in selected:
+        return next((cell for cell in cells[number] if cell.arch == column), None) if number < len(cells) else None
+    return None
+
+
+def behind(cells: list[Cell], picked: Cell | None, cached: dict[str, str], only_missing: bool) -> None:
+    """The kernels of the matrix, or of one cell."""
+    if picked is not None:
+        linked = [kernel for kernel in picked.kernels if kernel.key in cached]
+        with st.container(horizontal=True):
+            for kernel in linked[:MOST_LINKS]:
+                widgets.kernel_link(f"{picked.shape.operation}, {picked.arch}: {kernel.key[:12]}", kernel.key)
+    with st.expander("All kernels in this matrix", expanded=picked is not None):
+        shown = kernel_rows(cells if picked is None else [picked], cached, only_missing=only_missing)
+        st.dataframe(shown, hide_index=True, column_config={"Open": LINK}, key="behind")
+
+
+def compile_missing(model: str, dtype: str, by_arch: dict[str, int], missing: list[Selection]) -> None:
+    """A job that compiles the missing kernels: how long it should take, then its progress."""
+    running = followed()
+    if running or not missing:
+        return
+    refused = not widgets.may_store()
+    label = f"Compile {counted(len(missing), 'missing kernel')}"
+    asked = st.button(label, type="primary", icon=":material/play_circle:", disabled=refused, key="compile-missing")
+    st.caption(estimate_words(estimated(str(cache.layout.root), tuple(one.key for one in missing), missing)))
+    if not asked:
+        return
+    try:
+        form = table_form(cache.settings.default_arch)
+        values = model_values(form, model=model, dtype=dtype, arch=list(by_arch), tokens=TOKENS)
+        st.query_params["job"] = context.jobs().start(command_of(job_view.TABLE, form, values), values)
+    except (GemmCacheError, OSError) as error:
+        widgets.problem("Could not start the job.", str(error))
+    else:
+        st.rerun()
+
+
+def followed() -> bool:
+    """The job that the address names: its progress, or how it ended. Whether it runs."""
+    named = st.query_params.get("job")
+    if named is None:
+        return False
+    try:
+        job = context.jobs().load(named)
+    except StoreError as error:
+        widgets.problem("Job not found.", str(error))
+        return False
+    with st.container(border=True):
+        if job.state == RUNNING:
+            job_view.hide_stop()
+            job_view.follow(named)
+        else:
+            job_view.ended(job)
+        label = "Open job"
+        st.page_link("../pages/compile.py", label=label, icon=":material/task:", query_params={"job": named})
+    return job.state == RUNNING
+
+
+@st.cache_resource(show_spinner=False, ttl=ESTIMATED_S, max_entries=16)
+def estimated(store: str, keys: tuple[str, ...], _missing: list[Selection]) -> Estimate:  # noqa: ARG001 (what it is of)
+    """How long compiling these takes."""
+    return estimate(cache, _missing, processors())
+
+
+model, dtype, archs, only_missing = chosen()
+if not archs:
+    st.info("Select at least one target.")
+else:
+    try:
+        draw(model, dtype, archs, only_missing)
+    except GemmCacheError as error:
+        widgets.problem("Could not work out this model's kernels.", str(error))
