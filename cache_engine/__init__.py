@@ -33,6 +33,7 @@ The rooms, top to bottom; each imports only from those below it:
 - ``adapted`` -- their kernels in our store: ``groups`` of files, ``facts`` about them, private ``folders`` of a process
 - ``evaluations`` -- stored results of the evaluator
 - ``foreign`` -- the caches of other frameworks: the protocol of a ``Source``, one for each framework, ``survey``
+- ``trust`` -- who made a kernel: signatures (``sshsig``), the file of trusted ``signers``, signing ``keys``
 - ``catalogue`` -- GEMM shapes: ``tables`` of public models, ``published`` (``config.json``), ``layers`` of a model
 - ``logs`` -- log messages, where they are asked for
 - ``store`` -- entries on disk and in memory: ``layout`` of paths, ``codec``, ``publish``, ``lock``, ``journal``,
@@ -81,6 +82,7 @@ from cache_engine.errors import (
     ToolMissing,
     TooManyJobs,
     Truncated,
+    Unproved,
     Untrusted,
     UsageError,
 )
@@ -181,6 +183,7 @@ __all__ = [
     "ToolMissing",
     "Totals",
     "Truncated",
+    "Unproved",
     "Untrusted",
     "UsageError",
     "Warmed",

@@ -165,6 +165,10 @@ class Untrusted(CorruptEntry):
     """Users other than you and root can change the file, or a folder above it; the text says which and who."""
 
 
+class Unproved(CorruptEntry):
+    """An entry of a pack is not signed by a trusted signer; the text says whether and by whom it is signed."""
+
+
 class LockTimeout(StoreError):
     """Another process held a lock for longer than the allowed wait."""
 

@@ -15,6 +15,7 @@ EXTRAS = {
     "dashboard": ("duckdb", "plotly", "pyarrow", "streamlit"),
     "evaluate": ("numpy",),
     "gpu": ("cupy",),
+    "trust": ("cryptography",),
 }
 """The modules that this package imports from what an extra installs."""
 

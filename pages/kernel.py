@@ -56,7 +56,7 @@ def summary(record: Record) -> None:
     left, right = st.columns(2)
     with left:
         st.subheader("Problem and config")
-        shown = record_properties(record, context.timezone())
+        shown = record_properties(record, context.timezone(), context.cache().signature(record.key))
         st.dataframe(shown, hide_index=True, height="content", column_config={"Property": SMALL}, key="facts")
     with right:
         st.subheader("Tiling")

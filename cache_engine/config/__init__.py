@@ -171,6 +171,11 @@ class Settings:
     trust_store: bool = _setting(
         kinds.yes_or_no(), False, "Use a store or pack that another user owns or that others can write."
     )
+    trusted_signers: Path | None = _setting(
+        kinds.path(),
+        None,
+        "A file of public keys, as OpenSSH's allowed_signers; kernels of packs must be signed with one of them.",
+    )
     admin_token: str | None = _setting(
         kinds.token(),
         None,

@@ -8,10 +8,11 @@ from functools import partial
 
 from cache_engine import logs
 from cache_engine.config import Settings
-from cache_engine.errors import PackUnusable, StoreUnusable
+from cache_engine.errors import ExtraMissing, PackUnusable, StoreUnusable, UsageError
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import DecisionLog, Journal, NoJournal, fold_when_long
 from cache_engine.store.pack import Pack, find_packs
+from cache_engine.trust import proof_for
 from cache_engine.upkeep.contents import check_code
 
 _log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ def packs_of(settings: Settings, journal: Journal) -> Iterator[Pack]:
     """Opens the packs, if caching is on. One that cannot be used is skipped with a warning and counted."""
     for path in find_packs(settings.packs if settings.enable_caching else ()):
         try:
-            yield Pack(path, trust=settings.trust_store, check=check_code)
-        except PackUnusable as error:
+            yield Pack(path, trust=settings.trust_store, check=check_code, prove=proof_for(settings))
+        except (PackUnusable, UsageError, ExtraMissing) as error:
             journal.failure(Pack.name)
             _log.warning("%s", error)

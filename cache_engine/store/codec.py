@@ -1,8 +1,9 @@
 """Encodes and decodes blobs and records.
 
 A **blob** is a 44-byte header (magic, format version, flags, the entry's key) followed by its sections, the compiled
-code first, each a zstd frame with checksum. A **record** is one JSON object ``{"format", "checksum", "record"}``. The
-checksum covers the inner object's exact bytes in the file, so ``jq .record`` reads it and a flipped bit is noticed.
+code first, each a zstd frame with checksum. A **record** is one JSON object ``{"format", "checksum", "record"}``, with
+``"signature"`` where it has one. Checksum and signature cover the inner object's exact bytes in the file, so
+``jq .record`` reads it and a flipped bit is noticed.
 
 Checksums, which every hit computes, are XXH3 of 128 bits: they find accidental damage. The digest of a whole blob,
 which is part of its name and which ``verify``, export and import compute, is SHA-256.
@@ -44,10 +45,11 @@ class UnknownFormat(Exception):
         self.version = version
 
 
-class _Envelope(msgspec.Struct):
+class _Envelope(msgspec.Struct, omit_defaults=True):
     format: int
     checksum: str
     record: msgspec.Raw
+    signature: str = ""
 
 
 class _Version(msgspec.Struct):
@@ -148,8 +150,34 @@ def encode_record(record: Record) -> bytes:
     return _encode_json(_Envelope(FORMAT, _checksum(inner), msgspec.Raw(inner))) + b"\n"
 
 
+def signed_part(data: bytes) -> tuple[bytes, str]:
+    """What a signature of a record file covers, and the signature, which is empty where there is none.
+
+    It covers the exact bytes of the inner object, and so the key with all that it was hashed from, the digest of the
+    blob, and who made it.
+
+    Raises:
+        CorruptEntry: when the bytes are not a record file.
+    """
+    try:
+        envelope = _decode_envelope(data)
+    except _UNREADABLE as error:
+        raise CorruptEntry(f"the record cannot be read: {error}") from error
+    return bytes(envelope.record), envelope.signature
+
+
+def with_signature(data: bytes, signature: str) -> bytes:
+    """A record file that carries a signature, in place of any other. Older programs read it as well.
+
+    Raises:
+        CorruptEntry: as ``signed_part``.
+    """
+    inner, _ = signed_part(data)
+    return _encode_json(_Envelope(FORMAT, _checksum(inner), msgspec.Raw(inner), signature)) + b"\n"
+
+
 def stored_bytes(record: Record) -> int:
-    """The size of an entry on disk: its blob and its record."""
+    """The size of an entry on disk: its blob and its record, without a signature."""
     return record.blob.stored_bytes + len(encode_record(record))
 
 

@@ -36,7 +36,14 @@ from cache_engine.model.key import CacheKey
 from cache_engine.model.provenance import Provenance
 from cache_engine.process import OwnFile
 from cache_engine.store.base import Loaded
-from cache_engine.store.codec import MAX_RECORD_BYTES, UnknownFormat, components_of, decode_record, decode_section
+from cache_engine.store.codec import (
+    MAX_RECORD_BYTES,
+    UnknownFormat,
+    check_blob,
+    components_of,
+    decode_record,
+    decode_section,
+)
 from cache_engine.store.ownership import check_file, open_way
 from cache_engine.store.publish import sync_folder
 
@@ -75,7 +82,12 @@ class Pack:
     name = "pack"
 
     def __init__(
-        self, path: Path, *, trust: bool = False, check: Callable[[Record, bytes], None] = lambda _, __: None
+        self,
+        path: Path,
+        *,
+        trust: bool = False,
+        check: Callable[[Record, bytes], None] = lambda _, __: None,
+        prove: Callable[[bytes], None] | None = None,
     ) -> None:
         """Opens a pack and reads its header.
 
@@ -83,12 +95,15 @@ class Pack:
             trust: accept a pack that users other than you and root can change.
             check: called with the record and the code of each entry before ``get`` returns it; raises ``CorruptEntry``
                 for one that must not be served. See ``upkeep.contents``.
+            prove: called with the bytes of each record before ``get`` returns its entry, and before it is imported;
+                raises ``Unproved`` where no trusted signer signed it. Each blob is then hashed as well. See
+                ``trust.signers``.
 
         Raises:
             PackUnusable: naming the problem.
         """
         self.path = path
-        self._check, self._trust = check, trust
+        self._check, self._trust, self._prove = check, trust, prove
         self._open()
 
     def _open(self) -> None:
@@ -110,13 +125,19 @@ class Pack:
         row = self._find(key)
         if row is None:
             return None
+        record_data = self.record_data(row)
         try:
-            record = decode_record(key, self.record_data(row))
+            record = decode_record(key, record_data)
         except UnknownFormat:
             return None
-        last = record.blob.sections[CUBIN]
-        data = self._read(row.offset + row.record_bytes, min(row.blob_bytes, last.offset + last.stored_bytes))
-        cubin = decode_section(key, record.blob, CUBIN, data)
+        if self._prove is None:
+            last = record.blob.sections[CUBIN]
+            data = self._read(row.offset + row.record_bytes, min(row.blob_bytes, last.offset + last.stored_bytes))
+            cubin = decode_section(key, record.blob, CUBIN, data)
+        else:
+            # A signature covers the blob's digest, and so all of the blob; a checksum of its parts proves nothing.
+            self._prove(record_data)
+            cubin = check_blob(key, record.blob, self.blob_data(row))
         self._check(record, cubin)
         return Loaded(record, cubin)
 
@@ -185,6 +206,11 @@ class Pack:
             with suppress(CorruptEntry, UnknownFormat):
                 row = self.row(number)
                 yield decode_record(row.key, self.record_data(row))
+
+    def prove(self, record_data: bytes) -> None:
+        """Checks who signed an entry, if the pack was opened so; raises ``Unproved``."""
+        if self._prove is not None:
+            self._prove(record_data)
 
     def record_data(self, row: Row) -> bytes:
         """The record's bytes in the pack; raises ``CorruptEntry`` if it is cut short."""

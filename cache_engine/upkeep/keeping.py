@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -13,15 +14,17 @@ from typing import TYPE_CHECKING
 from cache_engine import upkeep
 from cache_engine.adapted.groups import Group, UnknownGroup, group_keys, read_group
 from cache_engine.config import Settings
-from cache_engine.errors import KeyNotFound
+from cache_engine.errors import CorruptEntry, ExtraMissing, KeyNotFound, UsageError
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import PIN, UNPIN, Decision
 from cache_engine.model.events import CLEAN_OTHER, EntryUsage
 from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.store import pins
+from cache_engine.store.codec import signed_part
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.store.pack import Pack
+from cache_engine.trust import proof_for
 from cache_engine.units import counted, printable
 from cache_engine.upkeep import cleaning
 from cache_engine.upkeep.admission import local_user
@@ -32,6 +35,7 @@ from cache_engine.upkeep.survey import Survey
 if TYPE_CHECKING:
     from cache_engine.foreign.deleting import Deleted
     from cache_engine.foreign.values import DeletePlan, Place
+    from cache_engine.trust.signers import Signed
     from cache_engine.upkeep.integrity import Finding, RepairAct
     from cache_engine.upkeep.packs import Exported, Imported, Incoming
 
@@ -204,6 +208,35 @@ class Keeping(ABC):
             self.repair(findings, by=by)
         return findings
 
+    def signatures(self, keys: Iterable[CacheKey] | None = None) -> Iterator[tuple[CacheKey, Signed]]:
+        """Who signed each entry of the store, or of those given, and whether the setting ``trusted_signers`` trusts it.
+
+        Reads and checks all bytes of each. Those that are damaged, or have another format version, are left out.
+
+        Raises:
+            UsageError: when the file of trusted signers cannot be used.
+            ExtraMissing: when the package ``cryptography`` is not installed.
+        """
+        from cache_engine.trust.signers import named_by
+
+        signers = named_by(self.settings)
+        for key in self.store.keys() if keys is None else keys:
+            with suppress(CorruptEntry):
+                stored = self.store.stored(key)
+                if stored is not None:
+                    yield key, signers.check(stored[0])
+
+    def signature(self, key: str) -> str:
+        """Who signed an entry, in words, and whether that counts; empty where it has no signature and needs none."""
+        try:
+            found = dict(self.signatures([CacheKey(key)])).get(CacheKey(key))
+        except (UsageError, ExtraMissing) as error:
+            stored = self.store.stored(CacheKey(key))
+            return f"not checked: {error}" if stored is not None and signed_part(stored[0])[1] else ""
+        if found is None or (found.standing == "not signed" and self.settings.trusted_signers is None):
+            return ""
+        return str(found)
+
     def quarantined(self) -> list[upkeep.quarantine.Item]:
         """What is in quarantine, newest first."""
         return upkeep.quarantine.items(self.store)
@@ -231,14 +264,22 @@ class Keeping(ABC):
         wanted: Callable[[Record], bool] = lambda _: True,
         keys: Iterable[CacheKey] | None = None,
         replace: bool = False,
+        sign: Callable[[bytes], bytes] = lambda record: record,
         on_entry: Callable[[], None] = lambda: None,
     ) -> Exported:
-        """Writes entries to a pack; see ``upkeep.packs.export_pack``."""
-        return upkeep.packs.export_pack(self.store, Path(path), wanted, keys=keys, replace=replace, on_entry=on_entry)
+        """Writes entries to a pack; see ``upkeep.packs.export_pack``, and ``trust.keys`` for ``sign``."""
+        return upkeep.packs.export_pack(
+            self.store, Path(path), wanted, keys=keys, replace=replace, sign=sign, on_entry=on_entry
+        )
 
     def open_pack(self, path: str | Path) -> Pack:
-        """Opens a pack for ``import_pack`` or ``preview_import``; raises ``PackUnusable`` when it cannot be used."""
-        return Pack(Path(path), trust=self.settings.trust_store)
+        """Opens a pack for ``import_pack`` or ``preview_import``.
+
+        Raises:
+            PackUnusable: when it cannot be used.
+            UsageError, ExtraMissing: when signatures are required and cannot be checked; see ``trust.proof_for``.
+        """
+        return Pack(Path(path), trust=self.settings.trust_store, prove=proof_for(self.settings))
 
     def preview_import(self, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:
         """What importing a pack would do with each entry. Changes nothing."""

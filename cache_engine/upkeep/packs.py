@@ -76,6 +76,7 @@ def export_pack(
     *,
     keys: Iterable[CacheKey] | None = None,
     replace: bool = False,
+    sign: Callable[[bytes], bytes] = lambda record: record,
     on_entry: Callable[[], None] = lambda: None,
 ) -> Exported:
     """Writes entries to a pack, each checked. Leaves out damaged entries, and reports them.
@@ -84,6 +85,7 @@ def export_pack(
         wanted: selects entries.
         keys: consider only these, not the whole store.
         replace: replace an existing file.
+        sign: makes the bytes of a record that carry a signature, in the pack alone; see ``trust.keys``.
         on_entry: called after each entry of the store.
 
     Raises:
@@ -100,7 +102,8 @@ def export_pack(
             try:
                 stored = store.stored(key)
                 if stored is not None and wanted(_coherent(key, *stored)):
-                    yield key, *stored
+                    record_data, blob_data = stored
+                    yield key, sign(record_data), blob_data
             except CorruptEntry as error:
                 refused.append(Refused(key, str(error)))
             on_entry()
@@ -153,7 +156,9 @@ def look_into(store: DiskStore, pack: Pack, on_entry: Callable[[], None] = lambd
     for row in _sound_rows(pack):
         record, size = None, row.record_bytes + row.blob_bytes
         try:
-            record = _checked(row.key, pack.record_data(row), pack.blob_data(row))
+            record_data = pack.record_data(row)
+            record = _checked(row.key, record_data, pack.blob_data(row))
+            pack.prove(record_data)
             yield Incoming(row.key, size, record, present=_is_present(store, row.key))
         except (StoreError, UnknownFormat) as error:
             yield Incoming(row.key, size, record, refused=str(error))
@@ -170,6 +175,7 @@ def _sound_rows(pack: Pack) -> Iterable[Row]:
 def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool) -> bool:
     """Checks an entry and stores it; returns whether it was new to the store."""
     record_data, blob_data = pack.record_data(row), pack.blob_data(row)
+    pack.prove(record_data)
     record, key = _checked(row.key, record_data, blob_data), row.key
     if dry_run:
         return not _is_present(store, key)

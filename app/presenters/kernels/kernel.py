@@ -47,9 +47,11 @@ def kernel_tiles(inspection: Inspection, row: Row | None) -> list[Tile]:
     ]
 
 
-def record_properties(record: Record, zone: tzinfo) -> list[Row]:
-    """A kernel, property by property."""
+def record_properties(record: Record, zone: tzinfo, signature: str = "") -> list[Row]:
+    """A kernel, property by property; who signed it, as ``Cache.signature`` says it."""
     words = described(record, when(record.created_at, zone))
+    if signature:
+        words["Signature"] = signature
     words |= {f"Warning {number}": text for number, text in enumerate(record.warnings, 1)}
     return [{"Property": name, "Value": value} for name, value in words.items()]
 

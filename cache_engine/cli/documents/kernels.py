@@ -207,6 +207,7 @@ class Shown(msgspec.Struct, kw_only=True):
         components: what the key was hashed from.
         notes: why something is missing, in words.
         timings: newest first.
+        signature: who signed it, in words, and whether that counts; empty where it has none and needs none.
     """
 
     key: str
@@ -236,6 +237,7 @@ class Shown(msgspec.Struct, kw_only=True):
     occupancy: Resident | UnsetType | None = UNSET
     notes: list[str] | UnsetType = UNSET
     timings: list[TimingRow] | UnsetType = UNSET
+    signature: str | UnsetType = UNSET
 
 
 # ---- From the engine's values ----

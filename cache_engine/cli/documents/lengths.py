@@ -1,4 +1,4 @@
-"""How long lookups and the work of misses took, and how often kernels were made lately: parts of ``stats``."""
+"""Parts of ``stats``: how long lookups and the work of misses took, how often kernels were made lately, the queue."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from cache_engine.model.events import Counts
+from cache_engine.queue.tickets import QueueState
 from cache_engine.store.journal.spans import distributions
 
 
@@ -58,3 +59,36 @@ class LastDay(msgspec.Struct, kw_only=True):
             promotions=day.promotions,
             demotions=day.demotions,
         )
+
+
+class TurnRow(msgspec.Struct, kw_only=True):
+    """A compile, or a wait for one; ``seconds`` is for how long, ``priority`` such as ``caller`` or ``warm``."""
+
+    state: str
+    priority: str
+    key: str
+    pid: int
+    seconds: float
+
+
+class Queue(msgspec.Struct, kw_only=True):
+    """Who compiles and who waits now; see ``queue.tickets.QueueState``."""
+
+    slots: int
+    compiling: list[TurnRow]
+    queued: list[TurnRow]
+    waiting: list[TurnRow]
+
+
+def queue_of(found: QueueState) -> Queue:
+    """The document of the queue at one moment."""
+    compiling, queued, waiting = (
+        [
+            TurnRow(
+                state=turn.state, priority=turn.priority.name.lower(), key=turn.key, pid=turn.pid, seconds=turn.seconds
+            )
+            for turn in turns
+        ]
+        for turns in (found.compiling, found.queued, found.waiting)
+    )
+    return Queue(slots=found.slots, compiling=compiling, queued=queued, waiting=waiting)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from cache_engine.cli.documents.lengths import LastDay, Length, lengths_of
-from cache_engine.cli.documents.waiting import Queue, queue_of
+from cache_engine.cli.documents.lengths import LastDay, Length, Queue, lengths_of, queue_of
+from cache_engine.cli.documents.signing import SignatureRow
 from cache_engine.config import BY_NAME, Settings, variable
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
 from cache_engine.upkeep.packs import Refused
@@ -134,6 +134,7 @@ class Verification(msgspec.Struct, kw_only=True):
 
     checked: int
     findings: list[FindingRow]
+    signatures: list[SignatureRow] | UnsetType = UNSET
 
 
 class QuarantineItem(msgspec.Struct, kw_only=True):
@@ -202,12 +203,13 @@ class Reported(msgspec.Struct, kw_only=True):
 
 
 class ExportReport(msgspec.Struct, kw_only=True):
-    """What ``export`` prints."""
+    """What ``export`` prints; ``signed_by`` is the fingerprint of the key, empty without ``--sign``."""
 
     file: str
     bytes: int
     entries: int
     refused: list[Refused]
+    signed_by: str = ""
 
 
 class ImportReport(msgspec.Struct, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,34 +18,60 @@ from cache_engine.model.artifact import Record
 from cache_engine.units import counted, human_bytes, printable
 from cache_engine.upkeep.packs import Refused
 
+if TYPE_CHECKING:
+    from cache_engine.trust.keys import SigningKey
+
 
 @click.command(
     "export",
     cls=Verb,
-    examples=("export kernels.gemmpack", "export h100.gemmpack --arch sm_90 --arch sm_90a"),
+    examples=(
+        "export kernels.gemmpack",
+        "export h100.gemmpack --arch sm_90 --arch sm_90a",
+        "export kernels.gemmpack --sign ~/.ssh/id_ed25519",
+    ),
     done="All kernels are in the pack.",
     failed="Damaged kernels are left out of the pack, or the file cannot be written.",
+    missing="--sign: the extra trust is not installed.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--arch", multiple=True, help="Only this target (repeatable).")
+@click.option(
+    "--sign",
+    type=click.Path(path_type=Path),
+    metavar="KEY",
+    help="Sign each kernel with this private key of OpenSSH (Ed25519).",
+)
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @json_option
 @click.pass_obj
-def export_verb(settings: Settings, /, file: Path, arch: tuple[str, ...], force: bool, as_json: bool) -> None:
+def export_verb(
+    settings: Settings, /, file: Path, arch: tuple[str, ...], sign: Path | None, force: bool, as_json: bool
+) -> None:
     """Write the kernels of the store to a pack, FILE.
 
     Another store imports a pack, or uses it as it is (setting packs). Each kernel is verified first.
+    With --sign, stores that trust the key (setting trusted_signers) know who made the kernels.
     """
     targets = {architecture(name).name for name in arch}
 
     def wanted(record: Record) -> bool:
         return not targets or record.arch in targets
 
+    key = None if sign is None else _signing_key(sign)
     with open_cache(settings, create=False) as cache:
         total, _ = cache.count()
         with terminal.progress("Exporting", total) as (bar, task), named(file):
-            exported = cache.export(file, wanted=wanted, replace=force, on_entry=lambda: bar.advance(task))
+            exported = cache.export(
+                file,
+                wanted=wanted,
+                replace=force,
+                sign=key.sign if key else lambda record: record,
+                on_entry=lambda: bar.advance(task),
+            )
     document = store.exported(file, exported)
+    if key is not None:
+        document.signed_by = key.fingerprint
     emit(document, as_json, lambda: _print_exported(document), failed=exported.refused)
 
 
@@ -76,12 +103,23 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool)
     emit(document, as_json, lambda: _print_imported(document), failed=imported.refused)
 
 
+def _signing_key(path: Path) -> SigningKey:
+    from cache_engine.trust.keys import SigningKey
+
+    def ask() -> str:
+        return str(click.prompt(f"Passphrase of {path}", hide_input=True, err=True))
+
+    with named(path):
+        return SigningKey.read(path, ask if sys.stdin.isatty() else None)
+
+
 # ---- For people ----
 
 
 def _print_exported(d: store.ExportReport) -> None:
     _print_refused(d.refused, "left out")
-    print(printable(f"{counted(d.entries, 'kernel')} in {d.file}, {human_bytes(d.bytes)}."))
+    signed = f", signed with the key {d.signed_by}" if d.signed_by else ""
+    print(printable(f"{counted(d.entries, 'kernel')} in {d.file}, {human_bytes(d.bytes)}{signed}."))
 
 
 def _print_imported(d: store.ImportReport) -> None:

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import click
+from msgspec import UNSET
 
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import migrating, store
+from cache_engine.cli.documents.signing import signature_rows
 from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, open_cache
 from cache_engine.cli.support.completion import quarantined
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
@@ -101,9 +103,10 @@ def clean_verb(
 @click.command(
     "verify",
     cls=Verb,
-    examples=("verify", "verify --repair", "verify --sample 0.05"),
+    examples=("verify", "verify --repair", "verify --sample 0.05", "verify --signatures"),
     done="Nothing is damaged, or all damage is repaired.",
-    failed="Something is damaged and not repaired.",
+    failed="Something is damaged and not repaired, or a signature is bad.",
+    missing="--signatures: the extra trust is not installed.",
 )
 @click.option("--repair", is_flag=True, help="Quarantine corrupt entries.")
 @click.option(
@@ -112,9 +115,10 @@ def clean_verb(
     default=1.0,
     help="Check a random fraction of the entries, e.g. 0.05.",
 )
+@click.option("--signatures", is_flag=True, help="Also list who signed the kernels, by the setting trusted_signers.")
 @json_option
 @click.pass_obj
-def verify_verb(settings: Settings, /, repair: bool, sample: float, as_json: bool) -> None:
+def verify_verb(settings: Settings, /, repair: bool, sample: float, signatures: bool, as_json: bool) -> None:
     """Check every file of the store, and repair it.
 
     Reads records, compiled code, the journal, timings and results, and verifies their checksums. --repair moves
@@ -122,6 +126,7 @@ def verify_verb(settings: Settings, /, repair: bool, sample: float, as_json: boo
     """
     with open_cache(settings, create=False) as cache:
         total, _ = cache.count()
+        signed = signature_rows(cache.signatures()) if signatures else UNSET
         checked = 0
         with terminal.progress("Checking", total if sample == 1 else None) as (bar, task):
 
@@ -133,9 +138,11 @@ def verify_verb(settings: Settings, /, repair: bool, sample: float, as_json: boo
             findings = list(cache.check(share=sample, on_entry=one_more))
         acts = cache.plan_repair(findings)
         repaired = cache.repair(findings) if repair else []
-    document = store.verification(checked, acts, repaired)
+        document = store.verification(checked, acts, repaired)
+        document.signatures = signed
     unrepaired = {finding for finding in findings if finding.is_damage} - set(repaired)
-    emit(document, as_json, lambda: _print_verification(document), failed=unrepaired)
+    failed = bool(unrepaired) or any(row.is_bad for row in document.signatures or ())
+    emit(document, as_json, lambda: _print_verification(document), failed=failed)
 
 
 @click.command(
@@ -335,6 +342,14 @@ def _print_verification(d: store.Verification) -> None:
         print(f"    {'done' if finding.repaired else 'fix'}: {finding.remedy}")
     verdict = counted(len(d.findings), "finding") if d.findings else "nothing wrong"
     print(f"{_entries(d.checked)} checked, {verdict}.")
+    if d.signatures:
+        print()
+        print_table(
+            {"signature": LEFT, "kernels": RIGHT, "signer": LEFT, "why": LEFT},
+            [(row.standing, f"{row.kernels:,}", row.signer, row.why) for row in d.signatures],
+        )
+        for key in (key for row in d.signatures for key in row.keys):
+            print(f"bad signature: {key}; gemm-cache clean --key {key[:12]} deletes the kernel")
 
 
 def _print_synced(d: store.SyncReport) -> None:

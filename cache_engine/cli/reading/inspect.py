@@ -88,7 +88,8 @@ def show_verb(settings: Settings, /, key: str, part: str | None, cubin: Path | N
         elif cubin is None or as_json:
             inspection, timings = inspect_kernel(cache, record), cache.timings.of_key(record.key)
             whole = kernels.shown(record, inspection, timings)
-            emit(whole, as_json, lambda: print_inspection(inspection, timings))
+            whole.signature = signature = cache.signature(record.key)
+            emit(whole, as_json, lambda: print_inspection(inspection, timings, signature))
 
 
 @click.command(
@@ -162,10 +163,10 @@ def _write(path: Path, data: bytes) -> None:
 # ---- For people ----
 
 
-def print_inspection(inspection: Inspection, timings: Sequence[Measurement] = ()) -> None:
+def print_inspection(inspection: Inspection, timings: Sequence[Measurement] = (), signature: str = "") -> None:
     """Prints a kernel: properties, occupancy, instructions, timings, and the components of its key."""
     record = inspection.record
-    print_fields(record_fields(record))
+    print_fields(record_fields(record) | ({"signature": signature} if signature else {}))
     if inspection.occupancy is not None:
         _print_occupancy(inspection.occupancy)
     if inspection.instructions is not None:

@@ -12,8 +12,7 @@ import click
 
 from cache_engine.cli.documents import kernels, store
 from cache_engine.cli.documents.caches import AdaptedList
-from cache_engine.cli.documents.lengths import LastDay, Length
-from cache_engine.cli.documents.waiting import Queue
+from cache_engine.cli.documents.lengths import LastDay, Length, Queue
 from cache_engine.cli.support import Verb, emit, filter_options, json_option, named, open_cache, printing
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table
 from cache_engine.config import Settings
