@@ -24,6 +24,7 @@
     │   ├── CorruptEntry           bytes that do not match their checksum or their key
     │   │   ├── Truncated          fewer bytes than there should be
     │   │   ├── Misplaced          sound bytes, but those of another entry
+    │   │   ├── Unproved           an entry of a pack that no trusted signer signed
     │   │   └── Untrusted          a file or folder that anyone but you and root can change
     │   ├── LockTimeout            a lock was not had in time
     │   └── KeyNotFound            no entry has this key, or a prefix names several
