@@ -8,6 +8,7 @@ from functools import partial
 import streamlit as st
 
 from app import context, guard, widgets
+from app.adapted_view import show_adapted
 from app.caches import entry as others
 from app.caches import links as of_others
 from app.presenters.kernels.kernel import (
@@ -28,6 +29,7 @@ from app.presenters.kernels.kernel import (
 )
 from app.presenters.kernels.speed import MODEL, prediction_table, predictions, speed_figure, timing_table
 from app.presenters.kernels.tiles import tile_figure
+from cache_engine.adapted.facts import describe
 from cache_engine.engine.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight.tiling import level_table
@@ -248,7 +250,15 @@ if not asked:
     st.info("No kernel selected. Choose one on the Kernels page.")
     st.stop()
 try:
-    record = cache.find(asked)
+    key = cache.find_key(asked)
+    group = cache.adapted(key)
+    if group is not None:
+        st.code(f"{describe(group).name}\n{key}", language=None, wrap_lines=True)
+        with links:
+            pinning(key)
+        show_adapted(group)
+        st.stop()
+    record = cache.find(key)
 except GemmCacheError as error:
     widgets.problem("Kernel not found.", str(error))
     not_found(asked)

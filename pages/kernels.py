@@ -7,6 +7,7 @@ from functools import partial
 import streamlit as st
 
 from app import context, widgets
+from app.adapted_view import list_adapted
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
 from app.presenters.kernels.listed import FACET_LABELS, facet_choices, kernel_filter, page_number
 from app.presenters.shared import page_count, rows_shown
@@ -123,8 +124,10 @@ if rows:
     if picked:
         actions(picked)
     widgets.kernel_picker(rows, picked, key="kernels")
-elif wanted != KernelFilter():
-    st.info("No matching kernels.")
-    st.button("Clear search and filters", icon=":material/close:", on_click=clear)
-else:
-    widgets.empty_store()
+others = list_adapted(text or "", chosen, sort=sorted_by, descending=not ascending)
+if not rows and not others:
+    if wanted != KernelFilter():
+        st.info("No matching kernels.")
+        st.button("Clear search and filters", icon=":material/close:", on_click=clear)
+    else:
+        widgets.empty_store()

@@ -20,7 +20,7 @@ from cache_engine.upkeep.integrity import check
 
 pytest.importorskip("triton")
 
-_COMPILE = """
+COMPILE = """
 import json, logging, os, pathlib, sys, tempfile
 logging.basicConfig()
 folders = lambda: {str(path) for path in pathlib.Path(tempfile.gettempdir()).glob("gemm-cache-kernels-*")}
@@ -54,7 +54,7 @@ exec(os.environ.get("END", ""))
 @pytest.fixture
 def program(tmp_path: Path) -> list[str | Path]:
     path = tmp_path / "compiles.py"
-    path.write_text(_COMPILE)
+    path.write_text(COMPILE)
     (tmp_path / "tmp").mkdir()
     return [sys.executable, path]
 

@@ -1,0 +1,90 @@
+"""Kernels that other frameworks keep in the store, as the pages Kernels and Kernel show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import streamlit as st
+
+from app import context, widgets
+from app.presenters.kernels.adapted import (
+    adapted_filter,
+    adapted_properties,
+    adapted_table,
+    adapted_tiles,
+    part_table,
+    stage_table,
+)
+from app.presenters.kernels.kernel import event_rows, first_lines, narrowed
+from app.presenters.shared import rows_shown
+from cache_engine.adapted.facts import describe, text_of
+from cache_engine.adapted.groups import Group
+from cache_engine.errors import GemmCacheError
+from cache_engine.mirror import adapted_queries, queries
+
+_ROWS = 20
+_CODES = ("Source", "PTX", "SASS")
+_KIB = st.column_config.NumberColumn(format="%.1f KiB")
+_MS = st.column_config.NumberColumn(format="%.1f ms")
+_AGE = st.column_config.DatetimeColumn(format="distance")
+_LINK = st.column_config.LinkColumn(display_text="open", width="small")
+
+
+def list_adapted(text: str, chosen: Mapping[str, Sequence[str]], *, sort: str, descending: bool) -> int:
+    """One page of those that match, below ours; returns how many match. Nothing is drawn where none does."""
+    wanted = adapted_filter(text, chosen)
+    total = 0 if wanted is None else context.ask(adapted_queries.adapted_count, wanted)
+    if wanted is None or not total:
+        return 0
+    st.subheader("Kernels of other frameworks")
+    offset = widgets.paging(total, _ROWS, key="others")
+    rows = context.ask(
+        adapted_queries.adapted_kernels, wanted, sort=sort, descending=descending, limit=_ROWS, offset=offset
+    )
+    st.caption(f"{rows_shown(offset, len(rows), total)}. They keep these in this store.")
+    st.dataframe(
+        adapted_table(rows, context.timezone()),
+        hide_index=True,
+        height="content",
+        column_config={"Code": _KIB, "On disk": _KIB, "Compile time": _MS, "Last used": _AGE, "Open": _LINK},
+        key="adapted",
+    )
+    return total
+
+
+def show_adapted(group: Group) -> None:
+    """Everything about one."""
+    known, zone = describe(group), context.timezone()
+    row = context.ask(adapted_queries.adapted_kernel, group.key)
+    widgets.tiles(adapted_tiles(known, row))
+    left, right = st.columns(2)
+    with left:
+        st.subheader("Properties")
+        st.dataframe(
+            adapted_properties(group.framework, known, row, zone), hide_index=True, height="content", key="facts"
+        )
+    with right:
+        st.subheader("Parts")
+        sizes = {"Size": _KIB}
+        st.dataframe(part_table(known), hide_index=True, height="content", column_config=sizes, key="parts")
+        if group.stages_ms:
+            st.subheader("Stages of the compile")
+            stages, times = stage_table(group.stages_ms), {"Time": _MS}
+            st.dataframe(stages, hide_index=True, height="content", column_config=times, key="stages")
+    _code(group)
+    if events := context.ask(queries.events_of, group.key):
+        st.subheader("History")
+        st.dataframe(event_rows(events, zone), hide_index=True, height="content", key="history")
+
+
+def _code(group: Group) -> None:
+    st.subheader("Code")
+    code = widgets.choose_one("Show", _CODES, "PTX", key="code", hidden=True)
+    try:
+        text = text_of(group, code.lower())
+    except GemmCacheError as error:
+        widgets.problem(f"Could not load the {code}.", str(error))
+        return
+    lines, how_many = first_lines(narrowed(text) if code == "SASS" else text)
+    st.caption(how_many)
+    st.code(lines or "(empty)", language=None if code == "Source" else "asm", line_numbers=True, height=600)
