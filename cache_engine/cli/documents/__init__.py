@@ -7,7 +7,7 @@ a job's result as one.
 - ``comparing`` -- ``diff``, ``explain``
 - ``store`` -- ``stats``, ``clean``, ``verify``, ``quarantine``, ``sync``, ``export``, ``import``, ``doctor``,
   ``report``
-- ``waiting``, ``lengths`` -- the compile queue, and how long things took, in ``stats``
+- ``lengths`` -- the compile queue, and how long things took, in ``stats``; ``signing`` -- who signed, in ``verify``
 - ``toolchains`` -- ``regressions``
 - ``migrating`` -- ``migrate``
 - ``decisions`` -- ``log``, ``pin``, ``unpin``
