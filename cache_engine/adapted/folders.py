@@ -24,9 +24,9 @@ from cache_engine.store.ownership import own_file
 
 PREFIX = "gemm-cache-kernels-"
 LOCK = ".lock"
-"""In each folder; locked as long as its process lives. No framework has a part of this name."""
+"""In each folder; locked as long as its process lives, and empty until it is. No framework has a part of this name."""
 GRACE_S = 600.0
-"""A folder without a lock that is younger is that of a process which is about to make the lock."""
+"""A folder without a lock, or with an empty one, that is younger is that of a process which is about to lock it."""
 
 _folders: dict[int, tuple[Path, OwnFile]] = {}
 """By process: a fork must not use that of its parent, which deletes it."""
@@ -44,6 +44,7 @@ def own_folder() -> Path:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         lock = OwnFile.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
         try_lock(lock.descriptor)
+        os.write(lock.descriptor, b"locked\n")
         _folders[me] = folder, lock
         run_at_end(partial(_delete, folder, me))
     return _folders[me][0]
@@ -66,12 +67,13 @@ def _is_abandoned(item: os.DirEntry[str]) -> bool:
         status = item.stat(follow_symlinks=False)
         if not item.is_dir(follow_symlinks=False) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
             return False
+        is_old = abs(time.time() - status.st_mtime) > GRACE_S
         try:
             lock = own_file(f"{item.path}/{LOCK}", os.O_RDWR)
         except FileNotFoundError:
-            return abs(time.time() - status.st_mtime) > GRACE_S
+            return is_old
         try:
-            return try_lock(lock.descriptor)
+            return (is_old or os.fstat(lock.descriptor).st_size > 0) and try_lock(lock.descriptor)
         finally:
             lock.close()
     return False

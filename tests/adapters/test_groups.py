@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import zstandard
 
-from cache_engine.adapted.folders import files_below
+from cache_engine.adapted.folders import GRACE_S, LOCK, PREFIX, delete_abandoned, files_below
 from cache_engine.adapted.groups import (
     Group,
     UnknownGroup,
@@ -195,3 +195,19 @@ def test_a_thread_that_was_faster_does_no_harm(tmp_path: Path, monkeypatch: pyte
     answers = iter([False])
     monkeypatch.setattr(os.path, "exists", lambda _: next(answers, True))
     assert files_below(tmp_path, _GROUP.files) == paths
+
+
+def test_a_folder_whose_process_is_about_to_lock_it_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between making the lock and taking it there is a moment in which another process could take it."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    about_to, ended, old = (tmp_path / f"{PREFIX}{name}" for name in ("about-to", "ended", "old"))
+    for folder in (about_to, ended, old):
+        folder.mkdir(mode=0o700)
+        (folder / LOCK).touch(mode=0o600)
+    (ended / LOCK).write_text("locked\n")
+    then = time.time() - GRACE_S - 1
+    os.utime(old, (then, then))
+    assert sorted(delete_abandoned()) == [ended, old]
+    assert about_to.exists()
