@@ -7,7 +7,7 @@ from collections import Counter
 import streamlit as st
 
 from app import context, widgets
-from app.caches import entries, looking
+from app.caches import cleanup, entries, folders, looking
 from app.presenters.shared import Row
 from app.presenters.store.caches import (
     cache_tiles,
@@ -25,7 +25,7 @@ from cache_engine.foreign.installed import installed_version
 from cache_engine.mirror import foreign_queries as queries
 from cache_engine.units import counted
 
-OVERVIEW, ENTRIES, FINDINGS, CLEANING = PARTS = ("Overview", "Entries", "Findings", "Cleaning")
+OVERVIEW, ENTRIES, FINDINGS, COMPARISON, _ = PARTS = ("Overview", "Entries", "Findings", "Comparison", "Cleaning")
 MOST_FINDINGS = 500
 MIB = st.column_config.NumberColumn(format="%.1f MiB")
 KIB = st.column_config.NumberColumn(format="%.1f KiB")
@@ -87,12 +87,6 @@ def findings(wrong: list[Diagnosis]) -> None:
         widgets.command("caches", "doctor")
 
 
-def cleaning() -> None:
-    """How entries are deleted."""
-    st.caption("Lists what would be deleted; with --delete, deletes that so that no process that uses it fails.")
-    widgets.command("caches", "clean", "--days", "30")
-
-
 st.title("Caches")
 context.cache()
 looking.look()
@@ -113,5 +107,7 @@ elif part == ENTRIES:
     entries.draw()
 elif part == FINDINGS:
     findings(wrong)
+elif part == COMPARISON:
+    folders.draw(places)
 else:
-    cleaning()
+    cleanup.draw()

@@ -9,6 +9,6 @@
 - ``comparison`` -- why keys differ, of two entries or of two directories; ``culprits`` explains known reasons
 - ``installed`` -- which versions of the frameworks are installed, by the metadata of packages
 - ``doctor`` -- what is wrong with a cache, and the cure
-- ``choosing`` -- which entries a cleaning is to delete
+- ``choosing`` -- which entries a cleaning is to delete; ``planning`` how
 - ``deleting`` -- deleting them so that no process that uses them fails; ``rows`` -- those that are rows of a database
 """

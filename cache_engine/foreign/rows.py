@@ -4,12 +4,13 @@ Few rows in a transaction, each of which gives up at once where another process 
 file is not made smaller: that takes a lock for as long as it takes to write all of it. SQLite uses the space again.
 
 Linux drops a process's locks of a file when any thread of it closes that file: nothing else of this process may read
-the database meanwhile, and so no scan.
+the database meanwhile, which ``IN_PROCESS`` sees to.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     import sqlite3
 
 _T = TypeVar("_T")
+IN_PROCESS = threading.RLock()
+"""Held while this process reads or writes such a database, whichever it is."""
 ROWS_AT_ONCE = 20
 """The rows of one transaction."""
 MOST_HELD_S = 0.5
@@ -45,7 +48,7 @@ def delete_rows(place: Path, rows: Rows, deletions: Sequence[Deletion]) -> Itera
 
     left = list(deletions)
     try:
-        with closing(_tried(partial(_opened, place, rows))) as database:
+        with IN_PROCESS, closing(_tried(partial(_opened, place, rows))) as database:
             while left:
                 some = left[:ROWS_AT_ONCE]
                 found = _tried(partial(_transaction, database, rows, some))

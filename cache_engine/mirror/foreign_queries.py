@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ SORTS = {
 }
 """Sort orders of lists: displayed name → SQL expression."""
 
+_PARTS_OF, _OBJECT = msgspec.json.Decoder(tuple[Part, ...]), msgspec.json.Decoder(dict[str, Any])
 _PARTS = """json_transform(parts, '[{"name": "VARCHAR", "kind": "VARCHAR", "size_bytes": "BIGINT"}]')"""
 
 
@@ -159,21 +161,49 @@ def entries(
 
 def entry(connection: duckdb.DuckDBPyConnection, place: Place, id: str) -> Entry | None:
     """One entry as it was at the last scan, to read its parts and factors with its source."""
-    found = fetch(
-        connection, "SELECT * FROM foreign_entries WHERE kind = ? AND path = ? AND id = ?",
-        [place.kind, place.path_text, id],
-    )  # fmt: skip
-    if not found:
-        return None
-    row = found[0]
-    plain = set(Entry.__dataclass_fields__) - {"parts", "state", "config", "unread"}
-    return Entry(
-        **{name: row[name] for name in plain},
-        parts=msgspec.json.decode(row["parts"], type=tuple[Part, ...]),
-        state=State(row["state"]),
-        config=msgspec.json.decode(row["config"]),
-        unread=msgspec.json.decode(row["unread"]),
-    )
+    found = _stored(connection, "kind = ? AND path = ? AND id = ?", [place.kind, place.path_text, id])
+    return found[0][1] if found else None
+
+
+def stored(connection: duckdb.DuckDBPyConnection, chosen: EntryFilter) -> list[tuple[Place, Entry]]:
+    """The entries that a filter selects, as they were at the last scan."""
+    return _stored(connection, *_where(chosen))
+
+
+def entries_of(connection: duckdb.DuckDBPyConnection, place: Place) -> list[Entry]:
+    """The entries of a place, likewise."""
+    return [each for _, each in _stored(connection, "kind = ? AND path = ?", [place.kind, place.path_text])]
+
+
+def state_of(connection: duckdb.DuckDBPyConnection, place: Place) -> str:
+    """Changes when any entry of a place does."""
+    row = connection.execute(
+        "SELECT count(*) || ' ' || coalesce(bit_xor(hash(id, stamp)), 0) FROM foreign_entries "
+        "WHERE kind = ? AND path = ?",
+        [place.kind, place.path_text],
+    ).fetchone()
+    return str(row[0]) if row else ""
+
+
+_PLAIN = tuple(field.name for field in fields(Entry) if field.name not in ("parts", "state", "config", "unread"))
+
+
+def _stored(connection: duckdb.DuckDBPyConnection, condition: str, parameters: list[Any]) -> list[tuple[Place, Entry]]:
+    columns = ", ".join(("kind", "path", "parts", "state", "config", "unread", *_PLAIN))
+    sql = f"SELECT {columns} FROM foreign_entries WHERE {condition}"
+    known: dict[tuple[str, str], Place] = {}
+    found = []
+    for kind, path, parts_text, state, config, unread, *plain in connection.execute(sql, parameters).fetchall():
+        place = known.get((kind, path)) or known.setdefault((kind, path), place_of(kind, path))
+        each = Entry(
+            **dict(zip(_PLAIN, plain, strict=True)),
+            parts=_PARTS_OF.decode(parts_text),
+            state=State(state),
+            config=_OBJECT.decode(config),
+            unread=_OBJECT.decode(unread),
+        )
+        found.append((place, each))
+    return found
 
 
 def _where(chosen: EntryFilter) -> tuple[str, list[Any]]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from cache_engine.foreign import rows
 from cache_engine.foreign.frameworks import cutile
 from cache_engine.foreign.frameworks.cutile import CuTile
 from cache_engine.foreign.registry import surroundings
-from cache_engine.foreign.values import Entry, Fault, Finding, KeyFactors, Place, Seen
+from cache_engine.foreign.values import DeletePlan, Entry, Fault, Finding, KeyFactors, Place, Seen
 from tests.foreign.fixtures import unpack
 
 
@@ -142,3 +144,24 @@ def test_where_the_environment_says_off_only_the_default_is_looked_at(tmp_path: 
     for value in ("off", "0", "None", ""):
         where = surroundings((), {"HOME": str(tmp_path), "CUDA_TILE_CACHE_DIR": value})
         assert [place.path for place in CuTile().discover(where)] == [tmp_path / ".cache" / "cutile-python"]
+
+
+def test_this_process_reads_no_database_while_it_deletes_from_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To close another descriptor of the file would drop the locks of the one that deletes."""
+    monkeypatch.setattr(rows, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(rows, "_PAUSE_S", 0.0)
+    plan = CuTile().plan_delete(place, _entries(place))
+    assert isinstance(plan, DeletePlan)
+    assert plan.rows is not None
+    deleting = rows.delete_rows(place.path, plan.rows, plan.deletions)
+    next(deleting)
+    scans: list[list[Seen]] = []
+    scanning = Thread(target=lambda: scans.append(_scan(place)))
+    scanning.start()
+    scanning.join(0.3)
+    assert scanning.is_alive()
+    assert len(list(deleting)) == 3
+    scanning.join(60)
+    assert scans == [[]]

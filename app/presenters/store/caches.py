@@ -11,8 +11,11 @@ import msgspec
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Row, Tile, moment, total
+from cache_engine.cli.documents.caches import CacheDeletion
+from cache_engine.foreign.comparison import Difference, Miss
 from cache_engine.foreign.doctor import Ailment, Diagnosis
 from cache_engine.foreign.installed import is_stale
+from cache_engine.foreign.values import Entry, id_of
 from cache_engine.mirror.foreign_queries import place_of
 from cache_engine.units import counted, human_bytes
 
@@ -212,3 +215,54 @@ def _by_place(rows: Iterable[Row]) -> dict[tuple[str, str], str]:
 
 def _day(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d}"
+
+
+def deletion_table(deletions: Iterable[CacheDeletion], titles: Titles) -> list[Row]:
+    """A row for each entry that is to be deleted."""
+    return [
+        {
+            "Framework": titles.get(each.kind, each.kind),
+            "Id": _short(each.id),
+            "Name": each.name or "",
+            "Target": each.arch or "",
+            "Frees": each.size_bytes / 1024,
+            "Why": each.reason,
+            "Directory": id_of(each.path),
+        }
+        for each in deletions
+    ]
+
+
+def left_table(reasons: Mapping[tuple[str, str, str], int], titles: Titles) -> list[Row]:
+    """How many entries stay for which reason, by kind, directory and reason."""
+    return [
+        {"Entries": count, "Framework": titles.get(kind, kind), "Directory": id_of(path), "Why": reason}
+        for (kind, path, reason), count in reasons.items()
+    ]
+
+
+def cause_table(causes: Iterable[tuple[Difference, int]]) -> list[Row]:
+    """The inputs that differ, and for how many entries."""
+    return [
+        {"Entries": count, "Input": each.name, "From": each.group, "In the first, for example": each.one or "–",
+         "In the second": each.other or "–", "Meaning": each.meaning}
+        for each, count in causes
+    ]  # fmt: skip
+
+
+def changed_table(changed: Iterable[tuple[Entry, tuple[str, ...]]]) -> list[Row]:
+    """Entries of one key, and their parts with other bytes."""
+    return [{"Id": entry.id, "Name": entry.name or "", "Parts": ", ".join(parts)} for entry, parts in changed]
+
+
+def miss_table(misses: Iterable[Miss]) -> list[Row]:
+    """Entries that one directory lacks, and the nearest that it has."""
+    return [
+        {
+            "Id": _short(each.entry.id),
+            "Name": each.entry.name or "",
+            "Nearest of the other": "" if each.nearest is None else _short(each.nearest.id),
+            "Differs in": each.unknown or ", ".join(difference.name for difference in each.differences),
+        }
+        for each in misses
+    ]

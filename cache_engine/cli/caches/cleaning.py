@@ -18,11 +18,9 @@ from cache_engine.units import counted, human_bytes, printable
 
 if TYPE_CHECKING:
     from cache_engine.cli.documents import caches as documents
-    from cache_engine.foreign.choosing import Chosen
     from cache_engine.foreign.deleting import Deleted
-    from cache_engine.foreign.registry import Sources
-    from cache_engine.foreign.values import DeletePlan, Place
-    from cache_engine.model.outcome import Failure
+    from cache_engine.foreign.planning import Plans
+    from cache_engine.foreign.values import Place
 
 _MOST_SHOWN = 20
 OFFLINE = (
@@ -83,8 +81,9 @@ def clean_verb(
     """
     from cache_engine.cli.documents import caches as documents
     from cache_engine.foreign.choosing import CleaningRules, choose
+    from cache_engine.foreign.planning import plan_cleaning, with_irs
     from cache_engine.foreign.survey import EntryFilter
-    from cache_engine.foreign.values import Entry, Finding, PartKind
+    from cache_engine.foreign.values import Entry, Finding
 
     if irs_only and (offline or max_bytes is not None):
         raise UsageError("--irs-only goes with neither --offline nor --max-bytes: entries stay, and stay in use")
@@ -95,10 +94,8 @@ def clean_verb(
     sources, places = known_places(settings)
     seen = list(scanned(sources, places_in(places, folder)))
     found = [(place, each) for place, each in seen if isinstance(each, Entry)]
-    if irs_only:
-        found = [(place, each) for place, each in found if each.part(PartKind.IR) is not None]
-    chosen = choose(found, rules, time.time())
-    plans = _plans(sources, chosen, irs_only=irs_only, offline=offline)
+    chosen = choose(with_irs(found) if irs_only else found, rules, time.time())
+    plans = plan_cleaning(sources.by_kind, chosen, irs_only=irs_only, offline=offline)
     done = _deleted(settings, plans) if delete else {}
     document = documents.cleaning(
         chosen, plans, done, [documents.finding(place, each) for place, each in seen if isinstance(each, Finding)]
@@ -113,33 +110,7 @@ def clean_verb(
     )
 
 
-def _plans(
-    sources: Sources, chosen: list[Chosen], *, irs_only: bool, offline: bool
-) -> dict[Place, DeletePlan | Failure]:
-    """Of each place how its entries, or their IRs, are deleted, or why they cannot be."""
-    from cache_engine.foreign.base import Thinning
-    from cache_engine.foreign.deleting import plan_offline
-    from cache_engine.model.outcome import Failure
-
-    plans: dict[Place, DeletePlan | Failure] = {}
-    for place in dict.fromkeys(each.place for each in chosen):
-        entries = [each.entry for each in chosen if each.place == place]
-        source = sources.by_kind[place.kind]
-        try:
-            if offline:
-                plans[place] = plan_offline(entries)
-            elif not irs_only:
-                plans[place] = source.plan_delete(place, entries)
-            elif isinstance(source, Thinning):
-                plans[place] = source.plan_thinning(place, entries)
-            else:
-                plans[place] = Failure(f"whether {source.title} uses an entry without its IRs is not known")
-        except OSError as error:  # the directory has vanished
-            plans[place] = Failure(error.strerror or str(error))
-    return plans
-
-
-def _deleted(settings: Settings, plans: dict[Place, DeletePlan | Failure]) -> dict[Place, Deleted]:
+def _deleted(settings: Settings, plans: Plans) -> dict[Place, Deleted]:
     from cache_engine.foreign.values import DeletePlan
 
     found = {}

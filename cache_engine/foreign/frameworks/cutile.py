@@ -19,6 +19,7 @@ from cache_engine.foreign.base import Surroundings
 from cache_engine.foreign.facts import entry_of, image_facts, json_object, text_in
 from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Unread
 from cache_engine.foreign.frameworks.common import read_part, stamp_of, stray_file
+from cache_engine.foreign.rows import IN_PROCESS
 from cache_engine.foreign.values import (
     DeletePlan,
     Deletion,
@@ -73,7 +74,7 @@ class CuTile:
 
         with Folder(place.path) as folder:
             try:
-                with closing(_opened(folder, place)) as database:
+                with IN_PROCESS, closing(_opened(folder, place)) as database:
                     yield from _rows(database, known)
             except FileNotFoundError:
                 pass
@@ -97,7 +98,7 @@ class CuTile:
         if part.file:
             return read_part(place, part)
         try:
-            with Folder(place.path) as folder, closing(_opened(folder, place)) as database:
+            with Folder(place.path) as folder, IN_PROCESS, closing(_opened(folder, place)) as database:
                 column = "blob" if part.kind == PartKind.BINARY else "metadata"
                 row = database.execute(f"SELECT {column} FROM cache WHERE key = ?", (entry.id,)).fetchone()  # noqa: S608
         except (OSError, Unread, sqlite3.Error) as error:

@@ -1,0 +1,214 @@
+"""Deleting from other frameworks' caches on the page: previewed, confirmed, audited, only where a safe way is known."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+from streamlit.testing.v1.element_tree import Button
+
+from app import context
+from app.caches import looking
+from cache_engine.foreign.frameworks import triton
+from cache_engine.model.events import CLEAN_OTHER
+from cache_engine.store.journal import read_journal
+from cache_engine.upkeep.admission import Request
+from tests.foreign.fixtures import unpack
+from tests.pages.opening import Open, Reader, sound
+from tests.pages.test_caches import MOVED
+
+DAY_S = 86_400
+
+
+class Machine:
+    """Caches of Triton, cuTile and CuPy, all old, and the page."""
+
+    def __init__(self, folder: Path, open_page: Open) -> None:
+        self.store = folder / "store"
+        self.places = {kind: unpack(kind, folder) for kind in ("triton", "cutile", "cupy")}
+        for place in self.places.values():
+            self.age(place, 40)
+        self._open = open_page
+
+    def age(self, place: Path, days: float) -> None:
+        """Makes all files of a folder so old."""
+        at = place.stat().st_mtime - days * DAY_S
+        for path in [*place.rglob("*"), place]:
+            os.utime(path, (at, at))
+
+    def keys(self) -> set[str]:
+        """The folders of Triton's cache."""
+        return {path.name for path in self.places["triton"].iterdir()}
+
+    def open(self, **parameters: str) -> AppTest:
+        """The page's part Cleaning."""
+        app = self._open(self.store, "caches", part="Cleaning", **parameters)
+        looking.scanner().look(60)
+        return sound(app.run())
+
+    def preview(self, **parameters: str) -> AppTest:
+        """The same, with a preview."""
+        return sound(_button(self.open(**parameters), "Preview").click().run())
+
+
+def _button(app: AppTest, label: str) -> Button:
+    (found,) = [one for one in app.button if one.label.startswith(label)]
+    return found
+
+
+def _confirm(app: AppTest, count: int) -> AppTest:
+    (field,) = [one for one in app.text_input if one.label.startswith("Type ")]
+    return sound(field.input(str(count)).run())
+
+
+def _table(app: AppTest, *columns: str) -> list[tuple[object, ...]]:
+    (frame, *_) = [one.value for one in app.dataframe if set(columns) <= set(one.value.columns)]
+    return list(frame[list(columns)].itertuples(index=False, name=None))
+
+
+@pytest.fixture
+def machine(open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine with nothing but these. Nobody compiles, so a cleaning need not wait."""
+    for name in MOVED:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(triton, "READ_WITHIN_S", 0.0)
+    found = Machine(tmp_path, open_page)
+    monkeypatch.setenv("GEMM_CACHE_CACHES", ":".join(f"{kind}={path}" for kind, path in found.places.items()))
+    return found
+
+
+def test_what_is_previewed_is_deleted_and_the_audit_says_by_whom(machine: Machine) -> None:
+    keys = machine.keys()
+    app = machine.preview(kind="triton", arch="sm_90a", days="30")
+    rows = _table(app, "Framework", "Name", "Target", "Why")
+    assert sorted(str(row[1]) for row in rows) == ["scale", "scale", "tile"]
+    assert {row[0] for row in rows} == {"Triton"}
+    assert {row[2] for row in rows} == {"sm_90a"}
+    assert all(str(row[3]).startswith("unused for ") for row in rows)
+    assert machine.keys() == keys
+    assert _button(app, "Delete").disabled
+    app = _confirm(app, 3)
+    app = sound(_button(app, "Delete 3 entries").click().run())
+    assert app.success[0].value.startswith("Deleted 3 entries, ")
+    assert len(machine.keys()) == 1
+    context.cache().journal.flush()
+    journal = read_journal(context.cache().layout.journal)
+    (event,) = [each for each in journal.recent if each.kind == CLEAN_OTHER]
+    assert event.detail == f"triton, {machine.places['triton']}: 3 entries"
+    assert event.by
+
+
+def test_what_has_changed_since_the_preview_stays_and_is_said(machine: Machine) -> None:
+    app = _confirm(machine.preview(kind="triton", days="30"), 4)
+    used = next(machine.places["triton"].glob("*/tile.ptx")).parent
+
+    def building(*_: object) -> None:
+        (used / "tile.new").write_bytes(b"a process builds it")
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("cache_engine.foreign.deleting.time.sleep", building)
+        app = sound(_button(app, "Delete 4 entries").click().run())
+    assert app.success[0].value.startswith("Deleted 3 entries, ")
+    assert app.success[0].value.endswith("1 entry stayed: used or changed since the preview.")
+    assert machine.keys() == {used.name}
+
+
+def test_where_no_safe_way_is_known_the_reason_is_given_and_the_command(machine: Machine) -> None:
+    files = set(machine.places["cupy"].rglob("*"))
+    app = machine.preview(kind="cupy", days="30")
+    ((count, framework, where, why),) = _table(app, "Entries", "Framework", "Directory", "Why")
+    assert (framework, where) == ("CuPy", str(machine.places["cupy"]))
+    assert count
+    assert "CuPy" in str(why)
+    assert any("caches clean --kind cupy --all --offline" in one.value for one in app.code)
+    assert not [one for one in app.button if one.label.startswith("Delete ")]
+    assert set(machine.places["cupy"].rglob("*")) == files
+
+
+def test_rows_of_a_database_go_by_sql(machine: Machine) -> None:
+    app = _confirm(machine.preview(kind="cutile", rule="All that match", arch="sm_90a"), 2)
+    sound(_button(app, "Delete 2 entries").click().run())
+    with sqlite3.connect(machine.places["cutile"] / "cache.db") as database:
+        assert database.execute("SELECT count(*) FROM cache").fetchone() == (2,)
+
+
+def test_only_the_irs_go_and_the_kernels_stay(machine: Machine) -> None:
+    app = _confirm(machine.preview(kind="triton", days="30", irs="true"), 4)
+    app = sound(_button(app, "Delete the IRs of 4 entries").click().run())
+    assert app.success[0].value.startswith("Deleted the IRs of 4 entries, ")
+    assert len(machine.keys()) == 4
+    assert not list(machine.places["triton"].rglob("*.llir"))
+    assert len(list(machine.places["triton"].rglob("*.cubin"))) == 4
+
+
+def test_a_preview_by_other_rules_is_not_confirmed(machine: Machine) -> None:
+    app = machine.preview(kind="triton", days="30")
+    (days,) = [one for one in app.number_input if one.label == "Days"]
+    app = sound(days.set_value(10_000).run())
+    assert not [one for one in app.button if one.label.startswith("Delete ")]
+
+
+@pytest.mark.parametrize(("rule", "more", "count"), [
+    ("Unused for days", {"days": "10000"}, 0),
+    ("Made by versions", {}, 0),
+    ("Made by versions", {"versions": "3.9.0"}, 4),
+    ("Down to a size", {"size": "0"}, 4),
+    ("Down to a size", {"size": "1GiB"}, 0),
+    ("All that match", {"q": "tile"}, 1),
+])  # fmt: skip
+def test_each_rule_chooses_what_it_says(machine: Machine, rule: str, more: dict[str, str], count: int) -> None:
+    app = machine.preview(kind="triton", rule=rule, **more)
+    assert [one.label for one in app.button if one.label.startswith("Delete ")] == (
+        [f"Delete {count} {'entry' if count == 1 else 'entries'}"] if count else []
+    )
+
+
+def test_a_size_that_is_none_is_said(machine: Machine) -> None:
+    app = machine._open(machine.store, "caches", part="Cleaning", rule="Down to a size", size="much")
+    looking.scanner().look(60)
+    app.run()
+    assert not app.exception
+    assert app.error[0].value == "Could not build the preview."
+
+
+def test_a_reader_from_elsewhere_sees_the_preview_and_deletes_nothing(machine: Machine, reader: Reader) -> None:
+    reader.request = Request("10.0.0.1", "", {"host": "10.0.0.1:8501", "origin": "http://10.0.0.1:8501"})
+    app = machine.preview(kind="triton", days="30")
+    (field,) = [one for one in app.text_input if one.label.startswith("Type ")]
+    assert field.disabled
+    assert _button(app, "Delete").disabled
+    assert len(machine.keys()) == 4
+
+
+def test_two_directories_say_why_one_misses_and_what_was_built_differently(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another compiler option, and with other bytes under the same key."""
+    first = machine.places["triton"]
+    second = Path(shutil.copytree(first, tmp_path / "second"))
+    for group in second.rglob("__grp__*"):
+        group.write_text(group.read_text().replace(str(first), str(second)))
+    shutil.rmtree(next(second.glob("*/tile.ptx")).parent)
+    warps = {path.parent.name: '"num_warps": 8' in path.read_text() for path in second.glob("*/scale.json")}
+    (eight,) = [name for name, is_so in warps.items() if is_so]
+    shutil.rmtree(second / eight)
+    changed = next(second.glob("*/scale.ptx"))
+    changed.write_text(changed.read_text() + "\n// tuned otherwise\n")
+    monkeypatch.setenv("GEMM_CACHE_CACHES", f"triton={first}:triton={second}")
+    app = machine._open(machine.store, "caches", part="Comparison", a=f"triton={first}", b=f"triton={second}")
+    looking.scanner().look(60)
+    app = sound(app.run())
+    tiles = {tile.label: tile.value for tile in app.metric}
+    assert tiles["In both, same bytes"] == "1"
+    assert tiles["In both, other bytes"] == "1"
+    assert (tiles["Only in the first"], tiles["Only in the second"]) == ("2", "0")
+    assert ("num_warps", "option", "8", "4") in _table(
+        app, "Input", "From", "In the first, for example", "In the second"
+    )
+    assert _table(app, "Id", "Parts") == [(changed.parent.name, "scale.ptx")]
