@@ -58,8 +58,18 @@ class _Found:
     unchanged: int = 0
 
 
-def scan(mirror: Mirror, sources: Sources, places: Iterable[Place], progress: Progress | None = None) -> Scanned:
-    """Brings the rows of the places up to date, and deletes those of places that are not given any more.
+def scan(
+    mirror: Mirror,
+    sources: Sources,
+    places: Iterable[Place],
+    progress: Progress | None = None,
+    *,
+    others_stay: bool = False,
+) -> Scanned:
+    """Brings the rows of the places up to date.
+
+    Args:
+        others_stay: whether rows of other places are left as they are; else they are deleted.
 
     Raises:
         MirrorError: when another process keeps the mirror busy, or the disk refuses.
@@ -98,7 +108,7 @@ def scan(mirror: Mirror, sources: Sources, places: Iterable[Place], progress: Pr
         for place in seen_places
         for each in examine(sources.by_kind[place.kind], place, (), runs_here=None, mounts=mounts)
     ]
-    mirror.change(lambda connection: _finish(connection, seen_places, all_findings, wrong))
+    mirror.change(lambda connection: _finish(connection, seen_places, all_findings, wrong, others_stay=others_stay))
     return Scanned(read, unchanged, gone, len(all_findings), len(seen_places), time.monotonic() - started)
 
 
@@ -152,22 +162,28 @@ def _finish(
     places: Sequence[Place],
     findings: Sequence[tuple[Place | None, Finding]],
     wrong: Sequence[Diagnosis],
+    *,
+    others_stay: bool,
 ) -> None:
+    """Replaces what is of places and not of entries, and deletes what is of no place."""
     now = time.time()
-    connection.execute("DELETE FROM foreign_places")
+    for place in places:
+        of = [place.kind, place.path_text]
+        connection.execute("DELETE FROM foreign_places WHERE kind = ? AND path = ?", of)
+        connection.execute("DELETE FROM foreign_diagnoses WHERE kind = ? AND path = ? AND id = ''", of)
+        connection.execute("DELETE FROM foreign_findings WHERE kind = ? AND path = ?", of)
+    connection.execute("DELETE FROM foreign_findings WHERE path = ''")  # of plug-ins
+    if not others_stay:
+        connection.execute("DELETE FROM foreign_places")
     rows.insert(connection, "foreign_places", [(place.kind, place.path_text, place.origin, now) for place in places])
-    for table in ("foreign_entries", "foreign_diagnoses"):
+    for table in ("foreign_entries", "foreign_diagnoses", "foreign_findings"):
         connection.execute(
             f"DELETE FROM {table} WHERE NOT EXISTS (SELECT 1 FROM foreign_places AS known "
             f"WHERE known.kind = {table}.kind AND known.path = {table}.path)"
         )
-    connection.execute("DELETE FROM foreign_diagnoses WHERE id = ''")
     rows.insert(connection, "foreign_diagnoses", [_diagnosis_row(each) for each in wrong])
-    connection.execute("DELETE FROM foreign_findings")
     found = [
-        (place.kind, place.path_text, each.id, str(each.fault), each.detail)
-        if place
-        else ("", "", each.id, str(each.fault), each.detail)
+        (place.kind if place else "", place.path_text if place else "", each.id, str(each.fault), each.detail)
         for place, each in findings
     ]
     rows.insert(connection, "foreign_findings", found)

@@ -10,7 +10,7 @@ import msgspec
 
 from cache_engine.foreign.doctor import Ailment, Diagnosis
 from cache_engine.foreign.survey import EntryFilter
-from cache_engine.foreign.values import Entry, Part, Place, State, name_of
+from cache_engine.foreign.values import Entry, Fault, Finding, Part, Place, State, name_of
 from cache_engine.mirror.rows import fetch
 
 if TYPE_CHECKING:
@@ -108,6 +108,15 @@ def duplicated(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
 def findings(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     """What could not be read at the last scan."""
     return fetch(connection, "SELECT * FROM foreign_findings ORDER BY kind, path, id")
+
+
+def findings_of(connection: duckdb.DuckDBPyConnection, place: Place) -> list[Finding]:
+    """What could not be read of a place at the last scan."""
+    found = connection.execute(
+        "SELECT fault, id, detail FROM foreign_findings WHERE kind = ? AND path = ? ORDER BY ALL",
+        [place.kind, place.path_text],
+    ).fetchall()
+    return [Finding(Fault(fault), name, detail) for fault, name, detail in found]
 
 
 def diagnoses(connection: duckdb.DuckDBPyConnection, of: Place | None = None, id: str = "") -> list[Diagnosis]:

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from cache_engine.cli.caches import indexed
 from cache_engine.cli.main import commands
-from cache_engine.errors import GemmCacheError
+from cache_engine.engine.cache import open_cache
+from cache_engine.errors import GemmCacheError, MirrorError, StoreUnusable
+from cache_engine.mirror import foreign, foreign_queries
 from tests.foreign.fixtures import unpack
 
 
@@ -35,9 +38,13 @@ class Machine:
         return json.loads(self.run(*arguments, "--json").stdout)
 
 
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """A machine whose only cache is Triton's."""
+@pytest.fixture(params=["read", "indexed"])
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Machine:
+    """A machine whose only cache is Triton's: all of it is read, or the index of a store is used."""
+    if request.param == "indexed":
+        monkeypatch.setattr(indexed, "PAYS_FROM", 0)
+        monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "indexing store"))
+        open_cache(tmp_path / "indexing store").close()
     for name in ("TRITON_CACHE_DIR", "TRITON_HOME", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -204,3 +211,50 @@ def test_the_doctor_finds_a_planted_empty_entry_and_says_what_to_do(machine: Mac
     (found,) = document["findings"]
     assert (found["ailment"], found["kind"], found["id"]) == ("empty file", "triton", row["id"])
     assert "delete the entry" in found["cure"]
+
+
+def test_with_an_index_only_what_has_changed_is_read_again(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a store, all of it is, each time."""
+    has_index = (tmp_path / "indexing store").exists()
+    first = machine.json("ls")
+    really, opened = os.open, []
+
+    def opening(path: str, *rest: int, **named: int) -> int:
+        opened.append(str(path))
+        return really(path, *rest, **named)
+
+    monkeypatch.setattr(os, "open", opening)
+    assert machine.json("ls") == first
+    assert any(path.endswith(".cubin") for path in opened) != has_index
+    gone = next(machine.cache.glob("*/tile.ptx")).parent
+    shutil.rmtree(gone)
+    (machine.cache / "a link").symlink_to("/etc")
+    document = machine.json("ls")
+    assert document["total"] == 3
+    assert [finding["fault"] for finding in document["findings"]] == ["not a regular file"]
+
+
+def test_one_directory_alone_leaves_the_index_of_the_others_as_it_is(machine: Machine, tmp_path: Path) -> None:
+    store = tmp_path / "indexing store"
+    other = unpack("cupy", tmp_path)
+    entry = next(machine.cache.iterdir()).name
+    machine.run("ls", "--cache", f"cupy={other}")
+    machine.run("show", entry, "--in", machine.cache)
+    if store.exists():
+        with open_cache(store) as cache:
+            assert {row["kind"]: row["entries"] for row in cache.query(foreign_queries.places)} == {
+                "triton": 4, "cupy": 3,
+            }  # fmt: skip
+
+
+@pytest.mark.parametrize("trouble", [MirrorError("it is busy"), StoreUnusable("others may write it")])
+def test_where_the_index_cannot_be_used_all_is_read(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, trouble: GemmCacheError
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise trouble
+
+    monkeypatch.setattr(foreign, "scan", failing)
+    assert machine.json("ls")["total"] == 4

@@ -92,7 +92,7 @@ def clean_verb(
     if rules.is_everything and folder is None and not everything:
         raise UsageError("this would delete all entries of all caches; give a rule, such as --days 30, or --all")
     sources, places = known_places(settings)
-    seen = list(scanned(sources, places_in(places, folder)))
+    seen = list(scanned(settings, sources, places_in(places, folder)))
     found = [(place, each) for place, each in seen if isinstance(each, Entry)]
     chosen = choose(with_irs(found) if irs_only else found, rules, time.time())
     plans = plan_cleaning(sources.by_kind, chosen, irs_only=irs_only, offline=offline)

@@ -49,25 +49,27 @@ def diff_verb(settings: Settings, /, first: str, second: str, as_json: bool) -> 
     sources, places = known_places(settings)
     folders = [_folder(sources, places, text) for text in (first, second)]
     if folders[0] is None and folders[1] is None:
-        _diff_entries(sources, places, (first, second), as_json)
+        _diff_entries(settings, sources, places, (first, second), as_json)
     elif folders[0] is None or folders[1] is None:
         raise UsageError("compare two entries, or two directories; this is one of each")
     else:
-        _diff_folders(sources, folders[0], folders[1], as_json)
+        _diff_folders(settings, sources, folders[0], folders[1], as_json)
 
 
-def _diff_entries(sources: Sources, places: list[Place], ids: tuple[str, str], as_json: bool) -> None:
+def _diff_entries(
+    settings: Settings, sources: Sources, places: list[Place], ids: tuple[str, str], as_json: bool
+) -> None:
     from cache_engine.cli.documents import comparing as documents
     from cache_engine.foreign.comparison import Comparing
 
-    one, other = (find_entry(sources, places, each, None) for each in ids)
+    one, other = (find_entry(settings, sources, places, each, None) for each in ids)
     _check_kinds(one[0], other[0])
     found = Comparing(sources.by_kind[one[0].kind]).entries(one, other)
     document = documents.entries_compared(one, other, found)
     emit(document, as_json, lambda: _print_entries(document))
 
 
-def _diff_folders(sources: Sources, one: Place, other: Place, as_json: bool) -> None:
+def _diff_folders(settings: Settings, sources: Sources, one: Place, other: Place, as_json: bool) -> None:
     from cache_engine.cli.documents import comparing as documents
     from cache_engine.foreign.comparison import Comparing
     from cache_engine.foreign.values import Entry
@@ -75,7 +77,7 @@ def _diff_folders(sources: Sources, one: Place, other: Place, as_json: bool) -> 
     _check_kinds(one, other)
     found: list[tuple[Place, list[Entry]]] = []
     for place in (one, other):
-        seen = [each for _, each in scanned(sources, [place]) if isinstance(each, Entry)]
+        seen = [each for _, each in scanned(settings, sources, [place]) if isinstance(each, Entry)]
         found.append((place, seen))
     with progress("Comparing", None) as (bar, task):
         compared = Comparing(sources.by_kind[one.kind]).directories(found[0], found[1], lambda: bar.advance(task))

@@ -78,7 +78,7 @@ def ls_verb(
 
     def matching() -> Iterator[tuple[Place, Entry]]:
         nonlocal total
-        for place, seen in scanned(sources, places):
+        for place, seen in scanned(settings, sources, places):
             if isinstance(seen, Finding):
                 findings.append(documents.finding(place, seen))
             elif isinstance(seen, Entry) and wanted.takes(place, seen):

@@ -49,7 +49,7 @@ def caches_verb(ctx: click.Context, /, as_json: bool) -> None:
     from cache_engine.foreign.survey import sums
 
     sources, places = known_places(settings)
-    found = sums(places, scanned(sources, places))
+    found = sums(places, scanned(settings, sources, places))
     document = documents.CachesOverview(
         directories=[documents.directory(sources.by_kind[place.kind], place, each) for place, each in found.items()],
         findings=[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,26 +60,41 @@ def places_in(places: list[Place], folder: Path | None) -> list[Place]:
     return found
 
 
-def scanned(sources: Sources, places: Iterable[Place]) -> Iterator[tuple[Place, Seen]]:
-    """What is in the places, with a count on a terminal while it takes long."""
+def scanned(
+    settings: Settings, sources: Sources, places: Sequence[Place], *, afresh: bool = False
+) -> Iterator[tuple[Place, Seen]]:
+    """What is in the places, with a count on a terminal while it takes long.
+
+    Args:
+        afresh: all is read, also what is unchanged as far as times and sizes say.
+    """
+    from cache_engine.cli.caches.indexed import from_index
     from cache_engine.foreign.survey import survey
 
     started, shows, count = time.monotonic(), sys.stderr.isatty(), 0
-    for count, seen in enumerate(survey(sources, places), start=1):
-        if shows and count % 1000 == 0 and time.monotonic() - started > 1:
-            print(f"\r{counted(count, 'entry', 'entries')} read…", end="", file=sys.stderr)
+
+    def progress(number: int, _: str = "") -> None:
+        if shows and time.monotonic() - started > 1:
+            print(f"\r{counted(number, 'entry', 'entries')} read…", end="", file=sys.stderr)
+
+    found = None if afresh else from_index(settings, sources, places, progress)
+    for count, seen in enumerate(survey(sources, places) if found is None else found, start=1):
+        if found is None and count % 1000 == 0:
+            progress(count)
         yield seen
     if shows and count >= 1000:
         print("\r\033[K", end="", file=sys.stderr)
 
 
-def find_entry(sources: Sources, places: list[Place], id: str, folder: Path | None) -> tuple[Place, Entry]:
+def find_entry(
+    settings: Settings, sources: Sources, places: list[Place], id: str, folder: Path | None
+) -> tuple[Place, Entry]:
     """The one entry whose id begins so; an id that is there in full is that one."""
     from cache_engine.foreign.values import Entry
 
     found = [
         (place, seen)
-        for place, seen in scanned(sources, places_in(places, folder))
+        for place, seen in scanned(settings, sources, places_in(places, folder))
         if isinstance(seen, Entry) and (seen.id.startswith(id) or seen.id.rpartition("/")[2].startswith(id))
     ]
     whole = [(place, entry) for place, entry in found if entry.id == id]

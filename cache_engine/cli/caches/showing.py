@@ -48,7 +48,7 @@ def show_verb(
     if with_sass and part is not None:
         raise UsageError("--part and --sass print different texts; give one of them")
     sources, places = known_places(settings)
-    place, entry = find_entry(sources, places, id, folder)
+    place, entry = find_entry(settings, sources, places, id, folder)
     source = sources.by_kind[place.kind]
     if with_sass or part is not None:
         text = _sass(sources, place, entry) if with_sass else _text(sources, place, entry, _named(entry, part or ""))
