@@ -23,7 +23,8 @@ The rooms, top to bottom; each imports only from those below it:
 - ``engine`` -- ``cache`` (``Cache.get_or_compile``, the one door), ``opening`` of a store, ``selection`` of config
   and key, ``elsewhere`` (other toolchains), ``making`` of a kernel, ``history`` of timings, ``tiers``, ``stages``,
   ``operator``, ``matmul``, ``debug_dump``
-- ``adapters`` -- other frameworks keep their kernels in our store: ``triton`` is the class for ``TRITON_CACHE_MANAGER``
+- ``adapters`` -- other frameworks keep their kernels in our store: ``triton`` is the class for
+  ``TRITON_CACHE_MANAGER``, ``cuda_core`` has a cache for its ``Program.compile``
 - ``upkeep`` -- a store in order: ``plan`` and ``cleaning``, ``integrity``, ``contents`` and ``side_files``
   (what ``verify`` checks) with its ``findings``, ``quarantine``, ``packs`` (import and export), ``leftovers``,
   ``admission``

@@ -41,7 +41,7 @@ def describe(group: Group) -> Entry:
         "config": chosen_in(document, *CHOSEN),
         "id": group.key,
         "stamp": "",
-        "parts": tuple(Part(id_of(name), kind_of(name), len(data), name) for name, data in group.files.items()),
+        "parts": tuple(Part(id_of(name), _kind(name, data), len(data), name) for name, data in group.files.items()),
         "compile_ms": group.compile_ms,
         "created_at": group.made_at,
     }
@@ -53,14 +53,22 @@ def describe(group: Group) -> Entry:
     return entry_of(facts, {**others, **unread})
 
 
+def _kind(name: str, data: bytes) -> PartKind:
+    """What a part is for, by its name as Triton gives them, else by its first bytes."""
+    kind = kind_of(name)
+    if kind == PartKind.OTHER and data.startswith(b"\x7fELF"):
+        return PartKind.BINARY
+    return PartKind.PTX if kind == PartKind.OTHER and is_ptx(data) else kind
+
+
 def _code_facts(group: Group) -> tuple[dict[str, Any], dict[str, str]]:
     """What the compiled code says, and why the rest is not known."""
     for name, data in group.files.items():
-        if kind_of(name) == PartKind.BINARY:
+        if _kind(name, data) == PartKind.BINARY:
             facts, unread = image_facts(data, id_of(name))
             return {**facts, "name": next(iter(kernels_in(data)), None)}, unread
     for name, data in group.files.items():
-        if kind_of(name) == PartKind.PTX and is_ptx(data):
+        if _kind(name, data) == PartKind.PTX and is_ptx(data):
             return ptx_facts(data)
     return {}, without_binary("it has no CUBIN")
 
@@ -77,7 +85,7 @@ def part_of(group: Group, kind: PartKind) -> bytes:
         UsageError: when the kernel has none.
     """
     for name, data in group.files.items():
-        if kind_of(name) == kind:
+        if _kind(name, data) == kind:
             return data
     names = ", ".join(map(id_of, group.files))
     raise UsageError(f"{group.framework} stored no {kind} of this kernel; its parts are: {names}")

@@ -1,5 +1,6 @@
 """Other frameworks keep their kernels in our store; each module but ``shelf`` is loaded by its framework.
 
 - ``shelf`` -- the store as all of them use it: what they get and put is counted, and the store cleaned
+- ``cuda_core`` -- ``ProgramCache``, to be given to ``Program.compile``
 - ``triton`` -- the class for ``TRITON_CACHE_MANAGER``
 """

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cache_engine.adapted.groups import Group, group_key, put_group, read_group
+from cache_engine.adapted.groups import Group, UnknownGroup, group_key, group_keys, put_group, read_group
 from cache_engine.config import Settings
-from cache_engine.errors import CorruptEntry
-from cache_engine.model.events import CORRUPT, PUBLISH
+from cache_engine.errors import CorruptEntry, LockTimeout
+from cache_engine.model.events import CORRUPT, EVICT, PUBLISH
 from cache_engine.process import run_at_end
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import DecisionLog, Journal, fold_when_long
+from cache_engine.store.lock import file_lock_to_delete
+from cache_engine.store.pins import is_pinned
 
 if TYPE_CHECKING:
     from cache_engine.upkeep.cleaning import Housekeeper
 
 _log = logging.getLogger(__name__)
+_LOCK_S = 1.0
 
 
 class Shelf:
@@ -65,6 +71,25 @@ class Shelf:
         self._journal.event(PUBLISH, key=group.key, compile_us=compile_us, stored_bytes=size)
         self._kept_house().published(size)
 
+    def delete(self, framework: str, name: str, index: str) -> bool:
+        """Deletes a kernel, unless it is pinned or being cleaned; returns whether it did."""
+        layout, key = self._store.layout, group_key(framework, name, index)
+        with suppress(LockTimeout, OSError), file_lock_to_delete(layout.key_lock(key), _LOCK_S):
+            freed = 0 if is_pinned(layout, key) else self._store.delete(key)
+            if freed:
+                self._journal.event(EVICT, key=key, stored_bytes=freed, detail=f"{framework} deleted it")
+                return True
+        return False
+
+    def groups(self, framework: str) -> Iterator[Group]:
+        """All readable kernels of a framework."""
+        layout = self._store.layout
+        for key in group_keys(layout):
+            with suppress(CorruptEntry, UnknownGroup, OSError):
+                group = read_group(layout, key, trust=layout.trust)
+                if group is not None and group.framework == framework:
+                    yield group
+
     def _kept_house(self) -> Housekeeper:
         if self._housekeeper is None:
             # Only after a compile: no hit needs it.
@@ -80,13 +105,16 @@ class Shelf:
 
 
 @cache
-def shelf() -> Shelf | None:
-    """The store of the settings; ``None`` where no store can be used, which is a warning in the log."""
+def shelf(dir: str | Path | None = None) -> Shelf | None:
+    """The store in a directory, by default that of the settings; ``None`` where it cannot be used.
+
+    That is a warning in the log.
+    """
     try:
-        settings = Settings.load()
+        settings = Settings.load() if dir is None else Settings.load(dir=dir)
         if settings.uses_directory:
             layout = open_store(settings.directory(), trust=settings.trust_store)
             return Shelf(DiskStore(layout, durable=settings.is_durable), settings)
     except Exception as error:  # a setting, a directory, a disk: whatever it is, the framework works without
-        _log.warning("the framework's own directory is used: %s", error)
+        _log.warning("the store cannot be used, and the framework does without: %s", error)
     return None
