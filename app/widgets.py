@@ -12,7 +12,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import context
-from app.presenters.kernels.listed import kernel_table, picked_keys
+from app.presenters.kernels.listed import picked_keys
 from app.presenters.shared import Row, Tile, page_count
 from app.presenters.store.admin import arch_figure, arch_table
 from cache_engine.mirror.queries import FACETS
@@ -21,12 +21,6 @@ from cache_engine.units import human_age
 _KERNELS, _KERNEL, _COMPARE = "../pages/kernels.py", "../pages/kernel.py", "../pages/compare.py"
 LIST_PARAMETERS = ("q", "text", *FACETS, "sort", "asc", "page")
 _RESULTS, _LISTS = "results last seen", "lists of kernels shown"
-_KERNEL_COLUMNS = {
-    "Cubin size": st.column_config.NumberColumn(format="%.1f KiB", help="Size of the cubin."),
-    "Compile time": st.column_config.NumberColumn(format="%.0f ms"),
-    "Spills": st.column_config.NumberColumn(format="%d B", help="Register spills to local memory, bytes per thread."),
-    "Last used": st.column_config.DatetimeColumn(format="distance"),
-}
 
 
 def problem(what: str, cause: str) -> None:
@@ -143,8 +137,16 @@ def open_kernel(key: str) -> NoReturn:
 
 
 def follow_old_link() -> None:
-    """Goes to the kernel that an old list address names, from when list and kernel were one page; not on going back."""
-    if "key" in st.query_params and _RESULTS not in st.session_state:
+    """Goes to the kernel that an old list address names, from when list and kernel were one page.
+
+    On going back from a kernel, Streamlit writes its key into the list's address. There it is removed, or a copy of the
+    address would open the kernel.
+    """
+    if "key" not in st.query_params:
+        return
+    if _RESULTS in st.session_state:
+        del st.query_params["key"]
+    else:
         remember_results()
         open_kernel(st.query_params["key"])
 
@@ -182,24 +184,10 @@ def clicked(key: str) -> str | None:
     return None if shown is None or click is None else shown.keys[click["row"]]
 
 
-def kernel_list(rows: list[Row], *, key: str, opens: bool = True) -> None:
-    """A table of kernels; a click on a key opens its kernel, unless the page asks ``clicked`` itself."""
-    if opens:
-        _open_clicked(key)
-    table = kernel_table(rows, context.timezone())
-    listed(table, [row["key"] for row in rows], key=key, button="Key", columns=_KERNEL_COLUMNS)
-
-
 def listed(table: list[Row], keys: list[str], *, key: str, button: str, columns: Mapping[str, Any]) -> None:
     """A table whose rows have keys, and a column with buttons; see ``clicked``."""
     shown = _show(key, keys, ())
     st.dataframe(table, hide_index=True, column_config=_columns(shown, button, columns), key=shown.name)
-
-
-def picked_kernels(key: str) -> tuple[str, ...]:
-    """As ``picked_rows``, of kernels; it does not return when the reader has just opened one."""
-    _open_clicked(key)
-    return picked_rows(key)
 
 
 def picked_rows(key: str) -> tuple[str, ...]:
@@ -220,12 +208,6 @@ def forget_picked(key: str) -> None:
     """Clears the selection of a ``picker``."""
     st.session_state.pop(f"{key} picked", None)
     st.session_state.pop(f"{key} shown", None)
-
-
-def kernel_picker(rows: list[Row], picked: tuple[str, ...], *, key: str) -> None:
-    """A table of kernels to select several of, or to open one; see ``picked_kernels``."""
-    table = kernel_table(rows, context.timezone())
-    picker(table, [row["key"] for row in rows], picked, key=key, button="Key", columns=_KERNEL_COLUMNS)
 
 
 def picker(
@@ -267,12 +249,6 @@ def _show(key: str, keys: list[str], ticked: tuple[int, ...]) -> _Shown:
         shown = _Shown(f"{key}-{number}", tuple(keys), ticked)
         st.session_state[f"{key} shown"] = shown
     return shown
-
-
-def _open_clicked(key: str) -> None:
-    row = clicked(key)
-    if row is not None:
-        open_kernel(row)
 
 
 def _columns(shown: _Shown, label: str, columns: Mapping[str, Any]) -> dict[str, Any]:

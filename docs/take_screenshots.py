@@ -36,7 +36,7 @@ def main(address: str = "http://127.0.0.1:8501") -> None:
             take(page, name)
         page.goto(f"{address}/kernels?q=sm_90+tensor_core")
         take(page, "kernels")
-        click_first_key(page, x=90)
+        click_first_key(page)
         page.get_by_text("Theoretical occupancy").wait_for()
         take(page, "kernel")
         page.get_by_text("Code", exact=True).click()
@@ -44,7 +44,7 @@ def main(address: str = "http://127.0.0.1:8501") -> None:
         page.get_by_text("Compare with…").click()
         page.get_by_label("Find a kernel").fill("sm_80 tensor_core")
         page.wait_for_timeout(SETTLE_MS)
-        click_first_key(page, x=60)
+        click_first_key(page)
         page.get_by_text("Key differences").wait_for()
         take(page, "compare")
         page.goto(f"{address}/admin")
@@ -60,9 +60,9 @@ def main(address: str = "http://127.0.0.1:8501") -> None:
         browser.close()
 
 
-def click_first_key(page: Page, x: int) -> None:
-    """Opens, or picks, the first kernel of the list on the page, which is drawn on a canvas."""
-    page.get_by_test_id("stDataFrame").locator("canvas").first.click(position={"x": x, "y": 52}, force=True)
+def click_first_key(page: Page) -> None:
+    """Opens, or picks, the first kernel of the list on the page."""
+    page.locator("tbody a").first.click()
 
 
 def take(page: Page, name: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
 import streamlit as st
 
 from app import context, widgets
 from app.caches import compared, links
+from app.components import listing
 from app.presenters.kernels.compare import compared_figure, pair_table
 from app.presenters.kernels.listed import kernel_filter
 from app.presenters.kernels.speed import MODEL, speed_pairs
@@ -34,9 +37,16 @@ def record_of(place: str, label: str) -> Record | None:
 
 def fill_in(place: str) -> None:
     """Fills a field with the kernel clicked in the list."""
-    clicked = widgets.clicked("candidates")
+    clicked = listing.clicked_kernel("candidates")
     if clicked is not None:
         st.session_state[place] = clicked
+
+
+def with_first(key: str) -> str:
+    """The address of this page with the missing kernel filled in."""
+    keys = {"a": st.session_state.get("a"), "b": st.session_state.get("b")}
+    keys["b" if keys["a"] else "a"] = key
+    return f"compare?{urlencode({place: value for place, value in keys.items() if value})}"
 
 
 def picker() -> None:
@@ -48,7 +58,7 @@ def picker() -> None:
     rows = context.ask(queries.kernels, wanted, sort="last used", descending=True, limit=SHOWN, offset=0)
     if rows:
         st.caption("Most recently used matches. Click a key to fill the empty field.")
-        widgets.kernel_list(rows, key="candidates", opens=False)
+        listing.kernel_list(rows, key="candidates", address=with_first)
     elif text:
         st.info("No matching kernels. Shorten the search text.")
     else:

@@ -8,6 +8,7 @@ import streamlit as st
 
 from app import context, widgets
 from app.adapted_view import list_adapted
+from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
 from app.presenters.kernels.listed import FACET_LABELS, facet_choices, kernel_filter, page_number
 from app.presenters.shared import page_count, rows_shown
@@ -15,7 +16,7 @@ from cache_engine.mirror import queries
 from cache_engine.mirror.queries import OLD_SORTS, SORTS, KernelFilter
 from cache_engine.units import counted
 
-PAGE_ROWS = 20
+PAGE_ROWS = 50
 MOST_IN_A_LINK = 100  # keys of 64 digits
 
 
@@ -43,7 +44,7 @@ def list_file(kind: str, wanted: KernelFilter, sort: str, descending: bool) -> b
 
 def exports(wanted: KernelFilter, sort: str, descending: bool, total: int) -> None:
     """The list as a file."""
-    with st.popover("Export…", icon=":material/download:"):
+    with st.popover("Export list…", icon=":material/download:", type="tertiary"):
         whole = counted(total, "row") if total <= MOST_ROWS else f"The first {MOST_ROWS:,} of {total:,} rows"
         st.caption(f"{whole}, sorted as shown. CSV cells that look like formulas are prefixed with '.")
         for kind, (mime, _) in LIST_FILES.items():
@@ -52,34 +53,64 @@ def exports(wanted: KernelFilter, sort: str, descending: bool, total: int) -> No
 
 
 def actions(picked: tuple[str, ...]) -> None:
-    """Actions on the selected kernels, of this and other pages of the list."""
-    with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"**{counted(len(picked), 'kernel')} selected**", width="content")
-        if len(picked) == 2:
-            widgets.compare_link("Compare", *picked)
-        data = partial(pack_file, cache, picked)
-        st.download_button("Export as pack", data, "kernels.gemmpack", icon=":material/archive:", on_click="ignore")
-        if len(picked) <= MOST_IN_A_LINK:
-            keys = {"keys": ",".join(picked)}
-            st.page_link("../pages/admin.py", label="Delete…", icon=":material/delete:", query_params=keys)
-        st.button("Clear selection", icon=":material/close:", on_click=widgets.forget_picked, args=("kernels",))
-    if len(picked) != 2:
-        st.caption("Select exactly two kernels to compare them.")
+    """Actions on the selected kernels, of this and other pages of the list.
+
+    They are always there, so that no tick moves the table.
+    """
+    count = len(picked)
+    st.markdown(f"**{counted(count, 'kernel')} selected**", width="content")
+    if count == 2:
+        widgets.compare_link("Compare", *picked)
+    else:
+        st.button(
+            "Compare",
+            icon=":material/compare_arrows:",
+            help="Select exactly two kernels.",
+            disabled=True,
+            type="tertiary",
+        )
+    data = partial(pack_file, cache, picked)
+    file = "kernels.gemmpack"
+    st.download_button(
+        "Export as pack", data, file, icon=":material/archive:", on_click="ignore", disabled=not count, type="tertiary"
+    )
+    if 0 < count <= MOST_IN_A_LINK:
+        keys = {"keys": ",".join(picked)}
+        st.page_link("../pages/admin.py", label="Delete…", icon=":material/delete:", query_params=keys)
+    else:
+        why = f"Select up to {MOST_IN_A_LINK} kernels. A preview of the cleanup comes first."
+        st.button("Delete…", icon=":material/delete:", help=why, disabled=True, type="tertiary")
+    st.button(
+        "Clear selection",
+        icon=":material/close:",
+        on_click=listing.forget_picked,
+        args=("kernels",),
+        disabled=not count,
+        type="tertiary",
+    )
 
 
-st.title("Kernels")
+def sort_by(order: str, ascending: bool) -> None:
+    """Puts a sort order into the address. The sorted list starts at its first page."""
+    st.query_params.pop("page", None)
+    st.query_params.update({"sort": order, "asc": str(ascending).lower()})
+
+
 cache = context.cache()
 widgets.follow_old_link()
-picked = widgets.picked_kernels("kernels")
+picked = listing.picked_kernels("kernels")
 
 asked = st.query_params
 chosen = {facet: asked.get_all(facet) for facet in FACET_LABELS}
 sorted_by = OLD_SORTS.get(asked.get("sort", ""), asked.get("sort", ""))
 sorted_by = sorted_by if sorted_by in SORTS else next(iter(SORTS))
 ascending = asked.get("asc") == "true"
-st.session_state.update({**chosen, "sort": sorted_by, "asc": ascending})
+st.session_state.update(chosen)
 
-search, sort, order, again = st.columns([6, 2, 1.2, 1.2], vertical_alignment="bottom")
+with st.container(horizontal=True, vertical_alignment="center"):
+    st.title("Kernels", width="content")
+    search = st.container()
+    again = st.container(width="content")
 text = search.text_input(
     "Search",
     asked.get("text", ""),  # of a link from another page
@@ -90,15 +121,8 @@ text = search.text_input(
     placeholder="Search shape, target, dtype, family, config, key prefix or model, e.g. sm_90 bf16 4096x7168",
     max_chars=200,
     on_change=chosen_now,
+    label_visibility="collapsed",
 )
-sort.selectbox(
-    "Sort by",
-    list(SORTS),
-    key="sort",
-    on_change=chosen_now,
-    args=("sort",),
-)
-order.toggle("Ascending", key="asc", on_change=chosen_now, args=("asc",))
 again.button("Reload", icon=":material/refresh:", shortcut="U", help="Rescan the store.")
 
 wanted = kernel_filter(text or "", chosen)
@@ -106,24 +130,31 @@ counts = context.ask(queries.facet_counts, wanted)
 for column, (facet, label) in zip(st.columns(len(chosen)), FACET_LABELS.items(), strict=True):
     called = facet_choices(counts.values[facet], chosen[facet])
     column.multiselect(
-        label, list(called), format_func=called.__getitem__, key=facet, on_change=chosen_now, args=(facet,), wrap=True
+        label,
+        list(called),
+        format_func=called.__getitem__,
+        key=facet,
+        on_change=chosen_now,
+        args=(facet,),
+        wrap=False,  # else a field is taller with the focus than without, and a click below it misses
+        placeholder=label,
+        label_visibility="collapsed",
     )
 
 total = counts.total
-caption, taking, turning = st.columns([3, 1, 2], vertical_alignment="center")
+bar = st.container(horizontal=True, vertical_alignment="center")
 st.session_state["page"] = page_number(asked.get("page", ""), page_count(total, PAGE_ROWS))
-with turning:
+with st.container(horizontal=True, horizontal_alignment="right"):
     offset = widgets.paging(total, PAGE_ROWS, key="page", on_change=chosen_now, args=("page",))
 rows = context.ask(queries.kernels, wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=offset)
 
 widgets.remember_results()
 if rows:
-    caption.caption(f"{rows_shown(offset, len(rows), total)}. Click a key to open the kernel.")
-    with taking:
-        exports(wanted, sorted_by, not ascending, total)
-    if picked:
+    with bar:
+        st.caption(rows_shown(offset, len(rows), total), width="content")
         actions(picked)
-    widgets.kernel_picker(rows, picked, key="kernels")
+        exports(wanted, sorted_by, not ascending, total)
+    listing.kernel_list(rows, key="kernels", picked=picked, sorted_by=(sorted_by, ascending), on_sort=sort_by)
 others = list_adapted(text or "", chosen, sort=sorted_by, descending=not ascending)
 if not rows and not others:
     if wanted != KernelFilter():

@@ -7,6 +7,7 @@ import time
 import streamlit as st
 
 from app import context, widgets
+from app.components import listing
 from app.presenters.store.history import SPANS, compile_figure, history_table, hit_figure
 from app.presenters.store.overview import (
     FINE,
@@ -144,7 +145,7 @@ def activity() -> None:
     busiest = context.ask(queries.busiest, limit=10)
     st.subheader("Most-hit kernels")
     if busiest:
-        widgets.kernel_list(busiest, key="busiest")
+        listing.kernel_list(busiest, key="busiest")
     else:
         st.caption("No cache hits yet.")
     st.subheader("Recent activity")

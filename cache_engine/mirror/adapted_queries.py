@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cache_engine.errors import UsageError
 from cache_engine.mirror.queries import CAPABILITY, OLD_SORTS
+from cache_engine.mirror.queries import SORTS as OF_OURS
 from cache_engine.mirror.rows import fetch
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ _USED = "adapted LEFT JOIN usage ON usage.key = adapted.key AND usage.made_at = 
 _COLUMNS = f"adapted.* EXCLUDE (stamp, search_text, unread), ({_HITS})::BIGINT AS hits, {_LAST_USED} AS last_used_at"
 
 SORTS = {
+    **dict.fromkeys(OF_OURS, "name"),  # by what these kernels do not have, such as a shape
     "last used": _LAST_USED,
     "created": "created_at",
     "hits": _HITS,
@@ -29,6 +31,9 @@ SORTS = {
     "registers": "registers",
     "name": "name",
     "target": CAPABILITY,
+    "config": "config",
+    "shared memory": "shared_bytes",
+    "compiler": "compiler",
 }
 """Sort orders of lists: displayed name, as of ``queries.SORTS``, → SQL expression."""
 

@@ -29,16 +29,11 @@ FACETS = ("arch", "dtype", "family", "compiler", "layout", "toolchain")
 
 # Sort orders of lists: displayed name → SQL expression.
 SORTS = {
-    "last used": _LAST_USED,
-    "created": "created_at",
-    "hits": _HITS,
-    "compile time": "compile_ms",
-    "size": "size_bytes",
-    "size on disk": "stored_bytes",
-    "registers": "registers",
-    "name": "name",
-    "target": CAPABILITY,
-}
+    "last used": _LAST_USED, "created": "created_at", "hits": _HITS, "compile time": "compile_ms", "size": "size_bytes",
+    "size on disk": "stored_bytes", "registers": "registers", "name": "name", "target": CAPABILITY, "family": "family",
+    "dtype": "dtype", "layout": "layout", "shape": "row(m, n, k)", "batch": "batch", "config": "config",
+    "spills": "spill_bytes", "shared memory": "shared_bytes", "compiler": "compiler || ' ' || compiler_version",
+}  # fmt: skip
 # Older names, in links and commands that people stored.
 OLD_SORTS = {"architecture": "target"}
 

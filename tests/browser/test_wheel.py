@@ -47,6 +47,8 @@ def test_the_wheel_claims_no_name_but_its_own(wheel: Path) -> None:
     for needed in (
         "_bundled/app/main.py",
         "_bundled/app/icon.svg",
+        "_bundled/app/components/static/kernel_table.js",
+        "_bundled/app/components/static/kernel_table.css",
         "_bundled/app/.streamlit/config.toml",
         "_bundled/pages/overview.py",
         "_bundled/sample_data/model_gemm_shapes.csv",

@@ -34,6 +34,15 @@ ORDERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "registers": lambda row: row["registers"],
     "name": lambda row: row["name"],
     "target": lambda row: int(row["arch"][3:]),
+    "family": lambda row: row["family"],
+    "dtype": lambda row: row["dtype"],
+    "layout": lambda row: row["layout"],
+    "shape": lambda row: (row["m"], row["n"], row["k"]),
+    "batch": lambda row: row["batch"],
+    "config": lambda row: row["config"],
+    "spills": lambda row: row["spill_bytes"],
+    "shared memory": lambda row: row["shared_bytes"],
+    "compiler": lambda row: (row["compiler"], row["compiler_version"]),
 }
 
 

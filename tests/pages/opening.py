@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,6 +29,13 @@ def sound(app: AppTest) -> AppTest:
     assert not app.exception, app.exception
     assert not app.error, [error.value for error in app.error]
     return app
+
+
+def kernels_listed(app: AppTest) -> list[dict[str, str]]:
+    """The first list of kernels on the page, a row each, as its component gets it."""
+    told = json.loads(app.get("bidi_component")[0].proto.json)
+    names = [column["name"] for column in told["columns"]]
+    return [dict(zip(names, row["cells"], strict=True)) for row in told["rows"]]
 
 
 def a_record(seed: int = 1) -> Record:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import tzinfo
 
-from app.presenters.shared import Row, dtypes, moment
+from app.presenters.shared import Row, dtypes, when
 from cache_engine.catalogue import named_shapes
 from cache_engine.mirror.queries import FACETS, KernelFilter
+from cache_engine.units import human_age, human_bytes, human_ms
 
 FACET_LABELS = dict(zip(FACETS, ("Target", "Dtype", "Family", "Compiler", "Layout", "Compiler build"), strict=True))
 _LONG_WORD, _SHOWN_OF_IT = 16, 8
@@ -35,25 +37,88 @@ def facet_choices(counts: Mapping[str, int], chosen: Iterable[str]) -> dict[str,
     }
 
 
-def kernel_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
-    """Kernels, a row each."""
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a list of kernels.
+
+    Attributes:
+        sort: the order of ``SORTS`` that its header asks for.
+        hidden: whether it is shown only to readers who choose it.
+    """
+
+    name: str
+    sort: str = ""
+    numeric: bool = False
+    hidden: bool = False
+
+
+COLUMNS = (
+    Column("Key"),
+    Column("Target", "target"),
+    Column("Family", "family"),
+    Column("Dtype", "dtype"),
+    Column("Layout", "layout"),
+    Column("m × n × k", "shape"),
+    Column("Batch", "batch", numeric=True),
+    Column("Config", "config"),
+    Column("Registers", "registers", numeric=True),
+    Column("Spills", "spills", numeric=True),
+    Column("Cubin size", "size", numeric=True),
+    Column("Compile time", "compile time", numeric=True),
+    Column("Hits", "hits", numeric=True),
+    Column("Last used", "last used", numeric=True),
+    Column("Compiled", "created", numeric=True, hidden=True),
+    Column("Size on disk", "size on disk", numeric=True, hidden=True),
+    Column("Shared memory", "shared memory", numeric=True, hidden=True),
+    Column("Compiler", "compiler", hidden=True),
+    Column("Name", "name", hidden=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A kernel in a list: a text for each of ``COLUMNS``, and what some of them say when pointed at."""
+
+    cells: dict[str, str]
+    titles: dict[str, str]
+
+
+def kernel_table(rows: Iterable[Row], zone: tzinfo, now: float) -> list[Line]:
+    """Kernels, a line each.
+
+    Args:
+        now: in seconds since 1970.
+    """
     return [
-        {
-            "Key": row["key"][:12],
-            "Target": row["arch"],
-            "Family": row["family"],
-            "Dtype": dtypes(row),
-            "Layout": row["layout"],
-            "m × n × k": f"{row['m']} × {row['n']} × {row['k']}",
-            "Batch": row["batch"],
-            "Config": row["config"],
-            "Registers": row["registers"],
-            "Spills": row["spill_bytes"],
-            "Cubin size": row["size_bytes"] / 1024,
-            "Compile time": row["compile_ms"],
-            "Hits": row["hits"],
-            "Last used": moment(row["last_used_at"], zone),
-        }
+        Line(
+            {
+                "Key": row["key"][:12],
+                "Target": row["arch"],
+                "Family": row["family"],
+                "Dtype": dtypes(row),
+                "Layout": row["layout"],
+                "m × n × k": f"{row['m']} × {row['n']} × {row['k']}",
+                "Batch": f"{row['batch']:,}",
+                "Config": row["config"],
+                "Registers": f"{row['registers']:,}",
+                "Spills": human_bytes(row["spill_bytes"]),
+                "Cubin size": human_bytes(row["size_bytes"]),
+                "Compile time": human_ms(row["compile_ms"]),
+                "Hits": f"{row['hits']:,}",
+                "Last used": human_age(now - row["last_used_at"]),
+                "Compiled": human_age(now - row["created_at"]),
+                "Size on disk": human_bytes(row["stored_bytes"]),
+                "Shared memory": human_bytes(row["shared_bytes"]),
+                "Compiler": f"{row['compiler']} {row['compiler_version']}",
+                "Name": row["name"],
+            },
+            {
+                "Key": row["name"],
+                "Last used": when(row["last_used_at"], zone),
+                "Compiled": when(row["created_at"], zone),
+                "Spills": "Register spills to local memory, bytes per thread.",
+            },
+        )
         for row in rows
     ]
 
@@ -64,7 +129,7 @@ def page_number(asked: str, pages: int) -> int:
 
 
 def picked_keys(before: Iterable[str], shown: Sequence[str], ticked: Collection[int]) -> tuple[str, ...]:
-    """The selected kernels, now that these rows of a list are ticked; kernels outside the list stay as they were."""
+    """The selected rows, now that these of a list are ticked; rows outside the list stay as they were."""
     now = [key for index, key in enumerate(shown) if index in ticked]
     kept = [key for key in before if key in now or key not in shown]
     return tuple(dict.fromkeys([*kept, *now]))

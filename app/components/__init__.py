@@ -1,0 +1,44 @@
+"""What Streamlit has no widget for, as components of our own.
+
+A component is a script and a style sheet in ``static/``, under its name. They are served as files of the dashboard: the
+content security policy runs no script that comes as text.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import streamlit as st
+from streamlit.components.v2.get_bidi_component_manager import get_bidi_component_manager
+from streamlit.components.v2.manifest_scanner import ComponentConfig, ComponentManifest
+
+from cache_engine import __version__
+
+if TYPE_CHECKING:
+    from streamlit.components.v2.component_manager import BidiComponentManager
+    from streamlit.components.v2.types import ComponentRenderer
+
+_PACKAGE, _ASSETS = "gemm_cache", "static"
+
+
+def mount(name: str, *, key: str, data: Any, **callbacks: Any) -> Any:
+    """Draws a component; returns its state.
+
+    Args:
+        name: of its script and its style sheet.
+        data: what the script gets; it must draw all text of it as text.
+        callbacks: ``on_NAME_change`` for each of its states and triggers.
+    """
+    return _renderer(get_bidi_component_manager(), name)(key=key, data=data, **callbacks)
+
+
+@lru_cache(maxsize=32)
+def _renderer(manager: BidiComponentManager, name: str) -> ComponentRenderer:
+    # Not in a shadow tree: what watches the page for changes, as the benchmark does, would not see into it. So the
+    # rules of a sheet stand below the component's class.
+    # Streamlit looks for components in the pyproject.toml of installed packages, which a wheel does not have.
+    manifest = ComponentManifest(_PACKAGE, __version__, [ComponentConfig(name, _ASSETS)])
+    manager.register_from_manifest(manifest, Path(__file__).parent)
+    return st.components.v2.component(f"{_PACKAGE}.{name}", js=f"{name}.js", css=f"{name}.css", isolate_styles=False)
