@@ -80,6 +80,8 @@ SIMT = [
     (GemmProblem(33, 35, 37, out_dtype=DType.FP32), LITTLE),
     (GemmProblem(40, 72, 200, dtype=DType.FP32, batch=2), replace(NARROW, split_k=4)),
     (GemmProblem(33, 35, 137, dtype=DType.FP64), replace(LITTLE, split_k=5)),
+    # Six tiles of k in slices of two: the last two slices are empty.
+    (GemmProblem(20, 40, 96, dtype=DType.FP32, specialisation=Specialisation.EXACT), replace(NARROW, split_k=5)),
 ]
 # Which sizes are constants: tiles all whole, some of them, and none; one row of tiles, and more than one band of them.
 SPECIALISED = [

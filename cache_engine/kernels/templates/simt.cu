@@ -127,8 +127,10 @@ KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, SIZ
     SUM_TYPE accumulator[THREAD_M][THREAD_N] = {};
     const Slice slice = slice_of_block(sizes.k);
 
-    a_reader.read(a, tile.row, sizes.m, slice.first, sizes.k);
-    b_reader.read(b, tile.column, sizes.n, slice.first, sizes.k);
+    // An empty slice begins behind the last of k, where nothing may be read: it reads the first tile, and does not use it.
+    const int first = SPLIT_K == 1 || slice.tiles() > 0 ? slice.first : 0;
+    a_reader.read(a, tile.row, sizes.m, first, sizes.k);
+    b_reader.read(b, tile.column, sizes.n, first, sizes.k);
     a_reader.lay_down(a_buffers);
     b_reader.lay_down(b_buffers);
     sync_block();

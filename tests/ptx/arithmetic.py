@@ -1,0 +1,41 @@
+"""What instructions compute that NumPy has no function for, on the bits of all threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def insert_bits(field: Any, base: Any, start: Any, length: Any) -> Any:
+    """``bfi``."""
+    ones = (np.left_shift(1, length, dtype=np.uint64) - 1) << np.uint64(start)
+    return (base & ~ones) | (np.left_shift(field, start, dtype=np.uint64) & ones)
+
+
+def pick_bytes(low: Any, high: Any, selector: Any) -> Any:
+    """``prmt``: each byte one of eight, or the sign of one."""
+    source = np.left_shift(high, 32, dtype=np.uint64) | low
+    found: Any = np.uint64(0)
+    for byte in range(4):
+        choice = np.right_shift(selector, 4 * byte) & 15
+        value = source >> np.multiply(choice & 7, 8, dtype=np.uint64) & np.uint64(0xFF)
+        value = np.where(choice & 8, np.where(value & np.uint64(0x80), 0xFF, 0), value).astype(np.uint64)
+        found = found | value << np.uint64(8 * byte)
+    return found
+
+
+def to_bf16(bits: Array) -> Any:
+    """fp32 to the nearest bf16, ties to even; of NaN the one that the ISA names."""
+    rounded = bits.astype(np.uint64) + 0x7FFF + (bits >> 16 & 1) >> np.uint64(16)
+    return np.where((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FFF, rounded)
+
+
+def to_tf32(bits: Array, ties_away: bool) -> Any:
+    """fp32 to the nearest tf32; of NaN the one that the ISA names."""
+    half = 0x1000 if ties_away else 0xFFF + (bits >> 13 & 1)
+    rounded = (bits.astype(np.uint64) + half) & np.uint64(0xFFFFE000)
+    return np.where((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FFFFFFF, rounded)

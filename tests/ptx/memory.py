@@ -1,0 +1,193 @@
+"""Global memory of a launch: the arrays that it was given, each far from every other.
+
+Each access is checked: inside one array, aligned to its width, and not a write to one that is for reading. Of arrays
+that the kernel may write, each granule remembers who wrote it last, when, and who has read it: a read of what another
+thread wrote must be ordered after it. Within a block a barrier does that. Between blocks it takes this chain, and
+nothing less: the writer's fence, a barrier of its block, an atomic operation of that block, a later one of the
+reader's block on the same word, a barrier there, and the reader's fence.
+Source: PTX ISA 9.2, chapter 8 "Memory Consistency Model"; the chain is its "Causality Order" for what our kernels do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.ptx.faults import Fault
+
+Array = npt.NDArray[Any]
+_APART = 40  # bits: offsets of an array never reach the next, however wrong
+_START = 16  # within its part of the address space: as aligned as a launch asks for, and no more
+_NONE, _SEVERAL = -1, -2
+
+
+class _Buffer:
+    def __init__(self, array: Array, granule: int, *, is_written: bool) -> None:
+        raw = array.reshape(-1).view(np.uint8)
+        self.raw, self.size, self.writable = raw, len(raw), bool(array.flags.writeable)
+        self._views: dict[str, Array] = {}
+        if self.writable:
+            count = -(-self.size // granule)
+            self.is_written = np.full(count, is_written)
+            self.writer, self.reader = (np.full(count, _NONE, dtype=np.int64) for _ in range(2))
+            self.written_at = np.full(count, -1, dtype=np.int64)
+
+    def words(self, kind: str, width: int) -> Array:
+        """Its bytes as words; those at the end that make none are left out."""
+        if kind not in self._views:
+            self._views[kind] = self.raw[: self.size // width * width].view(kind)
+        return self._views[kind]
+
+
+class Memory:
+    """The arrays, and what orders accesses to them.
+
+    Args:
+        granule: bytes that every access of the kernel to arrays it may write is a multiple of.
+    """
+
+    def __init__(self, blocks: int, threads: int, granule: int) -> None:
+        self._granule, self._threads = granule, threads
+        self._buffers: dict[int, _Buffer] = {}
+        self._now = 0
+        lanes = blocks * threads
+        # By thread: when it last passed a fence; the same as of its block's last barrier; and that again as of its
+        # block's last atomic operation, which tells other blocks.
+        self._fenced, self._sealed, self._published = (np.full(lanes, -1, dtype=np.int64) for _ in range(3))
+        # By block: when it last passed a barrier; by pair: when it has heard of another, and since which barrier.
+        self._barrier = np.full(blocks, -1, dtype=np.int64)
+        self._heard = np.zeros((blocks, blocks), dtype=bool)
+        self._knows_since = np.full((blocks, blocks), np.iinfo(np.int64).max)
+        self._counted: dict[int, list[int]] = {}
+
+    def add(self, array: Array, *, is_written: bool = True) -> int:
+        """Adds an array; returns its address.
+
+        Args:
+            is_written: else its bytes may not be read before the kernel has written them.
+        """
+        number = len(self._buffers) + 1
+        self._buffers[number] = _Buffer(array, self._granule, is_written=is_written)
+        return (number << _APART) + _START
+
+    def read(self, addresses: Array, lanes: Array, width: int, word: int) -> Array:
+        """What lies at each address: ``width`` bytes as little-endian words of ``word`` bytes, lanes × words."""
+        found = np.empty((len(lanes), width // word), dtype=f"u{word}")
+        for buffer, which, offsets in self._places(addresses, width):
+            if buffer.writable:
+                self._check_read(buffer, offsets, lanes[which], width)
+            found[which] = buffer.words(f"u{word}", word)[offsets[:, None] // word + np.arange(width // word)]
+        return found
+
+    def write(self, addresses: Array, lanes: Array, words: Array) -> None:
+        """Writes words, lanes × words, of a type that has their size."""
+        width = words.shape[1] * words.itemsize
+        for buffer, which, offsets in self._places(addresses, width):
+            if not buffer.writable:
+                raise Fault("an operand is written that is for reading")
+            self._check_write(buffer, offsets, lanes[which], width)
+            at = offsets[:, None] // words.itemsize + np.arange(words.shape[1])
+            buffer.words(words.dtype.str[1:], words.itemsize)[at] = words[which]
+
+    def add_atomically(self, addresses: Array, lanes: Array, values: Array) -> Array:
+        """Adds to words of 32 bits, one lane after the other; returns what was there: ``atom.add``."""
+        before = np.empty(len(lanes), dtype=np.uint32)
+        for index, lane in enumerate(lanes):
+            one = slice(index, index + 1)
+            ((buffer, _, offsets),) = self._places(addresses[one], 4)
+            if not buffer.writable:
+                raise Fault("an operand is written that is for reading")
+            word = buffer.words("u4", 4)[int(offsets[0]) // 4 :]
+            before[index] = word[0]
+            word[0] += values[index]
+            spread = self._spread(offsets, 4)
+            buffer.writer[spread], buffer.written_at[spread] = lane, self._tick()
+            self._meet(int(addresses[index]), int(lane) // self._threads)
+        return before
+
+    def fence(self, lanes: Array) -> None:
+        """``membar.gl``, or a fence of the GPU's scope."""
+        self._fenced[lanes] = self._tick()
+
+    def pass_barrier(self, block: int) -> None:
+        """What the block's threads did before comes before all they do after."""
+        now = self._tick()
+        part = slice(block * self._threads, (block + 1) * self._threads)
+        self._sealed[part] = self._fenced[part]
+        self._barrier[block] = now
+        news = self._heard[block] & (self._knows_since[block] > now)
+        self._knows_since[block][news] = now
+
+    def _meet(self, address: int, block: int) -> None:
+        """A block's atomic operation on a word tells later ones of what the block wrote, and hears of the earlier."""
+        part = slice(block * self._threads, (block + 1) * self._threads)
+        self._published[part] = self._sealed[part]
+        earlier = self._counted.setdefault(address, [])
+        self._heard[block][earlier] = True
+        earlier.append(block)
+
+    def _check_read(self, buffer: _Buffer, offsets: Array, lanes: Array, width: int) -> None:
+        spread = self._spread(offsets, width)
+        if not buffer.is_written[spread].all():
+            raise Fault("memory is read that has not been written")
+        threads = lanes[:, None]
+        self._check_ordered(buffer, spread, threads, "is read that another thread wrote, with nothing to order them")
+        before = buffer.reader[spread]
+        buffer.reader[spread] = threads
+        shared = (buffer.reader[spread] != threads) | ((before != _NONE) & (before != threads))
+        buffer.reader[spread[shared]] = _SEVERAL
+
+    def _check_write(self, buffer: _Buffer, offsets: Array, lanes: Array, width: int) -> None:
+        spread, threads = self._spread(offsets, width), lanes[:, None]
+        found = buffer.reader[spread]
+        if ((found != _NONE) & (found != threads)).any():
+            raise Fault("memory is written that another thread has read")
+        self._check_ordered(buffer, spread, threads, "is written that another thread wrote, with nothing to order them")
+        buffer.writer[spread] = threads
+        if (buffer.writer[spread] != threads).any():
+            raise Fault("two threads write to the same memory at once")
+        buffer.written_at[spread] = self._tick()
+        buffer.is_written[spread] = True
+
+    def _check_ordered(self, buffer: _Buffer, spread: Array, threads: Array, what: str) -> None:
+        writer = buffer.writer[spread]
+        if not (foreign := (writer != _NONE) & (writer != threads)).any():
+            return
+        when, writer, reader = (
+            buffer.written_at[spread][foreign],
+            writer[foreign],
+            np.broadcast_to(threads, spread.shape)[foreign],
+        )
+        there, here = writer // self._threads, reader // self._threads
+        in_block = (there == here) & (self._barrier[here] > when)
+        heard = (self._published[writer] > when) & (self._fenced[reader] > self._knows_since[here, there])
+        if not (in_block | ((there != here) & heard)).all():
+            raise Fault(f"memory {what}")
+
+    def _places(self, addresses: Array, width: int) -> Iterator[tuple[_Buffer, Array, Array]]:
+        """Each array that is accessed, by which lanes, and at which offsets."""
+        if (addresses % width).any():
+            raise Fault(f"memory is accessed at an address that is no multiple of {width}, so many bytes wide")
+        numbers = addresses >> _APART
+        every = np.unique(numbers) if len(numbers) > 1 and (numbers != numbers[0]).any() else numbers[:1]
+        for number in every:
+            buffer = self._buffers.get(int(number))
+            if buffer is None:
+                raise Fault("memory is accessed that no operand lies in")
+            which: Any = slice(None) if len(every) == 1 else np.flatnonzero(numbers == number)
+            offsets = (addresses[which] & ((1 << _APART) - 1)).astype(np.int64) - _START
+            outside = (offsets < 0) | (offsets + width > buffer.size)
+            if outside.any():
+                raise Fault(f"byte {int(offsets[outside][0])} is accessed of an operand of {buffer.size} bytes")
+            yield buffer, which, offsets
+
+    def _spread(self, offsets: Array, width: int) -> Array:
+        spread: Array = offsets[:, None] // self._granule + np.arange(width // self._granule)
+        return spread
+
+    def _tick(self) -> int:
+        self._now += 1
+        return self._now

@@ -1,0 +1,239 @@
+"""Which kernels the machine executes, how they are launched, and what they must compute.
+
+Operands are small whole numbers, so every sum is exact whatever the order of additions, and C must be the exact result
+rounded once: equal, not close. Only GELU is compared with a tolerance.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zlib
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cache_engine.compilers.nvrtc import Nvrtc
+from cache_engine.device.launch import ARRAY_TYPES, LoadedKernel, Operands, from_stored, to_stored
+from cache_engine.errors import InvalidProblem
+from cache_engine.kernels.family import Family, launch_of
+from cache_engine.kernels.select import FAMILIES
+from cache_engine.kernels.source import render
+from cache_engine.model.gemm import OPT_LEVELS, Activation, DType, GemmProblem, Layout, Specialisation
+from cache_engine.model.kernel import KernelConfig, ceil_div
+from tests.ptx.machine import Kernel
+
+Array = npt.NDArray[Any]
+_ALPHA, _BETA = 0.75, -0.5
+EPILOGUES = (
+    "", "alpha", "beta", "bias", "relu", "gelu", "alpha+beta", "bias+relu", "beta+bias+gelu", "alpha+beta+bias",
+    "alpha+beta+bias+relu",
+)  # fmt: skip
+# m, n, k, batch. Rows of whole 16 bytes, of 4 elements, of 2, and odd ones; with a long k, for slices of it.
+SHAPES = ((48, 80, 96, 1), (36, 76, 84, 1), (38, 70, 46, 2), (35, 67, 41, 2), (20, 40, 304, 1), (64, 128, 64, 1))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel and a problem for it."""
+
+    family: Family
+    problem: GemmProblem
+    config: KernelConfig
+
+    def __str__(self) -> str:
+        return f"{self.family.name} {self.problem!r} {self.config}"
+
+
+def _configs(family: str, dtype: DType) -> tuple[KernelConfig, ...]:
+    if family == "simt":
+        return (
+            KernelConfig(16, 32, 32, 1, 1, 2),
+            KernelConfig(32, 64, 16, 2, 2, 2),
+            KernelConfig(128, 64, 16, 4, 1, 2),
+        )
+    size = dtype.itemsize
+    return (
+        KernelConfig(16, 64, 128 // size, 1, 2, 3),
+        KernelConfig(64, 128, 64 // size, 2, 2, 2),
+        KernelConfig(32, 64, 64 // size, 2, 2, 4),
+        KernelConfig(128, 128, 64 // size, 2, 4, 3),
+    )
+
+
+def _targets(family: Family, dtype: DType) -> tuple[str, ...]:
+    least = family.min_capability(dtype)
+    return tuple(f"sm_{name}" for at, name in _TARGETS if at >= least)
+
+
+_TARGETS = (((7, 5), "75"), ((8, 0), "80"), ((8, 9), "89"), ((9, 0), "90a"), ((10, 0), "100a"), ((12, 0), "120a"))
+
+
+def _made() -> list[Case]:
+    """Every family, type, layout, alignment of rows and specialisation; and every epilogue; the rest takes its turn."""
+    cases = []
+    turn = itertools.count()
+    kinds = [(family, dtype) for name in ("tensor_core", "simt") for family in [FAMILIES[name]]
+             for dtype in family.flops_per_clock]  # fmt: skip
+    shaped = [(*one, "") for one in itertools.product(kinds, Layout, SHAPES, Specialisation)]
+    finished = [
+        (kind, layout, SHAPES[number % 4], list(Specialisation)[number // 3 % 4], epilogue)
+        for number, (kind, layout, epilogue) in enumerate(itertools.product(kinds, Layout, EPILOGUES))
+        if kind[1] is not DType.INT8
+    ]
+    for (family, dtype), layout, (m, n, k, batch), specialisation, epilogue in [*shaped, *finished]:
+        number = next(turn)
+        configs, targets = _configs(family.name, dtype), _targets(family, dtype)
+        config = configs[number % len(configs)]
+        outputs = [out for out in DType if _is_output(dtype, out)]
+        slices = min((1, 1, 3, 4, 5)[number % 5], ceil_div(k, config.block_k))
+        problem = GemmProblem(
+            m, n, k, batch, dtype, outputs[number // 7 % len(outputs)], layout, targets[number // 3 % len(targets)],
+            epilogue, specialisation, OPT_LEVELS[-1],
+        )  # fmt: skip
+        cases.append(Case(family, problem, replace(config, split_k=slices)))
+    return cases
+
+
+def _is_output(dtype: DType, out: DType) -> bool:
+    try:
+        GemmProblem(1, 1, 1, dtype=dtype, out_dtype=out)
+    except InvalidProblem:
+        return False
+    return True
+
+
+def source_of(case: Case) -> str:
+    """What the compiler gets."""
+    return render(case.family.template, case.family.constants(case.problem, case.config))
+
+
+@cache
+def _compiler() -> Nvrtc:
+    return Nvrtc()
+
+
+@cache
+def ptx_of(source: str, arch: str) -> str:
+    """The PTX of a source, compiled once.
+
+    Without ptxas, which would take as long again: for ``compute_90`` NVRTC stops where it would call it for ``sm_90``.
+    ``test_the_store_keeps_what_is_executed_here`` compares.
+    """
+    return _compiler().compile(source, arch.replace("sm_", "compute_")).ptx.decode()
+
+
+def kernel_of(case: Case) -> Kernel:
+    """The kernel, ready to launch."""
+    return Kernel(ptx_of(source_of(case), case.problem.arch or "sm_90"))
+
+
+def check(case: Case, kernel: Kernel | None = None) -> None:
+    """Launches a kernel twice with one workspace, with copies that land late and early, and compares each element of C.
+
+    Raises:
+        AssertionError: when one is wrong.
+        Fault: what the machine has to say.
+    """
+    run = kernel or kernel_of(case)
+    a, b = operands_of(case.problem)
+    expected = expected_of(case.problem, a, b)
+    loaded = loaded_as(case, run)
+    for run.late in (True, False):
+        computed = launched(case.problem, run, loaded, a, b)
+        assert_right(case.problem, computed, expected, a, b)
+
+
+def loaded_as(case: Case, kernel: Kernel) -> LoadedKernel:
+    """The project's own launcher of a kernel."""
+    launch = launch_of(case.family, case.problem, case.config)
+    return LoadedKernel(b"", kernel.program.name, launch, case.problem, kernel)
+
+
+def launched(problem: GemmProblem, kernel: Kernel, loaded: LoadedKernel, a: Array, b: Array) -> Array:
+    """C as stored: batch × m × n. Every bit of it is set before, or it is what is added to.
+
+    Args:
+        a: batch × m × k, and
+        b: batch × k × n: fp32 values, or of fp64.
+    """
+    stored_a, stored_b = (
+        to_stored(np.ascontiguousarray(one.transpose(0, 2, 1) if transposed else one), problem.dtype)
+        for one, transposed in ((a, problem.layout.a_transposed), (b, problem.layout.b_transposed))
+    )
+    before, bias = _further(problem)
+    c = before if problem.epilogue.beta else np.full_like(before.view(np.uint8), 0xFF).view(before.dtype)
+    for one in (stored_a, stored_b, bias):
+        one.flags.writeable = False
+    kernel.unwritten = () if problem.epilogue.beta else (c,)
+    loaded(Operands(stored_a, stored_b, c, _ALPHA, _BETA, bias if problem.epilogue.bias else None))
+    return c
+
+
+def expected_of(problem: GemmProblem, a: Array, b: Array) -> Array:
+    """What C must be before it is rounded to its type, in fp64."""
+    with np.errstate(invalid="ignore"):
+        sums = _as_multiplied(a, problem.dtype) @ _as_multiplied(b, problem.dtype)
+    before, bias = (from_stored(one, problem.output, "float64") for one in _further(problem))
+    epilogue = problem.epilogue
+    sums = sums * (_ALPHA if epilogue.alpha else 1)
+    exact: Array = sums + (_BETA * before if epilogue.beta else 0) + (bias if epilogue.bias else 0)
+    return exact
+
+
+def assert_right(problem: GemmProblem, computed: Array, expected: Array, a: Array, b: Array) -> None:
+    """Compares C as stored with the exact results."""
+    activation = problem.epilogue.activation
+    if activation is Activation.GELU:
+        finished = expected * (1 + np.vectorize(math.erf)(expected / math.sqrt(2))) / 2
+        values = from_stored(computed, problem.output, "float64")
+        rounding = {DType.BF16: 2**-8, DType.FP16: 2**-11}.get(problem.output, 0)
+        error = 2**-46 if problem.output is DType.FP64 else 2**-20
+        assert np.all(np.abs(values - finished) <= rounding * np.abs(finished) + error * np.abs(expected))
+        return
+    finished = np.maximum(expected, 0) if activation is Activation.RELU else expected
+    exact = finished if problem.output is DType.FP64 else finished.astype(np.float32)
+    right = to_stored(exact, problem.output)
+    wrong = np.argwhere(
+        from_stored(computed, problem.output, "float64") != from_stored(right, problem.output, "float64")
+    )
+    assert not len(wrong), f"{len(wrong)} of {computed.size} elements are wrong, the first at {wrong[0].tolist()}"
+
+
+def operands_of(problem: GemmProblem) -> tuple[Array, Array]:
+    """A and B as values: whole numbers of which every sum of products is exact.
+
+    Of tf32, one of both has more bits than the multiplier takes, so that rounding shows; the other is -1, 0 and 1.
+    """
+    seed = zlib.crc32(repr(problem).encode())
+    generator = np.random.default_rng(seed)
+    most = [3, 3] if problem.dtype is DType.FP8_E5M2 else [7, 7]
+    if problem.dtype is DType.TF32:
+        most = [8191, 1] if seed % 2 else [1, 8191]
+    a = generator.integers(-most[0], most[0], (problem.batch, problem.m, problem.k), endpoint=True)
+    b = generator.integers(-most[1], most[1], (problem.batch, problem.k, problem.n), endpoint=True)
+    return a.astype(np.float32), b.astype(np.float32)
+
+
+def _as_multiplied(values: Array, dtype: DType) -> Array:
+    """Of tf32 the nearest with eleven significant bits, ties away from zero: the documents promise no less."""
+    if dtype is not DType.TF32:
+        return values.astype(np.float64)
+    mantissa, exponent = np.frexp(np.abs(values.astype(np.float64)))
+    rounded: Array = np.copysign(np.ldexp(np.floor(mantissa * 2**11 + 0.5), exponent - 11), values)
+    return rounded
+
+
+def _further(problem: GemmProblem) -> tuple[Array, Array]:
+    """C as it is before, and the bias, as stored."""
+    generator = np.random.default_rng(7)
+    c = generator.integers(-50, 50, (problem.batch, problem.m, problem.n)).astype(np.float32)
+    bias = generator.integers(-50, 50, problem.n).astype(np.float32)
+    kind = ARRAY_TYPES[problem.output]
+    return to_stored(c, problem.output).astype(kind), to_stored(bias, problem.output).astype(kind)
+
+
+CASES = _made()

@@ -1,0 +1,183 @@
+"""What the machine is worth: each of these mistakes, put into a right kernel, is seen.
+
+Most are put into the PTX, behind the compiler, where a template's text shows nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+
+from cache_engine.kernels.select import FAMILIES
+from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.kernel import KernelConfig
+from tests.ptx.faults import Fault
+from tests.ptx.machine import Kernel
+from tests.ptx.problems import Case, check, ptx_of, source_of
+
+_SMALL = KernelConfig(16, 64, 16, 1, 2, 3)
+RIGHT = {
+    "tensor_core": Case(FAMILIES["tensor_core"], GemmProblem(24, 72, 104, 2, arch="sm_90"), _SMALL),
+    "odd": Case(
+        FAMILIES["tensor_core"],
+        GemmProblem(19, 67, 41, 2, dtype="fp16", arch="sm_90", layout="nn", epilogue="alpha+beta+bias"),
+        KernelConfig(16, 64, 16, 1, 2, 2),
+    ),
+    "tf32": Case(
+        FAMILIES["tensor_core"], GemmProblem(24, 72, 40, dtype="tf32", arch="sm_90"), KernelConfig(16, 64, 8, 1, 2, 2)
+    ),
+    "split": Case(
+        FAMILIES["tensor_core"], GemmProblem(24, 72, 104, 2, arch="sm_90"), KernelConfig(16, 64, 16, 1, 2, 3, split_k=3)
+    ),
+    "simt": Case(
+        FAMILIES["simt"], GemmProblem(24, 40, 72, 2, dtype="fp32", arch="sm_90"), KernelConfig(16, 32, 32, 1, 1, 2)
+    ),
+    "empty slices": Case(
+        FAMILIES["simt"],
+        GemmProblem(24, 40, 96, dtype="fp32", arch="sm_90", specialisation="exact"),
+        KernelConfig(16, 32, 16, 1, 1, 2, split_k=5),
+    ),
+}
+_COPY, _LOAD, _MMA, _FIVE = (
+    r"(cp\.async\.c[ag]\.shared\.global) \[(%r\d+)\], \[(%rd\d+)\]",
+    r"(ldmatrix\.\S+) ",
+    r"(mma\.\S+) ",
+    r"(%\w+)",
+)
+_FOUR = rf"\{{{_FIVE}, {_FIVE}, {_FIVE}, {_FIVE}\}}"
+# Kernel, what is wrong, what is looked for in the PTX, what takes its place, and which of the places (None: all).
+MISTAKES = [
+    ("tensor_core", "copies are not waited for", r"cp\.async\.wait_group \d+;", "", None),
+    ("tensor_core", "the wait leaves one group more", r"wait_group 1;", "wait_group 2;", None),
+    ("tensor_core", "a barrier is missing", r"bar\.sync\s+0;", "", 0),
+    ("tensor_core", "copies of a stage are not committed", r"cp\.async\.commit_group;", "", 2),
+    ("tensor_core", "copies go to the wrong place", _COPY, r"\1 [\2+16], [\3]", 0),
+    ("tensor_core", "copies come from the wrong place", _COPY, r"\1 [\2], [\3+16]", 0),
+    ("tensor_core", "copies come from between", _COPY, r"\1 [\2], [\3+2]", 0),
+    ("tensor_core", "copies go beyond the ring", _COPY, r"\1 [\2+16384], [\3]", 0),
+    ("tensor_core", "what lies outside is not filled with zeroes", r"(\[%rd\d+\]), 16, %r\d+;", r"\1, 16, 16;", None),
+    ("tensor_core", "ldmatrix turns what it must not", r"x4\.shared", "x4.trans.shared", 0),
+    ("tensor_core", "ldmatrix reads another row", _LOAD + r"(.*)\[(%r\d+)\]", r"\1 \2[\3+32]", 0),
+    ("tensor_core", "ldmatrix reads between", _LOAD + r"(.*)\[(%r\d+)\]", r"\1 \2[\3+8]", 0),
+    ("tensor_core", "ldmatrix writes to swapped registers", _LOAD + _FOUR, r"\1 {\2, \4, \3, \5}", 0),
+    (
+        "tensor_core",
+        "mma takes A's registers swapped",
+        _MMA + rf"(\{{[^}}]*\}}), {_FOUR}",
+        r"\1 \2, {\3, \5, \4, \6}",
+        0,
+    ),
+    ("tensor_core", "mma takes the halves of B swapped", _MMA + rf"(.*)\{{{_FIVE}, {_FIVE}\}}", r"\1 \2{\4, \3}", 0),
+    ("tensor_core", "mma takes one half of B twice", _MMA + rf"(.*)\{{{_FIVE}, {_FIVE}\}}", r"\1 \2{\3, \3}", 1),
+    ("tensor_core", "mma adds to swapped sums", _MMA + rf"(.*), {_FOUR};", r"\1 \2, {\4, \3, \5, \6};", 0),
+    ("tensor_core", "mma multiplies another type", r"\.bf16\.bf16\.", ".f16.f16.", 0),
+    ("tensor_core", "one mma is missing", _MMA + r"[^;]*;", "", 0),
+    ("tensor_core", "sums do not begin at 0", r"0f00000000", "0f3F800000", 0),
+    ("tensor_core", "a register is never set", r"mov\.f32\s+%f\d+, 0f00000000;", "", 0),
+    ("tensor_core", "one step too few", r"(setp\.ne\.s32\s+%p\d+, %r\d+), 7;", r"\1, 6;", 0),
+    ("tensor_core", "one step too many", r"(setp\.ne\.s32\s+%p\d+, %r\d+), 7;", r"\1, 8;", 0),
+    ("tensor_core", "the wrong buffer of the ring", r"(mul\.lo\.s16\s+%rs\d+, %rs\d+), 3;", r"\1, 2;", 0),
+    ("tensor_core", "a wrong stride of rows", r"(mul\.wide\.s32\s+%rd\d+, %r\d+), 104;", r"\1, 112;", 0),
+    ("tensor_core", "a wrong stride of matrices", r"(mul\.wide\.u32\s+%rd\d+, %r\d+), 7488;", r"\1, 7480;", 0),
+    ("tensor_core", "a row too many is read", r"setp\.lt\.s32", "setp.le.s32", 0),
+    ("tensor_core", "a row too many is stored", r"setp\.ge\.s32", "setp.gt.s32", None),
+    ("tensor_core", "columns too many are stored", r"(setp\.gt\.u32\s+%p\d+, %r\d+), 71;", r"\1, 73;", 1),
+    (
+        "tensor_core",
+        "neighbours are stored swapped",
+        r"(st\.global\.v2\.u16\s+.*)\{(%rs\d+), (%rs\d+)\}",
+        r"\1{\3, \2}",
+        0,
+    ),
+    ("tensor_core", "stored one pair further", r"(st\.global\.v2\.u16\s+)\[(%rd\d+)\]", r"\1[\2+4]", 0),
+    ("tensor_core", "stored between", r"(st\.global\.v2\.u16\s+)\[(%rd\d+)\]", r"\1[\2+2]", 0),
+    ("tensor_core", "a branch is taken the other way", r"@(%p\d+) bra", r"@!\1 bra", 0),
+    ("tensor_core", "A for B", r"_param_0\]", "_param_1]", 0),
+    ("tensor_core", "the tile for the matrix", r"%ctaid\.z", "%ctaid.x", 0),
+    (
+        "tensor_core",
+        "C is cut off, not rounded",
+        r"cvt\.rn\.bf16\.f32 (%rs\d+), (%f\d+);",
+        r"mov.b32 {_, \1}, \2;",
+        None,
+    ),
+    ("odd", "bias of the next column", r"(ld\.param\.u64\s+(%rd\d+), \[\w+_param_6\];)", r"\1 add.s64 \2, \2, 2;", 0),
+    ("odd", "a column too many is read", r"(setp\.gt\.s32\s+%p\d+, %r\d+), 66;", r"\1, 67;", None),
+    ("odd", "k ends one later", r"(setp\.gt\.s32\s+%p\d+, %r\d+), 40;", r"\1, 41;", None),
+    ("odd", "alpha for beta", r"_param_4\]", "_param_5]", None),
+    ("odd", "another rounding", r"cvt\.rn\.f16\.f32", "cvt.rn.bf16.f32", None),
+    ("odd", "ldmatrix does not turn what it must", r"x4\.trans\.shared", "x4.shared", 0),
+    ("tf32", "not rounded to tf32", r"cvt\.rna\.tf32\.f32 (%r\d+), (%r\d+);", r"mov.b32 \1, \2;", None),
+    ("tf32", "ties to even", r"cvt\.rna\.tf32", "cvt.rn.tf32", None),
+    ("split", "no fence before the count", r"membar\.gl;", "", 0),
+    ("split", "no fence after the count", r"membar\.gl;", "", 1),
+    ("split", "no barrier before the count", r"(membar\.gl;\s*)bar\.sync\s+0;", r"\1", 0),
+    ("split", "no barrier after the count", r"(st\.shared\.u32\s+\[[^;]*;\s*\S+:\s*)bar\.sync\s+0;", r"\1", 0),
+    ("split", "counted twice", r"(atom\.\S+\s+%r\d+, \[%rd\d+\]), 1;", r"\1, 2;", 0),
+    (
+        "split",
+        "counters are left behind",
+        r"(@%p\d+ bra[^;]*;\s*shl[^;]*;\s*add[^;]*;\s*mov[^;]*;\s*)st\.global\.u32[^;]*;",
+        r"\1",
+        0,
+    ),
+    ("simt", "a barrier is missing in the loop", r"bar\.sync\s+0;", "", 1),
+    ("simt", "a barrier is missing before the loop", r"bar\.sync\s+0;", "", 0),
+    ("simt", "shared memory is written in the wrong place", r"(st\.shared\S*\s+)\[(%r\d+)\]", r"\1[\2+4]", 0),
+    ("simt", "shared memory is read in the wrong place", r"(ld\.shared\S*\s+.*)\[(%r\d+)\]", r"\1[\2+16]", 0),
+    (
+        "simt",
+        "a product of the wrong elements",
+        r"fma\.rn\.f32\s+(%f\d+), (%f\d+), (%f\d+),",
+        r"fma.rn.f32 \1, \2, \2,",
+        3,
+    ),
+    ("simt", "reads wider than rows are aligned", r"(ld\.global\.v4\S+\s+.*)\[(%rd\d+)\]", r"\1[\2+4]", 0),
+]
+
+
+@cache
+def _ptx(name: str) -> str:
+    return ptx_of(source_of(RIGHT[name]), RIGHT[name].problem.arch or "")
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_kernels_are_right_before(name: str) -> None:
+    check(RIGHT[name], Kernel(_ptx(name)))
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "replacement", "which"),
+    [pytest.param(name, *edit, id=f"{name}: {what}") for name, what, *edit in MISTAKES],
+)
+def test_a_mistake_in_the_ptx_is_seen(name: str, pattern: str, replacement: str, which: int | None) -> None:
+    kernel = Kernel(edited(_ptx(name), pattern, replacement, which))
+    with pytest.raises((Fault, AssertionError)):
+        check(RIGHT[name], kernel)
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        pytest.param("empty slices", "SPLIT_K == 1 || slice.tiles() > 0", "true", id="an empty slice is read"),
+        pytest.param("simt", "step % 2 * A_BUFFER", "0 * A_BUFFER", id="one buffer of two"),
+        pytest.param("tensor_core", "_column + column < columns", "_column + column <= columns", id="an edge"),
+        pytest.param("split", "slice < SPLIT_K; ++slice", "slice < SPLIT_K - 1; ++slice", id="a slice forgotten"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_template_is_seen(name: str, right: str, wrong: str) -> None:
+    source = source_of(RIGHT[name])
+    assert source.count(right) == 1, "the template no longer holds the line to be spoilt"
+    with pytest.raises((Fault, AssertionError)):
+        check(RIGHT[name], Kernel(ptx_of(source.replace(right, wrong), RIGHT[name].problem.arch or "")))
+
+
+def edited(text: str, pattern: str, replacement: str, which: int | None) -> str:
+    """A text with one of the places that match a pattern replaced, or all."""
+    found = list(re.finditer(pattern, text))
+    assert found, f"{pattern} is not in the PTX any more"
+    for match in reversed(found if which is None else [found[which]]):
+        text = text[: match.start()] + match.expand(replacement) + text[match.end() :]
+    return text
