@@ -124,13 +124,22 @@ def put_group(layout: StoreLayout, group: Group, *, durable: bool) -> int:
         ValueError: when it is larger than ``MAX_BYTES``, or a name in it is none of a file.
         OSError: when writing fails; what there was is then unchanged.
     """
+    data = _packed(group)
+    publish_file(layout.temp, layout.group_path(group.key), data, durable=durable)
+    return len(data)
+
+
+def group_bytes(group: Group) -> int:
+    """How many bytes on disk a group would take; raises ``ValueError`` as ``put_group``."""
+    return len(_packed(group))
+
+
+def _packed(group: Group) -> bytes:
     raw = _encode(group)
     if len(raw) > MAX_BYTES or not all(map(is_plain, group.files)) or group.index not in group.files:
         raise ValueError(f"{group.index} of {group.framework} cannot be stored: {len(raw):,} bytes, {[*group.files]}")
     packed = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(raw)
-    header = _HEADER.pack(_MAGIC, FORMAT, bytes.fromhex(group.key), hashlib.sha256(packed).digest())
-    publish_file(layout.temp, layout.group_path(group.key), header + packed, durable=durable)
-    return len(header) + len(packed)
+    return _HEADER.pack(_MAGIC, FORMAT, bytes.fromhex(group.key), hashlib.sha256(packed).digest()) + packed
 
 
 def _unpacked(key: CacheKey, data: bytes) -> Group:

@@ -298,6 +298,21 @@ class Keeping(ABC):
         acting = by or local_user()
         return upkeep.packs.import_pack(self.store, self.journal, opened, dry_run=dry_run, on_entry=on_entry, by=acting)
 
+    def import_triton(
+        self,
+        directory: str | Path,
+        *,
+        dry_run: bool = False,
+        by: str | None = None,
+        on_entry: Callable[[], None] = lambda: None,
+    ) -> Imported:
+        """Imports the kernels of a cache of Triton's own, each checked; see ``upkeep.packs.import_triton``."""
+        acting, folder = by or local_user(), Path(directory)
+        return upkeep.packs.import_triton(
+            self.store, self.journal, folder, dry_run=dry_run, on_entry=on_entry, by=acting,
+            durable=self.settings.is_durable,
+        )  # fmt: skip
+
     def decisions(self, key: str = "", *, kinds: Collection[str] = (), since: float = -math.inf) -> list[Decision]:
         """The log of decisions, the oldest first, each miss with its cause.
 

@@ -1,4 +1,4 @@
-"""Exports entries of a store to a pack, and imports them.
+"""Exports entries of a store to a pack, and imports them; and kernels of a cache of Triton's own.
 
 Import checks more than a hit does: the whole blob, that the components hash to the key, that the record agrees with
 them, and that the code is for its target. Only checked bytes are stored, under names made from the key.
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cache_engine.adapted.groups import UnknownGroup, group_bytes, put_group, read_group
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import IMPORT
@@ -21,6 +22,7 @@ from cache_engine.store.files import refuse_device
 from cache_engine.store.journal import Journal
 from cache_engine.store.lock import file_lock
 from cache_engine.store.pack import Pack, Row, write_pack
+from cache_engine.units import counted, printable
 from cache_engine.upkeep.contents import check_code, check_entry, check_record
 
 _LOCK_TIMEOUT_S = 30.0
@@ -44,12 +46,16 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The result of an import or its dry run: imported entries, their bytes, and entries already present."""
+    """The result of an import or its dry run: imported entries, their bytes, and entries already present.
+
+    ``left`` is what is no kernel, in another framework's cache.
+    """
 
     taken: int
     taken_bytes: int
     present: int
     refused: tuple[Refused, ...]
+    left: tuple[Refused, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +155,62 @@ def import_pack(
             detail = f"{taken} entries of {pack.path.name}"
             journal.event(IMPORT, stored_bytes=taken_bytes, detail=detail, by=by)
     return Imported(taken, taken_bytes, present, tuple(refused))
+
+
+def import_triton(
+    store: DiskStore,
+    journal: Journal,
+    directory: Path,
+    *,
+    durable: bool,
+    dry_run: bool = False,
+    on_entry: Callable[[], None] = lambda: None,
+    by: str = "",
+) -> Imported:
+    """Imports the kernels of a cache of Triton's own into a store. Those already present stay unchanged.
+
+    Args:
+        durable: whether to sync what is written.
+        dry_run: check everything and report what would be imported, but change nothing.
+        on_entry: called after each entry of the cache.
+        by: the user who imports, for the audit.
+
+    Raises:
+        OSError: when the directory cannot be read, or a disk fails; kernels imported so far stay, and are sound.
+    """
+    from cache_engine.adapted.importing import NotTaken, triton_kernels  # rarely needed
+
+    taken = taken_bytes = present = 0
+    refused: list[Refused] = []
+    left: list[Refused] = []
+    try:
+        for found in triton_kernels(directory):
+            if isinstance(found, NotTaken):
+                (refused if found.is_wrong else left).append(Refused(found.name, found.cause))
+            elif _is_readable_group(store, found.key):
+                present += 1
+            else:
+                try:
+                    taken_bytes += group_bytes(found) if dry_run else put_group(store.layout, found, durable=durable)
+                    taken += 1
+                except ValueError as error:
+                    refused.append(Refused(found.name, str(error)))
+            on_entry()
+    finally:
+        if taken and not dry_run:
+            detail = f"{counted(taken, 'kernel')} of Triton from {printable(str(directory))}"
+            journal.event(IMPORT, stored_bytes=taken_bytes, detail=detail, by=by)
+    return Imported(taken, taken_bytes, present, tuple(refused), tuple(left))
+
+
+def _is_readable_group(store: DiskStore, key: CacheKey) -> bool:
+    """Whether a group is there and sound, or of another format version, which is not replaced."""
+    try:
+        return read_group(store.layout, key, trust=store.layout.trust) is not None
+    except UnknownGroup:
+        return True
+    except CorruptEntry:
+        return False
 
 
 def look_into(store: DiskStore, pack: Pack, on_entry: Callable[[], None] = lambda: None) -> Iterator[Incoming]:

@@ -140,6 +140,16 @@ def test_its_kernels_have_rows_with_hits_and_the_time_that_triton_s_listener_mea
     assert totals.saved_us == 2 * totals.compile_us
 
 
+def test_what_triton_cached_itself_is_imported_and_hit(program: list[str | Path], tmp_path: Path) -> None:
+    hit, code, _ = _compile(program, tmp_path, TRITON_CACHE_MANAGER="triton.runtime.cache:FileCacheManager")
+    assert (hit, _groups(tmp_path)) == (False, [])
+    with open_cache(tmp_path / "store") as cache:
+        done = cache.import_triton(tmp_path / "own")
+    assert (done.taken, done.refused) == (1, ())
+    assert _compile(program, tmp_path, TRITON_CACHE_DIR=str(tmp_path / "other")) == (True, code, "")
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_process_that_only_runs_triton_keeps_the_store_within_its_limits(
     program: list[str | Path], tmp_path: Path
 ) -> None:

@@ -213,7 +213,7 @@ class ExportReport(msgspec.Struct, kw_only=True):
 
 
 class ImportReport(msgspec.Struct, kw_only=True):
-    """What ``import`` prints."""
+    """What ``import`` prints. ``left`` is what is no kernel, in a cache of Triton's own."""
 
     file: str
     dry_run: bool
@@ -221,6 +221,7 @@ class ImportReport(msgspec.Struct, kw_only=True):
     taken_bytes: int
     present: int
     refused: list[Refused]
+    left: list[Refused] = []
 
 
 class CheckRow(msgspec.Struct, kw_only=True):
@@ -367,6 +368,7 @@ def imported(file: Path, found: Imported, dry_run: bool) -> ImportReport:
         taken_bytes=found.taken_bytes,
         present=found.present,
         refused=list(found.refused),
+        left=list(found.left),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,24 +79,31 @@ def export_verb(
 @click.command(
     "import",
     cls=Verb,
-    examples=("import kernels.gemmpack --dry-run", "import kernels.gemmpack"),
-    done="All kernels of the pack are in the store.",
-    failed="The pack is unusable, or some of its kernels are refused.",
+    examples=("import kernels.gemmpack --dry-run", "import kernels.gemmpack", "import ~/.triton/cache"),
+    done="All kernels of the pack, or of the cache, are in the store.",
+    failed="The pack or the directory is unusable, or some of its kernels are refused.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Verify the pack and list what would be imported.")
 @json_option
 @click.pass_obj
 def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool) -> None:
-    """Import the kernels of a pack, FILE.
+    """Import the kernels of a pack, or of Triton's cache, FILE.
 
     Each kernel is verified; one that the store has stays as it is. A kernel is a program for your GPU: import packs
-    only from people whose programs you would run.
+    and caches only from people whose programs you would run. Of a directory that is a cache of Triton's own, libraries
+    for the host, results of tuning and unfinished kernels are left where they are.
     """
     with named(file):
-        file.stat()
+        is_directory = stat.S_ISDIR(file.stat().st_mode)
     settings = settings.with_overrides({"enable_caching": True})
     with open_cache(settings) as cache:
+        if is_directory:
+            with named(file), terminal.progress("Importing", None) as (bar, task):
+                imported = cache.import_triton(file, dry_run=dry_run, on_entry=lambda: bar.advance(task))
+            document = store.imported(file, imported, dry_run)
+            emit(document, as_json, lambda: _print_imported(document), failed=imported.refused)
+            return
         pack = cache.open_pack(file)
         with terminal.progress("Importing", len(pack)) as (bar, task):
             imported = cache.import_pack(pack, dry_run=dry_run, on_entry=lambda: bar.advance(task))
@@ -123,6 +131,7 @@ def _print_exported(d: store.ExportReport) -> None:
 
 
 def _print_imported(d: store.ImportReport) -> None:
+    _print_refused(d.left, "left")
     _print_refused(d.refused, "refused")
     verb = "Would import" if d.dry_run else "Imported"
     print(f"{verb} {counted(d.taken, 'kernel')}, {human_bytes(d.taken_bytes)}; {d.present:,} already in the store.")
