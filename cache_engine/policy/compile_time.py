@@ -7,8 +7,9 @@ compile in a process whose compiler is loaded, with as much other work on the ma
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import exp, log, log2
 from statistics import median
@@ -25,6 +26,9 @@ PUBLISHED = "docs/performance.md: NVRTC 13.5, NVCC 13.5 and Triton 3.9 on 2 core
 
 PENALTY = 0.3
 FOLDS = 5
+# Fitting takes time as the cube of their number, and records of a pack may name any family, target or epilogue.
+_MOST_FEATURES = 100
+_LONGEST_EPILOGUE = 200  # letters
 # With fewer records an error would say little.
 _LEAST_FOR_ERROR = 2 * FOLDS
 # A compile may have been suspended for a night, or its clock set: farther from the published figure than this, by the
@@ -94,7 +98,7 @@ def predicted_compile_seconds(
 
 def fitted(records: Iterable[Record]) -> CompileTimes:
     """A model fitted on records; without any, one of the published figures."""
-    seen = [one for record in islice(records, MOST_RECORDS) if (one := _seen(record)) is not None]
+    seen = _of_the_commonest([one for record in islice(records, MOST_RECORDS) if (one := _seen(record)) is not None])
     if not seen:
         return CompileTimes(0, None)
     folds = [_Sums() for _ in range(FOLDS)]
@@ -124,9 +128,18 @@ def _seen(record: Record) -> _Seen | None:
     kernel = Compile.of(record)
     published_s = _published_s(kernel.compiler)
     ratio = record.compile_ms / 1e3 / published_s
-    if not 1 / _FARTHEST <= ratio <= _FARTHEST:
+    if not 1 / _FARTHEST <= ratio <= _FARTHEST or len(kernel.problem.epilogue) > _LONGEST_EPILOGUE:
         return None
     return _Seen(int(record.key[:8], 16) % FOLDS, _features(kernel), published_s, log(ratio))
+
+
+def _of_the_commonest(seen: list[_Seen]) -> list[_Seen]:
+    """The same, without the rarest features where there are very many."""
+    counts = Counter(name for one in seen for name, _ in one.features)
+    if len(counts) <= _MOST_FEATURES:
+        return seen
+    kept = {name for name, _ in counts.most_common(_MOST_FEATURES)}
+    return [replace(one, features=[feature for feature in one.features if feature[0] in kept]) for one in seen]
 
 
 def _weights(parts: Sequence[_Sums], seen: Iterable[_Seen]) -> _Weights:

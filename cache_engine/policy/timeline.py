@@ -16,7 +16,7 @@ import msgspec
 from cache_engine.model.artifact import Seconds
 from cache_engine.model.asked import Shape
 from cache_engine.model.events import DAY_S, HOUR_S
-from cache_engine.policy.demand import MOST_SHAPES, Ledger
+from cache_engine.policy.demand import MOST_SHAPES, Ledger, drop_lightest, make_room
 from cache_engine.policy.sketch import MOST_WEIGHT, Sketch, Weight, merged
 
 _LONGEST_S = 28 * DAY_S
@@ -111,8 +111,7 @@ class Timeline:
         sketch = period.sketches.get(shape)
         if sketch is None:
             if len(period.sketches) >= MOST_SHAPES:
-                lightest = min(period.sketches, key=lambda shape: period.sketches[shape].total)
-                period.dropped += period.sketches.pop(lightest).total
+                period.dropped += make_room(period.sketches, MOST_SHAPES)
             sketch = period.sketches[shape] = Sketch()
         for m, count in asked.items():
             sketch.add(m, count)
@@ -159,8 +158,7 @@ class Timeline:
                 part.scale(factor)
                 known = ledger.sketches.get(shape)
                 ledger.sketches[shape] = part if known is None else merged(known, part)
-        while len(ledger.sketches) > MOST_SHAPES:
-            ledger.drop_lightest()
+        ledger.dropped += drop_lightest(ledger.sketches, MOST_SHAPES)
         return ledger
 
     def after(self, start: float) -> Timeline:

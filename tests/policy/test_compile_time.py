@@ -14,6 +14,7 @@ from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.policy.compile_time import (
+    _MOST_FEATURES,
     MOST_RECORDS,
     PUBLISHED_S,
     Compile,
@@ -141,6 +142,16 @@ def test_a_compile_that_took_a_night_changes_nothing() -> None:
 def test_no_more_records_are_read_than_said() -> None:
     endless = repeat(_record(_kernel(), 0.3, 7))
     assert fitted(endless).records == MOST_RECORDS
+
+
+def test_records_of_very_many_families_are_fitted_with_as_many_features_as_there_are_at_most() -> None:
+    """Records of a pack may name any: fitting takes time as the cube of the number of features."""
+    kernels = [replace(_kernel(), family=f"family {number}") for number in range(120)]
+    times = fitted(_record(kernel, 0.161, number) for number, kernel in enumerate(kernels))
+    assert len(times._weights) <= _MOST_FEATURES
+    assert times.seconds(_kernel()) == pytest.approx(0.161, rel=0.01)
+    epilogue = "+".join(map(str, range(1000)))
+    assert fitted([_record(_kernel(epilogue=epilogue), 0.161, 1)]).records == 0
 
 
 def test_a_compiler_of_a_later_program_is_no_error() -> None:

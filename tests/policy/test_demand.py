@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from copy import deepcopy
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import assume, example, given
@@ -14,7 +16,8 @@ from cache_engine.errors import UsageError
 from cache_engine.model.asked import Shape
 from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout, Specialisation
 from cache_engine.policy import demand
-from cache_engine.policy.demand import Ledger, by_bytes, by_count, by_flops, merge, rate, shares
+from cache_engine.policy.demand import MOST_SHAPES, Ledger, by_bytes, by_count, by_flops, merge, rate, shares
+from cache_engine.policy.timeline import Timeline
 
 START, HALF_LIFE_S = 1_800_000_000.0, 3600.0
 SHAPES = [Shape(n=4096, k=4096), Shape(n=6144, k=4096), Shape(n=4096, k=4096, arch="sm_90")]
@@ -132,6 +135,22 @@ def test_shares_by_count_flops_and_bytes() -> None:
     assert list(shares(ledger, by_count)) == [SHAPES[0], SHAPES[1]]
     assert shares(ledger, lambda shape, m: 5.0 if shape == SHAPES[1] else 0.0) == {SHAPES[1]: 1.0, SHAPES[0]: 0.0}
     assert shares(Ledger(60.0), by_count) == {}
+
+
+def test_shapes_beyond_the_most_are_dropped_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To find the lightest takes a look at all, which must not be taken for each shape that comes."""
+    look = Mock(side_effect=heapq.nsmallest)
+    monkeypatch.setattr(heapq, "nsmallest", look)
+    ledger, timeline = Ledger(HALF_LIFE_S), Timeline()
+    for n in range(1, 2001):
+        ledger.add(Shape(n=n, k=1), 1, n, START)
+        timeline.add(Shape(n=n, k=1), {1: n}, START)
+    summed = timeline.ledger(math.inf, START)
+    assert 0 < look.call_count <= 2 * 8 + 1
+    for one in (ledger, summed):
+        assert len(one.sketches) <= MOST_SHAPES
+        assert max(shape.n for shape in one.sketches) == 2000
+        assert one.total == pytest.approx(2000 * 2001 / 2)
 
 
 def test_shapes_beyond_the_most_are_dropped_lightest_first_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
