@@ -24,7 +24,7 @@ The rooms, top to bottom; each imports only from those below it:
   and key, ``elsewhere`` (other toolchains), ``making`` of a kernel, ``history`` of timings, ``tiers``, ``stages``,
   ``operator``, ``matmul``, ``debug_dump``
 - ``adapters`` -- other frameworks keep their kernels in our store: ``triton`` is the class for
-  ``TRITON_CACHE_MANAGER``, ``cuda_core`` has a cache for its ``Program.compile``
+  ``TRITON_CACHE_MANAGER``, ``cuda_core`` has a cache for its ``Program.compile``, ``cupy`` has ``use_store``
 - ``upkeep`` -- a store in order: ``plan`` and ``cleaning``, ``integrity``, ``contents`` and ``side_files``
   (what ``verify`` checks) with its ``findings``, ``quarantine``, ``packs`` (import and export), ``leftovers``,
   ``admission``

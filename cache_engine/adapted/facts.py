@@ -20,6 +20,7 @@ from cache_engine.foreign.facts import (
     without_binary,
 )
 from cache_engine.foreign.folder import Unread
+from cache_engine.foreign.frameworks.cupy import program_in, with_last_byte
 from cache_engine.foreign.frameworks.triton import CHOSEN, kind_of, target_of
 from cache_engine.foreign.values import Entry, Part, PartKind, id_of
 
@@ -36,7 +37,7 @@ def describe(group: Group) -> Entry:
         facts["shared_bytes"] = shared  # of the launch; the CUBIN knows only what is static
     facts |= {
         "name": text_in(document, "name") or facts.get("name") or id_of(group.index.rpartition(".")[0]),
-        "version": text_in(document, f"{group.framework}_version"),
+        "version": text_in(document, "triton_version") or text_in({"version": group.version}, "version"),
         "arch": facts.get("arch") or target_of(document),
         "config": chosen_in(document, *CHOSEN),
         "id": group.key,
@@ -56,7 +57,7 @@ def describe(group: Group) -> Entry:
 def _kind(name: str, data: bytes) -> PartKind:
     """What a part is for, by its name as Triton gives them, else by its first bytes."""
     kind = kind_of(name)
-    if kind == PartKind.OTHER and data.startswith(b"\x7fELF"):
+    if kind == PartKind.OTHER and program_in(data)[1].startswith(b"\x7fELF"):
         return PartKind.BINARY
     return PartKind.PTX if kind == PartKind.OTHER and is_ptx(data) else kind
 
@@ -65,8 +66,9 @@ def _code_facts(group: Group) -> tuple[dict[str, Any], dict[str, str]]:
     """What the compiled code says, and why the rest is not known."""
     for name, data in group.files.items():
         if _kind(name, data) == PartKind.BINARY:
-            facts, unread = image_facts(data, id_of(name))
-            return {**facts, "name": next(iter(kernels_in(data)), None)}, unread
+            instances, image = program_in(data)
+            facts, unread = image_facts(image, id_of(name))
+            return {**facts, "name": next(iter(instances or kernels_in(image)), None)}, unread
     for name, data in group.files.items():
         if _kind(name, data) == PartKind.PTX and is_ptx(data):
             return ptx_facts(data)
@@ -86,7 +88,7 @@ def part_of(group: Group, kind: PartKind) -> bytes:
     """
     for name, data in group.files.items():
         if _kind(name, data) == kind:
-            return data
+            return with_last_byte(program_in(data)[1]) if kind == PartKind.BINARY else data
     names = ", ".join(map(id_of, group.files))
     raise UsageError(f"{group.framework} stored no {kind} of this kernel; its parts are: {names}")
 

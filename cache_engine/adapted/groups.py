@@ -49,6 +49,7 @@ class Group(msgspec.Struct, frozen=True):
         files: their bytes, by name.
         made_at: when, in seconds since 1970, UTC; 0 where that was not noted.
         stages_ms: how long each stage of its compile took; empty where that is not known.
+        version: of the framework, where its files do not state it.
     """
 
     framework: str
@@ -57,6 +58,7 @@ class Group(msgspec.Struct, frozen=True):
     files: dict[str, bytes]
     made_at: Seconds = 0.0
     stages_ms: _Stages = msgspec.field(default_factory=dict)
+    version: str = ""
 
     @property
     def key(self) -> CacheKey:

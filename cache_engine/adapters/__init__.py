@@ -2,5 +2,6 @@
 
 - ``shelf`` -- the store as all of them use it: what they get and put is counted, and the store cleaned
 - ``cuda_core`` -- ``ProgramCache``, to be given to ``Program.compile``
+- ``cupy`` -- ``use_store``, to be called before the first kernel
 - ``triton`` -- the class for ``TRITON_CACHE_MANAGER``
 """

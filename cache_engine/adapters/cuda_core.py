@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cuda.core import ObjectCode
+from cuda.core import ObjectCode, __version__
 from cuda.core.utils import ProgramCacheResource
 
 from cache_engine.adapted.groups import Group
@@ -55,7 +55,7 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc] # cuda.core may 
         stages_ms = {} if missed_at is None else {"compile": (time.perf_counter() - missed_at) * 1e3}
         try:
             if self._shelf is not None:
-                self._shelf.put(Group(_FRAMEWORK, name, _PART, {_PART: code}, time.time(), stages_ms))
+                self._shelf.put(Group(_FRAMEWORK, name, _PART, {_PART: code}, time.time(), stages_ms, __version__))
         except Exception as error:  # a full disk, a read-only store: whatever it is, the program is compiled and works
             _log.warning("a program of cuda.core is not stored: %s", error)
 

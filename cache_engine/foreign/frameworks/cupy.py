@@ -66,8 +66,7 @@ class CuPy:
         data = read_part(place, part)
         if isinstance(data, Failure) or part.kind != PartKind.BINARY:
             return data
-        image = data[_DIGEST_BYTES:] if (names := _names(data)) is None else data[names[1] :]
-        return image + b"\0" if lacks_last_byte(image) else image
+        return with_last_byte(program_in(data[_DIGEST_BYTES:])[1])
 
     def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
         """None: CuPy stores only the digest of them."""
@@ -114,10 +113,9 @@ def _facts(root: Folder, name: str) -> tuple[dict[str, Any], dict[str, str]]:
     if hashlib.sha1(payload, usedforsecurity=False).hexdigest().encode() != data[:_DIGEST_BYTES]:
         why = "its digest is not that of its content: CuPy compiles this program again"
         return {"state": State.PARTIAL}, {"name": why, **without_binary(why)}
-    names = _names(data)
-    image = data[names[1] :] if names else payload
+    instances, image = program_in(payload)
     facts, unread = image_facts(image, id_of(name))
-    kernels = names[0] if names else kernels_in(image)
+    kernels = instances or kernels_in(image)
     config = {"kernels": len(kernels)} if len(kernels) > 1 else {}
     return {**facts, "name": kernels[0] if kernels else None, "config": config}, {
         "name": f"{id_of(name)}: it has no kernel",
@@ -125,23 +123,26 @@ def _facts(root: Folder, name: str) -> tuple[dict[str, Any], dict[str, str]]:
     }
 
 
-def _names(data: bytes) -> tuple[tuple[str, ...], int] | None:
-    """The names of the instances of templates, and where the CUBIN begins; ``None`` where there are none in front."""
-    at = _DIGEST_BYTES
-    if data[at : at + len(_NAMES_MAGIC)] != _NAMES_MAGIC:
-        return None
-    at += len(_NAMES_MAGIC)
-    found = []
+def program_in(payload: bytes) -> tuple[tuple[str, ...], bytes]:
+    """The names of the instances of templates that are in front of a CUBIN, if any, and the CUBIN."""
+    if not payload.startswith(_NAMES_MAGIC):
+        return (), payload
+    at, found = len(_NAMES_MAGIC), []
     try:
-        (count,) = struct.unpack_from("<I", data, at)
+        (count,) = struct.unpack_from("<I", payload, at)
         at += 4
         for _ in range(min(count, _MOST_NAMES)):
-            (size,) = struct.unpack_from("<I", data, at)
-            found.append(id_of(data[at + 4 : at + 4 + size].decode(errors="replace")))
+            (size,) = struct.unpack_from("<I", payload, at)
+            found.append(id_of(payload[at + 4 : at + 4 + size].decode(errors="replace")))
             at += 4 + size
     except struct.error:
-        return None
-    return tuple(found), at
+        return (), payload
+    return tuple(found), payload[at:]
+
+
+def with_last_byte(image: bytes) -> bytes:
+    """A CUBIN as NVIDIA's tools read it: CuPy leaves out its last byte, a zero."""
+    return image + b"\0" if lacks_last_byte(image) else image
 
 
 def _size(root: Folder, name: str) -> int | None:
