@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import context
+from app import context, tables
 from app.presenters.kernels.listed import picked_keys
 from app.presenters.shared import Row, Tile, page_count
 from app.presenters.store.admin import arch_figure, arch_table
@@ -95,9 +95,19 @@ def tiles(shown: list[Tile]) -> None:
     """Numbers side by side."""
     for column, tile in zip(st.columns(len(shown)), shown, strict=True):
         with column, st.container(border=True, height="stretch"):
-            st.metric(tile.label, tile.value, help=tile.help)
+            good: Any = {True: "normal", False: "inverse", None: "off"}[tile.change_is_good]
+            st.metric(
+                tile.label,
+                tile.value,
+                tile.change or None,
+                good,
+                help=tile.help,
+                chart_data=tile.over_time if len(tile.over_time) > 1 else None,
+                chart_type="area",
+                delta_arrow="off" if tile.change_is_good is None else "auto",
+            )
             if tile.share is not None:
-                st.progress(tile.share, text=f"{tile.share:.1%} {tile.share_text}")
+                st.progress(min(1.0, tile.share), text=f"{tile.share:,.1%} {tile.share_text}")
 
 
 def kernel_link(label: str, key: str) -> None:
@@ -123,9 +133,8 @@ def arch_sums(rows: list[Row], title: str, *, key: str) -> None:
     if rows:
         st.plotly_chart(arch_figure(rows, title), key=key, config={"displayModeBar": False})
         with st.expander("Show data table"):
-            size = st.column_config.NumberColumn(format="%.1f KiB")
-            columns = {"On disk": size}
-            st.dataframe(arch_table(rows), hide_index=True, column_config=columns, key=f"{key}-table")
+            table, columns = tables.in_units(arch_table(rows), sizes=["On disk"])
+            st.dataframe(table, hide_index=True, column_config=columns, key=f"{key}-table")
 
 
 def open_kernel(key: str) -> NoReturn:

@@ -30,6 +30,24 @@ def human_ms(ms: float) -> str:
     return f"{minutes // 60:,} h {minutes % 60} min"
 
 
+def bytes_unit(largest: float) -> tuple[str, float]:
+    """The unit in which sizes up to this many bytes are easy to read, and its bytes: ``("MiB", 1048576.0)``."""
+    unit, size = "B", 1.0
+    for name in ("KiB", "MiB", "GiB", "TiB"):
+        if largest < size * 1024:
+            break
+        unit, size = name, size * 1024
+    return unit, size
+
+
+def ms_unit(largest: float) -> tuple[str, float]:
+    """The unit in which durations up to this many milliseconds are easy to read, and its milliseconds."""
+    for name, length, below in (("µs", 1e-3, 1.0), ("ms", 1.0, 1e3), ("s", 1e3, 6e5), ("min", 6e4, 3.6e7)):
+        if largest < below:
+            return name, length
+    return "h", 3.6e6
+
+
 def counted(count: int, one: str, several: str | None = None) -> str:
     """A count with its noun: ``"1 kernel"``, ``"2,000 kernels"``, ``"2 entries"``."""
     return f"{count:,} {one if count == 1 else several or one + 's'}"

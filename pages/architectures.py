@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, widgets
+from app import context, tables, widgets
 from app.presenters.store.architectures import (
     architecture_table,
     compile_time_figure,
     entries_figure,
     hits_figure,
+    speed_table,
     stored_bytes_figure,
 )
 from app.presenters.store.toolchains import comparable, figure_table, stale_words, toolchain_table, worse_table
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight.regressions import regressions
 from cache_engine.insight.toolchains import made_by_toolchain
-from cache_engine.mirror import queries
+from cache_engine.mirror import queries, summaries
 from cache_engine.units import counted
-
-MOST_LINKS = 6
-STARTED = "job that compiles missing kernels"
-LINK = st.column_config.LinkColumn(display_text="open", width="small")
-KIB = st.column_config.NumberColumn(format="%.1f KiB")
-SECONDS = st.column_config.NumberColumn(format="%.1f s")
-AGE = st.column_config.DatetimeColumn(format="distance")
 
 if {"model", "dtype", "archs"} & set(st.query_params):  # a link from when coverage was a part of this page
     st.switch_page(
@@ -44,21 +38,40 @@ def targets() -> None:
     lower[0].plotly_chart(stored_bytes_figure(rows), key="stored")
     lower[1].plotly_chart(hits_figure(rows), key="hits")
     misses = "Lookups that had to compile, including kernels since evicted. Not recorded by older versions."
-    st.dataframe(
+    table, columns = tables.in_units(
         architecture_table(rows, zone),
+        sizes=["Cubin size", "On disk"],
+        times=["Total compile time", "Median compile time"],
+    )
+    st.dataframe(
+        table,
         hide_index=True,
         column_config={
-            "Open": LINK,
-            "Cubin size": KIB,
-            "On disk": KIB,
-            "Total compile time": SECONDS,
-            "Median compile time": st.column_config.NumberColumn(format="%.0f ms"),
-            "Hits": st.column_config.NumberColumn(help="Hits on kernels still in the store."),
-            "Misses": st.column_config.NumberColumn(help=misses),
-            "Last used": AGE,
+            **columns,
+            "Open": tables.LINK,
+            "Kernels": tables.COUNT,
+            "Hits": st.column_config.NumberColumn(format="localized", help="Hits on kernels still in the store."),
+            "Misses": st.column_config.NumberColumn(format="localized", help=misses),
+            "Last used": tables.AGE,
         },
         key="table",
     )
+
+
+def speed() -> None:
+    """What was measured on GPUs."""
+    st.subheader("Measured speed")
+    measured = context.ask(summaries.speed_by_arch)
+    if not measured:
+        st.text("Nothing was timed in this store. With a GPU, gemm-cache time, tune and the Compile page time kernels.")
+        return
+    columns = {
+        **dict.fromkeys(("Median TFLOP/s", "Best TFLOP/s"), st.column_config.NumberColumn(format="%,.1f")),
+        "Median speed, % of the library's": st.column_config.NumberColumn(format="percent"),
+        **dict.fromkeys(("Kernels timed", "Timings", "Compared with a library"), tables.COUNT),
+        "Last timed": tables.AGE,
+    }
+    st.dataframe(speed_table(measured, zone), hide_index=True, column_config=columns, key="speed")
 
 
 def toolchains() -> None:
@@ -66,8 +79,10 @@ def toolchains() -> None:
     st.subheader("Toolchains")
     found = made_by_toolchain(cache, context.ask(queries.made_with))
     st.text(stale_words(found, zone))
-    columns = {"Open": LINK, "On disk": KIB, "Total compile time": SECONDS, "First compiled": AGE, "Last compiled": AGE}
-    st.dataframe(toolchain_table(found, zone), hide_index=True, column_config=columns, key="toolchains")
+    table, columns = tables.in_units(toolchain_table(found, zone), sizes=["On disk"], times=["Total compile time"])
+    columns |= {"Open": tables.LINK, **dict.fromkeys(("First compiled", "Last compiled"), tables.AGE)}
+    columns |= dict.fromkeys(("Kernels", "Hits"), tables.COUNT)
+    st.dataframe(table, hide_index=True, column_config=columns, key="toolchains")
     if several := comparable(found):
         with st.expander("Compare toolchains"):
             compared(several)
@@ -90,11 +105,12 @@ def compared(toolchains: list[str]) -> None:
     st.text(f"{counted(found.kernels, 'kernel')} made by both; {counted(len(found.worse), 'figure')} worse.")
     st.dataframe(figure_table(found), hide_index=True, key="figures")
     if found.worse:
-        st.dataframe(worse_table(found), hide_index=True, column_config={"Open": LINK}, key="worse")
+        st.dataframe(worse_table(found), hide_index=True, column_config={"Open": tables.LINK}, key="worse")
 
 
 if rows:
     targets()
+    speed()
     toolchains()
 else:
     widgets.empty_store()

@@ -1,25 +1,33 @@
-"""Overview: health, hit rates and compile time, toolchains, and recent activity."""
+"""Overview: what needs attention, the numbers, hit rates and compile time, why lookups missed, and what happened."""
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Sequence
 
 import streamlit as st
 
-from app import context, widgets
+from app import context, guard, tables, widgets
 from app.components import listing
-from app.presenters.store.history import SPANS, compile_figure, history_table, hit_figure
+from app.presenters.shared import total
+from app.presenters.store.history import SPANS, Span, compile_figure, history_table, hit_figure
+from app.presenters.store.misses import miss_table, miss_words
 from app.presenters.store.overview import (
+    CLEANUP,
     FINE,
+    INTEGRITY,
     LATELY_S,
     LOOK,
     PLAIN,
     TROUBLE,
     Check,
+    Period,
     event_table,
     gpu_check,
     health,
     length_table,
+    limits_check,
     overview_tiles,
     queue_check,
     queue_table,
@@ -29,85 +37,106 @@ from app.presenters.store.overview import (
 from app.presenters.store.toolchains import stale_words, toolchain_table
 from cache_engine.device.probe import gpu
 from cache_engine.insight.toolchains import STALE, made_by_toolchain
-from cache_engine.mirror import queries
-from cache_engine.model.events import DAY_S, HOUR_S
+from cache_engine.mirror import queries, summaries
+from cache_engine.model.events import DAY_S, HOUR_S, SEEN
+from cache_engine.upkeep import acknowledged
 
 ICONS = {FINE: "check_circle", LOOK: "visibility", TROUBLE: "warning", PLAIN: "do_not_disturb_on"}
-CHECKS_A_ROW = 4
-LINK = st.column_config.LinkColumn(display_text="open", width="small")
-AGE = st.column_config.DatetimeColumn(format="distance")
-KIB = st.column_config.NumberColumn(format="%.1f KiB")
-TENTHS = st.column_config.NumberColumn(format="%.1f s")
-MILLISECONDS = st.column_config.NumberColumn(format="%.3f ms")
-SECONDS = st.column_config.NumberColumn(format="%.2f s")
-COUNT = st.column_config.NumberColumn(format="localized")
+TENTHS = st.column_config.NumberColumn(format="%,.1f s")
+MILLISECONDS = st.column_config.NumberColumn(format="%,.3f ms")
+SECONDS = st.column_config.NumberColumn(format="%,.2f s")
+MOST_MISSES_SHOWN = 20
+SEEN_HELP = "Ends this warning of past failures; later ones are shown. For those who may delete."
 
-st.title("Overview")
 cache, now, zone = context.cache(), time.time(), context.timezone()
-st.text(f"Store: {cache.layout.root}")
+may_see = guard.may().granted and os.access(cache.layout.root, os.W_OK)
 row = context.ask(queries.overview)
 events = context.ask(queries.events, limit=500)
 
 
-def checked() -> None:
-    """The store's health, a card for each check."""
+def seen() -> dict[str, int]:
+    """The past failures that were acknowledged last."""
+    acts = context.ask(queries.acts, (SEEN,), limit=1)
+    return acknowledged.of_words(acts[0]["detail"]) if acts else {}
+
+
+def checks() -> list[Check]:
+    """Each side of the store's health."""
     lately = context.ask(queries.history, HOUR_S, since=(int(now) - LATELY_S) // HOUR_S * HOUR_S)
-    queue = cache.queue()
-    checks = [*health(row, lately, events, now), queue_check(queue), gpu_check(gpu())]
-    for first in range(0, len(checks), CHECKS_A_ROW):
-        for column, check in zip(st.columns(CHECKS_A_ROW), checks[first : first + CHECKS_A_ROW], strict=False):
-            with column, st.container(border=True, height="stretch"):
-                card(check)
-    if turns := queue_table(queue):
-        with st.expander("Compile queue"):
-            st.dataframe(turns, hide_index=True, column_config={"Seconds": TENTHS}, key="queue")
+    failures = acknowledged.since({name: total(lately, name) for name in acknowledged.FAILURES}, row, seen())
+    settings = cache.settings
+    return [
+        *health(row, failures, events, now),
+        limits_check(row, settings.max_entries, settings.max_bytes, settings.cleanup_interval_h),
+        queue_check(cache.queue()),
+        gpu_check(gpu()),
+    ]
 
 
-def card(check: Check) -> None:
-    """One check."""
-    st.markdown(f"**{check.about}**")
-    icon = f":material/{ICONS[check.state]}:"
-    if check.state in (LOOK, TROUBLE):
-        st.warning(check.words, icon=icon)
-    else:
-        st.markdown(f"{icon} {check.words}")
-    if check.cause:
-        st.text(check.cause)
-    if check.state == TROUBLE and check.about == "Integrity":
+def checked(found: Sequence[Check]) -> None:
+    """One line of health; below it what needs attention, each with one thing to do."""
+    with st.container(horizontal=True, key="health"):
+        for check in found:
+            st.markdown(f":material/{ICONS[check.state]}: {check.about}", help=check.words, width="content")
+    for check in found:
+        if check.state in (LOOK, TROUBLE):
+            left, right = st.columns([5, 1], vertical_alignment="center")
+            left.warning(f"**{check.about}.** {check.words}", icon=f":material/{ICONS[check.state]}:")
+            if check.cause:
+                left.text(check.cause)
+            with right:
+                act_on(check)
+
+
+def act_on(check: Check) -> None:
+    """What the reader can do about it."""
+    if check.action == INTEGRITY:
         st.page_link(
             "../pages/admin.py",
             label="Open integrity check",
             icon=":material/healing:",
             query_params={"tab": "Integrity"},
         )
+    elif check.action == CLEANUP:
+        st.page_link("../pages/admin.py", label="Review cleanup", icon=":material/delete_sweep:")
+    elif check.sums and st.button(
+        "Mark as seen", icon=":material/done_all:", help=SEEN_HELP, key=f"seen-{check.about}", disabled=not may_see
+    ):
+        acknowledge(check)
 
 
-def followed() -> None:
-    """Links to the kernels behind the numbers."""
-    with st.container(horizontal=True):
-        for label, sort in (
-            ("Largest kernels", "size on disk"),
-            ("Slowest compiles", "compile time"),
-            ("Most-hit kernels", "hits"),
-        ):
-            st.page_link("../pages/kernels.py", label=label, icon=":material/memory:", query_params={"sort": sort})
-        st.page_link("../pages/admin.py", label="Storage limits and cleanup", icon=":material/build:")
+def acknowledge(check: Check) -> None:
+    """Records that past failures were seen, as many as this page shows."""
+    before = seen()
+
+    def see(by: str) -> bool:
+        sums = {name: row[name] if name in check.sums else before.get(name, 0) for name in acknowledged.FAILURES}
+        cache.acknowledge(sums, by=by)
+        return True
+
+    if guard.act("Could not record this.", see):
+        st.rerun()
 
 
-def over_time() -> None:
-    """Hit rates and compile time: by tier over all time, then step by step."""
-    st.subheader("Hit rate and compile time")
-    rates, columns = tier_table(row, bool(cache.settings.packs)), dict.fromkeys(("Lookups", "Hits"), COUNT)
-    st.dataframe(rates, hide_index=True, height="content", column_config=columns, key="tiers")
-    st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
-    day = context.ask(queries.history, HOUR_S, since=(int(now) - DAY_S) // HOUR_S * HOUR_S + HOUR_S)
-    st.caption(rate_words(row, day))
-    if lengths := length_table(row):
-        columns = dict.fromkeys(("Half within", "90 %", "99 %"), MILLISECONDS)
-        st.dataframe(lengths, hide_index=True, column_config=columns, key="lengths")
-        st.caption("How long lookups and the work of misses took, over all time; at most 9 % off.")
-    span = SPANS[widgets.choose_one("Time range", list(SPANS), "7 days", key="span")]
+def queue() -> None:
+    """Who compiles and who waits now."""
+    if turns := queue_table(cache.queue()):
+        with st.expander("Compile queue"):
+            st.dataframe(turns, hide_index=True, column_config={"Seconds": TENTHS}, key="queue")
+
+
+def period(name: str, span: Span) -> Period:
+    """What happened in the chosen time range, and in the one before."""
     rows = context.ask(queries.history, span.step_s, since=span.since(now))
+    before = None
+    if span.back_s:
+        step_s, start, end = span.before(now)
+        before = [one for one in context.ask(queries.history, step_s, since=start) if one["start"] < end]
+    return Period(rows, before, context.ask(summaries.made_over_time, span.step_s), span.since(now), name.lower())
+
+
+def over_time(rows: Sequence[dict[str, object]], span: Span) -> None:
+    """Hit rates by tier and compile time, step by step."""
     if not rows:
         st.info("No lookups or compiles in this period.", icon=":material/schedule:")
         return
@@ -119,16 +148,46 @@ def over_time() -> None:
         st.dataframe(history_table(rows, span, zone), hide_index=True, column_config=columns, key="history")
 
 
+def missed() -> None:
+    """Why lookups missed, and what that cost."""
+    st.subheader("Misses")
+    misses = cache.misses()
+    if not misses:
+        st.caption("No misses in the log of decisions.")
+        return
+    compile_ms = context.ask(summaries.compile_ms_of, sorted({miss.key for miss in misses}))
+    st.text(miss_words(misses, compile_ms))
+    table, columns = tables.in_units(miss_table(misses, compile_ms, zone, MOST_MISSES_SHOWN), times=["Cost"])
+    columns |= {"Misses": tables.COUNT, "Last": tables.AGE, "Open": tables.LINK}
+    st.dataframe(table, hide_index=True, column_config=columns, key="misses")
+    st.caption("What cost the most first; *open* leads to the kernel's decisions. Cost: compiling, as last measured.")
+
+
+def tiers() -> None:
+    """Each tier's hit rate, and how long things took, over all time."""
+    with st.expander("Hit rate by tier, and how long lookups and compiles took"):
+        rates, columns = tier_table(row, bool(cache.settings.packs)), dict.fromkeys(("Lookups", "Hits"), tables.COUNT)
+        st.dataframe(rates, hide_index=True, height="content", column_config=columns, key="tiers")
+        st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
+        day = context.ask(queries.history, HOUR_S, since=(int(now) - DAY_S) // HOUR_S * HOUR_S + HOUR_S)
+        st.caption(rate_words(row, day))
+        if lengths := length_table(row):
+            columns = dict.fromkeys(("Half within", "90 %", "99 %"), MILLISECONDS)
+            st.dataframe(lengths, hide_index=True, column_config={**columns, "Count": tables.COUNT}, key="lengths")
+            st.caption("How long lookups and the work of misses took, over all time; at most 9 % off.")
+
+
 def toolchains() -> None:
     """The toolchains that compiled the kernels, and which are stale."""
     st.subheader("Toolchains")
     found = made_by_toolchain(cache, context.ask(queries.made_with))
     st.text(stale_words(found, zone))
+    table, columns = tables.in_units(toolchain_table(found, zone), sizes=["On disk"], times=["Total compile time"])
     st.dataframe(
-        toolchain_table(found, zone),
+        table,
         hide_index=True,
         column_order=("Toolchain", "Build", "State", "Stale because", "Kernels", "On disk", "Last compiled", "Open"),
-        column_config={"On disk": KIB, "Last compiled": AGE, "Open": LINK},
+        column_config={**columns, "Kernels": tables.COUNT, "Last compiled": tables.AGE, "Open": tables.LINK},
         key="toolchains",
     )
     if any(made.state == STALE for made in found):
@@ -144,6 +203,13 @@ def activity() -> None:
     """The most-hit kernels, and the last events."""
     busiest = context.ask(queries.busiest, limit=10)
     st.subheader("Most-hit kernels")
+    with st.container(horizontal=True):
+        for label, sort in (
+            ("Largest kernels", "size on disk"),
+            ("Slowest compiles", "compile time"),
+            ("Most-hit kernels", "hits"),
+        ):
+            st.page_link("../pages/kernels.py", label=label, icon=":material/memory:", query_params={"sort": sort})
     if busiest:
         listing.kernel_list(busiest, key="busiest")
     else:
@@ -151,17 +217,25 @@ def activity() -> None:
     st.subheader("Recent activity")
     if events:
         table = event_table(events[:20], zone)
-        st.dataframe(table, hide_index=True, column_config={"When": AGE, "Open": LINK}, key="events")
+        st.dataframe(table, hide_index=True, column_config={"When": tables.AGE, "Open": tables.LINK}, key="events")
     else:
         st.caption("No activity yet.")
 
 
-checked()
-widgets.tiles(overview_tiles(row, cache.settings.max_entries, cache.settings.max_bytes))
-followed()
+left, right = st.columns([2, 3], vertical_alignment="bottom")
+left.title("Overview")
+left.text(f"Store: {cache.layout.root}")
+with right:
+    name = widgets.choose_one("Time range", list(SPANS), "7 days", key="span")
+checked(checks())
+queue()
+shown = period(name, SPANS[name])
+widgets.tiles(overview_tiles(row, shown, cache.settings.max_entries, cache.settings.max_bytes))
 if not row["entries"]:
     widgets.empty_store()
-over_time()
+over_time(shown.rows, SPANS[name])
+missed()
+tiers()
 if row["entries"]:
     toolchains()
 activity()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from app import context, guard, widgets
+from app import context, guard, tables, widgets
 from app.admin import orders
 from app.presenters.shared import Row, rows_shown
 from app.presenters.store.admin import (
@@ -28,7 +28,6 @@ from cache_engine.upkeep.plan import EvictionPlan, Limits
 from cache_engine.upkeep.survey import Survey
 
 SHOWN = 50
-_SIZE = st.column_config.NumberColumn(format="%.1f KiB")
 _SEEN, _PLANNED, _CLEANED, _ADDRESSED = "entries seen", "planned", "cleaned", "rule in the address"
 FEW = 2_000
 """Kernels that are looked at without being asked: it takes a fraction of a second."""
@@ -213,18 +212,15 @@ def _draw_plan(preview: Preview) -> None:
     offset = widgets.paging(len(victims), SHOWN, key="victims-page")
     page = victims[offset : offset + SHOWN]
     names = context.ask(queries.names, [victim.key for victim in page])
-    st.dataframe(
-        victim_table(page, names, context.timezone()),
-        hide_index=True,
-        column_config={"On disk": _SIZE, "Last used": st.column_config.DatetimeColumn(format="distance")},
-        key="victims",
-    )
+    table = victim_table(page, names, context.timezone())
+    table, columns = tables.in_units(table, sizes=["On disk"], times=["Compile time"])
+    st.dataframe(table, hide_index=True, column_config={**columns, "Last used": tables.AGE}, key="victims")
     if len(victims) > SHOWN:
         st.caption(f"{rows_shown(offset, len(page), len(victims))}.")
     if preview.seen.leftovers:
         with st.expander(f"Leftover files: {len(preview.seen.leftovers):,}"):
-            table = leftover_table(preview.seen.leftovers[:1000])
-            st.dataframe(table, hide_index=True, column_config={"On disk": _SIZE}, key="leftovers")
+            table, columns = tables.in_units(leftover_table(preview.seen.leftovers[:1000]), sizes=["On disk"])
+            st.dataframe(table, hide_index=True, column_config=columns, key="leftovers")
 
 
 def _delete(plan: EvictionPlan) -> None:

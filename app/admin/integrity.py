@@ -6,13 +6,12 @@ from itertools import count as count_from
 
 import streamlit as st
 
-from app import context, guard, widgets
+from app import context, guard, tables, widgets
 from app.presenters.store.admin import repair_files, repair_line, repair_table
 from cache_engine.units import counted
 from cache_engine.upkeep.integrity import RepairAct
 
 SHOWN = 50
-_SIZE = st.column_config.NumberColumn(format="%.1f KiB")
 _ACTS, _REPAIRED, _HOW = "repair plan", "repaired", "how it was checked"
 
 
@@ -36,8 +35,8 @@ def draw(permitted: bool) -> None:
         return
     st.warning(f"{counted(len(acts), 'finding')}. {st.session_state[_HOW]}", icon=":material/warning:")
     offset = widgets.paging(len(acts), SHOWN, key="findings-page")
-    table = repair_table(acts[offset : offset + SHOWN])
-    st.dataframe(table, hide_index=True, column_config={"Size": _SIZE}, key="finding-table")
+    table, columns = tables.in_units(repair_table(acts[offset : offset + SHOWN]), sizes=["Size"])
+    st.dataframe(table, hide_index=True, column_config=columns, key="finding-table")
     _draw_repair(acts, permitted)
 
 
@@ -49,7 +48,8 @@ def _draw_repair(acts: list[RepairAct], permitted: bool) -> None:
     st.text(f"Repair plan: {repair_line(acts)}.")
     with st.expander("Affected files"):
         files = repair_files(acts)
-        st.dataframe(files[:1000], hide_index=True, column_config={"Size": _SIZE}, key="repair-files")
+        table, columns = tables.in_units(files[:1000], sizes=["Size"])
+        st.dataframe(table, hide_index=True, column_config=columns, key="repair-files")
         if len(files) > 1000:
             st.caption(f"Showing the first 1,000 of {len(files):,}. For the full list, run:")
             widgets.command("verify", "--json")

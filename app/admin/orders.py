@@ -13,10 +13,10 @@ from cache_engine.replay.stored import Stored, played, requests_of, sizes_of
 from cache_engine.units import counted, human_age
 
 _COLUMNS = {
-    "Store size": st.column_config.NumberColumn(format="%.1f MiB"),
+    "Store size": st.column_config.NumberColumn(format="%,.1f MiB"),
     "Hit rate": st.column_config.NumberColumn(format="percent"),
-    "Compile time": st.column_config.NumberColumn(format="%.2f s"),
-    "Of it, again": st.column_config.NumberColumn(format="%.2f s"),
+    "Compile time": st.column_config.NumberColumn(format="%,.2f s"),
+    "Of it, again": st.column_config.NumberColumn(format="%,.2f s"),
 }
 
 

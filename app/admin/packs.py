@@ -9,7 +9,7 @@ from pathlib import Path
 import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
-from app import context, guard, widgets
+from app import context, guard, tables, widgets
 from app.presenters.shared import Row
 from app.presenters.store.admin import asked_keys, incoming_sums, incoming_table, safe_name
 from cache_engine.errors import GemmCacheError, UsageError
@@ -24,7 +24,6 @@ from cache_engine.upkeep.packs import Exported, Imported, Incoming
 MOST_BYTES = 64 * 1024**2
 """The largest pack that goes through the browser, which holds it in memory; the command line has no limit."""
 SHOWN = 50
-_SIZE = st.column_config.NumberColumn(format="%.1f KiB")
 _MADE, _SEEN, _IMPORTED = "pack built", "pack previewed", "pack imported"
 
 
@@ -144,8 +143,8 @@ def _draw_import(permitted: bool) -> None:
 def _draw_incoming(incoming: list[Incoming]) -> None:
     widgets.arch_sums(incoming_sums(incoming), "To be imported, by target", key="incoming-by-arch")
     offset = widgets.paging(len(incoming), SHOWN, key="incoming-page")
-    table = incoming_table(incoming[offset : offset + SHOWN])
-    st.dataframe(table, hide_index=True, column_config={"Size": _SIZE}, key="incoming")
+    table, columns = tables.in_units(incoming_table(incoming[offset : offset + SHOWN]), sizes=["Size"])
+    st.dataframe(table, hide_index=True, column_config=columns, key="incoming")
 
 
 def _previewed(uploaded: UploadedFile) -> list[Incoming]:

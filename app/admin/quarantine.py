@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, guard, widgets
+from app import context, guard, tables, widgets
 from app.presenters.store.admin import quarantine_properties, quarantine_table
 from cache_engine.units import counted, human_bytes
 from cache_engine.upkeep.cleaning import QUARANTINE_S
@@ -13,10 +13,6 @@ from cache_engine.upkeep.quarantine import Discarded, Item
 
 SHOWN = 50
 _SMALL = st.column_config.TextColumn(width="small")
-_COLUMNS = {
-    "Size": st.column_config.NumberColumn(format="%.1f KiB"),
-    "Quarantined": st.column_config.DatetimeColumn(format="distance"),
-}
 _DONE, _SEEN = "outcome in quarantine", "items seen in quarantine"
 ALL = "all"
 
@@ -37,7 +33,8 @@ def draw(permitted: bool) -> None:
         return
     offset = widgets.paging(len(items), SHOWN, key="quarantine-page")
     table = quarantine_table(items[offset : offset + SHOWN], context.timezone())
-    st.dataframe(table, hide_index=True, column_config=_COLUMNS, key="quarantine")
+    table, columns = tables.in_units(table, sizes=["Size"])
+    st.dataframe(table, hide_index=True, column_config={**columns, "Quarantined": tables.AGE}, key="quarantine")
     chosen = _chosen(items)
     if chosen is not None:
         _draw_item(chosen, permitted)

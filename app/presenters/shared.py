@@ -19,13 +19,19 @@ GREY = "#9a9a9a"
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A number with its name, its share of a limit, and its meaning."""
+    """A number with its name, its share of a limit, its course and change, and its meaning.
+
+    A share may be above 1. A change that is neither good nor bad has ``None``.
+    """
 
     label: str
     value: str
     help: str
     share: float | None = None
     share_text: str = ""
+    over_time: tuple[float, ...] = ()
+    change: str = ""
+    change_is_good: bool | None = None
 
 
 def moment(seconds: float, zone: tzinfo) -> datetime | None:
@@ -63,8 +69,8 @@ def kernel_address(key: str) -> str:
 
 
 def share(part: float, whole: float) -> float:
-    """A part of a whole, from 0 to 1; of nothing, all."""
-    return min(1.0, part / whole) if whole else 1.0
+    """A part of a whole: more than 1 where a limit is exceeded; of nothing, all."""
+    return part / whole if whole else 1.0
 
 
 def dtypes(row: Row) -> str:

@@ -15,12 +15,12 @@ import msgspec
 
 from cache_engine.model.artifact import MOST_COUNT, Count, Seconds
 
-USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT, SET_ASIDE, RESTORE, DISCARD, CLEAN_OTHER = (
+USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT, SET_ASIDE, RESTORE, DISCARD, CLEAN_OTHER, SEEN = (
     "use", "publish", "unpublished", "corrupt", "evict", "clean", "repair", "import", "set aside",
-    "restore", "discard", "clean other",
+    "restore", "discard", "clean other", "seen",
 )  # fmt: skip
 RECENT = 500  # how many events other than use a folded journal keeps
-ACTS = (CLEAN, REPAIR, IMPORT, RESTORE, DISCARD, CLEAN_OTHER)
+ACTS = (CLEAN, REPAIR, IMPORT, RESTORE, DISCARD, CLEAN_OTHER, SEEN)
 """Actions on a whole store, one event per run. Many more of these are kept: they are the audit log."""
 RECENT_ACTS = 5000
 TIERS = ("memory", "pack", "disk")
@@ -103,8 +103,8 @@ class Event(UseCounts, omit_defaults=True):
             ``unpublished`` (compiled and served, but not stored; ``detail`` says why), ``corrupt`` (quarantined),
             ``evict`` (deleted by cleaning; ``detail`` gives the reason), ``set aside`` (a file of no entry put into
             quarantine), or one of ``ACTS``: ``clean``, ``repair``, ``import``, ``restore`` (out of quarantine),
-            ``discard`` (deleted from quarantine) and ``clean other`` (deleted from another framework's cache), of which
-            ``detail`` sums up the run.
+            ``discard`` (deleted from quarantine), ``clean other`` (deleted from another framework's cache) and ``seen``
+            (failures acknowledged, see ``upkeep.acknowledged``), of which ``detail`` sums up the run.
         at: seconds since 1970, UTC; of the last use for ``use``.
         key: the entry concerned.
         made_at: for ``use``, when the entry was made. An entry evicted and made again starts with no hits.

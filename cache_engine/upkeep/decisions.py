@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ from cache_engine.model.key import check_prefix
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import DecisionReader
 from cache_engine.store.layout import StoreLayout
+
+MOST_MISSES = 2000
+"""How many misses are held to be listed."""
 
 
 class Log:
@@ -91,6 +95,23 @@ class EarlyEvictions:
                     times = 1 if before is None else before.times + 1
                     self._found[one.key] = EarlyEviction(one.key, one.name, times, evicted.at, evicted.reason, one.at)
             return sorted(self._found.values(), key=lambda one: (-one.asked_at, one.key))
+
+
+class Misses:
+    """A store's last misses, read once from its log and then as that grows. Safe to use from several threads."""
+
+    def __init__(self, layout: StoreLayout) -> None:
+        """Reads nothing yet."""
+        self._reader = DecisionReader(layout)
+        self._causes = Causes()
+        self._lock = threading.Lock()
+        self._last: deque[Decision] = deque(maxlen=MOST_MISSES)
+
+    def all(self) -> list[Decision]:
+        """The last ``MOST_MISSES``, the latest first."""
+        with self._lock:
+            self._last.extend(one for one in map(self._causes.explained, self._reader.new()) if one.kind == MISS)
+            return list(reversed(self._last))
 
 
 class _MadeBefore:

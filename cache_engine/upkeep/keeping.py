@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -17,7 +17,7 @@ from cache_engine.config import Settings
 from cache_engine.errors import CorruptEntry, ExtraMissing, KeyNotFound, UsageError
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import PIN, UNPIN, Decision
-from cache_engine.model.events import CLEAN_OTHER, EntryUsage
+from cache_engine.model.events import CLEAN_OTHER, SEEN, EntryUsage
 from cache_engine.model.key import CacheKey, check_prefix
 from cache_engine.store import pins
 from cache_engine.store.codec import signed_part
@@ -27,6 +27,7 @@ from cache_engine.store.pack import Pack
 from cache_engine.trust import proof_for
 from cache_engine.units import counted, printable
 from cache_engine.upkeep import cleaning
+from cache_engine.upkeep.acknowledged import in_words
 from cache_engine.upkeep.admission import local_user
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
 from cache_engine.upkeep.plan import EvictionPlan, Limits
@@ -150,6 +151,16 @@ class Keeping(ABC):
         self.journal.flush()
         usage = read_journal(self.store.layout.journal).usage
         return next((used for used in usage if (used.key, used.made_at) == (key, made_at)), None)
+
+    def acknowledge(self, totals: Mapping[str, int], *, by: str | None = None) -> None:
+        """Records that failures were seen: Overview warns of later ones alone. They stay counted.
+
+        Args:
+            totals: what was seen, sums over all time by name; see ``upkeep.acknowledged.FAILURES``.
+        """
+        self.store  # noqa: B018 (raises where there is none)
+        self.journal.event(SEEN, detail=in_words(totals), by=by or local_user())
+        self.journal.flush()
 
     def pinned(self) -> list[CacheKey]:
         """The keys that are pinned, whether or not the store has their kernels."""
@@ -330,6 +341,19 @@ class Keeping(ABC):
     def open_log(self) -> upkeep.decisions.Log:
         """The log of decisions, for reading it as it grows."""
         return upkeep.decisions.Log(self.store)
+
+    def misses(self) -> list[Decision]:
+        """The last misses with their causes, the latest first, as far back as the log of decisions goes.
+
+        Reads the log alone and no record, so of a kernel that the log does not name before it cannot say that another
+        toolchain had made it; ``decisions`` can.
+        """
+        self.journal.flush()
+        return self._misses.all()
+
+    @cached_property
+    def _misses(self) -> upkeep.decisions.Misses:
+        return upkeep.decisions.Misses(self.store.layout)
 
     def early_evictions(self) -> list[upkeep.decisions.EarlyEviction]:
         """Kernels that were evicted and asked for again, as far back as the log of decisions goes; the latest first."""

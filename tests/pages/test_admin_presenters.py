@@ -48,7 +48,7 @@ def test_hostile_targets_are_no_markup_in_a_figure(text: str) -> None:
     rows = [{"arch": text, "entries": 1, "stored_bytes": 2048}]
     figure = admin.arch_figure(rows, "To be deleted, by target")
     assert "<" not in str(figure.data[0].y)
-    assert admin.arch_table(rows) == [{"Target": text, "Kernels": 1, "On disk": 2.0}]
+    assert admin.arch_table(rows) == [{"Target": text, "Kernels": 1, "On disk": 2048}]
 
 
 def test_reasons_and_repairs_are_shown_in_a_sentence() -> None:

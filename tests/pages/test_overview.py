@@ -32,7 +32,7 @@ from tests.pages.opening import Open, kernels_listed, sound
 NOW = 1_800_000_000.0
 ROW = {"last_publish_at": NOW - 120, "unreadable": 0, "synced_at": NOW - 5}
 QUIET = {"publish_failures": 0, "corruptions": 0, "lock_waits": 0, "lock_timeouts": 0, "lock_wait_us": 0}
-WEEK = [{**QUIET, "tier_failures": 0}]
+WEEK = {**QUIET, "tier_failures": 0}
 
 
 def test_rates_are_of_the_last_day() -> None:
@@ -167,7 +167,7 @@ def test_a_store_in_good_health_has_nothing_to_look_at() -> None:
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_each_error_is_shown_where_it_belongs(trouble: dict[str, int], about: str, state: str, words: str) -> None:
-    week = [*WEEK, {**WEEK[0], **trouble}]
+    week = {**WEEK, **trouble}
     events = [{"kind": "publish", "detail": ""}, {"kind": "unpublished", "detail": "disk full"}]
     (found,) = (check for check in health(ROW, week, events, NOW) if check.state != FINE)
     assert (found.about, found.state) == (about, state)

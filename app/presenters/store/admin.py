@@ -17,7 +17,7 @@ from cache_engine.config import SETTINGS, Origin, Settings, variable
 from cache_engine.model.events import ACTS, CORRUPT, EVICT, SET_ASIDE, UNPUBLISHED
 from cache_engine.model.key import is_key
 from cache_engine.store.pack import SUFFIX
-from cache_engine.units import counted, human_age, human_bytes
+from cache_engine.units import bytes_unit, counted, human_age, human_bytes
 from cache_engine.upkeep.cleaning import Leftover
 from cache_engine.upkeep.integrity import RepairAct
 from cache_engine.upkeep.packs import Incoming
@@ -38,8 +38,6 @@ RULES = {
 }
 AUDITED = (*ACTS, EVICT, SET_ASIDE, CORRUPT, UNPUBLISHED)
 """What the audit log can show, the acts first."""
-
-_KIB = 1024
 
 
 def asked_keys(text: str) -> tuple[frozenset[str], int]:
@@ -63,8 +61,8 @@ def victim_table(victims: Iterable[Victim], names: dict[str, str], zone: tzinfo)
         {
             "Key": victim.key[:12],
             "Kernel": names.get(victim.key, ""),
-            "On disk": victim.stored_bytes / _KIB,
-            "Compile time, s": victim.compile_s,
+            "On disk": victim.stored_bytes,
+            "Compile time": victim.compile_s * 1e3,
             "Last used": moment(victim.last_used_at, zone),
             "Why": victim.reason,
         }
@@ -80,31 +78,29 @@ def reason_line(victims: Iterable[Victim]) -> str:
 
 def leftover_table(leftovers: Iterable[Leftover]) -> list[Row]:
     """Files that every cleanup deletes."""
-    return [
-        {"File": leftover.path, "On disk": leftover.stored_bytes / _KIB, "Why": leftover.reason}
-        for leftover in leftovers
-    ]
+    return [{"File": leftover.path, "On disk": leftover.stored_bytes, "Why": leftover.reason} for leftover in leftovers]
 
 
 def arch_table(rows: Iterable[Row]) -> list[Row]:
     """Kernels and bytes for each target."""
-    return [{"Target": row["arch"], "Kernels": row["entries"], "On disk": row["stored_bytes"] / _KIB} for row in rows]
+    return [{"Target": row["arch"], "Kernels": row["entries"], "On disk": row["stored_bytes"]} for row in rows]
 
 
 def arch_figure(rows: Sequence[Row], title: str) -> go.Figure:
     """Bytes for each target, as bars with their sizes in words."""
+    unit, length = bytes_unit(max((row["stored_bytes"] for row in rows), default=0))
     figure = go.Figure()
     figure.add_bar(
         orientation="h",
         marker_color=COLOURS[0],
         y=[html.escape(row["arch"]) for row in rows],
-        x=[row["stored_bytes"] / _KIB for row in rows],
+        x=[row["stored_bytes"] / length for row in rows],
         text=[f"{human_bytes(row['stored_bytes'])} · {counted(row['entries'], 'kernel')}" for row in rows],
         hovertemplate="%{y}: %{text}<extra></extra>",
     )
     figure.update_layout(
         title=title,
-        xaxis_title="KiB on disk",
+        xaxis_title=f"{unit} on disk",
         yaxis={"type": "category", "autorange": "reversed"},
         height=120 + 34 * len(rows),
         margin={"l": 8, "r": 8, "t": 40, "b": 8},
@@ -123,7 +119,7 @@ def repair_table(acts: Iterable[RepairAct]) -> list[Row]:
             "Finding": act.finding.kind.value,
             "Repair action": act.finding.remedy,
             "Files": len(act.files),
-            "Size": act.stored_bytes / _KIB,
+            "Size": act.stored_bytes,
             "Cause": act.finding.cause,
             "File": act.finding.path,
         }
@@ -149,7 +145,7 @@ def repair_line(acts: Sequence[RepairAct]) -> str:
 def repair_files(acts: Iterable[RepairAct]) -> list[Row]:
     """Every file that repair touches."""
     return [
-        {"Repair action": act.act, "File": path, "Size": size / _KIB, "Finding": act.finding.kind.value}
+        {"Repair action": act.act, "File": path, "Size": size, "Finding": act.finding.kind.value}
         for act in acts
         for path, size in act.files
     ]
@@ -163,7 +159,7 @@ def quarantine_table(items: Iterable[Item], zone: tzinfo) -> list[Row]:
             "Quarantined": moment(item.set_aside_at, zone),
             "Why": item.why or "reason unknown",
             "Files": len(item.files),
-            "Size": item.stored_bytes / _KIB,
+            "Size": item.stored_bytes,
         }
         for item in items
     ]
@@ -198,7 +194,7 @@ def incoming_table(incoming: Iterable[Incoming]) -> list[Row]:
             "Key": entry.key[:12],
             "Kernel": "" if entry.record is None else entry.record.name,
             "Target": "" if entry.record is None else entry.record.arch,
-            "Size": entry.stored_bytes / _KIB,
+            "Size": entry.stored_bytes,
             "On import": f"reject: {entry.refused}"
             if entry.refused
             else ("skip (already present)" if entry.present else "import"),

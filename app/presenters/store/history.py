@@ -26,6 +26,15 @@ class Span:
         """The start of the earliest step."""
         return max(0, (int(now) - self.back_s) // self.step_s * self.step_s) if self.back_s else 0
 
+    def before(self, now: float) -> tuple[int, int, int]:
+        """The range of the same length before: its steps' length, its start, and its end.
+
+        In whole days where it is longer than one: what is older than eight days may be known by days alone.
+        """
+        step_s = HOUR_S if self.back_s <= DAY_S else DAY_S
+        end = self.since(now) // step_s * step_s
+        return step_s, max(0, end - self.back_s), end
+
     @property
     def step(self) -> str:
         """The step in words."""

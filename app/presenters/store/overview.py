@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
+from itertools import accumulate
 
 from app.presenters.shared import Row, Tile, kernel_address, moment, share, total
 from cache_engine.engine.serving import LONG_WAIT_S
@@ -18,6 +19,7 @@ from cache_engine.model.events import (
     PUBLISH,
     REPAIR,
     RESTORE,
+    SEEN,
     SET_ASIDE,
     TIERS,
     UNPUBLISHED,
@@ -31,6 +33,7 @@ from cache_engine.units import counted, human_age, human_bytes, human_ms, human_
 
 LATELY_S = 7 * 86_400
 FINE, LOOK, TROUBLE, PLAIN = "Fine", "Look", "Trouble", "None"
+CLEANUP, INTEGRITY = "cleanup", "integrity"
 
 # Kinds of events, in words.
 EVENTS = {
@@ -45,6 +48,7 @@ EVENTS = {
     RESTORE: "restored from quarantine",
     DISCARD: "deleted from quarantine",
     CLEAN_OTHER: "deleted from another framework's cache",
+    SEEN: "failures acknowledged",
 }
 
 
@@ -57,29 +61,53 @@ class Check:
         state: ``FINE``, ``LOOK`` (a warning), ``TROUBLE``, or ``PLAIN`` (neither good nor bad).
         words: its state, in a sentence.
         cause: text of an error or a device; never markup.
+        action: a page that helps: ``CLEANUP`` or ``INTEGRITY``.
+        sums: of past failures, the sums that the reader can acknowledge; see ``upkeep.acknowledged``.
     """
 
     about: str
     state: str
     words: str
     cause: str = ""
+    action: str = ""
+    sums: tuple[str, ...] = ()
 
 
-def health(row: Row, lately: Sequence[Row], events: Iterable[Row], now: float) -> list[Check]:
+def health(row: Row, lately: Mapping[str, int], events: Iterable[Row], now: float) -> list[Check]:
     """The health of the store.
 
     Args:
         row: the mirror's overview.
-        lately: sums of the last 7 days, by time.
+        lately: failures of the last 7 days that were not acknowledged; see ``upkeep.acknowledged.since``.
         events: the last events, newest first.
     """
     return [
-        _publishing(row, total(lately, "publish_failures"), events, now),
-        _integrity(row, total(lately, "corruptions")),
+        _publishing(row, lately["publish_failures"], events, now),
+        _integrity(row, lately["corruptions"]),
         _locks(lately),
-        _tiers(total(lately, "tier_failures")),
+        _tiers(lately["tier_failures"]),
         Check("Search index", FINE, f"Updated {human_age(now - row['synced_at'])}."),
     ]
+
+
+def limits_check(row: Row, max_entries: int, max_bytes: int, interval_h: float) -> Check:
+    """Whether the store is within the limits of the settings, and when a cleanup enforces them."""
+    words = [
+        f"{name} of {limit}, {part / whole:,.0%}"
+        for part, whole, name, limit in (
+            (row["entries"], max_entries, counted(row["entries"], "kernel"), f"{max_entries:,}"),
+            (row["stored_bytes"], max_bytes, human_bytes(row["stored_bytes"]), human_bytes(max_bytes)),
+        )
+        if part > whole > 0
+    ]
+    if not words:
+        return Check("Limits", FINE, "Within the limits of the settings.")
+    when = (
+        f"Programs that compile clean up, at most every {interval_h:g} hours unless it is far above."
+        if interval_h
+        else "Automatic cleanup is off."
+    )
+    return Check("Limits", LOOK, f"Over the limit: {'; '.join(words)}. {when}", action=CLEANUP)
 
 
 def gpu_check(device: DeviceFingerprint | str) -> Check:
@@ -122,7 +150,7 @@ def _publishing(row: Row, failures: int, events: Iterable[Row], now: float) -> C
         return Check("Writes", FINE, published)
     cause = next((event["detail"] for event in events if event["kind"] == UNPUBLISHED), "")
     failed = f"{counted(failures, 'compiled kernel')} could not be saved in the last 7 days. {published}"
-    return Check("Writes", TROUBLE, failed, cause)
+    return Check("Writes", TROUBLE, failed, cause, sums=("publish_failures",))
 
 
 def _integrity(row: Row, found: int) -> Check:
@@ -133,59 +161,135 @@ def _integrity(row: Row, found: int) -> Check:
         corrupt = counted(found, "corrupt entry", "corrupt entries")
         words.append(f"{corrupt} quarantined in the last 7 days.")
     if words:
-        return Check("Integrity", TROUBLE, " ".join(words))
+        if row["unreadable"]:
+            return Check("Integrity", TROUBLE, " ".join(words), action=INTEGRITY)
+        return Check("Integrity", TROUBLE, " ".join(words), sums=("corruptions",))
     return Check("Integrity", FINE, "No corruption found in the last 7 days; all records are readable.")
 
 
-def _locks(lately: Sequence[Row]) -> Check:
-    waits, timeouts = total(lately, "lock_waits"), total(lately, "lock_timeouts")
+_LOCK_SUMS = ("lock_waits", "lock_timeouts", "lock_wait_us")
+
+
+def _locks(lately: Mapping[str, int]) -> Check:
+    waits, timeouts = lately["lock_waits"], lately["lock_timeouts"]
     if not waits:
         return Check("Locks", FINE, f"No lock waits over {LONG_WAIT_S:.0f} s in the last 7 days.")
-    together = human_ms(total(lately, "lock_wait_us") / 1e3)
+    together = human_ms(lately["lock_wait_us"] / 1e3)
     words = f"{counted(waits, 'lock wait')} over {LONG_WAIT_S:.0f} s in the last 7 days, {together} in total."
     if not timeouts:
-        return Check("Locks", LOOK, words)
-    return Check("Locks", TROUBLE, f"{words} {timeouts:,} timed out: those kernels were compiled but not stored.")
+        return Check("Locks", LOOK, words, sums=_LOCK_SUMS)
+    words = f"{words} {timeouts:,} timed out: those kernels were compiled but not stored."
+    return Check("Locks", TROUBLE, words, sums=_LOCK_SUMS)
 
 
 def _tiers(failures: int) -> Check:
     if not failures:
         return Check("Pack and disk reads", FINE, "No pack or disk read failures in the last 7 days.")
     failed = f"{counted(failures, 'failed read')} of a pack or the disk in the last 7 days; the next tier took over."
-    return Check("Pack and disk reads", TROUBLE, failed)
+    return Check("Pack and disk reads", TROUBLE, failed, sums=("tier_failures",))
 
 
-def overview_tiles(row: Row, max_entries: int, max_bytes: int) -> list[Tile]:
-    """The numbers below the health checks."""
-    hits = row["memory_hits"] + row["pack_hits"] + row["disk_hits"]
+@dataclass(frozen=True, slots=True)
+class Period:
+    """What happened in a time range, step by step, and in the range of the same length before it.
+
+    Attributes:
+        rows, before: sums by step; ``before`` is ``None`` for all time.
+        made: kernels that are in the store, and their bytes, by when they were made; of all time.
+        since: the start of the range, in seconds since 1970.
+        words: the range: ``"7 days"``.
+    """
+
+    rows: Sequence[Row]
+    before: Sequence[Row] | None
+    made: Sequence[Row]
+    since: float
+    words: str
+
+
+def overview_tiles(row: Row, period: Period, max_entries: int, max_bytes: int) -> list[Tile]:
+    """The numbers: what is in the store now, and lookups and compiles of the time range."""
+    return [*_stored_tiles(row, period, max_entries, max_bytes), _rate_tile(period), *_time_tiles(period)]
+
+
+def _stored_tiles(row: Row, period: Period, max_entries: int, max_bytes: int) -> list[Tile]:
+    new = [one for one in period.made if one["start"] >= period.since]
+    entries, stored_bytes = total(new, "entries"), total(new, "stored_bytes")
     return [
         Tile(
             "Kernels",
             f"{row['entries']:,}",
-            "Kernels in the store, and the limit that cleanup enforces.",
+            "Kernels in the store, by when they were made, and the limit that cleanup enforces.",
             share(row["entries"], max_entries),
             f"of {max_entries:,}",
+            _running(period.made, "entries"),
+            f"+{entries:,} in {period.words}" if entries else "",
         ),
         Tile(
             "On disk",
             human_bytes(row["stored_bytes"]),
-            "Cubins, PTX, sources, logs and records, compressed.",
+            "Cubins, PTX, sources, logs and records, compressed, by when they were made.",
             share(row["stored_bytes"], max_bytes),
             f"of {human_bytes(max_bytes)}",
+            _running(period.made, "stored_bytes"),
+            f"+{human_bytes(stored_bytes)} in {period.words}" if stored_bytes else "",
         ),
-        Tile(
-            "Hit rate",
-            human_rate(hit_rate(hits, row["misses"])),
-            f"All tiers together: {counted(hits, 'hit')}, {counted(row['misses'], 'miss', 'misses')}.",
-        ),
+    ]
+
+
+def _rate_tile(period: Period) -> Tile:
+    rate = _rate(period.rows)
+    before = None if period.before is None else _rate(period.before)
+    hits, misses = _hits(period.rows), total(period.rows, "misses")
+    rates = (_rate([one]) for one in period.rows)
+    return Tile(
+        "Hit rate",
+        human_rate(rate),
+        f"All tiers together, in this time range: {counted(hits, 'hit')}, {counted(misses, 'miss', 'misses')}.",
+        over_time=tuple(one for one in rates if one is not None),
+        change="" if rate is None or before is None else f"{100 * (rate - before):+.1f} points",
+        change_is_good=True,
+    )
+
+
+def _time_tiles(period: Period) -> list[Tile]:
+    return [
         Tile(
             "Compile time saved",
-            human_ms(row["saved_us"] / 1e3),
-            "Sum of the original compile times of all disk and pack hits. In-process hits are excluded: the process "
-            "would have reused those kernels anyway.",
+            human_ms(total(period.rows, "saved_us") / 1e3),
+            "Sum of the original compile times of all disk and pack hits in this time range. In-process hits are "
+            "excluded: the process would have reused those kernels anyway.",
+            over_time=tuple(one["saved_us"] / 1e6 for one in period.rows),
+            change=_changed(period, "saved_us"),
+            change_is_good=True,
         ),
-        Tile("Compile time spent", human_ms(row["compile_us"] / 1e3), f"{counted(row['compiles'], 'compile')}."),
+        Tile(
+            "Compile time spent",
+            human_ms(total(period.rows, "compile_us") / 1e3),
+            f"{counted(total(period.rows, 'compiles'), 'compile')} in this time range.",
+            over_time=tuple(one["compile_us"] / 1e6 for one in period.rows),
+            change=_changed(period, "compile_us"),
+            change_is_good=False,
+        ),
     ]
+
+
+def _rate(rows: Sequence[Row]) -> float | None:
+    return hit_rate(_hits(rows), total(rows, "misses"))
+
+
+def _hits(rows: Sequence[Row]) -> int:
+    return sum(total(rows, f"{tier}_hits") for tier in TIERS)
+
+
+def _running(made: Sequence[Row], column: str) -> tuple[float, ...]:
+    return tuple(accumulate(float(one[column]) for one in made))
+
+
+def _changed(period: Period, column: str) -> str:
+    """How much more or less than in the time range before; empty where there was nothing to compare with."""
+    now, before = (total(rows or (), column) / 1e3 for rows in (period.rows, period.before))
+    return f"{'-' if now < before else '+'}{human_ms(abs(now - before))}" if before else ""
 
 
 def tier_table(row: Row, packs: bool) -> list[Row]:

@@ -1,0 +1,117 @@
+"""Overview: limits, failures that were seen, causes of misses, and numbers against the period before."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from app.presenters.store.history import SPANS
+from app.presenters.store.misses import miss_table, miss_words
+from app.presenters.store.overview import Period, overview_tiles
+from cache_engine.engine.cache import open_cache
+from cache_engine.model.decision import EVICTED, MISS, NEVER_SEEN, Decision
+from cache_engine.store.journal import Journal
+from cache_engine.upkeep.plan import Limits
+from tests.conftest import SAMPLE
+from tests.helpers import make_store
+from tests.pages.opening import Open, sound
+
+
+def _table(app: AppTest, column: str) -> Any:
+    return next(table.value for table in app.dataframe if column in table.value)
+
+
+def test_a_failure_that_was_seen_is_not_shown_again_and_a_later_one_is(open_page: Open, compiled_store: Path) -> None:
+    journal = make_store(compiled_store).layout.journal
+    Journal(journal, 3600.0).event("corrupt", key="gone")
+    Journal(journal, 3600.0).event("unpublished", key="full", detail="No space left")
+    app = sound(open_page(compiled_store, "overview"))
+    assert len(app.warning) == 2
+    app.button(key="seen-Integrity").click().run()
+    (warning,) = sound(app).warning
+    assert "could not be saved" in warning.value
+    assert "failures acknowledged" in list(_table(app, "Event")["Event"])
+    Journal(journal, 3600.0).event("corrupt", key="another")
+    app.run()
+    assert "1 corrupt entry" in sound(app).warning[1].value
+
+
+def test_a_store_over_its_limits_says_by_how_much(
+    open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not sound(open_page(compiled_store, "overview")).warning
+    monkeypatch.setenv("GEMM_CACHE_MAX_ENTRIES", "1")
+    st.cache_resource.clear()
+    app = sound(open_page(compiled_store, "overview"))
+    assert "4 kernels of 1, 400%" in app.warning[0].value
+    assert app.get("progress")[0].proto.text == "400.0% of 1"
+    (link,) = (link.proto for link in app.get("page_link") if link.proto.label == "Review cleanup")
+    assert link.page == "admin"
+
+
+def test_misses_have_their_causes_and_lead_to_the_kernels_decisions(open_page: Open, compiled_store: Path) -> None:
+    with open_cache(compiled_store) as cache:
+        evicted = next(record for record in cache.records() if record.arch == "sm_75")
+        cache.clean(Limits(keys=frozenset({evicted.key})))
+        cache.get_or_compile(SAMPLE[3])
+    app = sound(open_page(compiled_store, "overview"))
+    table = _table(app, "What happened")
+    assert set(table["Why"]) == {"Not in the log before", "Evicted before"}
+    again = table[table["Why"] == "Evicted before"]
+    assert list(again["Open"]) == [f"kernel?key={evicted.key}&part=History"]
+    assert (again["Cost"] > 0).all()
+    assert any(text.value.startswith("5 misses, ") for text in app.text)
+
+
+def test_the_cause_that_cost_most_comes_first() -> None:
+    def miss(key: str, reason: str, at: float) -> Decision:
+        return Decision(kind=MISS, at=at, key=key, name=f"kernel {key}", reason=reason)
+
+    misses = [miss("c", NEVER_SEEN, 9), miss("a", EVICTED, 8), miss("b", EVICTED, 7), miss("a", EVICTED, 6)]
+    rows = miss_table(misses, {"a": 100.0, "c": 150.0}, UTC, 10)
+    assert [(row["Kernel"], row["Misses"], row["Cost"]) for row in rows] == [
+        ("kernel a", 2, 200.0),
+        ("kernel b", 1, None),
+        ("kernel c", 1, 150.0),
+    ]
+    assert len(miss_table(misses, {}, UTC, 2)) == 2
+    assert miss_words(misses, {"a": 100.0}).startswith("4 misses, 200 ms of compiling: evicted before 3, ")
+
+
+STEP = {
+    "memory_hits": 0, "pack_hits": 0, "disk_hits": 9, "misses": 1, "saved_us": 5_000_000, "compile_us": 1_000_000,
+    "compiles": 1,
+}  # fmt: skip
+
+
+def test_numbers_change_against_the_period_before() -> None:
+    before = {**STEP, "disk_hits": 5, "misses": 5, "saved_us": 2_000_000, "compile_us": 3_000_000}
+    made = [{"start": 10, "entries": 3, "stored_bytes": 1024}, {"start": 90, "entries": 1, "stored_bytes": 2048}]
+    row, rows = {"entries": 4, "stored_bytes": 3072}, [STEP, STEP]
+    tiles = {tile.label: tile for tile in overview_tiles(row, Period(rows, [before], made, 50, "7 days"), 100, 1 << 30)}
+    assert {label: tile.change for label, tile in tiles.items()} == {
+        "Kernels": "+1 in 7 days",
+        "On disk": "+2.0 KiB in 7 days",
+        "Hit rate": "+40.0 points",
+        "Compile time saved": "+8.0 s",
+        "Compile time spent": "-1.0 s",
+    }
+    assert list(tiles["Kernels"].over_time) == [3.0, 4.0]
+    assert tiles["Compile time spent"].change_is_good is False
+    alone = overview_tiles(row, Period(rows, None, made, 0, "all time"), 100, 1 << 30)
+    assert [tile.change for tile in alone[2:]] == ["", "", ""]
+
+
+def test_the_range_before_ends_where_this_one_begins() -> None:
+    now = 20_000 * 86_400 + 40_000.0
+    for name in ("24 hours", "7 days", "90 days"):
+        span = SPANS[name]
+        step_s, start, end = span.before(now)
+        assert end - start == span.back_s
+        assert span.since(now) - step_s < end <= span.since(now)
+        assert start % step_s == end % step_s == 0

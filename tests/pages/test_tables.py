@@ -1,0 +1,59 @@
+"""Sizes and durations in tables, and axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app import tables
+from app.presenters.store import architectures
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown", "unit"),
+    [
+        ([512, None], [512, None], "%,.0f B"),
+        ([1024, 2048], [1, 2], "%,.1f KiB"),
+        ([1024, 1977719.5 * 1024], [1 / 1024**2, 1977719.5 / 1024**2], "%,.1f GiB"),
+        ([], [], "%,.0f B"),
+    ],
+    ids=["bytes", "KiB", "GiB", "none"],
+)
+def test_a_column_of_sizes_has_one_unit_that_suits_its_largest(sizes: list[Any], shown: list[Any], unit: str) -> None:
+    rows = [{"Kernel": "a", "On disk": size} for size in sizes]
+    changed, columns = tables.in_units(rows, sizes=["On disk"])
+    assert [row["On disk"] for row in changed] == shown
+    assert columns["On disk"]["type_config"]["format"] == unit
+    assert [row["On disk"] for row in rows] == sizes, "the rows given are left as they are"
+
+
+@pytest.mark.parametrize(("ms", "unit"), [(0.5, "µs"), (999, "ms"), (19_940, "s"), (19_940_000, "min"), (1e8, "h")])
+def test_durations_too(ms: float, unit: str) -> None:
+    (row,), columns = tables.in_units([{"Cost": ms}], times=["Cost"])
+    assert columns["Cost"]["type_config"]["format"] == f"%,.1f {unit}"
+    assert 1 <= row["Cost"] < 1000
+
+
+ROW = {"arch": "sm_90", "hits": 0, "stored_bytes": 400 * 2**20, "median_compile_ms": 2500.0}
+
+
+def test_an_axis_without_values_starts_at_nothing() -> None:
+    axis = architectures.hits_figure([ROW]).layout.yaxis
+    assert (list(axis.range), list(axis.tickvals)) == ([0, 1], [0])
+    assert architectures.hits_figure([{**ROW, "hits": 3}]).layout.yaxis.range is None
+
+
+def test_axes_have_the_unit_that_suits_them() -> None:
+    stored, compiling = architectures.stored_bytes_figure([ROW]), architectures.compile_time_figure([ROW])
+    assert (stored.layout.yaxis.title.text, list(stored.data[0].y)) == ("MiB", [400])
+    assert (compiling.layout.yaxis.title.text, list(compiling.data[0].y)) == ("s", [2.5])
+
+
+def test_no_two_series_have_one_colour() -> None:
+    families, dtypes = ("simt", "tensor_core", "triton"), ("bf16", "fp16", "fp32", "tf32", "int8", "fp64")
+    rows = [
+        {"family": family, "dtype": dtype, "arch": "sm_90", "entries": 1} for family in families for dtype in dtypes
+    ]
+    colours = [bars.marker.color for bars in architectures.entries_figure(rows).data]
+    assert len(set(colours)) == len(colours) == len(rows)
