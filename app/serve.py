@@ -22,8 +22,8 @@ from streamlit import config, file_util, net_util
 from streamlit.cli_util import open_browser
 from streamlit.web.server import server_util
 
-from app.compression import Compressed
-from app.gate import Application, Gate, Message, Receive, Send
+from app.server.compression import Compressed
+from app.server.gate import Application, Gate, Message, Receive, Send
 
 
 def no_address() -> None:

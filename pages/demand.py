@@ -27,7 +27,7 @@ from cache_engine.catalogue import model_shapes
 from cache_engine.engine.demand.report import MODEL, SHAPE, DemandReport, in_words
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight.coverage import coverage, wanted
-from cache_engine.mirror import demand_queries, queries
+from cache_engine.mirror import queries, summaries
 from cache_engine.model.gemm import DType
 from cache_engine.policy.demand import Ledger
 from cache_engine.units import counted, human_age
@@ -48,7 +48,7 @@ def asked_for() -> Ledger:
     back_s = SPANS[widgets.choose_one("Time range", list(SPANS), NOW, key="span")]
     at = time.time() // STEP_S * STEP_S + STEP_S
     half_life_s = cache.settings.demand_half_life_h * 3600 if back_s is None else math.inf
-    ledger = context.ask(demand_queries.ledger, half_life_s, at, None if back_s is None else at - back_s)
+    ledger = context.ask(summaries.ledger, half_life_s, at, None if back_s is None else at - back_s)
     if ledger.sketches:
         since = f"Counting began {human_age(at - ledger.since)}."
         how = (
@@ -132,7 +132,7 @@ def again() -> None:
     if len(found) > MOST_AGAIN:
         st.caption(f"{counted(len(found), 'kernel')}; these were asked for last.")
     shown = found[:MOST_AGAIN]
-    compile_ms = context.ask(demand_queries.compile_times, [one.key for one in shown])
+    compile_ms = context.ask(summaries.compile_times, [one.key for one in shown])
     columns = {"Open": LINK, "Evicted": AGE, "Asked for again": AGE}
     st.dataframe(
         again_table(shown, compile_ms, zone),

@@ -1,18 +1,75 @@
-"""Sums that pages show: of measurements by GPU, of kernels by when they were made, of what compiling took."""
+"""Queries that sum up: what was asked for, what was measured, what was made and what that took."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.mirror.rows import fetch
+from cache_engine.model.asked import Shape
+from cache_engine.policy.demand import Ledger
+from cache_engine.policy.sketch import MOST_COUNTERS, Counter, Sketch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import duckdb
 
+Row = dict[str, Any]
 
-def speed_by_arch(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+_SHAPE = ("n", "k", "batch", "dtype", "out_dtype", "layout", "epilogue", "specialisation", "opt_level", "arch")
+
+# As Timeline.ledger does: a period counts as asked for in its middle, and one in the future as now.
+_AGE = "greatest($now - (start + least(start + seconds, greatest($now, start))) / 2, 0)"
+_WEIGHT = f"sum(requests * pow(2, -{_AGE} / $half_life_s))"
+
+
+def ledger(connection: duckdb.DuckDBPyConnection, half_life_s: float, now: float, since: float | None = None) -> Ledger:
+    """The ledger at a time; with ``since`` it counts the periods that end after that, as ``Timeline.after``."""
+    found = Ledger(half_life_s)
+    # An exponent of an infinite half-life: nothing decays.
+    given = {"now": now, "half_life_s": min(half_life_s, 1e300), "since": -math.inf if since is None else since}
+    later = "start + seconds > $since"
+    # As many m as a sketch has; the others by power of two.
+    shape_columns = ", ".join(_SHAPE)
+    weighted = connection.execute(
+        f"""
+        WITH weighted AS (
+                 SELECT {shape_columns}, m, power, {_WEIGHT} AS weight FROM demand WHERE {later} GROUP BY ALL),
+             ranked AS (
+                 SELECT *, row_number() OVER (PARTITION BY {shape_columns}, m = 0 ORDER BY weight DESC, m) AS place
+                 FROM weighted)
+        SELECT {shape_columns}, if(place <= {MOST_COUNTERS}, m, 0) AS counted, power, sum(weight)
+        FROM ranked GROUP BY ALL ORDER BY ALL
+        """,
+        given,
+    )
+    for row in weighted.fetchall():
+        *values, m, power, weight = row
+        shape = Shape(**dict(zip(_SHAPE, values, strict=True)))
+        sketch = found.sketches.setdefault(shape, Sketch())
+        if m:
+            sketch.counters[m] = Counter(weight)
+        else:
+            sketch.tail[power] += weight
+    (dropped,) = connection.execute(
+        f"SELECT coalesce({_WEIGHT}, 0) FROM demand_dropped WHERE {later}", given
+    ).fetchall()[0]
+    first = connection.execute(
+        "SELECT greatest((SELECT since FROM demand_read), (SELECT min(start) FROM demand WHERE start + seconds > ?))",
+        [given["since"]],
+    ).fetchone()
+    found.dropped, found.at = float(dropped), now
+    found.since = min(now, now if first is None or first[0] is None or not found.sketches else float(first[0]))
+    return found
+
+
+def compile_times(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) -> dict[str, float]:
+    """Milliseconds that it took to compile the kernels that exist, by key."""
+    found = connection.execute("SELECT key, compile_ms FROM kernels WHERE list_contains(?, key)", [list(keys)])
+    return dict(found.fetchall())
+
+
+def speed_by_arch(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     """For each target and GPU: kernels and timings, their TFLOP/s, and their speed as a share of a library's.
 
     Of timings whose result was verified; also of kernels that were evicted since.
@@ -28,7 +85,7 @@ def speed_by_arch(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]
     )
 
 
-def made_over_time(connection: duckdb.DuckDBPyConnection, seconds: int) -> list[dict[str, Any]]:
+def made_over_time(connection: duckdb.DuckDBPyConnection, seconds: int) -> list[Row]:
     """The kernels that are in the store, and their bytes, by when they were made, in intervals of this length."""
     return fetch(
         connection,
@@ -41,7 +98,7 @@ def made_over_time(connection: duckdb.DuckDBPyConnection, seconds: int) -> list[
     )
 
 
-def compile_ms_of(connection: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> dict[str, float]:
+def compile_ms_of(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) -> dict[str, float]:
     """How long compiling took, of those of these kernels that the index knows."""
     found = fetch(
         connection,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from cache_engine.mirror import demand_queries
+from cache_engine.mirror import summaries
 from cache_engine.mirror.sync import Mirror
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.policy.demand import Ledger
@@ -31,7 +31,7 @@ def ask(store: DiskStore, ago_s: float, *sizes: int, n: int = 7168) -> None:
 def mirrored(store: DiskStore, half_life_s: float, now: float, since: float | None = None) -> Ledger:
     mirror = Mirror(store)
     mirror.sync()
-    return mirror.query(demand_queries.ledger, half_life_s, now, since)
+    return mirror.query(summaries.ledger, half_life_s, now, since)
 
 
 @pytest.mark.parametrize("half_life_s", [HOUR_S, 7 * 24 * HOUR_S, math.inf])
@@ -65,10 +65,10 @@ def test_lines_are_added_and_a_fold_changes_nothing(store: DiskStore) -> None:
     ask(store, 0, 16, 1)
     assert mirror.sync().changed
     now = time.time()
-    before = mirror.query(demand_queries.ledger, math.inf, now).total
+    before = mirror.query(summaries.ledger, math.inf, now).total
     fold_journal(store.layout)
     mirror.sync()
-    assert mirror.query(demand_queries.ledger, math.inf, now).total == before == 3
+    assert mirror.query(summaries.ledger, math.inf, now).total == before == 3
     assert not mirror.sync().changed
 
 
@@ -91,4 +91,4 @@ def test_the_compile_times_of_kernels_that_exist_are_found_by_key(store: DiskSto
     publish(store, 2)
     mirror = Mirror(store)
     mirror.sync()
-    assert mirror.query(demand_queries.compile_times, [key, "ab" * 32]) == {key: 150.0}
+    assert mirror.query(summaries.compile_times, [key, "ab" * 32]) == {key: 150.0}

@@ -7,8 +7,8 @@ import gzip
 
 import pytest
 
-from app.compression import Compressed, reads_gzip
-from app.gate import Message, Receive, Send
+from app.server.compression import Compressed, reads_gzip
+from app.server.gate import Message, Receive, Send
 
 BODY = b"let tile = 128;\n" * 100
 

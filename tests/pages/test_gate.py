@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from app.gate import content_security_policy, is_own_origin, known_host
+from app.server.gate import content_security_policy, is_own_origin, known_host
 
 NAMES = ("127.0.0.1", "localhost", "::1", "gpu7.example.com", "*.lab.example.com")
 

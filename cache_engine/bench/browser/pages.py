@@ -12,7 +12,7 @@ from cache_engine.bench.browser.population import FIRST_MADE_AT, add_entries, ad
 from cache_engine.bench.results import Report
 from cache_engine.bench.timing import compare
 from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.mirror import demand_queries, queries
+from cache_engine.mirror import queries, summaries
 from cache_engine.mirror.queries import KernelFilter
 from cache_engine.model.events import DAY_S, HOUR_S
 from cache_engine.model.gemm import GemmProblem
@@ -100,5 +100,5 @@ def _questions(connection: Any) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "architectures", partial(queries.architectures, connection)
     yield "families", partial(queries.architecture_families, connection)
     yield "toolchains", partial(queries.made_with, connection)
-    yield "demand", partial(demand_queries.ledger, connection, 7.0 * DAY_S, FIRST_MADE_AT)
+    yield "demand", partial(summaries.ledger, connection, 7.0 * DAY_S, FIRST_MADE_AT)
     yield "history by the hour", partial(queries.history, connection, HOUR_S)

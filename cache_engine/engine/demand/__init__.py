@@ -83,7 +83,7 @@ class Demand:
         return self.report(self.ledger(since_s), by)
 
     def report(self, ledger: Ledger, by: str = SHAPE) -> DemandReport:
-        """The same of a ledger, such as that of ``mirror.demand_queries``.
+        """The same of a ledger, such as that of ``mirror.summaries``.
 
         Raises:
             UsageError: when ``by`` is none of these.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 
-from app.gate import Application, Message, Receive, Send
+from app.server.gate import Application, Message, Receive, Send
 
 _FILES = "/static/"
 # Fonts and pictures are compressed already. Not HTML: Streamlit answers with its page under any name it does not know,
