@@ -9,11 +9,12 @@ import streamlit as st
 from app import context, widgets
 from app.caches import compared, links
 from app.components import listing
+from app.components.machine_code import draw_difference
 from app.presenters.kernels.compare import compared_figure, pair_table
 from app.presenters.kernels.listed import kernel_filter
 from app.presenters.kernels.speed import MODEL, speed_pairs
 from cache_engine.errors import GemmCacheError
-from cache_engine.insight.comparison import compare, sass_difference
+from cache_engine.insight.comparison import compare
 from cache_engine.mirror import queries
 from cache_engine.model.artifact import Record
 
@@ -103,8 +104,7 @@ def side_by_side(first: Record, second: Record) -> None:
     if st.toggle("SASS diff", key="sass", bind="query-params"):
         try:
             texts = [context.sass(record.key, record.blob.digest) for record in (first, second)]
-            lines = sass_difference(first, texts[0], second, texts[1])
-            st.code(lines or "SASS is identical.", language="diff", height=600)
+            draw_difference(first, texts[0], second, texts[1])
         except GemmCacheError as error:
             widgets.problem("Could not disassemble.", str(error))
 

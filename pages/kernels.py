@@ -12,6 +12,8 @@ from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
 from app.presenters.kernels.listed import FACET_LABELS, facet_choices, kernel_filter, page_number
 from app.presenters.shared import page_count, rows_shown
+from cache_engine.catalogue import read_search
+from cache_engine.catalogue.searching import advice
 from cache_engine.mirror import queries
 from cache_engine.mirror.queries import OLD_SORTS, SORTS, KernelFilter
 from cache_engine.units import counted
@@ -90,6 +92,11 @@ def actions(picked: tuple[str, ...]) -> None:
     )
 
 
+def matches(search: str) -> int:
+    """How many kernels a search would find, whatever the filters."""
+    return context.ask(queries.count, kernel_filter(search, {}))
+
+
 def sort_by(order: str, ascending: bool) -> None:
     """Puts a sort order into the address. The sorted list starts at its first page."""
     st.query_params.pop("page", None)
@@ -118,7 +125,7 @@ text = search.text_input(
     bind="query-params",
     type="search",
     live="60ms",  # a search takes a few milliseconds; the usual quarter of a second would be most of the wait
-    placeholder="Search shape, target, dtype, family, config, key prefix or model, e.g. sm_90 bf16 4096x7168",
+    placeholder="Search shape, dtype, config, key, model, GPU, architecture or field, e.g. bf16 4096x7168 h100 m=16",
     max_chars=200,
     on_change=chosen_now,
     label_visibility="collapsed",
@@ -152,6 +159,8 @@ widgets.remember_results()
 if rows:
     with bar:
         st.caption(rows_shown(offset, len(rows), total), width="content")
+        for meaning in read_search(text or "").meanings:
+            st.caption(meaning, width="content")
         actions(picked)
         exports(wanted, sorted_by, not ascending, total)
     listing.kernel_list(rows, key="kernels", picked=picked, sorted_by=(sorted_by, ascending), on_sort=sort_by)
@@ -159,6 +168,9 @@ others = list_adapted(text or "", chosen, sort=sorted_by, descending=not ascendi
 if not rows and not others:
     if wanted != KernelFilter():
         st.info("No matching kernels.")
+        known = context.ask(queries.facets)
+        for hint in advice(text or "", matches, (value for values in known.values() for value in values)):
+            st.text(hint)
         st.button("Clear search and filters", icon=":material/close:", on_click=clear)
     else:
         widgets.empty_store()

@@ -7,6 +7,7 @@ import streamlit as st
 from app import context, widgets
 from app.caches import links, looking
 from app.caches.entry import instructions, sass
+from app.components.machine_code import draw_difference
 from app.presenters.kernels.compare import compared_figure, pair_table
 from app.presenters.kernels.others import Address, Named, address_of, compared, difference_table
 from app.presenters.store.caches import entry_table
@@ -14,7 +15,6 @@ from cache_engine.errors import GemmCacheError
 from cache_engine.foreign.comparison import Comparing, EntriesCompared
 from cache_engine.foreign.survey import EntryFilter
 from cache_engine.foreign.values import Entry, PartKind
-from cache_engine.insight.comparison import sass_difference
 from cache_engine.mirror import foreign_queries as queries
 
 SHOWN = 20
@@ -120,8 +120,7 @@ def _side_by_side(first: _Found, second: _Found) -> None:
             one, other = (
                 (Named(entry.name or "", entry.id), sass(address, entry)) for address, entry in (first, second)
             )
-            lines = sass_difference(*one, *other)
-            st.code(lines or "SASS is identical.", language="diff", height=600)
+            draw_difference(*one, *other)
         except GemmCacheError as error:
             widgets.problem("Could not disassemble.", str(error))
 

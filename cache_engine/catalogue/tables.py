@@ -76,18 +76,6 @@ def is_table(model: str | Path) -> bool:
     return isinstance(model, Path) or "/" in name or name.lower().endswith(".csv") or Path(name).is_file()
 
 
-def named_shapes(text: str) -> tuple[str, tuple[tuple[tuple[int, int], ...], ...]]:
-    """Takes the words that are a model's whole name out of a text; returns the rest, and each model's (n, k)."""
-    of_model: dict[str, dict[tuple[int, int], None]] = {}
-    for shape in model_shapes():
-        of_model.setdefault(shape.model.lower(), {})[shape.n, shape.k] = None
-    words = text.split()
-    named = dict.fromkeys(word.lower() for word in words if word.lower() in of_model)
-    return " ".join(word for word in words if word.lower() not in named), tuple(
-        tuple(of_model[model]) for model in named
-    )
-
-
 def table_shapes(path: Path) -> list[ModelShape]:
     """The shapes of a CSV file with the columns n and k, and others of the catalogue's if wanted.
 

@@ -283,12 +283,11 @@ class Cache(Keeping):
         return scan(self.mirror, sources, sources.places(surroundings([*given, *self.settings.caches])), progress)
 
     def search(self, text: str, limit: int = 50) -> list[dict[str, Any]]:
-        """Rows of the entries that hold every word of ``text``, last used first; a model's name means its shapes."""
-        from cache_engine.catalogue import named_shapes
+        """Rows of the entries that match all of ``text``, as ``catalogue.read_search`` reads it, last used first."""
+        from cache_engine.catalogue import read_search
         from cache_engine.mirror import queries
 
-        words, shapes = named_shapes(text)
-        return self.query(queries.kernels, queries.KernelFilter(words, shapes=shapes), limit=limit)
+        return self.query(queries.kernels, queries.KernelFilter.of(read_search(text)), limit=limit)
 
     def count(self) -> tuple[int, int]:
         """How many entries there are, and the bytes they take on disk."""

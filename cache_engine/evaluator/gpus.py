@@ -143,18 +143,18 @@ GPUS = {
 }
 """GPUs known by name. The first of a target stands for it where none is named."""
 
-# Source: NVIDIA, "CUDA GPU Compute Capability". AMD's run no code of these targets.
-_TARGETS = {
+TARGETS = {
     "A100": "sm_80", "H100": "sm_90", "H200": "sm_90", "B200": "sm_100", "L40S": "sm_89", "GH200": "sm_90",
     "H20": "sm_90", "B300": "sm_103", "L4": "sm_89", "RTX4090": "sm_89", "A40": "sm_86", "A6000": "sm_86",
     "A10": "sm_86",
 }  # fmt: skip
+"""The plain target of each; AMD's run no such code. Source: NVIDIA, "CUDA GPU Compute Capability"."""
 
 
 def gpus_running(target: str) -> list[Gpu]:
     """The GPUs of ``GPUS`` that run code compiled for a target, such as ``"sm_90"``."""
     chips = {chip.name for chip in runs_on(target)}
-    return [gpu for name, gpu in GPUS.items() if _TARGETS.get(name) in chips]
+    return [gpu for name, gpu in GPUS.items() if TARGETS.get(name) in chips]
 
 
 def gpu_called(name: str) -> Gpu | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import Protocol
 
 import msgspec
 
-from cache_engine.compilers.disassembly import comparable_lines
+from cache_engine.insight.alignment import aligned, as_diff
 from cache_engine.insight.inspection import Inspection
 from cache_engine.model.artifact import Record
 from cache_engine.model.kernel import KernelConfig
@@ -112,17 +113,15 @@ class Named(Protocol):
 
 
 def sass_difference(first: Named, first_sass: str, second: Named, second_sass: str) -> str:
-    """The difference of two kernels' machine code, as a unified diff without addresses and names; empty if none."""
-    import difflib
+    """The difference of two kernels' machine code as a diff, loop by loop; empty if there is none.
 
-    lines = difflib.unified_diff(
-        comparable_lines(first_sass, first.name),
-        comparable_lines(second_sass, second.name),
-        f"{first.key[:12]} {printable(first.name)}",
-        f"{second.key[:12]} {printable(second.name)}",
-        lineterm="",
-    )
-    return "".join(f"{line}\n" for line in lines)
+    Addresses, names and the numbers of registers do not count.
+    """
+    parts = aligned(first_sass, first.name, second_sass, second.name)
+    if all(pair.first == pair.second for part in parts for pair in part.pairs):
+        return ""
+    heads = (f"{sign} {one.key[:12]} {printable(one.name)}" for sign, one in (("---", first), ("+++", second)))
+    return "".join(f"{line}\n" for line in chain(heads, *map(as_diff, parts)))
 
 
 # ---- The nearest to a key that was missed ----

@@ -13,6 +13,8 @@ from cache_engine.mirror.rows import fetch
 if TYPE_CHECKING:
     import duckdb
 
+    from cache_engine.catalogue.searching import Search
+
 Row = dict[str, Any]
 
 _HITS = "coalesce(memory_hits, 0) + coalesce(pack_hits, 0) + coalesce(disk_hits, 0)"
@@ -45,6 +47,14 @@ class AdaptedFilter:
     text: str = ""
     archs: tuple[str, ...] = ()
     frameworks: tuple[str, ...] = ()
+    targets: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def of(cls, search: Search, archs: tuple[str, ...] = (), frameworks: tuple[str, ...] = ()) -> AdaptedFilter | None:
+        """The filter of a search; ``None`` if it asks for shapes or fields, which are not known of these kernels."""
+        if search.shapes or search.conditions:
+            return None
+        return cls(search.words, archs, frameworks, search.targets)
 
     def where(self) -> tuple[str, list[Any]]:
         """As an SQL condition and its parameters."""
@@ -53,7 +63,8 @@ class AdaptedFilter:
         for word in self.text.lower().split():
             conditions.append("contains(search_text, ?)")
             parameters.append(word)
-        for column, values in (("arch", self.archs), ("framework", self.frameworks)):
+        chosen = (("arch", self.archs), ("framework", self.frameworks), *(("arch", each) for each in self.targets))
+        for column, values in chosen:
             if values:
                 conditions.append(f"list_contains(?, {column})")
                 parameters.append(list(values))

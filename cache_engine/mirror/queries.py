@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.errors import UsageError
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow
 
+    from cache_engine.catalogue.searching import Condition, Search, Shapes
+
 Row = dict[str, Any]
-Shapes = tuple[tuple[int, int], ...]
 
 _HITS = "coalesce(memory_hits, 0) + coalesce(pack_hits, 0) + coalesce(disk_hits, 0)"
 _LAST_USED = "greatest(coalesce(last_used_at, 0), created_at)"
@@ -38,7 +39,6 @@ SORTS = {
 OLD_SORTS = {"architecture": "target"}
 
 _BATCH_ROWS = 10_000
-
 _ITS_USAGE = "usage ON usage.key = kernels.key AND usage.made_at = kernels.created_at"
 _USED_KERNELS = f"kernels LEFT JOIN {_ITS_USAGE}"
 _COLUMNS = f"""
@@ -52,7 +52,7 @@ _COLUMNS = f"""
 class KernelFilter:
     """Selects kernels that contain every word of ``text`` and, for each list that is not empty, one of its values.
 
-    ``shapes`` are lists of (n, k), such as those of a model; a kernel's must be in each.
+    ``shapes`` and ``targets`` are lists of (n, k), as of a model, and of targets, as of a GPU: one of each must fit.
     """
 
     text: str = ""
@@ -62,28 +62,34 @@ class KernelFilter:
     compilers: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ()
     toolchains: tuple[str, ...] = ()
+    _: KW_ONLY
     shapes: tuple[Shapes, ...] = ()
+    targets: tuple[tuple[str, ...], ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+    @classmethod
+    def of(cls, search: Search, *facets: tuple[str, ...]) -> KernelFilter:
+        """The filter of a search, and of the values of the facets in their order."""
+        return cls(search.words, *facets, shapes=search.shapes, targets=search.targets, conditions=search.conditions)
 
     def where(self) -> tuple[str, list[Any]]:
         """As an SQL condition and its parameters."""
         condition, parameters = self.searched()
-        for column, values in self.choices().items():
-            if values:
-                condition += f" AND list_contains(?, {column})"
-                parameters.append(list(values))
-        return condition, parameters
+        chosen = [(column, list(values)) for column, values in self.choices().items() if values]
+        condition += "".join(f" AND list_contains(?, {column})" for column, _ in chosen)
+        return condition, [*parameters, *(values for _, values in chosen)]
 
     def searched(self) -> tuple[str, list[Any]]:
         """The condition without facets, and its parameters."""
-        conditions = ["true"]
-        parameters: list[Any] = []
-        for word in self.text.lower().replace("×", "x").split():
-            conditions.append("contains(search_text, ?)")
-            parameters.append(word)
-        for shapes in self.shapes:
-            conditions.append("(n, k) IN (SELECT unnest(?::BIGINT[]), unnest(?::BIGINT[]))")
-            parameters += [[n for n, _ in shapes], [k for _, k in shapes]]
-        return " AND ".join(conditions), parameters
+        both = "(n, k) IN (SELECT unnest(?::BIGINT[]), unnest(?::BIGINT[]))"
+        found: list[tuple[str, list[Any]]] = [
+            *(("contains(search_text, ?)", [word]) for word in self.text.lower().replace("×", "x").split()),
+            *((both, [[n for n, _ in sizes], [k for _, k in sizes]]) for sizes in self.shapes),
+            *(("list_contains(?, arch)", [list(targets)]) for targets in self.targets),
+            *((f"{one.column} {one.operator} ?", [one.value]) for one in self.conditions),
+        ]
+        conditions = " AND ".join(["true", *(condition for condition, _ in found)])
+        return conditions, [each for _, given in found for each in given]
 
     def choices(self) -> dict[str, tuple[str, ...]]:
         """The values chosen of each facet."""

@@ -125,3 +125,25 @@ def test_chosen_columns_stay_chosen(page: Page, shown: Shown) -> None:
     page.get_by_text("Columns", exact=True).click()
     page.get_by_role("button", name="Usual columns").click()
     assert page.get_by_role("columnheader").all_inner_texts()[1:3] == ["Key", "Target"]
+
+
+def test_a_search_by_gpu_says_what_it_means_and_one_without_a_match_what_to_change(page: Page, shown: Shown) -> None:
+    _open(page, f"{shown.address}/kernels?text=h100")
+    expect(page.get_by_text("h100: sm_90, sm_90a")).to_be_visible(timeout=WAIT_MS)
+    assert set(_column(page, "Target")) == {"sm_90"}
+    page.get_by_role("searchbox", name="Search").fill("hoper fp16")
+    expect(page.get_by_text("No kernel matches hoper. Did you mean hopper?")).to_be_visible(timeout=WAIT_MS)
+    page.get_by_role("searchbox", name="Search").fill("n=512 hopper")
+    expect(page.locator("tbody tr")).to_have_count(1, timeout=WAIT_MS)
+
+
+def test_machine_code_stands_side_by_side_and_the_keyboard_scrolls_it(page: Page, shown: Shown) -> None:
+    of = {record.arch: record.key for record in make_store(shown.store).records() if record.problem.dtype == "bf16"}
+    page.goto(f"{shown.address}/compare?a={of['sm_80']}&b={of['sm_90']}&sass=true")
+    code = page.get_by_role("region", name="Machine code side by side")
+    expect(code).to_be_visible(timeout=3 * WAIT_MS)
+    expect(code.locator("tr.part").filter(has_text=re.compile(r"[\d,]+ of [\d,]+ lines differ")).first).to_be_attached()
+    expect(page.get_by_text(re.compile(r"^\d+% of the first kernel.s [\d,]+ lines differ"))).to_be_visible()
+    code.focus()
+    page.keyboard.press("End")
+    page.wait_for_function("() => document.activeElement.scrollTop > 0", polling=50)

@@ -172,4 +172,4 @@ def test_machine_code_is_compared_without_addresses_and_names() -> None:
     text = "        /*{0:04x}*/                   CALL `({1}) ;\n        /*{0:04x}*/                   EXIT ;\n"
     assert sass_difference(first, text.format(16, "gemm_a"), second, text.format(32, "gemm_b")) == ""
     changed = sass_difference(first, text.format(16, "gemm_a"), second, "        /*0000*/       EXIT ;\n")
-    assert changed.splitlines()[3:] == ["-CALL `(kernel)", " EXIT"]
+    assert changed.splitlines()[2:] == ["@@ code: 1 of 2 lines differ @@", "-CALL `(kernel)", " EXIT"]

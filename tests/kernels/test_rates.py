@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cache_engine.evaluator.gpus import _TARGETS, GPUS
+from cache_engine.evaluator.gpus import GPUS, TARGETS
 from cache_engine.kernels.rates import rates_of
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import ARCHITECTURES
@@ -15,7 +15,7 @@ EXAMPLES = {"A100": "A100", "H100": "H100 SXM", "B200": "B200", "L40S": "L40S"}
 
 @pytest.mark.parametrize("gpu", EXAMPLES)
 def test_the_rates_of_a_target_give_the_peak_and_bandwidth_of_its_gpus_data_sheet(gpu: str) -> None:
-    target, known = ARCHITECTURES[_TARGETS[gpu]], GPUS[gpu]
+    target, known = ARCHITECTURES[TARGETS[gpu]], GPUS[gpu]
     rates = rates_of(target)
     assert (target.example, target.example_sms) == (EXAMPLES[gpu], known.sms)
     assert rates.tensor * target.example_sms * rates.clock_mhz * 1e6 == pytest.approx(known.peak_flops, rel=0.02)
@@ -27,7 +27,7 @@ def test_the_rates_of_a_target_give_the_peak_and_bandwidth_of_its_gpus_data_shee
 )
 def test_what_is_reached_stays_when_the_gpu_model_is_fitted_again(gpu: str, reached: tuple[float, float]) -> None:
     """Another share could change the choice of a config, and with it keys: see docs/decisions/0014."""
-    rates = rates_of(ARCHITECTURES[_TARGETS[gpu]])
+    rates = rates_of(ARCHITECTURES[TARGETS[gpu]])
     assert (rates.reached, rates.dram_reached) == reached
 
 

@@ -23,7 +23,9 @@ def test_two_kernels_are_compared(open_page: Open, compiled_store: Path) -> None
     ]
     assert "HMMA" in set(tables["Static instruction mix"]["Property"])
     app.toggle(key="sass").set_value(True).run()
-    assert sound(app).code[2].value.startswith(f"--- {first.key[:12]} ")
+    (table,) = (each.proto.body for each in sound(app).get("html") if "<table>" in each.proto.body)
+    assert f"{first.key[:12]} {first.name}" in table
+    assert "lines differ" in table
 
 
 def test_a_kernel_compared_with_itself_differs_in_nothing(open_page: Open, compiled_store: Path) -> None:

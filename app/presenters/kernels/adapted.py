@@ -7,6 +7,7 @@ from datetime import tzinfo
 
 from app.presenters.shared import Row, Tile, kernel_address, moment, when
 from cache_engine.adapted.facts import config_text
+from cache_engine.catalogue import read_search
 from cache_engine.foreign.values import Entry
 from cache_engine.mirror.adapted_queries import AdaptedFilter
 from cache_engine.units import human_bytes, human_ms
@@ -23,7 +24,7 @@ def adapted_filter(text: str, chosen: Mapping[str, Sequence[str]]) -> AdaptedFil
     """The filter for a search text and the chosen values of each facet; ``None`` if one chooses ours alone."""
     if any(values for facet, values in chosen.items() if facet != "arch"):
         return None
-    return AdaptedFilter(text, tuple(chosen.get("arch", ())))
+    return AdaptedFilter.of(read_search(text), tuple(chosen.get("arch", ())))
 
 
 def adapted_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import tzinfo
 
 from app.presenters.shared import Row, dtypes, when
-from cache_engine.catalogue import named_shapes
+from cache_engine.catalogue import read_search
 from cache_engine.mirror.queries import FACETS, KernelFilter
 from cache_engine.units import human_age, human_bytes, human_ms
 
@@ -18,10 +18,8 @@ _LONG_WORD, _SHOWN_OF_IT = 16, 8
 
 
 def kernel_filter(text: str, chosen: Mapping[str, Sequence[str]]) -> KernelFilter:
-    """The filter for a search text, model names included, and the chosen values of each facet."""
-    words, shapes = named_shapes(text)
-    archs, dtypes, families, compilers, layouts, toolchains = (tuple(chosen.get(facet, ())) for facet in FACETS)
-    return KernelFilter(words, archs, dtypes, families, compilers, layouts, toolchains, shapes)
+    """The filter for a search text and the chosen values of each facet."""
+    return KernelFilter.of(read_search(text), *(tuple(chosen.get(facet, ())) for facet in FACETS))
 
 
 def facet_choices(counts: Mapping[str, int], chosen: Iterable[str]) -> dict[str, str]:

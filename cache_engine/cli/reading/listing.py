@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def ls_verb(settings: Settings, /, **options: Any) -> None:
 @click.command(
     "search",
     cls=Verb,
-    examples=("search sm_90 bf16", "search 4096x7168", "search DeepSeek-V3 --sort hits"),
+    examples=("search sm_90 bf16", "search 4096x7168", "search deepseek h100 --sort hits", "search 'registers>200'"),
     done=_LISTED,
     missing="The extra dashboard is not installed.",
 )
@@ -72,8 +73,9 @@ def ls_verb(settings: Settings, /, **options: Any) -> None:
 def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) -> None:
     """List kernels matching every word of TEXT.
 
-    Searches name, key, shape, target, dtype, family, compiler and config. The name of a public model stands for the
-    n and k of its shapes. Prints 50 kernels, unless --limit says otherwise, and likewise those of other frameworks
+    Searches name, key, shape, target, dtype, family, compiler and config. A model or the start of its name stands for
+    the n and k of its shapes, a GPU (H100) or an architecture (hopper) for its targets; n=7168, registers>200 and
+    dtype=bf16 ask for fields. Prints 50 kernels, unless --limit says otherwise, and likewise those of other frameworks
     that match by name, key, target, framework, version or config.
     """
     _list(settings, " ".join(text), **options)
@@ -143,14 +145,15 @@ def _list(
     offset: int,
     as_json: bool,
 ) -> None:
-    from cache_engine.catalogue import named_shapes
+    from cache_engine.catalogue import read_search
+    from cache_engine.catalogue.searching import advice
     from cache_engine.mirror import adapted_queries, queries
 
-    words, shapes = named_shapes(text)
-    chosen = queries.KernelFilter(words, arch, dtype, family, compiler, shapes=shapes)
-    others = adapted_queries.AdaptedFilter(text, arch, framework)
+    search = read_search(text)
+    chosen = queries.KernelFilter.of(search, arch, dtype, family, compiler)
     # Kernels of other frameworks have no dtype or family that would be known, and ours have no framework.
-    has_ours, has_others = not framework, not (dtype or family or compiler)
+    others = None if dtype or family or compiler else adapted_queries.AdaptedFilter.of(search, arch, framework)
+    has_ours = not framework
     page: dict[str, Any] = {
         "sort": sort.replace("-", " "), "descending": not ascending, "limit": limit, "offset": offset,
     }  # fmt: skip
@@ -159,25 +162,34 @@ def _list(
             cache.query(queries.count, chosen) if has_ours else 0,
             offset,
             cache.query(queries.kernels, chosen, **page) if has_ours else [],
-            cache.query(adapted_queries.adapted_count, others) if has_others else 0,
-            cache.query(adapted_queries.adapted_kernels, others, **page) if has_others else [],
+            cache.query(adapted_queries.adapted_count, others) if others else 0,
+            cache.query(adapted_queries.adapted_kernels, others, **page) if others else [],
         )
         there: dict[str, list[str]] = {}
         if not document.rows and not document.adapted.rows:
             there = cache.query(queries.facets) | {"framework": [*cache.query(adapted_queries.frameworks)]}
-    emit(document, as_json, lambda: print_kernels(document, there))
+            there["hint"] = advice(
+                text,
+                lambda one: cache.query(queries.count, queries.KernelFilter.of(read_search(one))),
+                chain.from_iterable(there.values()),
+            )
+    emit(document, as_json, lambda: print_kernels(document, there, search.meanings))
 
 
 # ---- For people ----
 
 
-def print_kernels(page: kernels.KernelList, there: Mapping[str, Sequence[str]]) -> None:
-    """Prints a page of kernels; when it is empty, the values ``there`` are to filter by."""
+def print_kernels(page: kernels.KernelList, there: Mapping[str, Sequence[str]], meanings: Sequence[str] = ()) -> None:
+    """Prints a page of kernels; when it is empty, hints, and the values ``there`` are to filter by."""
+    for meaning in meanings:
+        print(printable(meaning))
     total = page.total + page.adapted.total
     if not page.rows and not page.adapted.rows:
         print(f"Only {counted(total, 'row')}." if total else "No kernel matches.")
+        for hint in there.get("hint", ()):
+            print(printable(hint))
         for column, values in there.items():
-            if values and not total:
+            if values and not total and column != "hint":
                 print(printable(f"  valid {column} values: {', '.join(values)}"))
     now = time.time()
     if page.rows:

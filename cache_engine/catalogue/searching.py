@@ -1,0 +1,178 @@
+"""What the words of a search for kernels mean: models, GPUs, architectures and fields; the others are text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+
+from cache_engine.catalogue.tables import model_shapes
+from cache_engine.evaluator.gpus import TARGETS
+from cache_engine.model.architecture import ARCHITECTURES, runs_on
+from cache_engine.units import counted
+
+Shapes = tuple[tuple[int, int], ...]
+
+# Source: NVIDIA, "CUDA GPU Compute Capability", and the white papers of the architectures.
+ARCHITECTURE_NAMES = {
+    "turing": {(7, 5)},
+    "ampere": {(8, 0), (8, 6), (8, 7), (8, 8)},
+    "ada": {(8, 9)},
+    "hopper": {(9, 0)},
+    "blackwell": {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)},
+}
+NUMBERS = {
+    "m": "m", "n": "n", "k": "k", "batch": "batch", "registers": "registers", "spills": "spill_bytes",
+    "shared": "shared_bytes", "size": "size_bytes",
+}  # fmt: skip
+"""Fields that are numbers, spills, shared memory and size in bytes, and their columns in the index."""
+WORDS = {
+    "target": "arch", "arch": "arch", "dtype": "dtype", "family": "family", "layout": "layout", "compiler": "compiler",
+    "config": "config",
+}  # fmt: skip
+"""Fields that are words, and their columns in the index."""
+
+_FIELD = re.compile(r"(?P<name>[a-z]+)(?P<operator><=|>=|=|<|>)(?P<value>\S+)")
+_SHORTEST_START = 3  # of a model's name
+_MOST_WORDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A comparison of a column with a value; operators are ``=``, and of numbers ``<``, ``<=``, ``>``, ``>=``."""
+
+    column: str
+    operator: str
+    value: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a text asks for; a kernel must fulfil all of it.
+
+    Attributes:
+        words: what its name, key, shape, target, types, family, compiler and config must contain.
+        shapes: for each model the (n, k), of which it must have one.
+        targets: for each GPU or architecture the targets, of which it must have one.
+        conditions: on its fields.
+        meanings: what words stand for, for people: ``"hopper: sm_90, sm_90a"``.
+    """
+
+    words: str
+    shapes: tuple[Shapes, ...] = ()
+    targets: tuple[tuple[str, ...], ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    meanings: tuple[str, ...] = ()
+
+
+def read_search(text: str) -> Search:
+    """Reads a search.
+
+    A word may be the name of a model or its start (``deepseek``), a GPU (``H100``: every target whose code it runs), an
+    architecture (``hopper``: the targets of its chips) or a field (``n=7168``, ``registers>200``). Case does not count.
+    """
+    words: list[str] = []
+    shapes: dict[str, Shapes] = {}
+    targets: dict[str, tuple[str, ...]] = {}
+    conditions: dict[Condition, None] = {}
+    meanings: dict[str, None] = {}
+    for word in text.split():
+        lower = word.lower()
+        models = _models_called(lower)
+        if models:
+            shapes[lower] = tuple(dict.fromkeys(shape for model in models for shape in _shapes_by_model()[model]))
+            if models != (lower,):
+                meanings[f"{word}: shapes of {', '.join(_names()[model] for model in models)}"] = None
+        elif found := _targets_called(lower):
+            targets[lower] = found
+            meanings[f"{word}: {', '.join(found)}"] = None
+        elif condition := _condition(lower):
+            conditions[condition] = None
+        else:
+            words.append(word)
+    return Search(" ".join(words), tuple(shapes.values()), tuple(targets.values()), tuple(conditions), tuple(meanings))
+
+
+def advice(text: str, matches: Callable[[str], int], known: Iterable[str]) -> list[str]:
+    """What to change in a search that finds nothing.
+
+    Args:
+        matches: how many kernels match a text.
+        known: words that kernels have, such as their targets.
+    """
+    words = list(dict.fromkeys(text.split()))[:_MOST_WORDS]
+    lost = [word for word in words if not matches(word)]
+    if words and not lost:
+        return ["Each word matches kernels, but no kernel matches all of them. Leave one out."]
+    vocabulary = {name.lower(): name for name in (*_vocabulary(), *known)}
+    found = []
+    for word in lost:
+        alike = [vocabulary[name] for name in get_close_matches(word.lower(), vocabulary, 3, 0.6)]
+        hint = f" Did you mean {' or '.join(alike)}?" if alike else ""
+        found.append(f"No kernel matches {word}.{hint}")
+    others = " ".join(word for word in words if word not in lost)
+    if others and (count := matches(others)):
+        found.append(f"Without that, {counted(count, 'kernel')} would match: {others}")
+    return found
+
+
+def _vocabulary() -> Iterator[str]:
+    yield from _names().values()
+    yield from ARCHITECTURE_NAMES
+    yield from _gpus()
+    yield from (f"{field}=" for field in (*NUMBERS, *WORDS))
+
+
+@lru_cache(maxsize=1)
+def _names() -> dict[str, str]:
+    return {shape.model.lower(): shape.model for shape in model_shapes()}
+
+
+@lru_cache(maxsize=1)
+def _shapes_by_model() -> dict[str, dict[tuple[int, int], None]]:
+    found: dict[str, dict[tuple[int, int], None]] = {}
+    for shape in model_shapes():
+        found.setdefault(shape.model.lower(), {})[shape.n, shape.k] = None
+    return found
+
+
+def _models_called(word: str) -> tuple[str, ...]:
+    """The model of this name, else those whose names start so. What could be digits of a key is no start of a name."""
+    if word in _names():
+        return (word,)
+    if len(word) < _SHORTEST_START or re.fullmatch("[0-9a-f]+", word):
+        return ()
+    return tuple(name for name in _names() if name.startswith(word))
+
+
+@lru_cache(maxsize=1)
+def _gpus() -> dict[str, str]:
+    """GPUs by name, each with the plain target of its chip."""
+    examples = {
+        chip.example.partition("(")[0].replace(" ", ""): name
+        for name, chip in ARCHITECTURES.items()
+        if name[-1].isdigit() and "(" not in chip.example
+    }
+    return {**examples, **TARGETS}
+
+
+def _targets_called(word: str) -> tuple[str, ...]:
+    capabilities = ARCHITECTURE_NAMES.get(word)
+    if capabilities is not None:
+        return tuple(name for name, chip in ARCHITECTURES.items() if chip.compute_capability in capabilities)
+    own = {name.lower(): target for name, target in _gpus().items()}.get(word)
+    if own is None:
+        return ()
+    return tuple(name for name in ARCHITECTURES if own in {chip.name for chip in runs_on(name)})
+
+
+def _condition(word: str) -> Condition | None:
+    found = _FIELD.fullmatch(word)
+    if found is None:
+        return None
+    name, operator, value = found["name"], found["operator"], found["value"]
+    if name in NUMBERS and re.fullmatch("[0-9]{1,15}", value):
+        return Condition(NUMBERS[name], operator, int(value))
+    return Condition(WORDS[name], operator, value) if name in WORDS and operator == "=" else None
