@@ -17,6 +17,8 @@ from cache_engine.batch.jobs import Jobs
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import GemmCacheError, MirrorError
 from cache_engine.insight.inspection import Inspection, inspect
+from cache_engine.insight.linked.kernel import linked_code
+from cache_engine.insight.linked.panes import Linked
 from cache_engine.model.artifact import Record
 
 if TYPE_CHECKING:
@@ -114,6 +116,13 @@ def sass(key: str, digest: str) -> str:  # noqa: ARG001 (the digest distinguishe
     """Machine code of a kernel as text; disassembling takes half a second."""
     opened = cache()
     return opened.text(opened.find(key), "sass")
+
+
+@st.cache_data(show_spinner="Compiling with line tables…", max_entries=32)
+def linked(key: str, digest: str) -> Linked:  # noqa: ARG001 (the digest distinguishes builds of one key)
+    """The linked code of a kernel; compiling and disassembling take half a second to a few seconds."""
+    opened = cache()
+    return linked_code(opened, opened.find(key))
 
 
 def inspection(record: Record) -> Inspection:

@@ -11,17 +11,16 @@ from app import context, guard, widgets
 from app.adapted_view import show_adapted
 from app.caches import entry as others
 from app.caches import links as of_others
+from app.components.code_view import component
 from app.presenters.kernels.kernel import (
     component_table,
     decision_rows,
     event_rows,
     first_lines,
-    found_lines,
     history_table,
     hit_table,
     instruction_figure,
     kernel_tiles,
-    narrowed,
     occupancy_by_chip,
     occupancy_table,
     record_document,
@@ -41,7 +40,6 @@ from cache_engine.model.key import CacheKey, is_key
 from cache_engine.units import counted
 
 PARTS = ("Summary", "Code", "Performance", "Cache key", "History", "Compiler log")
-CODES = ("Source", "PTX", "SASS")
 SMALL = st.column_config.TextColumn(width="small")
 SHARE = st.column_config.NumberColumn(format="percent")
 TIME = st.column_config.NumberColumn(format="%.2f")
@@ -110,39 +108,9 @@ def reproduction(record: Record) -> None:
             )
 
 
-def text_of(record: Record, code: str) -> str:
-    """One of a kernel's texts."""
-    if code == "SASS":
-        return narrowed(context.sass(record.key, record.blob.digest))
-    return cache.text(record, code.lower())
-
-
 def codes(record: Record) -> None:
-    """Source, PTX and SASS side by side, whole or only the lines that contain a text."""
-    showing, searching = st.columns([1, 2], vertical_alignment="bottom")
-    shown = showing.segmented_control("Show", CODES, default=CODES, selection_mode="multi", key="codes")
-    wanted = searching.text_input("Find", key="find", bind="query-params", type="search", live=True, max_chars=100)
-    chosen = [code for code in CODES if code in shown]
-    if not chosen:
-        st.info("Select at least one view.")
-        return
-    for column, code in zip(st.columns(len(chosen)), chosen, strict=True):
-        with column:
-            st.subheader(code)
-            try:
-                text = text_of(record, code)
-            except GemmCacheError as error:
-                widgets.problem(f"Could not load the {code}.", str(error))
-                continue
-            lines, how_many = found_lines(text, wanted) if wanted else first_lines(text)
-            st.caption(how_many)
-            language = "asm" if code != "Source" else "python" if record.compiler == "triton" else "cpp"
-            st.code(
-                lines or "(no matching lines)" if wanted else lines or "(empty)",
-                language=language,
-                line_numbers=not wanted,
-                height=600,
-            )
+    """Source, Triton's IRs, PTX and SASS, linked line by line."""
+    component.show(context.linked(record.key, record.blob.digest), record.key[:12], key=f"code-{record.key}")
 
 
 def performance(record: Record) -> None:

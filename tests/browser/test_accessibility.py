@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import pytest
@@ -22,7 +23,7 @@ VIEWS = (
 )
 # Of every kind of widget one.
 IN_DARK = ("", "kernels?arch=sm_90", "demand", "compile", "admin")
-KERNEL = "kernel"
+KERNEL, CODE = "kernel", "kernel?part=Code"
 AT_REST = """
 () => {
   const app = document.querySelector('[data-testid=stApp]');
@@ -39,8 +40,8 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 @pytest.mark.parametrize(
     ("scheme", "pages"),
     [
-        pytest.param("light", (*PAGES, KERNEL), id="light"),
-        pytest.param("dark", (*IN_DARK, KERNEL), id="dark"),
+        pytest.param("light", (*PAGES, KERNEL, CODE), id="light"),
+        pytest.param("dark", (*IN_DARK, KERNEL, CODE), id="dark"),
         pytest.param("light", VIEWS, id="views", marks=pytest.mark.soak),  # the same widgets as on the pages
     ],
 )
@@ -52,8 +53,10 @@ def test_every_page_can_be_read_by_everyone(
     key = next((shown.store / "metadata").rglob("*.json")).stem
     broken = []
     for page in pages:
-        tab.goto(f"{shown.address}/{page}{f'?key={key}' if page == KERNEL else ''}")
+        tab.goto(f"{shown.address}/{page}{f'&key={key}' if page == CODE else f'?key={key}' if page == KERNEL else ''}")
         tab.wait_for_selector("h1")
+        if page == CODE:
+            tab.get_by_role("button", name=re.compile("^Barriers")).click()  # lines are lit
         tab.wait_for_function(AT_REST, polling=50)  # what is about to be replaced is drawn pale
         found = Axe().run(tab, options={"runOnly": RULES})
         assert found.response["passes"], page

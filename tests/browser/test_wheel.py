@@ -87,5 +87,8 @@ def test_the_installed_dashboard_shows_every_page(installed: Path, page: Page, c
             page.goto(f"{address}/{path}")
             expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible(timeout=20_000)
             expect(page.get_by_test_id("stAlertContentError")).to_have_count(0)
+        key = next((compiled_store / "metadata").rglob("*.json")).stem
+        page.goto(f"{address}/kernel?key={key}&part=Code")
+        expect(page.get_by_role("textbox", name="SASS code")).to_be_visible(timeout=20_000)
         page.goto(address)
         expect(page.get_by_test_id("stMetric").filter(has_text="Kernels")).to_contain_text("4", timeout=20_000)

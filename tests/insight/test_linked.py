@@ -193,10 +193,11 @@ def test_the_loop_that_multiplies_is_found_inside_of_the_one_around_it() -> None
         "        /*0040*/               @P1 BRA `(.L_x_1) ;",
         ".L_x_3:",
         "        /*0050*/                   STL [R1], R2 ;",
-        "        /*0060*/               @P1 BRA `(.L_x_3) ;",
+        '        /*0060*/                   LDL.LU R2, [R1+0x8]  (*"SpillRefill"*);',
+        "        /*0070*/               @P1 BRA `(.L_x_3) ;",
     ]
     kinds = kinds_of("sass", code)
-    assert kinds == ("", "global", "", "fma", "mma", "branch", "branch", "", "local", "branch")
+    assert kinds == ("", "global", "", "fma", "mma", "branch", "branch", "", "local", "spill", "branch")
     assert main_loop("sass", code, kinds) == (3, 6)
     assert main_loop("sass", code[7:], kinds[7:]) is None
 

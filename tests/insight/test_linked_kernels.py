@@ -53,7 +53,7 @@ def test_spills_are_found_and_linked_and_the_main_loop_is_the_one_of_the_source(
     assert record.resources.spill_bytes > 0
     panes = _panes(linked_code(cache, record))
     source, sass = panes["Source"], panes["SASS"]
-    spills = [number for number, kind in enumerate(sass.kinds) if kind == "local"]
+    spills = [number for number, kind in enumerate(sass.kinds) if kind == "spill"]
     assert spills
     assert any(sass.source[number] for number in spills)
     assert sass.loop is not None

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-MMA, FMA, COPY, GLOBAL, SHARED, LOCAL, BARRIER, BRANCH = KINDS = (
-    *("mma", "fma", "copy", "global", "shared", "local", "barrier", "branch"),
+MMA, FMA, COPY, GLOBAL, SHARED, SPILL, LOCAL, BARRIER, BRANCH = KINDS = (
+    *("mma", "fma", "copy", "global", "shared", "spill", "local", "barrier", "branch"),
 )
-"""Tensor-core and other multiplications; asynchronous copies; accesses to global, shared and local memory, which is
-where registers are spilled to; barriers and waits; jumps."""
+"""Tensor-core and other multiplications; asynchronous copies; accesses to global and shared memory; spills, as nvdisasm
+marks them, and other accesses to local memory; barriers and waits; jumps."""
 
 _ADDRESS = r"^\s*/\*[0-9a-f]{4,}\*/\s+\{?\s*(?:@!?U?P(?:\d+|T)\s+)?"
 _PTX_START = r"^\s*(?:@!?%\w+\s+)?"
@@ -26,6 +26,7 @@ _PATTERNS: dict[str, tuple[tuple[str, str], ...]] = {
         (COPY, rf"{_ADDRESS}(?:LDGSTS|UTMALDG|UTMASTG|UBLKCP)\b"),
         (GLOBAL, rf"{_ADDRESS}(?:LDG|STG|RED|ATOMG?|REDG)\b"),
         (SHARED, rf"{_ADDRESS}(?:LDS|STS|LDSM|STSM|ATOMS|LDTM|STTM)\b"),
+        (SPILL, rf'{_ADDRESS}(?:LDL|STL)\b.*\(\*"Spill'),
         (LOCAL, rf"{_ADDRESS}(?:LDL|STL)\b"),
         (BARRIER, rf"{_ADDRESS}(?:BAR|SYNCS|DEPBAR|LDGDEPBAR|WARPGROUP|WARPSYNC|MEMBAR|FENCE|UTMACMDFLUSH|ARRIVES)\b"),
         (BRANCH, rf"{_ADDRESS}(?:BRA|BRX|JMP|CALL|RET|EXIT|BSSY|BSYNC|BREAK)\b"),

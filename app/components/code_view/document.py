@@ -1,0 +1,58 @@
+"""What the browser gets of linked code: texts, and numbers about their lines. Text stays text: nothing is HTML here."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from cache_engine.insight.linked.panes import Linked, Pane
+
+MOST_CHARACTERS = 8_000_000
+"""Of all texts together; above, the ends of the longest panes are cut off."""
+
+_HINT = "Point at a line, or move the cursor to it: what belongs to it lights up in all panes."
+_UNLINKED = "These panes are not linked: nothing says which of their lines belong together."
+_SUFFIXES = {"cuda": "cu", "python": "py", "ptx": "ptx", "sass": "sass"}
+
+
+def document(code: Linked, name: str, height: int) -> dict[str, Any]:
+    """Everything that the component draws.
+
+    Args:
+        name: what downloaded files are called, without a suffix.
+        height: of the panes, in pixels.
+    """
+    chains: dict[tuple[int, ...], int] = {(): 0}
+    limit = MOST_CHARACTERS // max(len(code.panes), 1)
+    panes = [_pane(pane, name, chains, limit) for pane in code.panes]
+    return {
+        # Another code is another view; the same code, drawn again, is not.
+        "id": hashlib.sha256(repr((name, height, code)).encode(errors="surrogatepass")).hexdigest()[:16],
+        "hint": _HINT if code.is_linked else _UNLINKED,
+        "height": height,
+        "chains": [list(chain) for chain in chains],
+        "panes": panes,
+    }
+
+
+def _pane(pane: Pane, name: str, chains: dict[tuple[int, ...], int], limit: int) -> dict[str, Any]:
+    lines, left = [], limit
+    for line in pane.lines:
+        left -= len(line) + 1
+        if left < 0:
+            break
+        lines.append(line)
+    count = len(lines)
+    return {
+        "name": pane.name,
+        "language": pane.language,
+        "file": f"{name}.{_SUFFIXES.get(pane.language, pane.name.lower())}",
+        "text": "\n".join(lines),
+        "lines": count,
+        "chain": [chains.setdefault(chain, len(chains)) for chain in pane.chains[:count]],
+        "ptx": list(pane.ptx[:count]),
+        "registers": list(pane.registers[:count]),
+        "kinds": list(pane.kinds[:count]),
+        "loop": list(pane.loop) if pane.loop is not None and pane.loop[1] <= count else None,
+        "folds": [list(fold) for fold in pane.folds if fold[1] <= count],
+    }

@@ -1,0 +1,205 @@
+"""The linked code of a kernel, in a real browser."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from cache_engine.engine.cache import open_cache
+from cache_engine.model.gemm import GemmProblem
+from tests.browser.conftest import served
+from tests.helpers import make_entry, make_store, require_triton, without_settings
+from tests.insight.test_linked_kernels import SPILLING
+
+pytestmark = pytest.mark.browser
+WAIT_MS = 30_000
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """A dashboard, and the keys of kernels in its store."""
+
+    address: str
+    spilling: str
+    hostile: str
+    store: Path
+
+    def code_of(self, key: str, more: str = "") -> str:
+        """The address of a kernel's code."""
+        return f"{self.address}/kernel?key={key}&part=Code{more}"
+
+
+HOSTILE = "</script><img src=x onerror='window.stolen = 1'><b>bold</b> [x](javascript:alert(1)) \u202e \x1b[31m\n"
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernels]:
+    folder = tmp_path_factory.mktemp("code") / "store"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        without_settings(monkeypatch)
+        with open_cache(folder, durability="fast") as cache:
+            problem, config = SPILLING
+            spilling = cache.get_or_compile(problem, family="tensor_core", config=config).key
+        hostile = _hostile(folder)
+        with served([sys.executable, "-m", "cache_engine"], folder) as address:
+            yield Kernels(address, spilling, hostile, folder)
+
+
+def _hostile(folder: Path) -> str:
+    """The key of an entry whose every text is hostile."""
+    store = make_store(folder)
+    key, artifact, describe = make_entry(7)
+    text = HOSTILE.encode() * 3
+    store.publish(key, replace(artifact, source=text, ptx=text), describe)
+    return str(key)
+
+
+FOCUSED = """
+() => {
+  let at = document.activeElement;
+  while (at.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;
+  return at.ariaLabel ?? at.textContent;
+}
+"""
+
+
+def _pane(page: Page, name: str) -> Locator:
+    return page.get_by_role("region", name=name, exact=True)
+
+
+def _lit(page: Page, name: str) -> Locator:
+    return _pane(page, name).locator(".cm-line.lit")
+
+
+def test_the_spilling_line_of_a_kernel_is_found_from_its_page(page: Page, kernels: Kernels) -> None:
+    page.goto(f"{kernels.address}/kernel?key={kernels.spilling}")
+    page.get_by_text("Code", exact=True).click()
+    spills = page.get_by_role("button", name=re.compile(r"^Spills [1-9]"))
+    expect(spills).to_be_enabled(timeout=WAIT_MS)
+    spills.click()
+    expect(_lit(page, "SASS").filter(has_text="SpillRefill").first).to_be_in_viewport()
+    said = page.get_by_role("status").filter(has_text="Spills 1 of")
+    expect(said).to_contain_text(re.compile(r"spilled register · \d+ registers in use · from source line \d+"))
+    line = re.search(r"from source line (\d+)", said.inner_text())
+    assert line is not None
+    expect(_lit(page, "Source").first).to_be_in_viewport()
+    expect(_pane(page, "Source").locator(".cm-lineNumbers").get_by_text(line[1], exact=True)).to_be_in_viewport()
+    expect(_lit(page, "PTX").first).to_be_in_viewport()
+    assert re.search(r"line=SASS%3A\d+", page.url)
+
+
+def test_it_is_found_with_the_keyboard_alone(page: Page, kernels: Kernels) -> None:
+    page.goto(kernels.code_of(kernels.spilling))
+    expect(page.get_by_role("textbox", name="SASS code")).to_be_visible(timeout=WAIT_MS)
+    page.get_by_role("button", name="SASS", exact=True).focus()
+    seen = [page.evaluate(FOCUSED)]
+    while seen[-1] != "SASS code" and len(seen) < 40:
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate(FOCUSED))
+    for name in ("Find in all panes", "Main loop", "Source code", "PTX code", "SASS code"):
+        assert name in seen
+    page.keyboard.press("s")
+    expect(page.get_by_role("status").filter(has_text="Spills 1 of")).to_be_visible()
+    page.keyboard.press("s")
+    expect(page.get_by_role("status").filter(has_text="Spills 2 of")).to_be_visible()
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("status").filter(has_text=re.compile(r"^SASS \d+"))).to_be_visible()
+    page.keyboard.press("l")
+    said = page.get_by_role("status").filter(has_text=re.compile(r"^Main loop: SASS \d+ to \d+"))
+    expect(said).to_be_visible()
+    first = said.inner_text().split()[3]
+    expect(_pane(page, "SASS").locator(".cm-lineNumbers .loop").get_by_text(first, exact=True)).to_be_in_viewport()
+    page.keyboard.press("Control+f")
+    page.keyboard.type("hmma")
+    expect(page.get_by_role("status").filter(has_text="matches: Source 0, PTX 0, SASS 128")).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("status").filter(has_text="Match 1 of 128")).to_be_visible()
+    expect(_pane(page, "SASS").locator(".found.current")).to_be_in_viewport()
+
+
+def test_pointing_at_a_line_lights_what_belongs_to_it_and_a_click_keeps_it(page: Page, kernels: Kernels) -> None:
+    page.goto(kernels.code_of(kernels.spilling, "&find=mma.sync"))
+    expect(page.get_by_role("status").filter(has_text="matches: Source")).to_be_visible(timeout=WAIT_MS)
+    page.get_by_role("button", name=re.compile("^MMA")).click()
+    expect(_lit(page, "PTX").first).to_contain_text("mma.sync")
+    expect(_lit(page, "SASS").first).to_contain_text("HMMA")
+    text = _pane(page, "Source").locator(".cm-line.c:not(.lit)").first.inner_text()
+    other = _pane(page, "Source").locator(".cm-line").filter(has_text=text).first
+    other.hover()
+    expect(_lit(page, "Source")).to_have_count(1)
+    expect(other).to_have_class(re.compile("lit"))
+    page.get_by_role("status").last.hover()
+    expect(other).not_to_have_class(re.compile("lit"))
+    other.click()
+    page.get_by_role("status").last.hover()
+    expect(other).to_have_class(re.compile("lit"))
+    expect(page).to_have_url(re.compile(r"line=Source%3A\d+"))
+
+
+def test_a_link_opens_the_same_lines_panes_and_search(page: Page, kernels: Kernels) -> None:
+    page.goto(kernels.code_of(kernels.spilling, "&line=SASS:138-140&panes=Source,SASS&find=STL"))
+    expect(page.get_by_role("status").filter(has_text="SASS 138 to 140")).to_be_visible(timeout=WAIT_MS)
+    expect(_lit(page, "SASS").filter(has_text="SpillRefill")).to_be_in_viewport()
+    expect(_pane(page, "PTX")).to_be_hidden()
+    expect(page.get_by_role("searchbox", name="Find in all panes")).to_have_value("STL")
+    page.get_by_role("button", name="PTX", exact=True).click()
+    expect(_lit(page, "PTX").first).to_be_in_viewport()
+    page.get_by_text("Summary", exact=True).click()
+    expect(page.get_by_text("Theoretical occupancy")).to_be_visible(timeout=WAIT_MS)
+    page.get_by_text("Code", exact=True).click()
+    expect(page.get_by_role("status").filter(has_text="SASS 138 to 140")).to_be_visible(timeout=WAIT_MS)
+
+
+def test_declarations_are_folded_and_unfold(page: Page, kernels: Kernels) -> None:
+    page.goto(kernels.code_of(kernels.spilling))
+    source = page.get_by_role("textbox", name="Source code")
+    expect(source).to_contain_text("#define KERNEL_NAME", timeout=WAIT_MS)
+    expect(source).not_to_contain_text("#define BLOCK_M")
+    page.get_by_role("button", name="Unfold", exact=True).click()
+    expect(source).to_contain_text("#define BLOCK_M")
+    page.get_by_role("button", name="Fold", exact=True).click()
+    expect(source).not_to_contain_text("#define BLOCK_M")
+
+
+def test_code_is_copied_and_downloaded_whole(page: Page, kernels: Kernels) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(kernels.code_of(kernels.spilling))
+    expect(_pane(page, "PTX")).to_be_visible(timeout=WAIT_MS)
+    _pane(page, "PTX").get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("status").filter(has_text="Copied all of PTX")).to_be_visible()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    with page.expect_download() as caught:
+        _pane(page, "PTX").get_by_role("button", name="Download").click()
+    assert caught.value.suggested_filename == f"{kernels.spilling[:12]}.ptx"
+    assert Path(caught.value.path()).read_text() == copied
+    assert copied.splitlines()[-1] == "}"
+    assert len(copied.splitlines()) > 1000
+
+
+def test_hostile_code_is_only_ever_text(page: Page, kernels: Kernels) -> None:
+    page.goto(kernels.code_of(kernels.hostile, "&line=Source:1&find=%3Cimg%20src"))
+    expect(page.get_by_role("textbox", name="Source code")).to_contain_text("<img src=x", timeout=WAIT_MS)
+    expect(page.get_by_text("Lines are not linked:")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Source 1")).to_be_attached()
+    assert page.locator(".code-view img, .code-view b, .code-view script").count() == 0
+    assert page.evaluate("window.stolen") is None
+
+
+def test_a_kernel_of_triton_shows_its_irs(page: Page, kernels: Kernels) -> None:
+    require_triton()
+    with open_cache(kernels.store, durability="fast") as cache:
+        key = cache.get_or_compile(GemmProblem(256, 256, 256, arch="sm_90"), compiler="triton").key
+    page.goto(kernels.code_of(key))
+    toggle = page.get_by_role("button", name="TTGIR", exact=True)
+    expect(toggle).to_be_visible(timeout=3 * WAIT_MS)
+    expect(_pane(page, "TTGIR")).to_be_hidden()
+    toggle.click()
+    page.get_by_role("button", name=re.compile("^MMA")).click()
+    expect(_lit(page, "TTGIR").first).to_be_in_viewport()
+    expect(_lit(page, "Source").first).to_contain_text("tl.dot")
