@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from cache_engine.bench.browser import dashboard, pages
-from cache_engine.bench.entries import footprint, hits, opening, peers, publishing, scanning
+from cache_engine.bench.entries import caches, footprint, hits, opening, peers, publishing, scanning
 from cache_engine.bench.kernels import compiling, warming
 from cache_engine.bench.results import LeftOut, Report, Result
 from cache_engine.bench.timing import medians
@@ -69,6 +69,7 @@ def _store(report: Report, place: Path, entries: int) -> None:
 def _pages(report: Report, place: Path, entries: int, rows: int) -> None:
     pages.syncing(report, place, entries)
     pages.asking(report, place, rows)
+    caches.caches(report, place / "caches", entries)
 
 
 def _evaluator(report: Report, place: Path, entries: int) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from cache_engine.foreign.doctor import Diagnosis, examine, examine_entry, network_file_system, read_mounts
 from cache_engine.foreign.survey import search_text, survey
-from cache_engine.foreign.values import Entry, Finding, PartKind, Place, Unchanged
+from cache_engine.foreign.values import Entry, Fault, Finding, PartKind, Place, Unchanged
 from cache_engine.mirror import rows
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _BATCH = 5_000
 _STEP = 500  # entries between two calls of ``progress``
 _MOST_TEXT = 10_000  # letters of a search text
+_OF_ENTRIES = ("foreign_entries", "foreign_parts", "foreign_diagnoses")
+_NO_KERNEL = (PartKind.OTHER, PartKind.TEMPORARY)  # files with names of their own, as many as there are
 
 Progress = Callable[[int, str], None]
 """Called now and then with the number of entries seen, and the directory."""
@@ -81,7 +83,9 @@ def scan(
     read = unchanged = gone = count = 0
     all_findings: list[tuple[Place | None, Finding]] = [(None, finding) for finding in sources.findings]
     seen_places, mounts = list(places), read_mounts()
-    mirror.change(lambda connection: _announce(connection, seen_places))
+    fresh = mirror.query(_unknown, seen_places)
+    if fresh:  # so that what is found in them is shown meanwhile
+        mirror.change(lambda connection: _add_places(connection, fresh))
     for place in seen_places:
         stamps = known.get((place.kind, place.path_text), {})
         found = _Found(place, sources.by_kind[place.kind], network_file_system(place.path, mounts), dict(stamps))
@@ -96,19 +100,21 @@ def scan(
                 found.entries.append(seen)
                 found.read += 1
             if len(found.entries) >= _BATCH:
-                _write_entries(mirror, found)
+                all_findings += _write_entries(mirror, found)
             if progress is not None and (found.read + found.unchanged) % _STEP == 0:
                 progress(count + found.read + found.unchanged, place.path_text)
         if found.entries or found.left:
             gone += len(found.left)
-            _write_entries(mirror, found, list(found.left))
+            all_findings += _write_entries(mirror, found, list(found.left))
         read, unchanged, count = read + found.read, unchanged + found.unchanged, count + found.read + found.unchanged
     wrong = [
         each
         for place in seen_places
         for each in examine(sources.by_kind[place.kind], place, (), runs_here=None, mounts=mounts)
     ]
-    mirror.change(lambda connection: _finish(connection, seen_places, all_findings, wrong, others_stay=others_stay))
+    last = _Rest(seen_places, all_findings, wrong, others_stay=others_stay)
+    if not mirror.query(last.is_there):  # else all answers that were asked for before are still right
+        mirror.change(last.write)
     return Scanned(read, unchanged, gone, len(all_findings), len(seen_places), time.monotonic() - started)
 
 
@@ -126,67 +132,100 @@ def known_stamps(connection: duckdb.DuckDBPyConnection) -> dict[tuple[str, str],
     return found
 
 
-def _write_entries(mirror: Mirror, found: _Found, gone: Sequence[str] = ()) -> None:
+def _write_entries(mirror: Mirror, found: _Found, gone: Sequence[str] = ()) -> list[tuple[Place, Finding]]:
+    """Replaces the rows of entries that were read or are gone; returns those that have no place in the columns."""
     fresh = [_row(found.place, entry) for entry in found.entries]
     wrong = [
         each for entry in found.entries for each in examine_entry(found.source, found.place, entry, None, found.network)
     ]
-    ids = [*gone, *(entry.id for entry in found.entries)]
     kind, path = found.place.kind, found.place.path_text
+    parts = [
+        (kind, path, entry.id, part.kind.value if part.kind in _NO_KERNEL else part.name, part.size_bytes)
+        for entry in found.entries
+        for part in entry.parts
+    ]
+    ids = [*gone, *(entry.id for entry in found.entries)]
 
-    def write(connection: duckdb.DuckDBPyConnection) -> None:
+    def write(connection: duckdb.DuckDBPyConnection) -> list[tuple[rows.Row, str]]:
         import pyarrow
 
         connection.register("replaced", pyarrow.table({"id": ids}))
-        for table in ("foreign_entries", "foreign_diagnoses"):
+        for table in _OF_ENTRIES:
             connection.execute(
                 f"DELETE FROM {table} WHERE kind = ? AND path = ? AND id IN (SELECT id FROM replaced)", [kind, path]
             )
         connection.unregister("replaced")
-        rows.insert(connection, "foreign_entries", fresh)
+        refused = rows.insert(connection, "foreign_entries", fresh)
+        rows.insert(connection, "foreign_parts", parts)
         rows.insert(connection, "foreign_diagnoses", [_diagnosis_row(each) for each in wrong])
+        return refused
 
-    mirror.change(write)
+    refused = mirror.change(write)
     found.entries.clear()
+    return [(found.place, Finding(Fault.DAMAGED, row[2], why)) for row, why in refused]
 
 
-def _announce(connection: duckdb.DuckDBPyConnection, places: Sequence[Place]) -> None:
-    """Adds the places that are new, so that what is found in them is shown meanwhile."""
+def _unknown(connection: duckdb.DuckDBPyConnection, places: Sequence[Place]) -> list[Place]:
+    """The places that the mirror does not have."""
     there = set(connection.execute("SELECT kind, path FROM foreign_places").fetchall())
-    fresh = [place for place in places if (place.kind, place.path_text) not in there]
-    rows.insert(connection, "foreign_places", [(each.kind, each.path_text, each.origin, None) for each in fresh])
+    return [place for place in places if (place.kind, place.path_text) not in there]
 
 
-def _finish(
-    connection: duckdb.DuckDBPyConnection,
-    places: Sequence[Place],
-    findings: Sequence[tuple[Place | None, Finding]],
-    wrong: Sequence[Diagnosis],
-    *,
-    others_stay: bool,
-) -> None:
-    """Replaces what is of places and not of entries, and deletes what is of no place."""
-    now = time.time()
-    for place in places:
-        of = [place.kind, place.path_text]
-        connection.execute("DELETE FROM foreign_places WHERE kind = ? AND path = ?", of)
-        connection.execute("DELETE FROM foreign_diagnoses WHERE kind = ? AND path = ? AND id = ''", of)
-        connection.execute("DELETE FROM foreign_findings WHERE kind = ? AND path = ?", of)
-    connection.execute("DELETE FROM foreign_findings WHERE path = ''")  # of plug-ins
-    if not others_stay:
-        connection.execute("DELETE FROM foreign_places")
-    rows.insert(connection, "foreign_places", [(place.kind, place.path_text, place.origin, now) for place in places])
-    for table in ("foreign_entries", "foreign_diagnoses", "foreign_findings"):
-        connection.execute(
-            f"DELETE FROM {table} WHERE NOT EXISTS (SELECT 1 FROM foreign_places AS known "
-            f"WHERE known.kind = {table}.kind AND known.path = {table}.path)"
+def _add_places(connection: duckdb.DuckDBPyConnection, places: Sequence[Place]) -> None:
+    rows.insert(connection, "foreign_places", [(place.kind, place.path_text, place.origin) for place in places])
+
+
+class _Rest:
+    """What a scan found of places, not of entries; it is written at its end."""
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        findings: Sequence[tuple[Place | None, Finding]],
+        wrong: Sequence[Diagnosis],
+        *,
+        others_stay: bool,
+    ) -> None:
+        self._places, self._others_stay = places, others_stay
+        self._findings = [
+            (place.kind if place else "", place.path_text if place else "", each.id, str(each.fault), each.detail)
+            for place, each in findings
+        ]
+        self._wrong = [_diagnosis_row(each) for each in wrong]
+
+    def is_there(self, connection: duckdb.DuckDBPyConnection) -> bool:
+        """Whether the mirror has all of it, and nothing else of these places."""
+        asked = {(place.kind, place.path_text) for place in self._places}
+
+        def of_these(sql: str) -> list[rows.Row]:
+            found = connection.execute(sql).fetchall()
+            return sorted(row for row in found if not self._others_stay or row[:2] in asked or not row[1])
+
+        places = of_these("SELECT kind, path, origin FROM foreign_places")
+        return (
+            places == sorted((place.kind, place.path_text, place.origin) for place in self._places)
+            and of_these("SELECT * FROM foreign_diagnoses WHERE id = ''") == sorted(self._wrong)
+            and of_these("SELECT * FROM foreign_findings") == sorted(self._findings)
         )
-    rows.insert(connection, "foreign_diagnoses", [_diagnosis_row(each) for each in wrong])
-    found = [
-        (place.kind if place else "", place.path_text if place else "", each.id, str(each.fault), each.detail)
-        for place, each in findings
-    ]
-    rows.insert(connection, "foreign_findings", found)
+
+    def write(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Replaces what is of places and not of entries, and deletes what is of no place."""
+        for place in self._places:
+            of = [place.kind, place.path_text]
+            connection.execute("DELETE FROM foreign_places WHERE kind = ? AND path = ?", of)
+            connection.execute("DELETE FROM foreign_diagnoses WHERE kind = ? AND path = ? AND id = ''", of)
+            connection.execute("DELETE FROM foreign_findings WHERE kind = ? AND path = ?", of)
+        connection.execute("DELETE FROM foreign_findings WHERE path = ''")  # of plug-ins
+        if not self._others_stay:
+            connection.execute("DELETE FROM foreign_places")
+        _add_places(connection, self._places)
+        for table in (*_OF_ENTRIES, "foreign_findings"):
+            connection.execute(
+                f"DELETE FROM {table} WHERE NOT EXISTS (SELECT 1 FROM foreign_places AS known "
+                f"WHERE known.kind = {table}.kind AND known.path = {table}.path)"
+            )
+        rows.insert(connection, "foreign_diagnoses", self._wrong)
+        rows.insert(connection, "foreign_findings", self._findings)
 
 
 def _diagnosis_row(each: Diagnosis) -> rows.Row:

@@ -29,17 +29,16 @@ SORTS = {
 """Sort orders of lists: displayed name → SQL expression."""
 
 _PARTS_OF, _OBJECT = msgspec.json.Decoder(tuple[Part, ...]), msgspec.json.Decoder(dict[str, Any])
-_PARTS = """json_transform(parts, '[{"name": "VARCHAR", "kind": "VARCHAR", "size_bytes": "BIGINT"}]')"""
 
 
 def places(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     """Each directory with its sums; also those in which nothing was found. Times are seconds since 1970, UTC.
 
-    ``path`` is as ``Place.path_text`` writes it; ``scanned_at`` is ``None`` while the first scan has not ended.
+    ``path`` is as ``Place.path_text`` writes it.
     """
     return fetch(
         connection,
-        "SELECT places.kind, places.path, any_value(places.origin) AS origin, any_value(scanned_at) AS scanned_at, "
+        "SELECT places.kind, places.path, any_value(places.origin) AS origin, "
         "count(id) AS entries, coalesce(sum(size_bytes), 0)::BIGINT AS size_bytes, "
         "coalesce(sum(source_bytes), 0)::BIGINT AS source_bytes, coalesce(sum(ir_bytes), 0)::BIGINT AS ir_bytes, "
         "coalesce(sum(ptx_bytes), 0)::BIGINT AS ptx_bytes, coalesce(sum(binary_bytes), 0)::BIGINT AS binary_bytes, "
@@ -66,9 +65,7 @@ def parts(connection: duckdb.DuckDBPyConnection) -> list[Row]:
     """How many bytes each part takes in each directory."""
     return fetch(
         connection,
-        "SELECT kind, path, if(part.kind IN ('other', 'temporary'), part.kind, part.name) AS name, "
-        "sum(part.size_bytes)::BIGINT AS size_bytes FROM "
-        f"(SELECT kind, path, unnest({_PARTS}) AS part FROM foreign_entries) "
+        "SELECT kind, path, name, sum(size_bytes)::BIGINT AS size_bytes FROM foreign_parts "
         "GROUP BY ALL ORDER BY size_bytes DESC, name",
     )
 

@@ -256,8 +256,7 @@ CREATE TABLE skipped (
 );
 
 -- What is in the caches of other frameworks, as of the last scan. From no file of the store: a scan brings it again.
--- The time is NULL while it is scanned for the first time.
-CREATE TABLE foreign_places (kind VARCHAR, path VARCHAR, origin VARCHAR, scanned_at DOUBLE);
+CREATE TABLE foreign_places (kind VARCHAR, path VARCHAR, origin VARCHAR);
 
 CREATE TABLE foreign_entries (
     kind         VARCHAR,
@@ -288,6 +287,9 @@ CREATE TABLE foreign_entries (
     unread       VARCHAR,     -- JSON: of facts that are not known the reason
     search_text  VARCHAR      -- what a search looks through, in lower case
 );
+
+-- Their parts; those that are no part of a kernel by their kind.
+CREATE TABLE foreign_parts (kind VARCHAR, path VARCHAR, id VARCHAR, name VARCHAR, size_bytes BIGINT);
 
 CREATE TABLE foreign_findings (kind VARCHAR, path VARCHAR, id VARCHAR, fault VARCHAR, detail VARCHAR);
 

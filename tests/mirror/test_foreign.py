@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from cache_engine.engine.cache import open_cache
 from cache_engine.foreign import doctor
 from cache_engine.foreign.registry import Sources, load_sources
 from cache_engine.foreign.survey import EntryFilter, sums, survey
-from cache_engine.foreign.values import Entry, Place
+from cache_engine.foreign.values import Entry, Place, Seen
 from cache_engine.mirror import foreign, foreign_queries
 from cache_engine.mirror.foreign import Scanned, scan
 from cache_engine.mirror.sync import Mirror
@@ -77,7 +79,10 @@ def test_what_is_unchanged_is_not_read_again(machine: Machine, monkeypatch: pyte
     scanned = machine.scan()
     assert (scanned.read, scanned.unchanged) == (0, 15)
     assert not [path for path in opened if path.endswith((".json", ".cubin", ".cu"))]
-    assert machine.mirror.generation() != generation  # when it was scanned has changed
+    assert machine.mirror.generation() == generation  # so every answer to a question is still the same
+    shutil.rmtree(next(machine.places[0].path.iterdir()))
+    machine.scan()
+    assert machine.mirror.generation() != generation
     assert machine.mirror.sync().generation == machine.mirror.generation()
 
 
@@ -139,6 +144,24 @@ def test_findings_are_those_of_the_last_scan(machine: Machine) -> None:
     link.unlink()
     machine.scan()
     assert machine.mirror.query(foreign_queries.findings) == []
+
+
+def test_an_entry_that_fits_no_column_is_a_finding_and_the_others_are_there(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose code says that it uses more registers than a number can count."""
+    hostile = next(machine.places[0].path.glob("*/tile.ptx")).parent.name
+
+    def forged(*given: object) -> Iterator[tuple[Place, Seen]]:
+        for place, seen in survey(*given):  # type: ignore[arg-type]
+            is_it = isinstance(seen, Entry) and seen.id == hostile
+            yield place, replace(seen, registers=2**40) if is_it and isinstance(seen, Entry) else seen
+
+    monkeypatch.setattr(foreign, "survey", forged)
+    assert machine.scan().findings == 1
+    (row,) = machine.mirror.query(foreign_queries.findings)
+    assert (row["id"], row["fault"]) == (hostile, "damaged")
+    assert len(machine.mirrored()) == 14
 
 
 def test_a_scan_in_many_parts_is_the_same(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

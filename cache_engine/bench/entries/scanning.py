@@ -28,12 +28,8 @@ def scanning(report: Report, place: Path, entries: int) -> None:
 
     The files are in the page cache: a disk would measure itself.
     """
-    with open_cache(place / "one", durability="fast") as cache:
-        cubin = cache.get_or_compile(PROBLEM).cubin
     count = min(entries, _MOST)
-    there = Place("triton", place / "triton", "given")
-    for number in range(count):
-        _write(there.path, number, cubin)
+    there = triton_cache(place, count)
     known = {seen.id: seen.stamp for seen in Triton().scan(there, {}) if isinstance(seen, Entry)}
     read, unchanged, looked = medians(
         [partial(_scan, there, {}), partial(_scan, there, known), partial(_look, there.path)], _SAMPLES
@@ -41,6 +37,15 @@ def scanning(report: Report, place: Path, entries: int) -> None:
     reference = f"stat of each file, {count:,} entries"
     for name, seconds, goal in (("read", read, _READ_GOAL_S), ("unchanged", unchanged, _UNCHANGED_GOAL_S)):
         report(Result(f"scan an entry that is {name}", seconds / count, reference, looked / count, goal_seconds=goal))
+
+
+def triton_cache(place: Path, entries: int) -> Place:
+    """A directory in Triton's layout with so many entries, each with a CUBIN of ours."""
+    with open_cache(place / "one", durability="fast") as cache:
+        cubin = cache.get_or_compile(PROBLEM).cubin
+    for number in range(entries):
+        _write(place / "triton", number, cubin)
+    return Place("triton", place / "triton", "given")
 
 
 def _scan(place: Place, known: dict[str, str]) -> int:
