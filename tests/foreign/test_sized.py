@@ -12,11 +12,6 @@ from cache_engine.foreign.values import Entry, State, Unchanged
 
 SOURCES = load_sources()
 LAYOUTS = {
-    "flashinfer": (
-        ".cache/flashinfer",
-        ["0.7.0/90a/cached_ops/silu/build.ninja", "0.7.0/90a/cached_ops/silu/silu.so"],
-        1,
-    ),
     "deepgemm": (".deep_gemm", ["cache/kernel.gemm.0123/kernel.cu", "cache/kernel.gemm.0123/kernel.cubin"], 1),
     "inductor": (
         "torchinductor_me",

@@ -9,7 +9,7 @@ import pytest
 
 from cache_engine.foreign.deleting import Deleted, delete
 from cache_engine.foreign.frameworks.tilelang import TileLang
-from cache_engine.foreign.values import DeletePlan, Entry, PartKind, Place, State
+from cache_engine.foreign.values import DeletePlan, Entry, KeyFactors, PartKind, Place, State
 from cache_engine.model.outcome import Failure
 from tests.foreign.fixtures import unpack
 
@@ -85,3 +85,36 @@ def test_on_a_network_file_system_nothing_is_deleted(place: Place, monkeypatch: 
     plan = TileLang().plan_delete(place, list(_entries(place).values()))
     assert isinstance(plan, Failure)
     assert "nfs4" in plan.reason
+
+
+def test_the_parameters_of_a_kernel_are_inputs_by_type_and_shape(place: Place) -> None:
+    kernel = _entries(place)["kernels"]
+    found = TileLang().key_factors(place, kernel)
+    assert isinstance(found, KeyFactors)
+    assert {factor.name: factor.value for factor in found.factors if factor.group == "parameters"} == {
+        "parameter 1": "float32[1024]",
+        "parameter 2": "float32[1024]",
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "[]",
+        "no JSON",
+        '{"root_index": 0, "nodes": [{"type": "ffi.Array", "data": [0, 0]}]}',
+        '{"root_index": -1, "nodes": [{"type": "int", "data": 1}]}',
+        '{"root_index": 0, "nodes": [{"type": "ffi.Map", "data": [1]}, {"type": "int", "data": 1}]}',
+        '{"root_index": 1e99, "nodes": {}}',
+    ],
+)
+def test_parameters_of_another_form_are_one_input(place: Place, text: str) -> None:
+    """Also such as lead in a circle."""
+    kernel = _entries(place)["kernels"]
+    (place.path / kernel.id / "params.json").write_text(text)
+    found = TileLang().key_factors(place, kernel)
+    assert isinstance(found, KeyFactors)
+    assert {factor.name: factor.value for factor in found.factors if factor.group == "parameters"} == {
+        "params.json": text
+    }

@@ -48,7 +48,7 @@ _ALWAYS, _RARELY = ("0", "64", "128"), ("2", "256", "512", "1024")
 
 
 @contextmanager
-def _compiling(folder: Path, tmp_path: Path) -> Iterator[list[int]]:
+def compiling(folder: Path, tmp_path: Path) -> Iterator[list[int]]:
     """Three processes compile until the end; then each has succeeded, and the list has how many compiles it did."""
     stop, program = tmp_path / "stop", tmp_path / "compiles.py"
     counts: list[int] = []
@@ -77,7 +77,7 @@ def _compiling(folder: Path, tmp_path: Path) -> Iterator[list[int]]:
         counts.append(int(output.split()[-1]))
 
 
-def _age(folder: Path) -> None:
+def age(folder: Path) -> None:
     """Makes every entry an hour old, as those are that a cleaning takes."""
     for path in folder.rglob("*"):
         try:
@@ -89,9 +89,9 @@ def _age(folder: Path) -> None:
 def test_processes_that_compile_while_their_cache_is_cleaned_do_not_fail(tmp_path: Path) -> None:
     """Entries in use come back, those that rest are deleted; both happen, and no process notices."""
     place, source, came = Place("triton", tmp_path / "cache", "given"), Triton(), Counter[str]()
-    with _compiling(place.path, tmp_path) as counts:
+    with compiling(place.path, tmp_path) as counts:
         for _ in range(8):
-            _age(place.path)
+            age(place.path)
             entries = [seen for seen in source.scan(place, {}) if isinstance(seen, Entry)]
             plan = source.plan_delete(place, entries)
             assert isinstance(plan, DeletePlan)

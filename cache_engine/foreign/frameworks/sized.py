@@ -1,13 +1,12 @@
 """Caches of which only names, sizes and ages are looked at: their entries are pickles, libraries, or unknown.
 
-None was made here. Where they are: FlashInfer's ``flashinfer/jit/env.py``; the documentation of DeepGEMM
+None was made here. Where they are: the documentation of DeepGEMM
 (``DG_JIT_CACHE_DIR``), JAX (persistent compilation cache), Inductor (``TORCHINDUCTOR_CACHE_DIR``) and of CUDA
 (``CUDA_CACHE_PATH``). TensorRT has no directory of its own.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
@@ -22,7 +21,6 @@ WHY = "only names, sizes and ages are looked at"
 _FACTS = {field.name for field in fields(Entry)} - {
     "id", "stamp", "parts", "state", "config", "unread", "created_at", "last_used_at",
 }  # fmt: skip
-_OPERATIONS = re.compile(r"(^|/)(cached_ops|generated|cubins)/")
 
 
 @dataclass(frozen=True)
@@ -88,12 +86,6 @@ def _by_variable(kind: str, variable: str, default: str, below: str = "") -> Cal
 def _inductor(path: str) -> bool:
     """Triton's kernels are a place of their own; the others are two folders deep."""
     return path.count("/") < 2 and not path.startswith("triton")
-
-
-def flashinfer() -> Sized:
-    """A folder for each operation, below the version and the target."""
-    found = _by_variable("flashinfer", "FLASHINFER_WORKSPACE_BASE", ".", ".cache/flashinfer")
-    return Sized("flashinfer", "FlashInfer", found, lambda path: not _OPERATIONS.search(path))
 
 
 def deepgemm() -> Sized:

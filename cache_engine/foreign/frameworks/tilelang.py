@@ -11,7 +11,15 @@ from typing import Any
 
 from cache_engine.foreign.base import Surroundings
 from cache_engine.foreign.doctor import network_file_system, read_mounts
-from cache_engine.foreign.facts import code_facts, digest_of, entry_of, kernels_in, read_object, without_binary
+from cache_engine.foreign.facts import (
+    code_facts,
+    digest_of,
+    entry_of,
+    json_object,
+    kernels_in,
+    read_object,
+    without_binary,
+)
 from cache_engine.foreign.folder import MOST_BINARY_BYTES, MOST_TEXT_BYTES, Folder, Listing, Unread
 from cache_engine.foreign.frameworks.common import folder_stamp, read_part, stray_file, times_of, walk
 from cache_engine.foreign.values import (
@@ -44,6 +52,7 @@ _KINDS = {
     "manifest.json": PartKind.INDEX,
     "metadata.json": PartKind.INDEX,
 }
+_MOST_NODES = 500  # of all parameters of a kernel; a circle ends there
 _READ_LATER = "a process that uses it reads its sources at any later time; only --offline deletes it"
 _ENDINGS = {"so": PartKind.HOST, "cubin": PartKind.BINARY, "fatbin": PartKind.BINARY}
 
@@ -82,8 +91,8 @@ class TileLang:
                         data = root.read(name_of(part.file), MOST_BINARY_BYTES)
                         factors.append(Factor(part.name, digest_of(data), "digest"))
                     elif part.name == "params.json":
-                        text = root.read(name_of(part.file), MOST_TEXT_BYTES).decode(errors="replace")
-                        factors.append(Factor(part.name, " ".join(text.split()), "parameters"))
+                        text = root.read(name_of(part.file), MOST_TEXT_BYTES)
+                        factors += _parameters(text)
         except (OSError, Unread) as error:
             return Failure(f"cannot read the entry: {error}")
         return KeyFactors(tuple(factors), ("the target, the passes' options and the flags of the compiler",))
@@ -95,6 +104,35 @@ class TileLang:
         binaries = [entry for entry in entries if _BINARY.fullmatch(name_of(entry.id))]
         left = {entry.id: _READ_LATER for entry in entries if entry not in binaries}
         return DeletePlan(tuple(Deletion(entry.id, (), entry.id, entry.size_bytes) for entry in binaries), left=left)
+
+
+def _parameters(text: bytes) -> Iterator[Factor]:
+    """Each parameter of a kernel as its type and shape; the whole text where it is not as tilelang 0.1.15 writes it."""
+    try:
+        document = json_object(text)
+        found = _value(document["nodes"], document["root_index"], iter(range(_MOST_NODES)))
+        shown = [f"{each['dtype']}[{', '.join(map(str, each['shape']))}]" for each in found]
+    except (Unread, KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError):
+        yield Factor("params.json", " ".join(text.decode(errors="replace").split()), "parameters")
+        return
+    for number, parameter in enumerate(shown, start=1):
+        yield Factor(f"parameter {number}", parameter, "parameters")
+
+
+def _value(nodes: Any, index: int, left: Iterator[int]) -> Any:
+    """A node of a graph that TVM writes: lists and maps name others by their number.
+
+    Raises ``ValueError`` for one that names more nodes than are ``left``, and others for what is no such graph.
+    """
+    if next(left, None) is None or index < 0:
+        raise ValueError(index)
+    kind, data = nodes[index]["type"], nodes[index].get("data")
+    if kind == "ffi.Array":
+        return [_value(nodes, each, left) for each in data]
+    if kind == "ffi.Map":
+        values = [_value(nodes, each, left) for each in data]
+        return dict(zip(values[::2], values[1::2], strict=True))
+    return data if isinstance(data, str | int | float) else kind
 
 
 def _entry(above: Folder, path: str, name: str, known: str | None) -> Entry | Unchanged:

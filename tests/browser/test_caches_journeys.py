@@ -1,0 +1,93 @@
+"""What readers come for on the page Caches, in a real browser: why one missed, vLLM's caches, cleaning under load."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import served
+from tests.foreign.fixtures import unpack
+
+pytestmark = pytest.mark.browser
+WAIT_MS = 60_000
+NOWHERE = {"TRITON_CACHE_DIR": "", "TRITON_HOME": "", "TORCHINDUCTOR_CACHE_DIR": "", "VLLM_CACHE_ROOT": ""}
+
+
+def _has_cell(page: Page, text: str | re.Pattern[str]) -> None:
+    """A table has this cell; its text is on a canvas, and for screen readers."""
+    cell = page.get_by_role("gridcell", name=text, include_hidden=True).first
+    expect(cell).to_be_attached(timeout=WAIT_MS)
+
+
+def test_why_one_missed_is_found_from_an_entry_by_a_link_that_can_be_shared(page: Page, tmp_path: Path) -> None:
+    cache = unpack("triton", tmp_path)
+    warps = {path.parent.name: '"num_warps": 8' in path.read_text() for path in cache.glob("*/scale.json")}
+    (eight,) = [name for name, is_it in warps.items() if is_it]
+    four = next(name for name, is_it in warps.items() if not is_it)
+    where = {"HOME": str(tmp_path / "home"), "GEMM_CACHE_CACHES": f"triton={cache}", **NOWHERE}
+    with served([sys.executable, "-m", "cache_engine"], tmp_path / "store", **where) as address:
+        entry = {"cache": f"triton={cache}", "entry": eight}
+        page.goto(f"{address}/kernel?{urlencode(entry)}")
+        _has_cell(page, "unknown: Triton does not store the report of ptxas")
+        page.get_by_role("link", name="Compare with…").click()
+        expect(page.get_by_text("The last used of this framework that match.")).to_be_visible(timeout=WAIT_MS)
+        expect(page).to_have_url(re.compile(r"/compare\?.*entry_a="), timeout=WAIT_MS)
+        page.goto(f"{page.url}&{urlencode({'cache_b': f'triton={cache}', 'entry_b': four})}")
+        _has_cell(page, "num_warps")
+        expect(page.get_by_text("Parts with other bytes: ")).to_be_visible(timeout=WAIT_MS)
+        page.get_by_role("link", name="Open kernel").last.click()
+        expect(page.get_by_text(four)).to_be_visible(timeout=WAIT_MS)
+        expect(page.get_by_test_id("stException")).to_have_count(0)
+
+
+def test_two_caches_of_vllm_differ_in_a_port_and_in_a_tuned_config(page: Page, tmp_path: Path) -> None:
+    """Written by hand, as vLLM writes them."""
+    for name, key, port, tuned in (("a", "0a1b2c3d4e", "29500", 4), ("b", "5f6a7b8c9d", "29777", 8)):
+        for each, environment in ((key, {"VLLM_PORT": port}), ("1111111111", {"VLLM_PORT": "1"})):
+            folder = tmp_path / name / each / "rank_0_0" / "backbone"
+            folder.mkdir(parents=True)
+            (folder / "cache_key_factors.json").write_text(json.dumps({"code_hash": "c", "env": environment}))
+            (folder / "computation_graph.py").write_text("class GraphModule: ...")
+            (folder / "vllm_compile_cache.py").write_text("{}")
+            (folder / "abc.best_config").write_text(json.dumps({"num_warps": tuned}))
+    given = [f"vllm={tmp_path / name}" for name in ("a", "b")]
+    where = {"HOME": str(tmp_path / "home"), "GEMM_CACHE_CACHES": ":".join(given), **NOWHERE}
+    with served([sys.executable, "-m", "cache_engine"], tmp_path / "store", **where) as address:
+        page.goto(f"{address}/caches?{urlencode({'part': 'Comparison', 'a': given[0], 'b': given[1]})}")
+        expect(page.get_by_role("heading", name="Why they miss")).to_be_visible(timeout=WAIT_MS)
+        _has_cell(page, "VLLM_PORT")
+        _has_cell(page, re.compile("a port of the network"))
+        expect(page.get_by_role("heading", name="The same key with other bytes")).to_be_visible(timeout=WAIT_MS)
+        _has_cell(page, "abc.best_config")
+        expect(page.get_by_test_id("stException")).to_have_count(0)
+
+
+def test_triton_s_cache_is_cleaned_on_the_page_while_processes_compile_and_none_fails(
+    page: Page, tmp_path: Path
+) -> None:
+    pytest.importorskip("triton")
+    from tests.races.test_triton_deletion import age, compiling
+
+    cache = tmp_path / "cache"
+    where = {"HOME": str(tmp_path / "home"), **NOWHERE, "TRITON_CACHE_DIR": str(cache)}
+    with (
+        served([sys.executable, "-m", "cache_engine"], tmp_path / "store", **where) as address,
+        compiling(cache, tmp_path) as counts,
+    ):
+        age(cache)
+        page.goto(f"{address}/caches?{urlencode({'part': 'Cleaning', 'rule': 'All that match'})}")
+        page.get_by_role("button", name="Preview").click(timeout=WAIT_MS)
+        field = page.get_by_label(re.compile("^Type [1-9][0-9]* to enable deletion"))
+        expect(field).to_be_visible(timeout=WAIT_MS)
+        asked = page.get_by_text(re.compile("^Type [1-9][0-9]* to enable deletion")).inner_text()
+        field.fill(asked.split()[1])
+        field.press("Enter")
+        page.get_by_role("button", name=re.compile("^Delete [0-9]+ entr")).click(timeout=WAIT_MS)
+        expect(page.get_by_text(re.compile("^Deleted [0-9]+ entr"))).to_be_visible(timeout=WAIT_MS)
+    assert sum(counts) > 10
