@@ -23,13 +23,14 @@ from cache_engine.compilers.tools import find_tool
 from cache_engine.config import LOCAL, PACKS, Origin, Settings, unknown_in_words, unknown_variables
 from cache_engine.device.memory_pool import free_and_total_bytes
 from cache_engine.device.probe import gpu
-from cache_engine.errors import ExtraMissing, GemmCacheError, NotHereError, PackUnusable
+from cache_engine.errors import ExtraMissing, GemmCacheError, NotHereError, PackUnusable, UsageError
 from cache_engine.extras import how_to_install, require
-from cache_engine.insight.packs import pack_state
+from cache_engine.insight.packs import pack_state, signed_by
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.store.disk import open_store
 from cache_engine.store.pack import Pack, find_packs
-from cache_engine.units import human_bytes
+from cache_engine.trust.signers import TrustedSigners, named_by
+from cache_engine.units import counted, human_bytes
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
@@ -41,6 +42,7 @@ _PACKAGES = {
     "duckdb": "dashboard",
     "plotly": "dashboard",
     "streamlit": "dashboard",
+    "cryptography": "trust",
 }
 # File systems on which locks between machines are best effort.
 _NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "lustre", "gpfs", "beegfs", "ceph"})
@@ -185,15 +187,26 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _packs(settings: Settings) -> Iterator[CheckRow]:
+    signers: TrustedSigners | None = None
+    if settings.trusted_signers is not None:
+        try:
+            signers = named_by(settings)
+            yield _check("trusted signers", OK, f"{signers.path}, {counted(len(signers), 'key')}")
+        except (UsageError, ExtraMissing) as error:
+            yield _check("trusted signers", PROBLEM, f"{error}; no pack is used")
+            return
     for path in find_packs(settings.packs):
         try:
-            state = pack_state(Pack(path, trust=settings.trust_store), settings)
+            pack = Pack(path, trust=settings.trust_store)
+            state = pack_state(pack, settings)
+            is_signed, who = (True, "") if signers is None else signed_by(pack, signers)
         except PackUnusable as error:
             yield _check("pack", PROBLEM, str(error))
         except OSError as error:
             yield _check("pack", PROBLEM, f"{path} cannot be read: {error.strerror or error}")
         else:
-            yield _check("pack", OK if state.is_whole else NOTE, f"{path}, {state.text}")
+            status = PROBLEM if not is_signed else OK if state.is_whole else NOTE
+            yield _check("pack", status, f"{path}, {state.text}{f'; {who}' if who else ''}")
 
 
 def _settings(settings: Settings) -> Iterator[CheckRow]:

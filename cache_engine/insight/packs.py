@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cache_engine.compilers import COMPILERS
@@ -10,15 +11,17 @@ from cache_engine.config import Settings
 from cache_engine.engine.cache import Cache
 from cache_engine.engine.elsewhere import Stated
 from cache_engine.engine.selection import Selection, Selector
-from cache_engine.errors import CompilerMissing, GemmCacheError
+from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.model.gemm import OPT_LEVELS
 from cache_engine.model.provenance import Provenance
 from cache_engine.store.pack import Pack
+from cache_engine.trust.signers import Signed, Standing, TrustedSigners
 from cache_engine.units import counted, printable
 
 _BUILD_DIGITS = 12
 _MOST_NAMED = 3
+_MOST_SIGNATURES = 1_000  # a third of a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,24 @@ def pack_state(pack: Pack, settings: Settings) -> PackState:
         if with_any < known:
             text += f"; {known - with_any:,} have other templates or flags"
     return PackState(text, len(pack), usable, with_any, known)
+
+
+def signed_by(pack: Pack, signers: TrustedSigners) -> tuple[bool, str]:
+    """Whether trusted signers signed the kernels of a pack, and who, in words; of its first 1,000.
+
+    Raises:
+        OSError: when the pack cannot be read.
+        UsageError: when the file of signers was changed and cannot be read.
+    """
+    found: Counter[Signed] = Counter()
+    for number in range(min(len(pack), _MOST_SIGNATURES)):
+        with suppress(CorruptEntry):
+            found[signers.check(pack.record_data(pack.row(number)))] += 1
+    bad = [signed for signed in found if signed.standing is not Standing.GOOD]
+    if bad:
+        refused = sum(found[signed] for signed in bad)
+        return False, f"{refused:,} of {sum(found.values()):,} are refused: {bad[0]}"
+    return True, f"signed by {', '.join(sorted({signed.signer for signed in found}))}" if found else "empty"
 
 
 def notes_on_packs(cache: Cache, selection: Selection) -> tuple[str, ...]:

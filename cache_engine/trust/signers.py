@@ -115,6 +115,10 @@ class TrustedSigners:
         self._by_key: dict[bytes, list[_Signer]] = {}
         self._read_if_changed()
 
+    def __len__(self) -> int:
+        """How many keys it has."""
+        return len(self._by_key)
+
     def check(self, record_data: bytes) -> Signed:
         """What the signature of an entry is worth, by the bytes of its record.
 
