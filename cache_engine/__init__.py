@@ -25,6 +25,7 @@ The rooms, top to bottom; each imports only from those below it:
   ``operator``, ``matmul``, ``debug_dump``
 - ``adapters`` -- other frameworks keep their kernels in our store: ``triton`` is the class for
   ``TRITON_CACHE_MANAGER``, ``cuda_core`` has a cache for its ``Program.compile``, ``cupy`` has ``use_store``
+- ``remote`` -- an object store that a team shares: ``objects``, one for each of our ``entries``, ``moving`` them
 - ``upkeep`` -- a store in order: ``plan`` and ``cleaning``, ``integrity``, ``contents`` and ``side_files``
   (what ``verify`` checks) with its ``findings``, ``quarantine``, ``packs`` (import and export), ``leftovers``,
   ``admission``
@@ -77,6 +78,7 @@ from cache_engine.errors import (
     NotPermitted,
     OutOfDeviceMemory,
     PackUnusable,
+    RemoteError,
     SearchStopped,
     StoreError,
     StoreUnusable,
@@ -171,6 +173,7 @@ __all__ = [
     "Product",
     "Record",
     "RecordedProblem",
+    "RemoteError",
     "Resources",
     "SearchStopped",
     "Settings",

@@ -28,6 +28,7 @@
     │   │   └── Untrusted          a file or folder that anyone but you and root can change
     │   ├── LockTimeout            a lock was not had in time
     │   └── KeyNotFound            no entry has this key, or a prefix names several
+    ├── RemoteError                a remote cannot be reached, or does not answer in time
     └── MirrorError                the DuckDB mirror cannot be read or written now
         └── MirrorDamaged          its file is damaged, or of another version; a rebuild helps
 
@@ -176,6 +177,10 @@ class LockTimeout(StoreError):
 
 class KeyNotFound(StoreError):
     """No entry has the key, or a key prefix fits several entries."""
+
+
+class RemoteError(GemmCacheError):
+    """A remote cannot be reached, does not answer in time, or refuses; the text says what was asked of it."""
 
 
 class MirrorError(GemmCacheError):

@@ -16,6 +16,7 @@ EXTRAS = {
     "evaluate": ("numpy",),
     "gpu": ("cupy",),
     "trust": ("cryptography",),
+    "remote": ("obstore",),
 }
 """The modules that this package imports from what an extra installs."""
 

@@ -125,7 +125,7 @@ def test_the_core_compiles_keeps_and_serves(filled: Core, tmp_path: Path) -> Non
     assert json.loads(filled.run("compile", *SHAPE, "--json"))["tier"] == "disk"
 
 
-CORE, DASHBOARD, EVALUATE, GPU, TRUST = "", "dashboard", "evaluate", "gpu", "trust"
+CORE, DASHBOARD, EVALUATE, GPU, TRUST, REMOTE = "", "dashboard", "evaluate", "gpu", "trust", "remote"
 CACHE, ENTRY = "triton=triton", "G76X"  # what Triton made, and the first letters of its key
 KEY, PACK, OTHER_PACK, RESULTS, MEASURED = "KEY", "kernels.gemmpack", "other.gemmpack", "results.json", "measured.csv"
 """What stands for the key of the stored kernel, and files."""
@@ -166,6 +166,9 @@ VERBS = {
     "export": ((OTHER_PACK,), CORE),
     "import": ((PACK,), CORE),
     "verify --signatures": ((), TRUST),
+    "remote status": (("file:///none",), REMOTE),
+    "remote push": (("file:///none",), REMOTE),
+    "remote pull": (("file:///none",), REMOTE),
     "evaluate": (("64", "48", "80", "--chip", "H100"), EVALUATE),
     "evaluate 64 48 96": (("--chip", "SG2262"), EVALUATE),
     "evaluate Qwen3-0.6B": (("--chip", "SG2262", "--m", "16"), EVALUATE),

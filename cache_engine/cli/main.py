@@ -34,6 +34,7 @@ _WHERE = {
     "predicting.promote": ("promote",),
     "predicting.demand": ("demand",),
     "reading.report": ("report",),
+    "keeping.remote": ("remote",),
     "caches.overview": ("caches",),
     "bench": ("bench",),
     "dashboard": ("dashboard",),

@@ -176,6 +176,11 @@ class Settings:
         None,
         "A file of public keys, as OpenSSH's allowed_signers; kernels of packs must be signed with one of them.",
     )
+    remote: str | None = _setting(
+        kinds.text(optional=True),
+        None,
+        "The object store of remote push and pull: s3://bucket/folder, gs://…, az://… or file:///folder.",
+    )
     admin_token: str | None = _setting(
         kinds.token(),
         None,

@@ -107,7 +107,7 @@ def export_pack(
         for key in store.keys() if keys is None else sorted(set(keys)):
             try:
                 stored = store.stored(key)
-                if stored is not None and wanted(_coherent(key, *stored)):
+                if stored is not None and wanted(coherent(key, *stored)):
                     record_data, blob_data = stored
                     yield key, sign(record_data), blob_data
             except CorruptEntry as error:
@@ -235,10 +235,22 @@ def _sound_rows(pack: Pack) -> Iterable[Row]:
 
 
 def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool) -> bool:
-    """Checks an entry and stores it; returns whether it was new to the store."""
-    record_data, blob_data = pack.record_data(row), pack.blob_data(row)
+    """Checks an entry of a pack and stores it; returns whether it was new to the store."""
+    record_data = pack.record_data(row)
     pack.prove(record_data)
-    record, key = _checked(row.key, record_data, blob_data), row.key
+    return admit(store, row.key, record_data, pack.blob_data(row), dry_run=dry_run)
+
+
+def admit(store: DiskStore, key: CacheKey, record_data: bytes, blob_data: bytes, *, dry_run: bool = False) -> bool:
+    """Checks the bytes of an entry from elsewhere and stores them; returns whether it was new to the store.
+
+    Who made it, the caller checks.
+
+    Raises:
+        StoreError, UnknownFormat: when it is refused; the text says why.
+        OSError: when the disk fails.
+    """
+    record = _checked(key, record_data, blob_data)
     if dry_run:
         return not _is_present(store, key)
     with file_lock(store.layout.key_lock(key), _LOCK_TIMEOUT_S):
@@ -248,7 +260,7 @@ def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool) -> bool:
     return True
 
 
-def _coherent(key: CacheKey, record_data: bytes, blob_data: bytes) -> Record:
+def coherent(key: CacheKey, record_data: bytes, blob_data: bytes) -> Record:
     """The record of an entry with checked bytes, after checking that its fields agree."""
     record = decode_record(key, record_data)
     check_entry(record, decode_section(key, record.blob, CUBIN, blob_data))

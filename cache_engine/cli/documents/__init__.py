@@ -5,9 +5,9 @@ a job's result as one.
 
 - ``kernels`` -- ``compile``, ``time``, ``ls``, ``search``, ``show``
 - ``comparing`` -- ``diff``, ``explain``
-- ``store`` -- ``stats``, ``clean``, ``verify``, ``quarantine``, ``sync``, ``export``, ``import``, ``doctor``,
-  ``report``
-- ``lengths`` -- the compile queue, and how long things took, in ``stats``; ``signing`` -- who signed, in ``verify``
+- ``store`` -- ``stats``, ``clean``, ``verify``, ``quarantine``, ``sync``, ``doctor``, ``report``
+- ``moving`` -- ``export``, ``import``, ``remote``, and who signed, in ``verify``
+- ``lengths`` -- the compile queue, and how long things took, in ``stats``
 - ``toolchains`` -- ``regressions``
 - ``migrating`` -- ``migrate``
 - ``decisions`` -- ``log``, ``pin``, ``unpin``

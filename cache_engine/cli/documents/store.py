@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from cache_engine.cli.documents.lengths import LastDay, Length, Queue, lengths_of, queue_of
-from cache_engine.cli.documents.signing import SignatureRow
+from cache_engine.cli.documents.moving import SignatureRow
 from cache_engine.config import BY_NAME, Settings, variable
 from cache_engine.upkeep.cleaning import Cleaned, Leftover
-from cache_engine.upkeep.packs import Refused
 from cache_engine.upkeep.plan import Victim
 from cache_engine.upkeep.quarantine import File
 
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from cache_engine.model.events import Statistics
     from cache_engine.queue.tickets import QueueState
     from cache_engine.upkeep.integrity import Finding, RepairAct
-    from cache_engine.upkeep.packs import Exported, Imported
     from cache_engine.upkeep.plan import EvictionPlan
     from cache_engine.upkeep.quarantine import Examined, Item
 
@@ -202,28 +199,6 @@ class Reported(msgspec.Struct, kw_only=True):
     bytes: int
 
 
-class ExportReport(msgspec.Struct, kw_only=True):
-    """What ``export`` prints; ``signed_by`` is the fingerprint of the key, empty without ``--sign``."""
-
-    file: str
-    bytes: int
-    entries: int
-    refused: list[Refused]
-    signed_by: str = ""
-
-
-class ImportReport(msgspec.Struct, kw_only=True):
-    """What ``import`` prints. ``left`` is what is no kernel, in a cache of Triton's own."""
-
-    file: str
-    dry_run: bool
-    taken: int
-    taken_bytes: int
-    present: int
-    refused: list[Refused]
-    left: list[Refused] = []
-
-
 class CheckRow(msgspec.Struct, kw_only=True):
     """One thing that ``doctor`` checked: ``status`` is ``ok``, ``note`` or ``problem``."""
 
@@ -350,26 +325,6 @@ def synced(found: Synced, ms: float) -> SyncReport:
     """The document of a sync that took so many milliseconds."""
     changed: dict[str, Any] = msgspec.to_builtins(found)
     return SyncReport(**changed, ms=ms)
-
-
-def exported(file: Path, found: Exported) -> ExportReport:
-    """The document of an export to a file."""
-    return ExportReport(
-        file=str(file.absolute()), bytes=file.stat().st_size, entries=found.entries, refused=list(found.refused)
-    )
-
-
-def imported(file: Path, found: Imported, dry_run: bool) -> ImportReport:
-    """The document of an import from a file, or of its dry run."""
-    return ImportReport(
-        file=str(file.absolute()),
-        dry_run=dry_run,
-        taken=found.taken,
-        taken_bytes=found.taken_bytes,
-        present=found.present,
-        refused=list(found.refused),
-        left=list(found.left),
-    )
 
 
 def settings_in_force(settings: Settings) -> list[SettingRow]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cache_engine.cli import terminal
-from cache_engine.cli.documents import store
+from cache_engine.cli.documents import moving
 from cache_engine.cli.support import Verb, emit, json_option, named, open_cache
 from cache_engine.config import Settings
 from cache_engine.model.architecture import architecture
@@ -59,7 +59,7 @@ def export_verb(
     def wanted(record: Record) -> bool:
         return not targets or record.arch in targets
 
-    key = None if sign is None else _signing_key(sign)
+    key = None if sign is None else signing_key(sign)
     with open_cache(settings, create=False) as cache:
         total, _ = cache.count()
         with terminal.progress("Exporting", total) as (bar, task), named(file):
@@ -70,7 +70,7 @@ def export_verb(
                 sign=key.sign if key else lambda record: record,
                 on_entry=lambda: bar.advance(task),
             )
-    document = store.exported(file, exported)
+    document = moving.exported(file, exported)
     if key is not None:
         document.signed_by = key.fingerprint
     emit(document, as_json, lambda: _print_exported(document), failed=exported.refused)
@@ -107,11 +107,12 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool)
         pack = cache.open_pack(file)
         with terminal.progress("Importing", len(pack)) as (bar, task):
             imported = cache.import_pack(pack, dry_run=dry_run, on_entry=lambda: bar.advance(task))
-    document = store.imported(file, imported, dry_run)
+    document = moving.imported(file, imported, dry_run)
     emit(document, as_json, lambda: _print_imported(document), failed=imported.refused)
 
 
-def _signing_key(path: Path) -> SigningKey:
+def signing_key(path: Path) -> SigningKey:
+    """The key that ``--sign`` names; asks for its passphrase on a terminal. Raises as ``SigningKey.read``."""
     from cache_engine.trust.keys import SigningKey
 
     def ask() -> str:
@@ -124,19 +125,20 @@ def _signing_key(path: Path) -> SigningKey:
 # ---- For people ----
 
 
-def _print_exported(d: store.ExportReport) -> None:
-    _print_refused(d.refused, "left out")
+def _print_exported(d: moving.ExportReport) -> None:
+    print_refused(d.refused, "left out")
     signed = f", signed with the key {d.signed_by}" if d.signed_by else ""
     print(printable(f"{counted(d.entries, 'kernel')} in {d.file}, {human_bytes(d.bytes)}{signed}."))
 
 
-def _print_imported(d: store.ImportReport) -> None:
-    _print_refused(d.left, "left")
-    _print_refused(d.refused, "refused")
+def _print_imported(d: moving.ImportReport) -> None:
+    print_refused(d.left, "left")
+    print_refused(d.refused, "refused")
     verb = "Would import" if d.dry_run else "Imported"
     print(f"{verb} {counted(d.taken, 'kernel')}, {human_bytes(d.taken_bytes)}; {d.present:,} already in the store.")
 
 
-def _print_refused(refused: Sequence[Refused], fate: str) -> None:
+def print_refused(refused: Sequence[Refused], fate: str) -> None:
+    """Prints the kernels that were left out or refused, a line each, on standard error."""
     for entry in refused:
         print(printable(f"{fate}: {entry.key[:12]}: {entry.cause}"), file=sys.stderr)

@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import migrating, store
-from cache_engine.cli.documents.signing import signature_rows
+from cache_engine.cli.documents.moving import signature_rows
 from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, open_cache
 from cache_engine.cli.support.completion import quarantined
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table

@@ -1,0 +1,59 @@
+"""One entry as one object, so that a reader gets a record and its code from one writer.
+
+::
+
+    header    24 bytes: magic, format version, zero, bytes of the record, bytes of the blob
+    record    the bytes of a record file, with its signature
+    blob      the bytes of a blob file
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+
+from cache_engine.errors import CorruptEntry
+from cache_engine.model.key import CacheKey
+from cache_engine.store.codec import MAX_RAW_BYTES, MAX_RECORD_BYTES
+
+FORMAT = 1
+FOLDER = f"gemm-cache/{FORMAT}"
+MOST_BYTES = MAX_RAW_BYTES + MAX_RECORD_BYTES
+"""Of an object; one with more is not read."""
+_HEADER = struct.Struct("<8sHHIQ")
+_MAGIC = b"GEMMRMTE"
+_NAME = re.compile(rf"{FOLDER}/[0-9a-f]{{2}}/([0-9a-f]{{64}})")
+
+
+def name_of(key: CacheKey) -> str:
+    """The name of an entry's object."""
+    return f"{FOLDER}/{key[:2]}/{key}"
+
+
+def key_in(name: str) -> CacheKey | None:
+    """The key of the entry that an object of this name has; ``None`` for any other name."""
+    found = _NAME.fullmatch(name)
+    key = CacheKey(found[1]) if found else None
+    return key if key is not None and name_of(key) == name else None
+
+
+def packed(record_data: bytes, blob_data: bytes) -> bytes:
+    """An entry's object."""
+    return _HEADER.pack(_MAGIC, FORMAT, 0, len(record_data), len(blob_data)) + record_data + blob_data
+
+
+def unpacked(key: CacheKey, data: bytes) -> tuple[bytes, bytes]:
+    """The record and the blob in an object. They are not checked further.
+
+    Raises:
+        CorruptEntry: when it is none.
+    """
+    if len(data) < _HEADER.size or not data.startswith(_MAGIC):
+        raise CorruptEntry(f"the object of {key[:12]} is not an entry")
+    _, version, zero, record_bytes, blob_bytes = _HEADER.unpack_from(data)
+    if version != FORMAT or zero:
+        raise CorruptEntry(f"the object of {key[:12]} has format {version}; this program reads format {FORMAT}")
+    end = _HEADER.size + record_bytes
+    if record_bytes > MAX_RECORD_BYTES or end + blob_bytes != len(data):
+        raise CorruptEntry(f"the object of {key[:12]} is damaged or cut short")
+    return data[_HEADER.size : end], data[end:]

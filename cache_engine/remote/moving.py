@@ -1,0 +1,184 @@
+"""Moving entries between a store and a remote: every byte is checked on the way, and who signed it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from cache_engine.errors import CorruptEntry, StoreError
+from cache_engine.model.artifact import Record
+from cache_engine.model.events import IMPORT
+from cache_engine.model.key import CacheKey
+from cache_engine.remote.entries import FOLDER, MOST_BYTES, key_in, name_of, packed, unpacked
+from cache_engine.remote.objects import Objects
+from cache_engine.store.codec import UnknownFormat, signed_part
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
+from cache_engine.upkeep.packs import Imported, Refused, admit, coherent
+
+_T = TypeVar("_T")
+_AT_A_TIME = 8
+_BATCH = 64  # entries in memory
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """The result of a push: kernels sent and their bytes, those that the remote has already, and those left out."""
+
+    sent: int
+    sent_bytes: int
+    present: int
+    refused: tuple[Refused, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A store and a remote side by side.
+
+    Attributes:
+        here, there: entries that only the store, and only the remote, has.
+        both: how many both have.
+        there_bytes: of all entries of the remote.
+        others: objects in its folder that are no entries.
+    """
+
+    here: tuple[CacheKey, ...]
+    there: tuple[CacheKey, ...]
+    both: int
+    there_bytes: int
+    others: int
+
+
+def compare(store: DiskStore, remote: Objects, on_some: Callable[[int], None] = lambda _: None) -> Compared:
+    """What each of the two lacks, by keys alone.
+
+    Raises:
+        RemoteError: when the remote cannot be listed.
+    """
+    sizes: dict[CacheKey, int] = {}
+    others = 0
+    for name, size in remote.sizes(FOLDER, on_some):
+        key = key_in(name)
+        if key is None:
+            others += 1
+        else:
+            sizes[key] = size
+    mine = set(store.keys())
+    here, there = sorted(mine - sizes.keys()), sorted(sizes.keys() - mine)
+    return Compared(tuple(here), tuple(there), len(mine) - len(here), sum(sizes.values()), others)
+
+
+def push(
+    store: DiskStore,
+    remote: Objects,
+    keys: Iterable[CacheKey],
+    *,
+    wanted: Callable[[Record], bool] = lambda _: True,
+    sign: Callable[[bytes], bytes] | None = None,
+    on_entry: Callable[[], None] = lambda: None,
+) -> Pushed:
+    """Sends entries to a remote. One that the remote has stays there as it is.
+
+    Args:
+        wanted: selects entries.
+        sign: makes the bytes of a record that carry a signature. Without it an entry is sent with the signature it has,
+            and one that has none is left out.
+        on_entry: called after each entry.
+
+    Raises:
+        RemoteError: when the remote fails; what was sent so far is there, whole.
+        OSError: when the store cannot be read.
+    """
+    sent = sent_bytes = present = 0
+    refused: list[Refused] = []
+
+    def data_of(key: CacheKey) -> bytes | Refused | None:
+        try:
+            stored = store.stored(key)
+            if stored is None or not wanted(coherent(key, *stored)):
+                return None
+            record_data = stored[0] if sign is None else sign(stored[0])
+        except CorruptEntry as error:
+            return Refused(key, str(error))
+        if not signed_part(record_data)[1]:
+            return Refused(key, "it is not signed; --sign KEY signs it")
+        return packed(record_data, stored[1])
+
+    def send(key: CacheKey) -> tuple[int, bool] | Refused | None:
+        data = data_of(key)
+        return (len(data), remote.create(name_of(key), data)) if isinstance(data, bytes) else data
+
+    for done in _in_parallel(send, keys):
+        if isinstance(done, Refused):
+            refused.append(done)
+        elif done is not None:
+            size, is_new = done
+            sent, sent_bytes, present = sent + is_new, sent_bytes + size * is_new, present + (not is_new)
+        on_entry()
+    return Pushed(sent, sent_bytes, present, tuple(refused))
+
+
+def pull(
+    store: DiskStore,
+    journal: Journal,
+    remote: Objects,
+    keys: Sequence[CacheKey],
+    *,
+    prove: Callable[[bytes], None],
+    dry_run: bool = False,
+    on_entry: Callable[[], None] = lambda: None,
+    by: str = "",
+) -> Imported:
+    """Imports entries from a remote. Entries already present stay unchanged.
+
+    Args:
+        prove: called with the bytes of each record; raises ``Unproved`` where no trusted signer signed it.
+        dry_run: check everything and report what would be imported, but change nothing.
+        on_entry: called after each entry.
+        by: the user who imports, for the audit.
+
+    Raises:
+        RemoteError: when the remote fails; entries imported so far stay, and are sound.
+        OSError: when a disk fails; likewise.
+    """
+    taken = taken_bytes = present = 0
+    refused: list[Refused] = []
+
+    def fetch(key: CacheKey) -> tuple[CacheKey, bytes | Refused]:
+        try:
+            data = remote.get(name_of(key), MOST_BYTES)
+        except CorruptEntry as error:
+            return key, Refused(key, str(error))
+        return key, Refused(key, "the remote no longer has it") if data is None else data
+
+    try:
+        for key, data in _in_parallel(fetch, keys):
+            on_entry()
+            if isinstance(data, Refused):
+                refused.append(data)
+                continue
+            try:
+                record_data, blob_data = unpacked(key, data)
+                prove(record_data)
+                if admit(store, key, record_data, blob_data, dry_run=dry_run):
+                    taken, taken_bytes = taken + 1, taken_bytes + len(record_data) + len(blob_data)
+                else:
+                    present += 1
+            except (StoreError, UnknownFormat) as error:
+                refused.append(Refused(key, str(error)))
+    finally:
+        if taken and not dry_run:
+            detail = f"{taken} entries of {remote.url}"
+            journal.event(IMPORT, stored_bytes=taken_bytes, detail=detail, by=by)
+    return Imported(taken, taken_bytes, present, tuple(refused))
+
+
+def _in_parallel(work: Callable[[CacheKey], _T], keys: Iterable[CacheKey]) -> Iterator[_T]:
+    """The results in order, a few at a time: most of the time is spent waiting for the remote."""
+    left = iter(keys)
+    with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="gemm-cache-remote") as pool:
+        while some := list(islice(left, _BATCH)):
+            yield from pool.map(work, some)

@@ -1,0 +1,140 @@
+"""Bytes by name in a place that others can reach: S3, Google Cloud Storage, Azure, or a directory; through obstore.
+
+Every request has a time limit, since obstore's own defaults wait up to three minutes for a server that is down. obstore
+hangs for ever in a process that was forked after its first use, so such a process gets an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from cache_engine.errors import CorruptEntry, RemoteError, UsageError
+from cache_engine.extras import needing
+from cache_engine.units import human_bytes, printable
+
+KINDS = ("s3://", "gs://", "az://", "file://")
+CONNECT_S, REQUEST_S, RETRY_S = 2, 20, 10
+"""Seconds: to connect, for a request, and for all tries of one."""
+_LONGEST = 300  # characters of a server's message
+
+
+class Objects:
+    """A place for objects. Safe to use from several threads."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        """Names the place; nothing is asked of it yet.
+
+        Args:
+            url: such as ``s3://bucket/folder``, or ``file:///folder``. Credentials come from the environment, as for
+                the providers' own tools.
+            options: of ``obstore.store.from_url``.
+
+        Raises:
+            UsageError: when it is no such URL.
+            ExtraMissing: when the package ``obstore`` is not installed.
+        """
+        with needing("remote", "a remote"):
+            from obstore.exceptions import BaseError
+            from obstore.store import from_url
+        if not url.startswith(KINDS):
+            raise UsageError(f"{printable(url[:200])!r} is not a remote; it starts with one of: {', '.join(KINDS)}")
+        limits: dict[str, Any] = {
+            "client_options": {"connect_timeout": f"{CONNECT_S}s", "timeout": f"{REQUEST_S}s", "allow_http": True},
+            "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=RETRY_S)},
+        }
+        if url.startswith("file://"):
+            limits = {"mkdir": True}
+        self.url, self._process = url, os.getpid()
+        try:
+            self._store = from_url(url, **{**limits, **options})
+        except (BaseError, ValueError, OSError) as error:
+            raise UsageError(f"{printable(url[:200])!r} cannot be a remote: {_said(error)}") from error
+
+    def get(self, name: str, most_bytes: int) -> bytes | None:
+        """An object, or ``None`` where there is none.
+
+        Raises:
+            RemoteError: when it cannot be read in time.
+            CorruptEntry: when it has more than ``most_bytes``.
+        """
+        import obstore
+
+        with self._asking("read", name):
+            try:
+                found = obstore.get(self._store, name)
+            except FileNotFoundError:
+                return None
+            data = bytearray()
+            # Not all at once: what a server says of the size need not be so.
+            for chunk in found.stream():
+                data += chunk
+                if len(data) > most_bytes:
+                    raise CorruptEntry(f"{self._named(name)} has more than {human_bytes(most_bytes)}")
+            return bytes(data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Stores an object; ``False`` where there is one of this name, which stays as it is.
+
+        Raises:
+            RemoteError: when it cannot be stored in time.
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        with self._asking("write", name):
+            try:
+                obstore.put(self._store, name, data, mode="create")
+            except AlreadyExistsError:
+                return False
+            return True
+
+    def delete(self, name: str) -> None:
+        """Deletes an object, if there is one; raises ``RemoteError``."""
+        import obstore
+
+        with self._asking("delete", name):
+            try:
+                obstore.delete(self._store, name)
+            except FileNotFoundError:
+                return
+
+    def sizes(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int]]:
+        """The names below a folder, and how many bytes each has, in no order.
+
+        Args:
+            on_some: called with the number of those found since the last call.
+
+        Raises:
+            RemoteError: when they cannot be listed in time.
+        """
+        import obstore
+
+        with self._asking("list", folder):
+            for batch in obstore.list(self._store, prefix=folder):
+                for item in batch:
+                    yield str(item["path"]), int(item["size"])
+                on_some(len(batch))
+
+    @contextmanager
+    def _asking(self, verb: str, name: str) -> Iterator[None]:
+        from obstore.exceptions import BaseError
+
+        if os.getpid() != self._process:
+            raise RemoteError(f"{printable(self.url)} was opened before this process was forked; open it again here")
+        try:
+            yield
+        except (BaseError, OSError, ValueError) as error:
+            raise RemoteError(f"cannot {verb} {self._named(name)}: {_said(error)}") from error
+
+    def _named(self, name: str) -> str:
+        return f"{printable(name[:200])} of {printable(self.url)}"
+
+
+def _said(error: Exception) -> str:
+    """The first line of a message; after it obstore prints its own values."""
+    lines = str(error).strip().splitlines()
+    return printable(lines[0][:_LONGEST]) if lines else type(error).__name__

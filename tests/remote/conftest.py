@@ -1,0 +1,87 @@
+"""Remotes: a directory, and a real server that speaks S3 (moto), started once for each process of the tests."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cache_engine.remote.objects import Objects
+from cache_engine.store.disk import DiskStore
+from tests.helpers import make_store
+from tests.trust.keys import Builder
+
+S3 = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The address of a server with no bucket."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        address = f"http://127.0.0.1:{port}"
+        try:
+            deadline = time.monotonic() + 120
+            while not _answers(address):
+                assert server.poll() is None, "the S3 server ended"
+                assert time.monotonic() < deadline, "the S3 server did not start"
+                time.sleep(0.1)
+            yield address
+        finally:
+            server.kill()
+
+
+def _answers(address: str) -> bool:
+    try:
+        urllib.request.urlopen(f"{address}/moto-api/", timeout=5).close()
+    except (urllib.error.URLError, OSError):
+        return False
+    return True
+
+
+def make_bucket(address: str, name: str) -> None:
+    """Creates a bucket, as moto lets everyone."""
+    request = urllib.request.Request(f"{address}/{name}", method="PUT", headers={"Authorization": "x s3 x"})
+    urllib.request.urlopen(request, timeout=30).close()
+
+
+@pytest.fixture(params=["directory", "s3"])
+def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
+    """An empty one of each kind."""
+    if request.param == "directory":
+        return Objects(f"file://{tmp_path}/remote")
+    address = request.getfixturevalue("s3_server")
+    bucket = f"bucket-{abs(hash(str(tmp_path)))}"
+    make_bucket(address, bucket)
+    return Objects(f"s3://{bucket}/some/folder", endpoint=address, **S3)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DiskStore:
+    return make_store(tmp_path / "store")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> DiskStore:
+    """Another store, as of another machine."""
+    return make_store(tmp_path / "other")
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Builder:
+    return Builder(tmp_path / "builder")
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Builder:
+    return Builder(tmp_path / "stranger")

@@ -1,0 +1,164 @@
+"""Two stores and a remote as two machines of a team: what moves, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cache_engine.errors import RemoteError, Unproved
+from cache_engine.model.events import IMPORT
+from cache_engine.model.key import CacheKey
+from cache_engine.remote.entries import name_of, packed, unpacked
+from cache_engine.remote.moving import compare, pull, push
+from cache_engine.remote.objects import Objects
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal, read_journal
+from cache_engine.trust.signers import TrustedSigners
+from tests.helpers import fill
+from tests.trust.keys import Builder, signers_file
+
+
+@pytest.fixture
+def journal(other: DiskStore) -> Journal:
+    return Journal(other.layout.journal, 3600.0)
+
+
+@pytest.fixture
+def signers(builder: Builder, tmp_path: Path) -> TrustedSigners:
+    return TrustedSigners(signers_file(tmp_path, f"builder {builder.line}"))
+
+
+@pytest.fixture
+def keys(store: DiskStore) -> list[CacheKey]:
+    """More than are moved at a time."""
+    return sorted(fill(store, 70))
+
+
+def test_what_one_machine_compiled_the_other_has_signed(
+    store: DiskStore,
+    other: DiskStore,
+    journal: Journal,
+    remote: Objects,
+    keys: list[CacheKey],
+    builder: Builder,
+    signers: TrustedSigners,
+) -> None:
+    assert len(compare(store, remote).here) == 70
+    sent = push(store, remote, keys, sign=builder.key.sign)
+    assert (sent.sent, sent.present, sent.refused) == (70, 0, ())
+    again = push(store, remote, keys, sign=builder.key.sign)
+    assert (again.sent, again.present) == (0, 70)
+    found = compare(other, remote)
+    assert (found.there, found.both, found.there_bytes) == (tuple(keys), 0, sent.sent_bytes)
+    would = pull(other, journal, remote, found.there, prove=signers.require, dry_run=True)
+    assert list(other.keys()) == []
+    done = pull(other, journal, remote, found.there, prove=signers.require, by="me")
+    assert (done.taken, done.refused) == (70, ())
+    assert would == done
+    assert [other.get(key) for key in keys] == [store.get(key) for key in keys]
+    stored = other.stored(keys[0])
+    assert stored is not None
+    assert str(signers.check(stored[0])) == "good, by builder"
+    journal.flush()
+    (event,) = [event for event in read_journal(other.layout.journal).recent if event.kind == IMPORT]
+    assert remote.url in event.detail
+    assert compare(other, remote).both == 70
+
+
+def test_kernels_without_a_signature_are_not_sent(store: DiskStore, remote: Objects, keys: list[CacheKey]) -> None:
+    sent = push(store, remote, keys[:3])
+    assert (sent.sent, {refused.cause for refused in sent.refused}) == (0, {"it is not signed; --sign KEY signs it"})
+    assert compare(store, remote).both == 0
+
+
+def test_a_poisoned_remote_gives_nothing(
+    store: DiskStore,
+    other: DiskStore,
+    journal: Journal,
+    remote: Objects,
+    keys: list[CacheKey],
+    builder: Builder,
+    stranger: Builder,
+    signers: TrustedSigners,
+) -> None:
+    """Whoever can write to it put in: other code, another key's signature, a swapped entry, none at all, no entry."""
+    entries = [store.stored(key) for key in keys[:5]]
+    (record, blob), (other_record, other_blob), third, fourth, _ = [entry for entry in entries if entry is not None]
+    signed = builder.key.sign(record)
+    poison = {
+        keys[0]: packed(signed, other_blob),
+        keys[1]: packed(signed, blob),  # sound, but of another key
+        keys[2]: packed(stranger.key.sign(third[0]), third[1]),
+        keys[3]: packed(*fourth),
+        keys[4]: packed(signed, blob)[:-1],
+        keys[5]: b"",
+        keys[6]: b"GEMMRMTE" + bytes(16),
+        keys[7]: packed(builder.key.sign(other_record), other_blob) + b"x",
+        keys[8]: bytes(70 * 2**20),
+    }
+    for key, data in poison.items():
+        remote.create(name_of(key), data)
+    found = compare(other, remote)
+    assert set(found.there) == set(poison)
+    done = pull(other, journal, remote, found.there, prove=signers.require)
+    assert (done.taken, len(done.refused)) == (0, len(poison))
+    assert list(other.keys()) == []
+    assert all(refused.cause for refused in done.refused)
+
+
+def test_other_objects_are_counted_and_left_alone(store: DiskStore, remote: Objects, keys: list[CacheKey]) -> None:
+    names = ("gemm-cache/1/readme", f"gemm-cache/1/00/{'f' * 64}", f"gemm-cache/1/{keys[0][:2]}/{keys[0]}x")
+    for name in names:
+        remote.create(name, b"x")
+    remote.create("elsewhere", b"x")
+    assert compare(store, remote).others == 3
+    assert remote.get("gemm-cache/1/readme", 10) == b"x"
+
+
+def test_an_entry_that_vanishes_is_named(
+    store: DiskStore, other: DiskStore, journal: Journal, remote: Objects, keys: list[CacheKey], signers: TrustedSigners
+) -> None:
+    done = pull(other, journal, remote, keys[:1], prove=signers.require)
+    assert [(refused.key, refused.cause) for refused in done.refused] == [(keys[0], "the remote no longer has it")]
+
+
+def test_a_remote_that_fails_half_way_leaves_whole_entries(
+    store: DiskStore,
+    other: DiskStore,
+    journal: Journal,
+    keys: list[CacheKey],
+    builder: Builder,
+    signers: TrustedSigners,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remote = Objects(f"file://{tmp_path}/remote")
+    push(store, remote, keys, sign=builder.key.sign)
+    get, asked = remote.get, []
+
+    def failing(name: str, most: int) -> bytes | None:
+        asked.append(name)
+        if len(asked) > 66:
+            raise RemoteError("the network is gone")
+        return get(name, most)
+
+    monkeypatch.setattr(remote, "get", failing)
+    with pytest.raises(RemoteError, match="the network is gone"):
+        pull(other, journal, remote, keys, prove=signers.require)
+    taken = list(other.keys())
+    assert 64 <= len(taken) < 70
+    assert all(other.stored(key) is not None for key in taken)
+    journal.flush()
+    assert any(event.kind == IMPORT for event in read_journal(other.layout.journal).recent)
+
+
+def test_an_object_reads_as_it_was_written() -> None:
+    key = CacheKey("ab" * 32)
+    assert unpacked(key, packed(b"record", b"blob")) == (b"record", b"blob")
+
+
+def test_unsigned_kernels_are_refused_by_name(store: DiskStore, keys: list[CacheKey], signers: TrustedSigners) -> None:
+    record, _ = store.stored(keys[0]) or (b"", b"")
+    with pytest.raises(Unproved):
+        signers.require(record)
