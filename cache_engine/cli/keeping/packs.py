@@ -101,7 +101,7 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool)
         if is_directory:
             with named(file), terminal.progress("Importing", None) as (bar, task):
                 imported = cache.import_triton(file, dry_run=dry_run, on_entry=lambda: bar.advance(task))
-            document = store.imported(file, imported, dry_run)
+            document = moving.imported(file, imported, dry_run)
             emit(document, as_json, lambda: _print_imported(document), failed=imported.refused)
             return
         pack = cache.open_pack(file)
