@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import streamlit as st
 
 from app import context, widgets
+from app.components.code_view import component
 from app.presenters.kernels.adapted import (
     adapted_filter,
     adapted_properties,
@@ -15,15 +16,15 @@ from app.presenters.kernels.adapted import (
     part_table,
     stage_table,
 )
-from app.presenters.kernels.kernel import event_rows, first_lines, narrowed
+from app.presenters.kernels.kernel import event_rows
 from app.presenters.shared import rows_shown
-from cache_engine.adapted.facts import describe, text_of
+from cache_engine.adapted.facts import describe
 from cache_engine.adapted.groups import Group
-from cache_engine.errors import GemmCacheError
+from cache_engine.insight.linked.foreign import linked_parts
+from cache_engine.insight.linked.panes import Linked
 from cache_engine.mirror import adapted_queries, queries
 
 _ROWS = 20
-_CODES = ("Source", "PTX", "SASS")
 _KIB = st.column_config.NumberColumn(format="%.1f KiB")
 _MS = st.column_config.NumberColumn(format="%.1f ms")
 _AGE = st.column_config.DatetimeColumn(format="distance")
@@ -79,12 +80,9 @@ def show_adapted(group: Group) -> None:
 
 def _code(group: Group) -> None:
     st.subheader("Code")
-    code = widgets.choose_one("Show", _CODES, "PTX", key="code", hidden=True)
-    try:
-        text = text_of(group, code.lower())
-    except GemmCacheError as error:
-        widgets.problem(f"Could not load the {code}.", str(error))
-        return
-    lines, how_many = first_lines(narrowed(text) if code == "SASS" else text)
-    st.caption(how_many)
-    st.code(lines or "(empty)", language=None if code == "Source" else "asm", line_numbers=True, height=600)
+    component.show(_linked(group.key, group.made_at, group), group.key[:12], key="code-of-adapted")
+
+
+@st.cache_data(show_spinner="Disassembling…", max_entries=32)
+def _linked(key: str, made_at: float, _group: Group) -> Linked:  # noqa: ARG001 (which kernel, and which of its states)
+    return linked_parts(describe(_group), lambda part: _group.files[part.file])

@@ -6,9 +6,9 @@ import streamlit as st
 
 from app import context, widgets
 from app.caches import links, looking
-from app.presenters.kernels.kernel import first_lines, found_lines, instruction_figure, narrowed
+from app.components.code_view import component
+from app.presenters.kernels.kernel import instruction_figure
 from app.presenters.kernels.others import (
-    TEXTS,
     Address,
     ailment_table,
     entry_tiles,
@@ -20,16 +20,16 @@ from cache_engine.compilers import inspect as tools
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, StoreError
 from cache_engine.foreign.values import Entry, PartKind
+from cache_engine.insight.linked.foreign import linked_parts
+from cache_engine.insight.linked.panes import Linked
 from cache_engine.mirror import foreign_queries as queries
 from cache_engine.model.outcome import Failure
 from cache_engine.units import counted
 
 SUMMARY, CODE, KEY = PARTS = ("Summary", "Code", "Cache key")
-SASS = "SASS"
 _KIB = st.column_config.NumberColumn(format="%.1f KiB")
 _SMALL = st.column_config.TextColumn(width="small")
 _WIDE = st.column_config.TextColumn(width="large")
-_LANGUAGES = {"ptx": "asm", "json": "json", "metadata": "json", "group": "json"}
 
 
 def draw() -> None:
@@ -80,34 +80,17 @@ def _summary(address: Address, entry: Entry) -> None:
 
 
 def _codes(address: Address, entry: Entry) -> None:
-    """The texts side by side, whole or only the lines that contain a text."""
-    names = list(dict.fromkeys(part.name for part in entry.parts if part.kind in TEXTS))
-    if entry.part(PartKind.BINARY) is not None:
-        names.append(SASS)
-    if not names:
+    """Its texts and its machine code, linked line by line as far as they say."""
+    code = _linked(str(address), entry.stamp, address, entry)
+    if not code.panes:
         st.info("No part of this entry is a text that can be shown.")
-        return
-    usual = [name for name in ("source", "device_kernel.cu", "ptx", SASS) if name in names] or names[:1]
-    showing, searching = st.columns([1, 2], vertical_alignment="bottom")
-    shown = showing.segmented_control("Show", names, default=usual, selection_mode="multi", key="codes")
-    wanted = searching.text_input("Find", key="find", bind="query-params", type="search", live=True, max_chars=100)
-    chosen = [name for name in names if name in shown]
-    if not chosen:
-        st.info("Select at least one view.")
-        return
-    for column, name in zip(st.columns(len(chosen)), chosen, strict=True):
-        with column:
-            st.subheader(name)
-            try:
-                text = _text(address, entry, name)
-            except GemmCacheError as error:
-                widgets.problem(f"Could not load the {name}.", str(error))
-                continue
-            lines, how_many = found_lines(text, wanted) if wanted else first_lines(text)
-            st.caption(how_many)
-            language = "asm" if name == SASS else _LANGUAGES.get(name, "cpp" if name.endswith(".cu") else None)
-            nothing = "(no matching lines)" if wanted else "(empty)"
-            st.code(lines or nothing, language=language, line_numbers=not wanted, height=600)
+    component.show(code, "kernel", key="code-of-entry")
+
+
+@st.cache_data(show_spinner="Disassembling…", max_entries=32)
+def _linked(where: str, stamp: str, _address: Address, _entry: Entry) -> Linked:  # noqa: ARG001 (which entry, and which of its states)
+    source = looking.sources().by_kind[_address.place.kind]
+    return linked_parts(_entry, lambda part: source.read(_address.place, _entry, part))
 
 
 def _key(address: Address, entry: Entry) -> None:
@@ -146,13 +129,3 @@ def _sass(where: str, stamp: str, _address: Address, _entry: Entry) -> str:  # n
     if isinstance(data, Failure):
         raise StoreError(data.reason)
     return tools.sass(data)
-
-
-def _text(address: Address, entry: Entry, name: str) -> str:
-    if name == SASS:
-        return narrowed(sass(address, entry))
-    part = next(part for part in entry.parts if part.name == name)
-    data = looking.sources().by_kind[address.place.kind].read(address.place, entry, part)
-    if isinstance(data, Failure):
-        raise StoreError(data.reason)
-    return data.decode(errors="replace")

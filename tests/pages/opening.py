@@ -31,6 +31,12 @@ def sound(app: AppTest) -> AppTest:
     return app
 
 
+def code_of(app: AppTest) -> dict[str, str]:
+    """The texts of the panes of code on the page, by their names."""
+    (view,) = (each for each in app.get("bidi_component") if '"chains"' in each.proto.json)
+    return {pane["name"]: pane["text"] for pane in json.loads(view.proto.json)["panes"]}
+
+
 def kernels_listed(app: AppTest) -> list[dict[str, str]]:
     """The first list of kernels on the page, a row each, as its component gets it."""
     told = json.loads(app.get("bidi_component")[0].proto.json)

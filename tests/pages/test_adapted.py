@@ -11,7 +11,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from tests.adapters.made import STAGES, TILE, put_tile, triton_groups
 from tests.helpers import publish
-from tests.pages.opening import Open, sound
+from tests.pages.opening import Open, code_of, sound
 
 
 def test_they_are_listed_below_ours_and_found_by_words(open_page: Open, store: DiskStore, tmp_path: Path) -> None:
@@ -48,7 +48,8 @@ def test_the_page_of_one_says_what_is_known(open_page: Open, store: DiskStore, t
     stages = next(frame.value for frame in app.dataframe if "Stage" in frame.value)
     assert dict(zip(stages["Stage"], stages["Time"], strict=True)) == STAGES
     ptx = triton_groups(tmp_path / "again")[TILE].files["tile.ptx"].decode()
-    assert app.code[1].value.splitlines()[:20] == ptx.splitlines()[:20]
+    assert code_of(app)["PTX"].splitlines()[:10] == ptx.splitlines()[:10]
+    assert "HGMMA" in code_of(app)["SASS"]
     assert [button.label for button in app.button] == ["Pin"]
 
 
@@ -61,5 +62,5 @@ def test_hostile_text_is_shown_as_it_is(open_page: Open, store: DiskStore, name:
     assert list(app.dataframe[0].value["Framework"]) == [name]
     app = sound(open_page(store.layout.root, "kernel", key=group.key))
     assert app.code[0].value == f"{name}\n{group.key}"
-    assert app.code[1].value == f".version 8.0 {name}"
+    assert code_of(app)["PTX"] == f".version 8.0 {name}"
     assert name not in "".join(markdown.value for markdown in app.markdown)

@@ -43,11 +43,6 @@ def test_lines_are_numbers_of_chains_and_each_chain_is_there_once() -> None:
     assert [pane["file"] for pane in shown["panes"]] == ["abc.cu", "abc.ptx", "abc.sass"]
 
 
-def test_other_code_is_another_view_and_the_same_code_is_not() -> None:
-    ids = [document(code, "abc", 600)["id"] for code in (_code(), _code(), _code(PTX=["sub;", "mul;"]))]
-    assert ids[0] == ids[1] != ids[2]
-
-
 def test_text_stays_as_it_is_also_where_it_looks_like_a_page() -> None:
     hostile = "</script><img src=x onerror=alert(1)> \u202e \x1b[31m \ud800"
     (pane, *_) = document(_code(Source=[hostile, "x"]), "abc", 600)["panes"]

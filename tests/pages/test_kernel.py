@@ -13,7 +13,6 @@ import pytest
 from app.presenters.kernels.kernel import (
     MOST_LINES,
     first_lines,
-    found_lines,
     history_table,
     occupancy_by_chip,
     record_document,
@@ -152,16 +151,11 @@ def test_the_record_goes_out_as_show_prints_it(record: Record) -> None:
     assert (document["key"], document["components"]) == (record.key, dict(record.components))
 
 
-def test_lines_are_found_with_their_numbers_in_any_case() -> None:
-    assert found_lines("one\nTwo <b>\nthree", "T") == ("     2  Two <b>\n     3  three", "2 of 3 lines")
-    assert found_lines("one", "zero") == ("", "0 of 1 line")
-
-
 def test_a_page_holds_no_more_lines_than_a_browser_bears() -> None:
     text = "x\n" * (MOST_LINES + 1)
-    for shown, how_many in (first_lines(text), found_lines(text, "x")):
-        assert len(shown.splitlines()) == MOST_LINES
-        assert f"showing the first {MOST_LINES:,}" in how_many
+    shown, how_many = first_lines(text)
+    assert len(shown.splitlines()) == MOST_LINES
+    assert f"showing the first {MOST_LINES:,}" in how_many
 
 
 def test_code_runs_on_later_chips_of_its_generation() -> None:

@@ -12,7 +12,7 @@ from app.caches import looking
 from app.presenters.kernels.others import Address
 from cache_engine.foreign.values import Place
 from tests.foreign.fixtures import unpack
-from tests.pages.opening import Open, sound
+from tests.pages.opening import Open, code_of, sound
 from tests.pages.test_caches import MOVED
 
 
@@ -83,13 +83,15 @@ def test_a_kernel_has_a_page_with_what_is_known_and_why_the_rest_is_not(machine:
     assert tiles["Registers"][0] == facts["Registers per thread"][0]
 
 
-def test_its_texts_are_those_of_the_files_and_can_be_searched(machine: Machine) -> None:
+def test_its_texts_are_those_of_the_files_and_come_with_its_machine_code(machine: Machine) -> None:
     address = machine.entry("tile")
-    app = sound(machine.kernel(address, part="Code"))
-    text = (machine.triton / address.id / "tile.ptx").read_text()
-    assert text.rstrip() in [one.value.rstrip() for one in app.code]
-    app = sound(machine.kernel(address, part="Code", find="ENTRY"))
-    assert all("entry" in line.lower() for one in app.code[1:] for line in one.value.splitlines() if "(no" not in line)
+    shown = code_of(sound(machine.kernel(address, part="Code")))
+    assert [*shown] == ["MLIR", "TTIR", "TTGIR", "LLIR", "PTX", "SASS", "json", "group"]
+    files = machine.triton / address.id
+    assert shown["json"] == (files / "tile.json").read_text().rstrip("\n")
+    written = (files / "tile.ptx").read_text().splitlines()
+    assert [line for line in shown["PTX"].splitlines() if line.strip() and line not in map(str.rstrip, written)] == []
+    assert "HGMMA" in shown["SASS"]
 
 
 def test_the_inputs_of_its_key_are_listed_and_those_that_are_not_stored(machine: Machine) -> None:

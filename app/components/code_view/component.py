@@ -29,6 +29,8 @@ def show(code: Linked, name: str, *, key: str, height: int = 600) -> None:
     """
     for note in code.notes:
         st.text(note)
+    if not code.panes:
+        return
     manager = get_bidi_component_manager()
     full_name = f"{_PACKAGE}.{_COMPONENT}"
     if manager.get_component_asset_root(full_name) is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from cache_engine.insight.linked.panes import Linked, Pane
@@ -26,8 +25,6 @@ def document(code: Linked, name: str, height: int) -> dict[str, Any]:
     limit = MOST_CHARACTERS // max(len(code.panes), 1)
     panes = [_pane(pane, name, chains, limit) for pane in code.panes]
     return {
-        # Another code is another view; the same code, drawn again, is not.
-        "id": hashlib.sha256(repr((name, height, code)).encode(errors="surrogatepass")).hexdigest()[:16],
         "hint": _HINT if code.is_linked else _UNLINKED,
         "height": height,
         "chains": [list(chain) for chain in chains],

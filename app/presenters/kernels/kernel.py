@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, tzinfo
 
@@ -93,24 +92,10 @@ def occupancy_by_chip(record: Record) -> list[Row]:
     return found
 
 
-def found_lines(text: str, wanted: str) -> tuple[str, str]:
-    """The lines that contain a text, in any case, with their numbers; and their count, in words."""
-    lines = text.splitlines()
-    wanted = wanted.casefold()
-    found = [f"{number:>6}  {line}" for number, line in enumerate(lines, 1) if wanted in line.casefold()]
-    shown = "\n".join(found[:MOST_LINES])
-    return shown, f"{len(found):,} of {counted(len(lines), 'line')}{_shown_of(len(found))}"
-
-
 def first_lines(text: str) -> tuple[str, str]:
     """The first lines of a text, as many as the page shows; and their count, in words."""
     lines = text.splitlines()
     return "\n".join(lines[:MOST_LINES]), f"{counted(len(lines), 'line')}{_shown_of(len(lines))}"
-
-
-def narrowed(sass: str) -> str:
-    """Disassembled code without the disassembler's wide margins and gaps."""
-    return re.sub("[ \t]{2,}", "  ", sass)
 
 
 def hit_table(row: Row) -> list[Row]:

@@ -12,12 +12,10 @@ from cache_engine.compilers.disassembly import InstructionMix
 from cache_engine.foreign.base import Source
 from cache_engine.foreign.comparison import Difference
 from cache_engine.foreign.doctor import Diagnosis
-from cache_engine.foreign.values import Entry, KeyFactors, Part, PartKind, Place, name_of
+from cache_engine.foreign.values import Entry, KeyFactors, Part, Place, name_of
 from cache_engine.insight.comparison import Comparison, pairs
 from cache_engine.units import human_bytes, human_ms
 
-TEXTS = (PartKind.SOURCE, PartKind.IR, PartKind.PTX, PartKind.METADATA, PartKind.INDEX)
-"""The kinds of parts that are texts."""
 _BYTES = ("shared_bytes", "stack_bytes", "spill_bytes", "code_bytes")
 _LABELS = {
     "name": "Name",

@@ -6,6 +6,7 @@ the stored kernel where the machine code is the same, byte by byte: docs/decisio
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,7 @@ def irs_of(irs: tuple[tuple[str, str], ...]) -> list[Text]:
     ]
 
 
-def disassembled(cubin: bytes, ptx_lines: list[int], registers: str) -> Text | Failure:
+def disassembled(cubin: bytes, ptx_lines: Sequence[int], registers: str) -> Text | Failure:
     """The machine code of a CUBIN, linked as far as it states lines.
 
     Args:

@@ -22,7 +22,7 @@ export const CSS = `
 .head .size { font-size: 12px; color: light-dark(#5c5953, #b3b0a9); flex: 1; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .head button { font-size: 12px; padding: 0 .375rem; min-height: 24px; }
 .cm-editor { height: var(--height); background: light-dark(#fff, #191817); color: light-dark(#1c1b1a, #ececea); }
-.cm-editor.cm-focused { outline: 2px solid light-dark(#1d5fb8, #8ab8f5); outline-offset: -2px; }
+.cm-editor.cm-focused { outline: 2px solid light-dark(#1d5fb8, #8ab8f5) !important; outline-offset: -2px; }
 .cm-scroller { font: 12px/1.45 var(--st-code-font, monospace); }
 .cm-gutters { background: light-dark(#f6f4f0, #211f1d) !important; color: light-dark(#66635e, #a3a09a) !important; border: 0 !important; }
 .cm-activeLineGutter, .cm-activeLine { background: transparent !important; }

@@ -44,7 +44,9 @@ export class CodeView {
 
   #build(root) {
     const shown = read("panes").split(",").filter((name) => this.index(name) >= 0);
-    const visible = new Set(shown.length ? shown : FIRST_SHOWN);
+    const usual = FIRST_SHOWN.filter((name) => this.index(name) >= 0);
+    this.usual = usual.length ? usual : [this.data.panes[0].name];
+    const visible = new Set(shown.length ? shown : this.usual);
     const box = element("div", { className: "panes" });
     this.status = element("div", { className: "status", role: "status" });
     this.element.append(this.#bar(visible), this.status, box);
@@ -150,8 +152,7 @@ export class CodeView {
     box.hidden = !box.hidden;
     toggle.setAttribute("aria-pressed", !box.hidden);
     const visible = this.data.panes.filter((_, at) => !this.boxes[at].hidden).map((pane) => pane.name);
-    const usual = FIRST_SHOWN.filter((name) => this.index(name) >= 0);
-    write({ panes: visible.join() === usual.join() ? "" : visible.join() });
+    write({ panes: visible.join() === this.usual.join() ? "" : visible.join() });
     if (!box.hidden) {
       this.panes[number].view.requestMeasure();
       if (this.selected) this.#light(this.selected.number, this.selected.lines, true);
