@@ -36,6 +36,7 @@ page = st.navigation(
     ],
     position="top",
 )
+st.set_page_config(page_title=f"{page.title} · gemm-cache")
 notice = st.empty()
 try:
     if context.store_is_gone():

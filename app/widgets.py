@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,12 @@ from cache_engine.units import human_age
 _KERNELS, _KERNEL, _COMPARE = "../pages/kernels.py", "../pages/kernel.py", "../pages/compare.py"
 LIST_PARAMETERS = ("q", "text", *FACETS, "sort", "asc", "page")
 _RESULTS, _LISTS = "results last seen", "lists of kernels shown"
+
+
+def title(text: str) -> None:
+    """A page's heading and the title of its tab, from a text of the store, which may look like Markdown."""
+    st.set_page_config(page_title=f"{text} · gemm-cache")
+    st.title(re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text))  # ASCII punctuation: what Markdown lets be escaped
 
 
 def problem(what: str, cause: str) -> None:

@@ -70,7 +70,7 @@ def times(first: Record, second: Record, heads: tuple[str, str]) -> None:
     """The measured and the predicted times of both."""
     measured = context.ask(queries.timings, first.key), context.ask(queries.timings, second.key)
     pairs = speed_pairs(first, second, measured)
-    st.subheader("Performance")
+    st.header("Performance")
     if not pairs:
         st.caption("No timings, and no prediction for these kernels.")
         return
@@ -93,7 +93,7 @@ def side_by_side(first: Record, second: Record) -> None:
     left, right = st.columns(2)
     for heading, pairs in found.sections().items():
         with left if pairs in (found.components, found.config) else right:
-            st.subheader(heading)
+            st.header(heading)
             st.dataframe(pair_table(pairs, *heads), hide_index=True, height="content", key=heading)
     if found.instructions:
         figure = compared_figure(found.instructions, *heads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -12,6 +13,7 @@ from app.adapted_view import show_adapted
 from app.caches import entry as others
 from app.caches import links as of_others
 from app.components.code_view import component
+from app.presenters.compiling.jobs import in_store
 from app.presenters.kernels.kernel import (
     component_table,
     decision_rows,
@@ -28,16 +30,19 @@ from app.presenters.kernels.kernel import (
 )
 from app.presenters.kernels.speed import MODEL, prediction_table, predictions, speed_figure, timing_table
 from app.presenters.kernels.tiles import tile_figure
+from app.presenters.shared import when
 from cache_engine.adapted.facts import describe
 from cache_engine.engine.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
+from cache_engine.insight.departure import Departure, asked_for, departure, quarantined_record
+from cache_engine.insight.description import titled
 from cache_engine.insight.tiling import level_table
 from cache_engine.mirror import queries
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import RECENT
 from cache_engine.model.gemm import MAX_DIMENSION
 from cache_engine.model.key import CacheKey, is_key
-from cache_engine.units import counted
+from cache_engine.units import counted, human_age
 
 PARTS = ("Summary", "Code", "Performance", "Cache key", "History", "Compiler log")
 SMALL = st.column_config.TextColumn(width="small")
@@ -55,20 +60,20 @@ def summary(record: Record) -> None:
         st.text(note)
     left, right = st.columns(2)
     with left:
-        st.subheader("Problem and config")
+        st.header("Problem and config")
         shown = record_properties(record, context.timezone(), context.cache().signature(record.key))
         st.dataframe(shown, hide_index=True, height="content", column_config={"Property": SMALL}, key="facts")
     with right:
-        st.subheader("Tiling")
+        st.header("Tiling")
         st.plotly_chart(tile_figure(record), key="tiles", config=PLAIN)
         st.dataframe(level_table(record), hide_index=True, height="content", key="levels")
     left, right = st.columns(2)
     if inspection.instructions is not None:
-        left.subheader("Instructions")
+        left.header("Instructions")
         left.caption(f"{counted(inspection.instructions.total, 'static instruction')}. Grey: not specific to GEMM.")
         left.plotly_chart(instruction_figure(inspection.instructions), key="instructions", config=PLAIN)
     if inspection.occupancy is not None:
-        right.subheader("Theoretical occupancy")
+        right.header("Theoretical occupancy")
         right.caption(f"{inspection.occupancy}.")
         right.dataframe(occupancy_table(inspection.occupancy), hide_index=True, height="content", key="occupancy")
         right.caption("On each chip that runs this cubin:")
@@ -80,7 +85,7 @@ def summary(record: Record) -> None:
 
 def reproduction(record: Record) -> None:
     """The command that compiles the kernel again, whether it makes the same key here, and the kernel's files."""
-    st.subheader("Reproduce and download")
+    st.header("Reproduce and download")
     st.code(reproducing_command(record, cache.settings, cache.layout.root), language=None, wrap_lines=True)
     problem, config = record.problem, record.config
     try:
@@ -116,7 +121,7 @@ def codes(record: Record) -> None:
 def performance(record: Record) -> None:
     """The measured and the predicted times."""
     timings = context.ask(queries.timings, record.key)
-    st.subheader("Measured")
+    st.header("Measured")
     if timings:
         columns = dict.fromkeys(("Median, µs", "10th percentile, µs", "90th percentile, µs", "cuBLAS, µs"), TIME)
         shown = timing_table(timings, context.timezone())
@@ -125,7 +130,7 @@ def performance(record: Record) -> None:
         st.info("Not timed yet. Run this command on a machine with a GPU of this target:")
         command = reproducing_command(record, cache.settings, cache.layout.root, "time")
         st.code(command, language=None, wrap_lines=True)
-    st.subheader("Predicted")
+    st.header("Predicted")
     size = min(max(record.problem.m, 1), MAX_DIMENSION)
     m = st.number_input("m", 1, MAX_DIMENSION, size, key="at", bind="query-params", width=200)
     points, trouble = predictions(record, m)
@@ -151,7 +156,7 @@ def history(record: Record) -> None:
     if row is not None:
         right.dataframe(hit_table(row), hide_index=True, height="content", key="hits")
     left.caption(f"The store keeps only its last {RECENT:,} events; hit counts are never reset.")
-    st.subheader("Decisions")
+    st.header("Decisions")
     decisions(record.key)
 
 
@@ -176,14 +181,44 @@ def pinning(key: CacheKey) -> None:
             st.rerun()
 
 
-def not_found(key: str) -> None:
-    """What the journal knows of a key that has no entry, such as when and why it was evicted."""
+def not_found(key: str, cause: str) -> None:
+    """What the store knows of a key that has no entry: when and why it went, and what compiles it again."""
+    gone = departure(cache, CacheKey(key)) if is_key(key) else None
+    if gone is None:
+        widgets.problem("Kernel not found.", cause)
+    else:
+        how = "evicted" if gone.is_evicted else "damaged and quarantined"
+        st.warning(f"This kernel was {how} {human_age(time.time() - gone.at)}.", icon=":material/history:")
+        st.text(f"{when(gone.at, context.timezone())}: {gone.why}{f', by {gone.by}' if gone.by else ''}.")
+        recompiling(CacheKey(key), gone)
     events = context.ask(queries.events_of, key)
     if events:
         st.dataframe(event_rows(events, context.timezone()), hide_index=True, height="content", key="past")
     if is_key(key):
         decisions(key)
     st.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
+
+
+def recompiling(key: CacheKey, gone: Departure) -> None:
+    """The command that compiles a kernel which went, where the store still knows what it was compiled for."""
+    record = None if gone.is_evicted else quarantined_record(cache, key)
+    selection = None if record else asked_for(cache, key)
+    root = cache.layout.root
+    if record is not None or selection is not None:
+        st.caption("This command compiles it again:")
+        command = (
+            reproducing_command(record, cache.settings, root)
+            if record is not None
+            else in_store(selection.command, str(root))
+            if selection is not None
+            else ""
+        )
+        st.code(command, language=None, wrap_lines=True)
+    else:
+        st.caption("The store no longer knows what it was compiled for. A program that needs it compiles it by itself.")
+    if not gone.is_evicted:
+        link = {"tab": "Quarantine"}
+        st.page_link("../pages/admin.py", label="Open Quarantine", icon=":material/healing:", query_params=link)
 
 
 def show(record: Record, part: str) -> None:
@@ -205,9 +240,10 @@ def show(record: Record, part: str) -> None:
         st.code(lines or "(empty)", language=None, height=600)
 
 
-st.title("Kernel")
+heading = st.container()
 cache = context.cache()
 if of_others.asks("entry"):  # of another framework
+    heading.title("Kernel")
     others.draw()
     st.stop()
 links = st.container(horizontal=True, vertical_alignment="center")
@@ -215,12 +251,14 @@ with links:
     widgets.results_link()
 asked = st.query_params.get("key")
 if not asked:
+    heading.title("Kernel")
     st.info("No kernel selected. Choose one on the Kernels page.")
     st.stop()
 try:
     key = cache.find_key(asked)
     group = cache.adapted(key)
     if group is not None:
+        heading.title("Kernel")
         st.code(f"{describe(group).name}\n{key}", language=None, wrap_lines=True)
         with links:
             pinning(key)
@@ -228,9 +266,11 @@ try:
         st.stop()
     record = cache.find(key)
 except GemmCacheError as error:
-    widgets.problem("Kernel not found.", str(error))
-    not_found(asked)
+    heading.title("Kernel")
+    not_found(asked, str(error))
     st.stop()
+with heading:
+    widgets.title(titled(record))
 st.code(f"{record.name}\n{record.key}", language=None, wrap_lines=True)
 with links:
     widgets.compare_link("Compare with…", record.key)

@@ -7,6 +7,14 @@ from cache_engine.store.codec import stored_bytes
 from cache_engine.units import human_bytes, human_ms
 
 
+def titled(record: Record) -> str:
+    """A kernel in one short line: ``"4096×7168×2048 bf16 sm_90 · tensor_core"``. Its m is that first asked for."""
+    p = record.problem
+    types = p.dtype if p.dtype == p.out_dtype else f"{p.dtype}→{p.out_dtype}"
+    batch = f" batch {p.batch}" if p.batch > 1 else ""
+    return f"{p.m}×{p.n}×{p.k}{batch} {types} {record.arch} · {record.family}"
+
+
 def described(record: Record, created: str) -> dict[str, str]:
     """A kernel's properties by name, both as people read them, without its key and its name.
 

@@ -13,18 +13,12 @@ from cache_engine.engine.selection import Selection
 from cache_engine.engine.stages import LOAD, OnStage
 from cache_engine.errors import CorruptEntry, GemmCacheError
 from cache_engine.insight.comparison import Nearest, nearest
+from cache_engine.insight.departure import Departure, departure
 from cache_engine.insight.packs import notes_on_packs
 from cache_engine.model.artifact import Record
-from cache_engine.model.decision import EVICTION, QUARANTINE
-from cache_engine.model.events import CORRUPT, EVICT, PUBLISH, SET_ASIDE
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
-from cache_engine.model.key import CacheKey
-from cache_engine.store.journal import read_journal
 from cache_engine.units import human_age
-
-# The last of these events says whether an entry should be in the store.
-_ENDS = frozenset({PUBLISH, EVICT, CORRUPT, SET_ASIDE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,28 +140,17 @@ def _fault_of_entry(cache: Cache, selection: Selection) -> str | None:
         return f"the entry with this key is damaged ({damage}); compiling replaces it"
     except OSError as error:
         return f"the entry with this key cannot be read: {error.strerror or error}"
-    return None if stored is not None else _how_it_went(cache, selection.key)
+    gone = None if stored is not None else departure(cache, selection.key)
+    return None if gone is None else _in_words(gone)
 
 
-def _how_it_went(cache: Cache, key: CacheKey) -> str | None:
-    """Why the store no longer has the entry of the key, by the journal, or by the log, which goes back further."""
-    recent = read_journal(cache.layout.journal).recent  # newest first
-    last = next((event for event in recent if event.key == key and event.kind in _ENDS), None)
-    if last is not None:
-        return None if last.kind == PUBLISH else _in_words(last.at, last.kind == EVICT, last.detail, last.by)
-    logged = [one for one in cache.decisions(key) if one.kind in (EVICTION, QUARANTINE)]
-    if not logged:
-        return None
-    return _in_words(logged[-1].at, logged[-1].kind == EVICTION, logged[-1].reason, logged[-1].by)
-
-
-def _in_words(at: float, is_evicted: bool, why: str, by: str) -> str:
-    when = human_age(time.time() - at)
-    if is_evicted:
-        whose = f", by {by}" if by else ""
-        return f"the kernel with this key was evicted {when}: {why}{whose}; compiling stores it again"
+def _in_words(gone: Departure) -> str:
+    when = human_age(time.time() - gone.at)
+    if gone.is_evicted:
+        whose = f", by {gone.by}" if gone.by else ""
+        return f"the kernel with this key was evicted {when}: {gone.why}{whose}; compiling stores it again"
     return (
-        f"the entry with this key was damaged and quarantined {when}: {why}; compiling replaces it, "
+        f"the entry with this key was damaged and quarantined {when}: {gone.why}; compiling replaces it, "
         "and gemm-cache quarantine ls lists it"
     )
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from cache_engine import open_cache
+from cache_engine.model.key import CacheKey
+from cache_engine.upkeep.plan import Limits
 from tests.browser.conftest import Shown
 from tests.browser.test_walk import WAIT_MS, at_rest
 from tests.helpers import make_store
@@ -147,3 +152,24 @@ def test_machine_code_stands_side_by_side_and_the_keyboard_scrolls_it(page: Page
     code.focus()
     page.keyboard.press("End")
     page.wait_for_function("() => document.activeElement.scrollTop > 0", polling=50)
+
+
+def test_a_kernel_is_named_in_its_tab_and_headings_skip_no_level(page: Page, shown: Shown) -> None:
+    _open(page, f"{shown.address}/kernels?q=fp16")
+    expect(page).to_have_title("Kernels · gemm-cache")
+    _first_link(page).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(re.compile(r"^16×512×96 fp16\S* sm_90 · tensor_core"))
+    at_rest(page)
+    expect(page).to_have_title(re.compile(r"^16×512×96 fp16\S* sm_90 · tensor_core · gemm-cache$"))
+    levels = page.locator("h1, h2, h3, h4").evaluate_all("all => all.map(one => Number(one.tagName[1]))")
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels)), levels
+
+
+def test_the_link_of_an_evicted_kernel_says_when_and_why(page: Page, dashboard: str, compiled_store: Path) -> None:
+    with open_cache(compiled_store) as cache:
+        (record,) = (record for record in cache.records() if record.problem.dtype == "fp16")
+        cache.clean(Limits(keys=frozenset({CacheKey(record.key)})), by="an engineer")
+    page.goto(f"{dashboard}/kernel?key={record.key}")
+    expect(page.get_by_text("This kernel was evicted just now.")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_text(re.compile("by an engineer"))).to_be_visible()

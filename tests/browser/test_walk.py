@@ -92,7 +92,7 @@ def _compile_twice(page: Page) -> None:
         page.get_by_role("button", name="Compile", exact=True).click()
         expect(page.get_by_text(verdict)).to_be_visible(timeout=60_000)
     page.get_by_role("link", name="Open kernel").click()
-    expect(page.get_by_role("heading", name="Kernel", exact=True)).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_role("heading", level=1, name=re.compile(" · "))).to_be_visible(timeout=WAIT_MS)
     expect(page.get_by_test_id("stCode").first).to_contain_text("gemm_tensor_core_bf16_nt_n96_k64", timeout=WAIT_MS)
 
 

@@ -15,7 +15,7 @@ def test_two_kernels_are_compared(open_page: Open, compiled_store: Path) -> None
     first, second = by_arch["sm_90"], by_arch["sm_80"]
     app = sound(open_page(compiled_store, "compare", a=first.key[:10], b=second.key))
     assert [code.value for code in app.code] == [f"{each.name}\n{each.key}" for each in (first, second)]
-    tables = dict(zip([each.value for each in app.subheader], [each.value for each in app.dataframe], strict=True))
+    tables = dict(zip([each.value for each in app.header], [each.value for each in app.dataframe], strict=True))
     assert tables["Key differences"]["Property"][0] == "arch"
     resources = tables["Resources"].set_index("Property")
     assert list(resources.loc["registers per thread"])[:2] == [
@@ -32,7 +32,7 @@ def test_a_kernel_compared_with_itself_differs_in_nothing(open_page: Open, compi
     key = next(iter(make_store(compiled_store).keys()))
     app = sound(open_page(compiled_store, "compare", a=key, b=key))
     assert "Same key" in app.info[0].value
-    assert [subheader.value for subheader in app.subheader] == [
+    assert [subheader.value for subheader in app.header] == [
         "Performance", "Resources", "Theoretical occupancy", "Static instruction mix"
     ]  # fmt: skip
     assert not any(table.value["Change"].any() for table in app.dataframe)

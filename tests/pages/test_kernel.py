@@ -19,6 +19,7 @@ from app.presenters.kernels.kernel import (
 )
 from cache_engine.config import Settings
 from cache_engine.engine.reproduction import reproducing_command
+from cache_engine.insight.description import titled
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import CORRUPT, PUBLISH
 from cache_engine.model.key import CacheKey
@@ -102,8 +103,8 @@ def test_a_kernel_that_cannot_be_disassembled_shows_the_rest(open_page: Open, co
     blob = blob_file(store, CacheKey(record.key))
     blob.write_bytes(bytes(blob.stat().st_size))
     app = sound(open_page(compiled_store, "kernel", key=record.key))
-    assert "Theoretical occupancy" in [subheader.value for subheader in app.subheader]
-    assert "Instructions" not in [subheader.value for subheader in app.subheader]
+    assert "Theoretical occupancy" in [subheader.value for subheader in app.header]
+    assert "Instructions" not in [subheader.value for subheader in app.header]
     assert any(text.value.startswith("instructions were not counted: ") for text in app.text)
 
 
@@ -119,7 +120,8 @@ def test_an_evicted_kernel_is_not_found_and_the_page_says_when_and_why(open_page
     journal.event("evict", key="0" * 64, detail="not used for 7 days")
     journal.close()
     app = open_page(compiled_store, "kernel", key="0" * 64)
-    assert [error.value for error in app.error] == ["Kernel not found."]
+    assert app.warning[0].value == "This kernel was evicted just now."
+    assert app.text[0].value.endswith(": not used for 7 days.")
     (past,) = (table.value for table in app.dataframe)
     assert past[["Event", "Details"]].to_numpy().tolist() == [["evicted", "not used for 7 days"]]
 
@@ -132,7 +134,7 @@ def test_a_link_from_when_it_was_part_of_the_list_leads_here(
     open_page: Open, compiled_store: Path, record: Record
 ) -> None:
     app = sound(open_page(compiled_store, "kernels", key=record.key))
-    assert app.title[0].value == "Kernel"
+    assert app.title[0].value.replace("\\", "") == titled(record)
     assert app.code[0].value == f"{record.name}\n{record.key}"
 
 
@@ -185,3 +187,12 @@ def test_history_shows_events_newest_first() -> None:
         f"in {human_ms(record.compile_ms)}, by a test, with nvrtc 13.5",
         "in 120 ms",
     ]
+
+
+def test_a_title_from_the_store_is_no_markdown(
+    open_page: Open, compiled_store: Path, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile = "*a* [b](http://c) `d` :material/home: $e$ <b>"
+    monkeypatch.setattr("cache_engine.insight.description.titled", lambda _: hostile)
+    app = sound(open_page(compiled_store, "kernel", key=record.key))
+    assert app.title[0].value == (r"\*a\* \[b\]\(http\:\/\/c\) \`d\` \:material\/home\: \$e\$ \<b\>")
