@@ -6,17 +6,17 @@ makes such a folder deletes it.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
 import time
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 
-import msgspec
-import xxhash
-
+from cache_engine.adapted.groups import StoredGroup
 from cache_engine.errors import CorruptEntry
 from cache_engine.process import OwnFile, run_at_end
 from cache_engine.store.lock import try_lock
@@ -84,36 +84,54 @@ def _delete(folder: Path, of_process: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_files(folder: Path, files: dict[str, bytes]) -> dict[str, str]:
-    """Writes files into a folder of this process; returns their paths by name. Names must be plain.
+def write_files(files: dict[str, bytes]) -> dict[str, str]:
+    """Writes files into a new folder below that of this process; returns their paths by name. Names must be plain.
 
     Raises:
         OSError: when writing fails.
     """
+    below = f"{own_folder()}/{next(_numbers)}"
+    os.mkdir(below, 0o700)
+    return add_files(below, files)
+
+
+def add_files(folder: str, files: dict[str, bytes]) -> dict[str, str]:
+    """Writes files into such a folder; returns their paths by name. Raises as ``write_files``."""
+    paths = {}
     for name, data in files.items():
-        (folder / name).write_bytes(data)
-    return {name: f"{folder}/{name}" for name in files}
-
-
-def files_below(folder: Path, files: dict[str, bytes]) -> dict[str, str]:
-    """The paths of files by name, in a folder of their own below one of this process.
-
-    It is named by what is in them, so what is asked for again is not written again.
-
-    Raises:
-        OSError: when writing fails.
-    """
-    own = folder / xxhash.xxh3_128_hexdigest(_encode(files))
-    paths = {name: f"{own}/{name}" for name in files}
-    if not all(map(os.path.exists, paths.values())):
-        staged = Path(tempfile.mkdtemp(dir=folder))
-        write_files(staged, files)
+        path = paths[name] = f"{folder}/{name}"
+        # Without Python's own layers, which take as long as the file system does.
+        descriptor = os.open(path, _NEW, 0o600)
         try:
-            staged.rename(own)
-        except OSError:
-            if not all(map(os.path.exists, paths.values())):  # else another thread was faster
-                raise
+            if os.write(descriptor, data) != len(data):
+                raise OSError(errno.ENOSPC, "only a part of the data was written", path)
+        finally:
+            os.close(descriptor)
     return paths
 
 
-_encode = msgspec.msgpack.Encoder().encode
+def files_of(stored: StoredGroup) -> dict[str, str]:
+    """The paths of a group's files by name, below the folder of this process.
+
+    What is asked for again is neither unpacked nor written again.
+
+    Raises:
+        CorruptEntry: when it is no group.
+        OSError: when writing fails.
+    """
+    of_process = os.getpid(), stored.digest
+    paths = _written.get(of_process)
+    if paths is None or not all(map(os.path.exists, paths.values())):
+        # Another thread may write the same meanwhile, into a folder of its own.
+        paths = _written[of_process] = write_files(stored.group.files)
+    return paths
+
+
+def forget_written() -> None:
+    """What is asked for next is written again, as in a process that has just begun."""
+    _written.clear()
+
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+_numbers = count()
+_written: dict[tuple[int, bytes], dict[str, str]] = {}

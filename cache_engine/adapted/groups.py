@@ -10,8 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 import msgspec
@@ -85,6 +88,26 @@ def is_plain(name: str) -> bool:
     return 0 < len(os.fsencode(name)) <= _LONGEST_NAME and name not in (".", "..") and not {"/", "\0"} & set(name)
 
 
+@dataclass(frozen=True)
+class StoredGroup:
+    """The bytes of a group as they are stored, every one checked; ``digest`` is that of what it holds."""
+
+    key: CacheKey
+    digest: bytes
+    packed: memoryview
+
+    @cached_property
+    def group(self) -> Group:
+        """What it holds; raises ``CorruptEntry`` when that is no group, or another one."""
+        return _unpacked(self.key, self.packed)
+
+
+def read_stored(layout: StoreLayout, key: CacheKey, *, trust: bool | None = None) -> StoredGroup | None:
+    """A group, not unpacked; ``None`` if the store has no such group. Raises as ``read_group``."""
+    data = read_file(layout.group_path(key), MAX_BYTES + 1, trust=trust)
+    return None if data is None else _checked(key, data)
+
+
 def read_group(layout: StoreLayout, key: CacheKey, *, trust: bool | None = None) -> Group | None:
     """A group, every byte checked; ``None`` if the store has no such group.
 
@@ -96,8 +119,8 @@ def read_group(layout: StoreLayout, key: CacheKey, *, trust: bool | None = None)
         UnknownGroup: when it is of another format version.
         OSError: when it cannot be read.
     """
-    data = read_file(layout.group_path(key), MAX_BYTES + 1, trust=trust)
-    return None if data is None else _unpacked(key, data)
+    stored = read_stored(layout, key, trust=trust)
+    return None if stored is None else stored.group
 
 
 def is_unknown_group(layout: StoreLayout, key: CacheKey) -> bool:
@@ -144,7 +167,18 @@ def _packed(group: Group) -> bytes:
     return _HEADER.pack(_MAGIC, FORMAT, bytes.fromhex(group.key), hashlib.sha256(packed).digest()) + packed
 
 
-def _unpacked(key: CacheKey, data: bytes) -> Group:
+_of_thread = threading.local()
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    """That of this thread: making one takes longer than a kernel."""
+    found: zstandard.ZstdDecompressor | None = getattr(_of_thread, "decompressor", None)
+    if found is None:
+        found = _of_thread.decompressor = zstandard.ZstdDecompressor()
+    return found
+
+
+def _checked(key: CacheKey, data: bytes) -> StoredGroup:
     if len(data) < _HEADER.size:
         raise Truncated(f"group {key[:12]} ends within its header")
     if len(data) > MAX_BYTES:
@@ -157,14 +191,20 @@ def _unpacked(key: CacheKey, data: bytes) -> Group:
     packed = memoryview(data)[_HEADER.size :]
     if hashlib.sha256(packed).digest() != digest:
         raise CorruptEntry(f"group {key[:12]} does not match its checksum")
+    if named.hex() != key:
+        raise Misplaced(f"the group at the path of {key[:12]} is another one")
+    return StoredGroup(key, digest, packed)
+
+
+def _unpacked(key: CacheKey, packed: memoryview) -> Group:
     try:
         # max_output_size is ignored for frames that declare their size, so the declaration is checked first.
         if not 0 <= zstandard.frame_content_size(packed) <= MAX_BYTES:
             raise CorruptEntry(f"group {key[:12]} declares no size, or one of more than {MAX_BYTES:,} bytes")
-        group = _decode(zstandard.ZstdDecompressor().decompress(packed))
+        group = _decode(_decompressor().decompress(packed))
     except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptEntry(f"group {key[:12]} cannot be read: {error}") from error
-    if not named.hex() == key == group.key:
+    if key != group.key:
         raise Misplaced(f"the group at the path of {key[:12]} is another one")
     if not all(map(is_plain, group.files)) or group.index not in group.files:
         raise CorruptEntry(f"group {key[:12]} has names that are none of its files")

@@ -38,15 +38,15 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc] # cuda.core may 
         """The bytes of a program, every one checked; raises ``KeyError``."""
         name = _name(key)
         try:
-            group = None if self._shelf is None else self._shelf.get(_FRAMEWORK, name, _PART)
+            stored = None if self._shelf is None else self._shelf.get(_FRAMEWORK, name, _PART)
         except Exception as error:  # damage, a disk that fails, a format from the future: cuda.core compiles
             _log.warning("a program of cuda.core is compiled again: %s", error)
-            group = None
-        if group is None:
+            stored = None
+        if stored is None:
             if len(self._missed_at) < _MOST_COMPILING:
                 self._missed_at[name] = time.perf_counter()
             raise KeyError(key)
-        return group.files[_PART]
+        return stored.group.files[_PART]
 
     def __setitem__(self, key: bytes | str, value: bytes | bytearray | memoryview | ObjectCode) -> None:
         """Stores a program. The time since it was missed is that of its compile."""

@@ -9,7 +9,16 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cache_engine.adapted.groups import Group, UnknownGroup, group_key, group_keys, put_group, read_group
+from cache_engine.adapted.groups import (
+    Group,
+    StoredGroup,
+    UnknownGroup,
+    group_key,
+    group_keys,
+    put_group,
+    read_group,
+    read_stored,
+)
 from cache_engine.config import Settings
 from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.events import CORRUPT, EVICT, PUBLISH
@@ -39,25 +48,31 @@ class Shelf:
             fold=partial(fold_when_long, layout),
             log=DecisionLog(layout),
         )
+        # By the digest of a kernel that was unpacked: when it was made, and microseconds of its compile.
+        self._made: dict[bytes, tuple[float, int]] = {}
         self._housekeeper: Housekeeper | None = None
 
-    def get(self, framework: str, name: str, index: str) -> Group | None:
+    def get(self, framework: str, name: str, index: str) -> StoredGroup | None:
         """A kernel, every byte checked, and counted as a hit; ``None`` where the store has none.
 
         Raises:
-            CorruptEntry, UnknownGroup, OSError: as ``read_group``. A damaged one is counted, and may be put again.
+            CorruptEntry, UnknownGroup, OSError: as ``read_stored``. A damaged one is counted, and may be put again.
         """
         layout = self._store.layout
         key = group_key(framework, name, index)
         try:
-            group = read_group(layout, key, trust=layout.trust)
+            stored = read_stored(layout, key, trust=layout.trust)
+            if stored is None:
+                return None
+            made = self._made.get(stored.digest)
+            if made is None:
+                group = stored.group
+                made = self._made[stored.digest] = group.made_at, round((group.compile_ms or 0.0) * 1e3)
         except CorruptEntry as error:
             self._journal.event(CORRUPT, key=key, detail=str(error))
             raise
-        if group is not None:
-            saved_us = round((group.compile_ms or 0.0) * 1e3)
-            self._journal.hit(key, DiskStore.name, made_at=group.made_at, saved_us=saved_us)
-        return group
+        self._journal.hit(key, DiskStore.name, made_at=made[0], saved_us=made[1])
+        return stored
 
     def put(self, group: Group, arch: str = "") -> None:
         """Stores a kernel that was compiled now for a target, and cleans the store in the background if that is due.
@@ -89,6 +104,12 @@ class Shelf:
                 group = read_group(layout, key, trust=layout.trust)
                 if group is not None and group.framework == framework:
                     yield group
+
+    def close(self) -> None:
+        """Writes the last counts and ends cleaning, as the end of the process does."""
+        if self._housekeeper is not None:
+            self._housekeeper.close()
+        self._journal.close()
 
     def _kept_house(self) -> Housekeeper:
         if self._housekeeper is None:

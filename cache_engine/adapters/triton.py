@@ -12,7 +12,7 @@ log.
 from __future__ import annotations
 
 import logging
-import tempfile
+import os
 import time
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 from triton import knobs
 from triton.runtime import cache as triton_cache
 
-from cache_engine.adapted.folders import files_below, own_folder, write_files
+from cache_engine.adapted.folders import add_files, files_of, write_files
 from cache_engine.adapted.groups import Group, is_plain
 from cache_engine.adapters.shelf import Shelf, shelf
 from cache_engine.errors import CorruptEntry
@@ -48,7 +48,7 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
         self._make_own = partial(triton_cache.FileCacheManager, key, override=override, dump=dump)
         self._own: Any = None
         self._is_kernel = False
-        self._parts: Path | None = None
+        self._parts: str | None = None
         self._paths: dict[str, str] = {}
         self._stages_ms: dict[str, float] = {}
         self._began = time.perf_counter()
@@ -66,8 +66,10 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
             self._note_stage(filename)
             try:
                 if self._parts is None:
-                    self._parts = Path(tempfile.mkdtemp(dir=own_folder()))
-                self._paths |= write_files(self._parts, {filename: content})
+                    self._paths |= write_files({filename: content})
+                    self._parts = os.path.dirname(self._paths[filename])
+                else:
+                    self._paths |= add_files(self._parts, {filename: content})
                 self._began = time.perf_counter()
                 return self._paths[filename]
             except OSError as error:
@@ -125,10 +127,10 @@ class CacheManager(triton_cache.CacheManager):  # type: ignore[misc] # Triton ha
         return self._own
 
     def _stored_group(self, stored: Shelf, filename: str) -> dict[str, str] | None:
-        group = stored.get(_FRAMEWORK, self._key, filename)
-        if group is None:
+        found = stored.get(_FRAMEWORK, self._key, filename)
+        if found is None:
             return None
-        self._paths = files_below(own_folder(), group.files)
+        self._paths = files_of(found)
         return self._paths
 
     def _note_stage(self, filename: str) -> None:

@@ -99,7 +99,7 @@ def test_what_fails_in_the_store_fails_no_compile(
         raise OSError(28, "No space left on device")
 
     cache = ProgramCache(tmp_path / "store")
-    for what in ("put_group", "read_group"):
+    for what in ("put_group", "read_stored"):
         with monkeypatch.context() as patched:
             patched.setattr(f"cache_engine.adapters.shelf.{what}", fail)
             assert _compile(cache).startswith(b"\x7fELF")

@@ -99,7 +99,7 @@ def test_damage_and_failures_are_misses(tmp_path: Path) -> None:
     assert (used, compiles, again) == (True, 2, loaded)
     assert "does not match its checksum" in logged
     fail = "import cache_engine.adapters.shelf as ours\ndef fail(*_, **__):\n    raise OSError(28, 'No space left')\n"
-    for what in ("put_group", "read_group"):
+    for what in ("put_group", "read_stored"):
         (used, _, again, _), logged = _run(tmp_path / what, BREAK=f"{fail}ours.{what} = fail\n")
         assert (used, again) == (True, loaded)
         assert "No space left" in logged

@@ -12,14 +12,16 @@ import msgspec
 import pytest
 import zstandard
 
-from cache_engine.adapted.folders import GRACE_S, LOCK, PREFIX, delete_abandoned, files_below
+from cache_engine.adapted.folders import files_of, own_folder
 from cache_engine.adapted.groups import (
     Group,
+    StoredGroup,
     UnknownGroup,
     group_key,
     is_plain,
     put_group,
     read_group,
+    read_stored,
 )
 from cache_engine.errors import CorruptEntry, Misplaced, Untrusted
 from cache_engine.store.disk import DiskStore, open_store
@@ -178,36 +180,56 @@ def test_a_group_used_since_the_plan_stays(store: DiskStore) -> None:
     assert path.exists()
 
 
-def test_what_was_written_for_its_framework_is_not_written_again(tmp_path: Path) -> None:
-    paths = files_below(tmp_path, _GROUP.files)
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of this process, in one of the test."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("cache_engine.adapted.folders._folders", {})
+    monkeypatch.setattr("cache_engine.adapted.folders._written", {})
+    return own_folder()
+
+
+def _stored(store: DiskStore, files: dict[str, bytes] = _GROUP.files) -> StoredGroup:
+    group = msgspec.structs.replace(_GROUP, files=files)
+    put_group(store.layout, group, durable=False)
+    found = read_stored(store.layout, group.key)
+    assert found is not None
+    return found
+
+
+def test_what_was_written_for_its_framework_is_not_written_again(store: DiskStore, own: Path) -> None:
+    paths = files_of(_stored(store))
     assert {name: Path(path).read_bytes() for name, path in paths.items()} == _GROUP.files
+    assert all(Path(path).is_relative_to(own) for path in paths.values())
     before = {path: os.stat(path).st_ino for path in paths.values()}
-    assert files_below(tmp_path, _GROUP.files) == paths
+    again = _stored(store)
+    assert files_of(again) == paths
+    assert "group" not in vars(again)  # nor unpacked
     assert {path: os.stat(path).st_ino for path in paths.values()} == before
-    others = files_below(tmp_path, {**_GROUP.files, "scale.json": b"[]"})
+    others = files_of(_stored(store, {**_GROUP.files, "scale.json": b"[]"}))
     assert set(others.values()).isdisjoint(paths.values())
     assert Path(paths["scale.json"]).read_bytes() == b"{}"
-    assert len(list(tmp_path.iterdir())) == 2
+    Path(paths["scale.json"]).unlink()
+    third = files_of(again)
+    assert {name: Path(path).read_bytes() for name, path in third.items()} == _GROUP.files
 
 
-def test_a_thread_that_was_faster_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = files_below(tmp_path, _GROUP.files)
-    answers = iter([False])
-    monkeypatch.setattr(os.path, "exists", lambda _: next(answers, True))
-    assert files_below(tmp_path, _GROUP.files) == paths
+def test_a_fork_has_a_folder_of_its_own(store: DiskStore, own: Path) -> None:
+    stored = _stored(store)
+    paths = files_of(stored)
+    child = os.fork()
+    if not child:
+        theirs = files_of(stored)
+        os._exit(not set(theirs.values()).isdisjoint(paths.values()) or own_folder() == own)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    assert all(Path(path).exists() for path in paths.values())
 
 
-def test_a_folder_whose_process_is_about_to_lock_it_is_not_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_disk_that_takes_a_part_only_is_a_failure(
+    store: DiskStore, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between making the lock and taking it there is a moment in which another process could take it."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    about_to, ended, old = (tmp_path / f"{PREFIX}{name}" for name in ("about-to", "ended", "old"))
-    for folder in (about_to, ended, old):
-        folder.mkdir(mode=0o700)
-        (folder / LOCK).touch(mode=0o600)
-    (ended / LOCK).write_text("locked\n")
-    then = time.time() - GRACE_S - 1
-    os.utime(old, (then, then))
-    assert sorted(delete_abandoned()) == [ended, old]
-    assert about_to.exists()
+    stored = _stored(store)
+    monkeypatch.setattr(os, "write", lambda _, data: len(data) - 1)
+    with pytest.raises(OSError, match="only a part"):
+        files_of(stored)

@@ -193,7 +193,7 @@ def test_what_a_killed_process_left_the_next_deletes_and_nothing_else(
     assert not its.exists()
 
 
-@pytest.mark.parametrize("what", ["shelf.put_group", "shelf.read_group", "triton.own_folder"])
+@pytest.mark.parametrize("what", ["shelf.put_group", "shelf.read_stored", "triton.write_files"])
 def test_a_disk_that_fails_leaves_triton_its_own_directory(
     what: str, program: list[str | Path], tmp_path: Path
 ) -> None:
@@ -203,7 +203,7 @@ def test_a_disk_that_fails_leaves_triton_its_own_directory(
     hit, code, logged = _compile(program, tmp_path, BREAK=broken)
     assert not hit
     assert "No space left" in logged
-    if what != "triton.own_folder":  # then the parts are in its directory, and the group, read from them, in the store
+    if what != "triton.write_files":  # then the parts are in its directory, and the group, read from them, in the store
         assert _groups(tmp_path) == []
     assert _compile(program, tmp_path)[:2] == (True, code)
 

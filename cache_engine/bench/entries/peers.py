@@ -65,6 +65,7 @@ def lookups(report: Report, place: Path) -> None:
     if not why_missing(TRITON):
         _works(report, TRITON, partial(versus_triton.hit, report, _LOOKUP, place / "triton"))
         _works(report, TRITON, partial(versus_triton.compiling, report, place))
+        _works(report, TRITON, partial(versus_triton.adapter, report, place / "adapter"))
 
 
 @contextmanager
@@ -104,6 +105,21 @@ def _beside_cuda_core(report: Report, look: Thunk, folder: Path, kernel: Compile
             name = "cuda.core key, get (unverified)"
             report(compare(_LOOKUP, look, name, get, goal_ratio=_CUDA_CORE_GOAL, calls=10))
             report(compare(_LOOKUP, look, "cuda.core Program.compile, hit", compiled, calls=10))
+        _adapter_of_cuda_core(report, folder / "store", peer, key(), kernel.cubin)
+
+
+def _adapter_of_cuda_core(report: Report, folder: Path, peer: Any, key: Any, code: bytes) -> None:
+    """A hit through the adapter, every byte checked, compared with cuda.core's own cache of the same program."""
+    from cache_engine.adapters.cuda_core import ProgramCache
+    from cache_engine.adapters.shelf import shelf
+
+    with ProgramCache(folder) as ours:
+        ours[key] = code
+        own = partial(peer.get, key)
+        name = "cuda.core's hit in our store"
+        report(compare(name, partial(ours.get, key), "in its own cache (unverified)", own, goal_ratio=2, calls=10))
+    if (opened := shelf(folder)) is not None:
+        opened.close()
 
 
 def _works(report: Report, peer: str, call: Thunk) -> bool:

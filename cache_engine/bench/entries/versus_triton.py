@@ -17,6 +17,8 @@ from cache_engine.engine.cache import CompiledKernel, open_cache
 from cache_engine.model.artifact import SOURCE
 
 _HIT_GOAL = 1 / 8
+_ADAPTER_GOAL = 1.1
+_OWN = "in its own cache (unverified)"
 
 
 def hit(report: Report, name: str, folder: Path) -> None:
@@ -35,6 +37,43 @@ def hit(report: Report, name: str, folder: Path) -> None:
                 compare(
                     f"{name}, of a Triton kernel", look, "triton.compile, hit", compiled, goal_ratio=_HIT_GOAL, calls=5
                 )
+            )
+
+
+def adapter(report: Report, folder: Path) -> None:
+    """A hit of ``triton.compile`` through the adapter, every byte checked, compared with its own cache.
+
+    Again in a process, where the parts are in its folder; and the first in a process, which writes them there.
+    """
+    from triton import knobs
+    from triton.runtime.cache import FileCacheManager
+
+    with open_cache(folder / "made", durability="fast") as cache:
+        made = cache.get_or_compile(PROBLEM, family="triton")
+        module = _defined(cache.text(made.record, SOURCE))
+    there = {"GEMM_CACHE_DIR": str(folder / "store"), "TRITON_CACHE_DIR": str(folder / "theirs")}
+    there |= dict(flag.split("=") for flag in COMPILERS["triton"].flags)
+    with patch.dict(os.environ, there), knobs.cache.scope():
+        from cache_engine.adapted import folders
+        from cache_engine.adapters.shelf import shelf
+        from cache_engine.adapters.triton import CacheManager
+
+        shelf.cache_clear()  # of another directory
+
+        def compiled(manager: type) -> object:
+            knobs.cache.manager_class = manager
+            return _compiled(module)
+
+        def first() -> object:
+            folders.forget_written()
+            return compiled(CacheManager)
+
+        compiled(CacheManager)  # ours first, since it takes what Triton's directory has
+        again, own = partial(compiled, CacheManager), partial(compiled, FileCacheManager)
+        own()
+        for name, ours in (("again", again), ("first in a process", first)):
+            report(
+                compare(f"Triton's hit in our store, {name}", ours, _OWN, own, goal_ratio=_ADAPTER_GOAL, samples=100)
             )
 
 
