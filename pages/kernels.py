@@ -8,6 +8,7 @@ import streamlit as st
 
 from app import context, widgets
 from app.adapted_view import list_adapted
+from app.caches import links
 from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
 from app.presenters.kernels.listed import FACET_LABELS, facet_choices, kernel_filter, page_number
@@ -164,6 +165,7 @@ if rows:
         actions(picked)
         exports(wanted, sorted_by, not ascending, total)
     listing.kernel_list(rows, key="kernels", picked=picked, sorted_by=(sorted_by, ascending), on_sort=sort_by)
+links.matching_link(text or "")
 others = list_adapted(text or "", chosen, sort=sorted_by, descending=not ascending)
 if not rows and not others:
     if wanted != KernelFilter():

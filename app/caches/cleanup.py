@@ -10,7 +10,7 @@ import streamlit as st
 
 from app import context, guard, widgets
 from app.caches import entries, looking
-from app.presenters.store.caches import deletion_table, left_table
+from app.presenters.store.caches import cleaning_arguments, deletion_table, left_table
 from cache_engine.cli.documents import caches as documents
 from cache_engine.config import parse_bytes
 from cache_engine.errors import GemmCacheError
@@ -60,7 +60,7 @@ def draw() -> None:
     if preview is None or (preview.rules, preview.irs_only) != (rules, irs_only):
         return
     document = documents.cleaning(preview.chosen, preview.plans, {}, [])
-    _show(document, irs_only=irs_only)
+    _show(document, rules, irs_only=irs_only)
     count = len(document.entries)
     if not count:
         return
@@ -97,7 +97,7 @@ def _preview(rules: CleaningRules, *, irs_only: bool) -> Preview:
         return Preview(rules, irs_only, chosen, plan_cleaning(looking.sources().by_kind, chosen, irs_only=irs_only))
 
 
-def _show(document: documents.CachesCleaning, *, irs_only: bool) -> None:
+def _show(document: documents.CachesCleaning, rules: CleaningRules, *, irs_only: bool) -> None:
     what = "the IRs of " if irs_only else ""
     st.caption(
         f"Will delete {what}{counted(len(document.entries), 'entry', 'entries')} ({human_bytes(document.size_bytes)}). "
@@ -114,10 +114,9 @@ def _show(document: documents.CachesCleaning, *, irs_only: bool) -> None:
         st.subheader("What stays, and why")
         st.dataframe(left_table(reasons, titles), hide_index=True, column_config={"Why": _WIDE}, key="staying")
     if any(each.no_safe_way for each in document.left) and not irs_only:
-        st.caption("Once no process uses these caches, on any machine that shares the directory, this deletes them:")
-        kinds = dict.fromkeys(each.kind for each in document.left if each.no_safe_way)
-        arguments = [word for kind in kinds for word in ("--kind", kind)]
-        widgets.command("caches", "clean", *arguments, "--all", "--offline")
+        st.caption("Once no process uses these caches, on any machine that shares the directory, this lists them:")
+        kinds = tuple(dict.fromkeys(each.kind for each in document.left if each.no_safe_way))
+        widgets.command("caches", "clean", *cleaning_arguments(rules, kinds), "--offline")
 
 
 def _delete(preview: Preview) -> None:

@@ -9,8 +9,10 @@ import streamlit as st
 from app import context, widgets
 from app.caches import looking
 from app.presenters.kernels.others import Address
+from cache_engine.foreign.survey import EntryFilter
 from cache_engine.foreign.values import Entry
 from cache_engine.mirror import foreign_queries as queries
+from cache_engine.units import counted
 
 _CACHES, _KERNEL, _COMPARE = "../pages/caches.py", "../pages/kernel.py", "../pages/compare.py"
 _RESULTS = "entries last seen"
@@ -44,6 +46,14 @@ def results_link() -> None:
     """A link to the list of entries as last shown."""
     seen: dict[str, list[str]] = st.session_state.get(_RESULTS, {"part": ["Entries"]})
     st.page_link(_CACHES, label="Back to entries", icon=":material/arrow_back:", query_params=seen)
+
+
+def matching_link(text: str) -> None:
+    """A link to the entries of other frameworks that match a search, where the index has any."""
+    count = context.ask(queries.count, EntryFilter(text)) if text else 0
+    if count:
+        label = f"{counted(count, 'entry', 'entries')} of other frameworks"
+        st.page_link(_CACHES, label=label, icon=":material/inventory_2:", query_params={"q": text})
 
 
 def entry_link(label: str, address: Address) -> None:

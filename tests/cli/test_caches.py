@@ -258,3 +258,20 @@ def test_where_the_index_cannot_be_used_all_is_read(
 
     monkeypatch.setattr(foreign, "scan", failing)
     assert machine.json("ls")["total"] == 4
+
+
+def test_two_caches_of_vllm_differ_in_a_port_and_in_a_tuned_config(machine: Machine, tmp_path: Path) -> None:
+    """Written by hand, as vLLM writes them."""
+    for name, key, port in (("a", "0a1b2c3d4e", "29500"), ("b", "5f6a7b8c9d", "29777")):
+        for each, environment in ((key, {"VLLM_PORT": port}), ("1111111111", {"VLLM_PORT": "1"})):
+            folder = tmp_path / name / each / "rank_0_0" / "backbone"
+            folder.mkdir(parents=True)
+            (folder / "cache_key_factors.json").write_text(json.dumps({"code_hash": "c", "env": environment}))
+            (folder / "abc.best_config").write_text(json.dumps({"tuned by": name}))
+    sides = [f"vllm={tmp_path / name}" for name in ("a", "b")]
+    document = machine.json("diff", *sides)
+    ((changed,), (cause,)) = document["changed"], document["causes"]
+    assert (changed["id"], changed["parts"]) == ("1111111111/rank_0_0/backbone", ["abc.best_config"])
+    assert (cause["group"], cause["name"], cause["entries"]) == ("environment", "VLLM_PORT", 1)
+    printed = machine.run("diff", *sides).stdout
+    assert "VLLM_PORT: a port of the network" in printed

@@ -35,15 +35,20 @@ from cache_engine.foreign.values import (
 )
 from cache_engine.model.outcome import Failure
 from tests.foreign.fixtures import unpack
+from tests.foreign.test_flashinfer import write_operation
 
 SOURCES = load_sources()
 MADE = ("triton", "cupy", "cutile", "tilelang", "cuda_core")
 """The kinds of which there is a cache that the framework made; tests/foreign/fixtures/make.py made it."""
 
 
-@pytest.fixture(params=MADE)
+@pytest.fixture(params=(*MADE, "flashinfer"))
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """A cache that its framework made."""
+    """A cache that its framework made, or that a test writes as the framework does."""
+    if request.param == "flashinfer":
+        for number, arch in enumerate(("90a", "100a")):
+            write_operation(tmp_path / "flashinfer", arch, f"/usr/local/cuda-13.{number}")
+        return Place(request.param, tmp_path / "flashinfer", "given")
     return Place(request.param, unpack(request.param, tmp_path), "given")
 
 

@@ -47,7 +47,7 @@ default silu_and_mul/silu_and_mul.so
 """
 
 
-def _write(folder: Path, arch: str = "90a", cuda: str = "/usr/local/cuda-13.0", more: str = "") -> Path:
+def write_operation(folder: Path, arch: str = "90a", cuda: str = "/usr/local/cuda-13.0", more: str = "") -> Path:
     """An operation in a cache."""
     operation = folder / "0.7.0" / arch / "cached_ops" / "silu_and_mul"
     operation.mkdir(parents=True)
@@ -70,7 +70,7 @@ def _factors(folder: Path) -> KeyFactors:
 
 
 def test_an_operation_has_the_facts_that_its_path_and_its_files_state(tmp_path: Path) -> None:
-    _write(tmp_path)
+    write_operation(tmp_path)
     ((name, entry),) = _scan(tmp_path).items()
     assert name == "0.7.0/90a/cached_ops/silu_and_mul"
     assert (entry.name, entry.version, entry.arch, entry.state) == (
@@ -83,7 +83,7 @@ def test_an_operation_has_the_facts_that_its_path_and_its_files_state(tmp_path: 
 
 
 def test_one_without_its_library_is_partial_and_one_for_several_targets_has_no_target(tmp_path: Path) -> None:
-    (_write(tmp_path, "80_90a") / "silu_and_mul.so").unlink()
+    (write_operation(tmp_path, "80_90a") / "silu_and_mul.so").unlink()
     (entry,) = _scan(tmp_path).values()
     assert entry.state == State.PARTIAL
     assert entry.arch is None
@@ -91,7 +91,7 @@ def test_one_without_its_library_is_partial_and_one_for_several_targets_has_no_t
 
 
 def test_what_is_unchanged_is_not_read_again(tmp_path: Path) -> None:
-    _write(tmp_path)
+    write_operation(tmp_path)
     (tmp_path / "0.7.0" / "90a" / "cached_ops" / "tmp").mkdir()
     place = Place("flashinfer", tmp_path, "given")
     known = {name: entry.stamp for name, entry in _scan(tmp_path).items()}
@@ -100,7 +100,7 @@ def test_what_is_unchanged_is_not_read_again(tmp_path: Path) -> None:
 
 
 def test_the_compile_command_is_the_key_flag_by_flag(tmp_path: Path) -> None:
-    _write(tmp_path)
+    write_operation(tmp_path)
     found = {(each.group, each.name): each.value for each in _factors(tmp_path).factors}
     assert found == {
         ("version", "flashinfer"): "0.7.0",
@@ -127,7 +127,7 @@ def test_why_one_of_two_is_built_again_is_named(tmp_path: Path) -> None:
     """Another toolkit, another GPU, and a flag that only one has."""
     places = []
     for name, given in (("a", {}), ("b", {"arch": "100a", "cuda": "/opt/cuda-12.9", "more": " $\n    -lineinfo"})):
-        _write(tmp_path / name, **given)
+        write_operation(tmp_path / name, **given)
         place = Place("flashinfer", tmp_path / name, "given")
         places.append((place, next(iter(_scan(place.path).values()))))
     found = {each.name: each for each in Comparing(FlashInfer()).entries(*places).differences}
@@ -140,12 +140,14 @@ def test_why_one_of_two_is_built_again_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "cuda_cflags = -isystem", "cflags = $\n$\n", "\0\xff", "build x: cuda_compile "])
 def test_a_build_file_that_is_none_states_little_and_breaks_nothing(tmp_path: Path, text: str) -> None:
-    (_write(tmp_path) / "build.ninja").write_text(text)
+    (write_operation(tmp_path) / "build.ninja").write_text(text)
     assert len(_factors(tmp_path).factors) <= 2
 
 
 def test_a_build_file_with_very_many_flags_is_refused(tmp_path: Path) -> None:
-    (_write(tmp_path) / "build.ninja").write_text("cflags = " + " ".join(f"-D{number}" for number in range(3000)))
+    (write_operation(tmp_path) / "build.ninja").write_text(
+        "cflags = " + " ".join(f"-D{number}" for number in range(3000))
+    )
     (entry,) = _scan(tmp_path).values()
     found = FlashInfer().key_factors(Place("flashinfer", tmp_path, "given"), entry)
     assert isinstance(found, Failure)
@@ -154,7 +156,7 @@ def test_a_build_file_with_very_many_flags_is_refused(tmp_path: Path) -> None:
 
 def test_a_library_that_others_may_write_is_a_finding(tmp_path: Path) -> None:
     """It is loaded into processes."""
-    library = _write(tmp_path) / "silu_and_mul.so"
+    library = write_operation(tmp_path) / "silu_and_mul.so"
     library.chmod(0o666)
     (entry,) = _scan(tmp_path).values()
     place = Place("flashinfer", tmp_path, "given")

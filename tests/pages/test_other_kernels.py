@@ -171,3 +171,16 @@ def test_the_second_of_two_is_chosen_from_a_list_of_the_same_framework(machine: 
     (table,) = [one.value for one in app.dataframe if "State" in one.value.columns]
     assert set(table["Framework"]) == {"Triton"}
     assert len(table) == 4
+
+
+def test_a_search_for_kernels_says_how_many_of_other_frameworks_match(machine: Machine) -> None:
+    machine.show("caches")
+    links = [each.proto for each in sound(machine.show("kernels", text="tile sm_90a")).get("page_link")]
+    (link,) = [each for each in links if "of other frameworks" in each.label]
+    assert link.label == "3 entries of other frameworks"  # also those of cuTile
+    assert "tile" in link.query_string
+    assert not [
+        each
+        for each in machine.show("kernels", text="no such kernel").get("page_link")
+        if "of other frameworks" in each.proto.label
+    ]

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Row, Tile, moment, total
 from cache_engine.cli.documents.caches import CacheDeletion
+from cache_engine.foreign.choosing import CleaningRules
 from cache_engine.foreign.comparison import Difference, Miss
 from cache_engine.foreign.doctor import Ailment, Diagnosis
 from cache_engine.foreign.installed import is_stale
@@ -231,6 +232,24 @@ def deletion_table(deletions: Iterable[CacheDeletion], titles: Titles) -> list[R
         }
         for each in deletions
     ]
+
+
+def cleaning_arguments(rules: CleaningRules, kinds: Sequence[str]) -> list[str]:
+    """The arguments of ``caches clean`` that choose the same entries, of these frameworks alone."""
+    takes = rules.takes
+    arguments = takes.text.split()
+    for option, values in (
+        ("--kind", kinds),
+        ("--arch", takes.archs),
+        ("--state", takes.states),
+        ("--version", rules.versions),
+    ):
+        arguments += [word for value in values for word in (option, value)]
+    if rules.unused_days is not None:
+        arguments += ["--days", f"{rules.unused_days:g}"]
+    if rules.max_bytes is not None:
+        arguments += ["--max-bytes", str(rules.max_bytes)]
+    return arguments
 
 
 def left_table(reasons: Mapping[tuple[str, str, str], int], titles: Titles) -> list[Row]:

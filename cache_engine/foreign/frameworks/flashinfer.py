@@ -32,8 +32,10 @@ from cache_engine.foreign.values import (
 from cache_engine.model.outcome import Failure
 
 _BUILD = "build.ninja"
-_BELOW = re.compile(r"(^|/)(cached_ops|generated|cubins)/")
-_OPERATION = re.compile(r"(?:(\d[\w.+]*)/)?(\d+[af]?(?:_\d+[af]?)*)/cached_ops/([^/]+)")
+_VERSION, _TARGETS = r"\d[\w.+]*", r"\d+[af]?(?:_\d+[af]?)*"
+_AREA = re.compile(rf"{_VERSION}|(?:{_VERSION}/)?{_TARGETS}(?:/cached_ops|/generated)?|cubins")
+_OPERATION = re.compile(rf"(?:({_VERSION})/)?({_TARGETS})/cached_ops/([^/]+)")
+_CLOSED = "its code is in a library for the host, which is not opened"
 _TIMES = "the contents of sources and headers: ninja builds again where they are newer than the library"
 _FLAGS = ("common_cflags", "cflags", "cuda_cflags", "ldflags")
 _COMPILERS = ("nvcc", "cxx", "cuda_home")
@@ -50,7 +52,7 @@ class FlashInfer:
     kind = "flashinfer"
     title = "FlashInfer"
     unknowable: Mapping[str, str] = {
-        **without_binary("its code is in a library for the host, which is not opened"),
+        **{fact: _CLOSED for fact in without_binary("") if fact != "arch"},
         "compile_ms": "FlashInfer does not store how long a compile took",
         "spill_bytes": "FlashInfer does not store the report of ptxas",
     }
@@ -63,7 +65,7 @@ class FlashInfer:
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
         """See ``Source.scan``."""
-        return walk(place, known, _entry, lambda path: _BELOW.search(path) is None)
+        return walk(place, known, _entry, lambda path: _AREA.fullmatch(path) is not None)
 
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
         """See ``Source.read``."""
