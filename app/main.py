@@ -18,7 +18,9 @@ from cache_engine.errors import GemmCacheError  # noqa: E402
 st.set_page_config(page_title="gemm-cache", page_icon=str(Path(__file__).with_name("icon.svg")), layout="wide")
 # Streamlit writes white on the accent, which in the dark theme is too light for it. A disabled button has no accent.
 ON_ACCENT = ':is([data-testid^="stBaseButton-primary"]:enabled, [data-tag]) *'
-st.html(f"<style>{ON_ACCENT} {{ color: light-dark(white, #14120f) }}</style>")
+# Streamlit writes the labels in figures in a grey that is too pale for what they stand on.
+LABELS = ".js-plotly-plot .annotation-text { fill: light-dark(#14120f, #fafafa) !important }"
+st.html(f"<style>{ON_ACCENT} {{ color: light-dark(white, #14120f) }} {LABELS}</style>")
 
 page = st.navigation(
     [

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from cache_engine import open_cache
 from cache_engine.model.key import CacheKey
@@ -173,3 +174,34 @@ def test_the_link_of_an_evicted_kernel_says_when_and_why(page: Page, dashboard: 
     page.goto(f"{dashboard}/kernel?key={record.key}")
     expect(page.get_by_text("This kernel was evicted just now.")).to_be_visible(timeout=WAIT_MS)
     expect(page.get_by_text(re.compile("by an engineer"))).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_labels_of_the_drawing_have_the_contrast_of_text(
+    browser: Browser, shown: Shown, scheme: Literal["light", "dark"]
+) -> None:
+    """On the tiles of A and B, which are drawn with an opacity of 0.35 on the page."""
+    page = browser.new_page(color_scheme=scheme)
+    page.goto(f"{shown.address}/kernel?key={next(make_store(shown.store).keys())}")
+    label = page.locator(".annotation-text").first
+    expect(label).to_be_attached(timeout=3 * WAIT_MS)
+    at_rest(page)  # a figure is drawn twice
+    expect(label).to_have_css("fill", re.compile("rgb"))
+    text = _colour(label.evaluate("label => getComputedStyle(label).fill"))
+    ground = _colour(page.get_by_test_id("stApp").evaluate("app => getComputedStyle(app).backgroundColor"))
+    for tile in ((0, 114, 178), (213, 94, 0)):
+        behind = [0.35 * over + 0.65 * under for over, under in zip(tile, ground, strict=True)]
+        lighter, darker = sorted((_luminance(text), _luminance(behind)), reverse=True)
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5
+    page.close()
+
+
+def _colour(css: str) -> list[float]:
+    return [float(part) for part in re.findall(r"[\d.]+", css)[:3]]
+
+
+def _luminance(colour: list[float]) -> float:
+    """As WCAG 2.1 defines it."""
+    parts = [part / 255 for part in colour]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
