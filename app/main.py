@@ -39,13 +39,13 @@ page = st.navigation(
     position="top",
 )
 st.set_page_config(page_title=f"{page.title} · gemm-cache")
-notice = st.empty()
+notice, asked = st.empty(), widgets.address()
 try:
     if context.store_is_gone():
         st.title(page.title)
         widgets.store_gone()
     else:
         page.run()
-        widgets.age_notice(notice)
+        widgets.notices(notice, page.title, asked)
 except GemmCacheError as error:
     widgets.problem("Could not load this page.", str(error))

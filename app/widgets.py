@@ -22,6 +22,8 @@ from cache_engine.units import human_age
 _KERNELS, _KERNEL, _COMPARE = "../pages/kernels.py", "../pages/kernel.py", "../pages/compare.py"
 LIST_PARAMETERS = ("q", "text", *FACETS, "sort", "asc", "page")
 _RESULTS, _LISTS = "results last seen", "lists of kernels shown"
+_ACCEPTED, _OPENED = "old values in the address", "page opened last"
+_LONGEST_SHOWN, _MOST_SHOWN = 200, 10
 
 
 def title(text: str) -> None:
@@ -84,18 +86,66 @@ def choose_one(label: str, choices: Sequence[str], default: str, *, key: str, hi
 def accept_old_link(name: str, new_values: Mapping[str, str]) -> None:
     """Replaces a value in the address that an older version of the dashboard wrote."""
     if st.query_params.get(name) in new_values:
+        st.session_state.setdefault(_ACCEPTED, set()).add(name)
         st.session_state[name] = st.query_params[name] = new_values[st.query_params[name]]
 
 
-def age_notice(place: DeltaGenerator) -> None:
-    """A warning where a page shows old data because the index is unavailable."""
-    old = context.age_of_answers()
-    if old is not None:
-        answered_at, cause = old
-        with place.container():
-            age = human_age(time.time() - answered_at)
+def address() -> dict[str, list[str]]:
+    """The parameters of the address, as the reader or a link gave them: ask before the page is drawn."""
+    return {name: st.query_params.get_all(name) for name in st.query_params}
+
+
+def notices(place: DeltaGenerator, page: str, asked: Mapping[str, list[str]]) -> None:
+    """Above a drawn page: that it shows old data, because the index is unavailable, and what of a link it cannot show.
+
+    Args:
+        asked: of ``address``.
+    """
+    old, unknown = context.age_of_answers(), _unknown(page, asked)
+    if old is None and not unknown:
+        return
+    with place.container():
+        if old is not None:
+            age = human_age(time.time() - old[0])
             st.warning(f"The index is unavailable. Showing data from {age}.", icon=":material/history:")
-            st.text(cause)
+            st.text(old[1])
+        if unknown:
+            st.warning(
+                "The link asks for what does not exist here. The defaults are shown.", icon=":material/link_off:"
+            )
+            st.text("\n".join(f"{name} = {value}"[:_LONGEST_SHOWN] for name, value in unknown[:_MOST_SHOWN]))
+
+
+def _unknown(page: str, asked: Mapping[str, list[str]]) -> list[tuple[str, str]]:
+    """What a link asked a page's widgets for and they did not take, without a word. Only where the page was opened.
+
+    Later the address is what the widgets say, or about to be.
+    """
+    accepted = st.session_state.pop(_ACCEPTED, set())
+    if st.session_state.get(_OPENED) == page:
+        return []
+    st.session_state[_OPENED] = page
+    return [
+        (name, value)
+        for name, values in asked.items()
+        if name in st.session_state and name not in accepted
+        for value in values
+        if value and not _is_shown(value, st.session_state[name])
+    ]
+
+
+def _is_shown(value: str, shown: Any) -> bool:
+    """Whether a widget has the value of the address."""
+    if isinstance(shown, list | tuple):
+        return any(_is_shown(value, one) for one in shown)
+    if isinstance(shown, bool):
+        return value.lower() == str(shown).lower()
+    if isinstance(shown, int | float):
+        try:
+            return float(value) == shown
+        except ValueError:
+            return False
+    return value == str(shown)
 
 
 def tiles(shown: list[Tile]) -> None:

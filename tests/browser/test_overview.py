@@ -1,0 +1,55 @@
+"""Overview in a real browser: attention leads to where it is mended; links that ask for what does not exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from cache_engine.store.journal import Journal
+from tests.browser.conftest import Shown
+from tests.browser.test_walk import WAIT_MS, at_rest
+from tests.helpers import make_store, record_file
+
+pytestmark = pytest.mark.browser
+
+
+def test_what_needs_attention_leads_to_where_it_is_mended(page: Page, dashboard: str, compiled_store: Path) -> None:
+    store = make_store(compiled_store)
+    record_file(store, next(store.keys())).write_text("{")
+    Journal(store.layout.journal, 3600.0).event("unpublished", key="full", detail="No space left")
+    page.goto(dashboard)
+    seen = page.get_by_role("button", name="Mark as seen")
+    expect(seen).to_be_visible(timeout=WAIT_MS)
+    at_rest(page)
+    seen.click()
+    expect(page.get_by_text("could not be saved")).to_have_count(0, timeout=WAIT_MS)
+    page.get_by_role("link", name="Open integrity check").click()
+    expect(page.get_by_role("tab", name="Integrity")).to_have_attribute("aria-selected", "true", timeout=WAIT_MS)
+    expect(page.get_by_role("button", name="Run check")).to_be_visible(timeout=WAIT_MS)
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [("coverage?model=GPT-9&archs=sm_90", "model = GPT-9"), ("compile?s_m=64&s_dtype=fp3", "s_dtype = fp3")],
+    ids=["choice", "field"],
+)
+def test_a_value_that_does_not_exist_is_named_and_stays_to_be_read(
+    page: Page, shown: Shown, path: str, named: str
+) -> None:
+    page.goto(f"{shown.address}/{path}")
+    expect(page.get_by_text("The link asks for what does not exist here.")).to_be_visible(timeout=WAIT_MS)
+    at_rest(page)
+    expect(page.get_by_text(named, exact=True)).to_be_visible()
+
+
+def test_a_choice_made_on_the_page_is_no_link(page: Page, shown: Shown) -> None:
+    page.goto(f"{shown.address}/?span=90+days")
+    expect(page.get_by_role("heading", name="Recent activity")).to_be_visible(timeout=WAIT_MS)
+    at_rest(page)
+    page.get_by_text("24 hours", exact=True).click()
+    expect(page).to_have_url(re.compile("span=24"), timeout=WAIT_MS)
+    at_rest(page)
+    expect(page.get_by_text("The link asks for")).to_have_count(0)
