@@ -217,3 +217,32 @@ def test_hostile_texts_are_read_without_an_error() -> None:
         read_mlir("TTIR", text)
         read_llvm(text)
     read_mlir("TTIR", f'#loc1 = loc("f":{digits}:1)\n%x loc(#loc1)')
+
+
+def test_each_function_starts_without_a_line_and_a_line_of_ptx_that_is_not_there_is_none() -> None:
+    marked = SASS_TEXT.replace('ptx_txt", line 10', 'ptx_txt", line 999')
+    other = ".text.other:\n        /*0000*/                   EXIT ;\n"
+    text = read_sass(marked + other, "", read_ptx(PTX_TEXT)[1])
+    assert text.chains[-1] == ()
+    assert list(text.ptx[2:4]) == [0, 0]
+    assert text.ptx[-1] == 0
+
+
+def test_ptx_behind_debug_sections_is_read() -> None:
+    text, _ = read_ptx(f"{PTX_TEXT}\t.section\t.debug_abbrev\n\t{{\n.b8 1\n\t}}\n.visible .entry other()\n")
+    assert text.lines[-1] == ".visible .entry other()"
+    assert not [line for line in text.lines if line.startswith(".b8")]
+
+
+def test_the_kernels_own_file_is_the_outermost_however_much_comes_from_a_library() -> None:
+    own, library = "/home/a/kernel.py", "/lib/standard.py"
+    chains = [((library, 5), (own, 72)), ((library, 6), (own, 73)), ((own, 74),)]
+    (pane,) = linked([Text(PTX, "ptx", ["a;", "b;", "c;"], chains)]).panes
+    assert pane.source == (72, 73, 74)
+
+
+def test_a_short_loop_that_hardly_multiplies_is_not_the_main_loop() -> None:
+    multiply = "        /*0010*/                   HMMA.16816.F32.BF16 R8, R4, R2, R8 ;"
+    jump = "        /*0030*/              @!P6 BRA `(.L_x_{}) ;"
+    code = [".L_x_1:", *[multiply] * 8, jump.format(1), ".L_x_2:", multiply, jump.format(2)]
+    assert main_loop("sass", code, kinds_of("sass", code)) == (1, 10)

@@ -32,7 +32,7 @@ export const CSS = `
 .cm-line.c { border-left-color: hsl(var(--hue) 65% 50%); background: light-dark(hsl(var(--hue) 75% 50% / .09), hsl(var(--hue) 75% 55% / .12)); }
 .cm-line.lit { background: light-dark(hsl(var(--hue, 45) 90% 45% / .20), hsl(var(--hue, 45) 80% 55% / .23)); }
 .c0 { --hue: 210 } .c1 { --hue: 30 } .c2 { --hue: 130 } .c3 { --hue: 320 } .c4 { --hue: 180 } .c5 { --hue: 60 } .c6 { --hue: 270 } .c7 { --hue: 0 }
-.found, .found * { color: light-dark(#1c1b1a, #fff); }
+.code-view .found, .code-view .found * { color: light-dark(#1c1b1a, #fff) !important; }
 .found { background: light-dark(#ffe28a, #6b5300); }
 .found.current { background: light-dark(#ffc233, #8a6a00); outline: 1px solid light-dark(#6b4a00, #ffdf8a); }
 .folded { font: inherit !important; line-height: 1 !important; min-height: 0 !important; padding: 0 .375rem !important; margin-left: .25rem; }
