@@ -20,15 +20,21 @@ DEVICE T activated(T value) {
     }
 }
 
-// Finishes and stores COUNT neighbours in a row of C, the first of them in the given column of it.
+// The bias of COUNT columns from the given one on.
 template <int COUNT>
-DEVICE void finish(OUT_TYPE* target, int column, const SUM_TYPE* sums, const Epilogue& epilogue) {
-    Vector<OUT_TYPE, COUNT> before = {}, bias = {}, result;
+DEVICE Vector<OUT_TYPE, COUNT> load_bias(int column, const Epilogue& epilogue) {
+    if constexpr (WITH_BIAS) return load_global<OUT_TYPE, COUNT>(epilogue.bias + column);
+    return {};
+}
+
+// Finishes and stores COUNT neighbours in a row of C.
+template <int COUNT>
+DEVICE void finish(OUT_TYPE* target, const SUM_TYPE* sums, const Vector<OUT_TYPE, COUNT>& bias, const Epilogue& epilogue) {
+    Vector<OUT_TYPE, COUNT> before = {}, result;
     // As in BLAS, C is not read when beta is 0: it may hold anything, NaN included.
     bool adds_c = false;
     if constexpr (WITH_BETA) adds_c = epilogue.beta != 0;
     if (adds_c) before = load_global<OUT_TYPE, COUNT>(target);
-    if constexpr (WITH_BIAS) bias = load_global<OUT_TYPE, COUNT>(epilogue.bias + column);
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
         SUM_TYPE value = sums[i];

@@ -95,11 +95,11 @@ DEVICE void store_row(OUT_TYPE* c, int row, int column, Sizes sizes, const SUM_T
     if (!WHOLE_M && row >= sizes.m) return;
     OUT_TYPE* target = c + static_cast<long long>(row) * sizes.n + column;
     if constexpr (C_VECTOR == VECTOR) {
-        if (WHOLE_N || column < sizes.n) finish<VECTOR>(target, column, sums, epilogue);
+        if (WHOLE_N || column < sizes.n) finish<VECTOR>(target, sums, load_bias<VECTOR>(column, epilogue), epilogue);
     } else {
 #pragma unroll
         for (int i = 0; i < VECTOR; ++i) {
-            if (column + i < sizes.n) finish<1>(target + i, column + i, sums + i, epilogue);
+            if (column + i < sizes.n) finish<1>(target + i, sums + i, load_bias<1>(column + i, epilogue), epilogue);
         }
     }
 }

@@ -131,17 +131,6 @@ DEVICE void load_b(unsigned (&fragment)[4], const IN_TYPE* tile, int column, int
     round_inputs(fragment);
 }
 
-DEVICE void store_pair(OUT_TYPE* c, int row, int column, Sizes sizes, const SUM_TYPE* sums, const Epilogue& epilogue) {
-    if ((!WHOLE_M && row >= sizes.m) || (!WHOLE_N && column >= sizes.n)) return;
-    OUT_TYPE* target = c + static_cast<long long>(row) * sizes.n + column;
-    if constexpr (C_VECTOR == 2) {
-        finish<2>(target, column, sums, epilogue);
-    } else {
-        finish<1>(target, column, sums, epilogue);
-        if (column + 1 < sizes.n) finish<1>(target + 1, column + 1, sums + 1, epilogue);
-    }
-}
-
 KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, SIZE_PARAMETERS, SUM_TYPE alpha,
                             SUM_TYPE beta, const OUT_TYPE* bias, void* workspace) {
     const Sizes sizes = SIZES;
@@ -178,14 +167,6 @@ KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, SIZ
         wait_copies<STAGES - 2>();
         sync_block();
 
-        const int ahead = step + STAGES - 1;
-        if (ahead < slice.tiles()) {
-            const int buffer = ahead % STAGES;
-            const int k = slice.first + ahead * BLOCK_K;
-            load_stage(a_ring + buffer * A_STAGE, b_ring + buffer * B_STAGE, a, b, tile, k, sizes);
-        }
-        commit_copies();
-
         const IN_TYPE* a_tile = a_ring + step % STAGES * A_STAGE;
         const IN_TYPE* b_tile = b_ring + step % STAGES * B_STAGE;
 #pragma unroll
@@ -204,6 +185,15 @@ KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, SIZ
                                         b_fragment[j / 2][j % 2 * 2 + 1]);
                 }
             }
+            if (k > 0) continue;
+            // Behind the first products, which the tensor cores are busy with while addresses are computed.
+            const int ahead = step + STAGES - 1;
+            if (ahead < slice.tiles()) {
+                const int buffer = ahead % STAGES;
+                const int k_ahead = slice.first + ahead * BLOCK_K;
+                load_stage(a_ring + buffer * A_STAGE, b_ring + buffer * B_STAGE, a, b, tile, k_ahead, sizes);
+            }
+            commit_copies();
         }
     }
 
@@ -211,14 +201,25 @@ KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, SIZ
     const Epilogue epilogue = {alpha, beta, bias};
 
     // Each lane holds, of every 16 x 8 part, two neighbours in row lane / 4 and two in the row eight below.
+    const int first_column = tile.column + warp_column + lane % 4 * 2;
+    // The bias is read once, ahead of all stores: the compiler must assume that any of them changes it.
+    Vector<OUT_TYPE, C_VECTOR> bias_pairs[MMA_COLUMNS][2 / C_VECTOR] = {};
 #pragma unroll
-    for (int i = 0; i < MMA_ROWS; ++i) {
+    for (int j = 0; j < MMA_COLUMNS * 2; j += C_VECTOR) {
+        const int column = first_column + j / 2 * 8 + j % 2;
+        if (WHOLE_N || column < sizes.n) bias_pairs[j / 2][j % 2] = load_bias<C_VECTOR>(column, epilogue);
+    }
 #pragma unroll
-        for (int j = 0; j < MMA_COLUMNS; ++j) {
-            const int row = tile.row + warp_row + i * 16 + lane / 4;
-            const int column = tile.column + warp_column + j * 8 + lane % 4 * 2;
-            store_pair(c, row, column, sizes, &accumulator[i][j][0], epilogue);
-            store_pair(c, row + 8, column, sizes, &accumulator[i][j][2], epilogue);
+    for (int i = 0; i < MMA_ROWS * 2; ++i) {
+        const int row = tile.row + warp_row + i * 8 + lane / 4;
+        if (!WHOLE_M && row >= sizes.m) return;
+        OUT_TYPE* target = c + static_cast<long long>(row) * sizes.n + first_column;
+#pragma unroll
+        for (int j = 0; j < MMA_COLUMNS * 2; j += C_VECTOR) {
+            const int offset = j / 2 * 8 + j % 2;
+            if (!WHOLE_N && first_column + offset >= sizes.n) break;
+            const SUM_TYPE* sums = &accumulator[i / 2][j / 2][i % 2 * 2 + j % 2];
+            finish<C_VECTOR>(target + offset, sums, bias_pairs[j / 2][j % 2], epilogue);
         }
     }
 }
