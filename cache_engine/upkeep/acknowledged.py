@@ -1,4 +1,4 @@
-"""Failures that somebody has seen: what is counted over time stays counted, and only later failures are warned of."""
+"""Failures that a reader has seen: what is counted over time stays counted, and only later failures are warned of."""
 
 from __future__ import annotations
 
