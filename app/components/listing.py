@@ -32,9 +32,9 @@ def picked_kernels(key: str) -> tuple[str, ...]:
     It does not return when the reader has just opened a kernel.
     """
     _open_clicked(key)
-    told = (st.session_state.get(_name(key)) or {}).get("picked")
-    if told is not None and told["generation"] == _cleared(key):
-        st.session_state[_PICKED + key] = tuple(key for key in told["keys"] if is_key(str(key)))
+    reported = (st.session_state.get(_name(key)) or {}).get("picked")
+    if reported is not None and reported["generation"] == _cleared(key):
+        st.session_state[_PICKED + key] = tuple(key for key in reported["keys"] if is_key(str(key)))
     picked: tuple[str, ...] = st.session_state.get(_PICKED + key, ())
     return picked
 
