@@ -39,7 +39,8 @@ def own_folder() -> Path:
         OSError: when it cannot be made.
     """
     me = os.getpid()
-    if me not in _folders:
+    held = _folders.get(me)
+    if held is None or not held[0].is_dir():  # what tidies TMPDIR may have deleted the folder of a process that lives
         delete_abandoned()
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         lock = OwnFile.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import time
 from dataclasses import replace
@@ -224,6 +225,15 @@ def test_a_fork_has_a_folder_of_its_own(store: DiskStore, own: Path) -> None:
     _, status = os.waitpid(child, 0)
     assert status == 0
     assert all(Path(path).exists() for path in paths.values())
+
+
+def test_files_that_something_deletes_are_written_again(store: DiskStore, own: Path) -> None:
+    """Systems tidy the directory of temporary files, and a server runs for months."""
+    stored = _stored(store)
+    for delete in (lambda: Path(files_of(stored)["scale.json"]).unlink(), lambda: shutil.rmtree(own)):
+        delete()
+        paths = files_of(stored)
+        assert {name: Path(path).read_bytes() for name, path in paths.items()} == _GROUP.files
 
 
 def test_a_disk_that_takes_a_part_only_is_a_failure(
