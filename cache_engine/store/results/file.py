@@ -17,7 +17,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -25,7 +25,7 @@ import msgspec
 from cache_engine.errors import CorruptEntry
 from cache_engine.store.files import MOST_BYTES, copy_to_quarantine, read_whole
 from cache_engine.store.layout import StoreLayout, fingerprint_of_results_name
-from cache_engine.store.lock import file_lock
+from cache_engine.store.lock import Held, file_lock
 from cache_engine.store.ownership import open_file
 from cache_engine.store.publish import publish_file
 from cache_engine.store.results.checking import DamagedEntries, damaged_files
@@ -114,20 +114,28 @@ class ResultFile:
         """
         if self._disk_state() == (self._snapshot_state, self._read):
             return self.snapshot
-        with ExitStack() as locked:
-            with suppress(OSError):  # a read-only store has no lock files and no writers
-                locked.enter_context(self._lock(shared=True))
-            snapshot_state, _ = self._disk_state()
-            if snapshot_state != self._snapshot_state:
-                self.snapshot, damage = self._read_snapshot()
-                for path, error in damage.items():
-                    _log.warning(
-                        "%s; its %d sound results still count; to repair %s, run gemm-cache verify --repair",
-                        error, len(self.snapshot.cache_entries), path.name,
-                    )  # fmt: skip
-                self._snapshot_state, self._read = snapshot_state, {}
-            self._replay(self.snapshot, self._read)
+        lock: Held | None = None
+        with suppress(OSError):  # a read-only store has no lock files and no writers
+            lock = self._lock(shared=True)  # ended also if it is not taken, which does nothing
+            lock.__enter__()
+        try:
+            self._load_now()
+        finally:  # not by an ExitStack, which keeps the lock when it has no memory to end
+            if lock is not None:
+                lock.__exit__()
         return self.snapshot
+
+    def _load_now(self) -> None:
+        snapshot_state, _ = self._disk_state()
+        if snapshot_state != self._snapshot_state:
+            self.snapshot, damage = self._read_snapshot()
+            for path, error in damage.items():
+                _log.warning(
+                    "%s; its %d sound results still count; to repair %s, run gemm-cache verify --repair",
+                    error, len(self.snapshot.cache_entries), path.name,
+                )  # fmt: skip
+            self._snapshot_state, self._read = snapshot_state, {}
+        self._replay(self.snapshot, self._read)
 
     @property
     def read_so_far(self) -> ReadSoFar:
@@ -263,7 +271,7 @@ class ResultFile:
 
     # ---- Writing ----
 
-    def _lock(self, *, shared: bool) -> AbstractContextManager[None]:
+    def _lock(self, *, shared: bool) -> Held:
         return file_lock(self._layout.results_lock(self._fingerprint), self._lock_timeout_s, shared=shared)
 
     def _append(self, data: bytes) -> int | None:
