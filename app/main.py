@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 # Streamlit puts this folder on the path; the pages import from the one above.
@@ -13,6 +14,7 @@ if _ROOT not in sys.path:
 import streamlit as st  # noqa: E402
 
 from app import context, widgets  # noqa: E402
+from app.components import header  # noqa: E402
 from cache_engine.errors import GemmCacheError  # noqa: E402
 
 st.set_page_config(page_title="gemm-cache", page_icon=str(Path(__file__).with_name("icon.svg")), layout="wide")
@@ -45,7 +47,9 @@ try:
         st.title(page.title)
         widgets.store_gone()
     else:
-        page.run()
+        with suppress(widgets.PageEnded):
+            page.run()
+        header.draw(page.title)
         widgets.notices(notice, page.title, asked)
 except GemmCacheError as error:
     widgets.problem("Could not load this page.", str(error))

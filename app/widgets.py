@@ -32,6 +32,15 @@ def title(text: str) -> None:
     st.title(re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text))  # ASCII punctuation: what Markdown lets be escaped
 
 
+class PageEnded(Exception):
+    """A page has nothing more to show."""
+
+
+def end_page() -> NoReturn:
+    """Ends the page here; ``st.stop`` would also end what every page has around it."""
+    raise PageEnded
+
+
 def problem(what: str, cause: str) -> None:
     """An error: what happened, in our words, and the cause, as plain text."""
     with st.container(border=True):

@@ -94,7 +94,7 @@ places = context.ask(queries.places)
 if not places:
     if not looking.scanner().runs:
         st.info("No cache of another framework is here. The setting caches names directories elsewhere.")
-    st.stop()
+    widgets.end_page()
 wrong = diagnoses()
 versions = version_table(context.ask(queries.counted, "version"), installed_version, looking.titles())
 widgets.tiles(cache_tiles(places, len(wrong), context.ask(queries.duplicated), versions))

@@ -113,7 +113,7 @@ st.title("Compare")
 context.cache()
 if links.asks("entry_a"):  # of another framework
     compared.draw()
-    st.stop()
+    widgets.end_page()
 widgets.results_link()
 st.caption("Enter two keys (a prefix is enough). The link is shareable.")
 fill_in("b" if st.session_state.get("a", st.query_params.get("a")) else "a")

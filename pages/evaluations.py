@@ -7,6 +7,7 @@ from typing import Any
 import streamlit as st
 
 from app import context, widgets
+from app.components import header
 from app.model_view import show_model
 from app.patience import FEWER_ROWS, Patience
 from app.presenters.evaluations.evaluated import (
@@ -29,6 +30,7 @@ from app.presenters.evaluations.evaluated import (
     roofline_table,
     unsearched,
 )
+from app.presenters.evaluations.exported import model_report, shape_report
 from app.presenters.evaluations.figures import heat_map_figure, roofline_figure
 from app.presenters.evaluations.models import pass_points
 from app.presenters.evaluations.validation import Validation, validation_figure, validation_of, validation_table
@@ -165,6 +167,7 @@ def one_shape(chips: list[Chip], patience: Patience) -> None:
         table = comparison_table(evaluated)
         formats = {column: NUMBER for column in table[0] if column != "Metric"}
         st.dataframe(table, hide_index=True, column_config=formats, key="e_compared")
+    every = []
     plots = st.columns(len(evaluated) + 1)
     with plots[0]:
         st.plotly_chart(roofline_figure(evaluated), key="roofline")
@@ -172,20 +175,31 @@ def one_shape(chips: list[Chip], patience: Patience) -> None:
     for plot, one in zip(plots[1:], evaluated, strict=True):
         with plot:
             shares = shares_of_peak(problem, one.on, patience)
+            every.append(shares)
             st.plotly_chart(heat_map_figure(shares, k, one.chip), key=f"heat-{one.chip}")
             missing = unsearched(shares)
             if missing:
                 st.caption(f"{missing} of {len(HEAT_SIZES) ** 2} cells were not searched. {patience.what_next()}")
             behind(heat_table(shares), f"heat-map-{one.chip}")
+    command = as_command()
+    header.export_button("evaluation", lambda: shape_report(evaluated, every, command), key="export-shape")
+
+
+def as_command() -> str:
+    """The page on the command line, for its report."""
+    return context.command(*(header.as_command("Evaluations") or ()))
 
 
 def model(chips: list[Chip], patience: Patience) -> None:
     """A model on each chip that knows its dtype: its operations and totals, and the roofline plot."""
-    points = pass_points(show_model(chips, kept, patience))
-    if not points:
+    passes = show_model(chips, kept, patience)
+    if not passes:
         return
+    points = pass_points(passes)
     st.plotly_chart(roofline_figure(points), key="model-roofline")
     behind(roofline_table(points), "model-roofline")
+    name, command = str(st.session_state.get("e_model", "A model")), as_command()
+    header.export_button("evaluation", lambda: model_report(name, passes, command), key="export-model")
 
 
 def measured_latencies() -> None:

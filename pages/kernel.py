@@ -245,7 +245,7 @@ cache = context.cache()
 if of_others.asks("entry"):  # of another framework
     heading.title("Kernel")
     others.draw()
-    st.stop()
+    widgets.end_page()
 links = st.container(horizontal=True, vertical_alignment="center")
 with links:
     widgets.results_link()
@@ -253,7 +253,7 @@ asked = st.query_params.get("key")
 if not asked:
     heading.title("Kernel")
     st.info("No kernel selected. Choose one on the Kernels page.")
-    st.stop()
+    widgets.end_page()
 try:
     key = cache.find_key(asked)
     group = cache.adapted(key)
@@ -263,12 +263,12 @@ try:
         with links:
             pinning(key)
         show_adapted(group)
-        st.stop()
+        widgets.end_page()
     record = cache.find(key)
 except GemmCacheError as error:
     heading.title("Kernel")
     not_found(asked, str(error))
-    st.stop()
+    widgets.end_page()
 with heading:
     widgets.title(titled(record))
 st.code(f"{record.name}\n{record.key}", language=None, wrap_lines=True)

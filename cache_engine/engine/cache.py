@@ -25,7 +25,7 @@ from cache_engine.engine.stages import VALIDATE, OnStage, StageClock
 from cache_engine.engine.tiers import Found, Preloaded
 from cache_engine.errors import StoreError, StoreUnusable
 from cache_engine.model.artifact import CUBIN, Record
-from cache_engine.model.events import Statistics
+from cache_engine.model.events import Statistics, Tally
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import CacheKey, Components
@@ -302,6 +302,11 @@ class Cache(Keeping):
         tally, s = read_journal(self.layout.journal), self.settings
         size, day = journal_bytes(self.layout.journal), last_day(tally.periods, time.time())
         return Statistics(*self.count(), s.max_entries, s.max_bytes, size, tally.totals, day)
+
+    def tally(self) -> Tally:
+        """What the journal knows: sums over time, use and the last events; this process's own counts included."""
+        self.journal.flush()
+        return read_journal(self.layout.journal)
 
     def queue(self) -> QueueState:
         """Who compiles and who waits now, in all processes of the store."""

@@ -104,7 +104,7 @@ def _part(part: Part) -> str:
             rows = "".join(
                 f'<tr><th scope="row">{safe(name)}</th><td>{safe(text)}</td></tr>\n' for name, text in values.items()
             )
-            return f'<div class="wide"><table class="facts">\n{rows}</table></div>\n'
+            return f'<div class="wide" tabindex="0"><table class="facts">\n{rows}</table></div>\n'
         case Table():
             return _table(part)
         case Figure(title, svg, table):
@@ -123,7 +123,8 @@ def _table(table: Table) -> str:
     more = f'<p class="note">Not shown: {counted(left_out, "more row")}.</p>\n' if left_out else ""
     head = _cells("th", table.heads, table.words)
     body = "".join(f"<tr>{_cells('td', row, table.words)}</tr>\n" for row in table.rows[:MOST_ROWS])
-    return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>{more}</div>\n'
+    drawn = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
+    return f'<div class="wide" tabindex="0">{drawn}{more}</div>\n'
 
 
 def _cells(tag: str, cells: Iterable[str], words: int) -> str:

@@ -10,7 +10,7 @@ a job's result as one.
 - ``lengths`` -- the compile queue, and how long things took, in ``stats``
 - ``toolchains`` -- ``regressions``
 - ``migrating`` -- ``migrate``
-- ``decisions`` -- ``log``, ``pin``, ``unpin``
+- ``decisions`` -- ``log``, ``pin``, ``unpin``, ``history``, ``audit``
 - ``measured`` -- ``timings``, ``tune``, ``warm``, ``sample``, ``bench``
 - ``evaluator`` -- ``evaluate`` of a shape, ``evaluations``
 - ``models`` -- ``evaluate`` of a model

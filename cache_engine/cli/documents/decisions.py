@@ -1,10 +1,13 @@
-"""The documents of the log of decisions and of pins."""
+"""The documents of what happened: the log of decisions, pins, sums over time, and the audit log."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from cache_engine.model.decision import Decision
+from cache_engine.model.events import Event, Period
 
 
 class DecisionRow(msgspec.Struct, kw_only=True):
@@ -44,3 +47,76 @@ class Pins(msgspec.Struct, kw_only=True):
 def row_of(one: Decision) -> DecisionRow:
     """The row of a decision."""
     return DecisionRow(**{name: getattr(one, name) for name in DecisionRow.__struct_fields__})
+
+
+class HistoryRow(msgspec.Struct, kw_only=True):
+    """What happened from ``start`` on, seconds since 1970, for ``seconds``; see ``model.events.Period``."""
+
+    start: float
+    seconds: int
+    hits: dict[str, int]
+    misses: int
+    compiles: int
+    compile_ms: float
+    saved_ms: float
+    publish_failures: int
+    corruptions: int
+    lock_waits: int
+    promotions: int
+    demotions: int
+
+
+class History(msgspec.Struct, kw_only=True):
+    """What ``history`` prints: sums over ``step_seconds``, or longer where only those are known."""
+
+    step_seconds: int
+    rows: list[HistoryRow]
+
+
+class AuditRow(msgspec.Struct, kw_only=True):
+    """An action: what, when, by whom, over how many bytes. ``key`` is empty where it was not of one kernel."""
+
+    at: float
+    kind: str
+    by: str
+    bytes: int
+    detail: str
+    key: str
+
+
+class Audit(msgspec.Struct, kw_only=True):
+    """What ``audit`` prints: the latest of ``total`` actions, newest first."""
+
+    total: int
+    rows: list[AuditRow]
+
+
+def history(periods: Iterable[Period], step_seconds: int) -> History:
+    """The document of these sums."""
+    rows = [
+        HistoryRow(
+            start=one.start,
+            seconds=one.seconds,
+            hits=one.hits,
+            misses=one.misses,
+            compiles=one.compiles,
+            compile_ms=one.compile_ms,
+            saved_ms=one.saved_ms,
+            publish_failures=one.publish_failures,
+            corruptions=one.corruptions,
+            lock_waits=one.lock_waits,
+            promotions=one.promotions,
+            demotions=one.demotions,
+        )
+        for one in periods
+    ]
+    return History(step_seconds=step_seconds, rows=rows)
+
+
+def audit(acts: Sequence[Event], limit: int) -> Audit:
+    """The document of these actions, newest first."""
+    rows = [
+        AuditRow(at=one.at, kind=one.kind, by=one.by, bytes=one.stored_bytes, detail=one.detail, key=one.key)
+        for one in acts[:limit]
+    ]
+    return Audit(total=len(acts), rows=rows)

@@ -1,14 +1,22 @@
-"""Parts of ``stats``: how long lookups and the work of misses took, how often kernels were made lately, the queue."""
+"""Parts of ``stats``: how long lookups and the work of misses took, how often kernels were made lately, the queue.
+
+And the documents of ``jobs``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from cache_engine.model.events import Counts
 from cache_engine.queue.tickets import QueueState
 from cache_engine.store.journal.spans import distributions
+
+if TYPE_CHECKING:
+    from cache_engine.batch.jobs import LostJob
+    from cache_engine.model.job import Job
 
 
 class Length(msgspec.Struct, kw_only=True):
@@ -92,3 +100,53 @@ def queue_of(found: QueueState) -> Queue:
         for turns in (found.compiling, found.queued, found.waiting)
     )
     return Queue(slots=found.slots, compiling=compiling, queued=queued, waiting=waiting)
+
+
+class JobRow(msgspec.Struct, kw_only=True):
+    """A job; see ``model.job.Job``. One whose file cannot be read has the state ``lost`` and says why in ``error``."""
+
+    id: str
+    command: list[str]
+    state: str
+    started_at: float
+    ended_at: float
+    pid: int
+    total: int
+    done: int
+    failed: int
+    cancel_asked: bool
+    result: str
+    error: str
+
+
+class JobList(msgspec.Struct, kw_only=True):
+    """What ``jobs ls`` prints, newest first."""
+
+    jobs: list[JobRow]
+
+
+def job_row(job: Job | LostJob) -> JobRow:
+    """The row of a job."""
+    from cache_engine.batch.jobs import LostJob
+    from cache_engine.model.job import JobProgress
+
+    if isinstance(job, LostJob):
+        return JobRow(
+            id=job.id, command=[], state="lost", started_at=0.0, ended_at=0.0, pid=0, total=0, done=0, failed=0,
+            cancel_asked=False, result="", error=job.error,
+        )  # fmt: skip
+    progress = job.progress or JobProgress()
+    return JobRow(
+        id=job.id,
+        command=job.command,
+        state=job.state,
+        started_at=job.started_at,
+        ended_at=job.ended_at,
+        pid=job.pid,
+        total=progress.total,
+        done=progress.done,
+        failed=progress.failed,
+        cancel_asked=job.cancel_asked,
+        result=job.result,
+        error=job.error,
+    )

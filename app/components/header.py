@@ -1,0 +1,181 @@
+"""What every page has around it: the search, the page as a command and as one file, and what is new meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import streamlit as st
+
+from app import context
+from app.components import mount
+from app.presenters.as_command import equal
+from app.presenters.kernels.listed import kernel_filter
+from app.presenters.palette import MOST, Place, places, plain
+from app.presenters.shared import Row, dtypes
+from cache_engine.device.probe import local_arch
+from cache_engine.errors import GemmCacheError
+from cache_engine.mirror import queries
+from cache_engine.report.html import written
+from cache_engine.report.page import Report
+from cache_engine.units import counted
+
+SHORTCUT = "Ctrl+K"
+_ICONS = {"Page": "article", "Setting": "tune", "Model": "hub", "Target": "developer_board", "Kernel": "memory"}
+# In the bar that Streamlit draws, which has no place for widgets of an app. Where there is little room, the words of
+# buttons are for screen readers.
+_PLACED = """<style>
+:has(> .st-key-in-header) { position: absolute }
+.st-key-in-header { position: fixed; top: .6rem; right: 4rem; width: auto; z-index: 999991 }
+@media (max-width: 100rem) {
+  :is(.st-key-as-command, .st-key-export-page) button [data-testid="stMarkdownContainer"] {
+    position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
+}
+@media (max-width: 64rem) {
+  .st-key-search-button button :is([data-testid="stMarkdownContainer"], kbd, [data-testid*="hortcut"]) {
+    position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
+}
+.st-key-news { position: fixed; bottom: 1rem; right: 1rem; width: auto; z-index: 999990 }
+</style>"""
+POLL_S = 5.0
+_FOLLOWED = ("Overview", "Kernels", "Architectures", "Coverage")
+_DRAWN = "kernels when the page was drawn"
+
+
+def draw(page: str) -> None:
+    """All of it, for the page of this title; called when that is drawn, so that its values are known."""
+    st.html(_PLACED)
+    with st.container(key="in-header", horizontal=True, gap="xxsmall"):
+        pressed = st.button("Search", icon=":material/search:", type="tertiary", shortcut=SHORTCUT, key="search-button")
+        _command(page)
+        make = _reports().get(page)
+        if make is not None:
+            with st.container(key="export-page", width="content"):
+                export_button(page.lower(), make, key="export", type="tertiary")
+    if pressed:
+        _search()
+    if page in _FOLLOWED:
+        st.session_state[_DRAWN] = _count()
+        _news()
+
+
+def export_button(name: str, make: Callable[[], Report], *, key: str, type: Any = "secondary") -> None:
+    """A button that makes one HTML file of a page and has the browser save it; ``type`` as of Streamlit's buttons."""
+    st.download_button(
+        "Export page",
+        lambda: written(make(), time.time()),
+        f"{name}.html",
+        "text/html",
+        icon=":material/ios_share:",
+        help="One HTML file to send.",
+        type=type,
+        on_click="ignore",
+        key=key,
+    )
+
+
+def as_command(page: str) -> tuple[str, ...] | None:
+    """The arguments of the command that says what the page of this title shows now."""
+    return equal(page, _values(), local_arch() or context.cache().settings.default_arch)
+
+
+def _command(page: str) -> None:
+    arguments = as_command(page)
+    if arguments is None:
+        return
+    with st.popover(
+        "Command", icon=":material/terminal:", type="tertiary", help="The same on the command line.", key="as-command"
+    ):
+        st.caption("The same on the command line")
+        st.code(context.command(*arguments), language=None, wrap_lines=True)
+
+
+def _values() -> Mapping[str, Any]:
+    """What the page was asked: its widgets, and its address, which comes first."""
+    address = {name: st.query_params.get_all(name) for name in st.query_params}
+    return {
+        **{str(key): st.session_state[key] for key in st.session_state},
+        **{name: values[0] if len(values) == 1 else values for name, values in address.items()},
+    }
+
+
+def _reports() -> dict[str, Callable[[], Report]]:
+    """What makes the report of a page, for those that are known by their address alone."""
+    from cache_engine.report.kernels import comparison_report, kernel_report
+    from cache_engine.report.stores import store_report
+
+    cache, asked = context.cache(), st.query_params
+    found: dict[str, Callable[[], Report]] = {"Overview": lambda: store_report(cache, time.time())}
+    if key := asked.get("key"):
+        found["Kernel"] = lambda: kernel_report(cache, cache.find(key))
+    if (first := asked.get("a")) and (second := asked.get("b")):
+        found["Compare"] = lambda: comparison_report(cache, cache.find(first), cache.find(second))
+    return found
+
+
+@st.fragment(run_every=POLL_S)
+def _news() -> None:
+    """How many kernels came or went since the page was drawn, which stays as it is until the reader wants it new."""
+    before, now = st.session_state.get(_DRAWN), _count()
+    context.age_of_answers()  # that is for the page to say
+    if before is None or now is None or before == now:
+        return
+    words = f"{counted(now - before, 'new kernel')}" if now > before else f"{counted(before - now, 'kernel')} deleted"
+    with st.container(key="news"):
+        if st.button(f"{words}. Show", icon=":material/refresh:", key="show-news"):
+            st.rerun()
+
+
+def _count() -> int | None:
+    """How many kernels there are; ``None`` where the index does not say."""
+    try:
+        return context.ask(queries.count, queries.KernelFilter())
+    except GemmCacheError:
+        return None
+
+
+@st.dialog("Search", width="medium")
+def _search() -> None:
+    text = st.text_input(
+        "Kernels, models, targets, pages, settings",
+        key="search-text",
+        type="search",
+        live=True,
+        max_chars=200,
+        placeholder="DeepSeek-V3, sm_90 bf16, a key, cleanup, max_bytes",
+    )
+    text = (text or "").strip()
+    found = [*_kernels(text), *places(text)] if text else places("")
+    for place in found:
+        _link(place)
+    if not found:
+        st.info("Nothing found. Try fewer or shorter words.")
+    # Streamlit gives an open dialog's field no focus, and has no arrows from link to link.
+    mount("links", key="keys-of-links", data={"text": text, "first": found[0].name if found else ""})
+
+
+def _kernels(text: str) -> list[Place]:
+    wanted = kernel_filter(text, {})
+    try:
+        rows = context.ask(queries.kernels, wanted, sort="last used", descending=True, limit=MOST, offset=0)
+        total = context.ask(queries.count, wanted) if rows else 0
+    except GemmCacheError as error:
+        st.text(f"Kernels are not searched: {error}")
+        return []
+    more = [Place("Kernel", f"All {counted(total, 'kernel')}", "that match", "kernels", {"text": text})]
+    return [*map(_kernel, rows), *(more if total > len(rows) else [])]
+
+
+def _kernel(row: Row) -> Place:
+    about = f"{row['m']} × {row['n']} × {row['k']} {dtypes(row)} {row['arch']}, {row['family']}"
+    return Place("Kernel", row["key"][:12], about, "kernel", {"key": row["key"]})
+
+
+def _link(place: Place) -> None:
+    st.page_link(
+        f"../pages/{place.page}.py",
+        label=f"**{plain(place.name)}** {plain(place.about)}",
+        icon=f":material/{_ICONS[place.kind]}:",
+        query_params=dict(place.address),
+    )

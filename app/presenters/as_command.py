@@ -1,0 +1,134 @@
+"""The command that says on the command line what a page shows. No Streamlit here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.presenters.compiling.forms import command_of, shape_form, table_form
+from cache_engine.mirror.queries import FACETS
+
+Values = Mapping[str, Any]
+
+_ADMIN = {
+    "Cleanup": ("clean", "--dry-run"),
+    "Integrity": ("verify",),
+    "Quarantine": ("quarantine", "ls"),
+    "Results": ("evaluations", "prune", "--dry-run"),
+    "Packs": ("export", "kernels.gemmpack"),
+    "Index": ("sync",),
+    "Settings": ("doctor", "--settings"),
+    "Audit log": ("audit",),
+}
+"""For each tab of Admin. What deletes is shown as its dry run."""
+
+_SPANS = {"24 hours": "24h", "7 days": "7d", "90 days": "90d"}
+
+
+def equal(page: str, values: Values, arch: str) -> tuple[str, ...] | None:
+    """The arguments of the command that says what a page shows now; ``None`` where there is none yet.
+
+    Args:
+        page: its title.
+        values: of its widgets, by key, and of its address.
+        arch: the target that forms begin with.
+    """
+    found = _PAGES.get(page)
+    return None if found is None else found(values, arch)
+
+
+def _overview(values: Values, _: str) -> tuple[str, ...]:
+    span = _SPANS.get(str(values.get("span")))
+    return ("history", "--since", span) if span else ("stats",)
+
+
+def _kernels(values: Values, _: str) -> tuple[str, ...]:
+    text = str(values.get("q") or values.get("text") or "").split()
+    options = [f"--{facet}={value}" for facet in FACETS[:4] for value in _several(values.get(facet))]
+    if values.get("sort"):
+        options.append(f"--sort={str(values['sort']).replace(' ', '-')}")
+    if values.get("asc") in (True, "true", "1"):
+        options.append("--ascending")
+    return ("search", *text, *options) if text else ("ls", *options)
+
+
+def _kernel(values: Values, _: str) -> tuple[str, ...] | None:
+    return ("show", str(values["key"])) if values.get("key") else None
+
+
+def _compare(values: Values, _: str) -> tuple[str, ...] | None:
+    both = [str(values[side]) for side in ("a", "b") if values.get(side)]
+    return ("diff", *both, "--sass") if len(both) == 2 else None
+
+
+def _coverage(values: Values, _: str) -> tuple[str, ...] | None:
+    if not values.get("model"):
+        return None
+    dtype = [f"--dtype={values['dtype']}"] if values.get("dtype") else []
+    return ("coverage", str(values["model"]), *(f"--arch={arch}" for arch in _several(values.get("archs"))), *dtype)
+
+
+def _demand(values: Values, _: str) -> tuple[str, ...]:
+    by = str(values.get("by") or "").lower()
+    return ("demand", "--by", by) if by in ("kernel", "model", "target") else ("demand",)
+
+
+def _caches(values: Values, _: str) -> tuple[str, ...]:
+    return ("caches", "ls", str(values["q"])) if values.get("q") else ("caches",)
+
+
+def _compile(values: Values, arch: str) -> tuple[str, ...]:
+    whole = values.get("what") == "Whole model"
+    form, prefix = (table_form(arch), "t_") if whole else (shape_form(arch), "s_")
+    asked = {one.name: values.get(prefix + one.name, one.default) for one in form}
+    return tuple(command_of("warm" if whole else "compile", form, asked))
+
+
+def _evaluations(values: Values, _: str) -> tuple[str, ...]:
+    kind = values.get("e_kind")
+    if kind == "Validation":
+        return ("evaluations", "validate", "measured.csv")
+    if kind == "Saved results":
+        return ("evaluations", "ls")
+    chip = ("--chip", str(values.get("e_chip") or "SG2262"))
+    if kind == "Whole model":
+        return ("evaluate", str(values.get("e_model") or ""), *chip, *_options(values, _OF_MODEL))
+    sizes = [str(values.get(f"e_{size}") or default) for size, default in (("m", 4096), ("n", 7168), ("k", 2048))]
+    return ("evaluate", *sizes, *chip, *_options(values, _OF_SHAPE))
+
+
+_OF_SHAPE = {"batch": "e_batch", "dtype": "e_dtype", "out-dtype": "e_out_dtype"}
+_OF_MODEL = {
+    "m": "e_tokens", "phase": "e_phase", "dtype": "e_model_dtype", "tp": "e_tp", "ep": "e_ep", "dp": "e_dp",
+    "skew": "e_skew",
+}  # fmt: skip
+
+
+def _options(values: Values, named: Mapping[str, str]) -> list[str]:
+    return [f"--{option}={values[key]}" for option, key in named.items() if values.get(key)]
+
+
+def _admin(values: Values, _: str) -> tuple[str, ...] | None:
+    tab = str(values.get("tab") or "Cleanup")
+    if tab == "Cleanup" and values.get("rule") == "stale":
+        return ("clean", "--stale-toolchain", "--dry-run")
+    return _ADMIN.get(tab)
+
+
+def _several(value: object) -> Sequence[str]:
+    return [str(one) for one in value] if isinstance(value, list | tuple) else [str(value)] if value else []
+
+
+_PAGES = {
+    "Overview": _overview,
+    "Kernels": _kernels,
+    "Kernel": _kernel,
+    "Compare": _compare,
+    "Architectures": lambda *_: ("stats", "--by-arch"),
+    "Coverage": _coverage,
+    "Demand": _demand,
+    "Caches": _caches,
+    "Compile": _compile,
+    "Evaluations": _evaluations,
+    "Admin": _admin,
+}

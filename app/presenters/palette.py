@@ -1,0 +1,113 @@
+"""What the search in the header finds, and where each leads: pages, settings, models, targets. No Streamlit here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cache_engine.catalogue import model_shapes
+from cache_engine.config import SETTINGS
+from cache_engine.model.architecture import ARCHITECTURES
+
+MOST = 6
+"""Of one kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a line of the search leads.
+
+    Attributes:
+        kind: what it is: ``Page``, ``Setting``, ``Model``, ``Target`` or ``Kernel``.
+        name, about: plain text; the name in few words.
+        page: the file of the page, without its suffix.
+        address: the page's parameters.
+        words: what else it is found by.
+    """
+
+    kind: str
+    name: str
+    about: str
+    page: str
+    address: Mapping[str, str] = field(default_factory=dict)
+    words: str = ""
+
+
+PAGES = (
+    Place("Page", "Overview", "Health, hit rate, compile time", "overview", words="home dashboard history toolchains"),
+    Place("Page", "Kernels", "Search and select kernels", "kernels", words="list entries"),
+    Place("Page", "Compare", "Two kernels side by side", "compare", words="diff difference"),
+    Place("Page", "Architectures", "Targets and toolchains", "architectures", words="gpu sm regressions"),
+    Place("Page", "Coverage", "Which kernels of a model are cached", "coverage", words="missing models"),
+    Place("Page", "Demand", "What programs ask for", "demand", words="requests shapes usage"),
+    Place("Page", "Caches", "Caches of other frameworks", "caches", words="triton inductor vllm tilelang cutile cupy"),
+    Place("Page", "Compile", "A single shape", "compile", words="make build kernel jit"),
+    Place("Page", "Compile a model", "Every GEMM of a model", "compile", {"what": "Whole model"}, "warm up missing"),
+    Place("Page", "Jobs", "What runs, and what ran", "compile", words="running progress cancel queue"),
+    Place("Page", "Evaluations", "Predicted times", "evaluations", words="roofline chip latency predict"),
+    Place(
+        "Page", "Validation", "Predictions against measurements", "evaluations", {"e_kind": "Validation"}, "csv error"
+    ),
+    Place("Page", "Saved results", "Of the evaluator", "evaluations", {"e_kind": "Saved results"}, "stored"),
+    *(
+        Place("Page", tab, about, "admin", {"tab": tab}, words)
+        for tab, about, words in (
+            ("Cleanup", "Delete kernels by a rule, after a preview", "evict clean delete space disk"),
+            ("Integrity", "Verify every file", "check repair corrupt damage verify"),
+            ("Quarantine", "What was found damaged", "restore corrupt"),
+            ("Results", "Prune and import results of the evaluator", "evaluations"),
+            ("Packs", "Export and import kernels", "share copy move"),
+            ("Index", "Update or rebuild it", "mirror duckdb sync search"),
+            ("Settings", "Every value and where it comes from", "configuration environment"),
+            ("Audit log", "Who deleted, repaired or imported what", "history acts who"),
+        )
+    ),
+)
+"""Every page, and the parts of pages that have an address."""
+
+
+def places(text: str) -> list[Place]:
+    """What has every word of a text, at most ``MOST`` of each kind; without a word, every page."""
+    wanted = text.casefold().split()
+    if not wanted:
+        return list(PAGES)
+    found: list[Place] = []
+    for kind in (PAGES, _settings(), _models(), _targets()):
+        fitting = [place for place in kind if _fits(place, wanted)]
+        # One that is named so comes before one that is only about it.
+        found += sorted(fitting, key=lambda place: not _named(place, wanted))[:MOST]
+    return found
+
+
+def _settings() -> Iterable[Place]:
+    for setting in SETTINGS:
+        yield Place("Setting", setting.name, str(setting.metadata["help"]), "admin", {"tab": "Settings"})
+
+
+def _models() -> Iterable[Place]:
+    for name in dict.fromkeys(shape.model for shape in model_shapes()):
+        yield Place("Model", name, "Which of its kernels are cached", "coverage", {"model": name})
+        yield Place(
+            "Model", name, "Compile its kernels", "compile", {"what": "Whole model", "t_model": name}, "compile"
+        )
+
+
+def _targets() -> Iterable[Place]:
+    for name, target in ARCHITECTURES.items():
+        yield Place("Target", name, f"Kernels for {target.example}", "kernels", {"arch": name})
+
+
+def _fits(place: Place, wanted: Iterable[str]) -> bool:
+    text = f"{place.kind} {place.name} {place.about} {place.words}".casefold()
+    return all(word in text for word in wanted)
+
+
+def _named(place: Place, wanted: Iterable[str]) -> bool:
+    return all(word in place.name.casefold() for word in wanted)
+
+
+def plain(text: str) -> str:
+    """A text for where Streamlit reads Markdown: it stays text."""
+    return "".join(
+        f"\\{char}" if char.isascii() and not char.isalnum() and not char.isspace() else char for char in text
+    )

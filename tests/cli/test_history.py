@@ -1,0 +1,73 @@
+"""``history`` and ``audit``: what happened in a store."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from cache_engine.cli.reading.history import summed
+from cache_engine.model.events import DAY_S, HOUR_S, Period
+from tests.cli.test_cli import SHAPE, document, run
+from tests.helpers import make_store
+
+NOW = 1_000 * DAY_S
+
+
+def test_a_miss_and_a_hit_are_in_the_history(place: Path) -> None:
+    for _ in range(2):
+        document("compile", *SHAPE, store=place)
+    found = document("history", store=place)
+    assert found["step_seconds"] == DAY_S
+    (row,) = found["rows"]
+    assert (row["hits"], row["misses"], row["compiles"]) == ({"disk": 1}, 1, 1)
+    assert row["compile_ms"] == pytest.approx(row["saved_ms"], rel=0.01)
+    assert row["start"] == int(time.time()) // DAY_S * DAY_S
+    assert "50.0%" in run("history", "--by", "hour", store=place).stdout
+    assert document("history", "--since", "24h", store=place)["step_seconds"] == HOUR_S
+
+
+def test_a_store_without_events_has_no_history(place: Path) -> None:
+    make_store(place)
+    assert document("history", store=place)["rows"] == []
+    assert run("history", store=place).stdout == "No lookups or compiles in this time.\n"
+    assert run("audit", store=place).stdout == "No action is logged.\n"
+
+
+def test_sums_are_by_interval_and_nothing_is_lost_or_counted_twice() -> None:
+    periods = [Period(start=NOW + hour * HOUR_S, seconds=HOUR_S, misses=1, hits={"disk": 2}) for hour in range(50)]
+    days = summed(periods, DAY_S)
+    assert [(day.start, day.misses, day.hits) for day in days] == [
+        (NOW, 24, {"disk": 48}),
+        (NOW + DAY_S, 24, {"disk": 48}),
+        (NOW + 2 * DAY_S, 2, {"disk": 4}),
+    ]
+    assert summed(periods, HOUR_S) == periods
+    assert [day.start for day in summed(periods, DAY_S, NOW + DAY_S)] == [NOW + DAY_S, NOW + 2 * DAY_S]
+    assert periods[0].misses == 1
+
+
+def test_a_longer_sum_stays_a_row_of_its_own() -> None:
+    month = Period(start=NOW // (28 * DAY_S) * 28 * DAY_S, seconds=28 * DAY_S, misses=7)
+    hour = Period(start=NOW, seconds=HOUR_S, misses=1)
+    assert [(row.seconds, row.misses) for row in summed([month, hour], DAY_S)] == [(28 * DAY_S, 7), (DAY_S, 1)]
+
+
+def test_who_cleaned_is_in_the_audit_log(place: Path) -> None:
+    document("compile", *SHAPE, store=place)
+    document("clean", "--all", store=place)
+    found = document("audit", store=place)
+    (row,) = found["rows"]
+    assert (found["total"], row["kind"]) == (1, "clean")
+    assert row["by"]
+    assert row["bytes"] > 0
+    text = run("audit", store=place).stdout
+    assert row["by"] in text
+    assert row["detail"] in text
+    document("compile", *SHAPE, store=place)
+    document("clean", "--all", store=place)
+    latest = document("audit", "--limit", "1", store=place)
+    assert (latest["total"], len(latest["rows"])) == (2, 1)
+    assert latest["rows"][0]["at"] > row["at"]
+    assert "The latest 1 of 2 actions." in run("audit", "--limit", "1", store=place).stdout

@@ -1,0 +1,116 @@
+"""``toolchains``, ``coverage`` and ``jobs``: what the pages show, on the command line."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from cache_engine.batch.jobs import Jobs
+from cache_engine.cli.main import commands
+from cache_engine.store.layout import StoreLayout
+from tests.cli.test_cli import SHAPE, document, run
+from tests.helpers import make_store
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_toolchains_say_what_compiled_the_kernels_and_whether_they_can_be_hit(compiled_store: Path) -> None:
+    records = list(make_store(compiled_store).records())
+    found = document("toolchains", store=compiled_store)["rows"]
+    assert sum(row["entries"] for row in found) == len(records)
+    assert {row["compiler"] for row in found} == {record.compiler for record in records}
+    assert [row["state"] for row in found] == ["present"]
+    assert set(found[0]["archs"]) == {record.arch for record in records}
+    text = run("toolchains", store=compiled_store).stdout
+    assert f"{found[0]['compiler']} {found[0]['version']}" in text
+    assert "present" in text
+
+
+def test_toolchains_of_an_empty_store(place: Path) -> None:
+    make_store(place)
+    assert run("toolchains", store=place).stdout == "The store is empty.\n"
+
+
+def test_coverage_agrees_with_what_warm_would_compile(place: Path) -> None:
+    """Before and after one of its shapes is compiled."""
+    make_store(place)
+    table = ROOT / "sample_data" / "model_gemm_shapes.csv"
+    assert table.exists()
+    shapes = place.parent / "shapes.csv"
+    shapes.write_text("n,k\n256,192\n512,96\n")
+    asked = (shapes, "--arch", "sm_90", "--m", "1-64")
+    before = document("coverage", *asked, store=place)
+    assert (before["cached"], [row["cached"] for row in before["rows"]]) == (0, [0, 0])
+    assert before["kernels"] == document("warm", *asked, "--dry-run", store=place)["missing"]
+    assert "0 of" in run("coverage", *asked, store=place).stdout
+    shapes.write_text("n,k\n256,192\n")
+    document("warm", *asked, store=place)
+    shapes.write_text("n,k\n256,192\n512,96\n")
+    after = document("coverage", *asked, store=place)
+    first, second = after["rows"]
+    assert first["cached"] == first["kernels"] > 0 == second["cached"]
+    assert first["missing"] == []
+    assert len(second["missing"]) == second["kernels"]
+    assert after["cached"] == first["kernels"]
+    missing = document("coverage", *asked, "--missing", store=place)["rows"]
+    assert missing == [second]
+
+
+def test_coverage_of_no_model_is_refused(place: Path) -> None:
+    make_store(place)
+    assert run("coverage", "no-such-model", store=place).returncode == 2
+
+
+def test_a_job_of_the_dashboard_is_listed_shown_and_canceled(place: Path) -> None:
+    make_store(place)
+    assert run("jobs", "ls", store=place).stdout == "There are no jobs.\n"
+    jobs = Jobs(StoreLayout(place))
+    done = jobs.start(["compile", *SHAPE])
+    long = jobs.start(["warm", "DeepSeek-V3", "--arch", "sm_90", "--jobs", "1"])
+    listed = document("jobs", "ls", store=place)["jobs"]
+    assert [job["id"] for job in listed] == [long, done]
+    assert listed[0]["command"][:2] == ["warm", "DeepSeek-V3"]
+    deadline = time.monotonic() + 120
+    while not document("jobs", "show", long, store=place)["pid"] and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert document("jobs", "show", long, store=place)["state"] == "running"
+    assert document("jobs", "cancel", long, store=place)["cancel_asked"] is True
+    document("jobs", "cancel", long, store=place)
+    while document("jobs", "show", long, store=place)["state"] == "running" and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert document("jobs", "show", long, store=place)["state"] == "canceled"
+    while document("jobs", "show", done, store=place)["state"] == "running" and time.monotonic() < deadline:
+        time.sleep(0.2)
+    shown = run("jobs", "show", done, store=place).stdout
+    assert re.search(r"state +done", shown)
+    assert '"tier": "compiled"' in shown
+    assert done in run("jobs", "ls", store=place).stdout
+
+
+def test_a_job_that_is_not_there_is_an_error(place: Path) -> None:
+    make_store(place)
+    for verb in ("show", "cancel"):
+        done = run("jobs", verb, "../../etc/passwd", store=place)
+        assert done.returncode == 1
+        assert "is not a job id" in done.stderr
+        assert run("jobs", verb, "18c7f2a1b3e4d500-1f2e3d4c", store=place).returncode == 1
+
+
+def _verbs(group: click.Group = commands, path: str = "") -> Iterator[str]:
+    for name, verb in group.commands.items():
+        if isinstance(verb, click.Group) and not verb.invoke_without_command:
+            yield from _verbs(verb, f"{path}{name} ")
+        else:
+            yield f"{path}{name}"
+            if isinstance(verb, click.Group):
+                yield from _verbs(verb, f"{path}{name} ")
+
+
+def test_the_documentation_says_of_every_verb_where_it_is_in_the_dashboard() -> None:
+    page = (ROOT / "docs" / "dashboard.md").read_text(encoding="utf-8")
+    table = page.partition("| verb | in the dashboard |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `([a-z ]+)` \| .+ \|$", table, re.MULTILINE)) == set(_verbs())

@@ -1,0 +1,135 @@
+"""The search in the header, and each page as a command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from app.presenters.as_command import equal
+from app.presenters.palette import MOST, PAGES, places, plain
+from cache_engine.cli.main import commands
+from cache_engine.config import SETTINGS
+from tests.pages.opening import Open, sound
+
+
+def _named(text: str) -> list[tuple[str, str]]:
+    return [(place.kind, place.name) for place in places(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("cleanup", ("Page", "Cleanup")),
+        ("AUDIT", ("Page", "Audit log")),
+        ("roofline", ("Page", "Evaluations")),
+        ("max_bytes", ("Setting", "max_bytes")),
+        ("deepseek-v3", ("Model", "DeepSeek-V3")),
+        ("compile llama-3.1-8b", ("Model", "Llama-3.1-8B")),
+        ("sm_90a", ("Target", "sm_90a")),
+        ("kernels", ("Page", "Kernels")),
+    ],
+)
+def test_what_is_named_so_comes_first(text: str, first: tuple[str, str]) -> None:
+    assert _named(text)[0] == first
+
+
+def test_every_setting_is_found_by_its_name() -> None:
+    for setting in SETTINGS:
+        assert ("Setting", setting.name) in _named(setting.name)
+
+
+def test_no_kind_fills_the_list() -> None:
+    kinds = [kind for kind, _ in _named("e")]
+    assert all(kinds.count(kind) <= MOST for kind in kinds)
+    assert not places("no such thing anywhere")
+    assert places("") == list(PAGES)
+
+
+def test_every_page_that_is_named_is_there() -> None:
+    root = Path(__file__).parent.parent.parent
+    assert all((root / "pages" / f"{place.page}.py").exists() for place in PAGES)
+
+
+def test_hostile_text_stays_text_where_markdown_is_read() -> None:
+    assert plain("a [x](y) `z` :red[w] $v$ <b>") == r"a \[x\]\(y\) \`z\` \:red\[w\] \$v\$ \<b\>"
+
+
+COMMANDS: list[tuple[str, dict[str, Any], str]] = [
+    ("Overview", {}, "stats"),
+    ("Overview", {"span": "90 days"}, "history --since 90d"),
+    ("Kernels", {}, "ls"),
+    (
+        "Kernels",
+        {"q": "bf16 4096", "arch": ["sm_90", "sm_80"], "sort": "size on disk", "asc": "true"},
+        "search bf16 4096 --arch=sm_90 --arch=sm_80 --sort=size-on-disk --ascending",
+    ),
+    ("Kernel", {"key": "3f2a"}, "show 3f2a"),
+    ("Compare", {"a": "3f2a", "b": "91bc"}, "diff 3f2a 91bc --sass"),
+    ("Architectures", {}, "stats --by-arch"),
+    ("Coverage", {"model": "Qwen3-8B", "archs": "sm_90"}, "coverage Qwen3-8B --arch=sm_90"),
+    ("Demand", {"by": "Model"}, "demand --by model"),
+    ("Caches", {"q": "tile"}, "caches ls tile"),
+    ("Compile", {}, "compile 4096 7168 2048 --arch sm_80"),
+    ("Compile", {"s_m": 64, "s_epilogue": ["relu", "bias"]}, "compile 64 7168 2048 --arch sm_80 --epilogue relu+bias"),
+    ("Compile", {"what": "Whole model", "t_model": "Qwen3-8B", "t_tokens": "1"}, "warm Qwen3-8B --arch sm_80 --m 1"),
+    ("Evaluations", {}, "evaluate 4096 7168 2048 --chip SG2262"),
+    ("Evaluations", {"e_m": 64, "e_chip": "H100", "e_dtype": "fp16"}, "evaluate 64 7168 2048 --chip H100 --dtype=fp16"),
+    (
+        "Evaluations",
+        {"e_kind": "Whole model", "e_model": "Qwen3-8B", "e_tokens": 16, "e_tp": 2},
+        "evaluate Qwen3-8B --chip SG2262 --m=16 --tp=2",
+    ),
+    ("Evaluations", {"e_kind": "Saved results"}, "evaluations ls"),
+    ("Admin", {"rule": "stale"}, "clean --stale-toolchain --dry-run"),
+    *(
+        ("Admin", {"tab": tab}, command)
+        for tab, command in (
+            ("Cleanup", "clean --dry-run"),
+            ("Integrity", "verify"),
+            ("Quarantine", "quarantine ls"),
+            ("Packs", "export kernels.gemmpack"),
+            ("Results", "evaluations prune --dry-run"),
+            ("Index", "sync"),
+            ("Settings", "doctor --settings"),
+            ("Audit log", "audit"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("page", "values", "command"), COMMANDS, ids=[command for _, _, command in COMMANDS])
+def test_a_page_as_a_command_is_one_that_the_command_line_takes(
+    page: str, values: dict[str, Any], command: str
+) -> None:
+    found = equal(page, values, "sm_80")
+    assert found is not None
+    assert " ".join(found) == command
+    words, verb = list(found), commands
+    while isinstance(verb, click.Group) and not (verb.invoke_without_command and not words):
+        verb = verb.commands[words.pop(0)]  # type: ignore[assignment]
+    verb.make_context(verb.name, words)
+
+
+@pytest.mark.parametrize("page", ["Kernel", "Compare", "No such page"])
+def test_a_page_that_shows_nothing_yet_has_no_command(page: str) -> None:
+    assert equal(page, {}, "sm_80") is None
+
+
+@pytest.mark.parametrize(
+    ("page", "asked", "command"),
+    [
+        ("overview", {}, "history --since 7d"),
+        ("kernels", {"arch": "sm_80"}, "ls --arch=sm_80"),
+        ("evaluations", {}, "evaluate 4096 7168 2048 --chip SG2262 --batch=1 --dtype=bf16 --out-dtype=bf16"),
+        ("compile", {"s_m": "64"}, "compile 64 7168 2048 --arch sm_90"),
+        ("admin", {"tab": "Integrity"}, "verify"),
+    ],
+)
+def test_each_page_shows_its_command_on_this_store(
+    page: str, asked: dict[str, str], command: str, open_page: Open, compiled_store: Path
+) -> None:
+    app = sound(open_page(compiled_store, page, **asked))
+    assert f"gemm-cache --store {compiled_store} {command}" in [code.value for code in app.code]
