@@ -87,7 +87,8 @@ def delete(
             if deletion.folder:
                 waiting.append((deletion, state))
             else:
-                _remove_empty_folders(root, deletion)
+                if not plan.keeps_folders:
+                    _remove_empty_folders(root, deletion)
                 into.count(deletion, None)
         if waiting:
             time.sleep(plan.wait_s)

@@ -195,12 +195,14 @@ class DeletePlan:
         wait_s: how long a process may take from finding an entry to having read it.
         left: the entries that stay, each with the reason.
         rows: where the entries are, if that is in a database; then there is nothing to wait for.
+        keeps_folders: whether folders stay that have nothing left: a process may have made one to write into it now.
     """
 
     deletions: tuple[Deletion, ...]
     wait_s: float = 0.0
     left: Mapping[str, str] = field(default_factory=dict)
     rows: Rows | None = None
+    keeps_folders: bool = False
 
     @property
     def size_bytes(self) -> int:

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cache_engine.foreign.base import Surroundings
+from cache_engine.foreign.doctor import network_file_system, read_mounts
 from cache_engine.foreign.facts import entry_of, image_facts, is_ptx, kernels_in, ptx_facts, without_binary
 from cache_engine.foreign.folder import MOST_BINARY_BYTES, Folder, Unread
 from cache_engine.foreign.frameworks.common import read_part, stamp_of, stray_file, times_of, walk
 from cache_engine.foreign.values import (
     DeletePlan,
+    Deletion,
     Entry,
     KeyFactors,
     Part,
@@ -25,6 +27,7 @@ from cache_engine.foreign.values import (
     State,
     Unchanged,
     id_of,
+    name_of,
 )
 from cache_engine.model.outcome import Failure
 
@@ -63,8 +66,13 @@ class CudaCore:
         return Failure("cuda.core stores only the digest of a key's inputs")
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """None yet."""
-        return Failure("no way to delete from cuda.core's cache without a failure of its readers is built")
+        """A file each, as cuda.core itself evicts: a reader opens it at once, and takes a missing one for a miss."""
+        if network := network_file_system(place.path, read_mounts()):
+            return Failure(f"it is on {network}, where what a process reads may vanish")
+        whole = [entry for entry in entries if _ENTRY.fullmatch(name_of(entry.id))]
+        left = {entry.id: "it is no entry of cuda.core's" for entry in entries if entry not in whole}
+        deletions = tuple(Deletion(entry.id, (entry.id,), "", entry.size_bytes) for entry in whole)
+        return DeletePlan(deletions, left=left, keeps_folders=True)
 
 
 def _entry(folder: Folder, path: str, name: str, known: str | None) -> Entry | Unchanged:

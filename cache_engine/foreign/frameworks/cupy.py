@@ -73,8 +73,8 @@ class CuPy:
         return Failure("CuPy stores only the digest of a key's inputs; the source is stored where it was asked to")
 
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
-        """None yet."""
-        return Failure("no way to delete from CuPy's cache without a failure of its readers is built")
+        """None: CuPy looks whether a file exists, and then opens it."""
+        return Failure("CuPy fails where a file vanishes between its look and its opening, so no way is safe")
 
 
 def _entry(root: Folder, _: str, name: str, known: str | None) -> Entry | Unchanged | None:
