@@ -49,7 +49,7 @@ try:
     else:
         with suppress(widgets.PageEnded):
             page.run()
-        header.draw(page.title)
         widgets.notices(notice, page.title, asked)
+        header.draw(page.title)
 except GemmCacheError as error:
     widgets.problem("Could not load this page.", str(error))
