@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +31,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user who runs the tests may have settings."""
     without_settings(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def _main_module() -> Iterator[None]:
+    """A page that runs in this process becomes its main module, which processes that are spawned would run again."""
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_kernels_of_an_older_version_are_compiled_once_and_the_old_entries_stay(
         old = {first.key, second.key}
         plan = plan_migration(cache)
         assert fates(plan) == {AGAIN: 2}
-        assert {kind.reason for kind in plan.sums} == {"changed: compiler build, flags"}
+        assert {kind.reason for kind in plan.sums} == {"changed: template, compiler build, flags"}
         assert {kind.created_by for kind in plan.sums} == {"gemm-cache 0.1.0"}
         assert {record.key for record in cache.records()} == old, "a plan changes nothing"
         assert migrate(cache, plan) == {}

@@ -184,5 +184,12 @@ def test_triton_gets_named_variables_only(monkeypatch: pytest.MonkeyPatch) -> No
         worker.end()
     seen = {entry.partition("=")[0] for entry in environment.split("\0") if entry}
     own = {flag.partition("=")[0] for flag in compiler.flags}
-    own |= {"TMPDIR", "TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_BACKENDS_IN_TREE", "TRITON_DUMP_PTXAS_LOG"}
+    own |= {
+        "TMPDIR",
+        "TRITON_CACHE_DIR",
+        "TRITON_HOME",
+        "TRITON_BACKENDS_IN_TREE",
+        "TRITON_DUMP_PTXAS_LOG",
+        "TRITON_DUMP_DIR",
+    }
     assert own <= seen <= own | {"PATH", "LD_LIBRARY_PATH"}

@@ -143,7 +143,8 @@ def test_a_read_only_store_serves_hits_and_compiles(tmp_path: Path) -> None:
     as_user = (
         "import os, cupy, duckdb, pyarrow, msgspec, portalocker, cache_engine.engine.cache, cache_engine.mirror.sync, "
     )
-    as_user += "cache_engine.mirror.queries, cache_engine.compilers.inspect, tempfile, importlib.metadata\n"
+    as_user += "cache_engine.mirror.queries, cache_engine.compilers.inspect, cache_engine.catalogue.searching, "
+    as_user += "tempfile, importlib.metadata\n"
     as_user += (
         "from cache_engine.compilers import COMPILERS; COMPILERS['nvrtc'].load(); COMPILERS['nvrtc'].fingerprint()\n"
     )

@@ -56,8 +56,8 @@ CHANGES = ("write", "pwrite64", "fsync", "fdatasync", "rename", "unlink", "mkdir
 _BY_CHANCE = ("futex", "getpid", "brk", "mmap", "munmap", "madvise", "mprotect", "getrandom", "clock_nanosleep", "exit")
 _ATTEMPTS = 3
 UNREACHED, EXCEPTION, NO_KERNEL, TEMPORARY = "not reached", "exception", "no kernel", "temporary left by the living"
-# What CPython 3.11 makes of a MemoryError while it calls a function, turns a pathlib.Path into text, or opens a file; and
-# what DuckDB's binding makes of one while it turns a value into text.
+# What CPython 3.11 makes of a MemoryError while it calls a function, turns a pathlib.Path into text, or opens a file;
+# and what DuckDB's binding makes of one while it turns a value into text.
 _NO_MEMORY = re.compile(
     "not PosixPath|return(ed NULL)? without (setting an )?exception|can't allocate (read )?lock"
     r"|nanobind::str\(\): conversion error"

@@ -72,7 +72,7 @@ COMPILE_MANY = (
     "def compile(source, arch):\n"
     "    started = time.time()\n"
     "    compiled = really(source, arch)\n"
-    "    print(started, time.time(), flush=True)\n"
+    "    print(f'{started} {time.time()}\\n', end='', flush=True)\n"  # one write: threads print side by side
     "    return compiled\n"
     "compiler.compile = compile\n"
     "first = int(sys.argv[2])\n"

@@ -57,7 +57,11 @@ def _start(folder: Path, stop: Path, *how: str) -> subprocess.Popen[str]:
 
 
 def _end(process: subprocess.Popen[str]) -> dict[str, object]:
-    output, error = process.communicate(timeout=120)
+    # Not communicate: what was read ahead of the line that was waited for would be lost.
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process:
+        output, error = process.stdout.read(), process.stderr.read()
     assert process.returncode == 0, error
     found: dict[str, object] = json.loads(output.splitlines()[-1])
     return found
