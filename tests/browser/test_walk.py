@@ -49,7 +49,7 @@ def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Pa
     assert _metric(page, "Hit rate") == "20.0%"
 
     _go(page, "Kernels")
-    page.get_by_placeholder(re.compile("Search shape, target")).fill("fp16 sm_90")
+    page.get_by_role("searchbox", name="Search").fill("fp16 sm_90")
     expect(page.get_by_text("1–1 of 1", exact=True)).to_be_visible(timeout=WAIT_MS)
     _first_row(page, "key", "sm_90", "fp16", "16 × 512 × 96")
     expect(page.get_by_test_id("stCode").first).to_contain_text("gemm_tensor_core_fp16_nt_n512_k96", timeout=WAIT_MS)
