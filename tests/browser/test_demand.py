@@ -29,6 +29,6 @@ def test_requests_of_another_process_appear_and_lead_to_the_model_that_they_are_
     expect(page).to_have_url(re.compile(r"[?&]by=Model"), timeout=WAIT_MS)
     expect(page.get_by_text("Models may share shapes")).to_be_visible(timeout=WAIT_MS)
     page.get_by_role("link", name="Coverage, and compile what is missing").click()
-    expect(page.get_by_role("heading", name="Model coverage")).to_be_visible(timeout=WAIT_MS)
+    expect(page.get_by_role("heading", name="Coverage", exact=True)).to_be_visible(timeout=WAIT_MS)
     expect(page).to_have_url(re.compile("model=Llama-3.1-8B"), timeout=WAIT_MS)
     expect(page.get_by_test_id("stException")).to_have_count(0)
