@@ -39,6 +39,7 @@ from cache_engine.device.probe import gpu
 from cache_engine.insight.toolchains import STALE, made_by_toolchain
 from cache_engine.mirror import queries, summaries
 from cache_engine.model.events import DAY_S, HOUR_S, SEEN
+from cache_engine.queue.tickets import QueueState
 from cache_engine.upkeep import acknowledged
 
 ICONS = {FINE: "check_circle", LOOK: "visibility", TROUBLE: "warning", PLAIN: "do_not_disturb_on"}
@@ -60,7 +61,7 @@ def seen() -> dict[str, int]:
     return acknowledged.of_words(acts[0]["detail"]) if acts else {}
 
 
-def checks() -> list[Check]:
+def checks(in_queue: QueueState) -> list[Check]:
     """Each side of the store's health."""
     lately = context.ask(queries.history, HOUR_S, since=(int(now) - LATELY_S) // HOUR_S * HOUR_S)
     failures = acknowledged.since({name: total(lately, name) for name in acknowledged.FAILURES}, row, seen())
@@ -68,7 +69,7 @@ def checks() -> list[Check]:
     return [
         *health(row, failures, events, now),
         limits_check(row, settings.max_entries, settings.max_bytes, settings.cleanup_interval_h),
-        queue_check(cache.queue()),
+        queue_check(in_queue),
         gpu_check(gpu()),
     ]
 
@@ -118,9 +119,12 @@ def acknowledge(check: Check) -> None:
         st.rerun()
 
 
-def queue() -> None:
-    """Who compiles and who waits now."""
-    if turns := queue_table(cache.queue()):
+def queue(in_queue: QueueState) -> None:
+    """Who compiles and who waits now. How many, in words, where no warning has said it."""
+    if turns := queue_table(in_queue):
+        check = queue_check(in_queue)
+        if check.state == FINE:
+            st.text(f"{check.about}: {check.words}")
         with st.expander("Compile queue"):
             st.dataframe(turns, hide_index=True, column_config={"Seconds": TENTHS}, key="queue")
 
@@ -227,8 +231,9 @@ left.title("Overview")
 left.text(f"Store: {cache.layout.root}")
 with right:
     name = widgets.choose_one("Time range", list(SPANS), "7 days", key="span")
-checked(checks())
-queue()
+in_queue = cache.queue()
+checked(checks(in_queue))
+queue(in_queue)
 shown = period(name, SPANS[name])
 widgets.tiles(overview_tiles(row, shown, cache.settings.max_entries, cache.settings.max_bytes))
 if not row["entries"]:

@@ -190,6 +190,9 @@ def test_the_compile_queue_is_shown_with_who_waits(open_page: Open, compiled_sto
     assert not any("Process" in table.value for table in sound(open_page(compiled_store, "overview")).dataframe)
     layout, key = make_store(compiled_store).layout, CacheKey(64 * "a")
     slots = Slots(layout, 1, 60.0)
+    with slots.turn(key, Priority.WARM):
+        texts = [text.value for text in sound(open_page(compiled_store, "overview")).text]
+        assert any(text.startswith("Compile queue: 1 of ") and "in use; none waits" in text for text in texts)
     with slots.turn(key, Priority.WARM), slots.waiting(key, Priority.CALLER):
         app = sound(open_page(compiled_store, "overview"))
         table = _table(app, "Process")
@@ -198,6 +201,7 @@ def test_the_compile_queue_is_shown_with_who_waits(open_page: Open, compiled_sto
             ["waits", "a" * 12, "caller"],
         ]
         assert any("1 waiting, 1 caller among them" in warning.value for warning in app.warning)
+        assert not any("1 waiting" in text.value for text in app.text)  # once is enough
 
 
 def test_a_queue_without_callers_is_fine() -> None:
