@@ -172,6 +172,7 @@ VERBS = {
     "sync": ((), DASHBOARD),
     "export": ((OTHER_PACK,), CORE),
     "import": ((PACK,), CORE),
+    "preflight": ((PACK, "--arch", "sm_90"), CORE),
     "verify --signatures": ((), TRUST),
     "remote status": (("file:///none",), REMOTE),
     "remote push": (("file:///none",), REMOTE),

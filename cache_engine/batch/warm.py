@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -13,8 +12,8 @@ from pathlib import Path
 from cache_engine.batch.estimate import Estimate, estimate
 from cache_engine.catalogue import TOKENS, ModelShape, shapes_of
 from cache_engine.engine.cache import Cache, CompiledKernel
-from cache_engine.errors import GemmCacheError, NotHereError, UsageError
-from cache_engine.insight.coverage import Cell, coverage, distinct, wanted
+from cache_engine.errors import GemmCacheError, NotHereError
+from cache_engine.insight.coverage import Cell, coverage, distinct, require_served, wanted
 from cache_engine.insight.covering import Covering
 from cache_engine.model.gemm import (
     NO_EPILOGUE,
@@ -171,10 +170,7 @@ def problems_of(
         opt_level=asked.opt_level,
     )
     cells = coverage(cache, rows, family, compiler)
-    for cell in itertools.chain.from_iterable(cells):
-        if cell.refused:
-            name = f"{cell.shape.model} {cell.shape.operation} ({cell.shape.n} × {cell.shape.k})"
-            raise UsageError(f"no kernel serves {name} on {cell.arch}: {cell.refused}")
+    require_served(cells)
     return [kernel.selection.problem for kernel in distinct(cells)]
 
 

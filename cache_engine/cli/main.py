@@ -27,6 +27,7 @@ _WHERE = {
     "keeping.log": ("log",),
     "keeping.pins": ("pin", "unpin"),
     "keeping.packs": ("export", "import"),
+    "keeping.preflight": ("preflight",),
     "predicting.evaluate": ("evaluate",),
     "predicting.evaluator": ("evaluations",),
     "predicting.replay": ("replay",),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from cache_engine.catalogue import TOKENS, ModelShape
@@ -140,6 +141,14 @@ def choices(shapes: Iterable[ModelShape], ms: Sizes, targets: int) -> int:
 def distinct(cells: Iterable[Iterable[Cell]]) -> list[Covering]:
     """Each kernel that some cell needs, once."""
     return list({kernel.key: kernel for row in cells for cell in row for kernel in cell.kernels}.values())
+
+
+def require_served(cells: Iterable[Iterable[Cell]]) -> None:
+    """Refuses shapes that no kernel serves on a target; raises ``UsageError`` with the first."""
+    for cell in chain.from_iterable(cells):
+        if cell.refused:
+            name = f"{cell.shape.model} {cell.shape.operation} ({cell.shape.n} × {cell.shape.k})"
+            raise UsageError(f"no kernel serves {name} on {cell.arch}: {cell.refused}")
 
 
 def _cell(cache: Cache, one: Wanted, family: str | None, compiler: str | None) -> Cell:

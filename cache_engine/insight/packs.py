@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,10 +18,11 @@ from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.model.gemm import OPT_LEVELS
 from cache_engine.model.provenance import Provenance
 from cache_engine.store.pack import Pack
-from cache_engine.trust.signers import Signed, Standing, TrustedSigners
+from cache_engine.trust.signers import Signed, Standing, TrustedSigners, named_by
 from cache_engine.units import counted, printable
 
 _BUILD_DIGITS = 12
+_DIGEST = re.compile(f"([0-9a-f]{{{_BUILD_DIGITS}}})[0-9a-f]{{20,}}")
 _MOST_NAMED = 3
 _MOST_SIGNATURES = 1_000  # a third of a second
 
@@ -47,6 +50,81 @@ class PackState:
     def is_whole(self) -> bool:
         """Whether every kernel can serve."""
         return self.usable == self.known
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A component of keys that differs between kernels of a pack and those asked for here."""
+
+    name: str
+    in_pack: str
+    here: str
+
+    def __str__(self) -> str:
+        """In words, safe for a terminal."""
+        return f"{self.name.replace('_', ' ')} is {_short(self.in_pack)} in the pack and {_short(self.here)} here"
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Kernels of a pack for one target, made in one way.
+
+    Attributes:
+        differs: what keeps lookups here from finding them; empty when nothing does.
+    """
+
+    arch: str
+    made: Provenance
+    entries: int
+    differs: tuple[Factor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """Whether a pack would be used here.
+
+    Attributes:
+        carried: its kernels by target and how they were made, most first; of more than 10,000, a sample.
+        signed: by whom they are signed, in words; empty where the settings ask for no signature.
+        reasons: why lookups here would not be served from it, in words; none when they would.
+    """
+
+    carried: tuple[Carried, ...]
+    signed: str
+    reasons: tuple[str, ...]
+
+
+def preflight(pack: Pack, settings: Settings, archs: Collection[str]) -> Preflight:
+    """Compares a pack with this machine and the settings, before anything asks for its kernels.
+
+    Args:
+        archs: the targets that kernels will be asked for. Each must have one in the pack that lookups can find.
+
+    Raises:
+        OSError: when the pack cannot be read.
+        UsageError, ExtraMissing: when signatures are asked for and cannot be checked.
+    """
+    selector = Selector(settings)
+    counts = Counter((record.arch, Provenance.of(record.components)) for record in pack.records())
+    carried = tuple(
+        Carried(arch, made, entries, _differing(selector, made, any_toolchain=settings.serves_any_toolchain))
+        for (arch, made), entries in counts.most_common()
+    )
+    reasons = [] if settings.enable_caching else ["caching is switched off (enable_caching)"]
+    for arch in dict.fromkeys(archs):
+        there = [one for one in carried if one.arch == arch]
+        if not there:
+            has = ", ".join(sorted({printable(one.arch) for one in carried})) or "no kernel that can be read"
+            reasons.append(f"it has no kernel for {arch}; it has {has}")
+        elif all(one.differs for one in there):
+            nearest = min(there, key=lambda one: len(one.differs))
+            reasons.append(f"no kernel for {arch} can be found: {'; '.join(map(str, nearest.differs))}")
+    signed = ""
+    if settings.trusted_signers is not None:
+        is_signed, signed = signed_by(pack, named_by(settings))
+        if not is_signed:
+            reasons.append(signed)
+    return Preflight(carried, signed, tuple(reasons))
 
 
 def pack_state(pack: Pack, settings: Settings) -> PackState:
@@ -120,15 +198,34 @@ def toolchain_in_words(toolchain: ToolchainFingerprint) -> str:
 
 def _can_be_found(selector: Selector, made: Provenance, *, any_toolchain: bool) -> bool:
     """Whether a key made here can be of a kernel made so; the target is the lookup's."""
+    return not _differing(selector, made, any_toolchain=any_toolchain)
+
+
+def _differing(selector: Selector, made: Provenance, *, any_toolchain: bool) -> tuple[Factor, ...]:
+    """What differs between a kernel made so and the nearest of those that keys made here are of."""
     stated = Stated(made.toolchain, "") if any_toolchain else None
+    nearest = (Factor("family", f"{made.family} by {made.compiler}", "unknown"),)
+    found = []
     for level in OPT_LEVELS:
         try:
             components = selector.present(made.family, made.compiler, level, "any", stated=stated)
-        except (GemmCacheError, ValueError):  # not installed, has no levels, or a record made up
+        except CompilerMissing:
+            return (Factor("compiler", made.compiler, "not installed"),)
+        except (GemmCacheError, ValueError):  # has no levels, or a record made up
             continue
-        if components is not None and Provenance.of(components) == made:
-            return True
-    return False
+        if components is not None:
+            found.append(_factors(made, Provenance.of(components)))
+    return min(found, key=len, default=nearest)
+
+
+def _factors(made: Provenance, here: Provenance) -> tuple[Factor, ...]:
+    pairs = ((name, getattr(made, name), getattr(here, name)) for name in Provenance.__struct_fields__)
+    return tuple(Factor(name, packed, now) for name, packed, now in pairs if packed != now)
+
+
+def _short(value: str) -> str:
+    """A value in a sentence; of digests their start."""
+    return printable(_DIGEST.sub(r"\1", value)) or "nothing"
 
 
 def _named(toolchains: Counter[ToolchainFingerprint]) -> str:

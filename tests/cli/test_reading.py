@@ -63,6 +63,8 @@ def test_coverage_agrees_with_what_warm_would_compile(place: Path) -> None:
 def test_coverage_of_no_model_is_refused(place: Path) -> None:
     make_store(place)
     assert run("coverage", "no-such-model", store=place).returncode == 2
+    wrong = run("coverage", "Llama-3.1-8B", "--dtype", "bf17", store=place)
+    assert (wrong.returncode, "use one of: fp16" in wrong.stderr) == (2, True)
 
 
 def test_a_job_of_the_dashboard_is_listed_shown_and_canceled(place: Path) -> None:

@@ -11,21 +11,74 @@ import msgspec
 
 from cache_engine.model.key import CacheKey
 from cache_engine.trust.signers import Signed, Standing
+from cache_engine.units import counted
 from cache_engine.upkeep.packs import Refused
 
 if TYPE_CHECKING:
+    from cache_engine.insight.packs import Preflight
     from cache_engine.remote.moving import Compared, Pushed
+    from cache_engine.store.pack import Pack
     from cache_engine.upkeep.packs import Exported, Imported
 
 
 class ExportReport(msgspec.Struct, kw_only=True):
-    """What ``export`` prints; ``signed_by`` is the fingerprint of the key, empty without ``--sign``."""
+    """What ``export`` prints.
+
+    Attributes:
+        signed_by: the fingerprint of the key, empty without ``--sign``.
+        missing: with ``--for``, the keys that the model needs and the store lacks.
+    """
 
     file: str
     bytes: int
     entries: int
     refused: list[Refused]
     signed_by: str = ""
+    missing: list[CacheKey] = []
+
+
+class DifferingFactor(msgspec.Struct, kw_only=True):
+    """A component of keys that differs between kernels of a pack and those asked for here."""
+
+    factor: str
+    in_pack: str
+    here: str
+
+
+class CarriedRow(msgspec.Struct, kw_only=True):
+    """Kernels of a pack for one target, made in one way; ``differs`` keeps lookups here from finding them."""
+
+    arch: str
+    family: str
+    compiler: str
+    compiler_version: str
+    compiler_build: str
+    kernels: int
+    differs: list[DifferingFactor]
+
+
+class PreflightReport(msgspec.Struct, kw_only=True):
+    """What ``preflight`` prints.
+
+    Attributes:
+        used: whether lookups here would be served from the pack.
+        reasons: why not.
+        targets: those that kernels will be asked for.
+        carried: its kernels, most first; ``sampled`` when only its first 10,000 were read.
+        signed: by whom, in words; empty where the settings ask for no signature.
+        needed, found: with ``--for``, how many kernels the model needs, and how many of them the pack has.
+    """
+
+    file: str
+    kernels: int
+    used: bool
+    reasons: list[str]
+    targets: list[str]
+    carried: list[CarriedRow]
+    sampled: bool
+    signed: str
+    needed: int | None = None
+    found: int | None = None
 
 
 class ImportReport(msgspec.Struct, kw_only=True):
@@ -123,10 +176,47 @@ def signature_rows(checked: Iterable[tuple[CacheKey, Signed]]) -> list[Signature
     ]
 
 
-def exported(file: Path, found: Exported) -> ExportReport:
+def exported(file: Path, found: Exported, missing: list[CacheKey]) -> ExportReport:
     """The document of an export to a file."""
     return ExportReport(
-        file=str(file.absolute()), bytes=file.stat().st_size, entries=found.entries, refused=list(found.refused)
+        file=str(file.absolute()),
+        bytes=file.stat().st_size,
+        entries=found.entries,
+        refused=list(found.refused),
+        missing=missing,
+    )
+
+
+def preflight(pack: Pack, found: Preflight, targets: list[str], keys: list[CacheKey] | None) -> PreflightReport:
+    """The document of a pack compared with this machine; ``keys`` are those that a model needs."""
+    reasons = list(found.reasons)
+    has = None if keys is None else sum(map(pack.has, keys))
+    if keys is not None and has != len(keys):
+        reasons.append(
+            f"it lacks {len(keys) - (has or 0):,} of the {counted(len(keys), 'kernel')} that the model needs"
+        )
+    return PreflightReport(
+        file=str(pack.path.absolute()),
+        kernels=len(pack),
+        used=not reasons,
+        reasons=reasons,
+        targets=targets,
+        carried=[
+            CarriedRow(
+                arch=one.arch,
+                family=one.made.family,
+                compiler=one.made.compiler,
+                compiler_version=one.made.compiler_version,
+                compiler_build=one.made.compiler_build,
+                kernels=one.entries,
+                differs=[DifferingFactor(factor=f.name, in_pack=f.in_pack, here=f.here) for f in one.differs],
+            )
+            for one in found.carried
+        ],
+        sampled=sum(one.entries for one in found.carried) < len(pack),
+        signed=found.signed,
+        needed=None if keys is None else len(keys),
+        found=has,
     )
 
 

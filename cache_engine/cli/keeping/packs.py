@@ -4,23 +4,62 @@ from __future__ import annotations
 
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from cache_engine.catalogue import TOKENS
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import moving
-from cache_engine.cli.support import Verb, emit, json_option, named, open_cache
+from cache_engine.cli.support import Verb, emit, input_dtype, json_option, named, open_cache
+from cache_engine.cli.support.completion import models
 from cache_engine.config import Settings
+from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
+from cache_engine.model.gemm import DType
+from cache_engine.model.key import CacheKey
+from cache_engine.model.sizes import parse_sizes
 from cache_engine.units import counted, human_bytes, printable
 from cache_engine.upkeep.packs import Refused
 
 if TYPE_CHECKING:
+    from cache_engine.engine.cache import Cache
     from cache_engine.trust.keys import SigningKey
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def model_options(verb: _F) -> _F:
+    """Gives a verb ``--for``, ``--m`` and ``--dtype``, which say what a model needs; see ``needed``."""
+    for decorate in (
+        click.option("--dtype", help=f"--for: element type of A and B. Default: {DType.BF16}."),
+        click.option("--m", metavar="SIZES", help=f"--for: tokens, such as 1,16,64-512. Default: {TOKENS}."),
+        click.option(
+            "--for", "model", metavar="MODEL|FILE", shell_complete=models, help="What this model, or table, needs."
+        ),
+    ):
+        verb = decorate(verb)
+    return verb
+
+
+def needed(
+    cache: Cache, archs: tuple[str, ...], *, model: str | None, m: str | None, dtype: str | None
+) -> list[CacheKey] | None:
+    """The keys of the kernels that the options of ``model_options`` ask for; ``None`` without ``--for``."""
+    if model is None:
+        if m is not None or dtype is not None:
+            raise UsageError("--m and --dtype say what a model is asked for with; name the model with --for")
+        return None
+    from cache_engine.catalogue import shapes_of
+    from cache_engine.insight.coverage import coverage, distinct, require_served, wanted
+
+    asked = wanted(shapes_of(model), input_dtype(dtype or DType.BF16), archs or (None,), parse_sizes(m or TOKENS))
+    cells = coverage(cache, asked)
+    require_served(cells)
+    return [kernel.key for kernel in distinct(cells)]
 
 
 @click.command(
@@ -30,13 +69,15 @@ if TYPE_CHECKING:
         "export kernels.gemmpack",
         "export h100.gemmpack --arch sm_90 --arch sm_90a",
         "export kernels.gemmpack --sign ~/.ssh/id_ed25519",
+        "export llama.gemmpack --for Llama-3.1-8B --arch sm_90a --sign ~/.ssh/id_ed25519",
     ),
     done="All kernels are in the pack.",
-    failed="Damaged kernels are left out of the pack, or the file cannot be written.",
-    missing="--sign: the extra trust is not installed.",
+    failed="Some kernels are damaged and left out, or --for: some are not in the store; or the file cannot be written.",
+    missing="--sign: the extra trust is not installed. --for: the compiler is not installed, so there are no keys.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--arch", multiple=True, help="Only this target (repeatable).")
+@model_options
 @click.option(
     "--sign",
     type=click.Path(path_type=Path),
@@ -47,11 +88,13 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_obj
 def export_verb(
-    settings: Settings, /, file: Path, arch: tuple[str, ...], sign: Path | None, force: bool, as_json: bool
-) -> None:
+    settings: Settings, /, file: Path, arch: tuple[str, ...], sign: Path | None, force: bool, as_json: bool,
+    **asked: Any,
+) -> None:  # fmt: skip
     """Write the kernels of the store to a pack, FILE.
 
     Another store imports a pack, or uses it as it is (setting packs). Each kernel is verified first.
+    With --for, the pack has only what serves a model, as warm with the same arguments compiles it.
     With --sign, stores that trust the key (setting trusted_signers) know who made the kernels.
     """
     targets = {architecture(name).name for name in arch}
@@ -61,19 +104,21 @@ def export_verb(
 
     key = None if sign is None else signing_key(sign)
     with open_cache(settings, create=False) as cache:
-        total, _ = cache.count()
+        keys, absent = _of_model(cache, arch, asked)
+        total = cache.count()[0] if keys is None else len(keys)
         with terminal.progress("Exporting", total) as (bar, task), named(file):
             exported = cache.export(
                 file,
                 wanted=wanted,
+                keys=keys,
                 replace=force,
                 sign=key.sign if key else lambda record: record,
                 on_entry=lambda: bar.advance(task),
             )
-    document = moving.exported(file, exported)
+    document = moving.exported(file, exported, absent)
     if key is not None:
         document.signed_by = key.fingerprint
-    emit(document, as_json, lambda: _print_exported(document), failed=exported.refused)
+    emit(document, as_json, lambda: _print_exported(document), failed=exported.refused or absent)
 
 
 @click.command(
@@ -111,6 +156,22 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool)
     emit(document, as_json, lambda: _print_imported(document), failed=imported.refused)
 
 
+def _of_model(
+    cache: Cache, archs: tuple[str, ...], asked: dict[str, Any]
+) -> tuple[list[CacheKey] | None, list[CacheKey]]:
+    """Which kernels to export, ``None`` for all, and which of a model's the store lacks."""
+    keys = needed(cache, archs, **asked)
+    if keys is None:
+        return None, []
+    from cache_engine.batch.warm import stored
+
+    there = stored(cache, keys)
+    if not there:
+        of = f"the {counted(len(keys), 'kernel')} of {asked['model']}"
+        raise UsageError(f"the store has none of {of}; gemm-cache warm compiles them")
+    return sorted(there), [key for key in keys if key not in there]
+
+
 def signing_key(path: Path) -> SigningKey:
     """The key that ``--sign`` names; asks for its passphrase on a terminal. Raises as ``SigningKey.read``."""
     from cache_engine.trust.keys import SigningKey
@@ -129,6 +190,8 @@ def _print_exported(d: moving.ExportReport) -> None:
     print_refused(d.refused, "left out")
     signed = f", signed with the key {d.signed_by}" if d.signed_by else ""
     print(printable(f"{counted(d.entries, 'kernel')} in {d.file}, {human_bytes(d.bytes)}{signed}."))
+    if d.missing:
+        print(f"{counted(len(d.missing), 'kernel')} of the model are not in the store; gemm-cache warm compiles them.")
 
 
 def _print_imported(d: moving.ImportReport) -> None:

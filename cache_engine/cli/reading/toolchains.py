@@ -8,11 +8,10 @@ import click
 
 from cache_engine.catalogue import TOKENS
 from cache_engine.cli.documents import toolchains as documents
-from cache_engine.cli.support import Verb, dtype_option, emit, json_option, open_cache
+from cache_engine.cli.support import Verb, dtype_option, emit, input_dtype, json_option, open_cache
 from cache_engine.cli.support.completion import models
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
 from cache_engine.config import Settings
-from cache_engine.model.gemm import DType
 from cache_engine.units import counted, human_age, human_bytes, printable
 
 
@@ -68,7 +67,7 @@ def coverage_verb(
     from cache_engine.insight.coverage import coverage, distinct, wanted
     from cache_engine.model.sizes import parse_sizes
 
-    asked = wanted(shapes_of(table), DType(dtype), archs or (None,), parse_sizes(ms))
+    asked = wanted(shapes_of(table), input_dtype(dtype), archs or (None,), parse_sizes(ms))
     with open_cache(settings, create=False) as cache:
         cells = coverage(cache, asked)
         cached = stored(cache, [kernel.key for kernel in distinct(cells)])

@@ -245,6 +245,17 @@ def dtype_option(verb: _F) -> _F:
     return click.option("--dtype", default=DType.BF16.value, show_default=True, help=help_text)(verb)
 
 
+def input_dtype(name: str) -> DType:
+    """The type that ``--dtype`` names.
+
+    Raises:
+        UsageError: when A and B cannot have it.
+    """
+    if name not in INPUT_DTYPES:
+        raise UsageError(f"unknown dtype {name!r}; use one of: {', '.join(INPUT_DTYPES)}")
+    return DType(name)
+
+
 def opt_level_option(verb: _F) -> _F:
     """Gives a verb ``--opt-level``."""
     return click.option(
