@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import streamlit as st
 
@@ -17,7 +17,7 @@ from app.presenters.kernels.adapted import (
     stage_table,
 )
 from app.presenters.kernels.kernel import event_rows
-from app.presenters.shared import rows_shown
+from app.presenters.shared import kernel_address, rows_shown
 from cache_engine.adapted.facts import describe
 from cache_engine.adapted.groups import Group
 from cache_engine.insight.linked.foreign import linked_parts
@@ -31,8 +31,18 @@ _AGE = st.column_config.DatetimeColumn(format="distance")
 _LINK = st.column_config.LinkColumn(display_text="open", width="small")
 
 
-def list_adapted(text: str, chosen: Mapping[str, Sequence[str]], *, sort: str, descending: bool) -> int:
-    """One page of those that match, below ours; returns how many match. Nothing is drawn where none does."""
+def list_adapted(
+    text: str,
+    chosen: Mapping[str, Sequence[str]],
+    *,
+    sort: str,
+    descending: bool,
+    address: Callable[[str], str] = kernel_address,
+) -> int:
+    """One page of those that match, below ours; returns how many match. Nothing is drawn where none does.
+
+    ``address`` is where the link of each leads.
+    """
     wanted = adapted_filter(text, chosen)
     total = 0 if wanted is None else context.ask(adapted_queries.adapted_count, wanted)
     if wanted is None or not total:
@@ -44,7 +54,7 @@ def list_adapted(text: str, chosen: Mapping[str, Sequence[str]], *, sort: str, d
     )
     st.caption(f"{rows_shown(offset, len(rows), total)}. They keep these in this store.")
     st.dataframe(
-        adapted_table(rows, context.timezone()),
+        adapted_table(rows, context.timezone(), address),
         hide_index=True,
         height="content",
         column_config={"Code": _KIB, "On disk": _KIB, "Compile time": _MS, "Last used": _AGE, "Open": _LINK},

@@ -6,6 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -13,10 +14,11 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import streamlit as st
 
 from app.presenters.compiling.forms import missing_compilers as look_for_compilers
+from cache_engine.adapted.groups import Group
 from cache_engine.batch.jobs import Jobs
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import GemmCacheError, MirrorError
-from cache_engine.insight.inspection import Inspection, inspect
+from cache_engine.insight.inspection import Inspected, Inspection, Stored, inspect, inspect_stored, sass_of
 from cache_engine.insight.linked.kernel import linked_code
 from cache_engine.insight.linked.panes import Linked
 from cache_engine.model.artifact import Record
@@ -113,9 +115,9 @@ def missing_compilers() -> dict[str, str]:
 
 @st.cache_data(show_spinner="Disassembling…", max_entries=64)
 def sass(key: str, digest: str) -> str:  # noqa: ARG001 (the digest distinguishes builds of one key)
-    """Machine code of a kernel as text; disassembling takes half a second."""
+    """Machine code of a kernel, ours or adapted, as text; disassembling takes half a second."""
     opened = cache()
-    return opened.text(opened.find(key), "sass")
+    return sass_of(opened, opened.find_stored(key))
 
 
 @st.cache_data(show_spinner="Compiling with line tables…", max_entries=32)
@@ -131,6 +133,13 @@ def inspection(record: Record) -> Inspection:
         return inspect(record, sass(record.key, record.blob.digest))
     except GemmCacheError as error:
         return inspect(record, None, str(error))
+
+
+def compared_with(kernel: Stored) -> tuple[Inspected, Callable[[], str]]:
+    """What is known of a kernel, ours or adapted, and its machine code, which raises as ``sass_of``."""
+    state = f"{kernel.made_at}" if isinstance(kernel, Group) else kernel.blob.digest
+    disassemble = partial(sass, kernel.key, state)
+    return inspect_stored(kernel, disassemble), disassemble
 
 
 def timezone() -> ZoneInfo:

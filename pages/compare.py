@@ -7,33 +7,38 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from app import context, widgets
+from app.adapted_view import list_adapted
 from app.caches import compared, links
 from app.components import listing
 from app.components.machine_code import draw_difference
 from app.presenters.kernels.compare import compared_figure, pair_table
 from app.presenters.kernels.listed import kernel_filter
 from app.presenters.kernels.speed import MODEL, speed_pairs
+from cache_engine.adapted.facts import describe
+from cache_engine.adapted.groups import Group
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight.comparison import compare
+from cache_engine.insight.inspection import Stored
 from cache_engine.mirror import queries
 from cache_engine.model.artifact import Record
 
 SHOWN = 20
 
 
-def record_of(place: str, label: str) -> Record | None:
+def kernel_of(place: str, label: str) -> Stored | None:
     """The kernel whose key is in a field, if there is one."""
     asked = st.text_input(label, key=place, bind="query-params", max_chars=64, placeholder="0123abcd")
     if not asked:
         return None
     try:
-        record = context.cache().find(asked)
+        kernel = context.cache().find_stored(asked)
     except GemmCacheError as error:
         widgets.problem("No kernel with this key.", str(error))
         return None
-    st.code(f"{record.name}\n{record.key}", language=None, wrap_lines=True)
-    widgets.kernel_link("Open kernel", record.key)
-    return record
+    name = describe(kernel).name if isinstance(kernel, Group) else kernel.name
+    st.code(f"{name}\n{kernel.key}", language=None, wrap_lines=True)
+    widgets.kernel_link("Open kernel", kernel.key)
+    return kernel
 
 
 def fill_in(place: str) -> None:
@@ -60,7 +65,10 @@ def picker() -> None:
     if rows:
         st.caption("Most recently used matches. Click a key to fill the empty field.")
         listing.kernel_list(rows, key="candidates", address=with_first)
-    elif text:
+    others = list_adapted(text, {}, sort="last used", descending=True, address=with_first)
+    if rows or others:
+        return
+    if text:
         st.info("No matching kernels. Shorten the search text.")
     else:
         widgets.empty_store()
@@ -81,14 +89,14 @@ def times(first: Record, second: Record, heads: tuple[str, str]) -> None:
     )
 
 
-def side_by_side(first: Record, second: Record) -> None:
+def side_by_side(first: Stored, second: Stored) -> None:
     """All properties in which the two can differ."""
-    inspections = context.inspection(first), context.inspection(second)
-    found = compare(*inspections)
+    (one, first_sass), (other, second_sass) = map(context.compared_with, (first, second))
+    found = compare(one, other)
     heads = f"1: {first.key[:12]}", f"2: {second.key[:12]}"
-    for note in dict.fromkeys(note for inspection in inspections for note in inspection.notes):
+    for note in dict.fromkeys((*found.notes, *one.notes, *other.notes)):
         st.text(note)
-    if not found.components:
+    if first.key == second.key:
         st.info("Same key: this is the same kernel twice.")
     left, right = st.columns(2)
     for heading, pairs in found.sections().items():
@@ -99,12 +107,12 @@ def side_by_side(first: Record, second: Record) -> None:
         figure = compared_figure(found.instructions, *heads)
         left.caption("Static instruction counts (GEMM-specific opcodes only).")
         left.plotly_chart(figure, key="compared-instructions", config={"displayModeBar": False})
-    with left:
-        times(first, second, heads)
+    if not isinstance(first, Group) and not isinstance(second, Group):
+        with left:
+            times(first, second, heads)
     if st.toggle("SASS diff", key="sass", bind="query-params"):
         try:
-            texts = [context.sass(record.key, record.blob.digest) for record in (first, second)]
-            draw_difference(first, texts[0], second, texts[1])
+            draw_difference(one, first_sass(), other, second_sass())
         except GemmCacheError as error:
             widgets.problem("Could not disassemble.", str(error))
 
@@ -119,9 +127,9 @@ st.caption("Enter two keys (a prefix is enough). The link is shareable.")
 fill_in("b" if st.session_state.get("a", st.query_params.get("a")) else "a")
 columns = st.columns(2)
 with columns[0]:
-    first = record_of("a", "First kernel")
+    first = kernel_of("a", "First kernel")
 with columns[1]:
-    second = record_of("b", "Second kernel")
+    second = kernel_of("b", "Second kernel")
 if first is None or second is None:
     picker()
 else:

@@ -261,6 +261,7 @@ try:
         heading.title("Kernel")
         st.code(f"{describe(group).name}\n{key}", language=None, wrap_lines=True)
         with links:
+            widgets.compare_link("Compare with…", key)
             pinning(key)
         show_adapted(group)
         widgets.end_page()

@@ -9,6 +9,7 @@ from cache_engine.adapted.groups import Group
 from cache_engine.errors import UsageError
 from cache_engine.foreign.facts import (
     chosen_in,
+    digest_of,
     entry_of,
     image_facts,
     is_ptx,
@@ -21,8 +22,9 @@ from cache_engine.foreign.facts import (
 )
 from cache_engine.foreign.folder import Unread
 from cache_engine.foreign.frameworks.cupy import program_in, with_last_byte
-from cache_engine.foreign.frameworks.triton import CHOSEN, kind_of, target_of
-from cache_engine.foreign.values import Entry, Part, PartKind, id_of
+from cache_engine.foreign.frameworks.triton import CHOSEN, factors_in, kind_of, target_of
+from cache_engine.foreign.values import Entry, Factor, KeyFactors, Part, PartKind, id_of
+from cache_engine.model.outcome import Failure
 
 
 def describe(group: Group) -> Entry:
@@ -73,6 +75,22 @@ def _code_facts(group: Group) -> tuple[dict[str, Any], dict[str, str]]:
         if _kind(name, data) == PartKind.PTX and is_ptx(data):
             return ptx_facts(data)
     return {}, without_binary("it has no CUBIN")
+
+
+def inputs_of(group: Group) -> KeyFactors | Failure:
+    """The inputs of its framework's key, as far as its files state them."""
+    source = next((data for name, data in group.files.items() if _kind(name, data) == PartKind.SOURCE), None)
+    if group.framework == "triton":
+        try:
+            return factors_in(json_object(group.files[group.index]), source)
+        except Unread as error:
+            return Failure(f"the metadata of {group.key[:12]} cannot be read: {error}")
+    if source is None:
+        return Failure(f"{group.framework} keys a kernel by a digest, and stores no input of it")
+    factors = [Factor("source", digest_of(source), "kernel")]
+    if group.version:
+        factors.append(Factor("version", group.version, "version"))
+    return KeyFactors(tuple(factors), ("the target, and the options and version of the compiler",))
 
 
 def config_text(known: Entry) -> str:

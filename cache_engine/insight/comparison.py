@@ -9,8 +9,10 @@ from typing import Protocol
 
 import msgspec
 
+from cache_engine.foreign.comparison import Difference, differences
+from cache_engine.foreign.values import KeyFactors, PartKind
 from cache_engine.insight.alignment import aligned, as_diff
-from cache_engine.insight.inspection import Inspection
+from cache_engine.insight.inspection import AdaptedInspection, Inspected, Inspection
 from cache_engine.model.artifact import Record
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import Components
@@ -57,6 +59,7 @@ class Comparison:
         components: what their keys were hashed from, as far as it differs.
         config: the fields of their configs, as far as they differ.
         resources, occupancy, instructions: all there is, also what is the same.
+        notes: what the differences of the keys mean, and what could not be compared.
     """
 
     components: tuple[Pair, ...]
@@ -64,6 +67,7 @@ class Comparison:
     resources: tuple[Pair, ...]
     occupancy: tuple[Pair, ...]
     instructions: tuple[Pair, ...]
+    notes: tuple[str, ...] = ()
 
     def sections(self) -> dict[str, tuple[Pair, ...]]:
         """The parts that hold something, under headings and with names for people."""
@@ -77,20 +81,45 @@ class Comparison:
         return {heading: pairs for heading, pairs in parts.items() if pairs}
 
 
-def compare(first: Inspection, second: Inspection) -> Comparison:
-    """Puts two kernels side by side."""
-    configs, resources = (
-        [msgspec.to_builtins(getattr(inspection.record, name)) for inspection in (first, second)]
-        for name in ("config", "resources")
-    )
-    sizes = ({"size_bytes": inspection.record.size_bytes} for inspection in (first, second))
+def compare(first: Inspected, second: Inspected) -> Comparison:
+    """Puts two kernels side by side, of ours or of other frameworks."""
+    components, notes = _keys(first, second)
     return Comparison(
-        differing(first.record.components, second.record.components),
-        tuple(pair for pair in pairs(*configs) if pair.differs),
-        tuple(pairs(*({**used, **size} for used, size in zip(resources, sizes, strict=True)))),
+        components,
+        tuple(pair for pair in pairs(_config(first), _config(second)) if pair.differs),
+        tuple(pairs(_resources(first), _resources(second))),
         tuple(pairs(_occupancy(first), _occupancy(second))),
         tuple(pairs(_instructions(first), _instructions(second))),
+        notes,
     )
+
+
+def _keys(first: Inspected, second: Inspected) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
+    """The inputs in which two keys differ, and what is to be said of them."""
+    if isinstance(first, Inspection) and isinstance(second, Inspection):
+        return differing(first.record.components, second.record.components), ()
+    if not isinstance(first, AdaptedInspection) or not isinstance(second, AdaptedInspection):
+        return (), (_NOT_ALIKE,)
+    if first.group.framework != second.group.framework:
+        return (), (_NOT_ALIKE,)
+    if first.group.key == second.group.key:
+        return (), ()
+    if not (isinstance(first.inputs, KeyFactors) and isinstance(second.inputs, KeyFactors)):
+        unknown = first.inputs if isinstance(second.inputs, KeyFactors) else second.inputs
+        return (), (f"The keys differ; in what is not known: {unknown}.",)
+    found = differences(first.inputs, second.inputs)
+    notes = [f"Input {_named(each)}: {each.meaning}." for each in found if each.meaning]
+    if hidden := "; ".join(dict.fromkeys((*first.inputs.hidden, *second.inputs.hidden))):
+        notes.append(f"The keys have inputs that {first.group.framework} does not store: {hidden}.")
+    return tuple(Pair(_named(each), each.one, each.other) for each in found), tuple(notes)
+
+
+def _named(each: Difference) -> str:
+    """The name of an input. Triton has an option that is named as a part of the target is."""
+    return f"{each.group} {each.name}" if each.group == "target" else each.name
+
+
+_NOT_ALIKE = "These kernels are of different frameworks: their keys have no inputs in common."
 
 
 def differing(first: Components, second: Components) -> tuple[Pair, ...]:
@@ -262,7 +291,25 @@ def pairs(first: Mapping[str, Value], second: Mapping[str, Value]) -> Iterator[P
         yield Pair(name, first.get(name), second.get(name))
 
 
-def _occupancy(inspection: Inspection) -> dict[str, Value]:
+def _config(inspected: Inspected) -> Mapping[str, Value]:
+    if isinstance(inspected, AdaptedInspection):
+        return {
+            name: str(value) if isinstance(value, bool) else value for name, value in inspected.known.config.items()
+        }
+    found: dict[str, Value] = msgspec.to_builtins(inspected.record.config)
+    return found
+
+
+def _resources(inspected: Inspected) -> Mapping[str, Value]:
+    if isinstance(inspected, AdaptedInspection):
+        known = inspected.known
+        names = ("registers", "shared_bytes", "stack_bytes", "spill_bytes", "code_bytes")
+        code = known.part(PartKind.BINARY)
+        return {name: getattr(known, name) for name in names} | {"size_bytes": code.size_bytes if code else None}
+    return {**msgspec.to_builtins(inspected.record.resources), "size_bytes": inspected.record.size_bytes}
+
+
+def _occupancy(inspection: Inspected) -> dict[str, Value]:
     resident = inspection.occupancy
     if resident is None:
         return {}
@@ -275,6 +322,6 @@ def _occupancy(inspection: Inspection) -> dict[str, Value]:
     }
 
 
-def _instructions(inspection: Inspection) -> dict[str, Value]:
+def _instructions(inspection: Inspected) -> dict[str, Value]:
     mix = inspection.instructions
     return {} if mix is None else {**mix.classes, "total": mix.total}

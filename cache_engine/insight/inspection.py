@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cache_engine.adapted.facts import describe, inputs_of, text_of
+from cache_engine.adapted.groups import Group
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, InvalidProblem
+from cache_engine.foreign.values import Entry, KeyFactors
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.model.occupancy import Occupancy, occupancy
+from cache_engine.model.outcome import Failure
 
 if TYPE_CHECKING:
     from cache_engine.engine.cache import Cache
+
+
+_WARP, _MOST_WARPS = 32, 32
+"""Threads of a warp, and warps of a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,48 @@ class Inspection:
     occupancy: Occupancy | None
     notes: tuple[str, ...] = ()
 
+    @property
+    def key(self) -> str:
+        """Its key in the store."""
+        return self.record.key
+
+    @property
+    def name(self) -> str:
+        """The name of its function."""
+        return self.record.name
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedInspection:
+    """The same of a kernel that another framework keeps in the store.
+
+    Attributes:
+        known: what its files say.
+        inputs: those of its key, as far as they are stored.
+        instructions, occupancy, notes: as of ``Inspection``.
+    """
+
+    group: Group
+    known: Entry
+    inputs: KeyFactors | Failure
+    instructions: InstructionMix | None
+    occupancy: Occupancy | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Its key in the store."""
+        return self.group.key
+
+    @property
+    def name(self) -> str:
+        """The name of its function; empty where it is not known."""
+        return self.known.name or ""
+
+
+Stored = Record | Group
+Inspected = Inspection | AdaptedInspection
+
 
 def inspect_kernel(cache: Cache, record: Record) -> Inspection:
     """What is known of a kernel in a store without running it. Takes as long as disassembling: half a second."""
@@ -39,6 +90,25 @@ def inspect_kernel(cache: Cache, record: Record) -> Inspection:
         return inspect(record, None, str(error))
 
 
+def sass_of(cache: Cache, kernel: Stored) -> str:
+    """A kernel's code, disassembled.
+
+    Raises:
+        GemmCacheError: when it has none, it is damaged, or there is no disassembler.
+    """
+    return text_of(kernel, "sass") if isinstance(kernel, Group) else cache.text(kernel, "sass")
+
+
+def inspect_stored(kernel: Stored, disassemble: Callable[[], str]) -> Inspected:
+    """What is known of a kernel, ours or adapted; its instructions only if ``disassemble`` raises no error of ours."""
+    sass, trouble = None, ""
+    try:
+        sass = disassemble()
+    except GemmCacheError as error:  # no disassembler, or damaged code: the rest is still known
+        trouble = str(error)
+    return inspect_adapted(kernel, sass, trouble) if isinstance(kernel, Group) else inspect(kernel, sass, trouble)
+
+
 def inspect(record: Record, sass: str | None, trouble: str = "") -> Inspection:
     """Inspects a kernel.
 
@@ -46,15 +116,36 @@ def inspect(record: Record, sass: str | None, trouble: str = "") -> Inspection:
         sass: its code, disassembled; ``None`` when that is unavailable, and
         trouble: then why.
     """
-    notes = [f"instructions were not counted: {trouble}"] if trouble else []
-    resident = None
+    used = record.resources
+    resident = _resident(record.arch, record.config.threads, used.registers, used.shared_bytes)
+    instructions = None if sass is None else instruction_mix(sass)
+    return Inspection(record, instructions, *_noted(resident, trouble))
+
+
+def inspect_adapted(group: Group, sass: str | None, trouble: str = "") -> AdaptedInspection:
+    """Inspects an adapted kernel; the arguments are those of ``inspect``."""
+    known = describe(group)
+    warps = known.config.get("num_warps")
+    resident: Occupancy | str
+    if isinstance(warps, int) and 0 < warps <= _MOST_WARPS and known.arch and known.shared_bytes is not None:
+        resident = _resident(known.arch, warps * _WARP, known.registers or 0, known.shared_bytes)
+    else:
+        resident = f"occupancy is not known: {group.framework} does not store how many threads a block has"
+    instructions = None if sass is None else instruction_mix(sass)
+    return AdaptedInspection(group, known, inputs_of(group), instructions, *_noted(resident, trouble))
+
+
+def _resident(arch: str, threads: int, registers: int, shared_bytes: int) -> Occupancy | str:
+    """The occupancy on a target, or why it is not known."""
     try:
-        resident = occupancy(
-            architecture(record.arch),
-            threads=record.config.threads,
-            registers=record.resources.registers,
-            shared_bytes=record.resources.shared_bytes,
-        )
+        return occupancy(architecture(arch), threads=threads, registers=registers, shared_bytes=shared_bytes)
     except InvalidProblem:
-        notes.append(f"occupancy is not known: this program has no limits of {record.arch}")
-    return Inspection(record, None if sass is None else instruction_mix(sass), resident, tuple(notes))
+        return f"occupancy is not known: this program has no limits of {arch}"
+
+
+def _noted(resident: Occupancy | str, trouble: str) -> tuple[Occupancy | None, tuple[str, ...]]:
+    """The occupancy if it is known, and why something is missing."""
+    notes = [f"instructions were not counted: {trouble}"] if trouble else []
+    if isinstance(resident, str):
+        return None, (*notes, resident)
+    return resident, tuple(notes)

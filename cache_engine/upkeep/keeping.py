@@ -146,6 +146,11 @@ class Keeping(ABC):
         except UnknownGroup as error:
             raise KeyNotFound(f"{error}; a newer version wrote it") from error
 
+    def find_stored(self, prefix: str) -> Record | Group:
+        """The kernel whose key starts with ``prefix``, ours or adapted; raises as ``find_key`` and ``adapted``."""
+        key = self.find_key(prefix)
+        return self.adapted(key) or self.store.find(key)
+
     def usage_of(self, key: CacheKey, made_at: float) -> EntryUsage | None:
         """How an entry that was made then was used; ``None`` if it never was."""
         self.journal.flush()

@@ -11,6 +11,10 @@ from tests.foreign.fixtures import unpack
 
 TILE = "G76XWAFVF3OBS5ZKVCXA5ACOO5T3MYA6CK5FW4GFRR4N7Y2ZRUHQ"
 """Triton's key of a kernel for sm_90a named ``tile``."""
+SCALE = "VO4HIU6YPCFA3BUAWPZQCMZIAJVNF4FRU4NZ2GGBOUWXVOMK4U3A"
+SCALE_8_WARPS = "ABV3NOJUC64QWC4ANM3BQHSBXU2XVSPX53CGHRVHYJEIJ2VLSRUA"
+SCALE_SM_80 = "Y5VPDLCMHHKKSVRWZJ6ID6NG57L2ERD2TANO2Y427RNYGY2CC5QA"
+"""Keys of one named ``scale``: for sm_90 with 4 warps and with 8, and for sm_80 with 4."""
 STAGES = {"source": 10.0, "ttir": 20.0, "ttgir": 30.0, "llir": 40.0, "ptx": 50.0, "cubin": 100.0}
 
 
@@ -24,8 +28,8 @@ def triton_groups(folder: Path, made_at: float = 1_700_000_000.0) -> dict[str, G
     return found
 
 
-def put_tile(layout: StoreLayout, folder: Path) -> CacheKey:
-    """Stores the kernel ``tile``; returns its key."""
-    group = triton_groups(folder)[TILE]
+def put_kernel(layout: StoreLayout, folder: Path, key: str = TILE) -> CacheKey:
+    """Stores the kernel ``tile``, or that of another key of Triton; returns its key."""
+    group = triton_groups(folder)[key]
     put_group(layout, group, durable=False)
     return group.key

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from cache_engine.adapted.groups import Group, put_group
 from cache_engine.engine.cache import open_cache
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
-from tests.adapters.made import STAGES, TILE, put_tile, triton_groups
+from tests.adapters.made import SCALE, SCALE_8_WARPS, SCALE_SM_80, STAGES, TILE, put_kernel, triton_groups
 from tests.cli.test_cli import document, run
-from tests.helpers import publish
+from tests.helpers import make_store, publish
 
 
 @pytest.fixture
 def tile(store: DiskStore, tmp_path: Path) -> CacheKey:
     """The key of a kernel of Triton in the store."""
-    return put_tile(store.layout, tmp_path / "made")
+    return put_kernel(store.layout, tmp_path / "made")
 
 
 def test_ls_and_search_list_them_after_ours(store: DiskStore, tile: CacheKey) -> None:
@@ -75,6 +77,60 @@ def test_show_says_what_is_known_and_prints_its_texts(store: DiskStore, tile: Ca
     code = tmp_path / "tile.cubin"
     assert run("show", tile, "--cubin", code, store=place).returncode == 0
     assert code.read_bytes() == files["tile.cubin"]
+
+
+def test_diff_says_which_inputs_of_the_key_differ(store: DiskStore, tile: CacheKey, tmp_path: Path) -> None:
+    place = store.layout.root
+    one, other, old = (put_kernel(store.layout, tmp_path / key, key) for key in (SCALE, SCALE_8_WARPS, SCALE_SM_80))
+    found = document("diff", one[:8], other[:8], store=place)
+    assert (found["keys"], found["names"]) == ([one, other], ["scale", "scale"])
+    four_and_eight = {"name": "num_warps", "first": 4, "second": 8}
+    assert found["config"] == [four_and_eight]
+    assert found["components"] == [four_and_eight | {"first": "4", "second": "8"}]
+    assert [note for note in found["notes"] if "inputs that triton does not store: the build of Triton" in note]
+    occupancy = {pair["name"]: (pair["first"], pair["second"]) for pair in found["occupancy"]}
+    assert occupancy["arch"] == ("sm_90a", "sm_90a")
+    assert occupancy["blocks_per_sm"][0] == 2 * occupancy["blocks_per_sm"][1]
+    found = document("diff", one, old, "--sass", store=place)
+    pairs = {pair["name"]: (pair["first"], pair["second"]) for pair in found["components"]}
+    assert pairs["target arch"] == ("90", "80")
+    assert {"triton_version", "num_warps"}.isdisjoint(pairs)
+    assert "Input target arch: another GPU: its kernels are compiled apart." in found["notes"]
+    resources = {pair["name"]: (pair["first"], pair["second"]) for pair in found["resources"]}
+    known = [document("show", key, store=place) for key in (one, old)]
+    for name in ("registers", "shared_bytes", "code_bytes", "spill_bytes"):
+        assert resources[name] == tuple(each[name] for each in known), name
+    assert f"--- {one[:12]} scale" in found["sass"]
+    printed = run("diff", one, old, store=place).stdout
+    places = [printed.index(text) for text in ("Key differences", "Theoretical occupancy", "Input target arch")]
+    assert places == sorted(places)
+    assert "The keys are equal" not in printed
+    same = run("diff", tile, tile, store=place).stdout
+    assert ("The keys are equal." in same, "does not store:" in same) == (True, False)
+
+
+def test_diff_with_one_of_ours_compares_all_but_the_keys(compiled_store: Path, tmp_path: Path) -> None:
+    place = tmp_path / "store"
+    shutil.copytree(compiled_store, place)
+    store = make_store(place)
+    ours = next(iter(store.keys()))
+    found = document("diff", ours, put_kernel(store.layout, tmp_path / "made"), store=place)
+    assert found["components"] == []
+    assert "These kernels are of different frameworks: their keys have no inputs in common." in found["notes"]
+    resources = {pair["name"]: (pair["first"], pair["second"]) for pair in found["resources"]}
+    assert all(resources["registers"])
+    assert all(pair["first"] is not None for pair in found["instructions"] if pair["name"] == "total")
+
+
+def test_diff_of_what_states_no_inputs_says_so(store: DiskStore) -> None:
+    groups = [Group("cuda_core", name, "program", {"program": b".version 8.0 %d" % at}) for at, name in enumerate("ab")]
+    for group in groups:
+        put_group(store.layout, group, durable=False)
+    found = document("diff", *(group.key for group in groups), store=store.layout.root)
+    assert found["components"] == []
+    assert any("cuda_core keys a kernel by a digest, and stores no input of it" in note for note in found["notes"])
+    assert any(note.startswith("occupancy is not known") for note in found["notes"])
+    assert run("diff", *(group.key for group in groups), "--sass", store=store.layout.root).returncode == 2
 
 
 def test_a_damaged_one_is_said_and_an_unknown_key_too(store: DiskStore, tile: CacheKey) -> None:

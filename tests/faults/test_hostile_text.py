@@ -133,10 +133,11 @@ def test_no_terminal_gets_a_control_character(
         ordinary = inspect(make_entry(1)[2](record.blob), None)
         for one, other in ((ordinary, inspection), (inspection, ordinary)):
             comparison = compare(one, other)
-            code = sass_difference(one.record, "        /*0000*/  NOP ;\n        /*0010*/  EXIT ;\n", other.record, "")
+            code = sass_difference(one, "        /*0000*/  NOP ;\n        /*0010*/  EXIT ;\n", other, "")
             assert code.count("\n") == 4
-            print_difference(one.record, other.record, comparison, code)
-            assert to_json(comparing.compared(one.record, other.record, comparison, ""))
+            compared = comparing.compared(one, other, comparison, code)
+            print_difference(compared, comparison)
+            assert to_json(compared)
     printed = capsys.readouterr().out
     assert [char for char in set(printed) if not char.isprintable() and char != "\n"] == []
 

@@ -19,7 +19,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from cache_engine.store.layout import StoreLayout
-from tests.adapters.made import STAGES, TILE, put_tile, triton_groups
+from tests.adapters.made import STAGES, TILE, put_kernel, triton_groups
 from tests.helpers import publish
 
 
@@ -30,7 +30,7 @@ def _rows(store: DiskStore, chosen: AdaptedFilter | None = None) -> list[adapted
 
 
 def test_a_row_says_what_the_files_say(store: DiskStore, tmp_path: Path) -> None:
-    key = put_tile(store.layout, tmp_path)
+    key = put_kernel(store.layout, tmp_path)
     journal = Journal(store.layout.journal, 3600.0)
     journal.hit(key, "disk", made_at=1_700_000_000.0)
     journal.close()
@@ -79,7 +79,7 @@ def test_only_what_changed_is_read_again(store: DiskStore, tmp_path: Path, monke
 
 
 def test_a_damaged_one_has_no_row_and_a_reason(store: DiskStore, tmp_path: Path) -> None:
-    key = put_tile(store.layout, tmp_path)
+    key = put_kernel(store.layout, tmp_path)
     assert _rows(store)
     path = Path(store.layout.group_path(key))
     path.write_bytes(path.read_bytes()[:-1])
@@ -88,7 +88,7 @@ def test_a_damaged_one_has_no_row_and_a_reason(store: DiskStore, tmp_path: Path)
     mirror = Mirror(store)
     with mirror.read() as connection:
         assert connection.execute("SELECT source, name FROM skipped").fetchall() == [("groups", key)]
-    put_tile(store.layout, tmp_path / "again")
+    put_kernel(store.layout, tmp_path / "again")
     assert len(_rows(store)) == 1
     with mirror.read() as connection:
         assert connection.execute("SELECT count(*) FROM skipped").fetchone() == (0,)
@@ -114,7 +114,7 @@ def test_they_are_found_by_words_targets_and_frameworks(store: DiskStore, tmp_pa
 
 
 def test_they_live_next_to_ours(store: DiskStore, tmp_path: Path) -> None:
-    ours, theirs = publish(store, 1), put_tile(store.layout, tmp_path)
+    ours, theirs = publish(store, 1), put_kernel(store.layout, tmp_path)
     mirror = Mirror(store)
     mirror.sync()
     assert [row["key"] for row in mirror.query(queries.kernels, queries.KernelFilter())] == [ours]

@@ -9,7 +9,7 @@ import pytest
 from cache_engine.adapted.groups import Group, put_group
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
-from tests.adapters.made import STAGES, TILE, put_tile, triton_groups
+from tests.adapters.made import STAGES, TILE, put_kernel, triton_groups
 from tests.helpers import publish
 from tests.pages.opening import Open, code_of, kernels_listed, sound
 
@@ -33,7 +33,7 @@ def test_they_are_listed_below_ours_and_found_by_words(open_page: Open, store: D
 
 
 def test_the_page_of_one_says_what_is_known(open_page: Open, store: DiskStore, tmp_path: Path) -> None:
-    key = put_tile(store.layout, tmp_path / "made")
+    key = put_kernel(store.layout, tmp_path / "made")
     journal = Journal(store.layout.journal, 3600.0)
     for _ in range(3):
         journal.hit(key, "disk", made_at=1_700_000_000.0)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.store.disk import DiskStore
+from tests.adapters.made import SCALE, SCALE_8_WARPS, put_kernel
 from tests.helpers import make_store
 from tests.pages.opening import Open, kernels_listed, sound
 
@@ -53,3 +55,21 @@ def test_a_kernel_is_found_in_the_list_to_pick_from(open_page: Open, compiled_st
     assert [row["Dtype"] for row in kernels_listed(sound(app))] == ["fp16"]
     app.text_input(key="pick").set_value("no such").run()
     assert "No matching kernels" in sound(app).info[0].value
+
+
+def test_kernels_of_other_frameworks_are_compared(open_page: Open, store: DiskStore, tmp_path: Path) -> None:
+    one, other = (put_kernel(store.layout, tmp_path / key, key) for key in (SCALE, SCALE_8_WARPS))
+    app = sound(open_page(store.layout.root, "compare", a=one[:10]))
+    (listed,) = (frame.value for frame in app.dataframe)
+    assert f"compare?a={one[:10]}&b={other}" in list(listed["Open"])
+    app = sound(open_page(store.layout.root, "compare", a=one[:10], b=other))
+    assert [code.value for code in app.code][:2] == [f"scale\n{key}" for key in (one, other)]
+    tables = dict(zip([each.value for each in app.header], [each.value for each in app.dataframe], strict=True))
+    assert list(tables["Key differences"].loc[0])[:3] == ["num_warps", "4", "8"]
+    assert list(tables) == [
+        "Key differences", "Config differences", "Resources", "Theoretical occupancy", "Static instruction mix"
+    ]  # fmt: skip
+    assert any("inputs that triton does not store" in text.value for text in app.text)
+    app.toggle(key="sass").set_value(True).run()
+    shown = [each.proto.body for each in sound(app).get("html") if "<table>" in each.proto.body]
+    assert shown or [note.value for note in app.info] == ["SASS is identical."]

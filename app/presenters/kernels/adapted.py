@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 
 from app.presenters.shared import Row, Tile, kernel_address, moment, when
@@ -27,8 +27,8 @@ def adapted_filter(text: str, chosen: Mapping[str, Sequence[str]]) -> AdaptedFil
     return AdaptedFilter.of(read_search(text), tuple(chosen.get("arch", ())))
 
 
-def adapted_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
-    """Kernels, a row each."""
+def adapted_table(rows: Iterable[Row], zone: tzinfo, address: Callable[[str], str] = kernel_address) -> list[Row]:
+    """Kernels, a row each; ``address`` is where the link of each leads."""
     return [
         {
             "Framework": row["framework"],
@@ -42,7 +42,7 @@ def adapted_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
             "Compile time": row["compile_ms"],
             "Hits": row["hits"],
             "Last used": moment(row["last_used_at"], zone),
-            "Open": kernel_address(row["key"]),
+            "Open": address(row["key"]),
         }
         for row in rows
     ]

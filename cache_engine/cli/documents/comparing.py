@@ -9,7 +9,6 @@ from msgspec import UNSET, UnsetType
 
 from cache_engine.cli.documents.caches import CacheEntry, entry
 from cache_engine.insight.comparison import Pair, in_words
-from cache_engine.model.artifact import Record
 from cache_engine.model.kernel import KernelConfig
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from cache_engine.foreign.values import Entry, Place
     from cache_engine.insight.comparison import Comparison
     from cache_engine.insight.explanation import Explanation
+    from cache_engine.insight.inspection import Inspected
 
 
 class Difference(msgspec.Struct, kw_only=True):
@@ -72,7 +72,11 @@ class Explained(msgspec.Struct, kw_only=True):
 
 
 class Compared(msgspec.Struct, kw_only=True):
-    """What ``diff`` prints: components and config as far as they differ, the rest whole."""
+    """What ``diff`` prints: components and config as far as they differ, the rest whole.
+
+    Attributes:
+        notes: what the differences of the keys mean, what was not compared and why, in words.
+    """
 
     keys: list[str]
     names: list[str]
@@ -81,13 +85,14 @@ class Compared(msgspec.Struct, kw_only=True):
     resources: list[Pair]
     occupancy: list[Pair]
     instructions: list[Pair]
+    notes: list[str]
     sass: str | UnsetType = UNSET
 
 
 # ---- From the engine's values ----
 
 
-def compared(first: Record, second: Record, comparison: Comparison, sass: str | None) -> Compared:
+def compared(first: Inspected, second: Inspected, comparison: Comparison, sass: str | None) -> Compared:
     """The document of a comparison; ``sass`` is the difference of the machine code, if that was requested."""
     return Compared(
         keys=[first.key, second.key],
@@ -97,6 +102,7 @@ def compared(first: Record, second: Record, comparison: Comparison, sass: str | 
         resources=list(comparison.resources),
         occupancy=list(comparison.occupancy),
         instructions=list(comparison.instructions),
+        notes=list(dict.fromkeys((*comparison.notes, *first.notes, *second.notes))),
         sass=UNSET if sass is None else sass,
     )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import UNSET
 
 from cache_engine.cli.caches.adapted import show_adapted
 from cache_engine.cli.documents import comparing, kernels
@@ -29,8 +30,8 @@ from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_ta
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.insight.comparison import Comparison, Nearest, change, in_words, shown
-from cache_engine.insight.inspection import Inspection, inspect, inspect_kernel
-from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE, Record
+from cache_engine.insight.inspection import Inspection, inspect_kernel, inspect_stored, sass_of
+from cache_engine.model.artifact import CUBIN, LOG, PTX, SOURCE
 from cache_engine.model.measurement import Measurement
 from cache_engine.units import printable
 
@@ -108,21 +109,22 @@ def show_verb(settings: Settings, /, key: str, part: str | None, cubin: Path | N
 def diff_verb(settings: Settings, /, first: str, second: str, with_sass: bool, as_json: bool) -> None:
     """Compare two kernels: keys, configs, resources.
 
-    KEY: a prefix is enough. Also compares occupancy and the static instruction mix.
+    KEY: a prefix is enough. Also compares occupancy and the static instruction mix. Kernels that another framework
+    keeps in this store are compared too, with each other and with ours.
     """
     from cache_engine.insight.comparison import compare, sass_difference
 
     with open_cache(settings, create=False) as cache:
-        one, other = cache.find(first), cache.find(second)
-        code = None
+        kernels_found = [cache.find_stored(key) for key in (first, second)]
+        disassemble: list[Callable[[], str]] = [partial(sass_of, cache, kernel) for kernel in kernels_found]
         if with_sass:
-            texts = cache.text(one, "sass"), cache.text(other, "sass")
-            code = sass_difference(one, texts[0], other, texts[1])
-            comparison = compare(inspect(one, texts[0]), inspect(other, texts[1]))
-        else:
-            comparison = compare(inspect_kernel(cache, one), inspect_kernel(cache, other))
+            texts = [each() for each in disassemble]
+            disassemble = [partial(str, text) for text in texts]
+        one, other = map(inspect_stored, kernels_found, disassemble)
+    code = sass_difference(one, texts[0], other, texts[1]) if with_sass else None
+    comparison = compare(one, other)
     document = comparing.compared(one, other, comparison, code)
-    emit(document, as_json, lambda: print_difference(one, other, comparison, code))
+    emit(document, as_json, lambda: print_difference(document, comparison))
 
 
 @click.command(
@@ -181,11 +183,11 @@ def print_inspection(inspection: Inspection, timings: Sequence[Measurement] = ()
     print_warnings(record.warnings)
 
 
-def print_difference(first: Record, second: Record, comparison: Comparison, sass: str | None) -> None:
+def print_difference(d: comparing.Compared, comparison: Comparison) -> None:
     """Prints how two kernels differ."""
-    heads = (f"1: {first.key[:12]}", f"2: {second.key[:12]}")
-    print_fields({head: record.name for head, record in zip(heads, (first, second), strict=True)})
-    if not comparison.components:
+    heads = [f"{number}: {key[:12]}" for number, key in enumerate(d.keys, start=1)]
+    print_fields(dict(zip(heads, d.names, strict=True)))
+    if d.keys[0] == d.keys[1]:
         print("\nThe keys are equal.")
     for heading, pairs in comparison.sections().items():
         print(f"\n{heading}:\n")
@@ -193,9 +195,11 @@ def print_difference(first: Record, second: Record, comparison: Comparison, sass
         side: Align = LEFT if pairs == comparison.components else RIGHT
         rows = [(pair.name, shown(pair.first), shown(pair.second), change(pair)) for pair in pairs]
         print_table({"": LEFT, **dict.fromkeys(heads, side), "change": RIGHT}, rows)
-    if sass is not None:
-        print("\nSASS diff (addresses removed):\n" if sass else "\nThe SASS is the same.")
-        print(printable(sass, keep="\n"), end="")
+    for note in d.notes:
+        print(f"\n{printable(sentence(note))}")
+    if d.sass is not UNSET:
+        print("\nSASS diff (addresses removed):\n" if d.sass else "\nThe SASS is the same.")
+        print(printable(d.sass, keep="\n"), end="")
 
 
 def _print_explanation(found: Explanation) -> None:

@@ -128,15 +128,7 @@ class Triton:
                 text = root.read(name_of(source.file), MOST_BINARY_BYTES) if source else b""
         except (OSError, Unread) as error:
             return Failure(f"cannot read {metadata.file}: {error}")
-        factors = [Factor("source", digest_of(text), "kernel")] if source else []
-        factors.append(Factor("triton_version", str(document.get("triton_version", "")), "version"))
-        target = document.get("target")
-        fields = target.items() if isinstance(target, dict) else [("target", target)]
-        factors += [Factor(str(name), str(value), "target") for name, value in fields]
-        for name, value in document.items():
-            if name not in _RESULTS:
-                factors.append(Factor(name, str(value), "environment" if name.isupper() else "option"))
-        return KeyFactors(tuple(factors), _HIDDEN)
+        return factors_in(document, text if source else None)
 
     def points_elsewhere(self, place: Place, entry: Entry) -> str | None:
         """See ``doctor.Checking``: Triton reads the files that a group file names, wherever they are."""
@@ -358,6 +350,19 @@ def _kernel(folder: Folder, listing: Listing, group: str) -> tuple[dict[str, Any
         "config": chosen_in(document, *CHOSEN),
     }
     return facts, {"version": "this version of Triton does not store its version", **why, **unread}
+
+
+def factors_in(document: Mapping[str, Any], source: bytes | None) -> KeyFactors:
+    """The inputs of a key, by the metadata and the stored source of a kernel."""
+    factors = [] if source is None else [Factor("source", digest_of(source), "kernel")]
+    factors.append(Factor("triton_version", str(document.get("triton_version", "")), "version"))
+    target = document.get("target")
+    fields = target.items() if isinstance(target, dict) else [("target", target)]
+    factors += [Factor(str(name), str(value), "target") for name, value in fields]
+    for name, value in document.items():
+        if name not in _RESULTS:
+            factors.append(Factor(name, str(value), "environment" if name.isupper() else "option"))
+    return KeyFactors(tuple(factors), _HIDDEN)
 
 
 def target_of(document: Mapping[str, Any]) -> str | None:
