@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import streamlit as st
 
-from app import context, guard, widgets
+from app import context, guard, tables, widgets
 from app.presenters.compiling import result as compiled
+from app.presenters.compiling.forms import choice_of, problem_of, shape_form, shown_of
 from app.presenters.compiling.jobs import (
     ended_badly,
     failure_table,
@@ -22,15 +24,18 @@ from app.presenters.compiling.jobs import (
     stage_table,
     table_verdict,
 )
+from app.presenters.compiling.tuning import tuned_of, tuned_table, tuned_words
+from app.presenters.downloads import dump_file
 from cache_engine.batch.jobs import CANCELED, DONE, KEPT_DAYS, MOST_AT_ONCE, MOST_KEPT, RUNNING, Job
 from cache_engine.cli.documents.comparing import Explained
 from cache_engine.cli.documents.kernels import Timed
 from cache_engine.errors import GemmCacheError
+from cache_engine.units import counted
 
 POLL_S = 0.4
 LIST_POLL_S = 3.0
 ONE_KERNEL = ("compile", "time")
-TABLE = "warm"
+TABLE, TUNE = "warm", "tune"
 _TOLD = {"log": "Compiler output", "excerpt": "Source at the errors", "flags": "Compiler flags"}
 _LONGEST = 100_000
 
@@ -52,9 +57,9 @@ def follow(job_id: str) -> None:
         st.rerun()
     _asked(job)
     st.status("Canceling after the current kernel…" if job.cancel_asked else "Running…")
-    if job.command[:1] == [TABLE]:
+    if job.command[:1] in ([TABLE], [TUNE]):
         st.progress(progress_share(job), text=progress_text(job, time.time()))
-        tiles = progress_tiles(job)
+        tiles = progress_tiles(job) if job.command[:1] == [TABLE] else []
         if tiles:
             widgets.tiles(tiles)
     elif job.stages:
@@ -79,6 +84,8 @@ def ended(job: Job) -> None:
         try:
             if job.command[:1] == [TABLE]:
                 _table(job)
+            elif job.command[:1] == [TUNE]:
+                _tuned(job)
             elif job.command[:1] and job.command[0] in ONE_KERNEL:
                 _one_kernel(job)
             else:
@@ -200,6 +207,14 @@ def _table(job: Job) -> None:
         )
 
 
+def _tuned(job: Job) -> None:
+    done = tuned_of(job)
+    st.success(tuned_words(done), icon=":material/check_circle:")
+    if done.failed:
+        st.warning(f"{counted(done.failed, 'config')} failed.", icon=":material/warning:")
+    st.dataframe(tuned_table(done), hide_index=True, column_config={"Open": tables.LINK}, key="tuned")
+
+
 def _ended_badly(job: Job) -> None:
     what, cause = ended_badly(job)
     if job.command[:1] == [TABLE] and job.progress is not None:
@@ -217,9 +232,31 @@ def _ended_badly(job: Job) -> None:
             with st.expander(label, expanded=name == "log"):
                 st.code(text[:_LONGEST], language="cpp" if name == "excerpt" else None, wrap_lines=True)
     if job.told.get("command"):
-        st.caption("Reproduce with (add --debug-dump DIR to save inputs and outputs):")
+        st.caption("Reproduce with:")
         command = in_store(job.told["command"], str(context.cache().layout.root))
         st.code(command[:_LONGEST], language=None, wrap_lines=True)
+    if job.command[:1] and job.command[0] in ONE_KERNEL and job.told:
+        _dump(job)
+
+
+def _dump(job: Job) -> None:
+    """All that goes into the compile that failed and comes out of it, to download."""
+    cache = context.cache()
+    form = shape_form(cache.settings.default_arch)
+    values = {one.name: one.default for one in form} | shown_of(job.asked, form)
+    try:
+        selection = cache.select(problem_of(values), **choice_of(values))
+    except GemmCacheError:
+        return  # what the job asked for cannot be asked for any more
+    st.download_button(
+        "Debug dump",
+        partial(dump_file, selection),
+        f"{selection.key[:12]}-dump.zip",
+        "application/zip",
+        icon=":material/download:",
+        help="Compiles it again; source, preprocessed source, log, flags and environment as a ZIP file.",
+        on_click="ignore",
+    )
 
 
 def _stages(job: Job) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, tables, widgets
+from app.presenters.kernels.speed import all_timings_table
 from app.presenters.store.architectures import (
     architecture_table,
     compile_time_figure,
@@ -14,12 +15,15 @@ from app.presenters.store.architectures import (
     stored_bytes_figure,
 )
 from app.presenters.store.toolchains import comparable, figure_table, stale_words, toolchain_table, worse_table
+from cache_engine.cli.documents.kernels import timing_row, timings_csv
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight.regressions import regressions
 from cache_engine.insight.toolchains import made_by_toolchain
 from cache_engine.mirror import queries, summaries
+from cache_engine.model.measurement import Measurement
 from cache_engine.units import counted
 
+MOST_TIMINGS = 1000
 if {"model", "dtype", "archs"} & set(st.query_params):  # a link from when coverage was a part of this page
     st.switch_page(
         "../pages/coverage.py", query_params={name: st.query_params.get_all(name) for name in st.query_params}
@@ -74,6 +78,35 @@ def speed() -> None:
     st.dataframe(speed_table(measured, zone), hide_index=True, column_config=columns, key="speed")
 
 
+def timings() -> None:
+    """All timings of the store, also those of evicted kernels: configs are chosen by them."""
+    listed = st.expander("All timings", on_change="rerun", key="all_timings", bind="query-params")
+    if listed.open:
+        with listed:
+            timing_list(list(cache.timings))
+
+
+def timing_list(found: list[Measurement]) -> None:
+    """Timings as a table, and as a file."""
+    if len(found) > MOST_TIMINGS:
+        st.caption(f"The newest {MOST_TIMINGS:,} of {len(found):,}; the file has all.")
+    shown = all_timings_table(found[:MOST_TIMINGS], zone)
+    columns = {
+        "Kernel": tables.LINK,
+        "Measured": tables.AGE,
+        **dict.fromkeys(("Median, µs", "TFLOP/s"), st.column_config.NumberColumn(format="%,.1f")),
+    }
+    st.dataframe(shown, hide_index=True, column_config=columns, key="timings")
+    st.download_button(
+        "CSV",
+        lambda: timings_csv([timing_row(one) for one in found]),
+        "timings.csv",
+        "text/csv",
+        icon=":material/download:",
+        on_click="ignore",
+    )
+
+
 def toolchains() -> None:
     """The toolchains that compiled the kernels."""
     st.subheader("Toolchains")
@@ -111,6 +144,7 @@ def compared(toolchains: list[str]) -> None:
 if rows:
     targets()
     speed()
+    timings()
     toolchains()
 else:
     widgets.empty_store()

@@ -1,8 +1,9 @@
-"""Compile: a single shape or a whole model, as a job in its own process; and the list of jobs."""
+"""Compile: a single shape, a whole model, or tuning, as a job in its own process; and the list of jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -10,7 +11,9 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app import context, job_view, widgets
 from app.presenters.compiling.forms import (
+    AUTO,
     LONGEST_TEXT,
+    OWN_TABLE,
     Field,
     Kind,
     choice_of,
@@ -21,12 +24,15 @@ from app.presenters.compiling.forms import (
     shape_form,
     shown_of,
     table_form,
+    tune_form,
 )
 from app.presenters.compiling.result import prediction_tiles
+from app.presenters.compiling.tuning import candidate_table
 from app.presenters.shared import Row
 from cache_engine.batch.jobs import RUNNING, Job
+from cache_engine.batch.tuning import candidates
 from cache_engine.batch.warm import stored
-from cache_engine.catalogue import model_shapes
+from cache_engine.catalogue import LARGEST_TABLE_BYTES, ModelShape, model_shapes, table_shapes
 from cache_engine.device.probe import gpu, local_arch
 from cache_engine.errors import GemmCacheError, NotHereError
 from cache_engine.evaluator.gpu import DTYPES
@@ -37,9 +43,10 @@ from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.sizes import parse_sizes, sizes_text
 from cache_engine.units import counted
 
-ONE, TABLE = "Single shape", "Whole model"
+ONE, TABLE, TUNE = "Single shape", "Whole model", "Tune"
 # In the address and the session, where the fields of the two forms, and those of other pages, keep apart.
-PREFIXES = {ONE: "s_", TABLE: "t_"}
+PREFIXES = {ONE: "s_", TABLE: "t_", TUNE: "u_"}
+KINDS = {job_view.TABLE: TABLE, job_view.TUNE: TUNE}
 IN_A_ROW = 4
 MOST_CHOICES = 100_000  # that take about a second each time the page is drawn
 
@@ -78,10 +85,10 @@ def fill_in(form: Sequence[Field], prefix: str) -> Row:
     return values
 
 
-def start(verb: str, form: Sequence[Field], values: Row) -> None:
-    """Starts a job and shows it, or the reason why it could not start."""
+def start(verb: str, form: Sequence[Field], values: Row, given: bytes = b"") -> None:
+    """Starts a job, which reads ``given``, and shows it, or the reason why it could not start."""
     try:
-        job_id = context.jobs().start(command_of(verb, form, values), values)
+        job_id = context.jobs().start(command_of(verb, form, values), values, given)
     except (GemmCacheError, OSError) as error:
         widgets.problem("Could not start the job.", str(error))
         return
@@ -95,7 +102,7 @@ def one_shape(form: Sequence[Field]) -> None:
     st.caption("C (m × n) = A (m × k) · B (k × n). Cached kernels are reused; others are compiled and stored.")
     values = fill_in(form, PREFIXES[ONE])
     asked = st.button("Compile", type="primary", icon=":material/play_arrow:", disabled=not may_store)
-    here = isinstance(device, DeviceFingerprint) and device.arch.rstrip("af") == str(values["arch"]).rstrip("af")
+    here = is_here(values["arch"])
     try:
         problem = problem_of(values)
         choice = choice_of(values)
@@ -115,6 +122,11 @@ def one_shape(form: Sequence[Field]) -> None:
         beforehand(problem)
 
 
+def is_here(arch: str) -> bool:
+    """Whether the local GPU runs code of a target."""
+    return isinstance(device, DeviceFingerprint) and device.arch.rstrip("af") == arch.rstrip("af")
+
+
 def beforehand(problem: GemmProblem) -> None:
     """The predicted time for a target without a local GPU, and what a GPU adds."""
     tiles = prediction_tiles(problem)
@@ -127,24 +139,81 @@ def beforehand(problem: GemmProblem) -> None:
             )
         else:
             st.caption(f"No prediction: the GPU model covers {' and '.join(DTYPES)} on {', '.join(GPUS)}.")
-        reason = device if isinstance(device, str) else f"the local GPU is {device.name}, {device.arch}"
         st.info(
-            f"No GPU for {problem.arch} here ({reason}), so the kernel is compiled but not run or timed. With a GPU, "
+            f"No GPU for {problem.arch} here ({no_gpu()}), so the kernel is compiled but not run or timed. With a GPU, "
             "its result is verified and its time measured: median, 10th and 90th percentile, compared with cuBLAS.",
             icon=":material/timer_off:",
         )
 
 
+def no_gpu() -> str:
+    """Why the target's GPU is not here."""
+    return device if isinstance(device, str) else f"the local GPU is {device.name}, {device.arch}"
+
+
+def tuning(form: Sequence[Field]) -> None:
+    """The form of tuning, and the configs that would be timed."""
+    st.caption("Compiles the configs with the best predictions, verifies and times each, and stores the timings.")
+    values = fill_in(form, PREFIXES[TUNE])
+    here = is_here(values["arch"])
+    asked = st.button("Tune", type="primary", icon=":material/play_arrow:", disabled=not (may_store and here))
+    if not here:
+        st.info(
+            f"Tuning needs a GPU for {values['arch']}, and there is none here ({no_gpu()}). These configs would be "
+            "timed; run the command of this page (at the top) where the GPU is.",
+            icon=":material/timer_off:",
+        )
+    compiler = made_by({"family": AUTO, **values})["compiler"]
+    try:
+        found = candidates(cache, problem_of(values), values["families"], compiler, values["top"])
+    except NotHereError as error:
+        widgets.problem("Compiler not installed.", str(error))
+        return
+    except GemmCacheError as error:
+        widgets.problem("Invalid request.", str(error))
+        return
+    columns = {"Predicted ÷ best": st.column_config.NumberColumn(format="%.2f")}
+    st.dataframe(candidate_table(found), hide_index=True, column_config=columns, key="candidates")
+    if asked:
+        start(job_view.TUNE, form, values)
+
+
+def own_table() -> tuple[list[ModelShape], bytes]:
+    """The shapes of an uploaded table, and its bytes; none where there is none, or no good one."""
+    uploaded = st.file_uploader(
+        "Shapes, as CSV",
+        type=["csv"],
+        key="table-file",
+        max_upload_size=-(-LARGEST_TABLE_BYTES // 2**20),
+        help="Columns n and k, and if wanted batch, m and epilogue, layers, experts and experts_per_token.",
+    )
+    if uploaded is None:
+        st.info("Upload a CSV file whose first line names the columns: n and k at least.")
+        return [], b""
+    data = uploaded.getvalue()
+    return table_shapes(Path(uploaded.name), data), data
+
+
 def table(form: Sequence[Field]) -> None:
-    """The form of a whole model, and how many of its kernels are cached."""
+    """The form of a whole model, or a table of one's own, and how many of its kernels are cached."""
     st.caption("Every GEMM of the model for each m and target. Cached kernels are skipped.")
     values = fill_in(form, PREFIXES[TABLE])
+    data = b""
+    try:
+        if values["model"] == OWN_TABLE:
+            shapes, data = own_table()
+            if not shapes:
+                return
+        else:
+            shapes = model_shapes(values["model"])
+    except GemmCacheError as error:
+        widgets.problem("Unreadable table.", str(error))
+        return
     asked = st.button("Compile missing kernels", type="primary", icon=":material/play_arrow:", disabled=not may_store)
     if not values["arch"]:
         st.info("Select at least one target.")
         return
     try:
-        shapes = model_shapes(values["model"])
         ms = parse_sizes(values["tokens"])
         with st.spinner("Selecting configs…", show_time=False):
             dtype, made = DType(values["dtype"]), made_of(values)
@@ -168,7 +237,7 @@ def table(form: Sequence[Field]) -> None:
         )
         st.text(refused[0])
     if asked:
-        start(job_view.TABLE, form, {**values, "tokens": sizes_text(ms)})
+        start(job_view.TABLE, form, {**values, "tokens": sizes_text(ms)}, data)
 
 
 def shown_job() -> Job | None:
@@ -183,7 +252,7 @@ def shown_job() -> Job | None:
         return None
     if st.session_state.get("shown_job") != job.id:
         st.session_state["shown_job"] = job.id
-        kind = TABLE if job.command[:1] == [job_view.TABLE] else ONE
+        kind = KINDS.get(job.command[0] if job.command else "", ONE)
         for name, value in shown_of(job.asked, forms[kind]).items():
             if PREFIXES[kind] + name not in st.query_params:
                 st.session_state[PREFIXES[kind] + name] = value
@@ -204,13 +273,13 @@ def rename_old_fields() -> None:
 st.title("Compile")
 cache, device = context.cache(), gpu()
 default_arch = local_arch() or cache.settings.default_arch
-forms = {ONE: shape_form(default_arch), TABLE: table_form(default_arch)}
+forms = {ONE: shape_form(default_arch), TABLE: table_form(default_arch), TUNE: tune_form(default_arch)}
 rename_old_fields()
 job = shown_job()
 may_store = widgets.may_store()
 widgets.accept_old_link("what", {"One shape": ONE, "A model's table": TABLE})
-what = widgets.choose_one("Compile", [ONE, TABLE], ONE, key="what", hidden=True)
-(table if what == TABLE else one_shape)(forms[what])
+what = widgets.choose_one("Compile", [ONE, TABLE, TUNE], ONE, key="what", hidden=True)
+{ONE: one_shape, TABLE: table, TUNE: tuning}[what](forms[what])
 missing = context.missing_compilers()
 if missing:
     with st.expander(f"Unavailable compilers: {', '.join(missing)}"):

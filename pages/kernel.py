@@ -14,6 +14,7 @@ from app.caches import entry as others
 from app.caches import links as of_others
 from app.components.code_view import component
 from app.presenters.compiling.jobs import in_store
+from app.presenters.downloads import dump_file
 from app.presenters.kernels.kernel import (
     component_table,
     decision_rows,
@@ -90,6 +91,7 @@ def reproduction(record: Record) -> None:
     problem, config = record.problem, record.config
     try:
         found = cache.select(problem.on(record.arch), family=record.family, compiler=record.compiler, config=config)
+        dump = {"Debug dump": (f"{record.key[:12]}-dump.zip", partial(dump_file, found))}
         st.caption(
             "Running this here reproduces this exact key."
             if found.key == record.key and found.is_compilable
@@ -98,6 +100,7 @@ def reproduction(record: Record) -> None:
     except GemmCacheError as error:
         st.caption("Cannot be rebuilt on this machine:")
         st.text(str(error))
+        dump = {}
     name, language = record.key[:12], "py" if record.compiler == "triton" else "cu"
     files: dict[str, tuple[str, Callable[[], str | bytes]]] = {
         "CUBIN": (f"{name}.cubin", partial(cache.section, record, CUBIN)),
@@ -105,6 +108,7 @@ def reproduction(record: Record) -> None:
         "SASS": (f"{name}.sass", partial(cache.text, record, "sass")),
         "Source": (f"{name}.{language}", partial(cache.text, record, "source")),
         "Record": (f"{name}.json", partial(record_document, record)),
+        **dump,
     }
     with st.container(horizontal=True):
         for label, (file, data) in files.items():

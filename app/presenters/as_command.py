@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.presenters.compiling.forms import command_of, shape_form, table_form
+from app.presenters.compiling.forms import OWN_TABLE, command_of, shape_form, table_form, tune_form
 from cache_engine.mirror.queries import FACETS
 
 Values = Mapping[str, Any]
@@ -78,10 +78,14 @@ def _caches(values: Values, _: str) -> tuple[str, ...]:
 
 
 def _compile(values: Values, arch: str) -> tuple[str, ...]:
-    whole = values.get("what") == "Whole model"
-    form, prefix = (table_form(arch), "t_") if whole else (shape_form(arch), "s_")
+    verb, form, prefix = {
+        "Whole model": ("warm", table_form(arch), "t_"),
+        "Tune": ("tune", tune_form(arch), "u_"),
+    }.get(str(values.get("what")), ("compile", shape_form(arch), "s_"))
     asked = {one.name: values.get(prefix + one.name, one.default) for one in form}
-    return tuple(command_of("warm" if whole else "compile", form, asked))
+    if asked.get("model") == OWN_TABLE:
+        asked["model"] = "shapes.csv"
+    return tuple(command_of(verb, form, asked))
 
 
 def _evaluations(values: Values, _: str) -> tuple[str, ...]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cache_engine.engine.cache import Cache
+from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.engine.selection import Selection
+from cache_engine.errors import CompileError
 from cache_engine.model.key import CacheKey
 
 if TYPE_CHECKING:
@@ -56,6 +60,28 @@ def pack_file(cache: Cache, keys: Iterable[str]) -> bytes:
         path = Path(folder, "kernels.gemmpack")
         cache.export(path, keys=map(CacheKey, keys))
         return path.read_bytes()
+
+
+def dump_file(selection: Selection) -> bytes:
+    """A debug dump as a ZIP file: the kernel is compiled again, and no store changes.
+
+    The dump of a compile that fails says why.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, "dump")
+        with suppress(CompileError), open_cache(enable_caching=False) as cache:
+            cache.get_or_compile(
+                selection.problem,
+                family=selection.family.name,
+                compiler=selection.compiler.name,
+                config=selection.config,
+                debug_dump=place,
+            )
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+            for path in sorted(place.iterdir()):
+                packed.write(path, path.name)
+        return file.getvalue()
 
 
 def _defused(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:

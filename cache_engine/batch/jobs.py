@@ -16,6 +16,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ MOST_KEPT = 50
 KEPT_DAYS = 30
 MOST_AT_ONCE = 4
 
-_BUSY_VERBS = ("warm", "sample")
+_BUSY_VERBS = ("warm", "sample", "tune")
 _LONGEST_TEXT = 200_000
 _FIRST_REPORT_S = 60.0
 _PROGRESS_S = 0.2
@@ -72,11 +73,12 @@ class Jobs:
         self._layout = layout
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, command: list[str], asked: Asked | None = None) -> str:
+    def start(self, command: list[str], asked: Asked | None = None, given: bytes = b"") -> str:
         """Starts ``gemm-cache --store … COMMAND --json`` in the background; returns the job's id.
 
         Args:
             asked: the values of the form, which the job file stores with the command.
+            given: what the command reads from its standard input.
 
         Raises:
             TooManyJobs: when the limit of running jobs is reached, no matter who started them.
@@ -91,10 +93,16 @@ class Jobs:
             # Reaps ended children here, so that at most the last one stays a zombie.
             self._children = {started: child for started, child in self._children.items() if child.poll() is None}
             program = [sys.executable, "-m", "cache_engine", "--store", str(self._layout.root)]
-            with open(path.with_suffix(".log"), "xb", opener=private) as log:
+            # A file without a name: the job may open it as /dev/stdin, and it is gone when the job ends.
+            with (
+                tempfile.TemporaryFile(dir=self._layout.temp) as stdin,
+                open(path.with_suffix(".log"), "xb", opener=private) as log,
+            ):
+                stdin.write(given)
+                stdin.seek(0)
                 self._children[job.id] = subprocess.Popen(
                     [*program, *command, "--json", "--report-to", str(path)],
-                    stdin=subprocess.DEVNULL,
+                    stdin=stdin,
                     stdout=log,
                     stderr=log,
                     start_new_session=True,

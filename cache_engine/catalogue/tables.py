@@ -76,15 +76,18 @@ def is_table(model: str | Path) -> bool:
     return isinstance(model, Path) or "/" in name or name.lower().endswith(".csv") or Path(name).is_file()
 
 
-def table_shapes(path: Path) -> list[ModelShape]:
+def table_shapes(path: Path, data: bytes | None = None) -> list[ModelShape]:
     """The shapes of a CSV file with the columns n and k, and others of the catalogue's if wanted.
 
     Those are batch, m and epilogue, layers, experts and experts_per_token; any more are not looked at.
 
+    Args:
+        data: what is in the file, where it is on another machine.
+
     Raises:
         UsageError: naming the line and what is wrong with it, or the limit that the file is beyond.
     """
-    shapes = _read(path, ("n", "k"), _TABLE_COLUMNS, _table_rows)
+    shapes = _read(path, ("n", "k"), _TABLE_COLUMNS, _table_rows, data)
     if not shapes:
         raise UsageError(f"{path} holds no shape below the names of its columns")
     return shapes
@@ -107,11 +110,13 @@ def _read(
     needed: Sequence[str],
     columns: str,
     rows: Callable[[Path, csv.DictReader[str]], Iterator[_Row]],
+    data: bytes | None = None,
 ) -> list[_Row]:
     """The rows of a CSV file, as ``rows`` makes them; ``columns`` says what its first line must name."""
     try:
-        with open_input(path) as file:
-            data = file.read(LARGEST_TABLE_BYTES + 1)
+        if data is None:
+            with open_input(path) as file:
+                data = file.read(LARGEST_TABLE_BYTES + 1)
         if len(data) > LARGEST_TABLE_BYTES:
             raise UsageError(f"{path} is larger than {human_bytes(LARGEST_TABLE_BYTES)}; split the table")
         reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), skipinitialspace=True)

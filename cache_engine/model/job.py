@@ -29,7 +29,7 @@ class JobStage(msgspec.Struct):
 
 
 class JobProgress(msgspec.Struct):
-    """How many kernels of a table are done, and what became of them."""
+    """How many kernels of a table are done, and what became of them; of ``tune``, how many steps."""
 
     total: _Count = 0
     compiled: _Count = 0

@@ -30,6 +30,8 @@ from cache_engine.batch.jobs import (
     Reporter,
     _process_start,
 )
+from cache_engine.cli.measuring.timings import _steps
+from cache_engine.device.probe import gpu
 from cache_engine.errors import StoreError, TooManyJobs
 from cache_engine.store.disk import open_store
 from tests.cli.test_cli import document, run
@@ -65,6 +67,18 @@ def test_a_job_that_cannot_be_done_says_why(jobs: Jobs) -> None:
     job = _wait(jobs, jobs.start(["compile", "64", "48", "80", "--arch", "sm_75"]))
     assert job.state == FAILED
     assert "sm_75 computes: fp16, fp32, fp64, int8" in job.error
+
+
+def test_a_tuning_job_counts_its_steps_and_says_what_it_needs(jobs: Jobs) -> None:
+    (jobs._path("1-a")).write_bytes(msgspec.json.encode(Job(id="1-a", command=["tune"])))
+    reporter = Reporter(jobs._path("1-a"))
+    _steps(reporter, 8)()
+    reporter.finish("{}")
+    assert (found := jobs.load("1-a").progress) is not None
+    assert (found.done, found.total) == (1, 8)
+    if isinstance(gpu(), str):
+        job = _wait(jobs, jobs.start(["tune", "64", "48", "80", "--arch", "sm_90"]))
+        assert (job.state, "timing kernels needs an NVIDIA GPU" in job.error) == (FAILED, True)
 
 
 def test_a_job_with_arguments_that_cannot_be_read_has_died_and_shows_its_log(jobs: Jobs) -> None:

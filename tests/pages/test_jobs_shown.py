@@ -8,7 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.presenters.compiling.forms import Kind, choice_of, command_of, problem_of, shape_form, shown_of, table_form
+from app.presenters.compiling.forms import (
+    Kind,
+    choice_of,
+    command_of,
+    problem_of,
+    shape_form,
+    shown_of,
+    table_form,
+    tune_form,
+)
 from app.presenters.compiling.jobs import (
     ended_badly,
     job_table,
@@ -152,7 +161,7 @@ def test_options_that_the_form_lacks_are_left_out(name: str, value: Any) -> None
     assert shown_of({name: value, "k": 64}, FORM) == {"k": 64}
 
 
-@pytest.mark.parametrize(("verb", "form"), [("compile", FORM), ("warm", TABLE)])
+@pytest.mark.parametrize(("verb", "form"), [("compile", FORM), ("warm", TABLE), ("tune", tune_form("sm_90"))])
 def test_a_form_asks_all_that_the_command_takes(verb: str, form: Any) -> None:
     """But for what is no business of a dashboard."""
     taken = {name for parameter in commands.commands[verb].params for name in parameter.opts if name.startswith("--")}
@@ -161,6 +170,7 @@ def test_a_form_asks_all_that_the_command_takes(verb: str, form: Any) -> None:
     only_typed = {
         "compile": {"--debug-dump", "--wait"},
         "warm": {"--jobs", "--dry-run", "--floor", "--load", "--device"},
+        "tune": {"--jobs", "--dry-run", "--report", "--device"},
     }[verb]
     everywhere = {"--store", "--config", "--no-pager", "--verbose", "--json"}
     assert taken - asked - everywhere == {"--report-to"} | only_typed

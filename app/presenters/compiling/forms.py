@@ -1,4 +1,4 @@
-"""The forms of the Compile page, one for a single shape and one for a whole model, and the commands they make."""
+"""The forms of the Compile page, for a single shape, many and tuning, and the commands they make."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from app.presenters.shared import Row
+from cache_engine.batch.tuning import TOP
 from cache_engine.catalogue import TOKENS, model_shapes
 from cache_engine.compilers import COMPILERS
 from cache_engine.errors import GemmCacheError
@@ -29,6 +30,9 @@ from cache_engine.model.job import Asked
 from cache_engine.model.kernel import KernelConfig
 
 AS_INPUTS, AUTO = "same as A and B", "auto"
+OWN_TABLE = "CSV file"
+"""In place of a model: shapes that the reader uploads."""
+STDIN = "/dev/stdin"
 LONGEST_TEXT = 200
 
 
@@ -123,6 +127,7 @@ _EPILOGUE = Field(
 )  # fmt: skip
 _COMPILER = Field("compiler", "Compiler", Kind.CHOICE, AUTO, "--compiler", (AUTO, *COMPILERS), rare=True)
 _FAMILY = Field("family", "Family", Kind.CHOICE, AUTO, "--family", (AUTO, *FAMILIES), rare=True)
+_MOST_CONFIGS = 1000
 
 
 def shape_form(default_arch: str) -> tuple[Field, ...]:
@@ -157,7 +162,7 @@ def table_form(default_arch: str) -> tuple[Field, ...]:
     """The form of a whole model: the options of ``gemm-cache warm``."""
     models = tuple(dict.fromkeys(shape.model for shape in model_shapes()))
     return (
-        Field("model", "Model", Kind.CHOICE, models[0], choices=models),
+        Field("model", "Model", Kind.CHOICE, models[0], choices=(*models, OWN_TABLE)),
         _DTYPE,
         _LAYOUT,
         Field("arch", "Targets", Kind.SEVERAL, [default_arch], "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
@@ -176,9 +181,27 @@ def table_form(default_arch: str) -> tuple[Field, ...]:
     )  # fmt: skip
 
 
+def tune_form(default_arch: str) -> tuple[Field, ...]:
+    """The form of tuning: the options of ``gemm-cache tune``."""
+    left_out = ("compiler", "family", "config", "force")
+    return (
+        *(one for one in shape_form(default_arch) if one.name not in left_out),
+        Field(
+            "top", "Configs", Kind.NUMBER, TOP, "--top", most=_MOST_CONFIGS,
+            help="How many of each family are compiled and timed, best prediction first.",
+        ),
+        Field(
+            "families", "Families", Kind.SEVERAL, [], "--family", tuple(FAMILIES), rare=True,
+            help="Leave empty for the family in use.",
+        ),
+        _COMPILER,
+    )  # fmt: skip
+
+
 def command_of(verb: str, form: Iterable[Field], values: Row) -> list[str]:
-    """The arguments of ``gemm-cache`` for the values of a form."""
-    return [verb, *(part for one in form for part in one.arguments(values[one.name]))]
+    """The arguments of ``gemm-cache`` for the values of a form; it reads an uploaded table from its standard input."""
+    given = values | {"model": STDIN} if values.get("model") == OWN_TABLE else values
+    return [verb, *(part for one in form for part in one.arguments(given[one.name]))]
 
 
 def shown_of(asked: Asked, form: Iterable[Field]) -> Row:
@@ -192,7 +215,7 @@ def model_values(form: Iterable[Field], **given: Any) -> Row:
 
 
 def problem_of(values: Row) -> GemmProblem:
-    """The problem that the form of a single shape describes; raises ``InvalidProblem``."""
+    """The problem that the form of a single shape, or of tuning, describes; raises ``InvalidProblem``."""
     names = ("m", "n", "k", "batch", "dtype", "layout", "arch", "specialisation")
     given = {name: values[name] for name in names} | {"opt_level": int(values["opt_level"])}
     return GemmProblem(**given, out_dtype=_out_dtype(values), epilogue=Epilogue.parse("+".join(values["epilogue"])))

@@ -146,7 +146,7 @@ def progress_text(job: Job, now: float) -> str:
     progress = job.progress
     if progress is None:
         return "Selecting configs…"
-    text = f"{progress.done:,} of {counted(progress.total, 'kernel')}"
+    text = f"{progress.done:,} of {counted(progress.total, 'step' if job.command[:1] == ['tune'] else 'kernel')}"
     left = max(0, progress.total - progress.done)
     if job.state != RUNNING or not left or progress.done < _ESTIMATE_FROM:
         return text

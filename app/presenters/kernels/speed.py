@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 from datetime import tzinfo
+from urllib.parse import urlencode
 
 import plotly.graph_objects as go
 
@@ -17,6 +18,7 @@ from cache_engine.evaluator.gpus import GPUS, gpus_running
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.insight.comparison import Pair
 from cache_engine.model.artifact import Record
+from cache_engine.model.measurement import Measurement
 
 MODEL = f"{EVALUATOR} {MODEL_VERSION}"
 
@@ -73,6 +75,27 @@ def timing_table(timings: Iterable[Row], zone: tzinfo) -> list[Row]:
             "Measured": moment(timing["measured_at"], zone),
         }
         for timing in timings
+    ]
+
+
+def all_timings_table(timings: Iterable[Measurement], zone: tzinfo) -> list[Row]:
+    """Timings of a store, a row each."""
+    return [
+        {
+            "Kernel": f"/kernel?{urlencode({'key': one.key})}",
+            "Device": one.device.name,
+            "m × n × k": f"{one.problem.m} × {one.problem.n} × {one.problem.k}",
+            "Batch": one.problem.batch,
+            "Dtype": one.problem.dtype,
+            "Target": one.arch,
+            "Family": one.family,
+            "Config": str(one.config),
+            "Median, µs": one.timing.get("median_us"),
+            "TFLOP/s": one.timing.get("tflops"),
+            "Result": "verified" if one.verified else "WRONG RESULT",
+            "Measured": moment(one.measured_at, zone),
+        }
+        for one in timings
     ]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -290,6 +292,30 @@ def timing_row(stored: Measurement) -> TimingRow:
     about: dict[str, Any] = msgspec.to_builtins(stored)
     fingerprint, timing = about.pop("device"), about.pop("timing")
     return {**timing, **about, "device": fingerprint["name"], "device_fingerprint": fingerprint}
+
+
+def timings_csv(rows: Iterable[TimingRow]) -> str:
+    """Timings as CSV, with a column for each nested field, such as ``config.block_m``."""
+    flat = [dict(_flattened(row)) for row in rows]
+    columns = dict.fromkeys(name for row in flat for name in row)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(columns), restval="")
+    writer.writeheader()
+    writer.writerows(flat)
+    return out.getvalue()
+
+
+def _flattened(row: TimingRow, prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in row.items():
+        if isinstance(value, dict):
+            yield from _flattened(value, f"{prefix}{_defused(name)}.")
+        else:
+            yield f"{prefix}{_defused(name)}", _defused(value) if isinstance(value, str) else value
+
+
+def _defused(text: str) -> str:
+    """Text that no spreadsheet reads as a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def kernel_list(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import itertools
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,12 @@ from cache_engine.cli.support import (
     asked_problem,
     device_option,
     emit,
+    job_option,
     json_option,
     named,
     open_cache,
     printing,
+    reporting,
     shape_options,
 )
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
@@ -38,7 +40,10 @@ from cache_engine.model.measurement import Measurement
 from cache_engine.units import counted, human_age, human_ms, printable
 
 if TYPE_CHECKING:
-    from cache_engine.batch.tuning import Tuned
+    from rich.progress import TaskID
+
+    from cache_engine.batch.jobs import Reporter
+    from cache_engine.batch.tuning import Candidate, Tuned
     from cache_engine.engine.cache import Cache
 
 
@@ -58,6 +63,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Show what would be timed; needs no GPU.")
 @device_option
 @click.option("--report", is_flag=True, help="Compare the store's timings with the cost model; time nothing.")
+@job_option
 @json_option
 @click.pass_obj
 def tune_verb(
@@ -69,6 +75,7 @@ def tune_verb(
     jobs: int | None,
     dry_run: bool,
     report: bool,
+    job: Path | None,
     as_json: bool,
     **asked: Any,
 ) -> None:
@@ -83,7 +90,10 @@ def tune_verb(
         return
     if missing := [name for name in ("m", "n", "k") if asked[name] is None]:
         raise click.UsageError(f"Missing argument '{missing[0].upper()}'.")
-    document = _tuned(settings, asked_problem(asked), family, compiler, top, jobs, dry_run=dry_run)
+    with reporting(job) as reporter:
+        document = _tuned(settings, asked_problem(asked), family, compiler, top, jobs, reporter, dry_run=dry_run)
+        if reporter:
+            reporter.finish(to_json(document))
     emit(document, as_json, lambda: _print_tuning(document), failed=document.failed)
 
 
@@ -100,11 +110,12 @@ def _tuned(
     compiler: str | None,
     top: int,
     jobs: int | None,
+    reporter: Reporter | None,
     *,
     dry_run: bool,
 ) -> measured.Tuning:
     from cache_engine.batch.estimate import estimate
-    from cache_engine.batch.tuning import candidates, tune
+    from cache_engine.batch.tuning import candidates
     from cache_engine.batch.warm import processors
     from cache_engine.device.probe import gpu, require_gpu
     from cache_engine.kernels.rates import rates_of
@@ -119,11 +130,7 @@ def _tuned(
         clock_khz = device.clock_khz if isinstance(device, DeviceFingerprint) else rates_of(target).clock_mhz * 1000
         chosen = candidates(cache, problem, family, compiler, top)
         compiling = estimate(cache, [one.selection for one in chosen if one.tier is None], jobs or processors())
-        tuned: list[Tuned] = []
-        if not dry_run:
-            with terminal.progress("Compiling kernels", len(chosen)) as (bar, made):
-                timing = bar.add_task("Timing kernels", total=len(chosen))
-                tuned = tune(cache, chosen, jobs, lambda: bar.advance(made), lambda: bar.advance(timing))
+        tuned = [] if dry_run else _timed(cache, chosen, jobs, reporter)
         rows = [measured.candidate(one, clock_khz) for one in chosen]
         for row, one in zip(rows, tuned, strict=False):
             measured.add_timing(row, one)
@@ -140,6 +147,31 @@ def _tuned(
             estimated_error=compiling.error,
             estimated_by=compiling.by,
         )
+
+
+def _timed(cache: Cache, chosen: list[Candidate], jobs: int | None, reporter: Reporter | None) -> list[Tuned]:
+    """Compiles and times configs, with a bar for each."""
+    from cache_engine.batch.tuning import tune
+
+    step = _steps(reporter, 2 * len(chosen))
+    with terminal.progress("Compiling kernels", len(chosen)) as (bar, made):
+        timing = bar.add_task("Timing kernels", total=len(chosen))
+
+        def advance(task: TaskID) -> None:
+            bar.advance(task)
+            step()
+
+        return tune(cache, chosen, jobs, partial(advance, made), partial(advance, timing))
+
+
+def _steps(reporter: Reporter | None, total: int) -> Callable[[], None]:
+    """What reports one step more of a job at each call: a kernel compiled or found, or one timed."""
+    if reporter is None:
+        return lambda: None
+    from cache_engine.batch.jobs import JobProgress
+
+    done = itertools.count(1)
+    return lambda: reporter.progress(JobProgress(total=total, compiled=next(done)))
 
 
 def _report(settings: Settings, as_json: bool) -> None:
@@ -207,7 +239,7 @@ def export_verb(
     """
     with open_cache(settings, create=False) as cache:
         rows = [kernels.timing_row(one) for one in _found(cache, key, device)]
-    text = _csv(rows) if file.suffix.lower() == ".csv" else to_json(rows) + "\n"
+    text = kernels.timings_csv(rows) if file.suffix.lower() == ".csv" else to_json(rows) + "\n"
     if str(file) == "-":
         with printing():
             sys.stdout.write(text)
@@ -230,30 +262,6 @@ def _found(cache: Cache, key: str | None, device: str | None) -> list[Measuremen
         if one.key.startswith(prefix)
         and (wanted in one.device.name.lower() or (len(wanted) >= 4 and one.device.digest().startswith(wanted)))
     ]
-
-
-def _csv(rows: Iterable[kernels.TimingRow]) -> str:
-    """Rows as CSV, with a column for each nested field, such as ``config.block_m``."""
-    flat = [dict(_flattened(row)) for row in rows]
-    columns = dict.fromkeys(name for row in flat for name in row)
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(columns), restval="")
-    writer.writeheader()
-    writer.writerows(flat)
-    return out.getvalue()
-
-
-def _flattened(row: kernels.TimingRow, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in row.items():
-        if isinstance(value, dict):
-            yield from _flattened(value, f"{prefix}{_defused(name)}.")
-        else:
-            yield f"{prefix}{_defused(name)}", _defused(value) if isinstance(value, str) else value
-
-
-def _defused(text: str) -> str:
-    """Text that no spreadsheet reads as a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 # ---- For people ----
