@@ -170,7 +170,8 @@ def missed() -> None:
 def tiers() -> None:
     """Each tier's hit rate, and how long things took, over all time."""
     with st.expander("Hit rate by tier, and how long lookups and compiles took"):
-        rates, columns = tier_table(row, bool(cache.settings.packs)), dict.fromkeys(("Lookups", "Hits"), tables.COUNT)
+        rates = tier_table(row, packs=bool(cache.settings.packs), remote=cache.settings.reads_remote)
+        columns = dict.fromkeys(("Lookups", "Hits"), tables.COUNT)
         st.dataframe(rates, hide_index=True, height="content", column_config=columns, key="tiers")
         st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
         day = context.ask(queries.history, HOUR_S, since=(int(now) - DAY_S) // HOUR_S * HOUR_S + HOUR_S)

@@ -30,7 +30,7 @@ from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.store.disk import open_store
 from cache_engine.store.pack import Pack, find_packs
 from cache_engine.trust.signers import TrustedSigners, named_by
-from cache_engine.units import counted, human_bytes
+from cache_engine.units import counted, human_bytes, printable
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
@@ -94,6 +94,7 @@ def examine(settings: Settings) -> list[CheckRow]:
         checks.append(_check("gpu", NOTE, f"none: {device}. Compiling and browsing work without a GPU"))
     checks += _store(settings)
     checks += _packs(settings)
+    checks += _remote(settings)
     checks += _settings(settings)
     return checks
 
@@ -207,6 +208,22 @@ def _packs(settings: Settings) -> Iterator[CheckRow]:
         else:
             status = PROBLEM if not is_signed else OK if state.is_whole else NOTE
             yield _check("pack", status, f"{path}, {state.text}{f'; {who}' if who else ''}")
+
+
+def _remote(settings: Settings) -> Iterator[CheckRow]:
+    if not settings.reads_remote:
+        return
+    url = printable(settings.remote or "")
+    try:
+        require("remote", "a remote")
+        require("trust", "checking signatures")
+    except ExtraMissing as error:
+        yield _check("remote", PROBLEM, f"{url} is not asked: {error}")
+        return
+    if settings.trusted_signers is None:
+        yield _check("remote", NOTE, f"{url} is not asked, as the setting trusted_signers names no keys")
+    else:
+        yield _check("remote", OK, f"{url} is asked for what is not cached here")
 
 
 def _settings(settings: Settings) -> Iterator[CheckRow]:

@@ -16,13 +16,14 @@ from typing import Any
 
 from cache_engine.config import kinds
 from cache_engine.config.file import VARIABLE as CONFIG_VARIABLE
-from cache_engine.config.file import find, read
+from cache_engine.config.file import find, read, user_cache_folder
 from cache_engine.config.kinds import MIN_TOKEN_LENGTH, Kind, expanded, parse_bytes, parse_place
 from cache_engine.errors import StoreUnusable, UsageError
 
 __all__ = [
-    "AUTO", "BY_NAME", "CONFIG_VARIABLE", "GIB", "LOCAL", "PACK", "PACKS", "POLICIES", "SETTINGS", "Origin", "Settings",
-    "parse_bytes", "parse_place", "unknown_in_words", "unknown_variables", "user_cache_folder", "variable",
+    "AUTO", "BY_NAME", "CONFIG_VARIABLE", "GIB", "LOCAL", "OFF", "PACK", "PACKS", "POLICIES", "READ", "SETTINGS",
+    "Origin", "Settings", "parse_bytes", "parse_place", "unknown_in_words", "unknown_variables",
+    "user_cache_folder", "variable",
 ]  # fmt: skip
 
 GIB = 1024**3
@@ -35,6 +36,8 @@ PACKS = "packs"
 """A value of ``enable_caching``: packs alone."""
 AUTO, LOCAL, PACK = "auto", "local", "pack"
 """Values of ``toolchain``."""
+OFF, READ = "off", "read"
+"""Values of ``remote_mode``."""
 _PREFIX = "GEMM_CACHE_"
 MIN_FLUSH_S = 0.01  # below, writing would keep a processor busy
 MOST_SLOTS = 1024  # a lock file each
@@ -179,7 +182,12 @@ class Settings:
     remote: str | None = _setting(
         kinds.text(optional=True),
         None,
-        "The object store of remote push and pull: s3://bucket/folder, gs://…, az://… or file:///folder.",
+        "The object store that a team shares: s3://bucket/folder, gs://…, az://… or file:///folder.",
+    )
+    remote_mode: str = _setting(
+        kinds.choice(OFF, READ),
+        READ,
+        "What lookups do with the remote: read, look kernels up there that are not cached here; off, nothing.",
     )
     admin_token: str | None = _setting(
         kinds.token(),
@@ -246,6 +254,11 @@ class Settings:
     def serves_any_toolchain(self) -> bool:
         """Whether a kernel of packs and the store serves whichever build of its compiler made it."""
         return self.toolchain == PACK or (self.toolchain == AUTO and not self.enable_jit)
+
+    @property
+    def reads_remote(self) -> bool:
+        """Whether lookups ask the remote."""
+        return bool(self.remote and self.enable_caching and self.remote_mode == READ)
 
     @property
     def is_durable(self) -> bool:
@@ -317,17 +330,6 @@ SETTINGS = tuple(setting for setting in fields(Settings) if "help" in setting.me
 """Everything that can be set, in the order of the docs: name, default, and in ``metadata`` its help and its kind."""
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 """The same by name."""
-
-
-def user_cache_folder(name: str) -> Path | None:
-    """A folder of ours among the user's caches, made or not; ``None`` where the user has none.
-
-    As platformdirs has it on Linux, whose import takes as long as everything else before the first key.
-    """
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(home):
-        home = os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(home, name) if os.path.isabs(home) else None
 
 
 def variable(name: str) -> str:

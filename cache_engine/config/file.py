@@ -35,6 +35,17 @@ def default_place(environment: Mapping[str, str]) -> Path | None:
     return Path(folder, "gemm-cache", NAME) if os.path.isabs(folder) else None
 
 
+def user_cache_folder(name: str) -> Path | None:
+    """A folder of ours among the user's caches, made or not; ``None`` where the user has none.
+
+    As platformdirs has it on Linux, whose import takes as long as everything else before the first key.
+    """
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(home):
+        home = os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(home, name) if os.path.isabs(home) else None
+
+
 def find(environment: Mapping[str, str], named: str | Path | None) -> tuple[Path | None, bool]:
     """The settings file to read, if any, and whether it was named: then it must be there.
 

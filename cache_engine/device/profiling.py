@@ -23,7 +23,7 @@ class OperatorStatistics:
     Attributes:
         calls: products that it started on a GPU.
         kernels: how often it got a kernel from its cache, by the tier that had it: ``"memory"``, ``"pack"``,
-            ``"disk"``, or ``"compiled"``. A call whose kernel is loaded on the GPU already gets none.
+            ``"disk"``, ``"remote"``, or ``"compiled"``. A call whose kernel is loaded on the GPU already gets none.
         compiles: how many of these were compiled.
         refused: how often there was an error in place of a kernel, such as ``NotCached``.
         get_ms: milliseconds of getting all of these, compiling and waiting for others included.
@@ -118,8 +118,8 @@ class OperatorCall:
     Attributes:
         kernel: the name of the kernel's function.
         problem: the sizes, types and target.
-        tier: the tier that had the kernel: ``"memory"``, ``"pack"``, ``"disk"`` or ``"compiled"``; ``None`` where the
-            kernel was loaded on the GPU already.
+        tier: the tier that had the kernel: ``"memory"``, ``"pack"``, ``"disk"``, ``"remote"`` or ``"compiled"``;
+            ``None`` where the kernel was loaded on the GPU already.
         stages_ms: milliseconds of each stage of getting the kernel, by name; empty where it was loaded already.
     """
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from cache_engine.catalogue.searching import Condition, Search, Shapes
 
 Row = dict[str, Any]
-
-_HITS = "coalesce(memory_hits, 0) + coalesce(pack_hits, 0) + coalesce(disk_hits, 0)"
+_SAVING_HITS = "coalesce(pack_hits, 0) + coalesce(disk_hits, 0) + coalesce(remote_hits, 0)"
+_HITS = f"coalesce(memory_hits, 0) + {_SAVING_HITS}"
 _LAST_USED = "greatest(coalesce(last_used_at, 0), created_at)"
 
 # sm_90 before sm_100, and sm_90a after sm_90.
@@ -43,8 +43,8 @@ _ITS_USAGE = "usage ON usage.key = kernels.key AND usage.made_at = kernels.creat
 _USED_KERNELS = f"kernels LEFT JOIN {_ITS_USAGE}"
 _COLUMNS = f"""
     kernels.* EXCLUDE (stamp, search_text), coalesce(memory_hits, 0) AS memory_hits,
-    coalesce(pack_hits, 0) AS pack_hits, coalesce(disk_hits, 0) AS disk_hits, {_HITS} AS hits,
-    {_LAST_USED} AS last_used_at
+    coalesce(pack_hits, 0) AS pack_hits, coalesce(disk_hits, 0) AS disk_hits,
+    coalesce(remote_hits, 0) AS remote_hits, {_HITS} AS hits, {_LAST_USED} AS last_used_at
 """
 
 
@@ -319,7 +319,7 @@ def architectures(connection: duckdb.DuckDBPyConnection) -> list[Row]:
         f"""
         WITH used AS (
             SELECT arch, sum({_HITS}) AS hits,
-                   sum((coalesce(pack_hits, 0) + coalesce(disk_hits, 0)) * compile_ms) AS saved_ms,
+                   sum(({_SAVING_HITS}) * compile_ms) AS saved_ms,
                    max(last_used_at) AS last_used_at
             FROM kernels JOIN {_ITS_USAGE} GROUP BY arch
         ), made AS (

@@ -69,6 +69,7 @@ CREATE TABLE usage (
     memory_hits  BIGINT,
     pack_hits    BIGINT,
     disk_hits    BIGINT,
+    remote_hits  BIGINT,
     last_used_at DOUBLE
 );
 
@@ -86,6 +87,7 @@ CREATE TABLE totals (
     memory_hits      BIGINT,
     pack_hits        BIGINT,
     disk_hits        BIGINT,
+    remote_hits      BIGINT,
     misses           BIGINT,
     saved_us         BIGINT,
     compiles         BIGINT,
@@ -158,6 +160,7 @@ CREATE TABLE periods (
     memory_hits      BIGINT,
     pack_hits        BIGINT,
     disk_hits        BIGINT,
+    remote_hits      BIGINT,
     misses           BIGINT,
     saved_us         BIGINT,
     compiles         BIGINT,

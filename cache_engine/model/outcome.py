@@ -15,6 +15,13 @@ class Failure:
         return self.reason
 
 
+def in_words(error: Exception) -> str:
+    """What an error says, for people."""
+    if isinstance(error, MemoryError):
+        return "this process is out of memory"
+    return str((isinstance(error, OSError) and error.strerror) or error)
+
+
 def in_json(failure: Failure | None) -> str:
     """The reason, or an empty text where nothing failed: how JSON documents state an outcome."""
     return failure.reason if failure is not None else ""

@@ -1,6 +1,8 @@
 """Kernels in an object store that a team shares; the form of each object, and moving them.
 
+- ``base`` -- what every remote does, and how long it is waited for; ``opening`` finds the one that a URL names
 - ``objects`` -- bytes by name, in S3, Google Cloud Storage, Azure, or a directory, through obstore
 - ``entries`` -- one entry as one object
 - ``moving`` -- ``push`` and ``pull`` between a store and a remote, ``compare`` of both
+- ``tier`` -- lookups in a remote; its ``breaker`` stops asking while it fails
 """

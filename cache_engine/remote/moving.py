@@ -12,8 +12,8 @@ from cache_engine.errors import CorruptEntry, StoreError
 from cache_engine.model.artifact import Record
 from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
+from cache_engine.remote.base import Remote
 from cache_engine.remote.entries import FOLDER, MOST_BYTES, key_in, name_of, packed, unpacked
-from cache_engine.remote.objects import Objects
 from cache_engine.store.codec import UnknownFormat, signed_part
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
@@ -52,7 +52,7 @@ class Compared:
     others: int
 
 
-def compare(store: DiskStore, remote: Objects, on_some: Callable[[int], None] = lambda _: None) -> Compared:
+def compare(store: DiskStore, remote: Remote, on_some: Callable[[int], None] = lambda _: None) -> Compared:
     """What each of the two lacks, by keys alone.
 
     Raises:
@@ -73,7 +73,7 @@ def compare(store: DiskStore, remote: Objects, on_some: Callable[[int], None] = 
 
 def push(
     store: DiskStore,
-    remote: Objects,
+    remote: Remote,
     keys: Iterable[CacheKey],
     *,
     wanted: Callable[[Record], bool] = lambda _: True,
@@ -124,7 +124,7 @@ def push(
 def pull(
     store: DiskStore,
     journal: Journal,
-    remote: Objects,
+    remote: Remote,
     keys: Sequence[CacheKey],
     *,
     prove: Callable[[bytes], None],

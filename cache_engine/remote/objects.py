@@ -1,7 +1,7 @@
 """Bytes by name in a place that others can reach: S3, Google Cloud Storage, Azure, or a directory; through obstore.
 
 Every request has a time limit, since obstore's own defaults wait up to three minutes for a server that is down. obstore
-hangs for ever in a process that was forked after its first use, so such a process gets an error.
+hangs for ever in a process whose parent had used it before the fork, so such a process gets an error.
 """
 
 from __future__ import annotations
@@ -10,27 +10,39 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from cache_engine.errors import CorruptEntry, RemoteError, UsageError
 from cache_engine.extras import needing
+from cache_engine.remote.base import COMMAND, Patience
 from cache_engine.units import human_bytes, printable
 
 KINDS = ("s3://", "gs://", "az://", "file://")
-CONNECT_S, REQUEST_S, RETRY_S = 2, 20, 10
-"""Seconds: to connect, for a request, and for all tries of one."""
 _LONGEST = 300  # characters of a server's message
+
+
+class _FirstUse:
+    """The process that used obstore first; a fork of it must not."""
+
+    process: ClassVar[int] = 0
+
+    @classmethod
+    def is_here(cls) -> bool:
+        """Whether this process may use it; from then on no fork of it may."""
+        cls.process = cls.process or os.getpid()
+        return cls.process == os.getpid()
 
 
 class Objects:
     """A place for objects. Safe to use from several threads."""
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str, patience: Patience = COMMAND, **options: Any) -> None:
         """Names the place; nothing is asked of it yet.
 
         Args:
             url: such as ``s3://bucket/folder``, or ``file:///folder``. Credentials come from the environment, as for
                 the providers' own tools.
+            patience: how long a request may take.
             options: of ``obstore.store.from_url``.
 
         Raises:
@@ -43,12 +55,19 @@ class Objects:
         if not url.startswith(KINDS):
             raise UsageError(f"{printable(url[:200])!r} is not a remote; it starts with one of: {', '.join(KINDS)}")
         limits: dict[str, Any] = {
-            "client_options": {"connect_timeout": f"{CONNECT_S}s", "timeout": f"{REQUEST_S}s", "allow_http": True},
-            "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=RETRY_S)},
+            "client_options": {
+                "connect_timeout": _duration(patience.connect_s),
+                "timeout": _duration(patience.request_s),
+                "allow_http": True,
+            },
+            "retry_config": {
+                "max_retries": patience.tries - 1,
+                "retry_timeout": timedelta(seconds=patience.request_s / 2),
+            },
         }
         if url.startswith("file://"):
             limits = {"mkdir": True}
-        self.url, self._process = url, os.getpid()
+        self.url = url
         try:
             self._store = from_url(url, **{**limits, **options})
         except (BaseError, ValueError, OSError) as error:
@@ -123,8 +142,11 @@ class Objects:
     def _asking(self, verb: str, name: str) -> Iterator[None]:
         from obstore.exceptions import BaseError
 
-        if os.getpid() != self._process:
-            raise RemoteError(f"{printable(self.url)} was opened before this process was forked; open it again here")
+        if not _FirstUse.is_here():
+            raise RemoteError(
+                f"{printable(self.url)} cannot be asked: obstore was used before this process was forked, and does not "
+                "work after that; start processes with spawn, or before the first use"
+            )
         try:
             yield
         except (BaseError, OSError, ValueError) as error:
@@ -132,6 +154,10 @@ class Objects:
 
     def _named(self, name: str) -> str:
         return f"{printable(name[:200])} of {printable(self.url)}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1000:.0f}ms"
 
 
 def _said(error: Exception) -> str:

@@ -219,7 +219,7 @@ def look_into(store: DiskStore, pack: Pack, on_entry: Callable[[], None] = lambd
         record, size = None, row.record_bytes + row.blob_bytes
         try:
             record_data = pack.record_data(row)
-            record = _checked(row.key, record_data, pack.blob_data(row))
+            record, _ = checked(row.key, record_data, pack.blob_data(row))
             pack.prove(record_data)
             yield Incoming(row.key, size, record, present=_is_present(store, row.key))
         except (StoreError, UnknownFormat) as error:
@@ -250,7 +250,7 @@ def admit(store: DiskStore, key: CacheKey, record_data: bytes, blob_data: bytes,
         StoreError, UnknownFormat: when it is refused; the text says why.
         OSError: when the disk fails.
     """
-    record = _checked(key, record_data, blob_data)
+    record, _ = checked(key, record_data, blob_data)
     if dry_run:
         return not _is_present(store, key)
     with file_lock(store.layout.key_lock(key), _LOCK_TIMEOUT_S):
@@ -267,12 +267,17 @@ def coherent(key: CacheKey, record_data: bytes, blob_data: bytes) -> Record:
     return record
 
 
-def _checked(key: CacheKey, record_data: bytes, blob_data: bytes) -> Record:
-    """The record of an entry, after checking its bytes and that its fields agree."""
+def checked(key: CacheKey, record_data: bytes, blob_data: bytes) -> tuple[Record, bytes]:
+    """The record and the compiled code of an entry, after checking its bytes and that its fields agree.
+
+    Raises:
+        CorruptEntry, UnknownFormat: when it must not be served; the text says why.
+    """
     record = decode_record(key, record_data)
     check_record(record)
-    check_code(record, check_blob(key, record.blob, blob_data))
-    return record
+    cubin = check_blob(key, record.blob, blob_data)
+    check_code(record, cubin)
+    return record, cubin
 
 
 def _is_present(store: DiskStore, key: CacheKey) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from cache_engine.adapted.groups import UnknownGroup, read_group
 from cache_engine.errors import CompilerMissing, CorruptEntry
 from cache_engine.model.artifact import Record
-from cache_engine.model.events import EntryUsage
+from cache_engine.model.events.usage import EntryUsage
 from cache_engine.model.gemm import Specialisation
 from cache_engine.model.key import CacheKey, is_key
 from cache_engine.policy.value import VALUE

@@ -75,9 +75,9 @@ def test_a_disk_that_never_hits_shows_behind_a_memory_that_does(open_page: Open,
 
 def test_packs_have_a_hit_rate_where_they_are_mounted_or_have_hit() -> None:
     row = {"memory_hits": 5, "pack_hits": 0, "disk_hits": 3, "misses": 2}
-    assert [line["Tier"] for line in tier_table(row, packs=True)] == ["Memory", "Pack", "Disk"]
-    assert [line["Lookups"] for line in tier_table(row, packs=False)] == [10, 5]
-    assert [line["Hit rate"] for line in tier_table({**row, "pack_hits": 5}, packs=False)] == [
+    assert [line["Tier"] for line in tier_table(row, packs=True, remote=False)] == ["Memory", "Pack", "Disk"]
+    assert [line["Lookups"] for line in tier_table(row, packs=False, remote=False)] == [10, 5]
+    assert [line["Hit rate"] for line in tier_table({**row, "pack_hits": 5}, packs=False, remote=False)] == [
         "33.3%",
         "50.0%",
         "60.0%",
@@ -145,7 +145,7 @@ def test_deleting_the_mirror_loses_nothing(open_page: Open, compiled_store: Path
 
 def test_a_store_in_good_health_has_nothing_to_look_at() -> None:
     checks = health(ROW, WEEK, [], NOW)
-    assert [check.about for check in checks] == ["Writes", "Integrity", "Locks", "Pack and disk reads", "Search index"]
+    assert [check.about for check in checks] == ["Writes", "Integrity", "Locks", "Reads of tiers", "Search index"]
     assert {check.state for check in checks} == {FINE}
     assert "2 min ago" in checks[0].words
 
@@ -162,7 +162,7 @@ def test_a_store_in_good_health_has_nothing_to_look_at() -> None:
             "3 lock waits over 1 s in the last 7 days, 4.5 s in total",
         ),
         ({"lock_waits": 3, "lock_timeouts": 1}, "Locks", TROUBLE, "1 timed out"),
-        ({"tier_failures": 5}, "Pack and disk reads", TROUBLE, "5 failed reads"),
+        ({"tier_failures": 5}, "Reads of tiers", TROUBLE, "5 failed reads"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

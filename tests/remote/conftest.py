@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from cache_engine.store.disk import DiskStore
 from tests.helpers import make_store
 from tests.trust.keys import Builder
 
-S3 = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
+S3: dict[str, Any] = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
 
 
 @pytest.fixture(scope="session")

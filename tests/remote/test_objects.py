@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from cache_engine.remote.objects import Objects
 from tests.remote.conftest import S3
 
 ABOUT = b"Last-Modified: Mon, 01 Jan 2024 00:00:00 GMT\r\nETag: x\r\n"
-QUICK = {
+QUICK: dict[str, Any] = {
     "client_options": {"timeout": "1s", "connect_timeout": "1s", "allow_http": True},
     "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
 }
@@ -112,7 +113,7 @@ def test_a_forked_process_gets_an_error_and_does_not_hang(remote: Objects) -> No
     os.close(writing)
     os.waitpid(child, 0)
     with os.fdopen(reading, "rb") as said:
-        assert b"before this process was forked; open it again here" in said.read()
+        assert b"obstore was used before this process was forked" in said.read()
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from cache_engine.evaluator.gpu import MODEL_VERSION, predict
 from cache_engine.evaluator.gpus import gpus_running
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
+from cache_engine.model.events import TIERS
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.units import counted, human_bytes, human_ms
 
@@ -35,7 +36,7 @@ def verdict(kernel: Compiled, again: bool = False) -> tuple[bool, str]:
     spent, tier = human_ms(kernel.compile_ms), kernel.tier
     if tier == "compiled":
         return False, f"Recompiled in {spent}." if again else f"Miss. Compiled in {spent}."
-    if tier not in ("memory", "pack", "disk"):
+    if tier not in TIERS:
         raise ValueError(f"there is no tier {tier!r}")
     return True, f"Hit ({tier}): loaded in {human_ms(kernel.load_ms)}; saved {spent} of compiling."
 

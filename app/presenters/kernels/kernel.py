@@ -17,7 +17,7 @@ from cache_engine.insight.inspection import Inspection
 from cache_engine.model.architecture import runs_on
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import Decision
-from cache_engine.model.events import PUBLISH
+from cache_engine.model.events import PUBLISH, TIERS
 from cache_engine.model.occupancy import Occupancy, occupancy
 from cache_engine.units import counted, human_bytes, human_ms
 
@@ -100,7 +100,7 @@ def first_lines(text: str) -> tuple[str, str]:
 
 def hit_table(row: Row) -> list[Row]:
     """Hits by tier."""
-    return [{"Tier": tier, "Hits": row[f"{tier}_hits"]} for tier in ("memory", "pack", "disk")]
+    return [{"Tier": tier, "Hits": row[f"{tier}_hits"]} for tier in TIERS]
 
 
 def history_table(record: Record, events: Iterable[Row], timings: Iterable[Row], zone: tzinfo) -> list[Row]:

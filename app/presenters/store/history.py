@@ -54,6 +54,7 @@ _TIERS = (
     ("memory_hits", "Memory", COLOURS[0], ""),
     ("pack_hits", "Packs", COLOURS[4], "x"),
     ("disk_hits", "Disk", COLOURS[1], "/"),
+    ("remote_hits", "Remote", COLOURS[3], "+"),
     ("misses", "Miss", GREY, "."),
 )
 _TIMES = (("compile_us", "Spent", COLOURS[2], "."), ("saved_us", "Saved by disk and pack hits", COLOURS[1], "/"))

@@ -17,6 +17,9 @@ from cache_engine.model.events import (
     EVICT,
     IMPORT,
     PUBLISH,
+    REMOTE,
+    REMOTE_DOWN,
+    REMOTE_UP,
     REPAIR,
     RESTORE,
     SEEN,
@@ -24,7 +27,6 @@ from cache_engine.model.events import (
     TIERS,
     UNPUBLISHED,
     hit_rate,
-    tier_hit_rates,
 )
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.queue.tickets import Priority, QueueState
@@ -49,6 +51,8 @@ EVENTS = {
     DISCARD: "deleted from quarantine",
     CLEAN_OTHER: "deleted from another framework's cache",
     SEEN: "failures acknowledged",
+    REMOTE_DOWN: "remote not asked",
+    REMOTE_UP: "remote asked again",
 }
 
 
@@ -184,9 +188,10 @@ def _locks(lately: Mapping[str, int]) -> Check:
 
 def _tiers(failures: int) -> Check:
     if not failures:
-        return Check("Pack and disk reads", FINE, "No pack or disk read failures in the last 7 days.")
-    failed = f"{counted(failures, 'failed read')} of a pack or the disk in the last 7 days; the next tier took over."
-    return Check("Pack and disk reads", TROUBLE, failed, sums=("tier_failures",))
+        return Check("Reads of tiers", FINE, "No read failures of packs, disk or remote in the last 7 days.")
+    reads = counted(failures, "failed read")
+    failed = f"{reads} of a pack, the disk or the remote in the last 7 days; the next tier took over."
+    return Check("Reads of tiers", TROUBLE, failed, sums=("tier_failures",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +262,8 @@ def _time_tiles(period: Period) -> list[Tile]:
         Tile(
             "Compile time saved",
             human_ms(total(period.rows, "saved_us") / 1e3),
-            "Sum of the original compile times of all disk and pack hits in this time range. In-process hits are "
-            "excluded: the process would have reused those kernels anyway.",
+            "Sum of the original compile times of all hits on disk, in packs and in a remote in this time range. "
+            "In-process hits are excluded: the process would have reused those kernels anyway.",
             over_time=tuple(one["saved_us"] / 1e6 for one in period.rows),
             change=_changed(period, "saved_us"),
             change_is_good=True,
@@ -292,18 +297,21 @@ def _changed(period: Period, column: str) -> str:
     return f"{'-' if now < before else '+'}{human_ms(abs(now - before))}" if before else ""
 
 
-def tier_table(row: Row, packs: bool) -> list[Row]:
+def tier_table(row: Row, *, packs: bool, remote: bool) -> list[Row]:
     """Each tier's hits, over the lookups that no tier before it served.
 
     Args:
-        packs: whether packs are mounted; without them, the table has the pack tier only if it ever hit.
+        packs, remote: whether lookups ask packs, and a remote. Of those that they do not ask, the table has the ones
+            that have hit.
     """
     hits = {tier: row[f"{tier}_hits"] for tier in TIERS}
     left = sum(hits.values()) + row["misses"]
     rows = []
-    for tier, rate in tier_hit_rates(hits, row["misses"]).items():
-        if tier == "pack" and not packs and not hits[tier]:
+    unasked = {tier for tier, is_asked in (("pack", packs), (REMOTE, remote)) if not is_asked and not hits[tier]}
+    for tier in TIERS:
+        if tier in unasked:
             continue
+        rate = hit_rate(hits[tier], left - hits[tier])
         rows.append({"Tier": tier.capitalize(), "Lookups": left, "Hits": hits[tier], "Hit rate": human_rate(rate)})
         left -= hits[tier]
     return rows
@@ -327,6 +335,7 @@ LENGTHS = {
     "memory": "Lookup in memory",
     "pack": "Lookup in packs",
     "disk": "Lookup on disk",
+    "remote": "Lookup in the remote",
     "lock": "Wait for the lock of a key",
     "queue": "Wait for a compile slot",
     "compile": "Compile",

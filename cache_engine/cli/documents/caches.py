@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cache_engine.foreign.doctor import Diagnosis
     from cache_engine.foreign.survey import Sums
     from cache_engine.foreign.values import DeletePlan, Entry, Finding, Part, Place
-    from cache_engine.model.events import EntryUsage
+    from cache_engine.model.events.usage import EntryUsage
 
 
 class CacheFinding(msgspec.Struct, kw_only=True):

@@ -157,6 +157,7 @@ class KernelRow(msgspec.Struct, kw_only=True):
     memory_hits: int
     pack_hits: int
     disk_hits: int
+    remote_hits: int
     hits: int
     last_used_at: float
 

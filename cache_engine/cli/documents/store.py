@@ -47,7 +47,7 @@ class Stats(msgspec.Struct, kw_only=True):
     Attributes:
         hits: by tier.
         hit_rate: hits over lookups; ``None`` before the first lookup.
-        saved_ms: the compile times of the kernels that disk and packs served.
+        saved_ms: the compile times of the kernels that disk, packs and a remote served.
         tier_failures: how often a tier could not be read, by tier.
         last_publish_at: seconds since 1970; ``None`` before the first publish.
         hit_rates: by tier, the share of the lookups that reached the tier which it served.

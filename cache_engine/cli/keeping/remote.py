@@ -23,8 +23,8 @@ from cache_engine.upkeep.admission import local_user
 
 if TYPE_CHECKING:
     from cache_engine.engine.cache import Cache
+    from cache_engine.remote.base import Remote
     from cache_engine.remote.moving import Compared
-    from cache_engine.remote.objects import Objects
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _MISSING = "The extra remote or trust is not installed."
@@ -164,16 +164,17 @@ def pull_verb(settings: Settings, /, url: str | None, dry_run: bool, unsigned: b
     emit(document, as_json, lambda: _print_pulled(document), failed=document.refused)
 
 
-def _remote(settings: Settings, url: str | None) -> Objects:
-    from cache_engine.remote.objects import KINDS, Objects
+def _remote(settings: Settings, url: str | None) -> Remote:
+    from cache_engine.remote.objects import KINDS
+    from cache_engine.remote.opening import open_remote
 
     named = url or settings.remote
     if not named:
         raise UsageError(f"name the remote, or set GEMM_CACHE_REMOTE; it starts with one of: {', '.join(KINDS)}")
-    return Objects(named)
+    return open_remote(named)
 
 
-def _compared(cache: Cache, remote: Objects) -> Compared:
+def _compared(cache: Cache, remote: Remote) -> Compared:
     from cache_engine.remote.moving import compare
 
     with terminal.progress("Listing", None) as (bar, task):

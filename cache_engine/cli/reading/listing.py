@@ -21,11 +21,12 @@ from cache_engine.errors import UsageError
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
 
 _LISTED = "The kernels are listed, or none matches."
-_TIERS = {"memory": "in memory", "pack": "in packs", "disk": "on disk"}
+_TIERS = {"memory": "in memory", "pack": "in packs", "disk": "on disk", "remote": "in the remote"}
 _LENGTHS = {
     "memory": "lookups in memory",
     "pack": "lookups in packs",
     "disk": "lookups on disk",
+    "remote": "lookups in the remote",
     "lock": "waits for locks",
     "queue": "waits for a slot",
     "compile": "compiles",

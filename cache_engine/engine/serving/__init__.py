@@ -18,6 +18,7 @@ from cache_engine.engine.selection import Asked, Selection, Selector
 from cache_engine.engine.serving.faster import Faster
 from cache_engine.engine.serving.kernel import CompiledKernel, kernel_of
 from cache_engine.engine.serving.key_lock import KeyLock
+from cache_engine.engine.serving.team import Team
 from cache_engine.engine.stages import COMPILE, LOAD, PUBLISH, QUEUE, SELECT, StageClock
 from cache_engine.engine.tiers import Found, Preloaded, Tiers
 from cache_engine.errors import CompilerMissing, CorruptEntry, GemmCacheError, LockTimeout, NotCached, StoreError
@@ -28,7 +29,7 @@ from cache_engine.model.events import CORRUPT, UNPUBLISHED
 from cache_engine.model.events import PUBLISH as PUBLISHED
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
-from cache_engine.model.outcome import Failure
+from cache_engine.model.outcome import Failure, in_words
 from cache_engine.queue.slots import Slots
 from cache_engine.queue.tickets import Priority
 from cache_engine.store.base import Loaded, Tier
@@ -87,6 +88,7 @@ class Serving:
             )
             slower.append(store)
         self._tiers = Tiers(MemoryTier(settings.memory_bytes), slower, journal.failure)
+        self._team = Team(store, settings, journal, self._housekeeper)
         self._compiling = ThreadLocks()
         self._slots = None if store is None else Slots(store.layout, settings.slots, settings.lock_timeout_s)
 
@@ -132,9 +134,10 @@ class Serving:
             if not force:
                 with stages(LOAD):
                     again = self._look_again(key, no_lock)
-                if isinstance(again, Found):
+                    if not isinstance(again, Found):
+                        fault, again = again, self._team.find(self._tiers, key, is_locked=no_lock is None)
+                if again is not None:
                     return self.hit(selection, again, stages, priority)
-                fault = again
             self._miss(selector, selection, priority, fault, force=force)
             if not self._settings.enable_jit:
                 raise self._not_cached(selection)
@@ -144,7 +147,7 @@ class Serving:
                     turn.__enter__()
                 artifact = _make(selection, stages, debug_dump)
             except (GemmCacheError, OSError, MemoryError) as error:
-                self._not_compiled(selection, _in_words(error))
+                self._not_compiled(selection, in_words(error))
                 raise
             finally:
                 turn.__exit__(None, None, None)
@@ -309,7 +312,7 @@ class Serving:
             return Failure(str(error))
         except (OSError, MemoryError) as error:
             into.release()
-            return Failure(f"the store cannot be locked: {_in_words(error)}")
+            return Failure(f"the store cannot be locked: {in_words(error)}")
         waited_s = time.perf_counter() - started
         self._journal.spans.add("lock", 1e3 * waited_s)
         if waited_s > LONG_WAIT_S:
@@ -366,9 +369,11 @@ class Serving:
             self._housekeeper.result_stored()
 
     def close(self) -> None:
-        """Ends cleaning that is under way."""
+        """Ends cleaning that is under way, and what is asked of a remote."""
+        wait = not self._journal.is_interrupted
+        self._team.close(wait=wait)
         if self._housekeeper is not None:
-            self._housekeeper.close(wait=not self._journal.is_interrupted)
+            self._housekeeper.close(wait=wait)
 
     def _quarantine(self, store: DiskStore, key: CacheKey, damage: CorruptEntry) -> None:
         try:
@@ -391,10 +396,4 @@ def _make(selection: Selection, stages: StageClock, debug_dump: Path | None) -> 
 
 def refusal(error: OSError | StoreError | MemoryError) -> Failure:
     """Why the store did not take something."""
-    return Failure(f"the store refused it: {_in_words(error)}")
-
-
-def _in_words(error: Exception) -> str:
-    if isinstance(error, MemoryError):
-        return "this process is out of memory"
-    return str((isinstance(error, OSError) and error.strerror) or error)
+    return Failure(f"the store refused it: {in_words(error)}")

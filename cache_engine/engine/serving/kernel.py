@@ -29,7 +29,7 @@ class CompiledKernel:
         problem: the problem it was asked for.
         record: its metadata; ``record.resources`` has registers and shared memory, ``record.compile_ms`` the time.
         cubin: the compiled code, as ``cuModuleLoadData`` takes it.
-        tier: which tier had it: ``"memory"``, ``"pack"`` or ``"disk"``; or ``"compiled"``.
+        tier: which tier had it: ``"memory"``, ``"pack"``, ``"disk"`` or ``"remote"``; or ``"compiled"``.
         launch: how to launch it for the problem. It depends on m, which the kernel's code need not: keep a launch for
             each problem, and a loaded module for each key.
         config_from: what chose its config: ``"given"``, ``"cost model"`` or ``"measured on …"``.

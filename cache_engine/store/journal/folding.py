@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from cache_engine.errors import CorruptEntry, LockTimeout
-from cache_engine.model.events import DAY_S, HOUR_S, Counts, EntryUsage, Event, Period, Tally, Totals, coarsened
+from cache_engine.model.events import DAY_S, HOUR_S, Counts, Event, Period, Tally, Totals, coarsened
+from cache_engine.model.events.usage import EntryUsage
 from cache_engine.model.key import CacheKey
 from cache_engine.store.files import MOST_BYTES, check_readable, read_whole
 from cache_engine.store.journal.files import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import log2
 
-LOOKUPS = ("memory", "pack", "disk")
+LOOKUPS = ("memory", "pack", "disk", "remote")
 """Lookups by the tier that served them, from the key to verified code."""
 WORK = ("lock", "queue", "compile")
 """Of a miss: waiting for the key's lock, waiting for a slot to compile in, and the compiler."""

@@ -6,24 +6,26 @@ Pure arithmetic. Events are written and read by ``store.journal``; the mirror ad
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
 
 import msgspec
 
-from cache_engine.model.artifact import MOST_COUNT, Count, Seconds
+from cache_engine.model.artifact import Count, Seconds
+from cache_engine.model.events.usage import EntryUsage, capped_sum
 
 USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT, SET_ASIDE, RESTORE, DISCARD, CLEAN_OTHER, SEEN = (
     "use", "publish", "unpublished", "corrupt", "evict", "clean", "repair", "import", "set aside",
     "restore", "discard", "clean other", "seen",
 )  # fmt: skip
+REMOTE_DOWN, REMOTE_UP = "remote down", "remote up"
 RECENT = 500  # how many events other than use a folded journal keeps
 ACTS = (CLEAN, REPAIR, IMPORT, RESTORE, DISCARD, CLEAN_OTHER, SEEN)
 """Actions on a whole store, one event per run. Many more of these are kept: they are the audit log."""
 RECENT_ACTS = 5000
-TIERS = ("memory", "pack", "disk")
+REMOTE = "remote"
+"""The tier of an object store that a team shares."""
+TIERS = ("memory", "pack", "disk", REMOTE)
 """What a lookup asks, in this order."""
 AUTOMATIC = "automatic"
 """The author of an automatic cleaning."""
@@ -34,7 +36,6 @@ HOUR_S, DAY_S = 3600, 86_400
 _KEPT_FOR_S = ((HOUR_S, 8 * DAY_S), (DAY_S, 400 * DAY_S))
 _LONGEST_S = 28 * DAY_S
 MOST_PERIODS = 2000
-_WEEK_S, _KEPT_WEEKS = 7 * DAY_S, 8
 
 
 class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
@@ -44,8 +45,8 @@ class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
         hits: hits by tier.
         misses: lookups that had to compile.
         failures: by tier, how often it failed and was skipped.
-        saved_us: microseconds of compiling that hits on disk and in packs saved. Hits in memory save nothing: a process
-            that has a kernel in hand would not compile it again without a cache either.
+        saved_us: microseconds of compiling that hits on disk, in packs and in a remote saved. Hits in memory save
+            nothing: a process that has a kernel in hand would not compile it again without a cache either.
         lock_waits, lock_timeouts, lock_wait_us: long waits for a key's lock (``engine`` says how long that is), those
             that timed out, and microseconds of all of these.
     """
@@ -76,7 +77,7 @@ class Counts(UseCounts, kw_only=True):
 
     @property
     def saved_ms(self) -> float:
-        """Milliseconds of compiling that hits on disk and in packs saved."""
+        """Milliseconds of compiling that hits on disk, in packs and in a remote saved."""
         return self.saved_us / 1e3
 
     @property
@@ -92,7 +93,7 @@ class Counts(UseCounts, kw_only=True):
                 if isinstance(there, dict):
                     _add(there, added)
                 else:
-                    setattr(self, name, _sum(there, added))
+                    setattr(self, name, capped_sum(there, added))
 
 
 class Event(UseCounts, omit_defaults=True):
@@ -101,7 +102,8 @@ class Event(UseCounts, omit_defaults=True):
     Attributes:
         kind: ``use`` (hits and misses of one key since the last such line), ``publish`` (compiled and stored),
             ``unpublished`` (compiled and served, but not stored; ``detail`` says why), ``corrupt`` (quarantined),
-            ``evict`` (deleted by cleaning; ``detail`` gives the reason), ``set aside`` (a file of no entry put into
+            ``evict`` (deleted by cleaning; ``detail`` gives the reason), ``remote down`` (a process asks the remote no
+            more; ``detail`` says why), ``remote up`` (it does again), ``set aside`` (a file of no entry put into
             quarantine), or one of ``ACTS``: ``clean``, ``repair``, ``import``, ``restore`` (out of quarantine),
             ``discard`` (deleted from quarantine), ``clean other`` (deleted from another framework's cache) and ``seen``
             (failures acknowledged, see ``upkeep.acknowledged``), of which ``detail`` sums up the run.
@@ -129,60 +131,14 @@ class Event(UseCounts, omit_defaults=True):
     spans: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
-class EntryUsage(msgspec.Struct):
-    """How one entry was used: hits by tier, and the last two times (seconds since 1970; 0 is never).
-
-    The second last distinguishes an entry in steady use from one used once.
-
-    An entry is a key and when it was made: one made again after it was evicted is another.
-    """
-
-    key: str
-    made_at: Seconds
-    hits: dict[str, Count] = msgspec.field(default_factory=dict)
-    last_used_at: Seconds = 0.0
-    previous_used_at: Seconds = 0.0
-    # By week since 1970, so that decayed sums are the same in any order of arrival; of the latest weeks alone.
-    weeks: dict[Annotated[int, msgspec.Meta(ge=0, le=2_000_000)], Count] = msgspec.field(default_factory=dict)
-
-    def used(self, at: float, count: int) -> None:
-        """Records uses at that time. Keeps the two latest, in any order of arrival."""
-        times = sorted((self.last_used_at, self.previous_used_at, at, at if count > 1 else 0.0))
-        self.previous_used_at, self.last_used_at = times[-2:]
-        week = _week(at)
-        self.weeks[week] = _sum(self.weeks.get(week, 0), count)
-
-    def recent_hits(self, now: float) -> float:
-        """Hits, each halved for every week since the end of its week; those of a clock that was ahead count in full."""
-        weeks = self._every_week().items()
-        return sum(count * math.exp2(-max(0.0, now / _WEEK_S - (week + 1))) for week, count in weeks)
-
-    def without_old_weeks(self, now: float) -> EntryUsage:
-        """The same with the hits that have decayed to less than a hundredth, before now or after, in week 0."""
-        weeks: dict[int, int] = {}
-        for week, count in self._every_week().items():
-            kept = week if abs(week - _week(now)) <= _KEPT_WEEKS else 0
-            weeks[kept] = _sum(weeks.get(kept, 0), count)
-        return msgspec.structs.replace(self, weeks=weeks)
-
-    def _every_week(self) -> dict[int, int]:
-        """Hits by week; those that an older version counted are as of the week before the earliest that is known."""
-        weeks: dict[int, int] = dict(self.weeks)
-        unknown = sum(self.hits.values()) - sum(weeks.values())
-        if unknown > 0:
-            before = min((week for week in weeks if week), default=_week(self.last_used_at) + 1) - 1
-            weeks[before] = weeks.get(before, 0) + unknown
-        return weeks
-
-
 class Totals(Counts):
     """Sums over the history of a store, of all processes, across restarts. Counts only grow.
 
     Attributes:
-        hits: lookups served, by tier: ``"memory"``, ``"pack"``, ``"disk"``.
+        hits: lookups served, by tier: ``"memory"``, ``"pack"``, ``"disk"``, ``"remote"``.
         misses: lookups that no tier served.
         failures: by tier, how often it failed and was skipped.
-        saved_us: microseconds of compiling that hits on disk and in packs saved; likewise ``saved_ms``.
+        saved_us: microseconds of compiling that hits on disk, in packs and in a remote saved; likewise ``saved_ms``.
         lock_waits, lock_timeouts, lock_wait_us: waits for a key's lock of over a second, how many of these timed out,
             and microseconds of all; likewise ``lock_wait_ms``.
         promotions, demotions: kernels compiled ahead, or worth their price again; and those no longer worth it.
@@ -259,11 +215,11 @@ class Tally:
             self.totals.last_publish_at = max(self.totals.last_publish_at, event.at)
         elif event.kind == EVICT:
             self.totals.evictions += 1
-            self.totals.evicted_bytes = _sum(self.totals.evicted_bytes, event.stored_bytes)
+            self.totals.evicted_bytes = capped_sum(self.totals.evicted_bytes, event.stored_bytes)
         for sums in (self.totals, period):
             if event.kind in (PUBLISH, UNPUBLISHED):
                 sums.compiles += 1
-                sums.compile_us = _sum(sums.compile_us, event.compile_us)
+                sums.compile_us = capped_sum(sums.compile_us, event.compile_us)
             if event.kind == UNPUBLISHED:
                 sums.publish_failures += 1
             elif event.kind == CORRUPT:
@@ -286,10 +242,6 @@ class Tally:
         acts = heapq.nlargest(RECENT_ACTS, (event for event in self._recent if event.kind in ACTS), key=_order)
         rest = heapq.nlargest(RECENT, (event for event in self._recent if event.kind not in ACTS), key=_order)
         return sorted((*acts, *rest), key=_order, reverse=True)
-
-
-def _week(at: float) -> int:
-    return max(0, int(at // _WEEK_S))
 
 
 def _order(event: Event) -> tuple[float, str, str, str]:
@@ -325,12 +277,7 @@ def _add_period(periods: dict[tuple[int, int], Period], period: Period) -> None:
 
 def _add(counts: dict[str, int], more: dict[str, int]) -> None:
     for name, count in more.items():
-        counts[name] = _sum(counts.get(name, 0), count)
-
-
-def _sum(one: int, other: int) -> int:
-    """Both together, but no more than a file of sums may say: beyond that no reader would accept it."""
-    return min(MOST_COUNT, one + other)
+        counts[name] = capped_sum(counts.get(name, 0), count)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -389,12 +336,14 @@ def tier_hit_rates(hits: Mapping[str, int], misses: int) -> dict[str, float | No
     """The hit rate of each tier, in the order of lookups: its hits over the lookups that no tier before it served.
 
     One rate for all tiers hides a disk that never hits behind a memory that always does. ``None`` where no lookup
-    reached the tier.
+    reached the tier. The remote is left out before its first hit, as most stores have none.
     """
     rates: dict[str, float | None] = {}
     left = sum(hits.get(tier, 0) for tier in TIERS) + misses
     for tier in TIERS:
         served = hits.get(tier, 0)
+        if tier == REMOTE and not served:
+            continue
         rates[tier] = hit_rate(served, left - served)
         left -= served
     return rates

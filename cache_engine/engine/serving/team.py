@@ -1,0 +1,110 @@
+"""The remote that a team shares, as a process of one of its machines asks it. No hit imports anything of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from cache_engine.config import Settings
+from cache_engine.engine.tiers import Found, Tiers
+from cache_engine.errors import CorruptEntry, ExtraMissing, StoreError, UsageError
+from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP
+from cache_engine.model.key import CacheKey
+from cache_engine.store.base import Loaded
+from cache_engine.store.codec import stored_bytes
+from cache_engine.store.disk import DiskStore
+from cache_engine.store.journal import Journal
+from cache_engine.units import printable
+from cache_engine.upkeep.cleaning import Housekeeper
+
+if TYPE_CHECKING:
+    from cache_engine.remote.tier import Fetched, RemoteTier
+
+_log = logging.getLogger(__name__)
+
+
+class Team:
+    """Asks the remote of the settings, if lookups may. Safe to use from several threads; raises nothing of it."""
+
+    def __init__(
+        self, store: DiskStore | None, settings: Settings, journal: Journal, housekeeper: Housekeeper | None
+    ) -> None:
+        """Opens nothing yet."""
+        self._store, self._settings, self._journal, self._housekeeper = store, settings, journal, housekeeper
+        self._opening = threading.Lock()
+        self._is_opened = not settings.reads_remote
+        self._tier: RemoteTier | None = None
+
+    def find(self, tiers: Tiers, key: CacheKey, *, is_locked: bool) -> Found | None:
+        """The entry of a key that no tier of this machine has; what is found is stored here.
+
+        Args:
+            tiers: those that do not have it. Its failures are counted and said there.
+            is_locked: whether this process holds the lock of the key. Without it nothing is written to disk.
+        """
+        tier = self._opened()
+        if tier is None:
+            return None
+        try:
+            fetched = tier.fetch(key)
+        except (CorruptEntry, OSError, MemoryError) as error:
+            tiers.skip(tier.name, key, error)
+            return None
+        if fetched is None:
+            return None
+        if is_locked and self._store is not None:
+            try:
+                self._keep(self._store, key, fetched)
+            except (OSError, StoreError, MemoryError) as error:
+                tiers.skip(self._store.name, key, error)
+        loaded = Loaded(fetched.record, fetched.cubin)
+        tiers.memory.put(key, loaded)
+        return Found(tier.name, loaded)
+
+    def close(self, *, wait: bool) -> None:
+        """Ends its threads; with ``wait``, waits for what they ask, about a second at most."""
+        if self._tier is not None:
+            self._tier.close(wait=wait)
+
+    def _keep(self, store: DiskStore, key: CacheKey, fetched: Fetched) -> None:
+        if store.is_foreign(key):
+            raise StoreError("the existing entry has another format version")
+        store.place(fetched.record, fetched.record_data, fetched.blob_data)
+        if self._housekeeper is not None:
+            self._housekeeper.published(stored_bytes(fetched.record))
+
+    def _opened(self) -> RemoteTier | None:
+        if not self._is_opened:
+            with self._opening:
+                if not self._is_opened:
+                    try:
+                        self._tier = self._open()
+                    except (UsageError, ExtraMissing) as error:
+                        self._journal.failure(REMOTE)
+                        _log.warning("the remote is not asked: %s", error)
+                    self._is_opened = True
+        return self._tier
+
+    def _open(self) -> RemoteTier:
+        from cache_engine.remote.base import LOOKUP
+        from cache_engine.remote.opening import open_remote
+        from cache_engine.remote.tier import RemoteTier
+        from cache_engine.trust import proof_for
+
+        prove = proof_for(self._settings)
+        if prove is None:
+            raise UsageError(
+                "whoever can write to it would decide what runs here; name the keys that you trust in the setting "
+                "trusted_signers (docs/trust.md), or set remote_mode to write or off"
+            )
+        return RemoteTier(open_remote(self._settings.remote or "", LOOKUP), prove, self._changed)
+
+    def _changed(self, why: str) -> None:
+        """Says that the remote is not asked any more, or, without a reason, that it is asked again."""
+        url = printable(self._settings.remote or "")
+        if why:
+            _log.warning("%s is not asked until it answers: %s", url, why)
+        else:
+            _log.warning("%s answers again", url)
+        self._journal.event(REMOTE_DOWN if why else REMOTE_UP, detail=why)

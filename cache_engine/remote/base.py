@@ -1,0 +1,51 @@
+"""What every remote does, and how long it is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Limits of a request: seconds to connect, seconds for all of one try, and how often it is tried."""
+
+    connect_s: float
+    request_s: float
+    tries: int
+
+
+COMMAND = Patience(connect_s=2, request_s=20, tries=3)
+"""Of commands that a person or a script waits for."""
+LOOKUP = Patience(connect_s=0.9, request_s=0.9, tries=1)
+"""Of lookups, which wait a second: so the client gives up first, and says why."""
+
+
+class Remote(Protocol):
+    """Bytes by name in a place that others can reach. Safe to use from several threads.
+
+    Each method raises ``RemoteError`` when the place does not do it in time.
+    """
+
+    url: str
+
+    def get(self, name: str, most_bytes: int) -> bytes | None:
+        """The bytes of a name, or ``None`` where there are none; more than ``most_bytes`` raise ``CorruptEntry``."""
+        ...
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Stores bytes; ``False`` where there are some of this name, which stay as they are."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Deletes a name, if it is there."""
+        ...
+
+    def sizes(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int]]:
+        """The names below a folder, and how many bytes each has, in no order.
+
+        Args:
+            on_some: called with the number of those found since the last call.
+        """
+        ...

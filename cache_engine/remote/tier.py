@@ -1,0 +1,138 @@
+"""A remote as the last tier of lookups: one wait of a second at most, and none while it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+from cache_engine.errors import CorruptEntry, RemoteError
+from cache_engine.model.artifact import Record
+from cache_engine.model.events import REMOTE
+from cache_engine.model.key import CacheKey
+from cache_engine.process import Thread, renew_after_fork
+from cache_engine.remote.base import Remote
+from cache_engine.remote.breaker import Breaker
+from cache_engine.remote.entries import MOST_BYTES, name_of, unpacked
+from cache_engine.store.base import Loaded
+from cache_engine.store.codec import UnknownFormat
+from cache_engine.upkeep.packs import checked
+
+_T = TypeVar("_T")
+WAIT_S = 1.0
+"""The longest that a lookup waits for a remote."""
+_NO_KEY = CacheKey("0" * 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """An entry of a remote, checked, and its bytes as a store keeps them."""
+
+    record: Record
+    cubin: bytes = field(repr=False)
+    record_data: bytes = field(repr=False)
+    blob_data: bytes = field(repr=False)
+
+
+class RemoteTier:
+    """Looks entries up in a remote. Safe to use from several threads; a forked child has threads of its own.
+
+    A miss is not remembered: another machine may push the kernel at any moment.
+    """
+
+    name = REMOTE
+
+    def __init__(
+        self,
+        remote: Remote,
+        prove: Callable[[bytes], None],
+        on_change: Callable[[str], None] = lambda _: None,
+        *,
+        wait_s: float = WAIT_S,
+        breaker: Breaker | None = None,
+    ) -> None:
+        """Asks nothing yet.
+
+        Args:
+            prove: called with the bytes of each record; raises ``Unproved`` where no trusted signer signed it.
+            on_change: as of ``Breaker``.
+            wait_s: the longest wait of a lookup.
+            breaker: in place of one of its own.
+        """
+        self._remote, self._prove, self._wait_s = remote, prove, wait_s
+        self.breaker = breaker or breaker_of(remote, on_change)
+        self.renew_after_fork()
+        renew_after_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: the threads that ask are the parent's."""
+        self._asking: set[Thread] = set()
+
+    def get(self, key: CacheKey) -> Loaded | None:
+        """The entry, every byte and its signature checked; ``None`` when there is none, or the remote is not asked.
+
+        Raises:
+            CorruptEntry: when it must not be served.
+            OSError: when the remote fails, or has not answered within a second.
+        """
+        found = self.fetch(key)
+        return None if found is None else Loaded(found.record, found.cubin)
+
+    def fetch(self, key: CacheKey) -> Fetched | None:
+        """As ``get``, with the bytes to be stored."""
+        if self.breaker.why:
+            return None
+        try:
+            data = self._soon(lambda: self._remote.get(name_of(key), MOST_BYTES))
+        except RemoteError as error:
+            self.breaker.failed(str(error))
+            raise OSError(str(error)) from error
+        if data is None:
+            return None
+        record_data, blob_data = unpacked(key, data)
+        self._prove(record_data)
+        try:
+            record, cubin = checked(key, record_data, blob_data)
+        except UnknownFormat as error:
+            raise CorruptEntry(str(error)) from error
+        return Fetched(record, cubin, record_data, blob_data)
+
+    def close(self, *, wait: bool) -> None:
+        """Ends the threads. With ``wait``, waits for what they ask, which the client's own limits end in time."""
+        self.breaker.close(wait=wait)
+        for thread in tuple(self._asking) if wait else ():
+            thread.join(self._wait_s)
+
+    def _soon(self, ask: Callable[[], _T]) -> _T:
+        """What ``ask`` returns or raises, if it does in time: a client may hang where its own limits do not reach."""
+        answers: SimpleQueue[tuple[_T | None, BaseException | None]] = SimpleQueue()
+
+        def work() -> None:
+            try:
+                answers.put((ask(), None))
+            except BaseException as error:
+                answers.put((None, error))
+
+        try:
+            thread = Thread(work)
+        except RuntimeError as error:
+            raise RemoteError(f"no thread can be started to ask {self._remote.url}: {error}") from error
+        self._asking.add(thread)
+        try:
+            answer, failure = answers.get(timeout=self._wait_s)
+        except Empty:
+            # Kept, so that the end of the process waits for it; the dead ones go.
+            self._asking -= {each for each in tuple(self._asking) if not each.is_alive}
+            raise RemoteError(f"{self._remote.url} has not answered within {self._wait_s:g} s") from None
+        self._asking.discard(thread)
+        if isinstance(failure, RemoteError | CorruptEntry | MemoryError):
+            raise failure
+        if failure is not None:  # of the client's own kind, or a panic
+            raise RemoteError(f"{self._remote.url} cannot be asked: {failure!r}") from failure
+        return answer  # type: ignore[return-value]  # without an error it is what was returned
+
+
+def breaker_of(remote: Remote, on_change: Callable[[str], None]) -> Breaker:
+    """A breaker that asks for a kernel that no one has."""
+    return Breaker(lambda: remote.get(name_of(_NO_KEY), MOST_BYTES), on_change)

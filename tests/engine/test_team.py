@@ -1,0 +1,154 @@
+"""Two stores with a remote between them, as two machines of a team."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.model.events import REMOTE, REMOTE_DOWN
+from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.remote.moving import push
+from cache_engine.remote.objects import Objects
+from cache_engine.trust.signers import TrustedSigners
+from tests.trust.keys import Builder, signers_file
+
+PROBLEM = GemmProblem(64, 48, 80, dtype=DType.FP32, arch="sm_90")
+Open = Callable[..., Cache]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Builder]:
+    """The folder of a remote with the kernel of ``PROBLEM``, and who signed it."""
+    folder = tmp_path_factory.mktemp("built")
+    builder = Builder(folder / "key")
+    with open_cache(folder / "store", durability="fast") as cache:
+        key = cache.get_or_compile(PROBLEM).key
+        push(cache.store, Objects(f"file://{folder}/remote"), [key], sign=builder.key.sign)
+    return folder / "remote", builder
+
+
+@pytest.fixture
+def machine(tmp_path: Path, built: tuple[Path, Builder]) -> Open:
+    """Opens the store of another machine, whose lookups ask the remote."""
+    remote, builder = built
+    signers = signers_file(tmp_path, f"builder@example.com {builder.line}")
+
+    def opened(**given: object) -> Cache:
+        settings = {"remote": f"file://{remote}", "trusted_signers": signers, "durability": "fast", **given}
+        return open_cache(tmp_path / "store", **settings)  # type: ignore[arg-type]
+
+    return opened
+
+
+def test_what_one_machine_compiled_the_other_is_served_signed(
+    machine: Open, compiles: list[str], tmp_path: Path
+) -> None:
+    with machine() as cache:
+        served = cache.get_or_compile(PROBLEM)
+        assert (served.tier, cache.get_or_compile(PROBLEM).tier, compiles) == ("remote", "memory", [])
+        stored = cache.store.stored(served.key)
+        assert stored is not None
+        assert str(TrustedSigners(tmp_path / "trusted_signers").check(stored[0])) == "good, by builder@example.com"
+        stats = cache.stats()
+    assert (stats.totals.hits, stats.totals.misses) == ({"remote": 1, "memory": 1}, 0)
+    assert stats.totals.saved_us > 0
+    assert stats.tier_hit_rates["remote"] == 1.0
+    with machine(remote=None) as later:
+        assert later.get_or_compile(PROBLEM).tier == "disk"
+
+
+def test_a_cache_without_a_store_is_served_too(machine: Open, compiles: list[str]) -> None:
+    with machine(enable_caching="packs") as cache:
+        assert (cache.get_or_compile(PROBLEM).tier, cache.has_store, compiles) == ("remote", False, [])
+        assert cache.stats().totals.hits == {"remote": 1}
+
+
+@pytest.mark.parametrize("given", [{"remote_mode": "off"}, {"enable_caching": False}])
+def test_a_remote_is_not_asked_where_the_settings_say_so(
+    machine: Open, compiles: list[str], given: dict[str, object]
+) -> None:
+    with machine(**given) as cache:
+        assert cache.get_or_compile(PROBLEM).tier == "compiled"
+
+
+def test_without_trusted_signers_nothing_is_served_and_the_reason_said_once(
+    machine: Open, compiles: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with machine(trusted_signers=None) as cache:
+        assert cache.get_or_compile(PROBLEM).tier == "compiled"
+        cache.get_or_compile(GemmProblem(64, 64, 80, dtype=DType.FP32, arch="sm_90"))
+        assert cache.stats().totals.failures == {REMOTE: 1}
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "name the keys that you trust in the setting trusted_signers" in warnings[0]
+
+
+def test_a_kernel_of_a_stranger_is_compiled_instead(machine: Open, tmp_path: Path, compiles: list[str]) -> None:
+    signers_file(tmp_path, f"someone@example.com {Builder(tmp_path / 'other').line}")
+    with machine() as cache:
+        kernel = cache.get_or_compile(PROBLEM)
+        assert (kernel.tier, compiles, kernel.unpublished) == ("compiled", ["sm_90"], None)
+        assert cache.stats().totals.failures == {REMOTE: 1}
+
+
+def test_a_remote_that_is_down_is_a_miss_that_the_journal_names(
+    machine: Open, compiles: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "x",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    with machine(remote="s3://bucket/x") as cache:
+        assert cache.get_or_compile(PROBLEM).tier == "compiled"
+        assert cache.get_or_compile(PROBLEM).tier == "memory"
+        (event,) = [event for event in cache.tally().recent if event.kind == REMOTE_DOWN]
+        assert "s3://bucket/x" in event.detail
+        assert cache.stats().totals.failures == {REMOTE: 1}
+
+
+def test_what_cannot_be_written_here_is_served_all_the_same(
+    machine: Open, compiles: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with machine() as cache:
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(type(cache.store), "place", full)
+        assert (cache.get_or_compile(PROBLEM).tier, compiles) == ("remote", [])
+        assert cache.stats().totals.failures == {"disk": 1}
+
+
+def test_a_damaged_entry_is_fetched_again(machine: Open, compiles: list[str]) -> None:
+    with machine() as cache:
+        key = cache.get_or_compile(PROBLEM).key
+        (blob,) = (cache.layout.kernels / key[:2]).iterdir()
+    blob.write_bytes(blob.read_bytes()[:200])
+    with machine() as cache:
+        assert (cache.get_or_compile(PROBLEM).tier, compiles) == ("remote", [])
+        assert cache.stats().totals.corruptions == 1
+    with machine() as cache:
+        assert cache.get_or_compile(PROBLEM).tier == "disk"
+
+
+def test_a_local_hit_imports_nothing_of_a_remote(machine: Open, tmp_path: Path, built: tuple[Path, Builder]) -> None:
+    with machine() as cache:
+        cache.get_or_compile(PROBLEM)
+    code = (
+        "import sys\nfrom cache_engine import GemmProblem, open_cache\n"
+        "with open_cache(sys.argv[1], remote=sys.argv[2], trusted_signers=sys.argv[3]) as cache:\n"
+        "    problem = GemmProblem(64, 48, 80, dtype='fp32', arch='sm_90')\n"
+        "    print(cache.get_or_compile(problem).tier, cache.get_or_compile(problem).tier)\n"
+        "print(sorted(name for name in sys.modules if name.split('.')[0] in ('obstore', 'cryptography')\n"
+        "             or name.startswith(('cache_engine.remote', 'cache_engine.trust.'))))"
+    )
+    given = (tmp_path / "store", f"file://{built[0]}", tmp_path / "trusted_signers")
+    done = subprocess.run([sys.executable, "-c", code, *map(str, given)], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["disk memory", "[]"], done.stderr
