@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import streamlit as st
 
-from app import context, widgets
+from app import context, tables, widgets
 from app.components.code_view import component
 from app.presenters.kernels.adapted import (
     adapted_filter,
@@ -25,10 +25,6 @@ from cache_engine.insight.linked.panes import Linked
 from cache_engine.mirror import adapted_queries, queries
 
 _ROWS = 20
-_KIB = st.column_config.NumberColumn(format="%.1f KiB")
-_MS = st.column_config.NumberColumn(format="%.1f ms")
-_AGE = st.column_config.DatetimeColumn(format="distance")
-_LINK = st.column_config.LinkColumn(display_text="open", width="small")
 
 
 def list_adapted(
@@ -47,17 +43,18 @@ def list_adapted(
     total = 0 if wanted is None else context.ask(adapted_queries.adapted_count, wanted)
     if wanted is None or not total:
         return 0
-    st.subheader("Kernels of other frameworks")
+    st.header("Kernels of other frameworks")
     offset = widgets.paging(total, _ROWS, key="others")
     rows = context.ask(
         adapted_queries.adapted_kernels, wanted, sort=sort, descending=descending, limit=_ROWS, offset=offset
     )
     st.caption(f"{rows_shown(offset, len(rows), total)}. They keep these in this store.")
-    st.dataframe(
+    tables.show(
         adapted_table(rows, context.timezone(), address),
-        hide_index=True,
         height="content",
-        column_config={"Code": _KIB, "On disk": _KIB, "Compile time": _MS, "Last used": _AGE, "Open": _LINK},
+        sizes=["Code", "On disk"],
+        times=["Compile time"],
+        column_config={"Hits": tables.COUNT, "Last used": tables.AGE, "Open": tables.LINK},
         key="adapted",
     )
     return total
@@ -70,26 +67,22 @@ def show_adapted(group: Group) -> None:
     widgets.tiles(adapted_tiles(known, row))
     left, right = st.columns(2)
     with left:
-        st.subheader("Properties")
-        st.dataframe(
-            adapted_properties(group.framework, known, row, zone), hide_index=True, height="content", key="facts"
-        )
+        st.header("Properties")
+        tables.show(adapted_properties(group.framework, known, row, zone), height="content", key="facts")
     with right:
-        st.subheader("Parts")
-        sizes = {"Size": _KIB}
-        st.dataframe(part_table(known), hide_index=True, height="content", column_config=sizes, key="parts")
+        st.header("Parts")
+        tables.show(part_table(known), sizes=["Size"], height="content", key="parts")
         if group.stages_ms:
-            st.subheader("Stages of the compile")
-            stages, times = stage_table(group.stages_ms), {"Time": _MS}
-            st.dataframe(stages, hide_index=True, height="content", column_config=times, key="stages")
+            st.header("Stages of the compile")
+            tables.show(stage_table(group.stages_ms), times=["Time"], height="content", key="stages")
     _code(group)
     if events := context.ask(queries.events_of, group.key):
-        st.subheader("History")
-        st.dataframe(event_rows(events, zone), hide_index=True, height="content", key="history")
+        st.header("History")
+        tables.show(event_rows(events, zone), height="content", key="history")
 
 
 def _code(group: Group) -> None:
-    st.subheader("Code")
+    st.header("Code")
     component.show(_linked(group.key, group.made_at, group), group.key[:12], key="code-of-adapted")
 
 

@@ -100,14 +100,13 @@ def ended(job: Job) -> None:
 @st.fragment(run_every=LIST_POLL_S)
 def job_list() -> None:
     """All jobs of the store, from every dashboard."""
-    st.subheader("Jobs")
+    st.header("Jobs")
     jobs = context.jobs().recent()
     if not jobs:
         st.info("No jobs yet. Jobs from every dashboard on this store appear here.")
         return
-    st.dataframe(
+    tables.show(
         job_table(jobs, time.time(), context.timezone()),
-        hide_index=True,
         height=min(400, 36 * (len(jobs) + 1)),
         column_config={
             "Open": st.column_config.LinkColumn(display_text="Open", width="small"),
@@ -124,7 +123,7 @@ def job_list() -> None:
 
 
 def _asked(job: Job) -> None:
-    st.subheader("Job")
+    st.header("Job")
     st.code(context.command(*job.command)[:_LONGEST], language=None, wrap_lines=True)
 
 
@@ -156,11 +155,11 @@ def _why(why: Explained) -> None:
         if why.nearest and why.nearest.differences:
             widgets.kernel_link("Open nearest kernel", why.nearest.key)
             with st.expander("Key differences"):
-                st.dataframe(compiled.why_table(why), hide_index=True, key="why")
+                tables.show(compiled.why_table(why), key="why")
 
 
 def _time(document: Timed) -> None:
-    st.subheader("Timing")
+    st.header("Timing")
     st.text(f"Measured on {document.device}.")
     if document.reference:
         st.text(f"Reference: {document.reference}")
@@ -171,7 +170,7 @@ def _time(document: Timed) -> None:
         widgets.problem("Wrong result.", f"Max relative error: {document.max_rel_error}")
     st.plotly_chart(compiled.timing_figure(document), key="timing", config={"displayModeBar": False})
     with st.expander("Show data table"):
-        st.dataframe(compiled.timing_table(document), hide_index=True, key="timing-table")
+        tables.show(compiled.timing_table(document), key="timing-table")
 
 
 def _texts(key: str) -> None:
@@ -199,9 +198,8 @@ def _table(job: Job) -> None:
     (st.warning if failures else st.success)(text, icon=":material/rule:" if failures else ":material/check_circle:")
     if failures:
         st.caption("These failed. Run the job again to retry only these.")
-        st.dataframe(
+        tables.show(
             failures,
-            hide_index=True,
             column_config={"Cause": st.column_config.TextColumn(width="large")},
             key="failures",
         )
@@ -212,7 +210,7 @@ def _tuned(job: Job) -> None:
     st.success(tuned_words(done), icon=":material/check_circle:")
     if done.failed:
         st.warning(f"{counted(done.failed, 'config')} failed.", icon=":material/warning:")
-    st.dataframe(tuned_table(done), hide_index=True, column_config={"Open": tables.LINK}, key="tuned")
+    tables.show(tuned_table(done), column_config={"Open": tables.LINK}, key="tuned")
 
 
 def _ended_badly(job: Job) -> None:
@@ -263,4 +261,4 @@ def _stages(job: Job) -> None:
     st.plotly_chart(stage_figure(job), key="stages", config={"displayModeBar": False})
     with st.expander("Stage timings (table)"):
         st.text(stage_lines(job))
-        st.dataframe(stage_table(job), hide_index=True, key="stage-table")
+        tables.show(stage_table(job), key="stage-table")

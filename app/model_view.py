@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import widgets
+from app import tables, widgets
 from app.patience import Patience
 from app.presenters.evaluations.evaluated import Chip, as_csv, as_json
 from app.presenters.evaluations.models import pass_figure, pass_table, pass_tiles, shapes_on_one_chip
@@ -57,7 +57,7 @@ def show_model(chips: list[Chip], kept: Evaluations, patience: Patience) -> list
     if not passes:
         return []
     for one in passes:
-        st.subheader(one.chip.name)
+        st.header(one.chip.name)
         widgets.tiles(pass_tiles(one))
     st.plotly_chart(pass_figure(passes), key="model-bars")
     table = pass_table(passes)
@@ -66,7 +66,7 @@ def show_model(chips: list[Chip], kept: Evaluations, patience: Patience) -> list
         "Operation": st.column_config.TextColumn(pinned=True),
         "GFLOP": st.column_config.NumberColumn(format="%.1f"),
     }
-    st.dataframe(table, hide_index=True, height="content", column_config={**pinned, **formats}, key="e_table")
+    tables.show(table, height="content", column_config={**pinned, **formats}, key="e_table")
     if parallel.chips > 1:
         st.caption(f"One of {parallel.chips:,} chips; of chips with different experts, the one with the most rows.")
     st.caption("Products with weights only: no attention scores, no communication.")

@@ -6,14 +6,12 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import context, tables
-from app.presenters.kernels.listed import picked_keys
 from app.presenters.shared import Row, Tile, page_count
 from app.presenters.store.admin import arch_figure, arch_table
 from cache_engine.mirror.queries import FACETS
@@ -21,7 +19,7 @@ from cache_engine.units import human_age
 
 _KERNELS, _KERNEL, _COMPARE = "../pages/kernels.py", "../pages/kernel.py", "../pages/compare.py"
 LIST_PARAMETERS = ("q", "text", *FACETS, "sort", "asc", "page")
-_RESULTS, _LISTS = "results last seen", "lists of kernels shown"
+_RESULTS = "results last seen"
 _ACCEPTED, _OPENED = "old values in the address", "page opened last"
 _LONGEST_SHOWN, _MOST_SHOWN = 200, 10
 
@@ -199,8 +197,7 @@ def arch_sums(rows: list[Row], title: str, *, key: str) -> None:
     if rows:
         st.plotly_chart(arch_figure(rows, title), key=key, config={"displayModeBar": False})
         with st.expander("Show data table"):
-            table, columns = tables.in_units(arch_table(rows), sizes=["On disk"])
-            st.dataframe(table, hide_index=True, column_config=columns, key=f"{key}-table")
+            tables.show(arch_table(rows), sizes=["On disk"], key=f"{key}-table")
 
 
 def open_kernel(key: str) -> NoReturn:
@@ -250,82 +247,3 @@ def _list_address() -> dict[str, list[str]]:
     if "q" in names:
         names.pop("text", None)
     return {new: st.query_params.get_all(name) for name, new in names.items()}
-
-
-def clicked(key: str) -> str | None:
-    """The row whose button was clicked in a list, by its key, as the list was shown at that time."""
-    shown = _shown(key)
-    click = None if shown is None else st.session_state.get(f"{shown.name}-open")
-    return None if shown is None or click is None else shown.keys[click["row"]]
-
-
-def listed(table: list[Row], keys: list[str], *, key: str, button: str, columns: Mapping[str, Any]) -> None:
-    """A table whose rows have keys, and a column with buttons; see ``clicked``."""
-    shown = _show(key, keys, ())
-    st.dataframe(table, hide_index=True, column_config=_columns(shown, button, columns), key=shown.name)
-
-
-def picked_rows(key: str) -> tuple[str, ...]:
-    """Keys of the rows selected in a ``picker``, over all lists that it has shown.
-
-    The reader ticks a row of the list as it was shown, which may have changed since; so call this before a new list is
-    drawn.
-    """
-    shown = _shown(key)
-    picked: tuple[str, ...] = st.session_state.get(f"{key} picked", ())
-    if shown is not None and shown.name in st.session_state:
-        picked = picked_keys(picked, shown.keys, st.session_state[shown.name]["selection"]["rows"])
-        st.session_state[f"{key} picked"] = picked
-    return picked
-
-
-def forget_picked(key: str) -> None:
-    """Clears the selection of a ``picker``."""
-    st.session_state.pop(f"{key} picked", None)
-    st.session_state.pop(f"{key} shown", None)
-
-
-def picker(
-    table: list[Row], keys: list[str], picked: tuple[str, ...], *, key: str, button: str, columns: Mapping[str, Any]
-) -> None:
-    """As ``listed``, to select several rows of."""
-    shown = _show(key, keys, tuple(index for index, shown in enumerate(keys) if shown in picked))
-    st.dataframe(
-        table,
-        hide_index=True,
-        column_config=_columns(shown, button, columns),
-        height="content",
-        key=shown.name,
-        on_select="rerun",
-        selection_mode="multi-row",
-        selection_default={"selection": {"rows": list(shown.ticked)}},
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """A list as the reader sees it, under its own name, so that clicks in an older list do not count."""
-
-    name: str
-    keys: tuple[str, ...]
-    ticked: tuple[int, ...]
-
-
-def _shown(key: str) -> _Shown | None:
-    shown: _Shown | None = st.session_state.get(f"{key} shown")
-    return shown
-
-
-def _show(key: str, keys: list[str], ticked: tuple[int, ...]) -> _Shown:
-    """The shown list, if it has not changed; else a new one."""
-    shown = _shown(key)
-    if shown is None or shown.keys != tuple(keys) or shown.name not in st.session_state:
-        number = st.session_state[_LISTS] = st.session_state.get(_LISTS, 0) + 1
-        shown = _Shown(f"{key}-{number}", tuple(keys), ticked)
-        st.session_state[f"{key} shown"] = shown
-    return shown
-
-
-def _columns(shown: _Shown, label: str, columns: Mapping[str, Any]) -> dict[str, Any]:
-    button = st.column_config.ButtonColumn(type="tertiary", key=f"{shown.name}-open")
-    return {label: button, **columns}

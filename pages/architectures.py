@@ -42,16 +42,11 @@ def targets() -> None:
     lower[0].plotly_chart(stored_bytes_figure(rows), key="stored")
     lower[1].plotly_chart(hits_figure(rows), key="hits")
     misses = "Lookups that had to compile, including kernels since evicted. Not recorded by older versions."
-    table, columns = tables.in_units(
+    tables.show(
         architecture_table(rows, zone),
         sizes=["Cubin size", "On disk"],
         times=["Total compile time", "Median compile time"],
-    )
-    st.dataframe(
-        table,
-        hide_index=True,
         column_config={
-            **columns,
             "Open": tables.LINK,
             "Kernels": tables.COUNT,
             "Hits": st.column_config.NumberColumn(format="localized", help="Hits on kernels still in the store."),
@@ -64,7 +59,7 @@ def targets() -> None:
 
 def speed() -> None:
     """What was measured on GPUs."""
-    st.subheader("Measured speed")
+    st.header("Measured speed")
     measured = context.ask(summaries.speed_by_arch)
     if not measured:
         st.text("Nothing was timed in this store. With a GPU, gemm-cache time, tune and the Compile page time kernels.")
@@ -75,7 +70,7 @@ def speed() -> None:
         **dict.fromkeys(("Kernels timed", "Timings", "Compared with a library"), tables.COUNT),
         "Last timed": tables.AGE,
     }
-    st.dataframe(speed_table(measured, zone), hide_index=True, column_config=columns, key="speed")
+    tables.show(speed_table(measured, zone), column_config=columns, key="speed")
 
 
 def timings() -> None:
@@ -96,7 +91,7 @@ def timing_list(found: list[Measurement]) -> None:
         "Measured": tables.AGE,
         **dict.fromkeys(("Median, µs", "TFLOP/s"), st.column_config.NumberColumn(format="%,.1f")),
     }
-    st.dataframe(shown, hide_index=True, column_config=columns, key="timings")
+    tables.show(shown, column_config=columns, key="timings")
     st.download_button(
         "CSV",
         lambda: timings_csv([timing_row(one) for one in found]),
@@ -109,13 +104,18 @@ def timing_list(found: list[Measurement]) -> None:
 
 def toolchains() -> None:
     """The toolchains that compiled the kernels."""
-    st.subheader("Toolchains")
+    st.header("Toolchains")
     found = made_by_toolchain(cache, context.ask(queries.made_with))
     st.text(stale_words(found, zone))
-    table, columns = tables.in_units(toolchain_table(found, zone), sizes=["On disk"], times=["Total compile time"])
-    columns |= {"Open": tables.LINK, **dict.fromkeys(("First compiled", "Last compiled"), tables.AGE)}
+    columns = {"Open": tables.LINK, **dict.fromkeys(("First compiled", "Last compiled"), tables.AGE)}
     columns |= dict.fromkeys(("Kernels", "Hits"), tables.COUNT)
-    st.dataframe(table, hide_index=True, column_config=columns, key="toolchains")
+    tables.show(
+        toolchain_table(found, zone),
+        sizes=["On disk"],
+        times=["Total compile time"],
+        column_config=columns,
+        key="toolchains",
+    )
     if several := comparable(found):
         with st.expander("Compare toolchains"):
             compared(several)
@@ -136,9 +136,9 @@ def compared(toolchains: list[str]) -> None:
         widgets.problem("Could not compare.", str(error))
         return
     st.text(f"{counted(found.kernels, 'kernel')} made by both; {counted(len(found.worse), 'figure')} worse.")
-    st.dataframe(figure_table(found), hide_index=True, key="figures")
+    tables.show(figure_table(found), key="figures")
     if found.worse:
-        st.dataframe(worse_table(found), hide_index=True, column_config={"Open": tables.LINK}, key="worse")
+        tables.show(worse_table(found), column_config={"Open": tables.LINK}, key="worse")
 
 
 if rows:

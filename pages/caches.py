@@ -6,7 +6,7 @@ from collections import Counter
 
 import streamlit as st
 
-from app import context, widgets
+from app import context, tables, widgets
 from app.caches import cleanup, entries, folders, looking
 from app.presenters.shared import Row
 from app.presenters.store.caches import (
@@ -27,11 +27,7 @@ from cache_engine.units import counted
 
 OVERVIEW, ENTRIES, FINDINGS, COMPARISON, _ = PARTS = ("Overview", "Entries", "Findings", "Comparison", "Cleaning")
 MOST_FINDINGS = 500
-MIB = st.column_config.NumberColumn(format="%.1f MiB")
-KIB = st.column_config.NumberColumn(format="%.1f KiB")
-AGE = st.column_config.DatetimeColumn(format="distance")
 MEDIUM = st.column_config.TextColumn(width="medium")
-COUNT = st.column_config.NumberColumn(format="localized")
 PLAIN = {"displayModeBar": False}
 
 
@@ -45,32 +41,32 @@ def diagnoses() -> list[Diagnosis]:
 def overview(places: list[Row], versions: list[Row]) -> None:
     """What is where, of which parts, since when, and what of it is of no use."""
     titles = looking.titles()
-    columns = {"On disk": MIB, "Entries": COUNT, **dict.fromkeys(("Oldest", "Newest", "Last used"), AGE)}
+    columns = {"Entries": tables.COUNT, **dict.fromkeys(("Oldest", "Newest", "Last used"), tables.AGE)}
     archs, made_by = context.ask(queries.counted, "arch"), context.ask(queries.counted, "version")
     table = directory_table(places, archs, made_by, titles, context.timezone())
-    st.dataframe(table, hide_index=True, column_config=columns, key="directories")
+    tables.show(table, sizes=["On disk"], column_config=columns, key="directories")
     left, right = st.columns(2)
     parts, days = context.ask(queries.parts), context.ask(queries.growth)
     if parts:
-        left.subheader("By part")
+        left.header("By part")
         left.plotly_chart(part_figure(parts, titles), key="parts", config=PLAIN)
     if days:
-        right.subheader("Growth")
+        right.header("Growth")
         right.plotly_chart(growth_figure(days, titles), key="growth", config=PLAIN)
         right.caption("What is there now, by the day on which it was made. What was deleted meanwhile is not counted.")
     if versions:
-        left.subheader("Versions")
-        left.dataframe(versions, hide_index=True, column_config={"On disk": MIB, "Entries": COUNT}, key="versions")
+        left.header("Versions")
+        with left:
+            tables.show(versions, sizes=["On disk"], column_config={"Entries": tables.COUNT}, key="versions")
         left.caption(
             "Installed in the Python environment of this dashboard. Stale entries are of no use to it; "
             "other environments may use them."
         )
     duplicates = context.ask(queries.duplicates)
     if duplicates:
-        right.subheader("Duplicates")
-        columns = {"More than once": KIB}
-        shown = duplicate_table(duplicates, titles)
-        right.dataframe(shown, hide_index=True, column_config=columns, key="duplicates")
+        right.header("Duplicates")
+        with right:
+            tables.show(duplicate_table(duplicates, titles), sizes=["More than once"], key="duplicates")
 
 
 def findings(wrong: list[Diagnosis]) -> None:
@@ -81,7 +77,7 @@ def findings(wrong: list[Diagnosis]) -> None:
     counts = Counter(each.ailment.value for each in wrong)
     st.caption(", ".join(f"{name}: {count:,}" for name, count in counts.most_common()))
     columns = {"What to do": st.column_config.TextColumn(width=520), **dict.fromkeys(("Detail", "Where"), MEDIUM)}
-    st.dataframe(finding_table(wrong[:MOST_FINDINGS]), hide_index=True, column_config=columns, key="findings")
+    tables.show(finding_table(wrong[:MOST_FINDINGS]), column_config=columns, key="findings")
     if len(wrong) > MOST_FINDINGS:
         st.caption(f"And {counted(len(wrong) - MOST_FINDINGS, 'finding')} more:")
         widgets.command("caches", "doctor")

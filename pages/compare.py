@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from app import context, widgets
+from app import context, tables, widgets
 from app.adapted_view import list_adapted
 from app.caches import compared, links
 from app.components import listing
@@ -43,7 +43,7 @@ def kernel_of(place: str, label: str) -> Stored | None:
 
 def fill_in(place: str) -> None:
     """Fills a field with the kernel clicked in the list."""
-    clicked = listing.clicked_kernel("candidates")
+    clicked = listing.clicked("candidates")
     if clicked is not None:
         st.session_state[place] = clicked
 
@@ -82,7 +82,7 @@ def times(first: Record, second: Record, heads: tuple[str, str]) -> None:
     if not pairs:
         st.caption("No timings, and no prediction for these kernels.")
         return
-    st.dataframe(pair_table(pairs, *heads), hide_index=True, height="content", key="Speed")
+    tables.show(pair_table(pairs, *heads), height="content", key="Speed")
     st.caption(
         f"Predictions ({MODEL}) depend only on the problem, so two kernels for one problem get the same value. "
         "Measuring needs an NVIDIA GPU."
@@ -102,7 +102,7 @@ def side_by_side(first: Stored, second: Stored) -> None:
     for heading, pairs in found.sections().items():
         with left if pairs in (found.components, found.config) else right:
             st.header(heading)
-            st.dataframe(pair_table(pairs, *heads), hide_index=True, height="content", key=heading)
+            tables.show(pair_table(pairs, *heads), height="content", key=heading)
     if found.instructions:
         figure = compared_figure(found.instructions, *heads)
         left.caption("Static instruction counts (GEMM-specific opcodes only).")

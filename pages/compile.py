@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import context, job_view, widgets
+from app import context, job_view, tables, widgets
 from app.presenters.compiling.forms import (
     AUTO,
     LONGEST_TEXT,
@@ -173,7 +173,7 @@ def tuning(form: Sequence[Field]) -> None:
         widgets.problem("Invalid request.", str(error))
         return
     columns = {"Predicted ÷ best": st.column_config.NumberColumn(format="%.2f")}
-    st.dataframe(candidate_table(found), hide_index=True, column_config=columns, key="candidates")
+    tables.show(candidate_table(found), column_config=columns, key="candidates")
     if asked:
         start(job_view.TUNE, form, values)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, job_view, widgets
+from app import context, job_view, tables, widgets
 from app.presenters.compiling.forms import command_of, model_values, table_form
 from app.presenters.store.coverage import (
     LEGEND,
@@ -31,7 +31,6 @@ from cache_engine.units import counted
 
 MOST_LINKS = 6
 ESTIMATED_S = 300  # an estimate reads up to 2,000 records
-LINK = st.column_config.LinkColumn(display_text="open", width="small")
 
 st.title("Coverage")
 cache = context.cache()
@@ -70,9 +69,8 @@ def draw(model: str, dtype: str, archs: list[str], only_missing: bool) -> None:
         return
     colours = cell_colours(shown, cached)
     chips = st.column_config.MultiselectColumn(options=list(colours), color=list(colours.values()))
-    picked = st.dataframe(
+    picked = tables.show(
         matrix_table(shown, cached),
-        hide_index=True,
         height="content",
         column_config={"Operation": st.column_config.TextColumn(pinned=True), **dict.fromkeys(archs, chips)},
         on_select="rerun",
@@ -99,7 +97,7 @@ def behind(cells: list[Cell], picked: Cell | None, cached: dict[str, str], only_
                 widgets.kernel_link(f"{picked.shape.operation}, {picked.arch}: {kernel.key[:12]}", kernel.key)
     with st.expander("All kernels in this matrix", expanded=picked is not None):
         shown = kernel_rows(cells if picked is None else [picked], cached, only_missing=only_missing)
-        st.dataframe(shown, hide_index=True, column_config={"Open": LINK}, key="behind")
+        tables.show(shown, column_config={"Open": tables.LINK}, key="behind")
 
 
 def compile_missing(model: str, dtype: str, by_arch: dict[str, int], missing: list[Selection]) -> None:

@@ -7,7 +7,7 @@ import time
 
 import streamlit as st
 
-from app import context, widgets
+from app import context, tables, widgets
 from app.presenters.store.demand import (
     BY,
     NOW,
@@ -33,10 +33,6 @@ from cache_engine.policy.demand import Ledger
 from cache_engine.units import counted, human_age
 
 STEP_S = 60  # answers are cached for as long
-PERCENT = st.column_config.NumberColumn(format="percent")
-LINK = st.column_config.LinkColumn(display_text="open", width="small")
-AGE = st.column_config.DatetimeColumn(format="distance")
-COUNT = st.column_config.NumberColumn(format="localized")
 MOST_AGAIN = 50
 
 st.title("Demand")
@@ -67,15 +63,19 @@ def shares(ledger: Ledger) -> None:
         st.info("What was asked for belongs to no model of the catalogue.", icon=":material/search_off:")
         return
     st.plotly_chart(share_figure(report), key="shares")
-    columns = {"Launches/h": COUNT, "Open": LINK, **dict.fromkeys(("Launches", "GPU time", "Bytes", "FLOPs"), PERCENT)}
-    st.dataframe(share_table(report), hide_index=True, column_config=columns, key="share-table")
+    columns = {
+        "Launches/h": tables.COUNT,
+        "Open": tables.LINK,
+        **dict.fromkeys(("Launches", "GPU time", "Bytes", "FLOPs"), tables.PERCENT),
+    }
+    tables.show(share_table(report), column_config=columns, key="share-table")
     if by == MODEL:
         st.caption("Models may share shapes, so their shares overlap.")
 
 
 def sizes(ledger: Ledger, report: DemandReport) -> None:
     """The m of one shape."""
-    st.subheader("Sizes of one shape")
+    st.header("Sizes of one shape")
     names = {in_words(share.shape): share.shape for share in report.shares if share.shape is not None}
     chosen = st.selectbox("Shape", list(names), key="shape", bind="query-params")
     shape = names.get(str(chosen))
@@ -85,15 +85,15 @@ def sizes(ledger: Ledger, report: DemandReport) -> None:
     keys = [key for m in ledger.sketches[shape].counters if (key := cache.demand.kernel_of(shape, m)[1])]
     cached = context.ask(queries.names, sorted(set(keys)))
     rows = m_table(ledger, shape, cache.demand.times(), cache.demand.kernel_of, cached)
-    columns = {"Launches": COUNT, "Share": PERCENT, "Open": LINK}
+    columns = {"Launches": tables.COUNT, "Share": tables.PERCENT, "Open": tables.LINK}
     columns["Time, µs"] = st.column_config.NumberColumn(format="%.1f")
-    st.dataframe(rows, hide_index=True, column_config=columns, key="sizes-table")
+    tables.show(rows, column_config=columns, key="sizes-table")
     st.caption("The most frequent m, and the kernel that serves each today.")
 
 
 def looks_like(ledger: Ledger, report: DemandReport) -> None:
     """The model of the catalogue that the demand is most like, and which of its kernels are missing."""
-    st.subheader("Model")
+    st.header("Model")
     models = cache.demand.report(ledger, MODEL).shares
     if not models:
         st.caption("What was asked for is like no model of the catalogue.")
@@ -113,7 +113,7 @@ def looks_like(ledger: Ledger, report: DemandReport) -> None:
     rows = model_table(cells, report, cached)
     missing = len(set(keys) - set(cached))
     st.text(f"Of its {counted(len(set(keys)), 'kernel')} for {kind[0]} on {kind[1]}, {missing:,} are missing.")
-    st.dataframe(rows, hide_index=True, column_config={"Launches": PERCENT}, key="model")
+    tables.show(rows, column_config={"Launches": tables.PERCENT}, key="model")
     st.page_link(
         "../pages/architectures.py",
         label="Coverage, and compile what is missing",
@@ -124,7 +124,7 @@ def looks_like(ledger: Ledger, report: DemandReport) -> None:
 
 def again() -> None:
     """What was evicted and asked for again."""
-    st.subheader("Evicted and asked for again")
+    st.header("Evicted and asked for again")
     found = cache.early_evictions()
     if not found:
         st.caption("The log of decisions has no kernel that was evicted and asked for again.")
@@ -133,11 +133,11 @@ def again() -> None:
         st.caption(f"{counted(len(found), 'kernel')}; these were asked for last.")
     shown = found[:MOST_AGAIN]
     compile_ms = context.ask(summaries.compile_times, [one.key for one in shown])
-    columns = {"Open": LINK, "Evicted": AGE, "Asked for again": AGE}
-    st.dataframe(
+    columns = {"Open": tables.LINK, "Evicted": tables.AGE, "Asked for again": tables.AGE}
+    tables.show(
         again_table(shown, compile_ms, zone),
-        hide_index=True,
-        column_config={**columns, "Compile time": st.column_config.NumberColumn(format="%.0f ms")},
+        times=["Compile time"],
+        column_config=columns,
         key="again",
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import context, widgets
+from app import context, tables, widgets
 from app.components import header
 from app.model_view import show_model
 from app.patience import FEWER_ROWS, Patience
@@ -46,7 +46,7 @@ LARGEST = min(MAX_DIMENSION, 2**53 - 1)  # what a browser counts exactly
 PAGE_ROWS = 20
 OWN, FILE = "own", "own chip's file"
 COLUMNS = {
-    "% of peak": st.column_config.NumberColumn(format="percent"),
+    "% of peak": tables.PERCENT,
     "Latency, µs": st.column_config.NumberColumn(format="%.2f"),
     "Search, ms": st.column_config.NumberColumn(format="%.2f"),
     "Total search time, s": st.column_config.NumberColumn(format="%.2f"),
@@ -55,7 +55,6 @@ COLUMNS = {
     "Created": st.column_config.DatetimeColumn(format="distance"),
 }
 NUMBER = st.column_config.NumberColumn(format="%.4g")
-SHARE = st.column_config.NumberColumn(format="percent")
 
 Shares = list[list[float | None]]
 
@@ -142,7 +141,7 @@ def behind(table: list[dict[str, Any]], name: str) -> None:
     """The data table of a plot."""
     with st.expander("Show data table", icon=":material/table:"):
         formats = {column: NUMBER for column in table[0] if column != "n \\ m"} if table else {}
-        st.dataframe(table, hide_index=True, column_config=formats, key=f"numbers-{name}")
+        tables.show(table, column_config=formats, key=f"numbers-{name}")
         st.download_button("Download as CSV", as_csv(table), f"{name}.csv", "text/csv", key=f"csv-{name}")
 
 
@@ -158,15 +157,15 @@ def one_shape(chips: list[Chip], patience: Patience) -> None:
     problem = EvaluationProblem(m, n, k, batch, dtype, out_dtype)
     evaluated = evaluate_each(f"{m} × {n} × {k}", problem, chips, patience)
     for one in evaluated:
-        st.subheader(one.chip)
+        st.header(one.chip)
         widgets.tiles(evaluation_tiles(one))
     if not evaluated:
         return
     if len(evaluated) == 2:
-        st.subheader("Comparison")
+        st.header("Comparison")
         table = comparison_table(evaluated)
         formats = {column: NUMBER for column in table[0] if column != "Metric"}
-        st.dataframe(table, hide_index=True, column_config=formats, key="e_compared")
+        tables.show(table, column_config=formats, key="e_compared")
     every = []
     plots = st.columns(len(evaluated) + 1)
     with plots[0]:
@@ -226,8 +225,8 @@ def measured_latencies() -> None:
         return
     st.text(f"{found.count:,} measurements of {uploaded.name}")
     table = validation_table(found.lines)
-    formats = {column: SHARE for column in table[0] if column not in ("GPU", "m", "Rows")}
-    st.dataframe(table, hide_index=True, column_config=formats, height="content", key="e_errors")
+    formats = {column: tables.PERCENT for column in table[0] if column not in ("GPU", "m", "Rows")}
+    tables.show(table, column_config=formats, height="content", key="e_errors")
     st.download_button("Download as CSV", as_csv(table), "errors.csv", "text/csv", key="csv-errors")
     st.plotly_chart(validation_figure(found.points), key="scatter")
     if len(found.points) < found.count:
@@ -248,7 +247,7 @@ def what_is_kept() -> None:
         st.info("No saved results. This page saves none; run this command to search for a shape and save its result:")
         widgets.command("evaluate", "4096", "7168", "2048", "--chip", "SG2262")
         return
-    st.dataframe(chip_table(chips, context.timezone()), hide_index=True, column_config=COLUMNS, key="e_chips")
+    tables.show(chip_table(chips, context.timezone()), column_config=COLUMNS, key="e_chips")
     export_results(chips)
     list_results({f"{chip['chip']} {chip['fingerprint'][:8]}": chip["fingerprint"] for chip in chips})
 
@@ -267,7 +266,7 @@ def export_results(chips: list[dict[str, Any]]) -> None:
 
 def list_results(chips: dict[str, str]) -> None:
     """Saved results, searched, filtered, sorted and paged."""
-    st.subheader("Results")
+    st.header("Results")
     search, sort, order = st.columns([6, 2, 1], vertical_alignment="bottom")
     text = search.text_input(
         "Sizes",
@@ -302,7 +301,7 @@ def list_results(chips: dict[str, str]) -> None:
         return
     caption.caption(f"{rows_shown(offset, len(rows), total)}.")
     table = kept_table(rows, context.timezone())
-    st.dataframe(table, hide_index=True, column_config=COLUMNS, height="content", key="e_results")
+    tables.show(table, column_config=COLUMNS, height="content", key="e_results")
     mirror = context.cache().mirror
     st.download_button(
         "Download all as CSV",

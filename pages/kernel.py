@@ -8,7 +8,7 @@ from functools import partial
 
 import streamlit as st
 
-from app import context, guard, widgets
+from app import context, guard, tables, widgets
 from app.adapted_view import show_adapted
 from app.caches import entry as others
 from app.caches import links as of_others
@@ -47,7 +47,6 @@ from cache_engine.units import counted, human_age
 
 PARTS = ("Summary", "Code", "Performance", "Cache key", "History", "Compiler log")
 SMALL = st.column_config.TextColumn(width="small")
-SHARE = st.column_config.NumberColumn(format="percent")
 TIME = st.column_config.NumberColumn(format="%.2f")
 PLAIN = {"displayModeBar": False}
 MOST_DECISIONS = 500
@@ -63,11 +62,11 @@ def summary(record: Record) -> None:
     with left:
         st.header("Problem and config")
         shown = record_properties(record, context.timezone(), context.cache().signature(record.key))
-        st.dataframe(shown, hide_index=True, height="content", column_config={"Property": SMALL}, key="facts")
+        tables.show(shown, height="content", column_config={"Property": SMALL}, key="facts")
     with right:
         st.header("Tiling")
         st.plotly_chart(tile_figure(record), key="tiles", config=PLAIN)
-        st.dataframe(level_table(record), hide_index=True, height="content", key="levels")
+        tables.show(level_table(record), height="content", key="levels")
     left, right = st.columns(2)
     if inspection.instructions is not None:
         left.header("Instructions")
@@ -76,11 +75,13 @@ def summary(record: Record) -> None:
     if inspection.occupancy is not None:
         right.header("Theoretical occupancy")
         right.caption(f"{inspection.occupancy}.")
-        right.dataframe(occupancy_table(inspection.occupancy), hide_index=True, height="content", key="occupancy")
+        with right:
+            tables.show(occupancy_table(inspection.occupancy), height="content", key="occupancy")
         right.caption("On each chip that runs this cubin:")
         chips = occupancy_by_chip(record)
-        columns = {"Occupancy": SHARE}
-        right.dataframe(chips, hide_index=True, height="content", column_config=columns, key="chips")
+        columns = {"Occupancy": tables.PERCENT}
+        with right:
+            tables.show(chips, height="content", column_config=columns, key="chips")
     reproduction(record)
 
 
@@ -129,7 +130,7 @@ def performance(record: Record) -> None:
     if timings:
         columns = dict.fromkeys(("Median, µs", "10th percentile, µs", "90th percentile, µs", "cuBLAS, µs"), TIME)
         shown = timing_table(timings, context.timezone())
-        st.dataframe(shown, hide_index=True, column_config=columns, height="content", key="timings")
+        tables.show(shown, column_config=columns, height="content", key="timings")
     else:
         st.info("Not timed yet. Run this command on a machine with a GPU of this target:")
         command = reproducing_command(record, cache.settings, cache.layout.root, "time")
@@ -146,8 +147,8 @@ def performance(record: Record) -> None:
         f"{MODEL}: estimates a vendor-library GEMM of this shape on this GPU; it does not model this kernel's code."
     )
     st.plotly_chart(speed_figure(points, timings), key="roofline")
-    columns = {"Predicted, µs": TIME, "TFLOP/s": TIME, "Roofline, µs": TIME, "% of peak": SHARE}
-    st.dataframe(prediction_table(points), hide_index=True, column_config=columns, height="content", key="predictions")
+    columns = {"Predicted, µs": TIME, "TFLOP/s": TIME, "Roofline, µs": TIME, "% of peak": tables.PERCENT}
+    tables.show(prediction_table(points), column_config=columns, height="content", key="predictions")
 
 
 def history(record: Record) -> None:
@@ -156,9 +157,11 @@ def history(record: Record) -> None:
     events, timings = context.ask(queries.events_of, record.key), context.ask(queries.timings, record.key)
     left, right = st.columns([3, 1])
     shown = history_table(record, events, timings, context.timezone())
-    left.dataframe(shown, hide_index=True, height="content", key="history")
+    with left:
+        tables.show(shown, height="content", key="history")
     if row is not None:
-        right.dataframe(hit_table(row), hide_index=True, height="content", key="hits")
+        with right:
+            tables.show(hit_table(row), height="content", key="hits")
     left.caption(f"The store keeps only its last {RECENT:,} events; hit counts are never reset.")
     st.header("Decisions")
     decisions(record.key)
@@ -170,7 +173,7 @@ def decisions(key: str) -> None:
     if not rows:
         st.info("Nothing is logged about this kernel.")
         return
-    st.dataframe(rows, hide_index=True, height="content", column_config={"Margin": SHARE}, key="decisions")
+    tables.show(rows, height="content", column_config={"Margin": tables.PERCENT}, key="decisions")
 
 
 def pinning(key: CacheKey) -> None:
@@ -197,7 +200,7 @@ def not_found(key: str, cause: str) -> None:
         recompiling(CacheKey(key), gone)
     events = context.ask(queries.events_of, key)
     if events:
-        st.dataframe(event_rows(events, context.timezone()), hide_index=True, height="content", key="past")
+        tables.show(event_rows(events, context.timezone()), height="content", key="past")
     if is_key(key):
         decisions(key)
     st.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
@@ -237,7 +240,7 @@ def show(record: Record, part: str) -> None:
         history(record)
     elif part == "Cache key":
         st.caption("Key = SHA-256 of these components. Any difference is a miss.")
-        st.dataframe(component_table(record), hide_index=True, height="content", key="components")
+        tables.show(component_table(record), height="content", key="components")
     else:
         lines, how_many = first_lines(cache.text(record, "log"))
         st.caption(how_many)

@@ -43,9 +43,6 @@ from cache_engine.queue.tickets import QueueState
 from cache_engine.upkeep import acknowledged
 
 ICONS = {FINE: "check_circle", LOOK: "visibility", TROUBLE: "warning", PLAIN: "do_not_disturb_on"}
-TENTHS = st.column_config.NumberColumn(format="%,.1f s")
-MILLISECONDS = st.column_config.NumberColumn(format="%,.3f ms")
-SECONDS = st.column_config.NumberColumn(format="%,.2f s")
 MOST_MISSES_SHOWN = 20
 SEEN_HELP = "Ends this warning of past failures; later ones are shown. For those who may delete."
 
@@ -126,7 +123,7 @@ def queue(in_queue: QueueState) -> None:
         if check.state == FINE:
             st.text(f"{check.about}: {check.words}")
         with st.expander("Compile queue"):
-            st.dataframe(turns, hide_index=True, column_config={"Seconds": TENTHS}, key="queue")
+            tables.show(turns, times=["Time"], key="queue")
 
 
 def period(name: str, span: Span) -> Period:
@@ -148,22 +145,22 @@ def over_time(rows: Sequence[dict[str, object]], span: Span) -> None:
     left.plotly_chart(hit_figure(rows, span, zone, now), key="hit-figure")
     right.plotly_chart(compile_figure(rows, span, zone, now), key="compile-figure")
     with st.expander("Show data table"):
-        columns = {"Hit rate": st.column_config.NumberColumn(format="percent"), "Spent": SECONDS, "Saved": SECONDS}
-        st.dataframe(history_table(rows, span, zone), hide_index=True, column_config=columns, key="history")
+        columns = {"Hit rate": tables.PERCENT}
+        tables.show(history_table(rows, span, zone), times=["Spent", "Saved"], column_config=columns, key="history")
 
 
 def missed() -> None:
     """Why lookups missed, and what that cost."""
-    st.subheader("Misses")
+    st.header("Misses")
     misses = cache.misses()
     if not misses:
         st.caption("No misses in the log of decisions.")
         return
     compile_ms = context.ask(summaries.compile_ms_of, sorted({miss.key for miss in misses}))
     st.text(miss_words(misses, compile_ms))
-    table, columns = tables.in_units(miss_table(misses, compile_ms, zone, MOST_MISSES_SHOWN), times=["Cost"])
-    columns |= {"Misses": tables.COUNT, "Last": tables.AGE, "Open": tables.LINK}
-    st.dataframe(table, hide_index=True, column_config=columns, key="misses")
+    columns = {"Misses": tables.COUNT, "Last": tables.AGE, "Open": tables.LINK}
+    table = miss_table(misses, compile_ms, zone, MOST_MISSES_SHOWN)
+    tables.show(table, times=["Cost"], column_config=columns, key="misses")
     st.caption("What cost the most first; *open* leads to the kernel's decisions. Cost: compiling, as last measured.")
 
 
@@ -172,27 +169,26 @@ def tiers() -> None:
     with st.expander("Hit rate by tier, and how long lookups and compiles took"):
         rates = tier_table(row, packs=bool(cache.settings.packs), remote=cache.settings.reads_remote)
         columns = dict.fromkeys(("Lookups", "Hits"), tables.COUNT)
-        st.dataframe(rates, hide_index=True, height="content", column_config=columns, key="tiers")
+        tables.show(rates, height="content", column_config=columns, key="tiers")
         st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
         day = context.ask(queries.history, HOUR_S, since=(int(now) - DAY_S) // HOUR_S * HOUR_S + HOUR_S)
         st.caption(rate_words(row, day))
         if lengths := length_table(row):
-            columns = dict.fromkeys(("Half within", "90 %", "99 %"), MILLISECONDS)
-            st.dataframe(lengths, hide_index=True, column_config={**columns, "Count": tables.COUNT}, key="lengths")
+            times = ["Half within", "90 %", "99 %"]
+            tables.show(lengths, times=times, column_config={"Count": tables.COUNT}, key="lengths")
             st.caption("How long lookups and the work of misses took, over all time; at most 9 % off.")
 
 
 def toolchains() -> None:
     """The toolchains that compiled the kernels, and which are stale."""
-    st.subheader("Toolchains")
+    st.header("Toolchains")
     found = made_by_toolchain(cache, context.ask(queries.made_with))
     st.text(stale_words(found, zone))
-    table, columns = tables.in_units(toolchain_table(found, zone), sizes=["On disk"], times=["Total compile time"])
-    st.dataframe(
-        table,
-        hide_index=True,
+    tables.show(
+        toolchain_table(found, zone),
+        sizes=["On disk"],
         column_order=("Toolchain", "Build", "State", "Stale because", "Kernels", "On disk", "Last compiled", "Open"),
-        column_config={**columns, "Kernels": tables.COUNT, "Last compiled": tables.AGE, "Open": tables.LINK},
+        column_config={"Kernels": tables.COUNT, "Last compiled": tables.AGE, "Open": tables.LINK},
         key="toolchains",
     )
     if any(made.state == STALE for made in found):
@@ -207,7 +203,7 @@ def toolchains() -> None:
 def activity() -> None:
     """The most-hit kernels, and the last events."""
     busiest = context.ask(queries.busiest, limit=10)
-    st.subheader("Most-hit kernels")
+    st.header("Most-hit kernels")
     with st.container(horizontal=True):
         for label, sort in (
             ("Largest kernels", "size on disk"),
@@ -219,10 +215,10 @@ def activity() -> None:
         listing.kernel_list(busiest, key="busiest")
     else:
         st.caption("No cache hits yet.")
-    st.subheader("Recent activity")
+    st.header("Recent activity")
     if events:
         table = event_table(events[:20], zone)
-        st.dataframe(table, hide_index=True, column_config={"When": tables.AGE, "Open": tables.LINK}, key="events")
+        tables.show(table, column_config={"When": tables.AGE, "Open": tables.LINK}, key="events")
     else:
         st.caption("No activity yet.")
 

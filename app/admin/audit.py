@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, widgets
+from app import context, tables, widgets
 from app.presenters.shared import rows_shown
 from app.presenters.store.admin import AUDITED, audit_table, kind_words
 from cache_engine.mirror import queries
@@ -32,4 +32,4 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     offset = widgets.paging(total, SHOWN, key="audit-page")
     rows = context.ask(queries.acts, kinds, limit=SHOWN, offset=offset)
     st.caption(f"{rows_shown(offset, len(rows), total)}, newest first.")
-    st.dataframe(audit_table(rows, context.timezone()), hide_index=True, height="content", key="audit")
+    tables.show(audit_table(rows, context.timezone()), height="content", key="audit")

@@ -213,14 +213,13 @@ def _draw_plan(preview: Preview) -> None:
     page = victims[offset : offset + SHOWN]
     names = context.ask(queries.names, [victim.key for victim in page])
     table = victim_table(page, names, context.timezone())
-    table, columns = tables.in_units(table, sizes=["On disk"], times=["Compile time"])
-    st.dataframe(table, hide_index=True, column_config={**columns, "Last used": tables.AGE}, key="victims")
+    columns = {"Last used": tables.AGE}
+    tables.show(table, sizes=["On disk"], times=["Compile time"], column_config=columns, key="victims")
     if len(victims) > SHOWN:
         st.caption(f"{rows_shown(offset, len(page), len(victims))}.")
     if preview.seen.leftovers:
         with st.expander(f"Leftover files: {len(preview.seen.leftovers):,}"):
-            table, columns = tables.in_units(leftover_table(preview.seen.leftovers[:1000]), sizes=["On disk"])
-            st.dataframe(table, hide_index=True, column_config=columns, key="leftovers")
+            tables.show(leftover_table(preview.seen.leftovers[:1000]), sizes=["On disk"], key="leftovers")
 
 
 def _delete(plan: EvictionPlan) -> None:

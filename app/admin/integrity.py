@@ -35,8 +35,7 @@ def draw(permitted: bool) -> None:
         return
     st.warning(f"{counted(len(acts), 'finding')}. {st.session_state[_HOW]}", icon=":material/warning:")
     offset = widgets.paging(len(acts), SHOWN, key="findings-page")
-    table, columns = tables.in_units(repair_table(acts[offset : offset + SHOWN]), sizes=["Size"])
-    st.dataframe(table, hide_index=True, column_config=columns, key="finding-table")
+    tables.show(repair_table(acts[offset : offset + SHOWN]), sizes=["Size"], key="finding-table")
     _draw_repair(acts, permitted)
 
 
@@ -48,8 +47,7 @@ def _draw_repair(acts: list[RepairAct], permitted: bool) -> None:
     st.text(f"Repair plan: {repair_line(acts)}.")
     with st.expander("Affected files"):
         files = repair_files(acts)
-        table, columns = tables.in_units(files[:1000], sizes=["Size"])
-        st.dataframe(table, hide_index=True, column_config=columns, key="repair-files")
+        tables.show(files[:1000], sizes=["Size"], key="repair-files")
         if len(files) > 1000:
             st.caption(f"Showing the first 1,000 of {len(files):,}. For the full list, run:")
             widgets.command("verify", "--json")

@@ -7,7 +7,7 @@ import time
 
 import streamlit as st
 
-from app import context, widgets
+from app import context, tables, widgets
 from app.presenters.store.admin import mirror_table, mirror_tiles
 from cache_engine.errors import GemmCacheError
 from cache_engine.mirror import queries
@@ -34,7 +34,7 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses data)
         return
     widgets.tiles(mirror_tiles(state, size, time.time()))
     columns = {"Property": _SMALL}
-    st.dataframe(mirror_table(state), hide_index=True, height="content", column_config=columns, key="mirror-table")
+    tables.show(mirror_table(state), height="content", column_config=columns, key="mirror-table")
     st.text(f"File: {mirror.path}")
 
 

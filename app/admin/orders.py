@@ -6,18 +6,11 @@ import time
 
 import streamlit as st
 
-from app import context
+from app import context, tables
 from app.presenters.store.evictions import orders_figure, orders_table
 from cache_engine.replay.evictions import Played
 from cache_engine.replay.stored import Stored, played, requests_of, sizes_of
 from cache_engine.units import counted, human_age
-
-_COLUMNS = {
-    "Store size": st.column_config.NumberColumn(format="%,.1f MiB"),
-    "Hit rate": st.column_config.NumberColumn(format="percent"),
-    "Compile time": st.column_config.NumberColumn(format="%,.2f s"),
-    "Of it, again": st.column_config.NumberColumn(format="%,.2f s"),
-}
 
 
 def draw() -> None:
@@ -37,7 +30,13 @@ def draw() -> None:
         f"{predicted if stored.predicted else ''}"
     )
     with st.expander("Show data table"):
-        st.dataframe(orders_table(rows), hide_index=True, column_config=_COLUMNS, key="orders-table")
+        tables.show(
+            orders_table(rows),
+            sizes=["Store size"],
+            times=["Compile time", "Of it, again"],
+            column_config={"Hit rate": tables.PERCENT},
+            key="orders-table",
+        )
 
 
 @st.cache_data(ttl=60, max_entries=1, show_spinner="Playing the store's requests…")

@@ -38,9 +38,9 @@ class Made:
 
 def draw(permitted: bool) -> None:
     """Export and import."""
-    st.subheader("Export")
+    st.header("Export")
     _draw_export()
-    st.subheader("Import")
+    st.header("Import")
     _draw_import(permitted)
 
 
@@ -143,8 +143,7 @@ def _draw_import(permitted: bool) -> None:
 def _draw_incoming(incoming: list[Incoming]) -> None:
     widgets.arch_sums(incoming_sums(incoming), "To be imported, by target", key="incoming-by-arch")
     offset = widgets.paging(len(incoming), SHOWN, key="incoming-page")
-    table, columns = tables.in_units(incoming_table(incoming[offset : offset + SHOWN]), sizes=["Size"])
-    st.dataframe(table, hide_index=True, column_config=columns, key="incoming")
+    tables.show(incoming_table(incoming[offset : offset + SHOWN]), sizes=["Size"], key="incoming")
 
 
 def _previewed(uploaded: UploadedFile) -> list[Incoming]:

@@ -33,8 +33,7 @@ def draw(permitted: bool) -> None:
         return
     offset = widgets.paging(len(items), SHOWN, key="quarantine-page")
     table = quarantine_table(items[offset : offset + SHOWN], context.timezone())
-    table, columns = tables.in_units(table, sizes=["Size"])
-    st.dataframe(table, hide_index=True, column_config={**columns, "Quarantined": tables.AGE}, key="quarantine")
+    tables.show(table, sizes=["Size"], column_config={"Quarantined": tables.AGE}, key="quarantine")
     chosen = _chosen(items)
     if chosen is not None:
         _draw_item(chosen, permitted)
@@ -55,7 +54,7 @@ def _draw_item(item: Item, permitted: bool) -> None:
     cache = context.cache()
     examined = cache.examine(item)
     shown = quarantine_properties(item, examined, context.timezone())
-    st.dataframe(shown, hide_index=True, height="content", column_config={"Property": _SMALL}, key="quarantine-facts")
+    tables.show(shown, height="content", column_config={"Property": _SMALL}, key="quarantine-facts")
     label = "Restore" if item.key else "Cannot restore (not a complete entry)"
     may = permitted and not examined.cause
     if st.button(label, icon=":material/undo:", disabled=not may, help="Re-verified before restoring."):

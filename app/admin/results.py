@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, guard, widgets
+from app import context, guard, tables, widgets
 from app.presenters.evaluations.evaluated import CHIPS
 from cache_engine.evaluations import MAX_ENTRIES, UNUSED_DAYS, Pruned, Taken
 from cache_engine.evaluator.hardware import Hardware
@@ -20,9 +20,9 @@ def draw(permitted: bool) -> None:
     """Pruning and import."""
     if _DONE in st.session_state:
         st.success(st.session_state.pop(_DONE), icon=":material/check_circle:")
-    st.subheader("Prune")
+    st.header("Prune")
     _draw_pruning(permitted)
-    st.subheader("Import")
+    st.header("Import")
     _draw_import(permitted)
 
 
@@ -41,7 +41,7 @@ def _draw_pruning(permitted: bool) -> None:
         return
     rows = [{"Chip": one.fingerprint[:12], "Result": one.key, "Reason": one.reason} for one in plan]
     offset = widgets.paging(len(rows), SHOWN, key="prune-page")
-    st.dataframe(rows[offset : offset + SHOWN], hide_index=True, key="prune-plan")
+    tables.show(rows[offset : offset + SHOWN], key="prune-plan")
     label = f"Delete {counted(len(plan), 'result')}"
     if st.button(label, type="primary", icon=":material/delete:", disabled=not permitted):
         _prune(plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context
+from app import context, tables
 from app.presenters.store.admin import settings_table
 
 
@@ -18,4 +18,4 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     table = settings_table(cache.settings, cache.layout.root)
     changed = sum(row["Origin"] != "default" for row in table)
     st.caption(f"Settings that differ from their default: {changed} of {len(table)}.")
-    st.dataframe(table, hide_index=True, height="content", key="settings-table")
+    tables.show(table, height="content", key="settings-table")

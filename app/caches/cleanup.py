@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from app import context, guard, widgets
+from app import context, guard, tables, widgets
 from app.caches import entries, looking
 from app.presenters.store.caches import cleaning_arguments, deletion_table, left_table
 from cache_engine.cli.documents import caches as documents
@@ -24,7 +24,6 @@ from cache_engine.units import counted, human_bytes
 DAYS, VERSIONS, SIZE, EVERYTHING = RULES = ("Unused for days", "Made by versions", "Down to a size", "All that match")
 SHOWN = 200
 _PLANNED, _CLEANED = "planned in caches", "cleaned in caches"
-_KIB = st.column_config.NumberColumn(format="%.1f KiB")
 _WIDE = st.column_config.TextColumn(width="large")
 
 
@@ -106,13 +105,13 @@ def _show(document: documents.CachesCleaning, rules: CleaningRules, *, irs_only:
     titles = looking.titles()
     if document.entries:
         table = deletion_table(document.entries[:SHOWN], titles)
-        st.dataframe(table, hide_index=True, column_config={"Frees": _KIB}, key="deletions")
+        tables.show(table, sizes=["Frees"], key="deletions")
         if len(document.entries) > SHOWN:
             st.caption(f"And {len(document.entries) - SHOWN:,} more.")
     if document.left:
         reasons = Counter((each.kind, each.path, each.reason) for each in document.left)
-        st.subheader("What stays, and why")
-        st.dataframe(left_table(reasons, titles), hide_index=True, column_config={"Why": _WIDE}, key="staying")
+        st.header("What stays, and why")
+        tables.show(left_table(reasons, titles), column_config={"Why": _WIDE}, key="staying")
     if any(each.no_safe_way for each in document.left) and not irs_only:
         st.caption("Once no process uses these caches, on any machine that shares the directory, this lists them:")
         kinds = tuple(dict.fromkeys(each.kind for each in document.left if each.no_safe_way))

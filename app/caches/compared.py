@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import streamlit as st
 
-from app import context, widgets
+from app import context, tables, widgets
 from app.caches import links, looking
 from app.caches.entry import instructions, sass
+from app.components import listing
 from app.components.machine_code import draw_difference
 from app.presenters.kernels.compare import compared_figure, pair_table
 from app.presenters.kernels.others import Address, Named, address_of, compared, difference_table
-from app.presenters.store.caches import entry_table
+from app.presenters.store.caches import ENTRY_COLUMNS, entry_lines
 from cache_engine.errors import GemmCacheError
 from cache_engine.foreign.comparison import Comparing, EntriesCompared
 from cache_engine.foreign.survey import EntryFilter
@@ -57,7 +60,7 @@ def _side(side: str) -> _Found | None:
 
 def _pick(first: Address) -> None:
     """A list to choose the second from."""
-    row = widgets.clicked("other-entries")
+    row = listing.clicked("other-entries")
     if row is not None:
         second = Address.parse(row)
         st.query_params["cache_b"], st.query_params["entry_b"] = second.cache, second.id
@@ -66,14 +69,14 @@ def _pick(first: Address) -> None:
     wanted = EntryFilter(text or "", (first.place.kind,))
     rows = context.ask(queries.entries, wanted, sort="last used", limit=SHOWN)
     st.caption("The last used of this framework that match. Click an id to compare with it.")
-    table = entry_table(rows, looking.titles(), context.timezone())
-    keys = [str(address_of(row)) for row in rows]
-    widgets.listed(table, keys, key="other-entries", button="Id", columns={})
+    lines = entry_lines(rows, looking.titles(), context.timezone(), time.time())
+    to = [(str(second), links.compare_address(first, second)) for second in map(address_of, rows)]
+    listing.linked_list(lines, to, ENTRY_COLUMNS, key="other-entries", label="Entries")
 
 
 def _why(first: _Found, second: _Found) -> None:
     """Which inputs of the keys differ."""
-    st.subheader("Why one misses where the other hits")
+    st.header("Why one misses where the other hits")
     states = [(str(address), entry.stamp) for address, entry in (first, second)]
     found = _compared(states, first, second)
     if found.unknown:
@@ -84,7 +87,7 @@ def _why(first: _Found, second: _Found) -> None:
         st.caption("They are the same key." if is_same else "None of the inputs that are stored differs.")
     else:
         table = difference_table(found.differences, *_heads(first, second))
-        st.dataframe(table, hide_index=True, height="content", column_config={"Meaning": _WIDE}, key="differences")
+        tables.show(table, height="content", column_config={"Meaning": _WIDE}, key="differences")
     if first[1].id != second[1].id:
         for hidden in found.hidden:
             st.text(f"May differ too, and is not stored: {hidden}.")
@@ -108,8 +111,8 @@ def _side_by_side(first: _Found, second: _Found) -> None:
     left, right = st.columns(2)
     for heading, pairs in found.sections().items():
         with left if pairs is found.config else right:
-            st.subheader(heading)
-            st.dataframe(pair_table(pairs, *heads), hide_index=True, height="content", key=heading)
+            st.header(heading)
+            tables.show(pair_table(pairs, *heads), height="content", key=heading)
     if all(mix is not None for mix, _ in counted):
         left.caption("Static instruction counts (GEMM-specific opcodes only).")
         figure = compared_figure(found.instructions, *heads)

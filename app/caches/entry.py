@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, widgets
+from app import context, tables, widgets
 from app.caches import links, looking
 from app.components.code_view import component
 from app.presenters.kernels.kernel import instruction_figure
@@ -27,7 +27,6 @@ from cache_engine.model.outcome import Failure
 from cache_engine.units import counted
 
 SUMMARY, CODE, KEY = PARTS = ("Summary", "Code", "Cache key")
-_KIB = st.column_config.NumberColumn(format="%.1f KiB")
 _SMALL = st.column_config.TextColumn(width="small")
 _WIDE = st.column_config.TextColumn(width="large")
 
@@ -58,21 +57,21 @@ def _summary(address: Address, entry: Entry) -> None:
     widgets.tiles(entry_tiles(entry, {**source.unknowable, **entry.unread}))
     wrong = context.ask(queries.diagnoses, address.place, entry.id)
     if wrong:
-        st.subheader("Findings")
+        st.header("Findings")
         columns = {"What to do": _WIDE}
-        st.dataframe(ailment_table(wrong), hide_index=True, height="content", column_config=columns, key="wrong")
+        tables.show(ailment_table(wrong), height="content", column_config=columns, key="wrong")
     left, right = st.columns(2)
     with left:
-        st.subheader("What is known")
+        st.header("What is known")
         facts = fact_table(source, address, entry, context.timezone())
-        st.dataframe(facts, hide_index=True, height="content", column_config={"Property": _SMALL}, key="facts")
+        tables.show(facts, height="content", column_config={"Property": _SMALL}, key="facts")
     with right:
-        st.subheader("Parts")
+        st.header("Parts")
         parts = part_table(entry.parts)
-        st.dataframe(parts, hide_index=True, column_config={"Size": _KIB}, key="files")
+        tables.show(parts, sizes=["Size"], key="files")
         mix, trouble = instructions(address, entry)
         if mix is not None:
-            st.subheader("Instructions")
+            st.header("Instructions")
             st.caption(f"{counted(mix.total, 'static instruction')}. Grey: not specific to GEMM.")
             st.plotly_chart(instruction_figure(mix), key="instructions", config={"displayModeBar": False})
         elif trouble:
@@ -100,7 +99,7 @@ def _key(address: Address, entry: Entry) -> None:
         st.text(factors.reason)
         return
     st.caption("The inputs of the key, as far as the cache stores them. Any difference is a miss.")
-    st.dataframe(factor_table(factors), hide_index=True, height="content", column_config={"Value": _WIDE}, key="inputs")
+    tables.show(factor_table(factors), height="content", column_config={"Value": _WIDE}, key="inputs")
     for hidden in factors.hidden:
         st.text(f"Not stored: {hidden}.")
 

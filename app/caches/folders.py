@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, widgets
+from app import context, tables, widgets
 from app.caches import looking
 from app.presenters.kernels.others import Address
 from app.presenters.shared import Row, Tile
@@ -50,19 +50,19 @@ def _show(found: DirectoriesCompared) -> None:
     ]
     widgets.tiles(tiles)
     if found.causes:
-        st.subheader("Why they miss")
+        st.header("Why they miss")
         st.caption("In which inputs of the key the entries of the first differ from the nearest of the second.")
         table = cause_table(found.causes)
-        st.dataframe(table, hide_index=True, height="content", column_config={"Meaning": _WIDE}, key="causes")
+        tables.show(table, height="content", column_config={"Meaning": _WIDE}, key="causes")
     if found.changed:
-        st.subheader("The same key with other bytes")
-        st.dataframe(changed_table(found.changed[:SHOWN]), hide_index=True, key="changed")
+        st.header("The same key with other bytes")
+        tables.show(changed_table(found.changed[:SHOWN]), key="changed")
     for title, misses, key in (
         ("Only in the first", found.only_one, "only-one"),
         ("Only in the second", found.only_other, "only-other"),
     ):
         if misses:
-            st.subheader(title)
-            st.dataframe(miss_table(misses[:SHOWN]), hide_index=True, key=key)
+            st.header(title)
+            tables.show(miss_table(misses[:SHOWN]), key=key)
             if len(misses) > SHOWN:
                 st.caption(f"And {len(misses) - SHOWN:,} more.")

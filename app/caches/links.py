@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import NoReturn
+from urllib.parse import urlencode
 
 import streamlit as st
 
@@ -66,12 +67,24 @@ def open_entry(address: Address) -> NoReturn:
     st.switch_page(_KERNEL, query_params=_of(address))
 
 
+def entry_address(address: Address) -> str:
+    """The address of an entry's page, from any page."""
+    return f"kernel?{urlencode(_of(address))}"
+
+
 def compare_link(label: str, first: Address, second: Address | None = None) -> None:
     """A link to the comparison of an entry with another, or with one to choose there."""
+    st.page_link(_COMPARE, label=label, icon=":material/compare_arrows:", query_params=_sides(first, second))
+
+
+def compare_address(first: Address, second: Address) -> str:
+    """The address of the comparison of two entries, from any page."""
+    return f"compare?{urlencode(_sides(first, second))}"
+
+
+def _sides(first: Address, second: Address | None) -> dict[str, str]:
     sides = {"cache_a": first.cache, "entry_a": first.id}
-    if second is not None:
-        sides |= {"cache_b": second.cache, "entry_b": second.id}
-    st.page_link(_COMPARE, label=label, icon=":material/compare_arrows:", query_params=sides)
+    return sides if second is None else {**sides, "cache_b": second.cache, "entry_b": second.id}
 
 
 def _of(address: Address) -> dict[str, str]:

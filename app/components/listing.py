@@ -1,9 +1,9 @@
-"""Lists of kernels: a link to each, and in some of them tick boxes and headers that sort."""
+"""Lists of kernels and of entries: a link to each, and in some tick boxes and headers that sort."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,31 +12,33 @@ import streamlit as st
 from app import context, widgets
 from app.components import mount
 from app.presenters.kernels.listed import COLUMNS, kernel_table
-from app.presenters.shared import Row, kernel_address
+from app.presenters.shared import Column, Line, Row, kernel_address
 from cache_engine.model.key import is_key
 
-_CLICKED = "kernel clicked in "
-_PICKED = "kernels picked in "
+_CLICKED = "clicked in "
+_PICKED = "picked in "
 _CLEARED = "times cleared of "
 
 
-def clicked_kernel(key: str) -> str | None:
-    """The kernel that was just clicked in a list, once."""
-    clicked: str | None = st.session_state.pop(_CLICKED + key, None)
-    return clicked
+def clicked(key: str) -> str | None:
+    """The row that was just clicked in a list, once, as it was reported: ask what it names before it is used."""
+    row: str | None = st.session_state.pop(_CLICKED + key, None)
+    return row
+
+
+def picked(key: str) -> tuple[str, ...]:
+    """The rows ticked in a list, over all pages of it and searches, likewise; asked before the list is drawn."""
+    reported = (st.session_state.get(_name(key)) or {}).get("picked")
+    if reported is not None and reported["generation"] == _cleared(key):
+        st.session_state[_PICKED + key] = tuple(map(str, reported["keys"]))
+    rows: tuple[str, ...] = st.session_state.get(_PICKED + key, ())
+    return rows
 
 
 def picked_kernels(key: str) -> tuple[str, ...]:
-    """Keys of the kernels ticked in a list, over all pages of it and searches; asked before the list is drawn.
-
-    It does not return when the reader has just opened a kernel.
-    """
+    """Keys of the kernels ticked in a list. It does not return when the reader has just opened a kernel."""
     _open_clicked(key)
-    reported = (st.session_state.get(_name(key)) or {}).get("picked")
-    if reported is not None and reported["generation"] == _cleared(key):
-        st.session_state[_PICKED + key] = tuple(key for key in reported["keys"] if is_key(str(key)))
-    picked: tuple[str, ...] = st.session_state.get(_PICKED + key, ())
-    return picked
+    return tuple(filter(is_key, picked(key)))
 
 
 def forget_picked(key: str) -> None:
@@ -61,29 +63,55 @@ def kernel_list(
         sorted_by: the sort order, and whether it is ascending; ``None`` for a list that has one order only.
         on_sort: called with the same of a header that was clicked.
         address: of what a click leads to, by key; a kernel's page by default. A page that gives it asks
-            ``clicked_kernel``.
+            ``clicked``.
     """
     if address is None:
         _open_clicked(key)
-    table = kernel_table(rows, context.timezone(), time.time())
+    keys = [row["key"] for row in rows]
+    linked_list(
+        kernel_table(rows, context.timezone(), time.time()),
+        [(one, (address or kernel_address)(one)) for one in keys],
+        COLUMNS,
+        key=key,
+        label="Kernels",
+        ticked=picked,
+        sorted_by=sorted_by,
+        on_sort=on_sort,
+    )
+
+
+def linked_list(
+    lines: Sequence[Line],
+    links: Sequence[tuple[str, str]],
+    columns: Sequence[Column],
+    *,
+    key: str,
+    label: str,
+    ticked: tuple[str, ...] | None = None,
+    sorted_by: tuple[str, bool] | None = None,
+    on_sort: Callable[[str, bool], None] | None = None,
+) -> None:
+    """A table whose rows are links.
+
+    Args:
+        links: of each line what names it, and where it leads.
+        label: what the rows are, for screen readers.
+        ticked: the ticked rows; ``None`` for a list without tick boxes. See ``picked``.
+        sorted_by, on_sort: as of ``kernel_list``.
+    """
     mount(
         "kernel_table",
         key=_name(key),
         data={
             "name": key,
-            "label": "Kernels",
-            "columns": [{"name": one.name, "numeric": one.numeric, "sort": one.sort} for one in COLUMNS],
-            "hidden": [one.name for one in COLUMNS if one.hidden],
+            "label": label,
+            "columns": [{"name": one.name, "numeric": one.numeric, "sort": one.sort} for one in columns],
+            "hidden": [one.name for one in columns if one.hidden],
             "rows": [
-                {
-                    "key": row["key"],
-                    "href": (address or kernel_address)(row["key"]),
-                    "cells": list(line.cells.values()),
-                    "titles": line.titles,
-                }
-                for row, line in zip(rows, table, strict=True)
+                {"key": named, "href": href, "cells": list(line.cells.values()), "titles": line.titles}
+                for line, (named, href) in zip(lines, links, strict=True)
             ],
-            "picks": None if picked is None else {"generation": _cleared(key), "keys": list(picked)},
+            "picks": None if ticked is None else {"generation": _cleared(key), "keys": list(ticked)},
             "sorted": None if sorted_by is None else {"by": sorted_by[0], "ascending": sorted_by[1]},
         },
         on_open_change=partial(_note_click, key),
@@ -94,9 +122,9 @@ def kernel_list(
 
 def _note_click(key: str) -> None:
     """In a callback, where Streamlit cannot go to another page yet."""
-    clicked = st.session_state[_name(key)].get("open")
-    if is_key(str(clicked)):
-        st.session_state[_CLICKED + key] = clicked
+    row = st.session_state[_name(key)].get("open")
+    if row:
+        st.session_state[_CLICKED + key] = str(row)
 
 
 def _note_sort(key: str, on_sort: Callable[[str, bool], None] | None) -> None:
@@ -110,9 +138,9 @@ def _nothing() -> None:
 
 
 def _open_clicked(key: str) -> None:
-    clicked = clicked_kernel(key)
-    if clicked is not None:
-        widgets.open_kernel(clicked)
+    row = clicked(key)
+    if row is not None and is_key(row):
+        widgets.open_kernel(row)
 
 
 def _cleared(key: str) -> int:
@@ -121,4 +149,4 @@ def _cleared(key: str) -> int:
 
 
 def _name(key: str) -> str:
-    return f"list of kernels {key}"
+    return f"list of {key}"

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 MOST_ROWS = 100_000
 """The most rows of a list as a file, which is built in memory: about 40 MB as CSV."""
 
-# A spreadsheet runs a cell that begins with one of these as a formula.
-_FORMULA = r"^[=+\-@\t\r]"
+FORMULA = r"^[=+\-@\t\r]"
+"""How a text begins that a spreadsheet runs as a formula."""
 
 
 def csv_file(batches: pyarrow.RecordBatchReader) -> bytes:
@@ -89,7 +89,7 @@ def _defused(batch: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
     import pyarrow.compute as pc
 
     columns = [
-        pc.if_else(pc.match_substring_regex(column, _FORMULA), pc.binary_join_element_wise("'", column, ""), column)
+        pc.if_else(pc.match_substring_regex(column, FORMULA), pc.binary_join_element_wise("'", column, ""), column)
         if pyarrow.types.is_string(column.type)
         else column
         for column in batch.columns

@@ -34,6 +34,29 @@ class Tile:
     change_is_good: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a list whose rows are links.
+
+    Attributes:
+        sort: the order that its header asks for, of those of the list's query.
+        hidden: whether it is shown only to readers who choose it.
+    """
+
+    name: str
+    sort: str = ""
+    numeric: bool = False
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row of such a list: a text for each column, and what some of them say when pointed at."""
+
+    cells: dict[str, str]
+    titles: dict[str, str]
+
+
 def moment(seconds: float, zone: tzinfo) -> datetime | None:
     """A time on the reader's clock; ``None`` for "never"."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Literal
 
 import pytest
@@ -33,6 +34,7 @@ AT_REST = """
   return now - window.idleSince > 700;
 }
 """
+HEADINGS = "() => [...document.querySelectorAll('h1, h2, h3, h4, h5, h6')].map(one => Number(one.tagName[1]))"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 
 
@@ -51,13 +53,15 @@ def test_every_page_can_be_read_by_everyone(
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
     tab = context.new_page()
     key = next((shown.store / "metadata").rglob("*.json")).stem
-    broken = []
+    broken: list[object] = []
     for page in pages:
         tab.goto(f"{shown.address}/{page}{f'&key={key}' if page == CODE else f'?key={key}' if page == KERNEL else ''}")
         tab.wait_for_selector("h1")
         if page == CODE:
             tab.get_by_role("button", name=re.compile("^Barriers")).click()  # lines are lit
         tab.wait_for_function(AT_REST, polling=50)  # what is about to be replaced is drawn pale
+        levels = [0, *tab.evaluate(HEADINGS)]
+        broken += [(page, f"h{one} after h{before}") for before, one in pairwise(levels) if one > before + 1]
         found = Axe().run(tab, options={"runOnly": RULES})
         assert found.response["passes"], page
         broken += [

@@ -37,8 +37,8 @@ def code_of(app: AppTest) -> dict[str, str]:
     return {pane["name"]: pane["text"] for pane in json.loads(view.proto.json)["panes"]}
 
 
-def kernels_listed(app: AppTest) -> list[dict[str, str]]:
-    """The first list of kernels on the page, a row each, as its component gets it."""
+def listed(app: AppTest) -> list[dict[str, str]]:
+    """The first list of kernels or entries on the page, a row each, as its component gets it."""
     told = json.loads(app.get("bidi_component")[0].proto.json)
     names = [column["name"] for column in told["columns"]]
     return [dict(zip(names, row["cells"], strict=True)) for row in told["rows"]]

@@ -11,7 +11,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from tests.adapters.made import STAGES, TILE, put_kernel, triton_groups
 from tests.helpers import publish
-from tests.pages.opening import Open, code_of, kernels_listed, sound
+from tests.pages.opening import Open, code_of, listed, sound
 
 
 def test_they_are_listed_below_ours_and_found_by_words(open_page: Open, store: DiskStore, tmp_path: Path) -> None:
@@ -19,9 +19,9 @@ def test_they_are_listed_below_ours_and_found_by_words(open_page: Open, store: D
     for group in triton_groups(tmp_path / "made").values():
         put_group(store.layout, group, durable=False)
     app = sound(open_page(store.layout.root, "kernels"))
-    assert [heading.value for heading in app.subheader] == ["Kernels of other frameworks"]
+    assert [heading.value for heading in app.header] == ["Kernels of other frameworks"]
     (theirs,) = (frame.value for frame in app.dataframe)
-    assert (len(kernels_listed(app)), len(theirs)) == (1, 4)
+    assert (len(listed(app)), len(theirs)) == (1, 4)
     assert set(theirs["Name"]) == {"tile", "scale"}
     app.text_input(key="q").set_value("tile sm_90a").run()
     (theirs,) = (frame.value for frame in sound(app).dataframe)
@@ -29,7 +29,7 @@ def test_they_are_listed_below_ours_and_found_by_words(open_page: Open, store: D
     app.text_input(key="q").set_value("no such kernel").run()
     assert [note.value for note in sound(app).info] == ["No matching kernels."]
     app = sound(open_page(store.layout.root, "kernels", dtype="fp32"))
-    assert not app.subheader
+    assert not app.header
 
 
 def test_the_page_of_one_says_what_is_known(open_page: Open, store: DiskStore, tmp_path: Path) -> None:

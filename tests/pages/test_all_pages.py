@@ -111,7 +111,7 @@ def test_hostile_text_is_only_ever_text(open_page: Open, store: DiskStore, page:
     assert [error.value for error in app.error] == []
     # These are no real code, so it cannot be disassembled.
     assert [note.value for note in app.text if "Machine code is not shown" in note.value] or part != "Code"
-    for markdown in (*app.markdown, *app.caption, *app.title, *app.subheader, *app.info, *app.warning, *app.success):
+    for markdown in (*app.markdown, *app.caption, *app.title, *app.header, *app.info, *app.warning, *app.success):
         assert text not in markdown.value
     for button in app.get("download_button"):
         assert text not in str(button.proto)

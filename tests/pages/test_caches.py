@@ -21,7 +21,7 @@ from cache_engine.foreign.values import Place
 from cache_engine.mirror import foreign
 from cache_engine.mirror.sync import Mirror
 from tests.foreign.fixtures import unpack
-from tests.pages.opening import Open, sound
+from tests.pages.opening import Open, listed, sound
 
 Shown = Callable[..., AppTest]
 MOVED = ("TRITON_CACHE_DIR", "TRITON_HOME", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME")
@@ -74,7 +74,7 @@ def test_it_shows_directories_entries_and_that_nothing_is_wrong(shown: Shown, ca
         ("Triton", str(cache), 4, "sm_90a (3), sm_80 (1)")
     ]
     app = shown(part="Entries")
-    assert sorted(_table(app, "Name", "Target", "State")) == [
+    assert sorted((row["Name"], row["Target"], row["State"]) for row in listed(app)) == [
         ("scale", "sm_80", "complete"),
         ("scale", "sm_90a", "complete"),
         ("scale", "sm_90a", "complete"),
@@ -151,7 +151,7 @@ def test_why_a_scan_failed_is_said(shown: Shown, cache: Path, monkeypatch: pytes
 
 def test_a_search_is_part_of_the_address(shown: Shown, cache: Path) -> None:
     app = shown(q="scale num_warps=8")
-    assert len(_table(app, "Name", "Target", "State")) == 1
+    assert len(listed(app)) == 1
     app = shown(q="no such kernel")
     assert "No entry of any cache matches." in [one.value for one in app.caption]
 

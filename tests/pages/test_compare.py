@@ -9,7 +9,7 @@ import pytest
 from cache_engine.store.disk import DiskStore
 from tests.adapters.made import SCALE, SCALE_8_WARPS, put_kernel
 from tests.helpers import make_store
-from tests.pages.opening import Open, kernels_listed, sound
+from tests.pages.opening import Open, listed, sound
 
 
 def test_two_kernels_are_compared(open_page: Open, compiled_store: Path) -> None:
@@ -45,14 +45,14 @@ def test_comparing_with_an_unknown_kernel_is_reported(open_page: Open, compiled_
     app = open_page(compiled_store, "compare", a=next(iter(make_store(compiled_store).keys())), b=key)
     assert not app.exception
     assert [error.value for error in app.error] == ["No kernel with this key."]
-    assert len(kernels_listed(app)) == 4
+    assert len(listed(app)) == 4
 
 
 def test_a_kernel_is_found_in_the_list_to_pick_from(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "compare"))
-    assert len(kernels_listed(app)) == 4
+    assert len(listed(app)) == 4
     app.text_input(key="pick").set_value("fp16").run()
-    assert [row["Dtype"] for row in kernels_listed(sound(app))] == ["fp16"]
+    assert [row["Dtype"] for row in listed(sound(app))] == ["fp16"]
     app.text_input(key="pick").set_value("no such").run()
     assert "No matching kernels" in sound(app).info[0].value
 

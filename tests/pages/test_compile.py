@@ -293,7 +293,7 @@ def test_hostile_text_in_a_job_is_only_ever_text(open_page: Open, compiled_store
     )  # fmt: skip
     app = open_page(compiled_store, "compile", job=_put(compiled_store, job))
     assert not app.exception
-    shown = (app.markdown, app.caption, app.title, app.subheader, app.info, app.warning, app.success, app.error)
+    shown = (app.markdown, app.caption, app.title, app.header, app.info, app.warning, app.success, app.error)
     for markdown in (one for kind in shown for one in kind):
         assert text not in markdown.value
     for metric in app.metric:

@@ -107,7 +107,7 @@ def test_hostile_shapes_are_only_ever_text(open_page: Open, tmp_path: Path) -> N
         (cache.layout.journal / "0001-1-x.jsonl").write_bytes(line + b"\n")
     for by in ("Shape", "Kernel", "Model", "Target"):
         app = sound(open_page(tmp_path / "store", "demand", by=by))
-        for one in (*app.markdown, *app.caption, *app.subheader, *app.info):
+        for one in (*app.markdown, *app.caption, *app.header, *app.info):
             assert HOSTILE not in one.value
         for chart in app.get("plotly_chart"):
             assert "<script" not in json.dumps(json.loads(chart.proto.spec).get("data"))

@@ -102,7 +102,7 @@ def test_a_link_shows_the_same(open_page: Open, tmp_path: Path) -> None:
     parameters = {"e_m": "16", "e_chip": "Mine 2.0", "e_other": "A100", "own": presenters.chip_text(MINE)}
     app = sound(open_page(tmp_path / "store", "evaluations", **parameters))
     expected = evaluate(replace(PROBLEM, m=16), MINE)
-    assert [header.value for header in app.subheader] == ["Mine 2.0", "A100", "Comparison"]
+    assert [header.value for header in app.header] == ["Mine 2.0", "A100", "Comparison"]
     assert app.metric[0].value == f"{expected.latency_us:,.2f} µs"
     assert table_with(app, "Ratio")["Mine 2.0"][0] == expected.latency_us
 
@@ -115,7 +115,7 @@ def test_two_chips_stand_side_by_side(open_page: Open, tmp_path: Path) -> None:
     app.selectbox(key="e_dtype").set_value("fp64").run()
     assert [error.value for error in app.error] == ["Could not evaluate."]
     assert any("H100: dtype fp64 with results in bf16 is not calibrated" in text.value for text in app.text)
-    assert [header.value for header in app.subheader] == ["SG2262"], "the other is evaluated all the same"
+    assert [header.value for header in app.header] == ["SG2262"], "the other is evaluated all the same"
 
 
 def test_a_models_shapes_make_a_table_that_adds_up(open_page: Open, tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_hostile_names_of_accelerators_are_only_ever_text(open_page: Open, tmp_p
     app = sound(open_page(tmp_path / "store", "evaluations", e_kind=KEPT))
     shown = text if text.isprintable() else ""
     assert table_with(app, "Misses")["Chip"][0] == shown
-    for markdown in (*app.markdown, *app.caption, *app.title, *app.subheader, *app.info):
+    for markdown in (*app.markdown, *app.caption, *app.title, *app.header, *app.info):
         assert text not in markdown.value
 
 

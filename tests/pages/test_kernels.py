@@ -6,27 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from app.presenters.kernels.listed import COLUMNS, facet_choices, page_number, picked_keys
+from app.presenters.kernels.listed import COLUMNS, facet_choices, page_number
 from cache_engine.engine.cache import open_cache
 from cache_engine.mirror.queries import SORTS
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill, make_store
-from tests.pages.opening import Open, kernels_listed, sound
+from tests.pages.opening import Open, listed, sound
 
 
 def test_a_kernel_compiled_meanwhile_appears(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "kernels"))
-    assert len(kernels_listed(app)) == 4
+    assert len(listed(app)) == 4
     fill(make_store(compiled_store), 2)
-    assert len(kernels_listed(sound(app.run()))) == 6
+    assert len(listed(sound(app.run()))) == 6
 
 
 @pytest.mark.parametrize(("text", "count"), [("sm_90", 2), ("SM_90 fp16", 1), ("128×256×192", 2), ("simt", 1)])
 def test_search_narrows_the_list(open_page: Open, compiled_store: Path, text: str, count: int) -> None:
     app = sound(open_page(compiled_store, "kernels"))
     app.text_input(key="q").set_value(text).run()
-    assert len(kernels_listed(sound(app))) == count
+    assert len(listed(sound(app))) == count
 
 
 def test_a_models_name_finds_its_shapes(open_page: Open, tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_models_name_finds_its_shapes(open_page: Open, tmp_path: Path) -> None
         opened.get_or_compile(GemmProblem(16, 576, 7168, arch="sm_90"))
         opened.get_or_compile(GemmProblem(16, 576, 7000, arch="sm_90"))
     app = sound(open_page(tmp_path / "models", "kernels", q="deepseek-v3 bf16"))
-    assert [row["m × n × k"] for row in kernels_listed(app)] == ["16 × 576 × 7168"]
+    assert [row["m × n × k"] for row in listed(app)] == ["16 × 576 × 7168"]
 
 
 def test_facets_tell_how_many_there_would_be(open_page: Open, compiled_store: Path) -> None:
@@ -45,7 +45,7 @@ def test_facets_tell_how_many_there_would_be(open_page: Open, compiled_store: Pa
     app.multiselect(key="dtype").set_value(["fp16"]).run()
     assert app.query_params["dtype"] == "fp16"
     assert app.multiselect(key="arch").options == ["sm_90 (1)"]
-    assert len(kernels_listed(sound(app))) == 1
+    assert len(listed(sound(app))) == 1
 
 
 def test_an_address_holds_the_whole_list(open_page: Open, store: DiskStore) -> None:
@@ -53,7 +53,7 @@ def test_an_address_holds_the_whole_list(open_page: Open, store: DiskStore) -> N
     asked = {"arch": "sm_90", "family": "tensor_core", "text": "nt", "sort": "registers", "asc": "true"}
     app = sound(open_page(store.layout.root, "kernels", **asked))
     assert "1–15 of 15" in app.caption[0].value
-    registers = [row["Registers"] for row in kernels_listed(app)]
+    registers = [row["Registers"] for row in listed(app)]
     assert registers == sorted(registers, key=int)
     assert app.text_input(key="q").value == "nt"
     app = sound(open_page(store.layout.root, "kernels", page="2"))
@@ -80,12 +80,6 @@ def test_long_names_of_toolchains_are_cut_where_that_leaves_them_apart() -> None
     ]
 
 
-def test_selected_rows_stay_selected_in_other_lists() -> None:
-    assert picked_keys((), ["a", "b", "c"], [2, 0]) == ("a", "c")
-    assert picked_keys(("a", "c"), ["d", "c"], [0]) == ("a", "d")
-    assert picked_keys(("a", "c"), ["x"], []) == ("a", "c")
-
-
 def test_an_address_names_a_page_that_there_is() -> None:
     assert [page_number(asked, 5) for asked in ("", "3", "9", "0", "-2", "x", "1e3", "٣")] == [1, 3, 5, 1, 1, 1, 1, 1]
 
@@ -100,14 +94,14 @@ def test_filters_and_sorting(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "kernels", sort="target", asc="true"))
     app.multiselect(key="dtype").set_value(["bf16"])
     app.multiselect(key="arch").set_value(["sm_80", "sm_90"]).run()
-    table = kernels_listed(sound(app))
+    table = listed(sound(app))
     assert [row["Target"] for row in table] == ["sm_80", "sm_90"]
     assert {row["Dtype"] for row in table} == {"bf16"}
 
 
 def test_a_link_with_an_older_name_of_a_sort_order_still_works(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "kernels", sort="architecture", asc="true"))
-    assert [row["Target"] for row in kernels_listed(app)] == ["sm_75", "sm_80", "sm_90", "sm_90"]
+    assert [row["Target"] for row in listed(app)] == ["sm_75", "sm_80", "sm_90", "sm_90"]
 
 
 def test_every_header_sorts_by_an_order_that_there_is() -> None:
@@ -119,15 +113,15 @@ def test_every_header_sorts_by_an_order_that_there_is() -> None:
 def test_pages_of_the_list(open_page: Open, store: DiskStore) -> None:
     keys = fill(store, 60)
     app = sound(open_page(store.layout.root, "kernels"))
-    seen = [row["Key"] for row in kernels_listed(app)]
+    seen = [row["Key"] for row in listed(app)]
     for number in (2,):
         app.pagination(key="page").set_value(number).run()
-        seen += [row["Key"] for row in kernels_listed(sound(app))]
+        seen += [row["Key"] for row in listed(sound(app))]
     assert app.pagination(key="page").value == 2
     assert sorted(seen) == sorted(key[:12] for key in keys)
     # Another search starts at its own first page.
     app.text_input(key="q").set_value("sm_80").run()
-    assert len(kernels_listed(sound(app))) == 15
+    assert len(listed(sound(app))) == 15
     assert "1–15 of 15" in app.caption[0].value
 
 
@@ -137,4 +131,4 @@ def test_the_rebuilt_mirror_shows_the_current_store(open_page: Open, compiled_st
     for count in (1, 2):
         fill(make_store(compiled_store), count)
         (compiled_store / "mirror.duckdb").unlink()
-        assert len(kernels_listed(sound(app.run()))) == 4 + count
+        assert len(listed(sound(app.run()))) == 4 + count

@@ -27,7 +27,7 @@ from cache_engine.queue.slots import Slots
 from cache_engine.queue.tickets import Priority, QueueState, State, Turn
 from cache_engine.store.journal import Journal
 from tests.helpers import fill, make_store, record_file
-from tests.pages.opening import Open, kernels_listed, sound
+from tests.pages.opening import Open, listed, sound
 
 NOW = 1_800_000_000.0
 ROW = {"last_publish_at": NOW - 120, "unreadable": 0, "synced_at": NOW - 5}
@@ -54,7 +54,7 @@ def test_the_overview_shows_size_hits_and_savings(open_page: Open, compiled_stor
     assert shown["Hit rate"] == "20.0%"
     assert set(shown) == {"Kernels", "On disk", "Hit rate", "Compile time saved", "Compile time spent"}
     assert list(_table(app, "Event")["Event"]) == ["compiled"] * 4
-    assert [row["Hits"] for row in kernels_listed(app)] == ["1"]
+    assert [row["Hits"] for row in listed(app)] == ["1"]
 
 
 def test_the_figures_over_time_have_a_table_behind_them_that_adds_up(open_page: Open, compiled_store: Path) -> None:

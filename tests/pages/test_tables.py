@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import streamlit as st
 
 from app import tables
 from app.presenters.store import architectures
@@ -33,6 +36,35 @@ def test_durations_too(ms: float, unit: str) -> None:
     (row,), columns = tables.in_units([{"Cost": ms}], times=["Cost"])
     assert columns["Cost"]["type_config"]["format"] == f"%,.1f {unit}"
     assert 1 <= row["Cost"] < 1000
+
+
+def test_what_the_toolbar_saves_is_no_formula_and_what_is_shown_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The browser saves values, and shows what a style says of them."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(st, "dataframe", lambda data, **_: drawn.append(data))
+    names = ['=HYPERLINK("http://x")', "+1", "-q", "@x", "plain", "'+1 of its own"]
+    rows = [{"Name": name, "Size": -2.0} for name in names]
+    tables.show(rows)
+    shown = next(iter(drawn))
+    assert list(shown.data["Name"]) == [f"'{name}" if name[0] in "=+-@" else name for name in names]
+    assert list(shown.data["Size"]) == [-2.0] * len(names), "a number is no formula"
+    shown._compute()
+    texts = [shown._display_funcs[row, 0](value) for row, value in enumerate(shown.data["Name"])]
+    assert texts == names
+    tables.show([{"Name": "plain"}])
+    assert drawn[1] == [{"Name": "plain"}], "other tables stay as they are"
+    assert [row["Name"] for row in rows] == names, "the rows given too"
+
+
+def test_every_table_is_drawn_where_formulas_are_defused() -> None:
+    root = Path(tables.__file__).parent.parent
+    others = {
+        str(path.relative_to(root))
+        for folder in ("app", "pages")
+        for path in (root / folder).rglob("*.py")
+        if re.search(r"\.(dataframe|table|data_editor)\(", path.read_text())
+    }
+    assert others == {"app/tables.py"}
 
 
 ROW = {"arch": "sm_90", "hits": 0, "stored_bytes": 400 * 2**20, "median_compile_ms": 2500.0}

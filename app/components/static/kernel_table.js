@@ -1,4 +1,4 @@
-// A table of kernels: real links, tick boxes, headers that sort, and columns that the reader chooses.
+// A table of kernels, or of entries: real links, tick boxes, headers that sort, and columns that the reader chooses.
 //
 // data: name, columns: [{name, numeric, sort}], hidden: [names of columns], rows: [{key, href, cells, titles}],
 //       picks: null or {generation, keys}, sorted: null or {by, ascending}, label
@@ -98,7 +98,7 @@ function head(data, state, columns) {
   if (data.picks) {
     const keys = data.rows.map((each) => each.key);
     const all = keys.every((key) => state.picked.has(key));
-    const box = element("input", { type: "checkbox", checked: all, "aria-label": "Select all kernels of this page" });
+    const box = element("input", { type: "checkbox", checked: all, "aria-label": `Select all ${data.label.toLowerCase()} of this page` });
     box.indeterminate = !all && keys.some((key) => state.picked.has(key));
     box.dataset.focus = "all";
     box.onchange = () => state.tell.pick(keys, box.checked);
@@ -112,7 +112,7 @@ function head(data, state, columns) {
       const sign = isSorted ? (data.sorted.ascending ? " ▲" : " ▼") : "";
       const button = element("button", { type: "button" }, column.name + sign);
       button.dataset.focus = `sort ${column.name}`;
-      button.title = `Sort all kernels by ${column.sort}, ${ascending ? "ascending" : "descending"}`;
+      button.title = `Sort all ${data.label.toLowerCase()} by ${column.sort}, ${ascending ? "ascending" : "descending"}`;
       button.onclick = () => state.tell.sort({ by: column.sort, ascending });
       cell.setAttribute("aria-sort", isSorted ? (data.sorted.ascending ? "ascending" : "descending") : "none");
       cell.append(button);
@@ -135,7 +135,7 @@ function line(data, state, columns, row) {
     const index = data.columns.indexOf(column);
     const cell = element("td", { className: column.numeric ? "number" : "" });
     if (row.titles[column.name]) cell.title = row.titles[column.name];
-    // The first column leads to the kernel, whichever it is.
+    // The first column is the link, whichever it is.
     if (at === 0) {
       const link = element("a", { href: row.href }, row.cells[index]);
       link.dataset.focus = `open ${row.key}`;

@@ -37,8 +37,8 @@ def adapted_table(rows: Iterable[Row], zone: tzinfo, address: Callable[[str], st
             "Version": row["version"],
             "Config": row["config"],
             "Registers": row["registers"],
-            "Code": None if row["code_bytes"] is None else row["code_bytes"] / 1024,
-            "On disk": row["stored_bytes"] / 1024,
+            "Code": row["code_bytes"],
+            "On disk": row["stored_bytes"],
             "Compile time": row["compile_ms"],
             "Hits": row["hits"],
             "Last used": moment(row["last_used_at"], zone),
@@ -80,7 +80,7 @@ def adapted_properties(framework: str, known: Entry, row: Row | None, zone: tzin
 
 def part_table(known: Entry) -> list[Row]:
     """The files of a kernel."""
-    return [{"Part": part.name, "Kind": str(part.kind), "Size": part.size_bytes / 1024} for part in known.parts]
+    return [{"Part": part.name, "Kind": str(part.kind), "Size": part.size_bytes} for part in known.parts]
 
 
 def stage_table(stages_ms: Mapping[str, float]) -> list[Row]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
 
-from app.presenters.shared import Row, dtypes, when
+from app.presenters.shared import Column, Line, Row, dtypes, when
 from cache_engine.catalogue import read_search
 from cache_engine.mirror.queries import FACETS, KernelFilter
 from cache_engine.units import human_age, human_bytes, human_ms
@@ -35,21 +34,6 @@ def facet_choices(counts: Mapping[str, int], chosen: Iterable[str]) -> dict[str,
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a list of kernels.
-
-    Attributes:
-        sort: the order of ``SORTS`` that its header asks for.
-        hidden: whether it is shown only to readers who choose it.
-    """
-
-    name: str
-    sort: str = ""
-    numeric: bool = False
-    hidden: bool = False
-
-
 COLUMNS = (
     Column("Key"),
     Column("Target", "target"),
@@ -71,14 +55,6 @@ COLUMNS = (
     Column("Compiler", "compiler", hidden=True),
     Column("Name", "name", hidden=True),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A kernel in a list: a text for each of ``COLUMNS``, and what some of them say when pointed at."""
-
-    cells: dict[str, str]
-    titles: dict[str, str]
 
 
 def kernel_table(rows: Iterable[Row], zone: tzinfo, now: float) -> list[Line]:
@@ -124,13 +100,6 @@ def kernel_table(rows: Iterable[Row], zone: tzinfo, now: float) -> list[Line]:
 def page_number(asked: str, pages: int) -> int:
     """The page number that an address names: 1 where it is invalid, the last page where it is too large."""
     return min(int(asked), pages) if re.fullmatch("[1-9][0-9]{0,15}", asked) else 1
-
-
-def picked_keys(before: Iterable[str], shown: Sequence[str], ticked: Collection[int]) -> tuple[str, ...]:
-    """The selected rows, now that these of a list are ticked; rows outside the list stay as they were."""
-    now = [key for index, key in enumerate(shown) if index in ticked]
-    kept = [key for key in before if key in now or key not in shown]
-    return tuple(dict.fromkeys([*kept, *now]))
 
 
 def _short(word: str) -> str:

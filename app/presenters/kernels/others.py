@@ -122,7 +122,7 @@ def fact_table(source: Source, address: Address, entry: Entry, zone: tzinfo) -> 
 def part_table(parts: Iterable[Part]) -> list[Row]:
     """A row for each part."""
     return [
-        {"Part": part.name, "Kind": part.kind.value, "Size": part.size_bytes / 1024, "File": part.file or "–"}
+        {"Part": part.name, "Kind": part.kind.value, "Size": part.size_bytes, "File": part.file or "–"}
         for part in parts
     ]
 

@@ -6,11 +6,12 @@ import html
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
+from typing import Any
 
 import msgspec
 import plotly.graph_objects as go
 
-from app.presenters.shared import COLOURS, GREY, Row, Tile, moment, total
+from app.presenters.shared import COLOURS, GREY, Column, Line, Row, Tile, moment, total, when
 from cache_engine.cli.documents.caches import CacheDeletion
 from cache_engine.foreign.choosing import CleaningRules
 from cache_engine.foreign.comparison import Difference, Miss
@@ -18,11 +19,11 @@ from cache_engine.foreign.doctor import Ailment, Diagnosis
 from cache_engine.foreign.installed import is_stale
 from cache_engine.foreign.values import Entry, id_of
 from cache_engine.mirror.foreign_queries import place_of
-from cache_engine.units import counted, human_bytes
+from cache_engine.units import bytes_unit, counted, human_age, human_bytes, human_ms
 
-_MIB = 1 << 20
 _MOST_PARTS = 6
 _SHOWN_DIGITS = 16
+_SHOWN_OF_CONFIG = 24
 Titles = Mapping[str, str]
 
 
@@ -50,7 +51,7 @@ def directory_table(
             "Directory": row["path"],
             "Found by": row["origin"],
             "Entries": row["entries"],
-            "On disk": row["size_bytes"] / _MIB,
+            "On disk": row["size_bytes"],
             "Partial": row["partial"],
             "Unread": row["unread"],
             "Targets": targets[row["kind"], row["path"]],
@@ -72,19 +73,20 @@ def part_figure(parts: Iterable[Row], titles: Titles) -> go.Figure:
         by_title[titles.get(row["kind"], row["kind"])][row["name"]] += row["size_bytes"]
     largest = [name for name, _ in names.most_common(_MOST_PARTS)]
     rows = sorted(by_title, key=lambda title: by_title[title].total())
+    unit, length = bytes_unit(max((sizes.total() for sizes in by_title.values()), default=0))
     figure = go.Figure()
     for number, name in enumerate([*largest, "other"]):
         values = [
-            (sizes.total() - sum(sizes[each] for each in largest) if name == "other" else sizes[name]) / _MIB
+            (sizes.total() - sum(sizes[each] for each in largest) if name == "other" else sizes[name]) / length
             for sizes in (by_title[title] for title in rows)
         ]
         if any(values):
             colour = GREY if name == "other" else COLOURS[number % len(COLOURS)]
             figure.add_bar(
                 y=[html.escape(title) for title in rows], x=values, name=html.escape(name), orientation="h",
-                marker_color=colour, hovertemplate="%{x:.2f} MiB",
+                marker_color=colour, hovertemplate=f"%{{x:,.1f}} {unit}",
             )  # fmt: skip
-    figure.update_layout(barmode="stack", xaxis_title="MiB", height=120 + 40 * len(rows), margin={"t": 10, "b": 10})
+    figure.update_layout(barmode="stack", xaxis_title=unit, height=120 + 40 * len(rows), margin={"t": 10, "b": 10})
     return figure
 
 
@@ -94,11 +96,12 @@ def growth_figure(days: Iterable[Row], titles: Titles) -> go.Figure:
     for row in days:
         by_kind[row["kind"]].append(row)
     last = max((rows[-1]["day"] for rows in by_kind.values()), default=0)
+    unit, length = bytes_unit(max((total(rows, "size_bytes") for rows in by_kind.values()), default=0))
     figure = go.Figure()
     for number, (kind, rows) in enumerate(sorted(by_kind.items())):
         size, x, y = 0.0, [], []
         for row in rows:
-            size += row["size_bytes"] / _MIB
+            size += row["size_bytes"] / length
             x.append(_day(row["day"]))
             y.append(size)
         if rows[-1]["day"] != last:  # nothing was made since
@@ -106,10 +109,10 @@ def growth_figure(days: Iterable[Row], titles: Titles) -> go.Figure:
             y.append(size)
         figure.add_scatter(
             x=x, y=y, name=html.escape(titles.get(kind, kind)), mode="lines+markers", line_shape="hv",
-            line_color=COLOURS[number % len(COLOURS)], hovertemplate="%{x}: %{y:.2f} MiB",
+            line_color=COLOURS[number % len(COLOURS)], hovertemplate=f"%{{x}}: %{{y:,.1f}} {unit}",
         )  # fmt: skip
     figure.update_layout(
-        yaxis_title="MiB", yaxis_rangemode="tozero", xaxis_type="date", xaxis_tickformat="%d %b %Y", xaxis_nticks=8,
+        yaxis_title=unit, yaxis_rangemode="tozero", xaxis_type="date", xaxis_tickformat="%d %b %Y", xaxis_nticks=8,
         height=260, margin={"t": 10, "b": 10},
     )  # fmt: skip
     return figure
@@ -129,7 +132,7 @@ def version_table(versions: Iterable[Row], installed: Callable[[str], str | None
             "Installed here": installed(kind) or "–",
             "Stale": is_stale(made_by, installed(kind)),
             "Entries": entries,
-            "On disk": size / _MIB,
+            "On disk": size,
         }
         for (kind, made_by), (entries, size) in sorted(sums.items(), key=lambda item: -item[1][1])
     ]
@@ -143,34 +146,67 @@ def duplicate_table(duplicates: Iterable[Row], titles: Titles) -> list[Row]:
             "Framework": ", ".join(titles.get(kind, kind) for kind in row["kinds"]),
             "Entries": row["entries"],
             "Directories": row["directories"],
-            "More than once": row["extra_bytes"] / 1024,
+            "More than once": row["extra_bytes"],
             "Digest of the binary": row["digest"],
         }
         for row in duplicates
     ]
 
 
-def entry_table(entries: Iterable[Row], titles: Titles, zone: tzinfo) -> list[Row]:
-    """A row for each entry."""
-    return [
+ENTRY_COLUMNS = (
+    Column("Id"),
+    Column("Name", "name"),
+    Column("Framework"),
+    Column("Target"),
+    Column("Registers", "registers", numeric=True),
+    Column("Shared", numeric=True, hidden=True),
+    Column("Code", numeric=True),
+    Column("On disk", "size", numeric=True),
+    Column("Config"),
+    Column("Version"),
+    Column("State"),
+    Column("Created", "created", numeric=True),
+    Column("Last used", "last used", numeric=True),
+    Column("Compile time", "compile time", numeric=True, hidden=True),
+    Column("Directory", hidden=True),
+)
+
+
+def entry_lines(entries: Iterable[Row], titles: Titles, zone: tzinfo, now: float) -> list[Line]:
+    """Entries, a line each: a text for each of ``ENTRY_COLUMNS``; ``now`` in seconds since 1970."""
+    return [_entry_line(row, titles, zone, now) for row in entries]
+
+
+def _entry_line(row: Row, titles: Titles, zone: tzinfo, now: float) -> Line:
+    config = " ".join(f"{name}={value}" for name, value in msgspec.json.decode(row["config"]).items())
+    times = {"Created": row["created_at"], "Last used": row["last_used_at"]}
+    return Line(
         {
             "Id": _short(row["id"]),
             "Name": row["name"] or "",
             "Framework": titles.get(row["kind"], row["kind"]),
             "Target": row["arch"] or "",
-            "Registers": row["registers"],
-            "Shared": None if row["shared_bytes"] is None else row["shared_bytes"] / 1024,
-            "Code": None if row["code_bytes"] is None else row["code_bytes"] / 1024,
-            "On disk": row["size_bytes"] / 1024,
-            "Config": " ".join(f"{name}={value}" for name, value in msgspec.json.decode(row["config"]).items()),
+            "Registers": _known(row["registers"], "{:,}".format),
+            "Shared": _known(row["shared_bytes"], human_bytes),
+            "Code": _known(row["code_bytes"], human_bytes),
+            "On disk": human_bytes(row["size_bytes"]),
+            "Config": config if len(config) <= _SHOWN_OF_CONFIG else f"{config[:_SHOWN_OF_CONFIG]}…",
             "Version": row["version"] or "",
             "State": row["state"],
-            "Created": moment(row["created_at"] or 0.0, zone),
-            "Last used": moment(row["last_used_at"] or 0.0, zone),
+            **{name: human_age(now - at) if at else "–" for name, at in times.items()},
+            "Compile time": _known(row["compile_ms"], human_ms),
             "Directory": row["path"],
-        }
-        for row in entries
-    ]
+        },
+        {
+            "Id": row["id"],
+            "Config": config,
+            **{name: when(at, zone) for name, at in times.items() if at},
+        },
+    )
+
+
+def _known(value: Any, text: Callable[[Any], str]) -> str:
+    return "–" if value is None else text(value)
 
 
 def _short(entry: str) -> str:
@@ -226,7 +262,7 @@ def deletion_table(deletions: Iterable[CacheDeletion], titles: Titles) -> list[R
             "Id": _short(each.id),
             "Name": each.name or "",
             "Target": each.arch or "",
-            "Frees": each.size_bytes / 1024,
+            "Frees": each.size_bytes,
             "Why": each.reason,
             "Directory": id_of(each.path),
         }

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from app.presenters.shared import COLOURS, GREY, Row, moment
 from cache_engine.engine.serving import LONG_WAIT_S
 from cache_engine.model.events import DAY_S, HOUR_S, hit_rate
-from cache_engine.units import counted
+from cache_engine.units import counted, ms_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,18 @@ def hit_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> go.
 
 def compile_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> go.Figure:
     """Compile time spent and saved, side by side."""
+    unit, length = ms_unit(max((row[column] / 1e3 for row in rows for column, *_ in _TIMES), default=0.0))
     figure = go.Figure()
     for column, name, colour, pattern in _TIMES:
         figure.add_bar(
             name=name,
             x=[_start(row, span, zone) for row in rows],
-            y=[row[column] / 1e6 for row in rows],
-            hovertemplate="%{x|%Y-%m-%d %H:%M}: %{y:,.2f} s",
+            y=[row[column] / 1e3 / length for row in rows],
+            hovertemplate=f"%{{x|%Y-%m-%d %H:%M}}: %{{y:,.1f}} {unit}",
             marker=_filled(colour, pattern),
         )
     figure.update_layout(title="Compile time", barmode="group")
-    figure.update_yaxes(title="Seconds", rangemode="tozero")
+    figure.update_yaxes(title=unit, rangemode="tozero")
     return _over_time(figure, span, zone, now, rows)
 
 
@@ -104,8 +105,8 @@ def history_table(rows: Sequence[Row], span: Span, zone: tzinfo) -> list[Row]:
             "Hit rate": hit_rate(_lookups(row) - row["misses"], row["misses"]),
             **{name: row[column] for column, name, _, _ in _TIERS},
             "Compiles": row["compiles"],
-            "Spent": row["compile_us"] / 1e6,
-            "Saved": row["saved_us"] / 1e6,
+            "Spent": row["compile_us"] / 1e3,
+            "Saved": row["saved_us"] / 1e3,
             "Save failures": row["publish_failures"],
             "Corrupt": row["corruptions"],
             f"Lock waits > {LONG_WAIT_S:.0f} s": row["lock_waits"],

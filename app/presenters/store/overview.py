@@ -140,7 +140,7 @@ def queue_table(queue: QueueState) -> list[Row]:
             "State": turn.state,
             "Kernel": turn.key[:12],
             "For": turn.priority.name.lower(),
-            "Seconds": turn.seconds,
+            "Time": turn.seconds * 1e3,
             "Process": turn.pid,
         }
         for turn in (*queue.compiling, *queue.queued, *queue.waiting)
