@@ -22,7 +22,11 @@ st.set_page_config(page_title="gemm-cache", page_icon=str(Path(__file__).with_na
 ON_ACCENT = ':is([data-testid^="stBaseButton-primary"]:enabled, [data-tag]) *'
 # Streamlit writes the labels in figures in a grey that is too pale for what they stand on.
 LABELS = ".js-plotly-plot .annotation-text { fill: light-dark(#14120f, #fafafa) !important }"
-st.html(f"<style>{ON_ACCENT} {{ color: light-dark(white, #14120f) }} {LABELS}</style>")
+# Streamlit leaves as much room above a page, and around its title, as a page of text wants.
+DENSE = """.stMainBlockContainer { padding-top: 4rem }
+.stMainBlockContainer h1 { font-size: 1.75rem; padding: 0.5rem 0 }
+.stMainBlockContainer h2 { padding: 0.25rem 0 }"""
+st.html(f"<style>{ON_ACCENT} {{ color: light-dark(white, #14120f) }} {LABELS} {DENSE}</style>")
 
 page = st.navigation(
     [

@@ -15,6 +15,16 @@ from app.caches import links as of_others
 from app.components.code_view import component
 from app.presenters.compiling.jobs import in_store
 from app.presenters.downloads import dump_file
+from app.presenters.kernels.glance import (
+    DEMAND,
+    LIFE,
+    RESOURCES,
+    SPEED,
+    demand_rows,
+    life_rows,
+    resource_rows,
+    speed_rows,
+)
 from app.presenters.kernels.kernel import (
     component_table,
     decision_rows,
@@ -23,7 +33,6 @@ from app.presenters.kernels.kernel import (
     history_table,
     hit_table,
     instruction_figure,
-    kernel_tiles,
     occupancy_by_chip,
     occupancy_table,
     record_document,
@@ -37,8 +46,9 @@ from cache_engine.engine.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight.departure import Departure, asked_for, departure, quarantined_record
 from cache_engine.insight.description import titled
+from cache_engine.insight.inspection import Inspection
 from cache_engine.insight.tiling import level_table
-from cache_engine.mirror import queries
+from cache_engine.mirror import queries, summaries
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import RECENT
 from cache_engine.model.gemm import MAX_DIMENSION
@@ -50,14 +60,36 @@ SMALL = st.column_config.TextColumn(width="small")
 TIME = st.column_config.NumberColumn(format="%.2f")
 PLAIN = {"displayModeBar": False}
 MOST_DECISIONS = 500
+STEP_S = 60  # answers about demand are cached for as long
+ROW = 27  # pixels, so that the four tables fit on one screen
+
+
+def at_a_glance(record: Record, inspection: Inspection) -> None:
+    """On one screen: the tiling, what the kernel takes, how fast it is, who asks for it, and its life in the cache."""
+    drawing, left, right = st.columns([4, 3, 3])
+    drawing.plotly_chart(tile_figure(record), key="tiles", config=PLAIN)
+    points, _ = predictions(record)
+    at = time.time() // STEP_S * STEP_S + STEP_S
+    ledger = context.ask(summaries.ledger, cache.settings.demand_half_life_h * 3600, at)
+    row, is_pinned = context.ask(queries.kernel, record.key), CacheKey(record.key) in cache.pinned()
+    life = life_rows(record, row, is_pinned=is_pinned, zone=context.timezone(), now=time.time())
+    for place, title, rows in (
+        (left, RESOURCES, resource_rows(inspection)),
+        (left, SPEED, speed_rows(record, context.ask(queries.timings, record.key), points)),
+        (right, LIFE, life),
+        (right, DEMAND, demand_rows(record, ledger, cache.demand.kernel_of)),
+    ):
+        with place:
+            columns = {title: st.column_config.TextColumn(width=130)}
+            tables.show(rows, height="content", row_height=ROW, column_config=columns, alt=title, key=f"glance-{title}")
+    for note in inspection.notes:
+        st.text(note)
 
 
 def summary(record: Record) -> None:
-    """The numbers, problem and config, tiling, instructions and occupancy."""
+    """What is on the first screen; below it problem and config, levels of tiling, instructions and occupancy."""
     inspection = context.inspection(record)
-    widgets.tiles(kernel_tiles(inspection, context.ask(queries.kernel, record.key)))
-    for note in inspection.notes:
-        st.text(note)
+    at_a_glance(record, inspection)
     left, right = st.columns(2)
     with left:
         st.header("Problem and config")
@@ -65,22 +97,20 @@ def summary(record: Record) -> None:
         tables.show(shown, height="content", column_config={"Property": SMALL}, key="facts")
     with right:
         st.header("Tiling")
-        st.plotly_chart(tile_figure(record), key="tiles", config=PLAIN)
         tables.show(level_table(record), height="content", key="levels")
-    left, right = st.columns(2)
     if inspection.instructions is not None:
-        left.header("Instructions")
-        left.caption(f"{counted(inspection.instructions.total, 'static instruction')}. Grey: not specific to GEMM.")
-        left.plotly_chart(instruction_figure(inspection.instructions), key="instructions", config=PLAIN)
+        right.header("Instructions")
+        right.caption(f"{counted(inspection.instructions.total, 'static instruction')}. Grey: not specific to GEMM.")
+        right.plotly_chart(instruction_figure(inspection.instructions), key="instructions", config=PLAIN)
     if inspection.occupancy is not None:
-        right.header("Theoretical occupancy")
-        right.caption(f"{inspection.occupancy}.")
-        with right:
+        left.header("Theoretical occupancy")
+        left.caption(f"{inspection.occupancy}.")
+        with left:
             tables.show(occupancy_table(inspection.occupancy), height="content", key="occupancy")
-        right.caption("On each chip that runs this cubin:")
+        left.caption("On each chip that runs this cubin:")
         chips = occupancy_by_chip(record)
         columns = {"Occupancy": tables.PERCENT}
-        with right:
+        with left:
             tables.show(chips, height="content", column_config=columns, key="chips")
     reproduction(record)
 
@@ -247,13 +277,14 @@ def show(record: Record, part: str) -> None:
         st.code(lines or "(empty)", language=None, height=600)
 
 
-heading = st.container()
+top = st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute")
+heading = top.container(width="content")
 cache = context.cache()
 if of_others.asks("entry"):  # of another framework
     heading.title("Kernel")
     others.draw()
     widgets.end_page()
-links = st.container(horizontal=True, vertical_alignment="center")
+links = top.container(horizontal=True, vertical_alignment="center", width="content")
 with links:
     widgets.results_link()
 asked = st.query_params.get("key")

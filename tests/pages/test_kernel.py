@@ -38,8 +38,11 @@ def record(compiled_store: Path) -> Record:
 def test_the_summary_describes_the_kernel(open_page: Open, compiled_store: Path, record: Record) -> None:
     app = sound(open_page(compiled_store, "kernel", key=record.key[:16]))
     assert app.code[0].value == f"{record.name}\n{record.key}"
-    assert {metric.label: metric.value for metric in app.metric}["Registers"] == str(record.resources.registers)
-    facts, levels, occupancy, chips = (table.value for table in app.dataframe)
+    resources, speed, life, demand, facts, occupancy, chips, levels = (table.value for table in app.dataframe)
+    assert dict(resources.itertuples(index=False))["Registers"] == f"{record.resources.registers} per thread"
+    assert dict(speed.itertuples(index=False))["Measured"] == "not timed yet"
+    assert dict(life.itertuples(index=False))["Pinned"] == "no"
+    assert "Requests" in dict(demand.itertuples(index=False))
     assert dict(facts.itertuples(index=False))["Config"] == str(record.config)
     assert list(levels["Level"]) == ["Grid", "Block", "Warp", "mma"]
     assert list(occupancy["Limit"]) == ["registers", "shared memory", "warps", "blocks"]

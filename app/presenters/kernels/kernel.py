@@ -7,43 +7,23 @@ from datetime import UTC, datetime, tzinfo
 
 import plotly.graph_objects as go
 
-from app.presenters.shared import COLOURS, GREY, Row, Tile, moment, when
+from app.presenters.shared import COLOURS, GREY, Row, moment, when
 from app.presenters.store.overview import EVENTS
 from cache_engine.cli.documents import kernels as documents
 from cache_engine.cli.documents import to_json
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
 from cache_engine.insight.description import described
-from cache_engine.insight.inspection import Inspection
 from cache_engine.model.architecture import runs_on
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import Decision
 from cache_engine.model.events import PUBLISH, TIERS
 from cache_engine.model.occupancy import Occupancy, occupancy
-from cache_engine.units import counted, human_bytes, human_ms
+from cache_engine.units import counted, human_ms
 
 MOST_LINES = 5_000
 """The most lines of a text on the page; the download has all."""
 
 _MOST_OTHERS = 6
-
-
-def kernel_tiles(inspection: Inspection, row: Row | None) -> list[Tile]:
-    """The numbers at the top of the kernel page."""
-    record, resident = inspection.record, inspection.occupancy
-    resources = record.resources
-    hits = 0 if row is None else row["hits"]
-    return [
-        Tile("Registers", f"{resources.registers}", "Per thread."),
-        Tile("Spills", human_bytes(resources.spill_bytes), "Register spills to local memory, bytes per thread."),
-        Tile("Shared memory", human_bytes(resources.shared_bytes), "Per block."),
-        Tile(
-            "Occupancy",
-            "–" if resident is None else f"{resident.share:.1%}",
-            "Theoretical, on this target." if resident is None else f"Theoretical: {resident}.",
-        ),
-        Tile("Compile time", human_ms(record.compile_ms), "Each hit saves this."),
-        Tile("Hits", f"{hits:,}", "Memory, pack and disk hits combined."),
-    ]
 
 
 def record_properties(record: Record, zone: tzinfo, signature: str = "") -> list[Row]:

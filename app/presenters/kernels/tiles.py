@@ -47,7 +47,7 @@ def tile_figure(record: Record) -> go.Figure:
         showlegend=False,
     )
     figure.update_layout(
-        title="Tile shapes (elements, to scale)", margin={"l": 8, "r": 8, "t": 40, "b": 8}, height=460, showlegend=False
+        title="Tile shapes (elements, to scale)", margin={"l": 8, "r": 8, "t": 40, "b": 8}, height=430, showlegend=False
     )
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False, autorange="reversed", scaleanchor="x")

@@ -1,0 +1,117 @@
+"""A kernel at a glance: what it takes, how fast it is, who asks for it, and its life in the store. A table each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import tzinfo
+
+from app.presenters.evaluations.evaluated import Evaluated
+from app.presenters.shared import Row, when
+from cache_engine.engine.demand.report import KernelOf
+from cache_engine.insight.inspection import Inspection
+from cache_engine.model.artifact import Record
+from cache_engine.model.asked import Shape
+from cache_engine.model.events import TIERS
+from cache_engine.policy.demand import Ledger, rate
+from cache_engine.store.codec import stored_bytes
+from cache_engine.units import human_age, human_bytes, human_ms, human_rate
+
+RESOURCES, SPEED, DEMAND, LIFE = "Resources", "Speed", "Demand", "In the cache"
+_MOST_GPUS, _MOST_SIZES, _MOST_ASKED = 3, 3, 32
+
+
+def resource_rows(inspection: Inspection) -> list[Row]:
+    """Registers, memory and occupancy."""
+    record, resident, mix = inspection.record, inspection.occupancy, inspection.instructions
+    r = record.resources
+    return _rows(
+        RESOURCES,
+        {
+            "Registers": f"{r.registers} per thread",
+            "Spills": f"{human_bytes(r.spill_bytes)} per thread",
+            "Stack": f"{human_bytes(r.stack_bytes)} per thread",
+            "Shared memory": f"{human_bytes(r.shared_bytes)} per block",
+            "Occupancy": "–" if resident is None else human_rate(resident.share),
+            "Limited by": "–" if resident is None else " and ".join(resident.bound_by),
+            "Instructions": "–" if mix is None else f"{mix.total:,} static",
+            "Cubin size": human_bytes(record.size_bytes),
+        },
+    )
+
+
+def speed_rows(record: Record, timings: Sequence[Row], points: Sequence[Evaluated]) -> list[Row]:
+    """What was measured last, and what the model predicts for the m of the first request.
+
+    Args:
+        timings: the newest first.
+    """
+    words = {}
+    if timings:
+        last = timings[0]
+        speed = f"{last['median_us']:,.1f} µs, {last['tflops']:,.1f} TFLOP/s"
+        words[f"Measured, m = {last['m']:,}"] = speed if last["verified"] else "WRONG RESULT"
+        words["On"] = last["device"]
+        words["Of cuBLAS"] = human_rate(last["speed_ratio"])
+    else:
+        words["Measured"] = "not timed yet"
+    for point in points[:_MOST_GPUS]:
+        words[f"{point.chip}, m = {record.problem.m:,}"] = (
+            f"predicted {point.result.latency_us:,.1f} µs, {point.utilization:.0%} of peak"
+        )
+    if not points:
+        words["Predicted"] = "–"
+    return _rows(SPEED, words)
+
+
+def demand_rows(record: Record, ledger: Ledger, kernel_of: KernelOf) -> list[Row]:
+    """How often programs ask for the kernel's shape now, with which m, and how much of that this kernel serves.
+
+    Args:
+        kernel_of: what serves a shape with an m; it is asked for the most frequent sizes only.
+    """
+    shape = Shape.of(record.problem.on(record.arch))
+    sketch = ledger.sketches.get(shape)
+    if sketch is None or not sketch.total:
+        return _rows(DEMAND, {"Requests": "no program has asked for this shape lately"})
+    asked = sorted(sketch.counters, key=lambda m: -sketch.counters[m].certain)
+    weights = {m: sketch.counters[m].certain for m in asked[:_MOST_ASKED]}
+    ours = sum(weight for m, weight in weights.items() if kernel_of(shape, m)[1] == record.key)
+    per_hour = 3600 * rate(ledger, sketch.total, max(ledger.at, ledger.since + 3600))
+    sizes = (f"{m:,} ({weights[m] / sketch.total:.0%})" for m in asked[:_MOST_SIZES])
+    return _rows(
+        DEMAND,
+        {
+            "Shape asked for": f"{per_hour:,.0f} an hour",
+            "Of all requests": human_rate(sketch.total / ledger.total),
+            "Most frequent m": ", ".join(sizes),
+            "Served by this kernel": human_rate(ours / sum(weights.values()) if weights else None),
+        },
+    )
+
+
+def life_rows(record: Record, row: Row | None, *, is_pinned: bool, zone: tzinfo, now: float) -> list[Row]:
+    """What the kernel cost and saved.
+
+    Args:
+        row: its row in the index.
+        now: seconds since 1970.
+    """
+    words = {
+        "Compiled": when(record.created_at, zone),
+        "Compile time": human_ms(record.compile_ms),
+        "Size on disk": human_bytes(stored_bytes(record)),
+    }
+    if row is not None:
+        tiers = ", ".join(f"{tier} {row[f'{tier}_hits']:,}" for tier in TIERS if row[f"{tier}_hits"])
+        saved = (row["hits"] - row["memory_hits"]) * record.compile_ms  # without this program's own memory
+        words |= {
+            "Hits": f"{row['hits']:,}",
+            "By tier": tiers or "–",
+            "Compile time saved": human_ms(saved) if saved else "–",
+            "Last used": human_age(now - row["last_used_at"]),
+        }
+    return _rows(LIFE, {**words, "Pinned": "yes: it is not evicted" if is_pinned else "no"})
+
+
+def _rows(title: str, words: dict[str, str]) -> list[Row]:
+    return [{title: name, "Value": value} for name, value in words.items()]
