@@ -61,7 +61,7 @@ def human_age(seconds: float) -> str:
         count = int(seconds // length)
         if unit == "day" or seconds < length * (60 if unit == "min" else 24):
             plural = "s" if unit == "day" and count != 1 else ""
-            return f"{count} {unit}{plural} ago"
+            return f"{count:,} {unit}{plural} ago"
     raise AssertionError("unreachable")
 
 

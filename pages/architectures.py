@@ -24,6 +24,7 @@ from cache_engine.model.measurement import Measurement
 from cache_engine.units import counted
 
 MOST_TIMINGS = 1000
+PLAIN = {"displayModeBar": False}
 if {"model", "dtype", "archs"} & set(st.query_params):  # a link from when coverage was a part of this page
     st.switch_page(
         "../pages/coverage.py", query_params={name: st.query_params.get_all(name) for name in st.query_params}
@@ -35,12 +36,18 @@ rows = context.ask(queries.architectures)
 
 def targets() -> None:
     """Figures, and their numbers as a table."""
-    upper = st.columns(2)
-    upper[0].plotly_chart(entries_figure(context.ask(queries.architecture_families)), key="entries")
-    upper[1].plotly_chart(compile_time_figure(rows), key="compile-time")
-    lower = st.columns(2)
-    lower[0].plotly_chart(stored_bytes_figure(rows), key="stored")
-    lower[1].plotly_chart(hits_figure(rows), key="hits")
+    for place, key, figure in zip(
+        st.columns(4),
+        ("entries", "compile-time", "stored", "hits"),
+        (
+            entries_figure(context.ask(queries.architecture_families)),
+            compile_time_figure(rows),
+            stored_bytes_figure(rows),
+            hits_figure(rows),
+        ),
+        strict=True,
+    ):
+        place.plotly_chart(figure, key=key, config=PLAIN)
     misses = "Lookups that had to compile, including kernels since evicted. Not recorded by older versions."
     tables.show(
         architecture_table(rows, zone),
@@ -53,6 +60,7 @@ def targets() -> None:
             "Misses": st.column_config.NumberColumn(format="localized", help=misses),
             "Last used": tables.AGE,
         },
+        height="content",
         key="table",
     )
 

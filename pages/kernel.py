@@ -75,7 +75,7 @@ def at_a_glance(record: Record, inspection: Inspection) -> None:
     life = life_rows(record, row, is_pinned=is_pinned, zone=context.timezone(), now=time.time())
     for place, title, rows in (
         (left, RESOURCES, resource_rows(inspection)),
-        (left, SPEED, speed_rows(record, context.ask(queries.timings, record.key), points)),
+        (left, SPEED, speed_rows(context.ask(queries.timings, record.key), points)),
         (right, LIFE, life),
         (right, DEMAND, demand_rows(record, ledger, cache.demand.kernel_of)),
     ):

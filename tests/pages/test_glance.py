@@ -45,9 +45,9 @@ def test_hits_of_memory_save_no_compile_time() -> None:
 def test_the_last_measurement_and_the_predictions() -> None:
     record = a_record()
     timing = {"m": 64, "device": "a GPU", "median_us": 1234.5, "tflops": 55.0, "speed_ratio": 0.97, "verified": True}
-    said = _words(speed_rows(record, [timing], predictions(record)[0]))
+    said = _words(speed_rows([timing], predictions(record)[0]))
     assert said["Measured, m = 64"] == "1,234.5 µs, 55.0 TFLOP/s"
     assert (said["On"], said["Of cuBLAS"]) == ("a GPU", "97.0%")
-    assert any(words.startswith("predicted ") for words in said.values())
-    wrong = _words(speed_rows(record, [timing | {"verified": False}], []))
+    assert any(name.startswith("Predicted, ") for name in said)
+    wrong = _words(speed_rows([timing | {"verified": False}], []))
     assert (wrong["Measured, m = 64"], wrong["Predicted"]) == ("WRONG RESULT", "–")

@@ -42,7 +42,7 @@ def test_the_summary_describes_the_kernel(open_page: Open, compiled_store: Path,
     assert dict(resources.itertuples(index=False))["Registers"] == f"{record.resources.registers} per thread"
     assert dict(speed.itertuples(index=False))["Measured"] == "not timed yet"
     assert dict(life.itertuples(index=False))["Pinned"] == "no"
-    assert "Requests" in dict(demand.itertuples(index=False))
+    assert dict(demand.itertuples(index=False))["Served by this kernel"] == "100.0%"
     assert dict(facts.itertuples(index=False))["Config"] == str(record.config)
     assert list(levels["Level"]) == ["Grid", "Block", "Warp", "mma"]
     assert list(occupancy["Limit"]) == ["registers", "shared memory", "warps", "blocks"]

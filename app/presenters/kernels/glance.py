@@ -39,12 +39,8 @@ def resource_rows(inspection: Inspection) -> list[Row]:
     )
 
 
-def speed_rows(record: Record, timings: Sequence[Row], points: Sequence[Evaluated]) -> list[Row]:
-    """What was measured last, and what the model predicts for the m of the first request.
-
-    Args:
-        timings: the newest first.
-    """
+def speed_rows(timings: Sequence[Row], points: Sequence[Evaluated]) -> list[Row]:
+    """What was measured last, of timings with the newest first, and what the model predicts."""
     words = {}
     if timings:
         last = timings[0]
@@ -55,9 +51,7 @@ def speed_rows(record: Record, timings: Sequence[Row], points: Sequence[Evaluate
     else:
         words["Measured"] = "not timed yet"
     for point in points[:_MOST_GPUS]:
-        words[f"{point.chip}, m = {record.problem.m:,}"] = (
-            f"predicted {point.result.latency_us:,.1f} µs, {point.utilization:.0%} of peak"
-        )
+        words[f"Predicted, {point.chip}"] = f"{point.result.latency_us:,.1f} µs, {point.utilization:.0%} of peak"
     if not points:
         words["Predicted"] = "–"
     return _rows(SPEED, words)

@@ -57,8 +57,11 @@ def entries_figure(families: Sequence[Row]) -> go.Figure:
             x=[html.escape(row["arch"]) for row in chosen],
             y=[row["entries"] for row in chosen],
         )
-    figure.update_layout(barmode="stack", legend_title_text="Family and dtype")
-    return _titled(figure, "Kernels per target", "Kernels", families)
+    figure = _titled(figure, "Kernels by family and dtype", "Kernels", families)
+    figure.update_layout(
+        barmode="stack", legend={"orientation": "h", "yanchor": "top", "y": -0.22, "x": 0, "entrywidth": 0}
+    )
+    return figure
 
 
 def compile_time_figure(architectures: Sequence[Row]) -> go.Figure:
