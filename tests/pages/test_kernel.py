@@ -51,7 +51,8 @@ def test_the_summary_describes_the_kernel(open_page: Open, compiled_store: Path,
     assert app.code[1].value == reproducing_command(record, Settings.load(), compiled_store)
     assert "Running this here reproduces this exact key." in [caption.value for caption in app.caption]
     buttons: list[Any] = list(app.get("download_button"))
-    assert [button.proto.label for button in buttons][:-1] == ["CUBIN", "PTX", "SASS", "Source", "Record"]
+    files = ["CUBIN", "PTX", "SASS", "Source", "Record", "Debug dump"]
+    assert [button.proto.label for button in buttons][:-1] == files
 
 
 def test_source_ptx_and_sass_stand_side_by_side(open_page: Open, compiled_store: Path, record: Record) -> None:
