@@ -8,6 +8,9 @@ misaligned, to what has not been written, or not ordered by barriers, waits and 
 barriers, that a part of a warp executes; barriers that some threads never reach; arguments that do not match the
 parameters.
 
+What sm_90a adds is in ``hopper.py``: with it threads also sleep at barriers that others end, and warp groups are run
+in another order when copies are early.
+
 It knows nothing of time, of caches, or of what ptxas makes of the PTX.
 """
 
@@ -21,8 +24,10 @@ import numpy.typing as npt
 
 from tests.ptx import arithmetic, tensor
 from tests.ptx.faults import Fault
+from tests.ptx.hopper import GROUP, Hopper
+from tests.ptx.maps import SIZE
 from tests.ptx.memory import Memory
-from tests.ptx.parse import Instruction, Program, parse
+from tests.ptx.parse import Program, parse
 from tests.ptx.shared import Shared
 from tests.ptx.tables import TYPES
 from tests.ptx.translate import Translator
@@ -64,7 +69,14 @@ class Kernel:
             Fault: naming the line of the PTX.
         """
         launch = _Launch(self, tuple(grid), tuple(block), arguments, shared_mem)
-        names = {"np": np, "F": arithmetic, "X": launch, **self._constants, **launch.rows(self._views)}
+        names = {
+            "np": np,
+            "F": arithmetic,
+            "X": launch,
+            "H": launch.hopper,
+            **self._constants,
+            **launch.rows(self._views),
+        }
         exec(self._code, names)
         with np.errstate(all="ignore"):
             launch.run([names[f"b{number}"] for number in range(len(self.program.blocks))])
@@ -89,6 +101,10 @@ class _Launch:
         self._shared = Shared(self._blocks, self._threads, shared_mem, shared, late=kernel.late)
         self._memory = Memory(self._blocks, self._threads, of_global)
         self._parameters = self._placed(arguments, kernel.unwritten)
+        self.hopper: Hopper | None = None
+        if program.is_asynchronous:
+            given = [self._parameters[name] for name, kind in program.parameters if kind == "map"]
+            self.hopper = Hopper(self._blocks, self._threads, self._shared, self._memory, given, late=kernel.late)
         block_number, thread = np.divmod(self._lanes.astype(np.uint32), self._threads)
         where = (block_number % grid[0], block_number // grid[0] % grid[1], block_number // grid[0] // grid[1])
         self._special = {}
@@ -104,6 +120,11 @@ class _Launch:
             raise Fault(f"{len(arguments)} arguments are given for {len(self._program.parameters)} parameters")
         values = {}
         for (name, kind), value in zip(self._program.parameters, arguments, strict=True):
+            if kind == "map":
+                if not isinstance(value, np.ndarray) or value.nbytes != SIZE:
+                    raise Fault(f"{name} has {SIZE} bytes, and {value!r} is given")
+                values[name] = value
+                continue
             if isinstance(value, np.ndarray):
                 if not value.flags.c_contiguous:
                     raise Fault(f"{name} has gaps")
@@ -135,11 +156,20 @@ class _Launch:
         at = np.zeros(self._count, dtype=np.int64)
         for _ in range(_MOST_BLOCKS):
             is_stopped = self._is_waiting | self._is_done
+            if self.hopper is not None:
+                # Those of its warp meet it again before they do anything else.
+                is_stopped |= np.repeat(self.hopper.is_asleep.reshape(-1, _WARP).any(1), _WARP)
             if is_stopped.all():
                 if self._is_done.all():
+                    if self.hopper is not None:
+                        self.hopper.end()
                     return
                 self._pass_barriers()
                 continue
+            if self.hopper is not None and not self._late:
+                # Whole warp groups as far as they can, the last first.
+                group = self._lanes % self._threads // GROUP
+                is_stopped |= group != group[~is_stopped].max()
             number = int(at[~is_stopped].min())
             # As long as all threads are at the same place, no mask is needed.
             mask: Any = (at == number) & ~is_stopped
@@ -149,11 +179,13 @@ class _Launch:
                 taken = code[number](mask)
             except Fault as fault:
                 raise Fault(f"{fault}, in line {self.line}: {self._text()}") from None
-            last: Instruction = block.instructions[-1]
-            if last.opcode[0] != "bra" or last.guard is None:
+            last = block.instructions[-1] if block.instructions else None
+            if last is None or last.opcode[0] != "bra" or last.guard is None:
                 after: Any = block.following[0] if block.following else number
             else:
                 after = np.where(taken, block.following[1], block.following[0])
+            if self.hopper is not None:
+                mask = mask & ~self.hopper.is_asleep
             np.copyto(at, after, where=mask)
         raise Fault(f"it has not ended after {_MOST_BLOCKS} basic blocks")
 
@@ -190,6 +222,23 @@ class _Launch:
         if not self._is_set[register][self._chosen(mask)].all():
             raise Fault(f"{register} is read that has not been written")
 
+    def chosen(self, mask: Any) -> Array:
+        """The threads that take part."""
+        return self._chosen(mask)
+
+    def warps(self, mask: Any) -> Array:
+        """The same, which must be whole warps."""
+        return self._warps(mask)
+
+    def at(self, base: Any, offset: Any, mask: Any) -> Array:
+        """The address that each gives."""
+        return self._at(base, offset, self._chosen(mask))
+
+    def each(self, value: Any, mask: Any) -> Array:
+        """The value that each gives."""
+        given: Array = np.broadcast_to(value, self._lanes.shape)[self._chosen(mask)]
+        return given
+
     def arrive(self, mask: Any) -> None:
         """At the block's barrier."""
         self._is_waiting[self._warps(mask)] = True
@@ -199,10 +248,15 @@ class _Launch:
         self._is_done[self._chosen(mask)] = True
 
     def _pass_barriers(self) -> None:
-        for block in np.unique(self._lanes[self._is_waiting] // self._threads):
-            threads = slice(block * self._threads, (block + 1) * self._threads)
-            if not self._is_waiting[threads].all():
+        whole = self._is_waiting.reshape(-1, self._threads)
+        if not whole.all(1).any():
+            if self.hopper is not None and self.hopper.land():
+                return
+            if whole.any():
                 raise Fault("a part of a block waits at a barrier that the others never reach")
+            raise Fault("threads wait for a phase of an mbarrier that never ends")
+        for block in np.flatnonzero(whole.all(1)):
+            threads = slice(block * self._threads, (block + 1) * self._threads)
             self._shared.pass_barrier(int(block))
             self._memory.pass_barrier(int(block))
             self._is_waiting[threads] = False
@@ -310,6 +364,6 @@ def granules(program: Program) -> tuple[int, int]:
                 space = "shared" if "shared" in opcode else "global"
                 count = next((int(part[1:]) for part in opcode if part in ("v2", "v4")), 1)
                 widths[space].append(count * np.dtype(TYPES[opcode[-1]]).itemsize)
-            elif opcode[:2] == ("cp", "async") and len(opcode) > 3:
+            elif opcode[:2] == ("cp", "async") and len(opcode) > 3 and opcode[2] != "bulk":
                 widths["shared"].append(int(str(instruction.operands[2])))
     return min(widths["shared"]), min(widths["global"])

@@ -73,6 +73,13 @@ class Memory:
         self._buffers[number] = _Buffer(array, self._granule, is_written=is_written)
         return (number << _APART) + _START
 
+    def bytes_from(self, host_address: int) -> Array:
+        """The bytes of the array that lies at an address of this process; the kernel may not write it."""
+        for buffer in self._buffers.values():
+            if buffer.raw.ctypes.data == host_address and not buffer.writable:
+                return buffer.raw
+        raise Fault("a tensor map is of no array that the kernel was given for reading")
+
     def read(self, addresses: Array, lanes: Array, width: int, word: int) -> Array:
         """What lies at each address: ``width`` bytes as little-endian words of ``word`` bytes, lanes × words."""
         found = np.empty((len(lanes), width // word), dtype=f"u{word}")

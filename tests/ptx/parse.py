@@ -11,11 +11,16 @@ from dataclasses import dataclass, field
 
 _STATEMENT = re.compile(r"(?:@(!?)(%\w+)\s+)?([a-z][\w.:]*)\s*(.*)", re.DOTALL)
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
+_SCOPE = re.compile(r"\{\s*\.reg\s+\.pred\s+(\w+)\s*;(.*?;)\s*\}", re.DOTALL)
 _REGISTERS = re.compile(r"\.reg\s+\.(\w+)\s+(%[a-z]+)<(\d+)>")
-_PARAMETER = re.compile(r"\.param\s+\.(\w+)\s+(?:\.ptr\s+(?:\.(?:global|shared)\s+)?(?:\.align\s+\d+\s+)?)?(\w+)")
+_PARAMETER = re.compile(
+    r"\.param\s+(?:\.align\s+64\s+)?\.(\w+)\s+"
+    r"(?:\.ptr\s+(?:\.(?:global|shared)\s+)?(?:\.align\s+\d+\s+)?)?(\w+)(\[128\])?"
+)
 _ENTRY = re.compile(r"\.entry\s+(\w+)\s*\((.*?)\)(.*?)\{(.*)\}", re.DOTALL)
 _SHARED = re.compile(r"\.extern\s+\.shared\s+\.align\s+(\d+)\s+\.b8\s+(\w+)\[\]")
-_STORES = ("st", "cp", "bar", "membar", "fence", "bra", "ret", "red")
+_STORES = ("st", "cp", "bar", "membar", "fence", "bra", "ret", "red", "setmaxnreg")
+_STORES_ALSO = (("mbarrier", "init"), ("wgmma", "fence"), ("wgmma", "commit_group"), ("wgmma", "wait_group"))
 
 
 class PtxError(Exception):
@@ -30,7 +35,15 @@ class Address:
     offset: int
 
 
-Operand = str | Address | tuple[str, ...]
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """``[base, {x, y}]``: an element of a tensor."""
+
+    base: str
+    first: tuple[str, ...]
+
+
+Operand = str | Address | Tensor | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +65,24 @@ class Instruction:
     @property
     def written(self) -> tuple[str, ...]:
         """The registers that it writes."""
-        if self.opcode[0] in _STORES:
+        if self._only_reads:
             return ()
         first = self.operands[0]
-        return first if isinstance(first, tuple) else (str(first),)
+        return first if isinstance(first, tuple) else (str(first).removeprefix("_|"),)
 
     @property
     def read(self) -> Iterator[str]:
         """The registers that it reads."""
         if self.guard is not None:
             yield self.guard[0]
-        for operand in self.operands[0 if self.opcode[0] in _STORES else 1 :]:
-            for name in operand if isinstance(operand, tuple) else (operand,):
-                text = name.base if isinstance(name, Address) else name
+        for operand in self.operands[0 if self._only_reads else 1 :]:
+            for text in _names(operand):
                 if text.startswith("%") and "." not in text:
                     yield text
+
+    @property
+    def _only_reads(self) -> bool:
+        return self.opcode[0] in _STORES or self.opcode[:2] in _STORES_ALSO
 
 
 @dataclass(slots=True)
@@ -99,6 +115,16 @@ class Program:
     threads: int
     doubtful: frozenset[str]
 
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether it has instructions of sm_90 and sm_90a (``hopper.py``)."""
+        roots = {
+            ("cp", "bulk") if "bulk" in one.opcode else one.opcode[:1]
+            for block in self.blocks
+            for one in block.instructions
+        }
+        return not roots.isdisjoint({("mbarrier",), ("wgmma",), ("elect",), ("setmaxnreg",), ("cp", "bulk")})
+
 
 def parse(text: str) -> Program:
     """The one kernel of a PTX text.
@@ -111,14 +137,16 @@ def parse(text: str) -> Program:
     if entry is None or target is None:
         raise PtxError("there is no kernel in the text")
     name, parameters, directives, body = entry.groups()
+    body, scopes = _without_scopes(body)
     threads = re.search(r"\.maxntid\s+(\d+)", directives)
     shared = _SHARED.search(plain)
     registers = {prefix: (kind, int(count)) for kind, prefix, count in _REGISTERS.findall(body)}
+    registers |= {"%p_": ("pred", scopes)} if scopes else {}
     blocks = _blocks(body, plain.count("\n", 0, entry.start(4)) + 1)
     return Program(
         name,
         target[1],
-        tuple((found[2], found[1]) for found in _PARAMETER.finditer(parameters)),
+        tuple((found[2], "map" if found[3] else found[1]) for found in _PARAMETER.finditer(parameters)),
         registers,
         tuple(blocks),
         (shared[2], int(shared[1])) if shared else None,
@@ -136,8 +164,11 @@ def _blocks(body: str, line: int) -> list[Block]:
             blocks[-1].label = text[:-1]
         elif not text.startswith("."):
             instruction = _instruction(text, at)
+            sleeps = instruction.opcode[:2] == ("mbarrier", "try_wait")
+            if sleeps and blocks[-1].instructions:
+                blocks.append(Block(None))
             blocks[-1].instructions.append(instruction)
-            if instruction.opcode[0] in ("bra", "ret", "bar"):
+            if sleeps or instruction.opcode[0] in ("bra", "ret", "bar"):
                 blocks.append(Block(None))
     if not blocks[-1].instructions:
         blocks[-1].instructions.append(Instruction(("ret",), (), None, line, "ret"))
@@ -156,7 +187,7 @@ def _blocks(body: str, line: int) -> list[Block]:
 def _statements(body: str, line: int) -> Iterator[tuple[str, int]]:
     """Labels, directives and instructions, with the line each begins in."""
     counted = 0
-    for match in re.finditer(r"\s*([$\w]+:|[^;:]+(?=;));?", body):
+    for match in re.finditer(r"\s*([$\w]+:(?!:)|(?:[^;:]|::)+(?=;));?", body):
         line += body.count("\n", counted, match.start(1))
         counted = match.start(1)
         if text := match[1].strip():
@@ -177,9 +208,32 @@ def _operand(text: str) -> Operand:
     if text[0] == "{":
         return tuple(part.strip() for part in text[1:-1].split(","))
     if text[0] == "[":
-        base, _, offset = text[1:-1].replace(" ", "").partition("+")
+        inner = text[1:-1].replace(" ", "")
+        if "{" in inner:
+            base, _, first = inner.partition(",")
+            return Tensor(base, tuple(first[1:-1].split(",")))
+        base, _, offset = inner.partition("+")
         return Address(base, int(offset or 0))
     return text
+
+
+def _names(operand: Operand) -> tuple[str, ...]:
+    if isinstance(operand, Tensor):
+        return (operand.base, *operand.first)
+    return operand if isinstance(operand, tuple) else (operand.base if isinstance(operand, Address) else operand,)
+
+
+def _without_scopes(body: str) -> tuple[str, int]:
+    """The text with a name of its own for the predicate that inline assembly declares within braces."""
+    count = 0
+
+    def opened(scope: re.Match[str]) -> str:
+        nonlocal count
+        inner = re.sub(rf"\b{scope[1]}\b", f"%p_{count}", scope[2])
+        count += 1
+        return inner
+
+    return _SCOPE.sub(opened, body), count
 
 
 def _doubtful(registers: dict[str, tuple[str, int]], blocks: list[Block]) -> frozenset[str]:

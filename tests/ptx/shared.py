@@ -10,12 +10,13 @@ A granule has as many bytes as the narrowest access of the kernel, so that an ac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from tests.ptx.faults import Fault
+from tests.ptx.order import GRANULE, Order
 
 Array = npt.NDArray[Any]
 BASE = 1024
@@ -45,6 +46,7 @@ class Shared:
     def __init__(self, blocks: int, threads: int, size: int, granule: int, *, late: bool) -> None:
         self._size, self._granule, self._late = size, granule, late
         self._stride = -(-size // 16) * 16
+        self._threads, self._order = threads, cast(Order | None, None)
         self._bytes = np.full(blocks * self._stride, 0xFF, dtype=np.uint8)
         self._block_of = np.repeat(np.arange(blocks, dtype=np.int64), threads)
         count = blocks * self._stride // granule
@@ -54,11 +56,52 @@ class Shared:
         self._copies: list[_Copy] = []
         self._committed = np.zeros(blocks * threads, dtype=np.int64)
 
+    @property
+    def base(self) -> int:
+        """Where dynamic shared memory begins."""
+        return BASE
+
+    def tracked(self) -> Order:
+        """From now on accesses are checked against what is asynchronous, too."""
+        self._order = Order(len(self._bytes) // self._stride, self._threads, self._stride)
+        return self._order
+
+    def offset_of(self, address: int, width: int) -> int:
+        """Of an access, in a block's memory."""
+        if address % width:
+            raise Fault(f"shared memory is accessed at {address}, which is no multiple of {width}")
+        if not 0 <= address - BASE <= self._size - width:
+            raise Fault(f"offset {address - BASE} is outside of the {self._size} bytes of shared memory")
+        return address - BASE
+
+    def look(self, block: int, offsets: Array) -> Array:
+        """The 16 bytes at each offset of a block's memory."""
+        spread = self._spread((offsets + block * self._stride).reshape(-1), 16)
+        if not self._is_written[spread].all():
+            raise Fault("shared memory is read that has not been written")
+        found: Array = self._bytes[offsets[..., None] + block * self._stride + np.arange(16)]
+        return found
+
+    def put(self, block: int, offsets: Array, pieces: Array) -> None:
+        """Pieces of 16 bytes have arrived."""
+        self._bytes[offsets[..., None] + block * self._stride + np.arange(16)] = pieces
+        spread = self._spread((offsets + block * self._stride).reshape(-1), 16)
+        self._is_written[spread] = True
+        self._writer[spread] = self._reader[spread] = _NONE
+
+    def check_inside(self, offsets: Array) -> None:
+        """Whether 16 bytes at each offset are a block's."""
+        outside = (offsets < 0) | (offsets + 16 > self._size)
+        if outside.any():
+            raise Fault(f"offset {_first(offsets, outside)} is outside of the {self._size} bytes of shared memory")
+
     def read(self, addresses: Array, lanes: Array, width: int, word: int) -> Array:
         """What lies at each address: ``width`` bytes as little-endian words of ``word`` bytes, lanes × words."""
         at = self._places(addresses, lanes, width)
         spread = self._spread(at, width)
         threads = lanes[:, None].astype(np.int32)
+        if self._order is not None:
+            self._order.load(self._tracks(at, width), lanes)
         if (self._copier[spread] != _NONE).any():
             raise Fault("shared memory is read while a copy into it is under way")
         if not self._is_written[spread].all():
@@ -77,6 +120,8 @@ class Shared:
         at = self._places(addresses, lanes, width)
         spread = self._spread(at, width)
         self._check_writable(spread, lanes)
+        if self._order is not None:
+            self._order.store(self._tracks(at, width), lanes)
         self._land(spread, lanes)
         self._bytes.view(words.dtype)[self._words(at, width, words.itemsize)] = words
 
@@ -114,6 +159,8 @@ class Shared:
 
     def pass_barrier(self, block: int) -> None:
         """What the block's threads did before comes before all they do after."""
+        if self._order is not None:
+            self._order.pass_barrier(block)
         granules = self._stride // self._granule
         part = slice(block * granules, (block + 1) * granules)
         self._writer[part] = self._reader[part] = _NONE
@@ -160,6 +207,10 @@ class Shared:
         """The granules of each access, lanes × granules."""
         spread: Array = at[:, None] // self._granule + np.arange(width // self._granule)
         return spread
+
+    def _tracks(self, at: Array, width: int) -> Array:
+        places: Array = at[:, None] // GRANULE + np.arange(-(-width // GRANULE))
+        return places
 
     def _words(self, at: Array, width: int, word: int) -> Array:
         words: Array = at[:, None] // word + np.arange(width // word)

@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from tests.ptx import translate_hopper
+from tests.ptx.hopper import PARAMETERS
+from tests.ptx.maps import SIZE
 from tests.ptx.parse import Address, Instruction, Operand, Program, PtxError
 from tests.ptx.shared import BASE
 from tests.ptx.tables import COMPARED, OF_INTEGERS, SPECIAL, TYPES, UFUNCS
@@ -33,6 +36,7 @@ class Translator:
         self._program = program
         self.views: set[tuple[str, str]] = set()
         self.constants: dict[str, Any] = {}
+        self._sums = translate_hopper.sums_of(program)
         lines: list[str] = []
         for number, block in enumerate(program.blocks):
             lines.append(f"def b{number}(M):\n    pass")
@@ -45,6 +49,8 @@ class Translator:
             leaves = [] if instruction.guard is None else [f"return {self._predicate(instruction)}"]
             return [f"    {line}" for line in self._tracked(instruction, leaves)]
         code = self._tracked(instruction, self._translated(instruction))
+        if instruction.opcode[0] != "wgmma" and not self._sums.isdisjoint((*instruction.written, *instruction.read)):
+            code = ["H.touch(X.chosen(M))", *code]
         if instruction.guard is None:
             return [f"    {line}" for line in code]
         return [
@@ -64,7 +70,7 @@ class Translator:
     def _predicate(self, instruction: Instruction) -> str:
         assert instruction.guard is not None
         name, negated = instruction.guard
-        return f"{'~' if negated else ''}{self._value(name, '?')}"
+        return f"{'~' if negated else ''}{self.value(name, '?')}"
 
     def _translated(self, instruction: Instruction) -> list[str]:
         opcode, operands = instruction.opcode, instruction.operands
@@ -73,8 +79,10 @@ class Translator:
         if root in UFUNCS and kind and (integer or root not in OF_INTEGERS) and not (root == "mul" and integer):
             if opcode[0] in ("div", "rem") and kind[0] != "u":  # NumPy rounds down, PTX towards 0
                 raise self._unknown(instruction)
-            given = ", ".join(self._value(operand, kind) for operand in operands[1:])
-            return [f"np.{UFUNCS[root]}({given}, out={self._target(operands[0], kind)}, where=M)"]
+            given = ", ".join(self.value(operand, kind) for operand in operands[1:])
+            return [f"np.{UFUNCS[root]}({given}, out={self.target(operands[0], kind)}, where=M)"]
+        if (code := translate_hopper.translated(instruction, self)) is not None:
+            return code
         own: Callable[[Instruction], list[str]] | None = getattr(self, f"_{opcode[0]}", None)
         if own is None:
             raise self._unknown(instruction)
@@ -82,7 +90,7 @@ class Translator:
 
     # ---- Operands ----
 
-    def _value(self, operand: Operand, kind: str) -> str:
+    def value(self, operand: Operand, kind: str) -> str:
         """What an instruction reads, seen as a type."""
         assert isinstance(operand, str)
         if operand in SPECIAL:
@@ -91,6 +99,9 @@ class Translator:
             return self._view(operand, kind)
         if self._program.shared is not None and operand == self._program.shared[0]:
             return self._constant(BASE, kind)
+        maps = [name for name, given in self._program.parameters if given == "map"]
+        if operand in maps:
+            return self._constant(PARAMETERS + SIZE * maps.index(operand), kind)
         if operand[:2] in ("0f", "0F", "0d", "0D"):
             # The bits of a floating-point number, whatever the register is seen as.
             bits = np.frombuffer(bytes.fromhex(operand[2:]), dtype=f">u{len(operand[2:]) // 2}")
@@ -100,7 +111,8 @@ class Translator:
         except ValueError:
             raise PtxError(f"{operand} is not declared") from None
 
-    def _target(self, operand: Operand, kind: str) -> str:
+    def target(self, operand: Operand, kind: str) -> str:
+        """What an instruction writes."""
         assert isinstance(operand, str)
         return self._view(operand, kind)
 
@@ -132,13 +144,15 @@ class Translator:
         self.constants[name] = scalar
         return name
 
-    def _group(self, operand: Operand, kind: str) -> str:
+    def group(self, operand: Operand, kind: str) -> str:
+        """Several registers."""
         names = operand if isinstance(operand, tuple) else (operand,)
-        return f"({''.join(self._value(name, kind) + ', ' for name in names)})"
+        return f"({''.join(self.value(name, kind) + ', ' for name in names)})"
 
-    def _address(self, operand: Operand, kind: str) -> str:
+    def address(self, operand: Operand, kind: str) -> str:
+        """A base and an offset."""
         assert isinstance(operand, Address)
-        base = self._value(operand.base, kind)
+        base = self.value(operand.base, kind)
         return f"{base}, {self._constant(operand.offset, kind)}"
 
     def _unknown(self, instruction: Instruction) -> PtxError:
@@ -150,7 +164,7 @@ class Translator:
         if instruction.opcode[1:-1] != ("lo",):
             raise self._unknown(instruction)
         kind = TYPES[instruction.opcode[-1]]
-        target, (a, b, c) = self._target(instruction.operands[0], kind), self._values(instruction, kind)
+        target, (a, b, c) = self.target(instruction.operands[0], kind), self._values(instruction, kind)
         return [f"np.add(np.multiply({a}, {b}), {c}, out={target}, where=M)"]
 
     def _fma(self, instruction: Instruction) -> list[str]:
@@ -158,7 +172,7 @@ class Translator:
         kind = TYPES[instruction.opcode[-1]]
         if instruction.opcode[1:-1] != ("rn",) or kind not in ("f4", "f8"):
             raise self._unknown(instruction)
-        target, (a, b, c) = self._target(instruction.operands[0], kind), self._values(instruction, kind)
+        target, (a, b, c) = self.target(instruction.operands[0], kind), self._values(instruction, kind)
         return [f"np.add(np.multiply({a}, {b}, dtype='f8'), {c}, out={target}, where=M)"]
 
     def _mul(self, instruction: Instruction) -> list[str]:
@@ -166,7 +180,7 @@ class Translator:
         a, b = self._values(instruction, kind)
         double = f"{kind[0]}{2 * int(kind[1])}" if kind[1] in "24" else ""
         if how == "wide" and double:
-            target = self._target(instruction.operands[0], double)
+            target = self.target(instruction.operands[0], double)
             return [f"np.multiply({a}, {b}, out={target}, dtype='{double}', where=M)"]
         if how == "hi" and double:
             high = f"np.right_shift(np.multiply({a}, {b}, dtype='{double}'), {8 * int(kind[1])})"
@@ -174,16 +188,16 @@ class Translator:
         raise self._unknown(instruction)
 
     def _values(self, instruction: Instruction, kind: str) -> list[str]:
-        return [self._value(operand, kind) for operand in instruction.operands[1:]]
+        return [self.value(operand, kind) for operand in instruction.operands[1:]]
 
     def _set(self, target: Operand, kind: str, value: str) -> str:
-        return f"np.copyto({self._target(target, kind)}, {value}, where=M, casting='unsafe')"
+        return f"np.copyto({self.target(target, kind)}, {value}, where=M, casting='unsafe')"
 
     def _setp(self, instruction: Instruction) -> list[str]:
         if len(instruction.opcode) != 3 or instruction.opcode[1] not in COMPARED:
             raise self._unknown(instruction)
         how, kind = instruction.opcode[1], TYPES[instruction.opcode[2]]
-        target, (a, b) = self._target(instruction.operands[0], "?"), self._values(instruction, kind)
+        target, (a, b) = self.target(instruction.operands[0], "?"), self._values(instruction, kind)
         compared = f"np.{COMPARED[how]}({a}, {b}"
         if how in ("ltu", "leu", "gtu", "geu", "equ"):
             return [f"np.logical_not({compared}), out={target}, where=M)"]
@@ -194,14 +208,14 @@ class Translator:
     def _selp(self, instruction: Instruction) -> list[str]:
         kind = TYPES[instruction.opcode[1]]
         target, a, b, which = instruction.operands
-        chosen = f"np.where({self._value(which, '?')}, {self._value(a, kind)}, {self._value(b, kind)})"
+        chosen = f"np.where({self.value(which, '?')}, {self.value(a, kind)}, {self.value(b, kind)})"
         return [self._set(target, kind, chosen)]
 
     def _copysign(self, instruction: Instruction) -> list[str]:
         """The sign is that of the first, the rest that of the second."""
         kind = TYPES[instruction.opcode[1]]
         sign, value = self._values(instruction, kind)
-        return [f"np.copysign({value}, {sign}, out={self._target(instruction.operands[0], kind)}, where=M)"]
+        return [f"np.copysign({value}, {sign}, out={self.target(instruction.operands[0], kind)}, where=M)"]
 
     def _bfi(self, instruction: Instruction) -> list[str]:
         kind = TYPES[instruction.opcode[1]]
@@ -221,42 +235,42 @@ class Translator:
         if isinstance(value, tuple):
             part = f"u{size // len(value)}"
             joined = [
-                f"np.left_shift({self._value(name, part)}, {8 * int(part[1]) * index}, dtype='u{size}')"
+                f"np.left_shift({self.value(name, part)}, {8 * int(part[1]) * index}, dtype='u{size}')"
                 for index, name in enumerate(value)
             ]
             return [self._set(target, f"u{size}", " | ".join(joined))]
         if isinstance(target, tuple):
             part = f"u{size // len(target)}"
-            whole = self._value(value, f"u{size}")
+            whole = self.value(value, f"u{size}")
             return [
                 self._set(name, part, f"np.right_shift({whole}, {8 * int(part[1]) * index})")
                 for index, name in enumerate(target)
                 if name != "_"
             ]
-        return [self._set(target, kind, self._value(value, kind))]
+        return [self._set(target, kind, self.value(value, kind))]
 
     def _cvt(self, instruction: Instruction) -> list[str]:
         *rounding, to, given = instruction.opcode[1:]
         target, value = instruction.operands
         if (to, given) == ("bf16", "f32") and rounding == ["rn"]:
-            return [self._set(target, "u2", f"F.to_bf16({self._value(value, 'u4')})")]
+            return [self._set(target, "u2", f"F.to_bf16({self.value(value, 'u4')})")]
         if (to, given) == ("tf32", "f32") and rounding in (["rna"], ["rn"]):
-            return [self._set(target, "u4", f"F.to_tf32({self._value(value, 'u4')}, {rounding == ['rna']})")]
+            return [self._set(target, "u4", f"F.to_tf32({self.value(value, 'u4')}, {rounding == ['rna']})")]
         if (to, given) == ("f32", "f32") and rounding == ["rni"]:
-            return [f"np.rint({self._value(value, 'f4')}, out={self._target(target, 'f4')}, where=M)"]
+            return [f"np.rint({self.value(value, 'f4')}, out={self.target(target, 'f4')}, where=M)"]
         to_kind, given_kind = TYPES[to], TYPES[given]
         narrows = to_kind[0] == "f" and (given_kind[0] != "f" or int(to_kind[1]) < int(given_kind[1]))
         if (to_kind[0] != "f" and given_kind[0] == "f") or rounding != (["rn"] if narrows else []):
             raise self._unknown(instruction)
         assert isinstance(target, str)
         wide = to_kind if to_kind[0] == "f" else f"{to_kind[0]}{max(int(to_kind[1]), self._size(target))}"
-        return [self._set(target, wide, self._value(value, given_kind))]
+        return [self._set(target, wide, self.value(value, given_kind))]
 
     def _cvta(self, instruction: Instruction) -> list[str]:
         """Generic addresses are those of global memory here; kernels turn none of shared memory into one."""
-        if instruction.opcode[1:] != ("to", "global", "u64"):
+        if instruction.opcode[1:] not in (("to", "global", "u64"), ("param", "u64")):
             raise self._unknown(instruction)
-        return [self._set(instruction.operands[0], "u8", self._value(instruction.operands[1], "u8"))]
+        return [self._set(instruction.operands[0], "u8", self.value(instruction.operands[1], "u8"))]
 
     # ---- Memory ----
 
@@ -285,7 +299,7 @@ class Translator:
         names = value if isinstance(value, tuple) else (str(value),)
         self._check_vector(instruction, vector, names)
         bits = f"u{TYPES[kind][1]}"
-        values = "".join(f"{self._value(name, bits)}, " for name in names)
+        values = "".join(f"{self.value(name, bits)}, " for name in names)
         return [
             f"X.line = {instruction.line}",
             f"X.store_{self._space(instruction, space)}({self._place(space, address)}, {bits!r}, ({values}), M)",
@@ -301,17 +315,17 @@ class Translator:
         return space
 
     def _place(self, space: str, address: Operand) -> str:
-        return self._address(address, "u8" if space == "global" else "u4")
+        return self.address(address, "u8" if space == "global" else "u4")
 
     def _atom(self, instruction: Instruction) -> list[str]:
         if [part for part in instruction.opcode[1:] if part not in ("relaxed", "gpu")] != ["global", "add", "u32"]:
             raise self._unknown(instruction)
         target, address, value = instruction.operands
         assert isinstance(target, str)
-        place, added = self._address(address, "u8"), self._value(value, "u4")
+        place, added = self.address(address, "u8"), self.value(value, "u4")
         return [
             f"X.line = {instruction.line}",
-            f"X.add_atomically({self._target(target, 'u4')}, {place}, {added}, M)",
+            f"X.add_atomically({self.target(target, 'u4')}, {place}, {added}, M)",
         ]
 
     def _cp(self, instruction: Instruction) -> list[str]:
@@ -325,10 +339,10 @@ class Translator:
         target, source, size, *given = instruction.operands
         if int(str(size)) not in ((16,) if opcode[2] == "cg" else (4, 8, 16)):
             raise self._unknown(instruction)
-        count = self._value(given[0] if given else size, "u4")
+        count = self.value(given[0] if given else size, "u4")
         return [
             line,
-            f"X.copy({self._address(target, 'u4')}, {self._address(source, 'u8')}, {int(str(size))}, {count}, M)",
+            f"X.copy({self.address(target, 'u4')}, {self.address(source, 'u8')}, {int(str(size))}, {count}, M)",
         ]
 
     def _membar(self, instruction: Instruction) -> list[str]:
@@ -362,7 +376,7 @@ class Translator:
         transposed = forms[instruction.opcode[1:]]
         return [
             f"X.line = {instruction.line}",
-            f"X.load_matrix({self._group(target, 'u4')}, {self._address(address, 'u4')}, {transposed}, M)",
+            f"X.load_matrix({self.group(target, 'u4')}, {self.address(address, 'u4')}, {transposed}, M)",
         ]
 
     def _mma(self, instruction: Instruction) -> list[str]:
@@ -372,5 +386,5 @@ class Translator:
             raise self._unknown(instruction)
         sums = np.dtype(KINDS[form].sums).str[1:]
         d, a, b, c = instruction.operands
-        groups = (self._group(d, sums), self._group(a, "u4"), self._group(b, "u4"), self._group(c, sums))
+        groups = (self.group(d, sums), self.group(a, "u4"), self.group(b, "u4"), self.group(c, sums))
         return [f"X.line = {instruction.line}", f"X.multiply({form!r}, {', '.join(groups)}, M)"]
