@@ -375,30 +375,3 @@ def test_warp_groups_cannot_take_more_registers_than_there_are() -> None:
 def test_what_is_not_known_is_refused(text: str) -> None:
     with pytest.raises(PtxError, match=r"is not known|must be 24"):
         launch(text)
-
-
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        ({"address": 8}, "multiple of 16 bytes"),
-        ({"sizes": (64, 0)}, "sizes are 1 to"),
-        ({"strides": (136,)}, "strides are multiples of 16"),
-        ({"strides": (1 << 40,)}, "strides are multiples of 16"),
-        ({"box": (64, 257)}, "edges of a box"),
-        ({"box": (4, 8)}, "lines of a box"),
-        ({"box": (128, 8)}, "at most as long as what is swizzled"),
-        ({"strides": ()}, "dimensions"),
-    ],
-)
-def test_a_tensor_map_that_breaks_a_rule_is_refused(change: dict[str, Any], what: str) -> None:
-    right: dict[str, Any] = {
-        "kind": 9,
-        "address": 1024,
-        "sizes": (64, 64),
-        "strides": (128,),
-        "box": (64, 8),
-        "swizzle": 3,
-    }
-    assert maps.decode(maps.encode(**right)).box_bytes == 64 * 8 * 2
-    with pytest.raises(Fault, match=what):
-        maps.encode(**{**right, **change})
