@@ -199,6 +199,7 @@ VERBS = {
     "caches clean": (("--arch", "sm_80", "--cache", CACHE), CORE),
     "bench": (("pages", "--entries", "10", "--rows", "10"), DASHBOARD),
     "bench evaluator": ((), EVALUATE),
+    "bench fleet": ((), REMOTE),
     "bench kernels": ((), GPU),
     "bench dashboard": ((), DASHBOARD),
     "dashboard": (("--port", "1"), DASHBOARD),

@@ -43,13 +43,21 @@ def _kernel_options(verb: _F) -> _F:
 @click.command(
     "bench",
     cls=Verb,
-    examples=("bench store --entries 1000", "bench all --json", "bench dashboard", "bench kernels --seconds 300"),
+    examples=(
+        "bench store --entries 1000",
+        "bench all --json",
+        "bench dashboard",
+        "bench fleet --nodes 10000",
+        "bench kernels --seconds 300",
+    ),
     done="Everything is measured, whether goals are met or not.",
     failed="kernels: a result is wrong.",
     missing="kernels: there is no NVIDIA GPU. Others: an extra is not installed.",
 )
 @click.argument(
-    "what", type=click.Choice(["all", "compile", "store", "pages", "evaluator", "dashboard", "kernels"]), default="all"
+    "what",
+    type=click.Choice(["all", "compile", "store", "pages", "evaluator", "dashboard", "fleet", "kernels"]),
+    default="all",
 )
 @click.option(
     "--entries",
@@ -59,10 +67,13 @@ def _kernel_options(verb: _F) -> _F:
     help="Entries of the large store; opening is also measured with ten times as many.",
 )
 @click.option("--rows", type=click.IntRange(10), default=100_000, show_default=True, help="Records in the index.")
+@click.option("--nodes", type=click.IntRange(1, 100_000), default=10_000, show_default=True, help="fleet: machines.")
 @_kernel_options
 @json_option
 @click.pass_obj
-def bench_verb(settings: Settings, /, what: str, entries: int, rows: int, as_json: bool, **kernels: Any) -> None:
+def bench_verb(
+    settings: Settings, /, what: str, entries: int, rows: int, nodes: int, as_json: bool, **kernels: Any
+) -> None:
     """Run benchmarks against reference tools.
 
     \b
@@ -71,6 +82,7 @@ def bench_verb(settings: Settings, /, what: str, entries: int, rows: int, as_jso
     pages      syncing and queries
     evaluator  searching, storing and loading results
     dashboard  pages in Chromium, with up to ten times the rows
+    fleet      what many machines would ask of a shared store, from costs measured on this one
     all        compile, store, pages, evaluator and importing; takes minutes
     kernels    kernels against cuBLAS on the local GPU, for all shapes of three models
 
@@ -78,6 +90,11 @@ def bench_verb(settings: Settings, /, what: str, entries: int, rows: int, as_jso
     """  # noqa: D301 (click reads the backspace as: leave these lines as they are)
     if what == "kernels":
         _bench_kernels(settings, as_json, **kernels)
+        return
+    if what == "fleet":
+        from cache_engine.cli.measuring.fleet import bench_fleet
+
+        bench_fleet(nodes, as_json)
         return
     from cache_engine.bench import cases
 

@@ -85,3 +85,16 @@ def test_bench_measures_the_installed_peers_and_reports_the_missing_ones(
         assert f"no reference {peer}: not here; pip install 'gemm-cache[bench]' brings it" in done.stdout
     for line in ("import cache_engine", "nvcc", "disk hit", "first page", "≤ 3×", "≤ 3 µs"):
         assert line in done.stdout
+
+
+@pytest.mark.soak
+def test_bench_fleet_follows_a_fleet_from_costs_measured_here(place: Path) -> None:
+    done = run("bench", "fleet", "--nodes", "5", "--json", store=place)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    costs = found["costs"]
+    assert min(*costs["compile_s"], *costs["object_bytes"], costs["take_s"]) > 0
+    alone, *others = found["outcomes"]
+    assert (alone["compiles"], alone["requests"]) == (5 * costs["kernels"], 0)
+    assert all(one["compiles"] <= alone["compiles"] and one["requests"] > 0 for one in others)
+    assert not place.exists()

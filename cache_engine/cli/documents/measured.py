@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from cache_engine.bench.fleet.costs import Costs
+from cache_engine.bench.fleet.events import Assumed, Outcome
 from cache_engine.bench.results import LeftOut, Line, Result, Score, Size
 from cache_engine.cli.documents.kernels import TimingRow
 from cache_engine.model.gemm import GemmProblem
@@ -314,11 +316,20 @@ def chosen(selected: Selection) -> Chosen:
     )
 
 
+class FleetBenchmark(msgspec.Struct, kw_only=True):
+    """What ``bench fleet`` prints: what was measured on this machine, what is assumed, and what follows for a fleet."""
+
+    machine: str
+    nodes: int
+    costs: Costs
+    assumed: Assumed
+    outcomes: list[Outcome]
+
+
 def benchmark(lines: Sequence[Line]) -> Benchmark:
     """The document of a benchmark."""
     return Benchmark(
-        machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors, "
-        f"Python {platform.python_version()}",
+        machine=this_machine(),
         results=[
             TimeRow(**msgspec.to_builtins(line), ratio=line.ratio, met=line.met)
             for line in lines
@@ -332,6 +343,11 @@ def benchmark(lines: Sequence[Line]) -> Benchmark:
         scores=[line for line in lines if isinstance(line, Score)],
         left_out=[line for line in lines if isinstance(line, LeftOut)],
     )
+
+
+def this_machine() -> str:
+    """What measured times are of, in words."""
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}"
 
 
 def kernel_benchmark(report: Report, summaries: Sequence[Summary]) -> KernelBenchmark:
