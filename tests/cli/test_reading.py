@@ -11,9 +11,11 @@ import click
 
 from cache_engine.batch.jobs import Jobs
 from cache_engine.cli.main import commands
-from cache_engine.store.layout import StoreLayout
+from tests.batch.test_jobs import jobs
 from tests.cli.test_cli import SHAPE, document, run
 from tests.helpers import make_store
+
+__all__ = ["jobs"]  # a fixture
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -67,10 +69,9 @@ def test_coverage_of_no_model_is_refused(place: Path) -> None:
     assert (wrong.returncode, "use one of: fp16" in wrong.stderr) == (2, True)
 
 
-def test_a_job_of_the_dashboard_is_listed_shown_and_canceled(place: Path) -> None:
-    make_store(place)
+def test_a_job_of_the_dashboard_is_listed_shown_and_canceled(jobs: Jobs) -> None:
+    place = jobs._layout.root
     assert run("jobs", "ls", store=place).stdout == "There are no jobs.\n"
-    jobs = Jobs(StoreLayout(place))
     done = jobs.start(["compile", *SHAPE])
     long = jobs.start(["warm", "DeepSeek-V3", "--arch", "sm_90", "--jobs", "1"])
     listed = document("jobs", "ls", store=place)["jobs"]

@@ -10,6 +10,7 @@ import math
 import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from tests.emulator import emulator
 # Of the configs one in so many is run in short tests,
 PARTS = 6
 # and of the cases: as the layouts come in fours, each has its turn.
-SHORT = 3
+SHORT = 5
 INTERLEAVINGS = (emulator.FORWARD, emulator.BACKWARD_LATE, emulator.SHUFFLED_LATE)
 
 # What rounding may cost: half a unit in the last place of the output, and the accumulator's own over k additions.
@@ -102,15 +103,22 @@ SPECIALISED = [
 ]
 CASES = [
     pytest.param(FAMILIES[name], problem, config, id=f"{name}-{problem.m}x{problem.n}x{problem.k}x{problem.batch}-"
-                 f"{problem.dtype}-{problem.output}-{problem.layout}-{problem.specialisation}-{config}",
-                 marks=() if number % SHORT == 0 else pytest.mark.soak)
-    for number, (name, problem, config) in enumerate((
+                 f"{problem.dtype}-{problem.output}-{problem.layout}-{problem.specialisation}-{config}")
+    for name, problem, config in (
         *(("tensor_core", *case) for case in TENSOR_CORE), *(("simt", *case) for case in SIMT), *SPECIALISED
-    ))
+    )
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("family", "problem", "config"), CASES)
+def _some(cases: list[Any], one_in: int) -> list[Any]:
+    """The same, of which each day only some run, as tests/ptx executes the compiled code; all in the long run."""
+    return [
+        case if number % one_in == 0 else pytest.param(*case.values, id=case.id, marks=pytest.mark.soak)
+        for number, case in enumerate(cases)
+    ]
+
+
+@pytest.mark.parametrize(("family", "problem", "config"), _some(CASES, SHORT))
 def test_the_kernel_multiplies(family: Family, problem: GemmProblem, config: KernelConfig, tmp_path: Path) -> None:
     _check(family, problem, config, tmp_path)
 
@@ -207,7 +215,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "right", "wrong"), MISTAKES)
+@pytest.mark.parametrize(("name", "right", "wrong"), _some(MISTAKES, 4))
 def test_the_emulator_sees_a_seeded_mistake(name: str, right: str, wrong: str, tmp_path: Path) -> None:
     family = FAMILIES["simt" if name == "simt" else "tensor_core"]
     problem, config = {
@@ -233,7 +241,10 @@ def test_the_emulator_sees_a_seeded_mistake(name: str, right: str, wrong: str, t
     pytest.fail("the mistake went unseen under every interleaving")
 
 
-EPILOGUES = ("alpha", "beta", "bias", "relu", "alpha+beta+bias+gelu", "bias+relu")
+EPILOGUES = (
+    "alpha+beta+bias+gelu",
+    *(pytest.param(text, marks=pytest.mark.soak) for text in ("alpha", "beta", "bias", "relu", "bias+relu")),
+)
 
 
 @pytest.mark.parametrize("text", EPILOGUES)

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -152,8 +153,9 @@ def test_a_group_of_the_user_alone_is_the_user(tmp_path: Path) -> None:
     assert grp.getgrgid(user.pw_gid).gr_name == "daemon"
     assert not grp.getgrgid(user.pw_gid).gr_mem
     tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(parent.stat().st_mode | 0o055)
+    for parent in tmp_path.parents:
+        if parent.is_relative_to(tempfile.gettempdir()) and parent != Path(tempfile.gettempdir()):
+            parent.chmod(parent.stat().st_mode | 0o055)
     others = [grp.getgrnam(name).gr_gid for name in ("users", "bin")]  # ``bin`` is the group of another user alone
     for name, group in zip(("own", "users", "bin"), (user.pw_gid, *others), strict=True):
         (tmp_path / name).mkdir()
