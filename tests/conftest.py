@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
@@ -25,6 +26,11 @@ if find_spec("hypothesis") is not None:  # tests/gpu does without
 
 # A shell that starts the tests in the background has Ctrl-C ignored, and programs inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than processors: tests wait for processes, disks and browsers."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(autouse=True)

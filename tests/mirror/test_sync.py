@@ -65,7 +65,7 @@ def test_new_records_and_events_are_taken_over(store: DiskStore) -> None:
     content = _content(mirror)
     assert sorted(row[0] for row in content["kernels"]) == sorted(keys)
     assert [row[:5] for row in content["usage"]] == [(keys[0], 0.0, 0, 0, 1)]
-    assert content["totals"][0][:7] == (0, 0, 1, 0, 5000, 1, 150_000)
+    assert content["totals"][0][:8] == (0, 0, 1, 0, 0, 5000, 1, 150_000)
 
 
 def test_a_sync_with_nothing_new_changes_nothing(store: DiskStore) -> None:

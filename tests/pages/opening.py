@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from streamlit.testing.v1 import AppTest
 
+from app.presenters.downloads import FORMULA
 from cache_engine.model.artifact import Record
 from cache_engine.store.codec import encode_blob
 from cache_engine.upkeep.admission import Request
@@ -35,6 +37,11 @@ def code_of(app: AppTest) -> dict[str, str]:
     """The texts of the panes of code on the page, by their names."""
     (view,) = (each for each in app.get("bidi_component") if '"chains"' in each.proto.json)
     return {pane["name"]: pane["text"] for pane in json.loads(view.proto.json)["panes"]}
+
+
+def as_shown(text: str) -> str:
+    """The text of a cell as a table shows it: what its toolbar saves has an apostrophe before a formula."""
+    return text[1:] if text.startswith("'") and re.match(FORMULA, text[1:]) else text
 
 
 def listed(app: AppTest) -> list[dict[str, str]]:

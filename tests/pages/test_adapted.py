@@ -11,7 +11,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
 from tests.adapters.made import STAGES, TILE, put_kernel, triton_groups
 from tests.helpers import publish
-from tests.pages.opening import Open, code_of, listed, sound
+from tests.pages.opening import Open, as_shown, code_of, listed, sound
 
 
 def test_they_are_listed_below_ours_and_found_by_words(open_page: Open, store: DiskStore, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_hostile_text_is_shown_as_it_is(open_page: Open, store: DiskStore, name:
     group = Group(name, name, "a.json", {"a.json": index, "a.ptx": b".version 8.0 " + name.encode()})
     put_group(store.layout, group, durable=False)
     app = sound(open_page(store.layout.root, "kernels"))
-    assert list(app.dataframe[0].value["Framework"]) == [name]
+    assert list(map(as_shown, app.dataframe[0].value["Framework"])) == [name]
     app = sound(open_page(store.layout.root, "kernel", key=group.key))
     assert app.code[0].value == f"{name}\n{group.key}"
     assert code_of(app)["PTX"] == f".version 8.0 {name}"

@@ -110,7 +110,7 @@ def test_a_link_shows_the_same(open_page: Open, tmp_path: Path) -> None:
 def test_two_chips_stand_side_by_side(open_page: Open, tmp_path: Path) -> None:
     app = open_page(tmp_path / "store", "evaluations")
     app.selectbox(key="e_other").set_value("H100").run()
-    assert [header.value for header in sound(app).subheader] == ["SG2262", "H100", "Comparison"]
+    assert [header.value for header in sound(app).header] == ["SG2262", "H100", "Comparison"]
     assert "Roofline" in metrics(app)
     app.selectbox(key="e_dtype").set_value("fp64").run()
     assert [error.value for error in app.error] == ["Could not evaluate."]

@@ -13,7 +13,18 @@ from cache_engine.model.events import DAY_S, HOUR_S
 NOW = 1_800_000_000.0
 ZONE = ZoneInfo("Asia/Kolkata")
 NOTHING = dict.fromkeys(
-    ("memory_hits", "pack_hits", "disk_hits", "misses", "saved_us", "compiles", "compile_us", "publish_failures"), 0
+    (
+        "memory_hits",
+        "pack_hits",
+        "disk_hits",
+        "remote_hits",
+        "misses",
+        "saved_us",
+        "compiles",
+        "compile_us",
+        "publish_failures",
+    ),
+    0,
 )
 ROWS = [
     {**NOTHING, "start": 1_799_971_200, "memory_hits": 6, "disk_hits": 2, "misses": 2, "saved_us": 3_000_000},
@@ -37,7 +48,7 @@ def test_compile_times_are_compared_in_seconds() -> None:
     spent, saved = figure.data
     assert spent.offset + spent.width == saved.offset
     assert spent.width + saved.width == 0.9 * HOUR_S * 1000
-    assert figure.layout.yaxis.title.text == "Seconds"
+    assert figure.layout.yaxis.title.text == "s"
 
 
 def test_hours_are_the_readers_and_days_are_those_they_were_counted_in() -> None:
@@ -50,7 +61,7 @@ def test_hours_are_the_readers_and_days_are_those_they_were_counted_in() -> None
 
 def test_the_table_has_the_values_of_the_figures_newest_first() -> None:
     late, early = history_table(ROWS, SPANS["24 hours"], ZONE)
-    assert (late["Hit rate"], late["Spent"], early["Hit rate"], early["Saved"]) == (None, 0.5, 0.8, 3.0)
+    assert (late["Hit rate"], late["Spent"], early["Hit rate"], early["Saved"]) == (None, 500.0, 0.8, 3_000.0)
 
 
 @pytest.mark.parametrize("span", SPANS.values(), ids=SPANS)

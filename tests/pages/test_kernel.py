@@ -26,7 +26,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.store.journal import Journal
 from cache_engine.units import human_ms
 from tests.helpers import blob_file, make_store
-from tests.pages.opening import Open, a_record, sound
+from tests.pages.opening import Open, a_record, as_shown, sound
 
 
 @pytest.fixture
@@ -71,7 +71,8 @@ def test_the_key_the_log_and_the_history(open_page: Open, compiled_store: Path, 
     """The address is that of an older version, which called this part Key."""
     app = sound(open_page(compiled_store, "kernel", key=record.key, part="Key"))
     assert app.segmented_control(key="part").value == "Cache key"
-    assert dict(app.dataframe[0].value.itertuples(index=False)) == dict(record.components)
+    shown = {name: as_shown(text) for name, text in app.dataframe[0].value.itertuples(index=False)}
+    assert shown == dict(record.components)
     app.segmented_control(key="part").set_value("Compiler log").run()
     assert "Used" in sound(app).code[1].value
     app.segmented_control(key="part").set_value("History").run()
@@ -79,7 +80,7 @@ def test_the_key_the_log_and_the_history(open_page: Open, compiled_store: Path, 
     assert list(decided["Decision"]) == ["choice", "miss"]
     assert list(history["Event"]) == ["compiled"]
     assert record.created_by in " ".join(history["Details"])
-    assert list(hits["Tier"]) == ["memory", "pack", "disk"]
+    assert list(hits["Tier"]) == ["memory", "pack", "disk", "remote"]
 
 
 def test_a_prediction_is_called_one_and_follows_m(open_page: Open, compiled_store: Path) -> None:

@@ -13,7 +13,7 @@ from cache_engine.store.pins import pinned_keys
 from cache_engine.upkeep.plan import Limits
 from tests.faults.test_hostile_text import HOSTILE
 from tests.helpers import make_store
-from tests.pages.opening import HERE, Open, Reader, sound
+from tests.pages.opening import HERE, Open, Reader, as_shown, sound
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_the_history_has_the_decisions_the_newest_first(open_page: Open, compile
     (shown,) = [table.value for table in app.dataframe if "Decision" in table.value.columns]
     assert list(shown["Decision"][:2]) == ["choice", "miss"]
     assert (shown["Runner-up"][0], shown["Margin"][0]) == ("other", 0.2)
-    assert set(HOSTILE) <= set(shown["Reason"])
+    assert set(HOSTILE) <= set(map(as_shown, shown["Reason"]))
     texts = [element.value for element in (*app.markdown, *app.caption)]
     assert not [text for text in texts if "<script>" in text]
 

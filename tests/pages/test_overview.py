@@ -74,7 +74,7 @@ def test_a_disk_that_never_hits_shows_behind_a_memory_that_does(open_page: Open,
 
 
 def test_packs_have_a_hit_rate_where_they_are_mounted_or_have_hit() -> None:
-    row = {"memory_hits": 5, "pack_hits": 0, "disk_hits": 3, "misses": 2}
+    row = {"memory_hits": 5, "pack_hits": 0, "disk_hits": 3, "remote_hits": 0, "misses": 2}
     assert [line["Tier"] for line in tier_table(row, packs=True, remote=False)] == ["Memory", "Pack", "Disk"]
     assert [line["Lookups"] for line in tier_table(row, packs=False, remote=False)] == [10, 5]
     assert [line["Hit rate"] for line in tier_table({**row, "pack_hits": 5}, packs=False, remote=False)] == [

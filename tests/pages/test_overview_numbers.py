@@ -84,8 +84,8 @@ def test_the_cause_that_cost_most_comes_first() -> None:
 
 
 STEP = {
-    "memory_hits": 0, "pack_hits": 0, "disk_hits": 9, "misses": 1, "saved_us": 5_000_000, "compile_us": 1_000_000,
-    "compiles": 1,
+    "memory_hits": 0, "pack_hits": 0, "disk_hits": 9, "remote_hits": 0, "misses": 1, "saved_us": 5_000_000,
+    "compile_us": 1_000_000, "compiles": 1,
 }  # fmt: skip
 
 
