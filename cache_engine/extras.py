@@ -16,7 +16,7 @@ EXTRAS = {
     "evaluate": ("numpy",),
     "gpu": ("cupy",),
     "trust": ("cryptography",),
-    "remote": ("obstore",),
+    "remote": ("obstore", "redis"),
 }
 """The modules that this package imports from what an extra installs."""
 

@@ -211,6 +211,8 @@ def _packs(settings: Settings) -> Iterator[CheckRow]:
 
 
 def _remote(settings: Settings) -> Iterator[CheckRow]:
+    if settings.writes_remote and settings.signing_key is None:
+        yield _check("remote", PROBLEM, "kernels are not sent to it, as the setting signing_key names no key")
     if not settings.reads_remote:
         return
     url = printable(settings.remote or "")

@@ -17,27 +17,20 @@ from typing import Any
 from cache_engine.config import kinds
 from cache_engine.config.file import VARIABLE as CONFIG_VARIABLE
 from cache_engine.config.file import find, read, user_cache_folder
-from cache_engine.config.kinds import MIN_TOKEN_LENGTH, Kind, expanded, parse_bytes, parse_place
+from cache_engine.config.kinds import MIN_TOKEN_LENGTH, POLICIES, Kind, expanded, parse_bytes, parse_place
 from cache_engine.errors import StoreUnusable, UsageError
 
 __all__ = [
-    "AUTO", "BY_NAME", "CONFIG_VARIABLE", "GIB", "LOCAL", "OFF", "PACK", "PACKS", "POLICIES", "READ", "SETTINGS",
+    "AUTO", "BY_NAME", "CONFIG_VARIABLE", "GIB", "LOCAL", "PACK", "PACKS", "POLICIES", "SETTINGS",
     "Origin", "Settings", "parse_bytes", "parse_place", "unknown_in_words", "unknown_variables",
     "user_cache_folder", "variable",
 ]  # fmt: skip
 
 GIB = 1024**3
-POLICIES: dict[str, dict[str, Any]] = {
-    "standard": {"expire_days": 7.0},
-    "development": {"expire_days": 1.0},
-    "production": {"expire_days": 30.0},
-}
 PACKS = "packs"
 """A value of ``enable_caching``: packs alone."""
 AUTO, LOCAL, PACK = "auto", "local", "pack"
 """Values of ``toolchain``."""
-OFF, READ = "off", "read"
-"""Values of ``remote_mode``."""
 _PREFIX = "GEMM_CACHE_"
 MIN_FLUSH_S = 0.01  # below, writing would keep a processor busy
 MOST_SLOTS = 1024  # a lock file each
@@ -182,12 +175,15 @@ class Settings:
     remote: str | None = _setting(
         kinds.text(optional=True),
         None,
-        "The object store that a team shares: s3://bucket/folder, gs://…, az://… or file:///folder.",
+        "What a team shares kernels through: s3://bucket/folder, gs://…, az://…, file:///folder or redis://host/0.",
     )
     remote_mode: str = _setting(
-        kinds.choice(OFF, READ),
-        READ,
-        "What lookups do with the remote: read, look kernels up there that are not cached here; off, nothing.",
+        kinds.choice("read", "write", "both", "off"),
+        "read",
+        "read: look kernels up in the remote that are not cached here. write: send it those that are compiled here.",
+    )
+    signing_key: Path | None = _setting(
+        kinds.path(), None, "A private key of OpenSSH (Ed25519) that signs what is sent to the remote."
     )
     admin_token: str | None = _setting(
         kinds.token(),
@@ -258,7 +254,12 @@ class Settings:
     @property
     def reads_remote(self) -> bool:
         """Whether lookups ask the remote."""
-        return bool(self.remote and self.enable_caching and self.remote_mode == READ)
+        return bool(self.remote and self.enable_caching and self.remote_mode in ("read", "both"))
+
+    @property
+    def writes_remote(self) -> bool:
+        """Whether kernels that are compiled here are sent to the remote."""
+        return bool(self.remote and self.remote_mode in ("write", "both"))
 
     @property
     def is_durable(self) -> bool:

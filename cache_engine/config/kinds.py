@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cache_engine.errors import StoreUnusable, UsageError
 
@@ -17,6 +18,11 @@ for _power, _letter in enumerate("KMGT", start=1):
 _WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _MOST = 10**18
 _MOST_SHOWN = 60  # characters of a refused value
+POLICIES: dict[str, dict[str, Any]] = {
+    "standard": {"expire_days": 7.0},
+    "development": {"expire_days": 1.0},
+    "production": {"expire_days": 30.0},
+}
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MIN_TOKEN_LENGTH = 16  # letters and digits: beyond guessing, at any rate of attempts
 MIN_TOKEN_CHARACTERS = 8  # different ones: of random letters and digits, one in five million has fewer

@@ -102,7 +102,9 @@ CREATE TABLE totals (
     lock_timeouts    BIGINT,
     lock_wait_us     BIGINT,
     promotions       BIGINT,
-    demotions        BIGINT
+    demotions        BIGINT,
+    remote_sent      BIGINT,
+    remote_dropped   BIGINT
 );
 
 -- Results of the evaluator. One that cannot be read has a cause, and nothing after it.
@@ -172,7 +174,9 @@ CREATE TABLE periods (
     lock_timeouts    BIGINT,
     lock_wait_us     BIGINT,
     promotions       BIGINT,
-    demotions        BIGINT
+    demotions        BIGINT,
+    remote_sent      BIGINT,
+    remote_dropped   BIGINT
 );
 
 -- Lookups that had to compile, by the target asked for.

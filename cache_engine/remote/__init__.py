@@ -1,8 +1,10 @@
-"""Kernels in an object store that a team shares; the form of each object, and moving them.
+"""Kernels in an object store, or in Redis, that a team shares; the form of each object, and moving them.
 
 - ``base`` -- what every remote does, and how long it is waited for; ``opening`` finds the one that a URL names
 - ``objects`` -- bytes by name, in S3, Google Cloud Storage, Azure, or a directory, through obstore
+- ``key_value`` -- the same in Redis or Valkey
 - ``entries`` -- one entry as one object
 - ``moving`` -- ``push`` and ``pull`` between a store and a remote, ``compare`` of both
 - ``tier`` -- lookups in a remote; its ``breaker`` stops asking while it fails
+- ``behind`` -- kernels that were compiled here are sent by a thread
 """

@@ -1,10 +1,14 @@
-"""What every remote does, and how long it is waited for."""
+"""What every remote does, how long it is waited for, and its errors in words."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
+
+from cache_engine.units import printable
+
+_LONGEST = 300  # characters of a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +53,9 @@ class Remote(Protocol):
             on_some: called with the number of those found since the last call.
         """
         ...
+
+
+def said(error: BaseException) -> str:
+    """The first line of a client's message; after it obstore prints its own values."""
+    lines = str(error).strip().splitlines()
+    return printable(lines[0][:_LONGEST]) if lines else type(error).__name__

@@ -8,12 +8,16 @@ from collections.abc import Callable
 from random import SystemRandom
 
 from cache_engine.errors import CorruptEntry, RemoteError
+from cache_engine.model.key import CacheKey
 from cache_engine.process import Background, Order, renew_after_fork
+from cache_engine.remote.base import Remote
+from cache_engine.remote.entries import MOST_BYTES, name_of
 
 _log = logging.getLogger(__name__)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 """Between a failure and the first time that it is asked again, and at most between two such times."""
 _random = SystemRandom()
+_NO_KEY = CacheKey("0" * 64)
 
 
 class Breaker:
@@ -93,3 +97,8 @@ class Breaker:
 
     def _wait_s(self) -> float:
         return self._pause_s * _random.uniform(0.75, 1.25)
+
+
+def breaker_of(remote: Remote, on_change: Callable[[str], None] = lambda _: None) -> Breaker:
+    """A breaker that asks for a kernel that no one has."""
+    return Breaker(lambda: remote.get(name_of(_NO_KEY), MOST_BYTES), on_change)

@@ -95,20 +95,8 @@ def push(
     sent = sent_bytes = present = 0
     refused: list[Refused] = []
 
-    def data_of(key: CacheKey) -> bytes | Refused | None:
-        try:
-            stored = store.stored(key)
-            if stored is None or not wanted(coherent(key, *stored)):
-                return None
-            record_data = stored[0] if sign is None else sign(stored[0])
-        except CorruptEntry as error:
-            return Refused(key, str(error))
-        if not signed_part(record_data)[1]:
-            return Refused(key, "it is not signed; --sign KEY signs it")
-        return packed(record_data, stored[1])
-
     def send(key: CacheKey) -> tuple[int, bool] | Refused | None:
-        data = data_of(key)
+        data = sealed(store, key, wanted, sign)
         return (len(data), remote.create(name_of(key), data)) if isinstance(data, bytes) else data
 
     for done in _in_parallel(send, keys):
@@ -119,6 +107,25 @@ def push(
             sent, sent_bytes, present = sent + is_new, sent_bytes + size * is_new, present + (not is_new)
         on_entry()
     return Pushed(sent, sent_bytes, present, tuple(refused))
+
+
+def sealed(
+    store: DiskStore,
+    key: CacheKey,
+    wanted: Callable[[Record], bool] = lambda _: True,
+    sign: Callable[[bytes], bytes] | None = None,
+) -> bytes | Refused | None:
+    """The object of a stored entry, checked and signed; ``None`` where it is gone or not wanted. Raises ``OSError``."""
+    try:
+        stored = store.stored(key)
+        if stored is None or not wanted(coherent(key, *stored)):
+            return None
+        record_data = stored[0] if sign is None else sign(stored[0])
+    except CorruptEntry as error:
+        return Refused(key, str(error))
+    if not signed_part(record_data)[1]:
+        return Refused(key, "it is not signed; --sign KEY signs it")
+    return packed(record_data, stored[1])
 
 
 def pull(

@@ -14,11 +14,10 @@ from typing import Any, ClassVar
 
 from cache_engine.errors import CorruptEntry, RemoteError, UsageError
 from cache_engine.extras import needing
-from cache_engine.remote.base import COMMAND, Patience
+from cache_engine.remote.base import COMMAND, Patience, said
 from cache_engine.units import human_bytes, printable
 
 KINDS = ("s3://", "gs://", "az://", "file://")
-_LONGEST = 300  # characters of a server's message
 
 
 class _FirstUse:
@@ -71,7 +70,7 @@ class Objects:
         try:
             self._store = from_url(url, **{**limits, **options})
         except (BaseError, ValueError, OSError) as error:
-            raise UsageError(f"{printable(url[:200])!r} cannot be a remote: {_said(error)}") from error
+            raise UsageError(f"{printable(url[:200])!r} cannot be a remote: {said(error)}") from error
 
     def get(self, name: str, most_bytes: int) -> bytes | None:
         """An object, or ``None`` where there is none.
@@ -150,7 +149,7 @@ class Objects:
         try:
             yield
         except (BaseError, OSError, ValueError) as error:
-            raise RemoteError(f"cannot {verb} {self._named(name)}: {_said(error)}") from error
+            raise RemoteError(f"cannot {verb} {self._named(name)}: {said(error)}") from error
 
     def _named(self, name: str) -> str:
         return f"{printable(name[:200])} of {printable(self.url)}"
@@ -158,9 +157,3 @@ class Objects:
 
 def _duration(seconds: float) -> str:
     return f"{seconds * 1000:.0f}ms"
-
-
-def _said(error: Exception) -> str:
-    """The first line of a message; after it obstore prints its own values."""
-    lines = str(error).strip().splitlines()
-    return printable(lines[0][:_LONGEST]) if lines else type(error).__name__

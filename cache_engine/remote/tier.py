@@ -13,7 +13,7 @@ from cache_engine.model.events import REMOTE
 from cache_engine.model.key import CacheKey
 from cache_engine.process import Thread, renew_after_fork
 from cache_engine.remote.base import Remote
-from cache_engine.remote.breaker import Breaker
+from cache_engine.remote.breaker import Breaker, breaker_of
 from cache_engine.remote.entries import MOST_BYTES, name_of, unpacked
 from cache_engine.store.base import Loaded
 from cache_engine.store.codec import UnknownFormat
@@ -22,7 +22,6 @@ from cache_engine.upkeep.packs import checked
 _T = TypeVar("_T")
 WAIT_S = 1.0
 """The longest that a lookup waits for a remote."""
-_NO_KEY = CacheKey("0" * 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +46,19 @@ class RemoteTier:
         self,
         remote: Remote,
         prove: Callable[[bytes], None],
-        on_change: Callable[[str], None] = lambda _: None,
+        breaker: Breaker | None = None,
         *,
         wait_s: float = WAIT_S,
-        breaker: Breaker | None = None,
     ) -> None:
         """Asks nothing yet.
 
         Args:
             prove: called with the bytes of each record; raises ``Unproved`` where no trusted signer signed it.
-            on_change: as of ``Breaker``.
+            breaker: whether the remote is asked; by default one of its own.
             wait_s: the longest wait of a lookup.
-            breaker: in place of one of its own.
         """
         self._remote, self._prove, self._wait_s = remote, prove, wait_s
-        self.breaker = breaker or breaker_of(remote, on_change)
+        self.breaker = breaker or breaker_of(remote)
         self.renew_after_fork()
         renew_after_fork(self)
 
@@ -131,8 +128,3 @@ class RemoteTier:
         if failure is not None:  # of the client's own kind, or a panic
             raise RemoteError(f"{self._remote.url} cannot be asked: {failure!r}") from failure
         return answer  # type: ignore[return-value]  # without an error it is what was returned
-
-
-def breaker_of(remote: Remote, on_change: Callable[[str], None]) -> Breaker:
-    """A breaker that asks for a kernel that no one has."""
-    return Breaker(lambda: remote.get(name_of(_NO_KEY), MOST_BYTES), on_change)

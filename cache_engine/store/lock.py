@@ -15,7 +15,9 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from cache_engine.errors import CorruptEntry, LockTimeout
 from cache_engine.model.key import CacheKey
@@ -245,10 +247,23 @@ def is_loading() -> bool:
     return False
 
 
+def _imported() -> ModuleType:
+    """``portalocker`` without its lock in Redis: where ``redis`` is installed, that takes longer than all the rest.
+
+    The program itself can import that lock from ``portalocker.redis``.
+    """
+    if not {"portalocker", "redis"} & sys.modules.keys():
+        sys.modules["portalocker.redis"] = None  # type: ignore[assignment]  # no module: importing it fails
+        try:
+            return import_module("portalocker")
+        finally:
+            sys.modules.pop("portalocker.redis", None)
+    return import_module("portalocker")
+
+
 def _lock(descriptor: int, shared: bool, *, blocking: bool) -> bool:
     with _loading.lock:
-        import portalocker  # 45 ms, and no hit needs it
-
+        portalocker = _imported()  # 45 ms, and no hit needs it
     kind = portalocker.LockFlags.SHARED if shared else portalocker.LockFlags.EXCLUSIVE
     try:
         portalocker.lock(descriptor, kind if blocking else kind | portalocker.LockFlags.NON_BLOCKING)

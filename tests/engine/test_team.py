@@ -40,8 +40,9 @@ def machine(tmp_path: Path, built: tuple[Path, Builder]) -> Open:
     signers = signers_file(tmp_path, f"builder@example.com {builder.line}")
 
     def opened(**given: object) -> Cache:
-        settings = {"remote": f"file://{remote}", "trusted_signers": signers, "durability": "fast", **given}
-        return open_cache(tmp_path / "store", **settings)  # type: ignore[arg-type]
+        place = {"dir": tmp_path / "store", "remote": f"file://{remote}", "trusted_signers": signers}
+        settings = {**place, "durability": "fast", **given}
+        return open_cache(**settings)  # type: ignore[arg-type]
 
     return opened
 
@@ -152,3 +153,30 @@ def test_a_local_hit_imports_nothing_of_a_remote(machine: Open, tmp_path: Path, 
     given = (tmp_path / "store", f"file://{built[0]}", tmp_path / "trusted_signers")
     done = subprocess.run([sys.executable, "-c", code, *map(str, given)], capture_output=True, text=True)
     assert done.stdout.splitlines() == ["disk memory", "[]"], done.stderr
+
+
+def test_what_is_compiled_is_sent_signed_and_the_next_machine_is_served(
+    machine: Open, tmp_path: Path, compiles: list[str]
+) -> None:
+    """As two machines of a team, each with a store of its own; one builds."""
+    builder, url = Builder(tmp_path / "key"), f"file://{tmp_path}/shared"
+    signers_file(tmp_path, f"ci@example.com {builder.line}")
+    with machine(remote=url, remote_mode="write", signing_key=builder.file) as cache:
+        assert cache.get_or_compile(PROBLEM).tier == "compiled"
+    with machine(remote=url) as cache:
+        assert cache.stats().totals.remote_sent == 1
+        assert cache.stats().totals.remote_dropped == 0
+    with machine(remote=url, dir=tmp_path / "other") as other:
+        kernel = other.get_or_compile(PROBLEM)
+        assert (kernel.tier, len(compiles)) == ("remote", 1)
+
+
+@pytest.mark.parametrize("signing_key", [None, "none"])
+def test_without_a_key_to_sign_with_a_builder_serves_and_counts(
+    machine: Open, tmp_path: Path, compiles: list[str], signing_key: str | None
+) -> None:
+    key = None if signing_key is None else tmp_path / signing_key
+    with machine(remote=f"file://{tmp_path}/shared", remote_mode="both", signing_key=key) as cache:
+        assert cache.get_or_compile(PROBLEM).tier == "compiled"
+    with machine() as cache:
+        assert (cache.stats().totals.remote_sent, cache.stats().totals.remote_dropped) == (0, 1)

@@ -1,4 +1,4 @@
-"""Remotes: a directory, and a real server that speaks S3 (moto), started once for each process of the tests."""
+"""Remotes: a directory, and real servers of S3 (moto) and of Redis, started once for each process of the tests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from cache_engine.remote.base import Remote
+from cache_engine.remote.key_value import KeyValue
 from cache_engine.remote.objects import Objects
 from cache_engine.store.disk import DiskStore
 from tests.helpers import make_store
+from tests.remote.redis_server import redis_server
 from tests.trust.keys import Builder
 
 S3: dict[str, Any] = {"access_key_id": "test", "secret_access_key": "test", "region": "us-east-1"}
@@ -56,9 +59,27 @@ def make_bucket(address: str, name: str) -> None:
     urllib.request.urlopen(request, timeout=30).close()
 
 
-@pytest.fixture(params=["directory", "s3"])
-def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
+@pytest.fixture(scope="session")
+def _redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        yield url
+
+
+@pytest.fixture
+def redis_url(_redis: str) -> str:
+    """An empty database."""
+    import redis
+
+    with redis.Redis.from_url(_redis) as client:
+        client.flushdb()
+    return _redis
+
+
+@pytest.fixture(params=["directory", "s3", "redis"])
+def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Remote:
     """An empty one of each kind."""
+    if request.param == "redis":
+        return KeyValue(request.getfixturevalue("redis_url"))
     if request.param == "directory":
         return Objects(f"file://{tmp_path}/remote")
     address = request.getfixturevalue("s3_server")

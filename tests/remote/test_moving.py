@@ -9,6 +9,8 @@ import pytest
 from cache_engine.errors import RemoteError, Unproved
 from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
+from cache_engine.remote import moving
+from cache_engine.remote.base import Remote
 from cache_engine.remote.entries import name_of, packed, unpacked
 from cache_engine.remote.moving import compare, pull, push
 from cache_engine.remote.objects import Objects
@@ -30,31 +32,32 @@ def signers(builder: Builder, tmp_path: Path) -> TrustedSigners:
 
 
 @pytest.fixture
-def keys(store: DiskStore) -> list[CacheKey]:
-    """More than are moved at a time."""
-    return sorted(fill(store, 70))
+def keys(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> list[CacheKey]:
+    """More than are moved at a time, and than are held in memory."""
+    monkeypatch.setattr(moving, "_BATCH", 9)
+    return sorted(fill(store, 12))
 
 
 def test_what_one_machine_compiled_the_other_has_signed(
     store: DiskStore,
     other: DiskStore,
     journal: Journal,
-    remote: Objects,
+    remote: Remote,
     keys: list[CacheKey],
     builder: Builder,
     signers: TrustedSigners,
 ) -> None:
-    assert len(compare(store, remote).here) == 70
+    assert len(compare(store, remote).here) == 12
     sent = push(store, remote, keys, sign=builder.key.sign)
-    assert (sent.sent, sent.present, sent.refused) == (70, 0, ())
+    assert (sent.sent, sent.present, sent.refused) == (12, 0, ())
     again = push(store, remote, keys, sign=builder.key.sign)
-    assert (again.sent, again.present) == (0, 70)
+    assert (again.sent, again.present) == (0, 12)
     found = compare(other, remote)
     assert (found.there, found.both, found.there_bytes) == (tuple(keys), 0, sent.sent_bytes)
     would = pull(other, journal, remote, found.there, prove=signers.require, dry_run=True)
     assert list(other.keys()) == []
     done = pull(other, journal, remote, found.there, prove=signers.require, by="me")
-    assert (done.taken, done.refused) == (70, ())
+    assert (done.taken, done.refused) == (12, ())
     assert would == done
     assert [other.get(key) for key in keys] == [store.get(key) for key in keys]
     stored = other.stored(keys[0])
@@ -63,10 +66,10 @@ def test_what_one_machine_compiled_the_other_has_signed(
     journal.flush()
     (event,) = [event for event in read_journal(other.layout.journal).recent if event.kind == IMPORT]
     assert remote.url in event.detail
-    assert compare(other, remote).both == 70
+    assert compare(other, remote).both == 12
 
 
-def test_kernels_without_a_signature_are_not_sent(store: DiskStore, remote: Objects, keys: list[CacheKey]) -> None:
+def test_kernels_without_a_signature_are_not_sent(store: DiskStore, remote: Remote, keys: list[CacheKey]) -> None:
     sent = push(store, remote, keys[:3])
     assert (sent.sent, {refused.cause for refused in sent.refused}) == (0, {"it is not signed; --sign KEY signs it"})
     assert compare(store, remote).both == 0
@@ -76,13 +79,15 @@ def test_a_poisoned_remote_gives_nothing(
     store: DiskStore,
     other: DiskStore,
     journal: Journal,
-    remote: Objects,
+    remote: Remote,
     keys: list[CacheKey],
     builder: Builder,
     stranger: Builder,
     signers: TrustedSigners,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever can write to it put in: other code, another key's signature, a swapped entry, none at all, no entry."""
+    monkeypatch.setattr(moving, "MOST_BYTES", 2**20)
     entries = [store.stored(key) for key in keys[:5]]
     (record, blob), (other_record, other_blob), third, fourth, _ = [entry for entry in entries if entry is not None]
     signed = builder.key.sign(record)
@@ -95,7 +100,7 @@ def test_a_poisoned_remote_gives_nothing(
         keys[5]: b"",
         keys[6]: b"GEMMRMTE" + bytes(16),
         keys[7]: packed(builder.key.sign(other_record), other_blob) + b"x",
-        keys[8]: bytes(70 * 2**20),
+        keys[8]: bytes(2**21),
     }
     for key, data in poison.items():
         remote.create(name_of(key), data)
@@ -107,7 +112,7 @@ def test_a_poisoned_remote_gives_nothing(
     assert all(refused.cause for refused in done.refused)
 
 
-def test_other_objects_are_counted_and_left_alone(store: DiskStore, remote: Objects, keys: list[CacheKey]) -> None:
+def test_other_objects_are_counted_and_left_alone(store: DiskStore, remote: Remote, keys: list[CacheKey]) -> None:
     names = ("gemm-cache/1/readme", f"gemm-cache/1/00/{'f' * 64}", f"gemm-cache/1/{keys[0][:2]}/{keys[0]}x")
     for name in names:
         remote.create(name, b"x")
@@ -117,7 +122,7 @@ def test_other_objects_are_counted_and_left_alone(store: DiskStore, remote: Obje
 
 
 def test_an_entry_that_vanishes_is_named(
-    store: DiskStore, other: DiskStore, journal: Journal, remote: Objects, keys: list[CacheKey], signers: TrustedSigners
+    store: DiskStore, other: DiskStore, journal: Journal, remote: Remote, keys: list[CacheKey], signers: TrustedSigners
 ) -> None:
     done = pull(other, journal, remote, keys[:1], prove=signers.require)
     assert [(refused.key, refused.cause) for refused in done.refused] == [(keys[0], "the remote no longer has it")]
@@ -139,7 +144,7 @@ def test_a_remote_that_fails_half_way_leaves_whole_entries(
 
     def failing(name: str, most: int) -> bytes | None:
         asked.append(name)
-        if len(asked) > 66:
+        if len(asked) > 10:
             raise RemoteError("the network is gone")
         return get(name, most)
 
@@ -147,7 +152,7 @@ def test_a_remote_that_fails_half_way_leaves_whole_entries(
     with pytest.raises(RemoteError, match="the network is gone"):
         pull(other, journal, remote, keys, prove=signers.require)
     taken = list(other.keys())
-    assert 64 <= len(taken) < 70
+    assert 9 <= len(taken) < 12
     assert all(other.stored(key) is not None for key in taken)
     journal.flush()
     assert any(event.kind == IMPORT for event in read_journal(other.layout.journal).recent)

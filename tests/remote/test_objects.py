@@ -8,11 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cache_engine.errors import CorruptEntry, RemoteError, UsageError
+from cache_engine.remote.base import Remote
 from cache_engine.remote.objects import Objects
 from tests.remote.conftest import S3
 
@@ -23,7 +25,7 @@ QUICK: dict[str, Any] = {
 }
 
 
-def test_an_object_is_created_once_and_read_whole(remote: Objects) -> None:
+def test_an_object_is_created_once_and_read_whole(remote: Remote) -> None:
     assert remote.get("a/b", 100) is None
     assert remote.create("a/b", b"first")
     assert not remote.create("a/b", b"second")
@@ -32,7 +34,7 @@ def test_an_object_is_created_once_and_read_whole(remote: Objects) -> None:
         remote.get("a/b", 4)
 
 
-def test_names_and_sizes_are_listed_below_a_folder(remote: Objects) -> None:
+def test_names_and_sizes_are_listed_below_a_folder(remote: Remote) -> None:
     counts: list[int] = []
     assert list(remote.sizes("a")) == []
     for name in ("a/1", "a/c/2", "b/3"):
@@ -41,14 +43,14 @@ def test_names_and_sizes_are_listed_below_a_folder(remote: Objects) -> None:
     assert sum(counts) == 2
 
 
-def test_what_is_deleted_is_gone(remote: Objects) -> None:
+def test_what_is_deleted_is_gone(remote: Remote) -> None:
     remote.create("a", b"x")
     remote.delete("a")
     remote.delete("a")
     assert remote.get("a", 10) is None
 
 
-def test_large_objects_come_back_byte_for_byte(remote: Objects) -> None:
+def test_large_objects_come_back_byte_for_byte(remote: Remote) -> None:
     data = os.urandom(3_000_000)
     remote.create("large", data)
     assert remote.get("large", len(data)) == data
@@ -100,7 +102,8 @@ def test_a_body_without_an_end_is_cut_off() -> None:
             remote.get("a", 2**20)
 
 
-def test_a_forked_process_gets_an_error_and_does_not_hang(remote: Objects) -> None:
+def test_a_forked_process_gets_an_error_and_does_not_hang(tmp_path: Path) -> None:
+    remote = Objects(f"file://{tmp_path}/remote")
     remote.create("a", b"x")
     reading, writing = os.pipe()
     child = os.fork()

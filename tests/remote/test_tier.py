@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.trust.signers import TrustedSigners
 from tests.helpers import fill
 from tests.remote.conftest import S3
+from tests.remote.waiting import until
 from tests.trust.keys import Builder, signers_file
 
 
@@ -141,15 +141,15 @@ def test_a_remote_that_fails_is_asked_no_more_until_it_answers(opened: Callable[
     with pytest.raises(OSError, match="it is down"):
         tier.get(CacheKey("ab" * 32))
     assert said == ["it is down"]
-    _until(lambda: remote.asked > 2)  # by its own thread
+    until(lambda: remote.asked > 2)  # by its own thread
     assert tier.get(CacheKey("ab" * 32)) is None
     assert tier.breaker.why == "it is down"
     is_down.clear()
-    _until(lambda: not tier.breaker.why)
+    until(lambda: not tier.breaker.why)
     before = remote.asked
     assert tier.get(CacheKey("ab" * 32)) is None
     assert remote.asked == before + 1
-    _until(lambda: said == ["it is down", ""])
+    until(lambda: said == ["it is down", ""])
 
 
 def test_a_lookup_never_waits_longer_than_it_may(opened: Callable[..., RemoteTier]) -> None:
@@ -189,7 +189,7 @@ def test_a_silent_server_costs_a_second_once(opened: Callable[..., RemoteTier]) 
         with pytest.raises(OSError, match="s3://bucket/x"):
             tier.get(CacheKey("ab" * 32))
         assert tier.get(CacheKey("ab" * 32)) is None
-        _until(lambda: not any(thread.is_alive for thread in tier._asking))
+        until(lambda: not any(thread.is_alive for thread in tier._asking))
 
 
 def test_a_forked_process_does_without_an_object_store_and_does_not_hang(
@@ -218,10 +218,3 @@ def test_a_forked_process_does_without_an_object_store_and_does_not_hang(
 
 def test_a_name_is_not_below_another_folder() -> None:
     assert name_of(CacheKey("ab" * 32)) == f"gemm-cache/1/ab/{'ab' * 32}"
-
-
-def _until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)

@@ -307,3 +307,14 @@ def test_a_lock_file_that_was_just_made_is_closed_even_if_its_folder_cannot_be_r
     links = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
     assert path.exists()
     assert str(path) not in links
+
+
+def test_locking_does_not_import_redis_and_leaves_it_to_the_program(tmp_path: Path) -> None:
+    pytest.importorskip("redis")
+    code = (
+        "import sys\nfrom cache_engine.store.lock import file_lock\nfrom pathlib import Path\n"
+        "with file_lock(Path(sys.argv[1]), 0):\n    print('redis' in sys.modules)\n"
+        "from portalocker.redis import RedisLock\nprint(RedisLock.__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "lock")], capture_output=True, text=True)
+    assert done.stdout == "False\nRedisLock\n", done.stderr

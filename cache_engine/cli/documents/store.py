@@ -80,6 +80,8 @@ class Stats(msgspec.Struct, kw_only=True):
     lengths: dict[str, Length]
     promotions: int
     demotions: int
+    remote_sent: int
+    remote_dropped: int
     last_24h: LastDay
     queue: Queue | UnsetType = UNSET
     architectures: list[TargetRow] | UnsetType = UNSET
@@ -257,6 +259,8 @@ def stats(
         lengths=lengths_of(totals.spans),
         promotions=totals.promotions,
         demotions=totals.demotions,
+        remote_sent=totals.remote_sent,
+        remote_dropped=totals.remote_dropped,
         last_24h=LastDay.of(found.last_24h),
         queue=UNSET if queue is None else queue_of(queue),
         architectures=UNSET if architectures is None else msgspec.convert(architectures, list[TargetRow]),

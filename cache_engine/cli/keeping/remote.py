@@ -42,9 +42,9 @@ def _url_argument(verb: _F) -> _F:
     no_args_is_help=True,
 )
 def remote_verb() -> None:
-    """Share kernels through S3, GCS, Azure or a directory.
+    """Share kernels through S3, GCS, Azure, Redis or a directory.
 
-    URL, or the setting remote, names the object store; credentials come from the environment, as for the provider's own
+    URL, or the setting remote, names it; credentials come from the environment, as for the provider's own
     tools. Kernels are signed by who pushes them, and pulled only if the setting trusted_signers has the key.
     """
 
@@ -165,8 +165,7 @@ def pull_verb(settings: Settings, /, url: str | None, dry_run: bool, unsigned: b
 
 
 def _remote(settings: Settings, url: str | None) -> Remote:
-    from cache_engine.remote.objects import KINDS
-    from cache_engine.remote.opening import open_remote
+    from cache_engine.remote.opening import KINDS, open_remote
 
     named = url or settings.remote
     if not named:

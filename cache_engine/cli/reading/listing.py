@@ -254,6 +254,10 @@ def _day_in_words(day: LastDay) -> str:
     return f"{compiles}; {counted(day.promotions, 'promotion')}, {counted(day.demotions, 'demotion')}"
 
 
+def _sent_in_words(d: store.Stats) -> str:
+    return f"{counted(d.remote_sent, 'kernel')} sent, {d.remote_dropped:,} dropped"
+
+
 def _length_in_words(one: Length) -> str:
     return (
         f"{counted(one.count, 'time')}; half within {human_ms(one.p50_ms)}, 90 % {human_ms(one.p90_ms)}, "
@@ -281,6 +285,7 @@ def _print_statistics(d: store.Stats) -> None:
             "lock waits over 1 s": f"{d.lock_waits:,}, {d.lock_timeouts:,} timed out",
             **{_LENGTHS.get(span, span): _length_in_words(one) for span, one in d.lengths.items()},
             "compiled ahead": f"{counted(d.promotions, 'promotion')}, {counted(d.demotions, 'demotion')}",
+            **({"to the remote": _sent_in_words(d)} if d.remote_sent or d.remote_dropped else {}),
             "last 24 hours": _day_in_words(d.last_24h),
             "compile queue": _queue_in_words(d.queue) if d.queue else "none, as there is no store",
             "save failures": f"{d.publish_failures:,}",

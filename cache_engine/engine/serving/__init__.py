@@ -339,6 +339,7 @@ class Serving:
                         self._journal.event(PUBLISHED, key=key, compile_us=compile_us, stored_bytes=size)
                         extra = fields("publish", key=key, kernel=record.name, stored_bytes=size, compile_us=compile_us)
                         _log.info("published: %s (%s), %s bytes", record.name, key[:12], size, extra=extra)
+                        self._team.published(key)
                 except (OSError, StoreError, MemoryError) as error:
                     failure = refusal(error)
             if failure is not None:

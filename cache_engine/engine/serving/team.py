@@ -1,4 +1,4 @@
-"""The remote that a team shares, as a process of one of its machines asks it. No hit imports anything of it."""
+"""The remote that a team shares, as a process of one of its machines uses it. No hit imports anything of it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from cache_engine.units import printable
 from cache_engine.upkeep.cleaning import Housekeeper
 
 if TYPE_CHECKING:
+    from cache_engine.remote.base import Remote
+    from cache_engine.remote.behind import Behind, Way
+    from cache_engine.remote.breaker import Breaker
     from cache_engine.remote.tier import Fetched, RemoteTier
 
 _log = logging.getLogger(__name__)
 
 
 class Team:
-    """Asks the remote of the settings, if lookups may. Safe to use from several threads; raises nothing of it."""
+    """Asks the remote of the settings and sends to it, as they say. Raises nothing of it; safe in several threads."""
 
     def __init__(
         self, store: DiskStore | None, settings: Settings, journal: Journal, housekeeper: Housekeeper | None
@@ -33,8 +36,10 @@ class Team:
         """Opens nothing yet."""
         self._store, self._settings, self._journal, self._housekeeper = store, settings, journal, housekeeper
         self._opening = threading.Lock()
+        self._connection: tuple[Remote, Breaker] | None = None
         self._is_opened = not settings.reads_remote
         self._tier: RemoteTier | None = None
+        self._behind: Behind | None = None
 
     def find(self, tiers: Tiers, key: CacheKey, *, is_locked: bool) -> Found | None:
         """The entry of a key that no tier of this machine has; what is found is stored here.
@@ -62,10 +67,25 @@ class Team:
         tiers.memory.put(key, loaded)
         return Found(tier.name, loaded)
 
+    def published(self, key: CacheKey) -> None:
+        """Has a kernel that was compiled and stored sent to the remote. Returns at once."""
+        if self._store is None or not self._settings.writes_remote:
+            return
+        with self._opening:
+            if self._behind is None:
+                from cache_engine.remote.behind import Behind
+
+                self._behind = Behind(self._store, self._way, self._journal.shared)
+        self._behind.put(key)
+
     def close(self, *, wait: bool) -> None:
-        """Ends its threads; with ``wait``, waits for what they ask, about a second at most."""
+        """Ends its threads; with ``wait``, waits for what they ask and send, about a second at most."""
+        if self._behind is not None:
+            self._behind.close(wait=wait)
         if self._tier is not None:
             self._tier.close(wait=wait)
+        if self._connection is not None:
+            self._connection[1].close(wait=wait)
 
     def _keep(self, store: DiskStore, key: CacheKey, fetched: Fetched) -> None:
         if store.is_foreign(key):
@@ -87,8 +107,6 @@ class Team:
         return self._tier
 
     def _open(self) -> RemoteTier:
-        from cache_engine.remote.base import LOOKUP
-        from cache_engine.remote.opening import open_remote
         from cache_engine.remote.tier import RemoteTier
         from cache_engine.trust import proof_for
 
@@ -98,7 +116,31 @@ class Team:
                 "whoever can write to it would decide what runs here; name the keys that you trust in the setting "
                 "trusted_signers (docs/trust.md), or set remote_mode to write or off"
             )
-        return RemoteTier(open_remote(self._settings.remote or "", LOOKUP), prove, self._changed)
+        remote, breaker = self._connected()
+        return RemoteTier(remote, prove, breaker)
+
+    def _connected(self) -> tuple[Remote, Breaker]:
+        """The remote, and whether it is asked; call it with ``_opening`` held."""
+        if self._connection is None:
+            from cache_engine.remote.base import LOOKUP
+            from cache_engine.remote.breaker import breaker_of
+            from cache_engine.remote.opening import open_remote
+
+            remote = open_remote(self._settings.remote or "", LOOKUP)
+            self._connection = remote, breaker_of(remote, self._changed)
+        return self._connection
+
+    def _way(self) -> Way:
+        """How kernels are sent; called by the thread that sends them."""
+        from cache_engine.remote.behind import Way
+        from cache_engine.trust.keys import SigningKey
+
+        if self._settings.signing_key is None:
+            raise UsageError("kernels are sent with a signature; name a private key in the setting signing_key")
+        sign = SigningKey.read(self._settings.signing_key).sign
+        with self._opening:
+            remote, breaker = self._connected()
+        return Way(remote, sign, breaker)
 
     def _changed(self, why: str) -> None:
         """Says that the remote is not asked any more, or, without a reason, that it is asked again."""

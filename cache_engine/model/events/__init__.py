@@ -49,6 +49,8 @@ class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
             nothing: a process that has a kernel in hand would not compile it again without a cache either.
         lock_waits, lock_timeouts, lock_wait_us: long waits for a key's lock (``engine`` says how long that is), those
             that timed out, and microseconds of all of these.
+        remote_sent, remote_dropped: kernels that were sent to the remote after they were compiled, and those that were
+            not: too many waited, or the process ended first.
     """
 
     hits: dict[str, Count] = msgspec.field(default_factory=dict)
@@ -60,6 +62,8 @@ class UseCounts(msgspec.Struct, kw_only=True, repr_omit_defaults=True):
     lock_wait_us: Count = 0
     promotions: Count = 0
     demotions: Count = 0
+    remote_sent: Count = 0
+    remote_dropped: Count = 0
 
 
 class Counts(UseCounts, kw_only=True):
@@ -142,6 +146,7 @@ class Totals(Counts):
         lock_waits, lock_timeouts, lock_wait_us: waits for a key's lock of over a second, how many of these timed out,
             and microseconds of all; likewise ``lock_wait_ms``.
         promotions, demotions: kernels compiled ahead, or worth their price again; and those no longer worth it.
+        remote_sent, remote_dropped: kernels sent to the remote after they were compiled, and those dropped.
         compiles: kernels compiled.
         compile_us: microseconds that compiling took; likewise ``compile_ms``.
         publish_failures: kernels compiled that could not be stored.

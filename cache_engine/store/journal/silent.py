@@ -58,6 +58,9 @@ class NoJournal(Journal):
     def lock_wait(self, seconds: float, *, timed_out: bool) -> None:
         """Counts nothing: no other process is waited for."""
 
+    def shared(self, sent: int, dropped: int) -> None:
+        """Counts nothing: without a store there is nothing to send."""
+
     def decided(self, kind: str, **fields: object) -> None:
         """Notes nothing: there is no log."""
 

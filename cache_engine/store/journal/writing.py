@@ -17,12 +17,13 @@ from pathlib import Path
 import msgspec
 
 from cache_engine.errors import CorruptEntry
-from cache_engine.model.asked import Asked, Shape
+from cache_engine.model.asked import Asked
 from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION, Decision, decision_of
 from cache_engine.model.events import USE, Event
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.process import Background, Order, OwnFile, holds, renew_after_fork, run_at_end
+from cache_engine.store.journal.asking import Wanted, lines_of
 from cache_engine.store.journal.decisions import DecisionLog
 from cache_engine.store.journal.files import OPEN, file_names
 from cache_engine.store.journal.spans import Spans
@@ -42,15 +43,6 @@ _Hit = tuple[CacheKey, float, str]
 """An entry's key, when it was made, and the tier that had it."""
 
 _Line = Event | Asked
-
-
-class _Demand:
-    """How often one problem was asked for."""
-
-    __slots__ = ("count", "problem")
-
-    def __init__(self, problem: GemmProblem) -> None:
-        self.problem, self.count = problem, 1
 
 
 class Journal:
@@ -93,7 +85,7 @@ class Journal:
         self._log.forget()
         self._hits: dict[_Hit, int] = {}
         # By the identity of the problem, which lives as long as its count: to hash one takes a microsecond.
-        self._asked: dict[int, _Demand] = {}
+        self._asked: dict[int, Wanted] = {}
         self._misses: dict[str, int] = {}
         self._failures: dict[str, int] = {}
         self.spans = Spans()
@@ -139,7 +131,7 @@ class Journal:
                 self._first_asked(problem)
 
     def _first_asked(self, problem: GemmProblem) -> None:
-        self._asked[id(problem)] = _Demand(problem)
+        self._asked[id(problem)] = Wanted(problem)
         if self._thread is None:
             self._start_thread()
         elif len(self._asked) == _MOST_WAITING:
@@ -165,6 +157,14 @@ class Journal:
             self._rare.lock_waits += 1
             self._rare.lock_timeouts += timed_out
             self._rare.lock_wait_us += round(seconds * 1e6)
+            if self._thread is None:
+                self._start_thread()
+
+    def shared(self, sent: int, dropped: int) -> None:
+        """Counts kernels that were sent to a remote, and those that were not. Writes nothing yet."""
+        with self._lock:
+            self._rare.remote_sent += sent
+            self._rare.remote_dropped += dropped
             if self._thread is None:
                 self._start_thread()
 
@@ -245,7 +245,7 @@ class Journal:
         with self._lock:
             self._thread = None
             counts = (self._hits, self._asked, self._misses, self._failures, self._log)
-            if any(counts) or self._rare.lock_waits:  # a promotion is in the log too
+            if any(counts) or self._rare.lock_waits or self._rare.remote_dropped:  # a promotion is in the log too
                 self._start_thread()  # for counts that came meanwhile
 
     def _start_thread(self) -> None:
@@ -267,6 +267,7 @@ class Journal:
             hits, misses, saved, failures = self._hits, self._misses, self._saved_us, self._failures
             waits, asked = self._rare, self._asked
             has_rare = waits.lock_waits or waits.promotions or waits.demotions
+            has_rare = has_rare or waits.remote_sent or waits.remote_dropped
             if not (hits or asked or misses or failures or has_rare or spans):
                 return []
             self._hits, self._misses, self._saved_us, self._failures, self._asked = {}, {}, {}, {}, {}
@@ -281,7 +282,7 @@ class Journal:
         for (key, made_at), tiers in by_entry.items():
             saved_us = saved.pop(key, 0)
             counted.append(Event(kind=USE, at=now, key=key, made_at=made_at, hits=tiers, saved_us=saved_us))
-        return counted + _lines_of(asked, now)
+        return counted + lines_of(asked, now)
 
     def _write(self, events: list[_Line]) -> int:
         """Appends events; returns the number of bytes written."""
@@ -357,15 +358,6 @@ class Journal:
         file, self._file = self._file, None
         if file is not None:
             file.close()
-
-
-def _lines_of(asked: dict[int, _Demand], now: float) -> list[_Line]:
-    """A line for each shape that was asked for."""
-    by_shape: dict[Shape, dict[int, int]] = {}
-    for one in asked.values():
-        by_m = by_shape.setdefault(Shape.of(one.problem), {})
-        by_m[one.problem.m] = by_m.get(one.problem.m, 0) + one.count
-    return [Asked(USE, now, shape, by_m) for shape, by_m in by_shape.items()]
 
 
 def _reuse(path: Path) -> tuple[OwnFile, os.stat_result] | None:
