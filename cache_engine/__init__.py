@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from cache_engine.batch.warm import Warmed, problems_of, warm
     from cache_engine.catalogue import ModelShape, model_shapes, table_shapes
     from cache_engine.config import Settings
+    from cache_engine.device.fp8 import dequantise, quantise
     from cache_engine.device.profiling import OperatorCall, OperatorCalls, OperatorStatistics
     from cache_engine.engine.cache import Cache, open_cache
     from cache_engine.engine.demand.report import DemandReport, DemandShare
@@ -114,6 +115,8 @@ if TYPE_CHECKING:
         GemmProblem,
         Layout,
         LayoutLike,
+        Scales,
+        ScalesLike,
         Specialisation,
         SpecialisationLike,
     )
@@ -175,6 +178,8 @@ __all__ = [
     "RecordedProblem",
     "RemoteError",
     "Resources",
+    "Scales",
+    "ScalesLike",
     "SearchStopped",
     "Settings",
     "Specialisation",
@@ -193,10 +198,12 @@ __all__ = [
     "Warmed",
     "__version__",
     "default_cache",
+    "dequantise",
     "matmul",
     "model_shapes",
     "open_cache",
     "problems_of",
+    "quantise",
     "switches",
     "table_shapes",
     "warm",
@@ -207,6 +214,7 @@ _HOMES = {
     "batch.warm": "Warmed problems_of warm",
     "catalogue": "ModelShape model_shapes table_shapes",
     "config": "Settings",
+    "device.fp8": "dequantise quantise",
     "device.profiling": "OperatorCall OperatorCalls OperatorStatistics",
     "engine.cache": "Cache open_cache",
     "engine.demand.report": "DemandReport DemandShare",
@@ -218,7 +226,7 @@ _HOMES = {
     "model.artifact": "Record RecordedProblem Resources",
     "model.events": "Statistics Totals",
     "model.gemm": "Activation ActivationLike DType DTypeLike Epilogue EpilogueLike GemmProblem Layout LayoutLike "
-    "Specialisation SpecialisationLike",
+    "Scales ScalesLike Specialisation SpecialisationLike",
     "model.kernel": "KernelConfig Launch",
     "model.key": "CacheKey",
     "queue.behind": "Better",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from cache_engine.device.fp8 import scaled
 from cache_engine.device.launch import ARRAY_TYPES, Operands, from_stored, to_stored
 from cache_engine.device.memory_pool import shared_pool
 from cache_engine.device.unfused import array_at
@@ -40,7 +43,17 @@ class ByCupy:
             if p.dtype is not p.output or p.dtype not in _AS_IT_LIES:
                 precision = "float64" if p.dtype is DType.INT8 else ARRAY_TYPES[DType.FP32]
                 a, b = (from_stored(one, p.dtype, precision) for one in (a, b))
+            if p.scales:
+                of_a, of_b = p.scales.shapes(p.m, p.n, p.k)
+                a = scaled(a, self._scales(operands.a_scales, of_a))
+                b = scaled(b, self._scales(operands.b_scales, of_b), p.scales.b_columns)
             a = a.swapaxes(1, 2) if layout.a_transposed else a
             b = b.swapaxes(1, 2) if layout.b_transposed else b
             product = cupy.matmul(a, b)
             c[...] = product if product.dtype == c.dtype else to_stored(product, p.output)
+
+    def _scales(self, place: Any, shape: tuple[int, int]) -> Any:
+        # Bytes of E8M0 are of the size, and of CuPy's type, of fp8.
+        return array_at(
+            place, DType.FP8_E4M3 if self.problem.scales.is_e8m0 else DType.FP32, self.problem.batch, *shape
+        )

@@ -1,10 +1,14 @@
-"""The two 8-bit floating-point types as tables. Source: OCP 8-bit Floating Point Specification (OFP8), table 2."""
+"""The two 8-bit floating-point types as tables, and matrices of them with a scale for each block.
+
+Sources: OCP 8-bit Floating Point Specification (OFP8), table 2; for E8M0, OCP Microscaling Formats 1.0, 5.4.1.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cache_engine.model.gemm import DType
+from cache_engine.errors import UsageError
+from cache_engine.model.gemm import SCALE_BLOCK, DType, DTypeLike, Scales, ScalesLike
 
 if TYPE_CHECKING:
     import numpy
@@ -14,6 +18,8 @@ if TYPE_CHECKING:
     Codes = numpy.typing.NDArray[numpy.uint8]
 
 FP8 = (DType.FP8_E4M3, DType.FP8_E5M2)
+E8M0_BIAS = 127
+_E8M0_NAN = 255
 
 
 def fp8_values(dtype: DType) -> Floats:
@@ -43,3 +49,97 @@ def fp8_in_order(dtype: DType) -> tuple[Codes, Floats]:
     codes = numpy.flatnonzero(numpy.isfinite(values))
     codes = codes[numpy.argsort(values[codes], kind="stable")]
     return codes.astype(numpy.uint8), values[codes]
+
+
+def quantise(
+    values: Any, scales: ScalesLike, *, of_b: bool = False, dtype: DTypeLike = DType.FP8_E4M3
+) -> tuple[Codes, numpy.typing.NDArray[Any]]:
+    """A, or B with ``of_b``, as fp8 with a scale for each block; on the CPU, with NumPy.
+
+    A scale is the largest magnitude of its block over the type's largest value (448 for ``fp8_e4m3``), of E8M0 the next
+    power of two from that on; 1 for a block of zeroes. An element is rounded to the nearest value, ties to even. So an
+    element x of a block with scale s is off by at most 2⁻⁴ · |x|, or 2⁻¹⁰ · s where that is more (``fp8_e5m2``: 2⁻³ and
+    2⁻¹⁷): half the distance between neighbours.
+
+    Example:
+        ```python
+        weight_codes, weight_scales = quantise(weight, "1x128,128x128", of_b=True)  # weight: n × k
+        ```
+
+    Args:
+        values: rows × k of any float, A as m × k and B as n × k; more axes in front are a batch.
+        scales: as of ``GemmProblem``.
+
+    Returns:
+        The codes, as ``uint8`` of the shape of ``values``, and the scales as a kernel takes them, in the shape that
+        ``Scales.shapes`` says: ``float32``, or ``uint8`` of E8M0.
+
+    Raises:
+        UsageError: when k is not a multiple of 128, or a value is NaN or infinite.
+    """
+    import numpy
+
+    blocks = Scales(str(scales).replace(" ", ""))
+    element = DType(str(dtype))
+    array = numpy.asarray(values, dtype=numpy.float32)
+    if not blocks or array.ndim < 2 or array.shape[-1] % SCALE_BLOCK or 0 in array.shape:
+        raise UsageError(
+            f"values of the shape {array.shape} have no blocks of {SCALE_BLOCK} with scales {str(scales)!r}; give rows "
+            f"of a multiple of {SCALE_BLOCK}, padded with zeroes, and scales as a problem has them"
+        )
+    if not numpy.isfinite(array).all():
+        raise UsageError("a value is NaN or infinite, and then its block has no scale; replace it first")
+    *outer, rows, k = array.shape
+    height = blocks.b_columns if of_b else 1
+    padded = numpy.zeros((*outer, -(-rows // height) * height, k), dtype=numpy.float32)
+    padded[..., :rows, :] = numpy.abs(array)
+    tall = padded.reshape(*outer, -1, height, k // SCALE_BLOCK, SCALE_BLOCK)
+    codes, in_order = fp8_in_order(element)
+    wanted = tall.max(axis=(-3, -1)) / in_order[-1]
+    stored = _to_e8m0(wanted) if blocks.is_e8m0 else numpy.where(wanted == 0, numpy.float32(1), wanted)
+    of_rows = scale_values(stored, k // SCALE_BLOCK).repeat(height, axis=-2)[..., :rows, :]
+    quotients = array.reshape(*outer, rows, -1, SCALE_BLOCK) / of_rows[..., None]
+    # Between two neighbours: the nearer one, or the one with the even code.
+    between = (in_order[1:] + in_order[:-1]) / 2
+    at = numpy.searchsorted(between, quotients)
+    is_tie = quotients == between[numpy.minimum(at, len(between) - 1)]
+    found = codes[at + (is_tie & (codes[at] & 1).astype(bool))]
+    found[quotients == 0] = 0
+    return found.reshape(array.shape), stored
+
+
+def _to_e8m0(wanted: Any) -> Any:
+    """Codes of the powers of two that are not less; four of a row make a word, and the rest of the last is 0."""
+    import numpy
+
+    mantissa, exponent = numpy.frexp(wanted)
+    power = numpy.where(mantissa == 0.5, exponent - 1, exponent)
+    codes = numpy.where(wanted == 0, E8M0_BIAS, numpy.clip(power + E8M0_BIAS, 0, _E8M0_NAN - 1))
+    stored = numpy.zeros((*codes.shape[:-1], codes.shape[-1] + -codes.shape[-1] % 4), dtype=numpy.uint8)
+    stored[..., : codes.shape[-1]] = codes
+    return stored
+
+
+def scale_values(stored: Any, blocks: int) -> Any:
+    """Scales as ``float32``, so many in a row, of fp32 or of E8M0, whose 255 is NaN. Arrays of NumPy or of CuPy."""
+    found = stored[..., :blocks]
+    if found.dtype != "uint8":
+        return found
+    bits = found.astype("uint32") << 23
+    bits[found == 0] = 0x0040_0000  # 2⁻¹²⁷, which is subnormal
+    bits[found == _E8M0_NAN] = 0x7FC0_0000
+    return bits.view("float32")
+
+
+def scaled(values: Any, stored: Any, height: int = 1) -> Any:
+    """Values × scales: rows × k with a scale for each block of ``height`` rows. Arrays of NumPy or of CuPy."""
+    *outer, rows, k = values.shape
+    of_rows = scale_values(stored, k // SCALE_BLOCK).repeat(height, axis=-2)[..., :rows, :]
+    return (values.reshape(*outer, rows, -1, SCALE_BLOCK) * of_rows[..., None]).reshape(values.shape)
+
+
+def dequantise(codes: Codes, stored: Any, scales: ScalesLike, *, of_b: bool = False, dtype: DTypeLike) -> Any:
+    """What ``quantise`` stands for, in ``float64``."""
+    blocks = Scales(str(scales))
+    values = fp8_values(DType(str(dtype)))[codes].astype("float64")
+    return scaled(values, stored, blocks.b_columns if of_b else 1)

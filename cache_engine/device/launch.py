@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cache_engine.device.fp8 import FP8, fp8_in_order, fp8_values
+from cache_engine.device.fp8 import E8M0_BIAS, FP8, fp8_in_order, fp8_values
 from cache_engine.device.memory_pool import shared_pool
 from cache_engine.device.probe import require_gpu
 from cache_engine.errors import UsageError
@@ -35,7 +35,7 @@ class Operands:
     """What a kernel takes: A, B and C as stored, and what the problem's epilogue takes.
 
     Arrays are CuPy's, or addresses as ``numpy.uint64``. ``alpha`` and ``beta`` are factors, ``bias`` has n elements of
-    C's type; what the epilogue does not name may keep its default.
+    C's type; what the epilogue does not name may keep its default. Scales are there where the problem has them.
     """
 
     a: Any
@@ -44,6 +44,8 @@ class Operands:
     alpha: float = 1.0
     beta: float = 0.0
     bias: Any = None
+    a_scales: Any = None
+    b_scales: Any = None
 
 
 def cupy_version() -> str:
@@ -125,6 +127,8 @@ class LoadedKernel:
             "alpha": self._factor(operands.alpha),
             "beta": self._factor(operands.beta),
             "bias": operands.bias,
+            "a_scales": operands.a_scales,
+            "b_scales": operands.b_scales,
             "workspace": self._workspace,
         }
         launch, null = self._launch, numpy.uint64(0)
@@ -136,7 +140,7 @@ class LoadedKernel:
 def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:
     """Standard normal A and B (of int8, 32 times that), and a C whose every bit is set: NaN, where its type has it.
 
-    With an epilogue, factors and a bias for it, and a C to be added to.
+    Scales are powers of two from 1/4 to 4. With an epilogue, factors and a bias for it, and a C to be added to.
 
     Args:
         seed: for the same again; by default another every time.
@@ -158,7 +162,12 @@ def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:
             part[...] = to_stored(cupy.clip(cupy.rint(32 * values), -127, 127) if whole else values, dtype)
         return array
 
+    def some_scales(shape: tuple[int, int]) -> Any:
+        powers = cupy.clip(cupy.rint(generator.standard_normal((batch, *shape), dtype=cupy.float32)), -2, 2)
+        return (powers + E8M0_BIAS).astype(cupy.uint8) if problem.scales.is_e8m0 else 2**powers
+
     batch, m, n, k = problem.batch, problem.m, problem.n, problem.k
+    a_scales, b_scales = map(some_scales, problem.scales.shapes(m, n, k)) if problem.scales else (None, None)
     epilogue = problem.epilogue
     return Operands(
         a=filled(problem.dtype, batch, *((k, m) if problem.layout.a_transposed else (m, k))),
@@ -167,6 +176,8 @@ def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:
         alpha=0.75 if epilogue.alpha else 1.0,
         beta=-0.5 if epilogue.beta else 0.0,
         bias=filled(problem.output, n) if epilogue.bias else None,
+        a_scales=a_scales,
+        b_scales=b_scales,
     )
 
 

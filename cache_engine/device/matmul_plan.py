@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from cache_engine.device.arrays import BITS8, BITS16, ITEMSIZE, ArrayView, Form
 from cache_engine.errors import UsageError
-from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, Layout
+from cache_engine.model.gemm import NO_EPILOGUE, SCALE_BLOCK, DType, Epilogue, GemmProblem, Layout, Scales
 
 ALIGNMENT = 16
 """Operands start at multiples of so many bytes (``Launch``)."""
@@ -44,6 +44,8 @@ def plan_matmul(
     out_dtype: DType | None = None,
     epilogue: Epilogue = NO_EPILOGUE,
     kind: GemmProblem | None = None,
+    a_scales: Form | None = None,
+    b_scales: Form | None = None,
 ) -> MatmulPlan:
     """The plan for C = A · B.
 
@@ -58,6 +60,7 @@ def plan_matmul(
         epilogue: what is done to the product.
         kind: the problem is to be as this one but for its sizes, whose types and epilogue are given as well. By default
             its layout is that of the arrays, and the rest as ``GemmProblem`` has it.
+        a_scales, b_scales: of the scales of blocks of A and of B: both or neither. B is then stored n × k.
 
     Raises:
         UsageError: when the arrays do not go together, or are not of the kind; the text says why.
@@ -78,9 +81,14 @@ def plan_matmul(
     rows, count = (m * math.prod(batch), 1) if folded else (m, math.prod(batch))
     element = _element(a, b, dtype)
     if kind is None:
-        layout = Layout((a_layout or "n") + (b_layout or "n"))
+        scales = _scales(a_scales, b_scales, n)
+        layout = Layout((a_layout or "n") + (b_layout or ("t" if scales else "n")))
         out_dtype = _out_dtype(out, out_dtype)
-        problem = GemmProblem(rows, n, k, count, element, out_dtype, layout, epilogue=epilogue)
+        problem = GemmProblem(rows, n, k, count, element, out_dtype, layout, epilogue=epilogue, scales=scales)
+        if a_scales is not None and b_scales is not None:
+            of_a, of_b = scales.shapes(m, n, k)
+            _check_scales("A", a_scales, (*batch, *of_a))
+            _check_scales("B", b_scales, (*b_batch, *of_b))
     else:
         a_layout = _layout_asked("A", a, a_layout, kind.layout, folded=folded)
         b_layout = _layout_asked("B", b, b_layout, kind.layout)
@@ -93,7 +101,7 @@ def plan_matmul(
     return MatmulPlan(problem, a_layout is None, b_layout is None, shape)
 
 
-def check_places(a: ArrayView, b: ArrayView, out: ArrayView | None, bias: ArrayView | None) -> None:
+def check_places(a: ArrayView, b: ArrayView, out: ArrayView | None, bias: ArrayView | None, *scales: ArrayView) -> None:
     """Checks where arrays lie that ``plan_matmul`` has found to go together.
 
     Raises:
@@ -101,13 +109,16 @@ def check_places(a: ArrayView, b: ArrayView, out: ArrayView | None, bias: ArrayV
     """
     if bias is not None and bias.address % bias.form.itemsize:
         raise UsageError(f"the bias starts at an address that is no multiple of {bias.form.itemsize}; copy it first")
+    for one in scales:
+        if one.address % one.form.itemsize:
+            raise UsageError(f"scales start at an address that is no multiple of {one.form.itemsize}; copy them first")
     if out is None:
         return
     if out.read_only:
         raise UsageError("out is read-only")
     if out.address % ALIGNMENT:
         raise UsageError(f"out starts at an address that is no multiple of {ALIGNMENT}; take one that is not cut off")
-    for name, other in (("A", a), ("B", b), ("the bias", bias)):
+    for name, other in (("A", a), ("B", b), ("the bias", bias), *(("scales", one) for one in scales)):
         if other is not None and out.overlaps(other):
             raise UsageError(f"out overlaps {name}; give it separate memory, or leave it out")
 
@@ -189,6 +200,29 @@ def _check_bias(bias: Form, n: int, dtype: DType) -> None:
         raise UsageError(f"the bias is {_shown(bias)}; it must be {n} elements one behind the other")
     if bias.element not in (dtype.value, _bits(dtype)):
         raise UsageError(f"the bias has elements of {bias.element}; it must have those of C, {dtype}")
+
+
+def _scales(a: Form | None, b: Form | None, n: int) -> Scales:
+    """Which blocks have scales, by the number of those of B: as many rows as B has columns, or as it has blocks."""
+    if a is None and b is None:
+        return Scales.NONE
+    if a is None or b is None:
+        raise UsageError("scales are given of one operand; give a_scales and b_scales, or neither")
+    if a.element != b.element or a.element not in (DType.FP32, BITS8):
+        raise UsageError(f"scales have elements of {a.element} and {b.element}; both must be fp32, or E8M0 as uint8")
+    whole = len(b.shape) > 1 and b.shape[-2] == -(-n // SCALE_BLOCK)
+    if a.element == BITS8:
+        return Scales.BLOCKS_E8M0 if whole else Scales.ROWS_E8M0
+    return Scales.BLOCKS if whole else Scales.ROWS
+
+
+def _check_scales(name: str, scales: Form, shape: tuple[int, ...]) -> None:
+    if scales.shape != shape or not scales.is_packed():
+        right = " × ".join(map(str, shape))
+        raise UsageError(
+            f"the scales of {name} are {_shown(scales)}; they must be {right}, row by row without a "
+            "gap: a column for each 128 of k, of E8M0 filled up to a multiple of four"
+        )
 
 
 def _bits(dtype: DType) -> str | None:

@@ -62,7 +62,7 @@ Find = Callable[[GemmProblem], Code]
 
 
 def multiply(
-    a: Any, b: Any, out: Any | None, bias: Any | None, *,
+    a: Any, b: Any, out: Any | None, bias: Any | None, *, a_scales: Any | None = None, b_scales: Any | None = None,
     dtype: DType | None, out_dtype: DType | None, alpha: float, beta: float, epilogue: Epilogue,
     find: Find, found_by: Hashable, kind: GemmProblem | None = None, fusion: bool = True,
     watch: Watch | None = None, stream: Any | None = None, tell: Tell = lambda *_: None,
@@ -87,16 +87,21 @@ def multiply(
         with stream_of(stream):
             return multiply(
                 a, b, out, bias, dtype=dtype, out_dtype=out_dtype, alpha=alpha, beta=beta, epilogue=epilogue,
-                find=find, found_by=found_by, kind=kind, fusion=fusion, watch=watch, tell=tell,
+                find=find, found_by=found_by, kind=kind, fusion=fusion, watch=watch, tell=tell, a_scales=a_scales,
+                b_scales=b_scales,
             )  # fmt: skip
     import cupy
 
     current = cupy.cuda.get_current_stream()
-    arrays = {"A": a, "B": b, "out": out, "the bias": bias}
+    arrays = {"A": a, "B": b, "out": out, "the bias": bias, "a_scales": a_scales, "b_scales": b_scales}
     views = {name: view(array, name, current.ptr) for name, array in arrays.items() if array is not None}
     a_view, b_view, out_view, bias_view = views["A"], views["B"], views.get("out"), views.get("the bias")
-    plan = plan_matmul(a_view.form, b_view.form, _form(out_view), _form(bias_view), dtype, out_dtype, epilogue, kind)
-    check_places(a_view, b_view, out_view, bias_view)
+    scale_views = [views[name] for name in ("a_scales", "b_scales") if name in views]
+    plan = plan_matmul(
+        a_view.form, b_view.form, _form(out_view), _form(bias_view), dtype, out_dtype, epilogue, kind,
+        _form(views.get("a_scales")), _form(views.get("b_scales")),
+    )  # fmt: skip
+    check_places(a_view, b_view, out_view, bias_view, *scale_views)
     gpu = cupy.cuda.runtime.getDevice()
     for name, one in views.items():
         _check_device(name, one, gpu)
@@ -107,7 +112,7 @@ def multiply(
     else:
         c = _address(out_view)
     added = None if bias_view is None else _operand(bias_view, transposed=False, copy=False)
-    operands = Operands(*_a_and_b(a_view, b_view, plan), c, alpha, beta, added)
+    operands = Operands(*_a_and_b(a_view, b_view, plan), c, alpha, beta, added, *map(_address, scale_views))
     if watch is None:
         kernel(operands)
     else:

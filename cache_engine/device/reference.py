@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cache_engine.device.fp8 import FP8
+from cache_engine.device.fp8 import FP8, scaled
 from cache_engine.device.launch import CHUNK_ELEMENTS, LoadedKernel, Operands, from_stored, random_operands
 from cache_engine.errors import NotHereError
 from cache_engine.model.gemm import NO_EPILOGUE, Activation, DType, Epilogue, GemmProblem
@@ -91,11 +91,14 @@ def largest_error(problem: GemmProblem, operands: Operands, before: Any) -> floa
     errors, sizes = [], []
     for batch in range(problem.batch):
         b = from_stored(operands.b[batch], problem.dtype, precision)
+        if problem.scales:
+            b = scaled(b, operands.b_scales[batch], problem.scales.b_columns)
         b = b.T if problem.layout.b_transposed else b
         for start in range(0, problem.m, rows):
             part = slice(start, start + rows)
             a = operands.a[batch][:, part].T if problem.layout.a_transposed else operands.a[batch][part]
-            expected = cupy.matmul(from_stored(cupy.ascontiguousarray(a), problem.dtype, precision), b)
+            a = from_stored(cupy.ascontiguousarray(a), problem.dtype, precision)
+            expected = cupy.matmul(scaled(a, operands.a_scales[batch][part]) if problem.scales else a, b)
             old = from_stored(before[batch][part], problem.output, precision) if problem.epilogue.beta else None
             finish(expected, problem, operands, old)
             computed = from_stored(operands.c[batch][part], problem.output, precision)

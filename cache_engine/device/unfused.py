@@ -37,7 +37,7 @@ class Unfused:
         precision = ARRAY_TYPES[problem.accumulate]
         with shared_pool().serving():
             before = c.copy() if epilogue.beta and operands.beta else None
-            self._kernel(Operands(operands.a, operands.b, operands.c))
+            self._kernel(replace(operands, alpha=1.0, beta=0.0, bias=None))
             at_a_time = max(1, CHUNK_ELEMENTS // problem.n)
             for start in range(0, rows, at_a_time):
                 part = slice(start, start + at_a_time)

@@ -24,6 +24,8 @@ def matmul(
     b: Any,
     out: Any | None = None,
     *,
+    a_scales: Any | None = None,
+    b_scales: Any | None = None,
     dtype: DTypeLike | None = None,
     out_dtype: DTypeLike | None = None,
     alpha: float = 1.0,
@@ -52,6 +54,10 @@ def matmul(
         b: likewise k × n. Without a batch it multiplies all of ``a``.
         out: where the product goes; row by row without a gap, sharing no memory with the others. By default a new
             CuPy array, of bf16 as uint16 unless ``a`` is a CuPy array of a bfloat16 type.
+        a_scales: of fp8, a scale for each row of ``a`` and 128 of k, which is a multiple of it: m × k / 128 of fp32;
+            or of E8M0 as ``uint8``, with columns filled up to a multiple of four. With a batch as ``a``.
+        b_scales: likewise for each column of ``b``, n × k / 128, or for each 128 × 128, n / 128 (rounded up) × k / 128.
+            ``quantise`` makes both. ``b`` must lie column by column, as a ``weight.T``.
         dtype: what the elements of ``a`` and ``b`` mean where the arrays cannot say it: ``"bf16"``, ``"fp8_e4m3"`` or
             ``"fp8_e5m2"`` in unsigned integers, ``"tf32"`` for fp32 rounded to ten bits of mantissa.
         out_dtype: element type of the product; by default that of ``out``, else that of the inputs where it can be.
@@ -92,6 +98,8 @@ def matmul(
         b,
         out,
         bias,
+        a_scales=a_scales,
+        b_scales=b_scales,
         dtype=_dtype("dtype", dtype),
         out_dtype=_dtype("out_dtype", out_dtype),
         alpha=alpha,

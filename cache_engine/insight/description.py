@@ -11,6 +11,7 @@ def titled(record: Record) -> str:
     """A kernel in one short line: ``"4096×7168×2048 bf16 sm_90 · tensor_core"``. Its m is that first asked for."""
     p = record.problem
     types = p.dtype if p.dtype == p.out_dtype else f"{p.dtype}→{p.out_dtype}"
+    types += f" scaled {p.scales}" if p.scales else ""
     batch = f" batch {p.batch}" if p.batch > 1 else ""
     return f"{p.m}×{p.n}×{p.k}{batch} {types} {record.arch} · {record.family}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from cache_engine.kernels.scaled import Scaled
 from cache_engine.kernels.simt import LANES_M, LANES_N, Simt
 from cache_engine.kernels.tensor_core import MMA_K_BYTES, MMA_M, MMA_N, TensorCore
 from cache_engine.model.artifact import Record
@@ -28,7 +29,7 @@ def levels(record: Record) -> list[Level]:
     """Block, warp and instruction (or lane), largest first; as far as the family fixes them."""
     c = record.config
     block = Level("Block", Fraction(c.block_m), Fraction(c.block_n), c.block_k, Fraction(1), Fraction(1))
-    if record.family not in (TensorCore.name, Simt.name):
+    if record.family not in (TensorCore.name, Scaled.name, Simt.name):
         return [block]  # Triton places warps and chooses instructions itself
     warp_m, warp_n = Fraction(c.block_m, c.warps_m), Fraction(c.block_n, c.warps_n)
     warp = Level("Warp", warp_m, warp_n, c.block_k, Fraction(c.warps_m), Fraction(c.warps_n))

@@ -18,6 +18,8 @@ MAX_SPLIT_K = 64
 
 OPERANDS = ("alpha", "beta", "bias", "workspace")
 """What the CUDA families' kernels take after the sizes."""
+SCALE_OPERANDS = ("a_scales", "b_scales")
+"""What those for operands with scales take before these."""
 
 Constants = dict[str, str | int]
 
@@ -50,6 +52,8 @@ class Family(Protocol):
     flops_per_clock: Mapping[DType, int]
     takes_epilogue: bool
     """Whether it can finish C as an ``Epilogue`` asks, and split k."""
+    takes_scales: bool
+    """Whether it multiplies operands with scales, and only these."""
     hidden_parameters: tuple[str, ...]
     """Of the compiled kernel, last: pointers that the compiler adds and the kernel does not use."""
 
@@ -124,6 +128,7 @@ def launch_of(family: Family, problem: GemmProblem, config: KernelConfig, shared
     grid = (tiles, config.split_k, problem.batch)
     sizes = ("n", "k") if problem.specialisation is Specialisation.DYNAMIC else ()
     operands = OPERANDS if family.takes_epilogue else ()
+    operands = (*SCALE_OPERANDS, *operands) if family.takes_scales else operands
     return Launch(grid, config.threads, shared_bytes, (*sizes, *operands, *family.hidden_parameters), workspace)
 
 
@@ -147,6 +152,8 @@ def kernel_name(family: Family, problem: GemmProblem, config: KernelConfig, assu
         assumed: what a dynamic kernel takes for granted of its sizes, in short.
     """
     types = problem.dtype if problem.dtype == problem.output else f"{problem.dtype}_{problem.output}"
+    if problem.scales:
+        types += f"_{problem.scales.replace(',', '_')}"
     finish = f"{problem.epilogue}_".replace("+", "_") if problem.epilogue != NO_EPILOGUE else ""
     sizes = f"n{problem.n}_k{problem.k}"
     if problem.specialisation is Specialisation.EXACT:
@@ -181,6 +188,16 @@ def vector_elements(extent: int, most: int) -> int:
 def m_divisor(problem: GemmProblem, widest: int) -> int:
     """``Family.m_divisor`` of a template that reads at most ``widest`` elements at once: rows of A are m long, or k."""
     return widest if problem.layout.a_transposed else 1
+
+
+def scale_constants(problem: GemmProblem) -> Constants:
+    """What the templates need of a problem's scales, by name."""
+    scales = problem.scales
+    return {
+        "SCALED": int(bool(scales)),
+        "B_SCALE_COLUMNS": scales.b_columns,
+        "SCALE_TYPE": "unsigned char" if scales.is_e8m0 else "float",
+    }
 
 
 def specialised_constants(

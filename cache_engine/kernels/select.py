@@ -18,6 +18,7 @@ from cache_engine.errors import InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.kernels.agreement import Factors
 from cache_engine.kernels.family import Family, check_config
 from cache_engine.kernels.rates import L2_BYTES, SHARED_BYTES, rates_of
+from cache_engine.kernels.scaled import Scaled
 from cache_engine.kernels.simt import Simt
 from cache_engine.kernels.tensor_core import TensorCore
 from cache_engine.kernels.triton_matmul import TritonMatmul
@@ -26,7 +27,7 @@ from cache_engine.model.gemm import NO_EPILOGUE, DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.occupancy import occupancy
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (TensorCore(), Simt(), TritonMatmul())}
+FAMILIES: dict[str, Family] = {family.name: family for family in (TensorCore(), Scaled(), Simt(), TritonMatmul())}
 
 STEADY = 0.05
 """By which share more predicted cycles do not count."""
@@ -96,8 +97,14 @@ def _family_for(problem: GemmProblem, name: str | None, templates: str) -> Famil
     target = architecture(problem.arch or "")
     if name is not None and name not in FAMILIES:
         raise UsageError(f"unknown family {name!r}; use one of: {', '.join(FAMILIES)}")
-    offered = [family for family in FAMILIES.values() if family.template.endswith(templates)]
+    is_scaled = bool(problem.scales)
+    of_kind = [family for family in FAMILIES.values() if family.takes_scales is is_scaled]
+    offered = [family for family in of_kind if family.template.endswith(templates)]
     candidates = offered if name is None else [FAMILIES[name]]
+    if not candidates or candidates[0].takes_scales is not is_scaled:
+        what = f"operands {'with' if is_scaled else 'without'} scales"
+        refusal = f"family {name} does not take {what}" if name else f"no family of this compiler takes {what}"
+        raise UsageError(f"{refusal}; use one of: {', '.join(family.name for family in of_kind)}")
     if problem.epilogue != NO_EPILOGUE and not any(family.takes_epilogue for family in candidates):
         raise UsageError(f"family {candidates[0].name} takes no epilogue; leave it to another family")
     by_dtype = [family for family in candidates if problem.dtype in family.flops_per_clock]
@@ -118,7 +125,7 @@ def _family_for(problem: GemmProblem, name: str | None, templates: str) -> Famil
             f"{problem.dtype} needs the {by_dtype[0].name} family, which needs sm_{major}{minor} or newer; "
             f"{target.name} computes: {', '.join(here)}"
         )
-    takes = "; ".join(f"{family.name}: {', '.join(family.flops_per_clock)}" for family in FAMILIES.values())
+    takes = "; ".join(f"{family.name}: {', '.join(family.flops_per_clock)}" for family in of_kind)
     raise UsageError(f"family {candidates[0].name} does not compute {problem.dtype}; families take {takes}")
 
 

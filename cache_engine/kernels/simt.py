@@ -42,6 +42,7 @@ class Simt:
         DType.INT8: 128,
     }
     takes_epilogue = True
+    takes_scales = False
     hidden_parameters: tuple[str, ...] = ()
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:

@@ -44,6 +44,7 @@ class TensorCore:
         DType.INT8: 4096,
     }
     takes_epilogue = True
+    takes_scales = False
     hidden_parameters: tuple[str, ...] = ()
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:

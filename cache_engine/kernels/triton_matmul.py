@@ -41,6 +41,7 @@ class TritonMatmul:
     # NVIDIA A100 white paper.
     flops_per_clock: Mapping[DType, int] = {DType.FP16: 2048, DType.BF16: 2048, DType.TF32: 1024}
     takes_epilogue = False
+    takes_scales = False
     hidden_parameters: tuple[str, ...] = ("global_scratch", "profile_scratch")
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:

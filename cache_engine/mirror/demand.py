@@ -16,7 +16,9 @@ from cache_engine.store.layout import StoreLayout
 if TYPE_CHECKING:
     import duckdb
 
-_PLACE = "start, seconds, n, k, batch, dtype, out_dtype, layout, epilogue, specialisation, opt_level, arch, m, power"
+_PLACE = (
+    "start, seconds, n, k, batch, dtype, out_dtype, layout, epilogue, specialisation, opt_level, arch, scales, m, power"
+)
 
 
 def sync_demand(connection: duckdb.DuckDBPyConnection, layout: StoreLayout) -> int:
@@ -83,5 +85,5 @@ def _line_rows(line: Asked) -> Iterator[rows.Row]:
 def _values(shape: Shape) -> rows.Row:
     s = shape
     return (
-        s.n, s.k, s.batch, s.dtype, s.out_dtype, s.layout, s.epilogue, s.specialisation, s.opt_level, s.arch,
+        s.n, s.k, s.batch, s.dtype, s.out_dtype, s.layout, s.epilogue, s.specialisation, s.opt_level, s.arch, s.scales,
     )  # fmt: skip

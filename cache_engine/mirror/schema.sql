@@ -196,6 +196,7 @@ CREATE TABLE demand (
     specialisation VARCHAR,
     opt_level      BIGINT,
     arch           VARCHAR,
+    scales         VARCHAR,
     m              BIGINT,     -- 0: several, which the histogram has
     power          BIGINT,     -- these m are at most 2 ** power, and above half of that
     requests       DOUBLE

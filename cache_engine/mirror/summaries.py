@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-_SHAPE = ("n", "k", "batch", "dtype", "out_dtype", "layout", "epilogue", "specialisation", "opt_level", "arch")
+_SHAPE = (
+    "n", "k", "batch", "dtype", "out_dtype", "layout", "epilogue", "specialisation", "opt_level", "arch", "scales",
+)  # fmt: skip
 
 # As Timeline.ledger does: a period counts as asked for in its middle, and one in the future as now.
 _AGE = "greatest($now - (start + least(start + seconds, greatest($now, start))) / 2, 0)"

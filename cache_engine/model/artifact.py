@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from cache_engine.model.gemm import OPT_LEVELS, Epilogue, GemmProblem, Specialisation, bucket_of
+from cache_engine.model.gemm import OPT_LEVELS, Epilogue, GemmProblem, Scales, Specialisation, bucket_of
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import Components
 
@@ -87,6 +87,7 @@ class RecordedProblem(msgspec.Struct, frozen=True):
     epilogue: str = ""
     specialisation: str = Specialisation.NK.value
     opt_level: Small = OPT_LEVELS[-1]
+    scales: str = Scales.NONE.value
 
     @classmethod
     def of(cls, problem: GemmProblem) -> RecordedProblem:
@@ -94,14 +95,15 @@ class RecordedProblem(msgspec.Struct, frozen=True):
         p = problem
         return cls(
             p.m, p.n, p.k, p.batch, p.dtype.value, p.output.value, p.layout.value, str(p.epilogue),
-            p.specialisation.value, p.opt_level,
+            p.specialisation.value, p.opt_level, p.scales.value,
         )  # fmt: skip
 
     @property
     def types(self) -> str:
-        """Element types, layout and epilogue, for people."""
+        """Element types, scales, layout and epilogue, for people."""
         epilogue = f"; epilogue {self.epilogue}" if self.epilogue else ""
-        return f"{self.dtype} in, {self.out_dtype} out; layout {self.layout}{epilogue}"
+        scales = f" with scales {self.scales}" if self.scales else ""
+        return f"{self.dtype} in{scales}, {self.out_dtype} out; layout {self.layout}{epilogue}"
 
     @property
     def served(self) -> str:
@@ -133,6 +135,7 @@ class RecordedProblem(msgspec.Struct, frozen=True):
             epilogue=Epilogue.parse(self.epilogue),
             specialisation=self.specialisation,  # type: ignore[arg-type]
             opt_level=self.opt_level,
+            scales=self.scales,  # type: ignore[arg-type]
         )
 
 

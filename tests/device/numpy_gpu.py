@@ -20,7 +20,7 @@ import numpy
 import pytest
 
 from cache_engine.config import Settings
-from cache_engine.device import by_cupy, multiply, probe, unfused
+from cache_engine.device import by_cupy, fp8, multiply, probe, unfused
 from cache_engine.device import launch as launching
 from cache_engine.engine import matmul as multiplication
 from cache_engine.engine import operator
@@ -234,6 +234,11 @@ def kernel(problem: GemmProblem, parameters: tuple[str, ...]) -> Kernel:
         b_values = launching.from_stored(
             at(b, p.dtype, p.batch, *((p.n, p.k) if layout.b_transposed else (p.k, p.n))), p.dtype, "float64"
         )
+        if p.scales:
+            bytes_of = DType.FP8_E4M3 if p.scales.is_e8m0 else DType.FP32
+            of_a, of_b = p.scales.shapes(p.m, p.n, p.k)
+            a_values = fp8.scaled(a_values, at(given["a_scales"], bytes_of, p.batch, *of_a))
+            b_values = fp8.scaled(b_values, at(given["b_scales"], bytes_of, p.batch, *of_b), p.scales.b_columns)
         a_values = a_values.transpose(0, 2, 1) if layout.a_transposed else a_values
         b_values = b_values.transpose(0, 2, 1) if layout.b_transposed else b_values
         out = at(c, p.output, p.batch, p.m, p.n)

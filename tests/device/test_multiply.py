@@ -12,10 +12,11 @@ import pytest
 import cache_engine
 from cache_engine.device import launch as launching
 from cache_engine.device import multiply
+from cache_engine.device.fp8 import dequantise, quantise
 from cache_engine.device.probe import gpu
 from cache_engine.engine import matmul as multiplication
 from cache_engine.errors import GpuRequired, UsageError
-from cache_engine.model.gemm import DType, Layout
+from cache_engine.model.gemm import DType, Layout, Scales
 from tests.device import numpy_gpu
 from tests.device.numpy_gpu import Array, Finder, array
 
@@ -112,6 +113,44 @@ def test_bits_that_cupy_has_no_name_for(matmul: Matmul, finder: Finder) -> None:
     assert c.dtype == numpy.uint16
     assert numpy.allclose(launching.from_stored(c, DType.BF16, "float64"), expected, rtol=1e-2, atol=1e-2)
     assert finder.asked[0].dtype is DType.BF16
+
+
+@pytest.mark.parametrize("scales", [scales for scales in Scales if scales])
+def test_fp8_with_scales(matmul: Matmul, finder: Finder, scales: Scales) -> None:
+    """What ``quantise`` makes of activations and of a weight, with and without a batch in front of the rows."""
+    x, weight = normal(2, 3, 256), normal(130, 256, seed=1)
+    (a, a_scales), (b, b_scales) = quantise(x, scales), quantise(weight, scales, of_b=True)
+    placed = {"a_scales": array(a_scales), "b_scales": array(b_scales)}
+    asked: dict[str, Any] = {"dtype": "fp8_e4m3", "out_dtype": "fp32", "activation": "relu", "fusion": False}
+    c = matmul(array(a), array(b).T, **placed, **asked)
+    near = (
+        dequantise(a, a_scales, scales, dtype="fp8_e4m3"),
+        dequantise(b, b_scales, scales, of_b=True, dtype="fp8_e4m3"),
+    )
+    assert numpy.allclose(c, numpy.maximum(near[0] @ near[1].T, 0), rtol=1e-5, atol=1e-4)
+    assert numpy.allclose(c, numpy.maximum(x @ weight.T, 0), atol=3)
+    assert finder.asked[0].scales is scales
+    assert (finder.asked[0].m, finder.asked[0].layout) == (6, Layout.NT)
+
+
+def test_scales_that_do_not_go_with_the_arrays_are_refused(matmul: Matmul) -> None:
+    a, b = array(numpy.zeros((4, 256), "uint8")), array(numpy.zeros((200, 256), "uint8"))
+    of_a, of_b = array(numpy.ones((4, 2), "float32")), array(numpy.ones((2, 2), "float32"))
+    for given, says in (
+        ({"a_scales": of_a}, "scales are given of one operand; give a_scales and b_scales, or neither"),
+        ({"a_scales": of_a, "b_scales": of_b.astype("float64")}, "both must be fp32, or E8M0 as uint8"),
+        ({"a_scales": of_a[:3], "b_scales": of_b}, "the scales of A are 3 × 2; they must be 4 × 2"),
+        ({"a_scales": of_a, "b_scales": array(numpy.ones((3, 2), "float32"))}, "the scales of B are 3 × 2; .* 200 × 2"),
+        ({"a_scales": of_a.T.copy().T, "b_scales": of_b}, "row by row without a gap"),
+        ({"a_scales": array(numpy.ones((4, 2), "uint8")), "b_scales": array(numpy.ones((2, 4), "uint8"))}, "4 × 4"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            matmul(a, b.T, dtype="fp8_e4m3", **given)
+    with pytest.raises(UsageError, match="the layout is nn, and with scales it must be nt"):
+        matmul(a, array(numpy.zeros((256, 200), "uint8")), dtype="fp8_e4m3", a_scales=of_a, b_scales=of_b)
+    out = array(numpy.zeros((4, 200), "float32"))
+    with pytest.raises(UsageError, match="out overlaps scales"):
+        matmul(a, b.T, out, dtype="fp8_e4m3", a_scales=out.reshape(-1)[:8].reshape(4, 2), b_scales=of_b)
 
 
 def test_a_kernel_is_found_once_for_each_problem_family_and_stream(

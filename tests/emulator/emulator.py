@@ -46,6 +46,8 @@ _ARGUMENTS = {
     "beta": "static_cast<SUM_TYPE>(given.beta)",
     "bias": "static_cast<const OUT_TYPE*>(given.bias)",
     "workspace": "given.workspace",
+    "a_scales": "static_cast<const SCALE_TYPE*>(given.a_scales)",
+    "b_scales": "static_cast<const SCALE_TYPE*>(given.b_scales)",
 }
 
 
@@ -121,7 +123,7 @@ def emulated_source(family: Family, problem: GemmProblem, config: KernelConfig) 
     further = ", ".join(_ARGUMENTS[name] for name in launch_of(family, problem, config).parameters)
     call = (
         "struct Arguments {\n    const void *a, *b;\n    void* c;\n    int m, n, k;\n    double alpha, beta;\n"
-        "    const void* bias;\n    void* workspace;\n};\n"
+        "    const void* bias;\n    void* workspace;\n    const void *a_scales, *b_scales;\n};\n"
         "static void call_kernel(const Arguments& given) {\n"
         "    KERNEL_NAME(static_cast<const IN_TYPE*>(given.a), static_cast<const IN_TYPE*>(given.b), "
         f"static_cast<OUT_TYPE*>(given.c), given.m, {further});\n}}\n"
@@ -143,6 +145,7 @@ def run(
     before: npt.NDArray[np.float64] | None = None,
     bias: npt.NDArray[np.float64] | None = None,
     stored_as: DType | None = None,
+    scales: tuple[npt.NDArray[Any], ...] = (),
 ) -> npt.NDArray[np.float64]:
     """C as the kernel computes it.
 
@@ -153,6 +156,7 @@ def run(
         before: what C is at first, in place of bits that are NaN.
         bias: n values, for kernels that take them.
         stored_as: how A and B are stored, if not as the problem's dtype.
+        scales: of A and of B, for kernels that take them.
 
     Returns:
         batch × m × n.
@@ -172,15 +176,14 @@ def run(
     launch = launch_of(family, problem, config)
     counters = ceil_div(launch.grid[0] * problem.batch, 64) * 256 if launch.workspace_bytes else 0
     workspace = _aligned(launch.workspace_bytes)
-    workspace[:counters] = 0
-    workspace[counters:] = 0xFF
+    workspace[:counters], workspace[counters:] = 0, 0xFF
     fault = ctypes.create_string_buffer(512)
     status = ctypes.CDLL(str(library)).emulate(
-        *_buffer(raw_a),
-        *_buffer(raw_b),
-        *_buffer(raw_c),
-        *_buffer(raw_bias),
-        *_buffer(workspace),
+        *(
+            part
+            for one in (raw_a, raw_b, raw_c, raw_bias, workspace, *(scales or (None, None)))
+            for part in _buffer(one)
+        ),
         *map(ctypes.c_double, (alpha, beta)),
         *map(ctypes.c_int, (problem.m, problem.n, problem.k)),
         *map(ctypes.c_uint, (*launch.grid, launch.threads)),

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cache_engine.device.fp8 import dequantise, fp8_values, quantise
 from cache_engine.kernels.family import Family, check_config
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.architecture import architecture
-from cache_engine.model.gemm import Activation, DType, Epilogue, GemmProblem, Layout, Specialisation
+from cache_engine.model.gemm import Activation, DType, Epilogue, GemmProblem, Layout, Scales, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from tests.emulator import emulator
 
@@ -365,3 +366,24 @@ def test_a_kernel_computes_every_problem_that_has_its_key(
         a, b = _operands(problem)
         c = emulator.run(library, family, problem, config, a, b, INTERLEAVINGS[1])
         assert np.allclose(c, a @ b, rtol=2**-7, atol=2**-5), sizes
+
+
+@pytest.mark.parametrize("scales", [Scales.BLOCKS, Scales.ROWS_E8M0])
+def test_blocks_with_scales_multiply(scales: Scales, tmp_path: Path) -> None:
+    """Under every interleaving and with slices of k; those of fp32 are no powers of two."""
+    problem = GemmProblem(20, 140, 384, batch=2, dtype=DType.FP8_E4M3, out_dtype=DType.FP32, scales=scales)
+    config, family = KernelConfig(16, 64, 128, 1, 2, 3, split_k=2), FAMILIES["scaled"]
+    generator = np.random.default_rng(4)
+    a, b = (generator.standard_normal(shape) for shape in ((2, 20, 384), (2, 140, 384)))
+    (a_codes, a_scales), (b_codes, b_scales) = quantise(a, scales), quantise(b, scales, of_b=True)
+    values = fp8_values(problem.dtype).astype(np.float64)
+    expected = dequantise(a_codes, a_scales, scales, dtype=problem.dtype) @ dequantise(
+        b_codes, b_scales, scales, of_b=True, dtype=problem.dtype
+    ).transpose(0, 2, 1)
+    library = emulator.build(family, problem, config, tmp_path)
+    for interleaving in INTERLEAVINGS:
+        c = emulator.run(
+            library, family, problem, config, values[a_codes], values[b_codes].transpose(0, 2, 1), interleaving,
+            scales=(a_scales, b_scales),
+        )  # fmt: skip
+        assert np.allclose(c, expected, rtol=0, atol=2**-16 * np.abs(expected).max())

@@ -16,7 +16,7 @@ from cache_engine.kernels.family import check_config
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import ARCHITECTURES, architecture
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.model.gemm import OUTPUT_DTYPES, DType, Epilogue, GemmProblem, Layout, Specialisation
+from cache_engine.model.gemm import OUTPUT_DTYPES, DType, Epilogue, GemmProblem, Layout, Scales, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from tests.helpers import require_triton
 
@@ -43,7 +43,13 @@ def _gives(dtype: DType, out_dtype: DType) -> bool:
         return False
 
 
-KINDS = [(family, dtype) for family in FAMILIES for dtype in FAMILIES[family].flops_per_clock if _here(family, dtype)]
+KINDS = [
+    (family, dtype)
+    for family in FAMILIES
+    for dtype in FAMILIES[family].flops_per_clock
+    if _here(family, dtype) and not FAMILIES[family].takes_scales
+]
+SCALED = [(dtype, scales) for dtype in (DType.FP8_E4M3, DType.FP8_E5M2) for scales in Scales if scales]
 
 
 def right(cache: Cache, problem: GemmProblem, family: str, config: KernelConfig | None = None) -> str:
@@ -100,6 +106,29 @@ def test_every_type_of_c(kernels: Cache, family: str, dtype: DType, out_dtype: D
 )
 def test_every_epilogue(kernels: Cache, family: str, dtype: DType, text: str) -> None:
     right(kernels, GemmProblem(70, 200, 136, batch=2, dtype=dtype, epilogue=Epilogue.parse(text)), family)
+
+
+@pytest.mark.parametrize("specialisation", Specialisation)
+@pytest.mark.parametrize(
+    ("m", "n", "k", "batch", "epilogue", "out_dtype"),
+    [
+        (4096, 7168, 2048, 1, "", DType.BF16),
+        (1, 1, 128, 1, "", DType.FP32),
+        (17, 1000, 384, 3, "alpha+beta+bias+relu", DType.FP16),
+        (16, 2112, 7168, 1, "bias", DType.BF16),
+    ],
+)
+@pytest.mark.parametrize(("dtype", "scales"), SCALED)
+def test_blocks_with_scales(
+    kernels: Cache, dtype: DType, scales: Scales, m: int, n: int, k: int, batch: int, epilogue: str, out_dtype: DType,
+    specialisation: Specialisation,
+) -> None:  # fmt: skip
+    if not _here("scaled", dtype):
+        pytest.skip("no fp8 on this GPU")
+    problem = GemmProblem(
+        m, n, k, batch, dtype, out_dtype, epilogue=epilogue, specialisation=specialisation, scales=scales
+    )
+    right(kernels, problem, "scaled")
 
 
 @pytest.mark.parametrize("slices", [2, 3, 8])

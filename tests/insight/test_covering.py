@@ -71,6 +71,7 @@ def test_the_kernels_of_a_range_are_those_that_trying_each_m_finds(
     family: str | None,
     sizes: Sizes,
 ) -> None:
+    assume(not (family and FAMILIES[family].takes_scales))
     named = [FAMILIES[family]] if family else [FAMILIES["tensor_core"], FAMILIES["simt"]]
     capability = architecture(arch).compute_capability
     assume(any(dtype in one.flops_per_clock and capability >= one.min_capability(dtype) for one in named))

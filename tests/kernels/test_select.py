@@ -222,3 +222,29 @@ def test_what_timings_correct_moves_the_choice() -> None:
     assert corrected[config] == pytest.approx(
         2 * {one: cycles for cycles, one in ranking(problem, "tensor_core")}[config]
     )
+
+
+@pytest.mark.parametrize(
+    ("scales", "family", "templates", "said"),
+    [
+        ("1x128,128x128", "tensor_core", ".cu", "family tensor_core does not take operands with scales; .*: scaled$"),
+        ("", "scaled", ".cu", "family scaled does not take operands without scales; .*: tensor_core, simt, triton$"),
+        ("1x128,128x128", None, ".py", "no family of this compiler takes operands with scales"),
+    ],
+)
+def test_a_family_takes_scales_or_takes_none(scales: str, family: str | None, templates: str, said: str) -> None:
+    problem = GemmProblem(8, 64, 128, dtype="fp8_e4m3", scales=scales, arch="sm_90")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=said):
+        choose(problem, family, templates=templates)
+
+
+def test_scales_need_fp8_of_the_target_and_steps_of_one_block() -> None:
+    problem = GemmProblem(8, 64, 256, dtype="fp8_e4m3", scales="1x128,128x128", arch="sm_90")
+    with pytest.raises(InvalidProblem, match="needs the scaled family, which needs sm_89 or newer"):
+        choose(problem.on("sm_80"))
+    for config, said in (
+        (_config(16, 64, 64, 1, 2, 3), "block_k must be 128, the length of a block of scales"),
+        (_config(16, 256, 128, 1, 1, 2), "block_n must be at most 128 · warps_n"),
+    ):
+        with pytest.raises(InfeasibleConfig, match=said):
+            choose(problem, config=config)

@@ -15,6 +15,7 @@ from cache_engine.model.gemm import (
     Epilogue,
     GemmProblem,
     Layout,
+    Scales,
     Specialisation,
     bucket_of,
 )
@@ -62,6 +63,32 @@ def test_an_epilogue_that_is_none_is_refused(text: str) -> None:
 def test_int8_takes_no_epilogue() -> None:
     with pytest.raises(InvalidProblem, match="int8 problems take no epilogue, and bias was asked for"):
         GemmProblem(8, 8, 8, dtype=DType.INT8, epilogue=Epilogue(bias=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"scales": "1x64"}, r"unknown scales '1x64'; use one of: 1x128,128x128 \| 1x128,1x128 \| "),
+        ({"dtype": "bf16"}, "scales are for fp8_e4m3 and fp8_e5m2, and the dtype is bf16"),
+        ({"k": 200}, "k is 200, .* a multiple of 128, .* zeroes to k = 256"),
+        ({"layout": "nn"}, "the layout is nn, and with scales it must be nt"),
+    ],
+)
+def test_scales_that_do_not_fit_the_problem_are_refused(change: dict[str, Any], said: str) -> None:
+    asked: dict[str, Any] = {"n": 8, "k": 256, "dtype": "fp8_e4m3", "scales": "1x128,128x128"}
+    assert GemmProblem(8, **asked).scales is Scales.BLOCKS
+    with pytest.raises(InvalidProblem, match=said):
+        GemmProblem(8, **asked | change)
+
+
+def test_scales_are_counted_where_they_lie() -> None:
+    """E8M0 in whole words of four; rows of B that are begun count as whole blocks."""
+    assert Scales.BLOCKS.shapes(5, 129, 640) == ((5, 5), (2, 5))
+    assert Scales.ROWS_E8M0.shapes(5, 129, 640) == ((5, 8), (129, 8))
+    scaled, plain = (
+        GemmProblem(5, 129, 640, 2, "fp8_e4m3", scales=scales).moved_bytes for scales in (Scales.BLOCKS, Scales.NONE)
+    )
+    assert scaled - plain == 2 * 4 * (5 * 5 + 2 * 5)
 
 
 @pytest.mark.parametrize(

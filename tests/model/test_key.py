@@ -23,7 +23,7 @@ from cache_engine.errors import UsageError
 from cache_engine.kernels import source as source_module
 from cache_engine.model import key as key_module
 from cache_engine.model.fingerprint import ToolchainFingerprint
-from cache_engine.model.gemm import MAX_DIMENSION, DType, GemmProblem, Layout, Specialisation
+from cache_engine.model.gemm import MAX_DIMENSION, DType, GemmProblem, Layout, Scales, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import KeyPrefix, check_prefix, is_key, key_of
 from tests.helpers import needs_host_compiler, require_triton
@@ -84,6 +84,22 @@ def _key(cache: Cache, problem: GemmProblem = PROBLEM, config: KernelConfig = CO
 )
 def test_a_problem_that_compiles_to_other_bytes_has_another_key(cache: Cache, change: dict[str, Any]) -> None:
     assert _key(cache, replace(PROBLEM, **change)) != _key(cache)
+
+
+def test_scales_change_the_key(cache: Cache) -> None:
+    """Of each kind; and a problem without them has the constants that it had before there were any."""
+    plain = GemmProblem(16, 256, 512, dtype="fp8_e4m3", arch="sm_90")
+    keys = {cache.select(replace(plain, scales=scales)).key for scales in Scales}
+    assert len(keys) == len(Scales)
+    labels = {"KERNEL_NAME", "IN_TYPE", "SUM_TYPE", "OUT_TYPE", "BLOCK_M", "BLOCK_N", "BLOCK_K", "WARPS_M", "WARPS_N"}
+    labels |= {"STAGES", "SPLIT_K", "RASTER_ROWS", "N", "K", "A_TRANSPOSED", "B_TRANSPOSED", "A_VECTOR", "B_VECTOR"}
+    labels |= {"C_VECTOR", "WITH_ALPHA", "WITH_BETA", "WITH_BIAS", "ACTIVATION"}
+    assert set(cache.select(plain).constants) == labels
+
+
+def test_the_template_of_tensor_core_is_that_of_every_kernel_in_stores() -> None:
+    """Its text may be divided into files, but not changed unless all its kernels are to be compiled again."""
+    assert source_module.template_digest("tensor_core.cu").startswith("261876ea6923bdde")
 
 
 @pytest.mark.parametrize("field", ["block_m", "block_n", "block_k", "stages"])

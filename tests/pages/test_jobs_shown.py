@@ -121,6 +121,7 @@ def test_each_failure_is_reported_with_its_cause() -> None:
         {"m": 33, "batch": 3, "dtype": "fp16", "out_dtype": "fp32", "layout": "tn", "arch": "sm_80"},
         {"epilogue": ["alpha", "beta", "bias", "gelu"], "compiler": "nvcc", "family": "tensor_core", "force": True},
         {"config": "block_m=128,block_n=128,block_k=32,warps_m=2,warps_n=2,stages=4"},
+        {"dtype": "fp8_e4m3", "scales": "1x128,128x128", "family": "scaled"},
     ],
 )
 def test_a_form_is_filled_in_again_with_the_request_of_its_job(changed: dict[str, Any]) -> None:
@@ -177,6 +178,6 @@ def test_a_form_asks_all_that_the_command_takes(verb: str, form: Any) -> None:
 
 
 def test_sizes_and_types_are_never_advanced_options() -> None:
-    rare = ["epilogue", "specialisation", "opt_level", "compiler", "family", "config", "force"]
+    rare = ["epilogue", "scales", "specialisation", "opt_level", "compiler", "family", "config", "force"]
     assert [one.name for one in FORM if one.rare] == rare
     assert all(one.kind is not Kind.NUMBER for one in FORM if one.rare)

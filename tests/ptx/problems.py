@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cache_engine.compilers.nvrtc import Nvrtc
+from cache_engine.device.fp8 import E8M0_BIAS, scaled
 from cache_engine.device.launch import ARRAY_TYPES, LoadedKernel, Operands, from_stored, to_stored
 from cache_engine.errors import InvalidProblem
 from cache_engine.kernels.family import Family, launch_of
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.kernels.source import render
-from cache_engine.model.gemm import OPT_LEVELS, Activation, DType, GemmProblem, Layout, Specialisation
+from cache_engine.model.gemm import OPT_LEVELS, Activation, DType, GemmProblem, Layout, Scales, Specialisation
 from cache_engine.model.kernel import KernelConfig, ceil_div
 from tests.ptx.machine import Kernel
 
@@ -32,6 +33,8 @@ EPILOGUES = (
     "", "alpha", "beta", "bias", "relu", "gelu", "alpha+beta", "bias+relu", "beta+bias+gelu", "alpha+beta+bias",
     "alpha+beta+bias+relu",
 )  # fmt: skip
+# Of problems with scales: m and n of whole tiles and not, more than one block of n, slices of k.
+SCALED_SHAPES = ((48, 80, 128, 1), (36, 135, 256, 2), (70, 129, 384, 1), (20, 40, 640, 1), (64, 128, 256, 1))
 # m, n, k, batch. Rows of whole 16 bytes, of 4 elements, of 2, and odd ones; with a long k, for slices of it.
 SHAPES = ((48, 80, 96, 1), (36, 76, 84, 1), (38, 70, 46, 2), (35, 67, 41, 2), (20, 40, 304, 1), (64, 128, 64, 1))
 
@@ -55,6 +58,13 @@ def _configs(family: str, dtype: DType) -> tuple[KernelConfig, ...]:
             KernelConfig(32, 64, 16, 2, 2, 2),
             KernelConfig(128, 64, 16, 4, 1, 2),
         )
+    if family == "scaled":
+        return (
+            KernelConfig(16, 64, 128, 1, 2, 3),
+            KernelConfig(64, 128, 128, 2, 2, 2),
+            KernelConfig(128, 128, 128, 2, 4, 2),
+            KernelConfig(32, 64, 128, 2, 2, 4),
+        )
     size = dtype.itemsize
     return (
         KernelConfig(16, 64, 128 // size, 1, 2, 3),
@@ -74,7 +84,7 @@ _TARGETS = (((7, 5), "75"), ((8, 0), "80"), ((8, 9), "89"), ((9, 0), "90a"), ((1
 
 def _made() -> list[Case]:
     """Every family, type, layout, alignment of rows and specialisation; and every epilogue; the rest takes its turn."""
-    cases = []
+    cases: list[Case] = []
     turn = itertools.count()
     kinds = [(family, dtype) for name in ("tensor_core", "simt") for family in [FAMILIES[name]]
              for dtype in family.flops_per_clock]  # fmt: skip
@@ -95,6 +105,26 @@ def _made() -> list[Case]:
             epilogue, specialisation, OPT_LEVELS[-1],
         )  # fmt: skip
         cases.append(Case(family, problem, replace(config, split_k=slices)))
+    return cases
+
+
+def _scaled_cases() -> list[Case]:
+    """Every block and type of scales, type of elements, shape and specialisation; and every epilogue."""
+    family = FAMILIES["scaled"]
+    kinds = list(itertools.product(filter(None, Scales), family.flops_per_clock))
+    asked = [(*one, "") for one in itertools.product(kinds, SCALED_SHAPES, Specialisation)]
+    asked += [(kinds[number % len(kinds)], SCALED_SHAPES[number % 3], list(Specialisation)[number % 4], epilogue)
+              for number, epilogue in enumerate(EPILOGUES)]  # fmt: skip
+    cases = []
+    for number, ((scales, dtype), (m, n, k, batch), specialisation, epilogue) in enumerate(asked):
+        configs, targets = _configs(family.name, dtype), _targets(family, dtype)
+        outputs = [out for out in DType if _is_output(dtype, out)]
+        problem = GemmProblem(
+            m, n, k, batch, dtype, outputs[number // 7 % len(outputs)], Layout.NT, targets[number // 3 % len(targets)],
+            epilogue, specialisation, OPT_LEVELS[-1], scales,
+        )  # fmt: skip
+        slices = min((1, 1, 3, 4, 5)[number % 5], k // 128)
+        cases.append(Case(family, problem, replace(configs[number % len(configs)], split_k=slices)))
     return cases
 
 
@@ -169,12 +199,31 @@ def launched(problem: GemmProblem, kernel: Kernel, loaded: LoadedKernel, a: Arra
     for one in (stored_a, stored_b, bias):
         one.flags.writeable = False
     kernel.unwritten = () if problem.epilogue.beta else (c,)
-    loaded(Operands(stored_a, stored_b, c, _ALPHA, _BETA, bias if problem.epilogue.bias else None))
+    scales = scales_of(problem)
+    for one in scales:
+        one.flags.writeable = False
+    loaded(Operands(stored_a, stored_b, c, _ALPHA, _BETA, bias if problem.epilogue.bias else None, *scales))
     return c
+
+
+def scales_of(problem: GemmProblem) -> tuple[Array, ...]:
+    """Those of A and of B as stored, batch × rows × columns; nothing for none. Powers of two, so sums stay exact."""
+    if not problem.scales:
+        return ()
+    generator = np.random.default_rng(11)
+    shapes = problem.scales.shapes(problem.m, problem.n, problem.k)
+    powers = (generator.integers(-2, 2, (problem.batch, *shape), endpoint=True) for shape in shapes)
+    if problem.scales.is_e8m0:
+        return tuple((one + E8M0_BIAS).astype(np.uint8) for one in powers)
+    return tuple(np.exp2(one).astype(np.float32) for one in powers)
 
 
 def expected_of(problem: GemmProblem, a: Array, b: Array) -> Array:
     """What C must be before it is rounded to its type, in fp64."""
+    if problem.scales:
+        of_a, of_b = scales_of(problem)
+        a = scaled(a, of_a)
+        b = scaled(b.transpose(0, 2, 1), of_b, problem.scales.b_columns).transpose(0, 2, 1)
     with np.errstate(invalid="ignore"):
         sums = _as_multiplied(a, problem.dtype) @ _as_multiplied(b, problem.dtype)
     before, bias = (from_stored(one, problem.output, "float64") for one in _further(problem))
@@ -236,4 +285,4 @@ def _further(problem: GemmProblem) -> tuple[Array, Array]:
     return to_stored(c, problem.output).astype(kind), to_stored(bias, problem.output).astype(kind)
 
 
-CASES = _made()
+CASES = [*_made(), *_scaled_cases()]

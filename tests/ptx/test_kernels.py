@@ -11,20 +11,32 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cache_engine.device.launch import from_stored
+from cache_engine.device.fp8 import dequantise, quantise, scaled
+from cache_engine.device.launch import Operands, from_stored
 from cache_engine.engine.cache import open_cache
 from cache_engine.kernels.family import check_config
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import DType, GemmProblem, Layout
 from cache_engine.model.kernel import KernelConfig
-from tests.ptx.problems import CASES, Case, check, kernel_of, launched, loaded_as, ptx_of, source_of
+from tests.ptx.problems import (
+    CASES,
+    EPILOGUES,
+    Case,
+    check,
+    kernel_of,
+    launched,
+    loaded_as,
+    ptx_of,
+    source_of,
+)
 
 # Which cases a short run takes; said when it fails.
 _SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
 _PARTS, _IN_PART = 6, 3
 _SOAK_PARTS = 24
 SMALL = KernelConfig(16, 64, 64, 1, 2, 3)
+SMALL_SCALED = KernelConfig(16, 64, 128, 1, 2, 3)
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
@@ -48,6 +60,10 @@ def test_the_cases_are_what_the_families_offer() -> None:
     """Every type of every family, with every layout, width of reads, specialisation and epilogue; all are feasible."""
     for case in CASES:
         check_config(case.family, case.problem, case.config, architecture(case.problem.arch or ""))
+    scaled = [case.problem for case in CASES if case.family.name == "scaled"]
+    kinds = {(problem.scales, problem.dtype, problem.k, problem.specialisation) for problem in scaled}
+    assert len(kinds) == 4 * 2 * 4 * 4
+    assert len({problem.epilogue for problem in scaled}) == len(EPILOGUES)
     for name in ("tensor_core", "simt"):
         cases = [case.problem for case in CASES if case.family.name == name]
         assert {problem.dtype for problem in cases} == set(FAMILIES[name].flops_per_clock)
@@ -105,3 +121,41 @@ def test_nan_and_infinity_go_where_they_go_in_numpy(dtype: DType) -> None:
     assert np.array_equal(computed, expected, equal_nan=True)
     assert np.isnan(computed).sum() >= 20 + 40 - 1
     assert np.isinf(computed).any()
+
+
+def test_quantised_matrices_multiply_within_the_bounds_of_their_formats() -> None:
+    """Of ordinary numbers: the kernel is off by fp32's rounding alone, and quantising by what fp8's may cost."""
+    problem = GemmProblem(20, 140, 256, dtype="fp8_e4m3", out_dtype="fp32", scales="1x128,128x128", arch="sm_90")
+    generator = np.random.default_rng(5)
+    a, b = (generator.standard_normal(shape) * np.exp(generator.standard_normal((shape[0], 1)) * 4)
+            for shape in ((20, 256), (140, 256)))  # fmt: skip
+    (a_codes, a_scales), (b_codes, b_scales) = quantise(a, problem.scales), quantise(b, problem.scales, of_b=True)
+    case = Case(FAMILIES["scaled"], problem, SMALL_SCALED)
+    c = np.full((20, 140), np.nan, dtype=np.float32)
+    loaded_as(case, kernel_of(case))(Operands(a_codes, b_codes, c, a_scales=a_scales, b_scales=b_scales))
+    near_a = dequantise(a_codes, a_scales, problem.scales, dtype=problem.dtype)
+    near_b = dequantise(b_codes, b_scales, problem.scales, of_b=True, dtype=problem.dtype)
+    sums, size = near_a @ near_b.T, np.abs(near_a) @ np.abs(near_b).T
+    # A sum of 128 products is rounded once a step of 32, then multiplied by a rounded scale, and added.
+    assert np.all(np.abs(c - sums) <= 2**-24 * (4 + 2 + 2) * 1.001 * size)
+    off_a = np.maximum(2**-4 * np.abs(a), 2**-10 * scaled(np.ones_like(a), a_scales)) * (1 + 2**-20)
+    off_b = np.maximum(2**-4 * np.abs(b), 2**-10 * scaled(np.ones_like(b), b_scales, 128)) * (1 + 2**-20)
+    allowed = off_a @ np.abs(b).T + np.abs(a) @ off_b.T + off_a @ off_b.T
+    assert np.all(np.abs(sums - a @ b.T) <= allowed)
+    assert np.any(np.abs(sums - a @ b.T) > allowed / 100), "the bound is of the right size"
+
+
+def test_the_extreme_codes_of_e8m0_are_what_they_stand_for() -> None:
+    """255 is NaN, and 0 the subnormal 2⁻¹²⁷, which other scales can lift."""
+    problem = GemmProblem(16, 64, 128, dtype="fp8_e4m3", out_dtype="fp32", scales="1x128,1x128,e8m0", arch="sm_90")
+    case = Case(FAMILIES["scaled"], problem, SMALL_SCALED)
+    ones = np.full((1, 16, 128), 0x38, dtype=np.uint8)  # 1.0
+    a_scales, b_scales = (np.full((rows, 4), 127, dtype=np.uint8) for rows in (16, 64))
+    a_scales[3, 0], a_scales[5, 0], b_scales[7, 0] = 255, 0, 254
+    c = np.zeros((16, 64), dtype=np.float32)
+    weights = np.full((1, 64, 128), 0x38, dtype=np.uint8)
+    loaded_as(case, kernel_of(case))(Operands(ones, weights, c, a_scales=a_scales, b_scales=b_scales))
+    assert np.isnan(c[3]).all()
+    assert c[5, 7] == 128 * 2.0 ** (127 - 127)
+    assert c[5, 6] == 128 * 2.0**-127
+    assert c[6, 6] == 128

@@ -40,12 +40,20 @@ RIGHT = {
         KernelConfig(16, 32, 16, 1, 1, 2, split_k=5),
     ),
 }
+SCALED = GemmProblem(24, 136, 256, 2, dtype="fp8_e4m3", arch="sm_90", scales="1x128,128x128")
+RIGHT["scaled"] = Case(FAMILIES["scaled"], SCALED, KernelConfig(16, 64, 128, 1, 2, 2))
+RIGHT["scaled columns"] = Case(
+    FAMILIES["scaled"],
+    GemmProblem(19, 70, 384, 2, "fp8_e4m3", "fp32", arch="sm_90", scales="1x128,1x128,e8m0"),
+    KernelConfig(16, 64, 128, 1, 2, 2, split_k=2),
+)
 _COPY, _LOAD, _MMA, _FIVE = (
     r"(cp\.async\.c[ag]\.shared\.global) \[(%r\d+)\], \[(%rd\d+)\]",
     r"(ldmatrix\.\S+) ",
     r"(mma\.\S+) ",
     r"(%\w+)",
 )
+_FMA = r"fma\.rn\.f32\s+(%f\d+), (%f\d+), (%f\d+), (%f\d+);"
 _FOUR = rf"\{{{_FIVE}, {_FIVE}, {_FIVE}, {_FIVE}\}}"
 # Kernel, what is wrong, what is looked for in the PTX, what takes its place, and which of the places (None: all).
 MISTAKES = [
@@ -132,6 +140,30 @@ MISTAKES = [
         r"fma.rn.f32 \1, \2, \2,",
         3,
     ),
+    ("scaled", "A's scale taken for B's", r"mul\.f32\s+(%f\d+), (%f\d+), (%f\d+);", r"mul.f32 \1, \2, \2;", 0),
+    ("scaled", "sums of a block without its scale", _FMA, r"add.f32 \1, \2, \4;", 0),
+    ("scaled", "sums of a block in place of all", _FMA, r"mul.f32 \1, \2, \3;", 0),
+    ("scaled", "the scale of another row", _FMA, r"fma.rn.f32 \1, \2, %f237, \4;", 0),
+    ("scaled", "scales of B for A", r"_param_4\]", "_param_5]", None),
+    (
+        "scaled",
+        "the scale of another block of k",
+        r"ld\.global\.f32\s+(%f\d+), \[(%rd\d+)\]",
+        r"ld.global.f32 \1, [\2+4]",
+        0,
+    ),
+    (
+        "scaled",
+        "the scale of another block of B",
+        r"ld\.global\.f32\s+(%f\d+), \[(%rd\d+)\]",
+        r"ld.global.f32 \1, [\2+8]",
+        2,
+    ),
+    ("scaled", "a scale read between", r"ld\.global\.f32\s+(%f\d+), \[(%rd\d+)\]", r"ld.global.f32 \1, [\2+2]", 0),
+    ("scaled", "the scale of a row too many", r"setp\.ge\.s32", "setp.gt.s32", 1),
+    ("scaled", "another type of fp8", r"\.e4m3\.e4m3\.", ".e5m2.e5m2.", 0),
+    ("scaled columns", "the exponent one place off", r"(shl\.b32\s+%r\d+, %r\d+), 23;", r"\1, 24;", 0),
+    ("scaled columns", "the scale of the column before", r"(ld\.global\.u8\s+%r\d+), \[(%rd\d+)\+4\]", r"\1, [\2]", 0),
     ("simt", "reads wider than rows are aligned", r"(ld\.global\.v4\S+\s+.*)\[(%rd\d+)\]", r"\1[\2+4]", 0),
 ]
 
@@ -164,6 +196,12 @@ def test_a_mistake_in_the_ptx_is_seen(name: str, pattern: str, replacement: str,
         pytest.param("tensor_core", "step < slice.tiles();", "step <= slice.tiles();", id="one step too many"),
         pytest.param("simt", "step % 2 * A_BUFFER", "0 * A_BUFFER", id="one buffer of two"),
         pytest.param("tensor_core", "_column + column < columns", "_column + column <= columns", id="an edge"),
+        pytest.param("scaled", "[4] = {};\n                multiply(", "[4];\n                memcpy(partial, sums, "
+                     "sizeof(sums)); multiply(", id="sums scaled again"),
+        pytest.param("scaled", "batch * scale_rows_of_b(sizes.n)", "batch * (sizes.n / 128)", id="scales of B cut"),
+        pytest.param("scaled columns", "(k / SCALE_K + WORD - 1) / WORD * WORD", "k / SCALE_K", id="E8M0 not in words"),
+        pytest.param("scaled columns", "slice.first + step * BLOCK_K;\n                const", "step * BLOCK_K; const",
+                     id="scales of another slice"),
         pytest.param("split", "slice < SPLIT_K; ++slice", "slice < SPLIT_K - 1; ++slice", id="a slice forgotten"),
     ],
 )  # fmt: skip

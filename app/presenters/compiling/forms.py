@@ -24,12 +24,13 @@ from cache_engine.model.gemm import (
     Epilogue,
     GemmProblem,
     Layout,
+    Scales,
     Specialisation,
 )  # fmt: skip
 from cache_engine.model.job import Asked
 from cache_engine.model.kernel import KernelConfig
 
-AS_INPUTS, AUTO = "same as A and B", "auto"
+AS_INPUTS, AUTO, WITHOUT = "same as A and B", "auto", "none"
 OWN_TABLE = "CSV file"
 """In place of a model: shapes that the reader uploads."""
 STDIN = "/dev/stdin"
@@ -142,6 +143,11 @@ def shape_form(default_arch: str) -> tuple[Field, ...]:
         _LAYOUT,
         Field("arch", "Target", Kind.CHOICE, default_arch, "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
         _EPILOGUE,
+        Field(
+            "scales", "Scales", Kind.CHOICE, WITHOUT, "--scales", (WITHOUT, *filter(None, Scales)), rare=True,
+            help="Blocks of A and of B that have a scale each, for fp8 with layout nt and k a multiple of 128. Scales "
+            "are fp32, or E8M0.",
+        ),
         _SPECIALISATION,
         _OPT_LEVEL,
         _COMPILER,
@@ -218,7 +224,9 @@ def problem_of(values: Row) -> GemmProblem:
     """The problem that the form of a single shape, or of tuning, describes; raises ``InvalidProblem``."""
     names = ("m", "n", "k", "batch", "dtype", "layout", "arch", "specialisation")
     given = {name: values[name] for name in names} | {"opt_level": int(values["opt_level"])}
-    return GemmProblem(**given, out_dtype=_out_dtype(values), epilogue=Epilogue.parse("+".join(values["epilogue"])))
+    scales = Scales.NONE if values["scales"] == WITHOUT else Scales(values["scales"])
+    epilogue = Epilogue.parse("+".join(values["epilogue"]))
+    return GemmProblem(**given, out_dtype=_out_dtype(values), epilogue=epilogue, scales=scales)
 
 
 def choice_of(values: Row) -> dict[str, Any]:

@@ -298,6 +298,12 @@ def shape_options(verb: _F) -> _F:
             metavar="PART+…",
             help="Operations on the product before it is stored: alpha, beta, bias, and relu or gelu, joined with +.",
         ),
+        click.option(
+            "--scales",
+            default="",
+            metavar="A,B[,e8m0]",
+            help="Blocks of A and B that have a scale each, of fp8: 1x128,128x128 or 1x128,1x128; of fp32, or of e8m0.",
+        ),
         specialise_option,
         opt_level_option,
         click.option("--arch", metavar="ARCH", help="Target, such as sm_90a. Default: the local GPU, else sm_90."),
@@ -311,7 +317,9 @@ def _choice_options(verb: _F) -> _F:
         click.option(
             "--compiler", help="Compiler: nvrtc, nvcc or triton. Default: the one that the family needs, else nvrtc."
         ),
-        click.option("--family", help="Kernel family: tensor_core, simt or triton. Default: by compiler and dtype."),
+        click.option(
+            "--family", help="Kernel family: tensor_core, scaled, simt or triton. Default: by compiler and problem."
+        ),
         click.option("--config", metavar="NAME=VALUE,…", help="Use this config instead of choosing one."),
         job_option,
     ):
@@ -323,6 +331,7 @@ def asked_problem(asked: dict[str, Any]) -> GemmProblem:
     """The problem that the options of ``shape_options`` describe."""
     names = (
         "m", "n", "k", "batch", "dtype", "out_dtype", "layout", "arch", "epilogue", "specialisation", "opt_level",
+        "scales",
     )  # fmt: skip
     return GemmProblem(**{name: asked[name] for name in names})
 

@@ -1,0 +1,118 @@
+// One tile of C, from A and B to its place, by the scheme of tensor_core.cu; where operands have scales, sums of 128
+// products are multiplied by theirs and added up in fp32 outside of the tensor cores. These may keep fewer bits than
+// fp32 has: an H100's keep 14 of sums of fp8 (DeepSeek-V3 Technical Report, 2024, section 3.3.2, from which the scheme is).
+
+constexpr int SUMS = MMA_ROWS * MMA_COLUMNS * 4;
+
+struct TileProduct {
+    const IN_TYPE *a, *b;
+    const SCALE_TYPE *a_scales, *b_scales;
+    Tile tile;
+    Slice slice;
+    Sizes sizes;
+    IN_TYPE *a_ring, *b_ring;
+    int lane, warp_row, warp_column;
+
+    DEVICE TileProduct(const IN_TYPE* a, const IN_TYPE* b, const SCALE_TYPE* a_scales, const SCALE_TYPE* b_scales,
+                       Tile tile, Slice slice, Sizes sizes)
+        : a(a), b(b), a_scales(a_scales), b_scales(b_scales), tile(tile), slice(slice), sizes(sizes) {
+        a_ring = reinterpret_cast<IN_TYPE*>(shared_memory());
+        b_ring = a_ring + STAGES * A_STAGE;
+        lane = thread_index() % 32;
+        const int warp = thread_index() / 32;
+        warp_row = warp / WARPS_N * WARP_M;
+        warp_column = warp % WARPS_N * WARP_N;
+    }
+
+    DEVICE void load(int step) {
+        // One group is committed per step whether or not it holds copies, so that the count given to wait_copies holds
+        // to the end.
+        if (step < slice.tiles()) {
+            const int buffer = step % STAGES;
+            const int k = slice.first + step * BLOCK_K;
+            load_stage(a_ring + buffer * A_STAGE, b_ring + buffer * B_STAGE, a, b, tile, k, sizes);
+        }
+        commit_copies();
+    }
+
+    // Adds the products of one step, and starts the copies of a later one behind the first of them.
+    DEVICE void multiply(SUM_TYPE (&sums)[MMA_ROWS][MMA_COLUMNS][4], int step) {
+        const IN_TYPE* a_tile = a_ring + step % STAGES * A_STAGE;
+        const IN_TYPE* b_tile = b_ring + step % STAGES * B_STAGE;
+#pragma unroll
+        for (int k = 0; k < BLOCK_K; k += MMA_K) {
+            unsigned a_fragment[MMA_ROWS][4];
+            unsigned b_fragment[MMA_COLUMNS / 2][4];
+#pragma unroll
+            for (int i = 0; i < MMA_ROWS; ++i) load_a(a_fragment[i], a_tile, warp_row + i * 16, k, lane);
+#pragma unroll
+            for (int j = 0; j < MMA_COLUMNS / 2; ++j) load_b(b_fragment[j], b_tile, warp_column + j * 16, k, lane);
+#pragma unroll
+            for (int i = 0; i < MMA_ROWS; ++i) {
+#pragma unroll
+                for (int j = 0; j < MMA_COLUMNS; ++j) {
+                    multiply_accumulate(IN_TYPE{}, sums[i][j], a_fragment[i], b_fragment[j / 2][j % 2 * 2],
+                                        b_fragment[j / 2][j % 2 * 2 + 1]);
+                }
+            }
+            if (k == 0) load(step + STAGES - 1);
+        }
+    }
+
+    DEVICE void sum(SUM_TYPE (&sums)[MMA_ROWS][MMA_COLUMNS][4]) {
+#pragma unroll
+        for (int stage = 0; stage < STAGES - 1; ++stage) load(stage);
+#pragma unroll 1
+        for (int step = 0; step < slice.tiles(); ++step) {
+            // After this barrier the tile of this step is complete for all threads, and all have finished reading the
+            // buffer that the next load overwrites.
+            wait_copies<STAGES - 2>();
+            sync_block();
+            if constexpr (SCALED) {
+                // A step is one block of scales. They are read ahead of its products, which hide the wait for them;
+                // those of single columns are too many for the registers until the products are done.
+                const int k = slice.first + step * BLOCK_K;
+                const int column = tile.column + warp_column;
+                StepScales scales;
+                scales.read_a(a_scales, tile.row + warp_row + lane / 4, k, sizes);
+                if constexpr (B_SCALE_COLUMNS > 1) scales.read_b(b_scales, column, k, sizes);
+                SUM_TYPE partial[MMA_ROWS][MMA_COLUMNS][4] = {};
+                multiply(partial, step);
+                if constexpr (B_SCALE_COLUMNS == 1) scales.read_b(b_scales, column + lane % 4 * 2, k, sizes);
+#pragma unroll
+                for (int at = 0; at < SUMS; ++at) {
+                    const int i = at / 4 / MMA_COLUMNS, j = at / 4 % MMA_COLUMNS, c = at % 4;
+                    sums[i][j][c] = multiply_add(partial[i][j][c], scales.factor(i, j, c), sums[i][j][c]);
+                }
+            } else {
+                multiply(sums, step);
+            }
+        }
+    }
+
+    // Finishes the tile; c begins with the row that tiles are counted from.
+    DEVICE void store(OUT_TYPE* c, SUM_TYPE (&sums)[MMA_ROWS][MMA_COLUMNS][4], const Epilogue& epilogue) {
+        // Each lane holds, of every 16 x 8 part, two neighbours in row lane / 4 and two in the row eight below.
+        const int first_column = tile.column + warp_column + lane % 4 * 2;
+        // The bias is read once, ahead of all stores: the compiler must assume that any of them changes it.
+        Vector<OUT_TYPE, C_VECTOR> bias_pairs[MMA_COLUMNS][2 / C_VECTOR] = {};
+#pragma unroll
+        for (int j = 0; j < MMA_COLUMNS * 2; j += C_VECTOR) {
+            const int column = first_column + j / 2 * 8 + j % 2;
+            if (WHOLE_N || column < sizes.n) bias_pairs[j / 2][j % 2] = load_bias<C_VECTOR>(column, epilogue);
+        }
+#pragma unroll
+        for (int i = 0; i < MMA_ROWS * 2; ++i) {
+            const int row = tile.row + warp_row + i * 8 + lane / 4;
+            if (!WHOLE_M && row >= sizes.m) return;
+            OUT_TYPE* target = c + static_cast<long long>(row) * sizes.n + first_column;
+#pragma unroll
+            for (int j = 0; j < MMA_COLUMNS * 2; j += C_VECTOR) {
+                const int offset = j / 2 * 8 + j % 2;
+                if (!WHOLE_N && first_column + offset >= sizes.n) break;
+                const SUM_TYPE* part = &sums[i / 2][j / 2][i % 2 * 2 + j % 2];
+                finish<C_VECTOR>(target + offset, part, bias_pairs[j / 2][j % 2], epilogue);
+            }
+        }
+    }
+};

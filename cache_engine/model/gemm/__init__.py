@@ -1,0 +1,213 @@
+"""What is asked: one matrix multiplication."""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cache_engine.errors import InvalidProblem
+from cache_engine.model.architecture import architecture
+from cache_engine.model.gemm.kinds import (
+    INPUT_DTYPES,
+    MAX_BATCH,
+    MAX_DIMENSION,
+    MAX_ELEMENTS,
+    NO_EPILOGUE,
+    OPT_LEVELS,
+    OUT_DTYPES,
+    OUTPUT_DTYPES,
+    SCALE_BLOCK,
+    Activation,
+    ActivationLike,
+    DType,
+    DTypeLike,
+    Epilogue,
+    EpilogueLike,
+    Layout,
+    LayoutLike,
+    Scales,
+    ScalesLike,
+    Specialisation,
+    SpecialisationLike,
+    bucket_of,
+    checked_scales,
+    member_of,
+)
+
+__all__ = [
+    "INPUT_DTYPES",
+    "MAX_BATCH",
+    "MAX_DIMENSION",
+    "MAX_ELEMENTS",
+    "NO_EPILOGUE",
+    "OPT_LEVELS",
+    "OUTPUT_DTYPES",
+    "SCALE_BLOCK",
+    "Activation",
+    "ActivationLike",
+    "DType",
+    "DTypeLike",
+    "Epilogue",
+    "EpilogueLike",
+    "GemmProblem",
+    "Layout",
+    "LayoutLike",
+    "Scales",
+    "ScalesLike",
+    "Specialisation",
+    "SpecialisationLike",
+    "bucket_of",
+]  # fmt: skip
+
+# What the config of a dynamic kernel is chosen for: m, n, k and batch, neither a decode nor a prefill.
+_ANY_SIZES = (1024, 1024, 1024, 1)
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class GemmProblem:
+    """C = A · B, ``batch`` times, C row-major and contiguous. A value: comparable, hashable, checked when it is made.
+
+    Example:
+        ```python
+        GemmProblem(4096, 7168, 2048, dtype="bf16", out_dtype="fp32", arch="sm_90a", epilogue="bias")
+        ```
+
+    Attributes:
+        m: rows of A and C, from 1 to 16 777 216.
+        n: columns of B and C, from 1 to 16 777 216.
+        k: columns of A and rows of B, from 1 to 16 777 216.
+        batch: how many independent products lie one behind the other, 1 to 65 535.
+        dtype: element type of A and B.
+        out_dtype: element type of C; by default that of the inputs, bf16 for fp8, int32 for int8.
+        layout: how A and B are stored.
+        arch: the target, such as ``"sm_90"``; ``None`` leaves it to the engine (the local GPU, else sm_90).
+        epilogue: what is done to the product before it is stored; by default nothing. int8 problems take none.
+        specialisation: which sizes are constants of the kernel; by default n and k.
+        opt_level: how hard the compiler may optimise, 0 to 3.
+        scales: the blocks of A and B that have a scale each, of fp8 alone, with k a multiple of 128 and the layout nt;
+            by default none.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: DType
+    out_dtype: DType | None
+    layout: Layout
+    arch: str | None
+    epilogue: Epilogue
+    specialisation: Specialisation
+    opt_level: int
+    scales: Scales
+
+    def __init__(
+        self,
+        m: int,
+        n: int,
+        k: int,
+        batch: int = 1,
+        dtype: DTypeLike = DType.BF16,
+        out_dtype: DTypeLike | None = None,
+        layout: LayoutLike = Layout.NT,
+        arch: str | None = None,
+        epilogue: EpilogueLike = NO_EPILOGUE,
+        specialisation: SpecialisationLike = Specialisation.NK,
+        opt_level: int = OPT_LEVELS[-1],
+        scales: ScalesLike = Scales.NONE,
+    ) -> None:
+        """Takes names in place of the members of enumerations, and whole numbers of NumPy.
+
+        Raises:
+            InvalidProblem: naming the field and what it may be.
+        """
+        m, n, k = (_size(name, size, MAX_DIMENSION) for name, size in (("m", m), ("n", n), ("k", k)))
+        batch = _size("batch", batch, MAX_BATCH)
+        dtype = member_of(DType, "dtype", dtype, INPUT_DTYPES)
+        allowed = OUT_DTYPES[dtype]
+        out_dtype = allowed[0] if out_dtype is None else member_of(DType, "out dtype", out_dtype)
+        if out_dtype not in allowed:
+            names = ", ".join(allowed)
+            raise InvalidProblem(f"out dtype {out_dtype} cannot be made from {dtype} inputs; use one of: {names}")
+        layout = member_of(Layout, "layout", layout)
+        if arch is not None:
+            architecture(arch)
+        if not isinstance(epilogue, Epilogue):
+            epilogue = Epilogue.parse(str(epilogue))
+        if dtype is DType.INT8 and epilogue != NO_EPILOGUE:
+            raise InvalidProblem(f"int8 problems take no epilogue, and {epilogue} was asked for; leave it out")
+        specialisation = member_of(Specialisation, "specialisation", specialisation)
+        if isinstance(opt_level, bool) or opt_level not in OPT_LEVELS:
+            levels = ", ".join(map(str, OPT_LEVELS))
+            raise InvalidProblem(f"opt level is {opt_level!r}; it must be one of: {levels}")
+        elements = batch * max(m * k, n * k, m * n)
+        if elements > MAX_ELEMENTS:
+            raise InvalidProblem(
+                f"an operand of {elements:,} elements is larger than any GPU holds; the limit is {MAX_ELEMENTS:,}"
+            )
+        if scales is not Scales.NONE:
+            scales = checked_scales(scales, dtype, layout, k)
+        values = (m, n, k, batch, dtype, out_dtype, layout, arch, epilogue, specialisation, opt_level, scales)
+        for name, value in zip(self.__slots__, values, strict=True):
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        """As it can be written again: the sizes, the types, and what is not the default."""
+        default = GemmProblem(1, 1, 1, dtype=self.dtype)
+        given = [str(self.m), str(self.n), str(self.k)]
+        for name in self.__slots__[3:]:
+            value = getattr(self, name)
+            if name == "dtype" or value != getattr(default, name):
+                given.append(f"{name}={value if isinstance(value, int) else str(value)!r}")
+        return f"GemmProblem({', '.join(given)})"
+
+    @property
+    def output(self) -> DType:
+        """Element type of C."""
+        return self.out_dtype or OUT_DTYPES[self.dtype][0]
+
+    @property
+    def accumulate(self) -> DType:
+        """Element type of the accumulator: int32 for int8, fp64 for fp64, else fp32."""
+        return {DType.FP64: DType.FP64, DType.INT8: DType.INT32}.get(self.dtype, DType.FP32)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, a multiply-add counted as two."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of A, B, their scales and C, each counted once."""
+        inputs = (self.m * self.k + self.n * self.k) * self.dtype.itemsize
+        if self.scales:
+            itemsize = 1 if self.scales.is_e8m0 else 4
+            inputs += itemsize * sum(map(math.prod, self.scales.shapes(self.m, self.n, self.k)))
+        return self.batch * (inputs + self.m * self.n * self.output.itemsize)
+
+    @property
+    def planned_sizes(self) -> tuple[int, int, int, int]:
+        """m, n, k and batch that a config is chosen for: the same for all problems that are to share a kernel."""
+        if self.specialisation is Specialisation.BUCKETED:
+            return (bucket_of(self.m), self.n, self.k, self.batch)
+        if self.specialisation is Specialisation.DYNAMIC:
+            return _ANY_SIZES
+        return (self.m, self.n, self.k, self.batch)
+
+    def on(self, arch: str) -> GemmProblem:
+        """The same problem for another target."""
+        return self if self.arch == arch else replace(self, arch=arch)
+
+
+def _size(name: str, value: Any, limit: int) -> int:
+    """The value as a plain whole number; those of NumPy are welcome."""
+    try:
+        size = operator.index(value)
+    except TypeError:
+        size = 0
+    if isinstance(value, bool) or not 1 <= size <= limit:
+        shown = f"{size:,}" if size else repr(value)
+        raise InvalidProblem(f"{name} is {shown}; it must be a whole number from 1 to {limit:,}")
+    return size

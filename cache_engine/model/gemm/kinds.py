@@ -1,0 +1,265 @@
+"""What a problem is made of: element types, layouts, epilogues, scales, specialisations, and the bounds on sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, TypeAlias, TypeVar
+
+from cache_engine.errors import InvalidProblem
+
+_E = TypeVar("_E", bound=StrEnum)
+
+MAX_DIMENSION = 2**24
+MAX_BATCH = 65_535  # gridDim.z, CUDA programming guide, "Technical Specifications per Compute Capability"
+MAX_ELEMENTS = 2**40  # of one operand over the whole batch: two TiB of bf16, beyond any GPU
+
+OPT_LEVELS = (0, 1, 2, 3)
+"""How hard a compiler may optimise. The highest is the default."""
+
+
+class DType(StrEnum):
+    """Element types, by the names the field uses.
+
+    ``tf32`` is stored as fp32 and multiplied with ten bits of mantissa. ``fp8_e4m3`` and ``fp8_e5m2`` are those of the
+    OCP 8-bit floating point specification. ``int32`` is for sums alone.
+    """
+
+    FP16 = "fp16"
+    BF16 = "bf16"
+    TF32 = "tf32"
+    FP32 = "fp32"
+    FP64 = "fp64"
+    FP8_E4M3 = "fp8_e4m3"
+    FP8_E5M2 = "fp8_e5m2"
+    INT8 = "int8"
+    INT32 = "int32"
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return _ITEMSIZE[self]
+
+
+DTypeLike: TypeAlias = DType | Literal["fp16", "bf16", "tf32", "fp32", "fp64", "fp8_e4m3", "fp8_e5m2", "int8", "int32"]
+"""An element type, or its name."""
+
+_ITEMSIZE = {
+    DType.FP16: 2,
+    DType.BF16: 2,
+    DType.TF32: 4,
+    DType.FP32: 4,
+    DType.FP64: 8,
+    DType.FP8_E4M3: 1,
+    DType.FP8_E5M2: 1,
+    DType.INT8: 1,
+    DType.INT32: 4,
+}
+
+OUT_DTYPES = {
+    DType.FP16: (DType.FP16, DType.FP32, DType.BF16),
+    DType.BF16: (DType.BF16, DType.FP32, DType.FP16),
+    DType.TF32: (DType.FP32,),
+    DType.FP32: (DType.FP32,),
+    DType.FP64: (DType.FP64,),
+    DType.FP8_E4M3: (DType.BF16, DType.FP16, DType.FP32),
+    DType.FP8_E5M2: (DType.BF16, DType.FP16, DType.FP32),
+    DType.INT8: (DType.INT32,),
+}
+"""Output types each input type can be rounded to; the first is the default."""
+
+INPUT_DTYPES = tuple(OUT_DTYPES)
+"""The types A and B can have."""
+
+OUTPUT_DTYPES = tuple(dict.fromkeys(out for allowed in OUT_DTYPES.values() for out in allowed))
+"""The types C can have, for one input type or another."""
+
+
+class Layout(StrEnum):
+    """How A and B lie in row-major storage: a letter for A, then one for B.
+
+    ``n`` is stored as is (A as m × k, B as k × n), ``t`` is stored transposed (A as k × m, B as n × k). The default
+    ``nt`` is a linear layer: activations m × k times weights n × k.
+    """
+
+    NN = "nn"
+    NT = "nt"
+    TN = "tn"
+    TT = "tt"
+
+    @property
+    def a_transposed(self) -> bool:
+        """Whether A is stored as k × m."""
+        return self.value[0] == "t"
+
+    @property
+    def b_transposed(self) -> bool:
+        """Whether B is stored as n × k."""
+        return self.value[1] == "t"
+
+
+LayoutLike: TypeAlias = Layout | Literal["nn", "nt", "tn", "tt"]
+"""A layout, or its name."""
+
+
+class Activation(StrEnum):
+    """What is applied to every element of C last. GELU in its exact form, x · Φ(x)."""
+
+    NONE = "none"
+    RELU = "relu"
+    GELU = "gelu"
+
+
+ActivationLike: TypeAlias = Activation | Literal["none", "relu", "gelu"]
+"""An activation, or its name."""
+
+
+class Specialisation(StrEnum):
+    """Which sizes are constants of a kernel, and so which problems share it. The batch is always an argument.
+
+    ``nk``: n and k are, m is an argument. ``exact``: m is one too. ``bucketed``: as ``nk``, and m is known to be at
+    most the next power of two, for which the config is chosen, so all m of a bucket share a kernel. ``dynamic``: none
+    is; one kernel serves all sizes whose rows can be read and written as many elements at once.
+    """
+
+    NK = "nk"
+    EXACT = "exact"
+    BUCKETED = "bucketed"
+    DYNAMIC = "dynamic"
+
+
+SpecialisationLike: TypeAlias = Specialisation | Literal["nk", "exact", "bucketed", "dynamic"]
+"""A specialisation, or its name."""
+
+SCALE_BLOCK = 128
+"""How many elements along k share a scale."""
+
+
+class Scales(StrEnum):
+    """The blocks of A and of B that have a scale each, by columns of C and k, and the type of the scales.
+
+    A has one for each row and 128 of k, B one for each 128 x 128 or as A. They are of fp32, or of E8M0, powers of two,
+    as bytes, of which four along k make a word.
+    """
+
+    NONE = ""
+    BLOCKS = "1x128,128x128"
+    ROWS = "1x128,1x128"
+    BLOCKS_E8M0 = "1x128,128x128,e8m0"
+    ROWS_E8M0 = "1x128,1x128,e8m0"
+
+    @property
+    def b_columns(self) -> int:
+        """How many columns of B share a scale."""
+        return SCALE_BLOCK if "128x128" in self else 1
+
+    @property
+    def is_e8m0(self) -> bool:
+        """Whether scales are of E8M0, else of fp32."""
+        return self.endswith("e8m0")
+
+    def shapes(self, m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Rows and columns of the scales of A and of B, as they lie row by row: a column for each block of k."""
+        columns = k // SCALE_BLOCK
+        columns += -columns % 4 if self.is_e8m0 else 0
+        return (m, columns), (-(-n // self.b_columns), columns)
+
+
+ScalesLike: TypeAlias = Scales | Literal["", "1x128,128x128", "1x128,1x128", "1x128,128x128,e8m0", "1x128,1x128,e8m0"]
+"""The blocks that have scales, or their name."""
+
+
+def bucket_of(m: int) -> int:
+    """The bucket of m: the power of two that is not less."""
+    return 1 << (m - 1).bit_length()
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What is done to A · B before it is stored: activation(alpha · A · B + beta · C + bias).
+
+    ``GemmProblem(16, 7168, 2048, epilogue="bias+gelu")`` takes it as text, which ``Epilogue.parse`` reads.
+
+    Attributes:
+        alpha, beta: whether the kernel takes these factors. With beta it updates C; without, it overwrites it.
+        bias: whether a vector of n elements of C's type is added to every row.
+        activation: what comes last.
+    """
+
+    alpha: bool = False
+    beta: bool = False
+    bias: bool = False
+    activation: Activation = Activation.NONE
+
+    @classmethod
+    def parse(cls, text: str) -> Epilogue:
+        """Reads ``alpha+beta+bias+relu``: any of them, in any order; nothing for none.
+
+        Raises:
+            InvalidProblem: naming the part that is unknown or repeated.
+        """
+        parts = [part.strip() for part in text.split("+")] if text else []
+        factors, activations = ("alpha", "beta", "bias"), (Activation.RELU.value, Activation.GELU.value)
+        for part in parts:
+            if part not in (*factors, *activations):
+                raise InvalidProblem(
+                    f"unknown epilogue {part!r}; join some of these with +: {', '.join((*factors, *activations))}"
+                )
+        last = [part for part in parts if part in activations]
+        if len(set(parts)) < len(parts) or len(last) > 1:
+            raise InvalidProblem(f"epilogue {text!r} repeats a part, or has two activations")
+        alpha, beta, bias = (factor in parts for factor in factors)
+        return cls(alpha, beta, bias, Activation(last[0]) if last else Activation.NONE)
+
+    def __str__(self) -> str:
+        parts = [name for name in ("alpha", "beta", "bias") if getattr(self, name)]
+        return "+".join([*parts, self.activation] if self.activation is not Activation.NONE else parts)
+
+
+NO_EPILOGUE = Epilogue()
+
+EpilogueLike: TypeAlias = Epilogue | str
+"""An epilogue, or the text that ``Epilogue.parse`` reads."""
+
+
+def checked_scales(asked: object, dtype: DType, layout: Layout, k: int) -> Scales:
+    """Scales that are asked for, checked against the rest of the problem.
+
+    Raises:
+        InvalidProblem: naming the rule that they break.
+    """
+    text = str(asked).replace(" ", "")
+    if text not in [each.value for each in Scales]:
+        names = " | ".join(filter(None, Scales))
+        raise InvalidProblem(f"unknown scales {str(asked)!r}; use one of: {names}")
+    scales = Scales(text)
+    if not scales:
+        return scales
+    if dtype not in (DType.FP8_E4M3, DType.FP8_E5M2):
+        raise InvalidProblem(f"scales are for fp8_e4m3 and fp8_e5m2, and the dtype is {dtype}; leave them out")
+    if k % SCALE_BLOCK:
+        raise InvalidProblem(
+            f"k is {k:,}, and with scales it must be a multiple of {SCALE_BLOCK}, the length of their blocks; "
+            f"pad A and B with zeroes to k = {k + -k % SCALE_BLOCK:,}"
+        )
+    if layout is not Layout.NT:
+        raise InvalidProblem(f"the layout is {layout}, and with scales it must be nt: A m x k, B n x k")
+    return scales
+
+
+def member_of(kind: type[_E], what: str, value: object, allowed: Collection[_E] = ()) -> _E:
+    """The member of an enumeration with a name.
+
+    Raises:
+        InvalidProblem: listing those there are.
+    """
+    if isinstance(value, kind) and (not allowed or value in allowed):
+        return value  # most often; asking by name takes a microsecond
+    try:
+        found = kind(str(value))
+    except ValueError:
+        found = None
+    if found is None or (allowed and found not in allowed):
+        raise InvalidProblem(f"unknown {what} {str(value)!r}; use one of: {', '.join(allowed or kind)}")
+    return found
