@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
-_SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
+_SECTION_HEADER = struct.Struct("<II16xQQ24x")  # name, kind, offset, size
 _SYMBOL = struct.Struct("<IBBHQQ")
 _ATTRIBUTE = struct.Struct("<BBH")
 _NOBITS = 8  # a section without bytes in the file
 _FORMAT_SIZED = 4  # EIFMT_SVAL: the attribute's value is so many bytes that follow
 _REGCOUNT, _MIN_STACK_SIZE = 0x2F, 0x12  # EIATTR_…, of a function: its symbol and a number
-_TOOLS = ".note.nv.tkinfo"
+_TOOLS, _TEXT = b".note.nv.tkinfo", b".text."
+_Section = tuple[int, int, int]
+"""Its kind, its place in the file, and its size, which may be larger where it has no bytes in the file."""
 _ARCH_OPTION = re.compile(rb"-arch[ =](sm_\d{2,3}[af]?)\b")
 _RELEASE = re.compile(rb"(ptxas)[^\0]*\0[^\0]*release [^\0]*V(\d[\d.]*)")
 # More than any compiler writes; a hostile file could make us walk for minutes.
@@ -91,14 +93,14 @@ def read_cubin(image: bytes) -> Image:
     if fields[2] != _EM_CUDA:
         raise ValueError(f"it is an ELF image for machine {fields[2]}, not CUDA code ({_EM_CUDA})")
     at = _TARGET_AT.get(image[7:9])
-    sections = dict(_sections(image, offset=fields[6], size=fields[11], count=fields[12], names=fields[13]))
-    tools = sections.get(_TOOLS, (b"", 0))[0]
+    sections = _sections(image, offset=fields[6], size=fields[11], count=fields[12], names=fields[13])
+    tools = _content(image, sections.get(_TOOLS))
     asked, release = _ARCH_OPTION.search(tools), _RELEASE.search(tools)
     arch = f"sm_{fields[7] >> at & 0xFF}" if at is not None else ""
     # The header does not distinguish sm_90a from sm_90 in every ABI; the options of ptxas do.
     if asked is not None and asked[1].decode().rstrip("af") == (arch or asked[1].decode().rstrip("af")):
         arch = asked[1].decode()
-    return Image(arch, f"ptxas {release[2].decode()}" if release else "", tuple(_functions(sections)))
+    return Image(arch, f"ptxas {release[2].decode()}" if release else "", tuple(_functions(image, sections)))
 
 
 def code_of(image: bytes) -> dict[str, bytes]:
@@ -111,7 +113,11 @@ def code_of(image: bytes) -> dict[str, bytes]:
         raise ValueError("it is not a 64-bit ELF image")
     fields = _HEADER.unpack_from(image)
     sections = _sections(image, offset=fields[6], size=fields[11], count=fields[12], names=fields[13])
-    return {name: code for name, (code, _) in sections if name.startswith(".text.")}
+    return {
+        name.decode(errors="replace"): _content(image, section)
+        for name, section in sections.items()
+        if name.startswith(_TEXT)
+    }
 
 
 def lacks_last_byte(image: bytes) -> bool:
@@ -123,36 +129,43 @@ def lacks_last_byte(image: bytes) -> bool:
     return len(image) + 1 == end
 
 
-def _sections(
-    image: bytes, *, offset: int, size: int, count: int, names: int
-) -> Iterator[tuple[str, tuple[bytes, int]]]:
-    """Each section's name, with its bytes and its size, which may be larger where it has no bytes in the file."""
+def _sections(image: bytes, *, offset: int, size: int, count: int, names: int) -> dict[bytes, _Section]:
+    """The sections by name. Their bytes are not copied: most are asked for by no caller."""
     if not count:
-        return
+        return {}
     if size != _SECTION_HEADER.size or count > _MOST_SECTIONS or offset + size * count > len(image) or names >= count:
         raise ValueError("it is shorter than its header declares")
-    headers = [_SECTION_HEADER.unpack_from(image, offset + size * number) for number in range(count)]
-    texts = image[headers[names][4] : headers[names][4] + headers[names][5]]
-    for name, kind, _, _, start, length, *_ in headers:
-        if kind != _NOBITS and start + length > len(image):
+    headers = [*_SECTION_HEADER.iter_unpack(memoryview(image)[offset : offset + size * count])]
+    _, _, start, length = headers[names]
+    texts = image[start : start + length]
+    most, find, found = len(image), texts.find, {}
+    for name, kind, start, length in headers:
+        if kind != _NOBITS and start + length > most:
             raise ValueError("it is shorter than its sections declare")
-        end = texts.find(b"\0", name)
-        text = texts[name:end].decode(errors="replace") if end >= 0 else ""
-        yield text, (b"" if kind == _NOBITS else image[start : start + length], length)
+        end = find(b"\0", name)
+        found[texts[name:end] if end >= 0 else b""] = (kind, start, length)
+    return found
 
 
-def _functions(sections: dict[str, tuple[bytes, int]]) -> Iterator[Function]:
+def _content(image: bytes, section: _Section | None) -> bytes:
+    """The bytes of a section; none where there is no such section, or it has none in the file."""
+    if section is None or section[0] == _NOBITS:
+        return b""
+    return image[section[1] : section[1] + section[2]]
+
+
+def _functions(image: bytes, sections: Mapping[bytes, _Section]) -> Iterator[Function]:
     registers: dict[str, int] = {}
     stacks: dict[str, int] = {}
-    symbols, texts = sections.get(".symtab", (b"", 0))[0], sections.get(".strtab", (b"", 0))[0]
-    for attribute, value in _attributes(sections.get(".nv.info", (b"", 0))[0]):
+    symbols, texts = (_content(image, sections.get(name)) for name in (b".symtab", b".strtab"))
+    for attribute, value in _attributes(_content(image, sections.get(b".nv.info"))):
         if attribute in (_REGCOUNT, _MIN_STACK_SIZE) and len(value) == 8:
             symbol, number = struct.unpack("<II", value)
             (registers if attribute == _REGCOUNT else stacks)[_name(symbols, texts, symbol)] = number
-    for section, (_, length) in sections.items():
-        if section.startswith(".text."):
-            name = section.removeprefix(".text.")
-            shared = sections.get(f".nv.shared.{name}", (b"", 0))[1]
+    for section, (_, _, length) in sections.items():
+        if section.startswith(_TEXT):
+            name = section.removeprefix(_TEXT).decode(errors="replace")
+            _, _, shared = sections.get(b".nv.shared." + section.removeprefix(_TEXT), (0, 0, 0))
             yield Function(name, length, registers.get(name), stacks.get(name), shared)
 
 

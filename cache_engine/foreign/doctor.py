@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
-from cache_engine.foreign.base import Source
 from cache_engine.foreign.deleting import DELETED
 from cache_engine.foreign.folder import Folder, Unread
 from cache_engine.foreign.values import Entry, Finding, PartKind, Place, Seen, State, name_of
@@ -61,16 +59,8 @@ class Diagnosis:
         return CURES[self.ailment]
 
 
-@runtime_checkable
-class Checking(Protocol):
-    """A source that checks what only it knows."""
-
-    def points_elsewhere(self, place: Place, entry: Entry) -> str | None:
-        """Which path of another directory an entry names; ``None`` for none, or where that cannot be read."""
-
-
 def examine(
-    source: Source, place: Place, found: Iterable[Seen], *, runs_here: Callable[[str], bool] | None, mounts: str
+    place: Place, found: Iterable[Seen], *, runs_here: Callable[[str], bool] | None, mounts: str
 ) -> Iterator[Diagnosis]:
     """What is wrong with a place and with what was found in it.
 
@@ -86,11 +76,11 @@ def examine(
         if isinstance(seen, Finding):
             yield Diagnosis(place, seen.id, Ailment.UNREAD, f"{seen.fault}: {seen.detail}")
         elif isinstance(seen, Entry):
-            yield from examine_entry(source, place, seen, runs_here, network)
+            yield from examine_entry(place, seen, runs_here, network)
 
 
 def examine_entry(
-    source: Source, place: Place, entry: Entry, runs_here: Callable[[str], bool] | None, network: str
+    place: Place, entry: Entry, runs_here: Callable[[str], bool] | None, network: str
 ) -> Iterator[Diagnosis]:
     """What is wrong with one entry; ``network`` is the kind of the network file system that it is on, or empty."""
     if entry.id.startswith(DELETED):
@@ -108,8 +98,8 @@ def examine_entry(
             yield from _unsafe(place, place.path / name_of(part.file), entry.id)
             if network:
                 yield Diagnosis(place, entry.id, Ailment.NETWORK, f"{part.file} is a library for one kind of host")
-    if isinstance(source, Checking) and (path := source.points_elsewhere(place, entry)) is not None:
-        yield Diagnosis(place, entry.id, Ailment.ELSEWHERE, path)
+    if entry.elsewhere is not None:
+        yield Diagnosis(place, entry.id, Ailment.ELSEWHERE, entry.elsewhere)
     if runs_here is not None and entry.arch is not None and not runs_here(entry.arch):
         yield Diagnosis(place, entry.id, Ailment.OTHER_GPU, entry.arch)
 

@@ -85,7 +85,7 @@ class Entry:
     ``id`` names it in its place: a path below it, or a key, as ``id_of`` writes it. Facts that are not known are
     ``None``; the source's ``unknowable`` says why for all of its entries, ``unread`` why for this one. ``stamp``
     changes when the entry does. ``digest`` is that of the binary's bytes; ``config`` has what was chosen: warps,
-    stages, tiles. Times are seconds since 1970, UTC.
+    stages, tiles. Times are seconds since 1970, UTC. ``elsewhere`` is a path of another directory that its index names.
     """
 
     id: str
@@ -107,6 +107,7 @@ class Entry:
     digest: str | None = None
     config: Mapping[str, Value] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: str | None = None
 
     @property
     def size_bytes(self) -> int:

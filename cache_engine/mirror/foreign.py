@@ -21,7 +21,6 @@ from cache_engine.mirror import rows
 if TYPE_CHECKING:
     import duckdb
 
-    from cache_engine.foreign.base import Source
     from cache_engine.foreign.registry import Sources
     from cache_engine.mirror.sync import Mirror
 
@@ -52,7 +51,6 @@ class _Found:
     """What is not written yet of one place, and what is still to be seen of it."""
 
     place: Place
-    source: Source
     network: str
     left: dict[str, str]
     entries: list[Entry] = field(default_factory=list)
@@ -88,7 +86,7 @@ def scan(
         mirror.change(lambda connection: _add_places(connection, fresh))
     for place in seen_places:
         stamps = known.get((place.kind, place.path_text), {})
-        found = _Found(place, sources.by_kind[place.kind], network_file_system(place.path, mounts), dict(stamps))
+        found = _Found(place, network_file_system(place.path, mounts), dict(stamps))
         for _, seen in survey(sources, [place], {place: stamps}):
             if isinstance(seen, Finding):
                 all_findings.append((place, seen))
@@ -107,11 +105,7 @@ def scan(
             gone += len(found.left)
             all_findings += _write_entries(mirror, found, list(found.left))
         read, unchanged, count = read + found.read, unchanged + found.unchanged, count + found.read + found.unchanged
-    wrong = [
-        each
-        for place in seen_places
-        for each in examine(sources.by_kind[place.kind], place, (), runs_here=None, mounts=mounts)
-    ]
+    wrong = [each for place in seen_places for each in examine(place, (), runs_here=None, mounts=mounts)]
     last = _Rest(seen_places, all_findings, wrong, others_stay=others_stay)
     if not mirror.query(last.is_there):  # else all answers that were asked for before are still right
         mirror.change(last.write)
@@ -135,9 +129,7 @@ def known_stamps(connection: duckdb.DuckDBPyConnection) -> dict[tuple[str, str],
 def _write_entries(mirror: Mirror, found: _Found, gone: Sequence[str] = ()) -> list[tuple[Place, Finding]]:
     """Replaces the rows of entries that were read or are gone; returns those that have no place in the columns."""
     fresh = [_row(found.place, entry) for entry in found.entries]
-    wrong = [
-        each for entry in found.entries for each in examine_entry(found.source, found.place, entry, None, found.network)
-    ]
+    wrong = [each for entry in found.entries for each in examine_entry(found.place, entry, None, found.network)]
     kind, path = found.place.kind, found.place.path_text
     parts = [
         (kind, path, entry.id, part.kind.value if part.kind in _NO_KERNEL else part.name, part.size_bytes)

@@ -11,7 +11,6 @@ import pytest
 
 from cache_engine.foreign.deleting import DELETED
 from cache_engine.foreign.doctor import CURES, Ailment, code_runs_on, examine, network_file_system, read_mounts
-from cache_engine.foreign.frameworks.triton import Triton
 from cache_engine.foreign.registry import load_sources
 from cache_engine.foreign.survey import survey
 from cache_engine.foreign.values import Place
@@ -30,10 +29,7 @@ def _found(
     place: Place, mounts: str = LOCAL, runs_here: Callable[[str], bool] | None = None
 ) -> list[tuple[Ailment, str, str]]:
     found = (seen for _, seen in survey(load_sources(), [place]))
-    return [
-        (each.ailment, each.id, each.detail)
-        for each in examine(Triton(), place, found, runs_here=runs_here, mounts=mounts)
-    ]
+    return [(each.ailment, each.id, each.detail) for each in examine(place, found, runs_here=runs_here, mounts=mounts)]
 
 
 def _folder(place: Place) -> Path:

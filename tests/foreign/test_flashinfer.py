@@ -160,7 +160,7 @@ def test_a_library_that_others_may_write_is_a_finding(tmp_path: Path) -> None:
     library.chmod(0o666)
     (entry,) = _scan(tmp_path).values()
     place = Place("flashinfer", tmp_path, "given")
-    assert [each.ailment for each in examine_entry(FlashInfer(), place, entry, None, "")] == [Ailment.UNSAFE]
+    assert [each.ailment for each in examine_entry(place, entry, None, "")] == [Ailment.UNSAFE]
 
 
 def test_it_is_found_where_its_variable_says(tmp_path: Path) -> None:

@@ -43,7 +43,6 @@ def doctor_verb(settings: Settings, /, as_json: bool) -> None:
         each
         for place in places
         for each in examine(
-            sources.by_kind[place.kind],
             place,
             (seen for _, seen in scanned(settings, sources, [place], afresh=True)),
             runs_here=None if arch is None else code_runs_on(arch),

@@ -11,6 +11,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ class Triton:
 
     def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
         """See ``Source.scan``."""
-        return walk(place, known, _entry, lambda _: False)
+        return walk(place, known, partial(_entry, place.path), lambda _: False)
 
     def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
         """See ``Source.read``."""
@@ -130,26 +131,6 @@ class Triton:
             return Failure(f"cannot read {metadata.file}: {error}")
         return factors_in(document, text if source else None)
 
-    def points_elsewhere(self, place: Place, entry: Entry) -> str | None:
-        """See ``doctor.Checking``: Triton reads the files that a group file names, wherever they are."""
-        group = entry.part(PartKind.INDEX)
-        if group is None:
-            return None
-        try:
-            with Folder(place.path) as root:
-                children = read_object(root, name_of(group.file)).get("child_paths")
-        except (OSError, Unread):
-            return None
-        here = str(place.path / name_of(entry.id))
-        for path in children.values() if isinstance(children, dict) else ():
-            if not isinstance(path, str) or "\0" in path:
-                return id_of(str(path)[:200])
-            above = os.path.dirname(path)
-            # One of the two may be named by a link. That is rare, and following it takes a hundred times as long.
-            if above != here and os.path.realpath(above) != os.path.realpath(here):
-                return id_of(path[:200])
-        return None
-
     def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
         """The group file first: without it Triton compiles the kernel again. See ``deleting``."""
         return _plan(place, entries, _deletion)
@@ -158,9 +139,7 @@ class Triton:
         """First a group file without IRs: Triton reads the files that it names, and misses if one is missing."""
 
         def thinning(root: Folder, entry: Entry, now: float) -> Deletion:
-            if self.points_elsewhere(place, entry) is not None:
-                raise Unread(Fault.PARTIAL, "its group file names files of another directory")
-            return _thinning(root, entry, now)
+            return _thinning(place.path, root, entry, now)
 
         return _plan(place, entries, thinning)
 
@@ -178,16 +157,20 @@ def _plan(place: Place, entries: Sequence[Entry], deletion: Callable[[Folder, En
     return DeletePlan(tuple(deletions), READ_WITHIN_S, left)
 
 
-def _entry(root: Folder, _: str, name: str, known: str | None) -> Entry | Unchanged:
+def _entry(place: Path, root: Folder, _: str, name: str, known: str | None) -> Entry | Unchanged:
     if known is not None and _is_same(root, name, known):
         return Unchanged(id_of(name))
-    if not stat.S_ISDIR(root.stat(name).st_mode):
+    try:
+        opened = root.enter(name)
+    except Unread as error:
+        if error.fault != Fault.NOT_A_FILE:
+            raise
         return stray_file(root, name)
-    with root.enter(name) as folder:
+    with opened as folder:
         listing = folder.list()
         groups = [file for file in listing.files if file.startswith(_GROUP) and file.endswith(".json")]
         created_at, last_used_at = times_of(listing.files[groups[0]] if groups else folder.status)
-        facts, unread = _facts(name, folder, listing, groups)
+        facts, unread = _facts(place / name, folder, listing, groups)
         facts |= {
             "id": id_of(name),
             "stamp": _stamp(folder, listing, groups[0] if groups else ""),
@@ -237,7 +220,7 @@ def _deletion(root: Folder, entry: Entry, now: float) -> Deletion:
     return Deletion(entry.id, groups, entry.id, size)
 
 
-def _thinning(root: Folder, entry: Entry, now: float) -> Deletion:
+def _thinning(place: Path, root: Folder, entry: Entry, now: float) -> Deletion:
     """How to delete the IRs of an entry; raises as ``_deletion``."""
     with root.enter(name_of(entry.id)) as folder:
         state, files = state_of(folder), folder.list().files
@@ -253,6 +236,8 @@ def _thinning(root: Folder, entry: Entry, now: float) -> Deletion:
         made_by = f"Triton {version}" if version else "the version of Triton that made it"
         raise Unread(Fault.PARTIAL, f"whether {made_by} uses it without its IRs is not known")
     children = document.get("child_paths")
+    if _elsewhere(place / name_of(entry.id), children) is not None:
+        raise Unread(Fault.PARTIAL, "its group file names files of another directory")
     if not isinstance(children, dict) or not {f"{stem}.json"} <= children.keys() <= files.keys():
         raise Unread(Fault.PARTIAL, "it is partial: Triton compiles this kernel again")
     kept = {file: path for file, path in children.items() if kind_of(file) != PartKind.IR}
@@ -292,11 +277,14 @@ def _is_same(root: Folder, name: str, known: str) -> bool:
 
 
 def _parts(name: str, listing: Listing) -> Iterator[Part]:
+    above = id_of(f"{name}/")
     for file, status in listing.files.items():
-        kind, label = kind_of(file), file.rpartition(".")[2]
+        shown = id_of(file)
+        label = shown.rpartition(".")[2]
+        kind = _KINDS.get(label, PartKind.OTHER)
         if file.startswith(_GROUP):
             kind, label = PartKind.INDEX, "group"
-        yield Part(id_of(label), kind, status.st_size, id_of(f"{name}/{file}"))
+        yield Part(label, kind, status.st_size, above + shown)
 
 
 def _temporaries(name: str, folder: Folder, listing: Listing) -> Iterator[Part]:
@@ -309,32 +297,38 @@ def _temporaries(name: str, folder: Folder, listing: Listing) -> Iterator[Part]:
             continue
 
 
-def _facts(name: str, folder: Folder, listing: Listing, groups: Sequence[str]) -> tuple[dict[str, Any], dict[str, str]]:
+_Known = tuple[dict[str, Any], dict[str, str]]
+"""Facts, and the reasons for what is not known."""
+
+
+def _facts(path: Path, folder: Folder, listing: Listing, groups: Sequence[str]) -> _Known:
     """What is known of an entry besides its files and times, and the reasons for what is not."""
-    if not _KEY.fullmatch(name):
+    if not _KEY.fullmatch(path.name):
         return {"state": State.UNREAD}, {"name": "it is not named as Triton names a key"}
     if groups:
-        return _kernel(folder, listing, groups[0])
+        return _kernel(path, folder, listing, groups[0])
     others = [file for file in listing.files if file.endswith((".so", ".autotune.json"))]
     if others:  # a library for the host, or results of tuning
         return {"name": id_of(others[0])}, without_binary("it is no kernel")
     return {"state": State.PARTIAL}, {"name": "it has no group file: Triton compiles this kernel again"}
 
 
-def _kernel(folder: Folder, listing: Listing, group: str) -> tuple[dict[str, Any], dict[str, str]]:
+def _kernel(path: Path, folder: Folder, listing: Listing, group: str) -> _Known:
     """What is known of a kernel whose group file is there."""
     stem = group.removeprefix(_GROUP).removesuffix(".json")
     state, unread = State.COMPLETE, {}
     document: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
+    elsewhere = None
     try:
         children = read_object(folder, group).get("child_paths")
+        elsewhere = _elsewhere(path, children)
         if not isinstance(children, dict) or not children.keys() <= listing.files.keys():
             state = State.PARTIAL
         document = read_object(folder, f"{stem}.json")
     except (FileNotFoundError, Unread) as error:
         state = State.PARTIAL
         unread = dict.fromkeys(("version", "config"), str(error))
-    facts: dict[str, Any] = {}
     binary = f"{stem}.cubin"
     if binary in listing.files:
         facts, why = code_facts(folder, binary)
@@ -348,8 +342,26 @@ def _kernel(folder: Folder, listing: Listing, group: str) -> tuple[dict[str, Any
         "version": text_in(document, "triton_version"),
         "arch": facts.get("arch") or target_of(document),
         "config": chosen_in(document, *CHOSEN),
+        "elsewhere": elsewhere,
     }
     return facts, {"version": "this version of Triton does not store its version", **why, **unread}
+
+
+def _elsewhere(here: Path, children: object) -> str | None:
+    """The first path of another folder that a group file names: Triton reads what is there, wherever it is."""
+    if not isinstance(children, dict):
+        return None
+    folder = str(here)
+    for name, path in children.items():
+        if path == f"{folder}/{name}":
+            continue
+        if not isinstance(path, str) or "\0" in path:
+            return id_of(str(path)[:200])
+        above = os.path.dirname(path)
+        # One of the two may be named by a link. That is rare, and following it takes a hundred times as long.
+        if above != folder and os.path.realpath(above) != os.path.realpath(folder):
+            return id_of(path[:200])
+    return None
 
 
 def factors_in(document: Mapping[str, Any], source: bytes | None) -> KeyFactors:
