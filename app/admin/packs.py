@@ -12,6 +12,8 @@ from streamlit.runtime.uploaded_file_manager import UploadedFile
 from app import context, guard, tables, widgets
 from app.presenters.shared import Row
 from app.presenters.store.admin import asked_keys, incoming_sums, incoming_table, safe_name
+from cache_engine.adapted.facts import describe
+from cache_engine.adapted.groups import Group
 from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.mirror import queries
 from cache_engine.mirror.queries import KernelFilter
@@ -66,7 +68,7 @@ def _draw_export() -> None:
         return
     left_out = made.exported.refused
     if left_out:
-        st.warning(f"{counted(len(left_out), 'corrupt kernel')} skipped; see Integrity.", icon=":material/warning:")
+        st.warning(f"{counted(len(left_out), 'kernel')} skipped.", icon=":material/warning:")
         for refused in left_out[:5]:
             st.text(f"{refused.key[:12]}: {refused.cause}")
     label = f"Download {counted(made.exported.entries, 'kernel')} ({human_bytes(len(made.data))})"
@@ -83,20 +85,28 @@ def _make(keys: frozenset[str], archs: list[str]) -> Made:
     """
     cache = context.cache()
     size = sum(row["stored_bytes"] for row in _expected(keys, archs))
+    _check_size(size)
+
+    def chosen(record: Record) -> bool:
+        return not archs or record.arch in archs
+
+    def adapted(group: Group) -> bool:
+        return not archs or describe(group).arch in archs
+
+    with tempfile.TemporaryDirectory(prefix="gemm-cache-") as folder, st.spinner("Checking and packing…"):
+        path = Path(folder) / f"kernels{SUFFIX}"
+        named = [CacheKey(key) for key in context.ask(queries.names, sorted(keys))] if keys else None
+        exported = cache.export(path, wanted=chosen, adapted=adapted, keys=named)
+        _check_size(path.stat().st_size)
+        return Made((keys, tuple(archs)), path.read_bytes(), exported)
+
+
+def _check_size(size: int) -> None:
     if size > MOST_BYTES:
         raise UsageError(
             f"these kernels take {human_bytes(size)}, and a download is limited to {human_bytes(MOST_BYTES)}; choose "
             f"fewer, or run {context.command('export', 'FILE')}"
         )
-
-    def chosen(record: Record) -> bool:
-        return not archs or record.arch in archs
-
-    with tempfile.TemporaryDirectory(prefix="gemm-cache-") as folder, st.spinner("Checking and packing…"):
-        path = Path(folder) / f"kernels{SUFFIX}"
-        named = [CacheKey(key) for key in context.ask(queries.names, sorted(keys))] if keys else None
-        exported = cache.export(path, wanted=chosen, keys=named)
-        return Made((keys, tuple(archs)), path.read_bytes(), exported)
 
 
 def _expected(keys: frozenset[str], archs: list[str]) -> list[Row]:

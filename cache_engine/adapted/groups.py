@@ -96,6 +96,12 @@ class StoredGroup:
     digest: bytes
     packed: memoryview
 
+    @property
+    def data(self) -> bytes:
+        """The whole file, as ``stored_in`` takes it."""
+        whole: bytes = self.packed.obj  # type: ignore[assignment]  # of which it is a part
+        return whole
+
     @cached_property
     def group(self) -> Group:
         """What it holds; raises ``CorruptEntry`` when that is no group, or another one."""
@@ -105,7 +111,7 @@ class StoredGroup:
 def read_stored(layout: StoreLayout, key: CacheKey, *, trust: bool | None = None) -> StoredGroup | None:
     """A group, not unpacked; ``None`` if the store has no such group. Raises as ``read_group``."""
     data = read_file(layout.group_path(key), MAX_BYTES + 1, trust=trust)
-    return None if data is None else _checked(key, data)
+    return None if data is None else stored_in(key, data)
 
 
 def read_group(layout: StoreLayout, key: CacheKey, *, trust: bool | None = None) -> Group | None:
@@ -178,7 +184,8 @@ def _decompressor() -> zstandard.ZstdDecompressor:
     return found
 
 
-def _checked(key: CacheKey, data: bytes) -> StoredGroup:
+def stored_in(key: CacheKey, data: bytes) -> StoredGroup:
+    """The group in the bytes of a file, not unpacked; raises ``CorruptEntry`` and ``UnknownGroup``."""
     if len(data) < _HEADER.size:
         raise Truncated(f"group {key[:12]} ends within its header")
     if len(data) > MAX_BYTES:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -92,11 +92,12 @@ def _kernel(folder: Folder, key: str, group: str, made_at: float) -> Group | Not
         files = {name: folder.read(name, MAX_BYTES) for name in children}
     except FileNotFoundError:
         return NotTaken(key, "a file that its group file names is missing: Triton compiles this kernel again")
-    _check(key, index, files)
+    check_triton(key, index, files)
     return Group("triton", key, index, files, max(0.0, made_at))
 
 
-def _check(key: str, index: str, files: dict[str, bytes]) -> None:
+def check_triton(key: str, index: str, files: Mapping[str, bytes]) -> None:
+    """Checks that files are those of the kernel that Triton has under a key; raises ``Unread`` or ``ValueError``."""
     document = json_object(files[index])
     digest, stem = text_in(document, "hash") or "", index.removesuffix(".json")
     if not re.fullmatch("[0-9a-f]{64}", digest) or base64.b32encode(bytes.fromhex(digest)) != key.encode() + b"====":

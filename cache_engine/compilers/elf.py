@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
@@ -56,6 +57,14 @@ def cubin_fault(image: bytes, arch: str) -> str | None:
         if count and (size < least or offset + size * count > len(image)):
             return "it is shorter than its header declares"
     return None
+
+
+def machine_of(data: bytes) -> int | None:
+    """The machine that an ELF image is code for, of any class and byte order; ``None`` for what is no ELF image."""
+    if not data.startswith(b"\x7fELF"):
+        return None
+    order: Literal["little", "big"] = "big" if data[5:6] == b"\x02" else "little"
+    return int.from_bytes(data[18:20], order)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,8 +146,7 @@ def check_blob(key: CacheKey, blob: Blob, data: bytes) -> bytes:
 
 def encode_record(record: Record) -> bytes:
     """The bytes of a record file."""
-    inner = _encode_json(record)
-    return _encode_json(_Envelope(FORMAT, _checksum(inner), msgspec.Raw(inner))) + b"\n"
+    return enveloped(_encode_json(record))
 
 
 def signed_part(data: bytes) -> tuple[bytes, str]:
@@ -173,7 +172,20 @@ def with_signature(data: bytes, signature: str) -> bytes:
         CorruptEntry: as ``signed_part``.
     """
     inner, _ = signed_part(data)
-    return _encode_json(_Envelope(FORMAT, _checksum(inner), msgspec.Raw(inner), signature)) + b"\n"
+    return enveloped(inner, format=_decode_version(data).format, signature=signature)
+
+
+def enveloped(inner: bytes, *, format: int = FORMAT, signature: str = "") -> bytes:
+    """The bytes of a record file around an object in JSON."""
+    return _encode_json(_Envelope(format, _checksum(inner), msgspec.Raw(inner), signature)) + b"\n"
+
+
+def format_of(data: bytes) -> int | None:
+    """The format version that a record file states; ``None`` where that cannot be read."""
+    try:
+        return _decode_version(data).format
+    except _UNREADABLE:
+        return None
 
 
 def stored_bytes(record: Record) -> int:

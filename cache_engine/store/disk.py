@@ -56,7 +56,7 @@ class DiskStore:
     def __init__(self, layout: StoreLayout, *, durable: bool = True, compress: bool = True) -> None:
         """Serves a directory that ``open_store`` has checked."""
         self.layout = layout
-        self._durable = durable
+        self.durable = durable
         self._compress = compress
 
     def get(self, key: CacheKey) -> Loaded | None:
@@ -156,8 +156,8 @@ class DiskStore:
         if not self.layout.trust:
             refuse_link(os.path.dirname(path))
             refuse_link(os.path.dirname(record_path))
-        publish_file(self.layout.temp, path, blob_data, durable=self._durable)
-        publish_file(self.layout.temp, record_path, record_data, durable=self._durable)
+        publish_file(self.layout.temp, path, blob_data, durable=self.durable)
+        publish_file(self.layout.temp, record_path, record_data, durable=self.durable)
         for replaced in self._blobs(key):
             if replaced != path:
                 with suppress(OSError):

@@ -279,6 +279,7 @@ class Keeping(ABC):
         path: str | Path,
         *,
         wanted: Callable[[Record], bool] = lambda _: True,
+        adapted: Callable[[Group], bool] = lambda _: True,
         keys: Iterable[CacheKey] | None = None,
         replace: bool = False,
         sign: Callable[[bytes], bytes] = lambda record: record,
@@ -286,7 +287,7 @@ class Keeping(ABC):
     ) -> Exported:
         """Writes entries to a pack; see ``upkeep.packs.export_pack``, and ``trust.keys`` for ``sign``."""
         return upkeep.packs.export_pack(
-            self.store, Path(path), wanted, keys=keys, replace=replace, sign=sign, on_entry=on_entry
+            self.store, Path(path), wanted, adapted=adapted, keys=keys, replace=replace, sign=sign, on_entry=on_entry
         )
 
     def open_pack(self, path: str | Path) -> Pack:

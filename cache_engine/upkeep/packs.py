@@ -1,4 +1,4 @@
-"""Exports entries of a store to a pack, and imports them; and kernels of a cache of Triton's own.
+"""Exports entries of a store to a pack, adapted ones too, and imports them; and kernels of a cache of Triton's own.
 
 Import checks more than a hit does: the whole blob, that the components hash to the key, that the record agrees with
 them, and that the code is for its target. Only checked bytes are stored, under names made from the key.
@@ -9,10 +9,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from heapq import merge
 from pathlib import Path
 
-from cache_engine.adapted.groups import UnknownGroup, group_bytes, put_group, read_group
+from cache_engine.adapted.facts import describe
+from cache_engine.adapted.groups import (
+    Group,
+    UnknownGroup,
+    group_bytes,
+    group_keys,
+    put_group,
+    read_group,
+    read_stored,
+)
+from cache_engine.adapted.packing import is_group, packed_row, unpacked_row
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
+from cache_engine.foreign.values import Entry
 from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
@@ -63,7 +75,8 @@ class Incoming:
     """An entry of a pack, before its import.
 
     Attributes:
-        record: its record; ``None`` when it cannot be read.
+        record: its record; ``None`` when it cannot be read, or is an adapted one.
+        adapted: what is known of an adapted one; ``None`` for others.
         present: whether the store already has it, so that it stays unchanged.
         refused: why it would be refused; empty when it is sound.
     """
@@ -73,6 +86,19 @@ class Incoming:
     record: Record | None
     present: bool = False
     refused: str = ""
+    adapted: Entry | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its function; empty where that is not known."""
+        known = self.record or self.adapted
+        return (known.name if known else None) or ""
+
+    @property
+    def arch(self) -> str:
+        """Its target; empty where that is not known."""
+        known = self.record or self.adapted
+        return (known.arch if known else None) or ""
 
 
 def export_pack(
@@ -80,15 +106,17 @@ def export_pack(
     path: Path,
     wanted: Callable[[Record], bool] = lambda _: True,
     *,
+    adapted: Callable[[Group], bool] = lambda _: True,
     keys: Iterable[CacheKey] | None = None,
     replace: bool = False,
     sign: Callable[[bytes], bytes] = lambda record: record,
     on_entry: Callable[[], None] = lambda: None,
 ) -> Exported:
-    """Writes entries to a pack, each checked. Leaves out damaged entries, and reports them.
+    """Writes entries to a pack, each checked. Leaves out those that are damaged or stay local, and reports them.
 
     Args:
-        wanted: selects entries.
+        wanted: selects entries of ours.
+        adapted: selects those of other frameworks.
         keys: consider only these, not the whole store.
         replace: replace an existing file.
         sign: makes the bytes of a record that carry a signature, in the pack alone; see ``trust.keys``.
@@ -104,17 +132,29 @@ def export_pack(
     refused: list[Refused] = []
 
     def entries() -> Iterator[tuple[CacheKey, bytes, bytes]]:
-        for key in store.keys() if keys is None else sorted(set(keys)):
+        every = merge(store.keys(), group_keys(store.layout)) if keys is None else sorted(set(keys))
+        for key in every:
             try:
                 stored = store.stored(key)
-                if stored is not None and wanted(coherent(key, *stored)):
-                    record_data, blob_data = stored
-                    yield key, sign(record_data), blob_data
-            except CorruptEntry as error:
+                if stored is None:
+                    stored = _adapted_row(store, key, adapted)
+                elif not wanted(coherent(key, *stored)):
+                    stored = None
+                if stored is not None:
+                    yield key, sign(stored[0]), stored[1]
+            except (CorruptEntry, UnknownGroup) as error:
                 refused.append(Refused(key, str(error)))
             on_entry()
 
     return Exported(write_pack(path, entries()), tuple(refused))
+
+
+def _adapted_row(store: DiskStore, key: CacheKey, wanted: Callable[[Group], bool]) -> tuple[bytes, bytes] | None:
+    """An adapted kernel as a row of a pack; ``None`` if there is none, or it is not wanted."""
+    found = read_stored(store.layout, key, trust=store.layout.trust)
+    if found is None or not wanted(found.group):
+        return None
+    return packed_row(found)
 
 
 def import_pack(
@@ -219,9 +259,14 @@ def look_into(store: DiskStore, pack: Pack, on_entry: Callable[[], None] = lambd
         record, size = None, row.record_bytes + row.blob_bytes
         try:
             record_data = pack.record_data(row)
-            record, _ = checked(row.key, record_data, pack.blob_data(row))
-            pack.prove(record_data)
-            yield Incoming(row.key, size, record, present=_is_present(store, row.key))
+            if is_group(record_data):
+                known = describe(unpacked_row(row.key, record_data, pack.blob_data(row)))
+                pack.prove(record_data)
+                yield Incoming(row.key, size, None, _is_readable_group(store, row.key), adapted=known)
+            else:
+                record, _ = checked(row.key, record_data, pack.blob_data(row))
+                pack.prove(record_data)
+                yield Incoming(row.key, size, record, present=_is_present(store, row.key))
         except (StoreError, UnknownFormat) as error:
             yield Incoming(row.key, size, record, refused=str(error))
         on_entry()
@@ -238,7 +283,14 @@ def _take(store: DiskStore, pack: Pack, row: Row, dry_run: bool) -> bool:
     """Checks an entry of a pack and stores it; returns whether it was new to the store."""
     record_data = pack.record_data(row)
     pack.prove(record_data)
-    return admit(store, row.key, record_data, pack.blob_data(row), dry_run=dry_run)
+    blob_data = pack.blob_data(row)
+    if is_group(record_data):
+        group = unpacked_row(row.key, record_data, blob_data)
+        is_new = not _is_readable_group(store, row.key)
+        if is_new and not dry_run:
+            put_group(store.layout, group, durable=store.durable)
+        return is_new
+    return admit(store, row.key, record_data, blob_data, dry_run=dry_run)
 
 
 def admit(store: DiskStore, key: CacheKey, record_data: bytes, blob_data: bytes, *, dry_run: bool = False) -> bool:

@@ -192,8 +192,8 @@ def incoming_table(incoming: Iterable[Incoming]) -> list[Row]:
     return [
         {
             "Key": entry.key[:12],
-            "Kernel": "" if entry.record is None else entry.record.name,
-            "Target": "" if entry.record is None else entry.record.arch,
+            "Kernel": entry.name,
+            "Target": entry.arch,
             "Size": entry.stored_bytes,
             "On import": f"reject: {entry.refused}"
             if entry.refused
@@ -207,8 +207,8 @@ def incoming_sums(incoming: Iterable[Incoming]) -> list[Row]:
     """What will be imported, by target."""
     sums: dict[str, Row] = {}
     for entry in incoming:
-        if entry.record is not None and not entry.present and not entry.refused:
-            arch = entry.record.arch
+        if not entry.present and not entry.refused:
+            arch = entry.arch
             row = sums.setdefault(arch, {"arch": arch, "entries": 0, "stored_bytes": 0})
             row["entries"] += 1
             row["stored_bytes"] += entry.stored_bytes

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from cache_engine.adapted.facts import describe
+from cache_engine.adapted.groups import Group
 from cache_engine.catalogue import TOKENS
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import moving
@@ -93,7 +95,8 @@ def export_verb(
 ) -> None:  # fmt: skip
     """Write the kernels of the store to a pack, FILE.
 
-    Another store imports a pack, or uses it as it is (setting packs). Each kernel is verified first.
+    Another store imports a pack, or uses it as it is (setting packs). Each kernel is verified first. Kernels that other
+    frameworks keep in the store are packed too, and used once they are imported; code for the host stays local.
     With --for, the pack has only what serves a model, as warm with the same arguments compiles it.
     With --sign, stores that trust the key (setting trusted_signers) know who made the kernels.
     """
@@ -101,6 +104,9 @@ def export_verb(
 
     def wanted(record: Record) -> bool:
         return not targets or record.arch in targets
+
+    def adapted(group: Group) -> bool:
+        return not targets or describe(group).arch in targets
 
     key = None if sign is None else signing_key(sign)
     with open_cache(settings, create=False) as cache:
@@ -110,6 +116,7 @@ def export_verb(
             exported = cache.export(
                 file,
                 wanted=wanted,
+                adapted=adapted,
                 keys=keys,
                 replace=force,
                 sign=key.sign if key else lambda record: record,
