@@ -85,3 +85,16 @@ def test_what_is_no_kind_and_directory_is_refused(given: str) -> None:
 def test_a_kind_without_a_source_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"tritium=.*there are: .*triton"):
         list(load_sources().places(surroundings([f"tritium={tmp_path}"], {})))
+
+
+def test_the_docs_say_of_each_framework_what_is_known_what_not_and_how_it_is_deleted() -> None:
+    sections = {
+        text.partition("\n")[0]: text
+        for text in (Path(__file__).parents[2] / "docs" / "caches.md").read_text().split("\n## ")
+    }
+    for kind, source in load_sources().by_kind.items():
+        if source.title in sections:
+            for row in ("where", "layout", "known", "not known", "inputs of the key", "deletion"):
+                assert f"\n| {row} | " in sections[source.title], (kind, row)
+        else:
+            assert f"\n| `{kind}` | " in sections["Others, by size and age"], kind
