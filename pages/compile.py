@@ -10,6 +10,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import context, job_view, tables, widgets
+from app.components import into_view
 from app.presenters.compiling.forms import (
     AUTO,
     LONGEST_TEXT,
@@ -48,6 +49,7 @@ ONE, TABLE, TUNE = "Single shape", "Whole model", "Tune"
 PREFIXES = {ONE: "s_", TABLE: "t_", TUNE: "u_"}
 KINDS = {job_view.TABLE: TABLE, job_view.TUNE: TUNE}
 IN_A_ROW = 4
+STARTED = "job started on this page"
 MOST_CHOICES = 100_000  # that take about a second each time the page is drawn
 
 
@@ -92,7 +94,7 @@ def start(verb: str, form: Sequence[Field], values: Row, given: bytes = b"") -> 
     except (GemmCacheError, OSError) as error:
         widgets.problem("Could not start the job.", str(error))
         return
-    st.session_state["shown_job"] = job_id
+    st.session_state["shown_job"] = st.session_state[STARTED] = job_id
     st.query_params["job"] = job_id
     st.rerun()
 
@@ -285,6 +287,7 @@ if missing:
     with st.expander(f"Unavailable compilers: {', '.join(missing)}"):
         st.text("\n".join(missing.values()))
 if job is not None:
+    into_view("job", job.id if st.session_state.get(STARTED) == job.id else "")
     st.divider()
     if job.state == RUNNING:
         job_view.hide_stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, job_view, tables, widgets
+from app.components import into_view
 from app.presenters.compiling.forms import command_of, model_values, table_form
 from app.presenters.store.coverage import (
     LEGEND,
@@ -90,6 +91,7 @@ def picked_cell(cells: list[list[Cell]], selected: list[tuple[int, str]]) -> Cel
 
 def behind(cells: list[Cell], picked: Cell | None, cached: dict[str, str], only_missing: bool) -> None:
     """The kernels of the matrix, or of one cell."""
+    into_view("cell", "" if picked is None else f"{picked.shape} {picked.arch}")
     if picked is not None:
         linked = [kernel for kernel in picked.kernels if kernel.key in cached]
         with st.container(horizontal=True):

@@ -44,6 +44,8 @@ from cache_engine.upkeep import acknowledged
 
 ICONS = {FINE: "check_circle", LOOK: "visibility", TROUBLE: "warning", PLAIN: "do_not_disturb_on"}
 MOST_MISSES_SHOWN = 20
+MOST_COMPARED = 200  # misses whose nearest kernel is looked for
+COMPARE = st.column_config.LinkColumn(display_text="compare", width="small")
 SEEN_HELP = "Ends this warning of past failures; later ones are shown. For those who may delete."
 
 cache, now, zone = context.cache(), time.time(), context.timezone()
@@ -158,10 +160,14 @@ def missed() -> None:
         return
     compile_ms = context.ask(summaries.compile_ms_of, sorted({miss.key for miss in misses}))
     st.text(miss_words(misses, compile_ms))
-    columns = {"Misses": tables.COUNT, "Last": tables.AGE, "Open": tables.LINK}
-    table = miss_table(misses, compile_ms, zone, MOST_MISSES_SHOWN)
+    nearest = context.ask(summaries.nearest_of, sorted({miss.key for miss in misses[:MOST_COMPARED]}))
+    columns = {"Misses": tables.COUNT, "Last": tables.AGE, "Open": tables.LINK, "Nearest": COMPARE}
+    table = miss_table(misses, compile_ms, nearest, zone, MOST_MISSES_SHOWN)
     tables.show(table, times=["Cost"], column_config=columns, key="misses")
-    st.caption("What cost the most first; *open* leads to the kernel's decisions. Cost: compiling, as last measured.")
+    st.caption(
+        "What cost the most first. *compare* leads to what differs from the nearest kernel stored before, *open* to "
+        "the kernel's decisions. Cost: compiling, as last measured."
+    )
 
 
 def tiers() -> None:

@@ -34,6 +34,16 @@ def mount(name: str, *, key: str, data: Any, **callbacks: Any) -> Any:
     return _renderer(get_bidi_component_manager(), name)(key=key, data=data, **callbacks)
 
 
+def into_view(key: str, name: str) -> None:
+    """Scrolls to what is drawn next, once for each name: the result of a click may be below what is in view.
+
+    Args:
+        key: of the place on the page.
+        name: of the result; empty to stay where the reader is.
+    """
+    mount("into_view", key=f"into view: {key}", data={"to": name})
+
+
 @lru_cache(maxsize=32)
 def _renderer(manager: BidiComponentManager, name: str) -> ComponentRenderer:
     # Not in a shadow tree: what watches the page for changes, as the benchmark does, would not see into it. So the

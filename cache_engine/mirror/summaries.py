@@ -100,6 +100,34 @@ def made_over_time(connection: duckdb.DuckDBPyConnection, seconds: int) -> list[
     )
 
 
+def nearest_of(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) -> dict[str, tuple[str, list[str]]]:
+    """For those of these kernels that are stored: the nearest that was there before, and what it differs in.
+
+    Of kernels with the same n and k the one that differs in the fewest of target, types and so on; then the newest.
+    """
+    named = (
+        ("toolchain", "toolchain"), ("target", "arch"), ("types", "dtype || out_dtype"), ("layout", "layout"),
+        ("fixed sizes", "specialisation"), ("optimisation level", "opt_level"), ("family", "family"),
+        ("config", "config"), ("template", "template"), ("flags", "flags"), ("batch", "batch"),
+    )  # fmt: skip
+    differing = ", ".join(
+        f"if(({sql}) IS DISTINCT FROM other_{number}, '{name}', NULL)" for number, (name, sql) in enumerate(named)
+    )
+    others = ", ".join(f"({sql}) AS other_{number}" for number, (_, sql) in enumerate(named))
+    found = connection.execute(
+        f"""
+        WITH missed AS (SELECT key AS missed, n AS missed_n, k AS missed_k, created_at AS missed_at, {others}
+                        FROM kernels WHERE list_contains(?, key)),
+             pairs AS (SELECT missed, key, created_at, list_filter([{differing}], lambda x: x IS NOT NULL) AS differs
+                       FROM kernels JOIN missed ON n = missed_n AND k = missed_k AND created_at < missed_at)
+        SELECT missed, arg_min(key, rank), arg_min(differs, rank)
+        FROM (SELECT *, {{'count': len(differs), 'age': -created_at, 'key': key}} AS rank FROM pairs) GROUP BY missed
+        """,
+        [list(keys)],
+    ).fetchall()
+    return {missed: (key, differs) for missed, key, differs in found}
+
+
 def compile_ms_of(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) -> dict[str, float]:
     """How long compiling took, of those of these kernels that the index knows."""
     found = fetch(

@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Shown
 from tests.browser.test_walk import WAIT_MS, _first_row, at_rest
+from tests.helpers import make_store
 
 pytestmark = pytest.mark.browser
 
@@ -75,3 +76,18 @@ def test_selected_rows_stay_selected_in_other_lists(page: Page, shown: Shown) ->
     page.keyboard.press("Escape")
     page.get_by_role("link", name="Compare").last.click()
     expect(page.get_by_role("heading", name="Key differences")).to_be_visible(timeout=WAIT_MS)
+
+
+def test_the_search_of_the_header_opens_what_it_finds_by_the_keyboard_alone(page: Page, shown: Shown) -> None:
+    """From Overview, and from one kernel to another."""
+    keys = sorted(make_store(shown.store).keys())[:2]
+    page.goto(shown.address)
+    for key in keys:
+        expect(page.get_by_role("button", name="Search")).to_be_visible(timeout=3 * WAIT_MS)  # drawn last
+        at_rest(page)
+        page.keyboard.press("Control+k")
+        expect(page.get_by_role("dialog").get_by_role("searchbox")).to_be_focused(timeout=WAIT_MS)
+        page.keyboard.type(str(key)[:16])
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile(f"/kernel.key={key}"), timeout=WAIT_MS)
+        expect(page.get_by_text(str(key)).first).to_be_visible(timeout=WAIT_MS)

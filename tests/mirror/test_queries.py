@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.resources import files
 from typing import Any
 
+import duckdb
 import pytest
 
 from cache_engine.errors import UsageError
-from cache_engine.mirror import queries
+from cache_engine.mirror import queries, summaries
 from cache_engine.mirror.queries import SORTS, KernelFilter
 from cache_engine.mirror.sync import SCHEMA_VERSION, Mirror
 from cache_engine.model.artifact import Record
@@ -343,3 +345,22 @@ def test_history_leaves_out_periods_known_less_closely(store: DiskStore) -> None
     with mirror.read() as connection:
         assert queries.history(connection, DAY_S) == []
         assert [row["misses"] for row in queries.history(connection, 28 * DAY_S)] == [1]
+
+
+def test_the_nearest_kernel_is_of_the_same_n_and_k_was_there_before_and_differs_in_the_least() -> None:
+    with duckdb.connect() as connection:
+        connection.execute(files("cache_engine.mirror").joinpath("schema.sql").read_text())
+        for key, n, arch, config, at in (
+            ("missed", 8, "sm_90", "one", 50.0),
+            ("of another n", 9, "sm_90", "one", 40.0),
+            ("far", 8, "sm_80", "another", 45.0),
+            ("near", 8, "sm_80", "one", 20.0),
+            ("near and newer", 8, "sm_75", "one", 30.0),
+            ("later", 8, "sm_90", "one", 60.0),
+        ):
+            connection.execute(
+                "INSERT INTO kernels (key, n, k, arch, config, created_at) VALUES (?, ?, 8, ?, ?, ?)",
+                [key, n, arch, config, at],
+            )
+        found = summaries.nearest_of(connection, ["missed", "of another n", "later", "gone"])
+    assert found == {"missed": ("near and newer", ["target"]), "later": ("missed", [])}

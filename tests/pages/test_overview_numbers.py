@@ -73,13 +73,16 @@ def test_the_cause_that_cost_most_comes_first() -> None:
         return Decision(kind=MISS, at=at, key=key, name=f"kernel {key}", reason=reason)
 
     misses = [miss("c", NEVER_SEEN, 9), miss("a", EVICTED, 8), miss("b", EVICTED, 7), miss("a", EVICTED, 6)]
-    rows = miss_table(misses, {"a": 100.0, "c": 150.0}, UTC, 10)
+    rows = miss_table(misses, {"a": 100.0, "c": 150.0}, {"a": ("near", ["target"]), "c": ("it", [])}, UTC, 10)
     assert [(row["Kernel"], row["Misses"], row["Cost"]) for row in rows] == [
         ("kernel a", 2, 200.0),
         ("kernel b", 1, None),
         ("kernel c", 1, 150.0),
     ]
-    assert len(miss_table(misses, {}, UTC, 2)) == 2
+    assert [row["Nearest kernel differs in"] for row in rows] == ["target", "", "m or epilogue"]
+    assert [row["Nearest"] for row in rows] == ["compare?a=near&b=a", None, "compare?a=it&b=c"]
+    assert list(rows[0])[:3] == ["Why", "What happened", "Nearest kernel differs in"], "the cause stands first"
+    assert len(miss_table(misses, {}, {}, UTC, 2)) == 2
     assert miss_words(misses, {"a": 100.0}).startswith("4 misses, 200 ms of compiling: evicted before 3, ")
 
 

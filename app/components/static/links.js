@@ -3,32 +3,21 @@ const DIALOG = '[role="dialog"]';
 
 export default function ({ data }) {
   // Popovers call themselves dialogs too.
-  const dialog = [...document.querySelectorAll(DIALOG)].find((each) => each.querySelector("input"));
-  const field = dialog && dialog.querySelector("input");
-  if (!field) return undefined;
+  const findDialog = () => [...document.querySelectorAll(DIALOG)].find((each) => each.querySelector("input"));
+  let dialog = null;
+  let field = null;
+  let waiting = 0;
+  let focusing = 0;
   const links = () => [...dialog.querySelectorAll("a[href]")];
   const isCurrent = () => field.value.trim() === data.text;
 
-  // Streamlit gives the dialog itself the focus, before or after this runs.
-  let tries = 20;
-  const focus = () => {
-    if (!dialog.contains(document.activeElement) || document.activeElement === dialog) field.focus();
-    if (tries-- > 0) focusing = setTimeout(focus, 50);
-  };
-  let focusing = setTimeout(focus, 0);
   // The browser draws the new links one by one, so the first may be an old one for a moment.
-  let waiting = 0;
   const openFirst = () => {
-    const first = links()[0];
     if (!data.first || !isCurrent()) return;
-    if (first && first.textContent.trim().includes(data.first)) first.click();
+    const first = links()[0];
+    if (first && first.textContent.includes(data.first)) first.click();
     else waiting = setTimeout(openFirst, 30);
   };
-  if (field.dataset.opens && isCurrent()) {
-    delete field.dataset.opens;
-    openFirst();
-  }
-
   const onKey = (event) => {
     const places = [field, ...links()];
     const at = places.indexOf(document.activeElement);
@@ -43,10 +32,43 @@ export default function ({ data }) {
       else field.dataset.opens = "yes";
     }
   };
-  dialog.addEventListener("keydown", onKey);
+  // Streamlit gives a page's own links another address, but shows the page as it was.
+  const onClick = (event) => {
+    const link = event.target.closest("a[href]");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    if (link.pathname !== location.pathname || link.search === location.search) return;
+    event.preventDefault();
+    event.stopPropagation();
+    location.assign(link.href);
+  };
+  const begin = () => {
+    dialog = findDialog();
+    field = dialog ? dialog.querySelector("input") : null;
+    if (!field) return false;
+    dialog.addEventListener("keydown", onKey);
+    dialog.addEventListener("click", onClick, true);
+    if (field.dataset.opens && isCurrent()) {
+      delete field.dataset.opens;
+      openFirst();
+    }
+    return true;
+  };
+  // Streamlit draws the dialog before or after this runs, however long that takes, and then gives it the focus itself.
+  let [tries, guarded] = [600, 20];
+  const focus = () => {
+    if (!field && !begin()) {
+      if (tries-- > 0) focusing = setTimeout(focus, 50);
+      return;
+    }
+    if (![field, ...links()].includes(document.activeElement)) field.focus();
+    if (guarded-- > 0) focusing = setTimeout(focus, 50);
+  };
+  focus();
   return () => {
     clearTimeout(waiting);
     clearTimeout(focusing);
+    if (!dialog) return;
     dialog.removeEventListener("keydown", onKey);
+    dialog.removeEventListener("click", onClick, true);
   };
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import tzinfo
+from urllib.parse import urlencode
 
 from app.presenters.shared import Row, kernel_address, moment
 from cache_engine.model.decision import (
@@ -38,12 +39,19 @@ WHY = {
 }
 
 
-def miss_table(misses: Sequence[Decision], compile_ms: Mapping[str, float], zone: tzinfo, most: int) -> list[Row]:
+def miss_table(
+    misses: Sequence[Decision],
+    compile_ms: Mapping[str, float],
+    nearest: Mapping[str, tuple[str, Sequence[str]]],
+    zone: tzinfo,
+    most: int,
+) -> list[Row]:
     """A row for each cause and kernel: those of the cause that cost the most first.
 
     Args:
         misses: the latest first.
         compile_ms: how long compiling took, of the kernels for which that is known.
+        nearest: of kernels, the nearest that was stored before, and what that differs in.
         most: rows.
     """
     rows: dict[tuple[str, str, str], Row] = {}
@@ -56,6 +64,8 @@ def miss_table(misses: Sequence[Decision], compile_ms: Mapping[str, float], zone
             {
                 "Why": WHY.get(miss.reason, miss.reason),
                 "What happened": miss.detail,
+                "Nearest kernel differs in": _differing(nearest.get(miss.key)),
+                "Nearest": _comparison(nearest.get(miss.key), miss.key),
                 "Kernel": miss.name or miss.key[:12],
                 "Misses": 0,
                 "Cost": None,
@@ -68,6 +78,14 @@ def miss_table(misses: Sequence[Decision], compile_ms: Mapping[str, float], zone
             row["Cost"] = (row["Cost"] or 0.0) + compile_ms[miss.key]
     first = sorted(rows.items(), key=lambda item: (-costs[item[0][:2]], item[0][:2], -(item[1]["Cost"] or 0.0)))
     return [row for _, row in first[:most]]
+
+
+def _differing(near: tuple[str, Sequence[str]] | None) -> str:
+    return "" if near is None else ", ".join(near[1]) or "m or epilogue"
+
+
+def _comparison(near: tuple[str, Sequence[str]] | None, key: str) -> str | None:
+    return None if near is None else f"compare?{urlencode({'a': near[0], 'b': key})}"
 
 
 def miss_words(misses: Sequence[Decision], compile_ms: Mapping[str, float]) -> str:
