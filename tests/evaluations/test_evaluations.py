@@ -260,15 +260,18 @@ def _put_many(root: Path, first: int, count: int) -> None:
             assert kept.put(replace(PROBLEM, m=m), CHIP, SearchMode(), evaluation) is None
 
 
-def test_16_processes_with_200_puts_each_lose_nothing(layout: StoreLayout) -> None:
+@pytest.mark.parametrize("processes", [4, pytest.param(16, marks=pytest.mark.soak)])
+def test_processes_with_200_puts_each_lose_nothing(layout: StoreLayout, processes: int) -> None:
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_put_many, args=(layout.root, 1 + 200 * number, 200)) for number in range(16)]
+    workers = [
+        context.Process(target=_put_many, args=(layout.root, 1 + 200 * number, 200)) for number in range(processes)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert [worker.exitcode for worker in workers] == [0] * 16
-    assert keys(layout) == {key_of(replace(PROBLEM, m=m), SearchMode()) for m in range(1, 3201)}
+    assert [worker.exitcode for worker in workers] == [0] * processes
+    assert keys(layout) == {key_of(replace(PROBLEM, m=m), SearchMode()) for m in range(1, 200 * processes + 1)}
 
 
 def test_a_killed_writer_loses_no_stored_result(layout: StoreLayout) -> None:

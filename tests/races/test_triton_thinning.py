@@ -96,6 +96,7 @@ def test_a_second_process_hits_an_entry_whose_irs_are_deleted(tmp_path: Path) ->
     assert {path: path.stat().st_ino for path in place.path.rglob("*") if path.is_file()} == files
 
 
+@pytest.mark.soak  # test_triton_deletion has such a race each day
 def test_processes_that_compile_while_the_irs_go_do_not_fail(tmp_path: Path) -> None:
     """Two find every entry, all the time. One compiles again and again, as it is told, and writes the IRs anew."""
     place, stop = Place("triton", tmp_path / "cache", "given"), tmp_path / "stop"

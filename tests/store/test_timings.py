@@ -190,15 +190,18 @@ def _add_many(root: Path, first: int, count: int) -> None:
     kept.close()
 
 
-def test_8_processes_with_60_timings_each_lose_nothing(store: DiskStore) -> None:
+@pytest.mark.parametrize("processes", [3, pytest.param(8, marks=pytest.mark.soak)])
+def test_processes_with_60_timings_each_lose_nothing(store: DiskStore, processes: int) -> None:
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=_add_many, args=(store.layout.root, 1 + 60 * number, 60)) for number in range(8)]
+    workers = [
+        context.Process(target=_add_many, args=(store.layout.root, 1 + 60 * number, 60)) for number in range(processes)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert [worker.exitcode for worker in workers] == [0] * 8
-    assert medians(store.layout) == list(range(1, 481))
+    assert [worker.exitcode for worker in workers] == [0] * processes
+    assert medians(store.layout) == list(range(1, 60 * processes + 1))
 
 
 def test_a_killed_writer_loses_no_stored_result(store: DiskStore) -> None:
