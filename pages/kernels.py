@@ -11,7 +11,7 @@ from app.adapted_view import list_adapted
 from app.caches import links
 from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
-from app.presenters.kernels.listed import FACET_LABELS, facet_choices, kernel_filter, page_number
+from app.presenters.kernels.listed import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
 from app.presenters.shared import page_count, rows_shown
 from cache_engine.catalogue import read_search
 from cache_engine.catalogue.searching import advice
@@ -20,6 +20,8 @@ from cache_engine.mirror.queries import OLD_SORTS, SORTS, KernelFilter
 from cache_engine.units import counted
 
 PAGE_ROWS = 50
+# Where the page is wide, there is room for them.
+COUNTS = '<style>@media (max-width: 100rem) { [class*="st-key-counts-of-"] { display: none } }</style>'
 MOST_IN_A_LINK = 100  # keys of 64 digits
 
 
@@ -135,6 +137,7 @@ again.button("Reload", icon=":material/refresh:", shortcut="U", help="Rescan the
 
 wanted = kernel_filter(text or "", chosen)
 counts = context.ask(queries.facet_counts, wanted)
+st.html(COUNTS)
 for column, (facet, label) in zip(st.columns(len(chosen)), FACET_LABELS.items(), strict=True):
     called = facet_choices(counts.values[facet], chosen[facet])
     column.multiselect(
@@ -148,6 +151,8 @@ for column, (facet, label) in zip(st.columns(len(chosen)), FACET_LABELS.items(),
         placeholder=label,
         label_visibility="collapsed",
     )
+    with column.container(key=f"counts-of-{facet}"):
+        st.text(first_choices(called))
 
 total = counts.total
 bar = st.container(horizontal=True, vertical_alignment="center")

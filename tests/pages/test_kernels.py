@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.presenters.kernels.listed import COLUMNS, facet_choices, page_number
+from app.presenters.kernels.listed import COLUMNS, facet_choices, first_choices, page_number
 from cache_engine.engine.cache import open_cache
 from cache_engine.mirror.queries import SORTS
 from cache_engine.model.gemm import GemmProblem
@@ -77,6 +77,15 @@ def test_long_names_of_toolchains_are_cut_where_that_leaves_them_apart() -> None
         f"nvcc {'c' * 20} (1)",
         f"nvcc {'c' * 21} (1)",
         "gone (0)",
+    ]
+
+
+def test_where_there_is_room_the_counts_stand_below_the_filters(open_page: Open, compiled_store: Path) -> None:
+    shown = [text.value for text in sound(open_page(compiled_store, "kernels")).text]
+    assert any("sm_90 (2)" in text.split("\n") for text in shown), shown
+    assert first_choices({str(number): f"{number} (1)" for number in range(7)}).split("\n")[3:] == [
+        "3 (1)",
+        "and 3 more",
     ]
 
 

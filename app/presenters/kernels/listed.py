@@ -14,6 +14,7 @@ from cache_engine.units import human_age, human_bytes, human_ms
 
 FACET_LABELS = dict(zip(FACETS, ("Target", "Dtype", "Family", "Compiler", "Layout", "Compiler build"), strict=True))
 _LONG_WORD, _SHOWN_OF_IT = 16, 8
+_FIRST = 4
 
 
 def kernel_filter(text: str, chosen: Mapping[str, Sequence[str]]) -> KernelFilter:
@@ -32,6 +33,13 @@ def facet_choices(counts: Mapping[str, int], chosen: Iterable[str]) -> dict[str,
     return {
         value: f"{short[value] if alike[short[value]] == 1 else value} ({counts.get(value, 0):,})" for value in values
     }
+
+
+def first_choices(choices: Mapping[str, str]) -> str:
+    """The first labels of ``facet_choices``, a line each, and how many more there are."""
+    labels = list(choices.values())
+    more = len(labels) - _FIRST
+    return "\n".join([*labels[:_FIRST], *([f"and {more:,} more"] if more > 0 else [])])
 
 
 COLUMNS = (
