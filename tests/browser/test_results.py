@@ -83,7 +83,7 @@ def test_the_search_of_the_header_opens_what_it_finds_by_the_keyboard_alone(page
     keys = sorted(make_store(shown.store).keys())[:2]
     page.goto(shown.address)
     for key in keys:
-        expect(page.get_by_role("button", name="Search")).to_be_visible(timeout=3 * WAIT_MS)  # drawn last
+        expect(page.locator(".st-key-search-button button")).to_be_visible(timeout=3 * WAIT_MS)  # drawn last
         at_rest(page)
         page.keyboard.press("Control+k")
         expect(page.get_by_role("dialog").get_by_role("searchbox")).to_be_focused(timeout=WAIT_MS)
