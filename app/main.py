@@ -41,6 +41,7 @@ page = st.navigation(
         st.Page("../pages/compile.py", title="Compile", icon=":material/play_circle:"),
         st.Page("../pages/evaluations.py", title="Evaluations", icon=":material/insights:"),
         st.Page("../pages/admin.py", title="Admin", icon=":material/build:"),
+        st.Page("../pages/docs.py", title="Docs", icon=":material/menu_book:", visibility="hidden"),
     ],
     position="top",
 )

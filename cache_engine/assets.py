@@ -1,4 +1,4 @@
-"""Files that travel with the package but are no part of it: the dashboard's scripts and the sample data.
+"""Files that travel with the package but are no part of it: the dashboard's scripts, the documents and the sample data.
 
 In a checkout they are next to ``cache_engine/``; in a wheel below it, so that an installation claims no other name.
 """
@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).parent
 
 
 def assets_root() -> Path:
-    """The folder that holds ``app/``, ``pages/`` and ``sample_data/``."""
+    """The folder that holds ``app/``, ``pages/``, ``docs/`` and ``sample_data/``."""
     bundled = _PACKAGE / "_bundled"
     return bundled if bundled.is_dir() else _PACKAGE.parent
 
@@ -34,6 +34,11 @@ def shape_catalogue() -> Path:
 def model_configs() -> Path:
     """What public models' ``config.json`` files say: an object by model."""
     return assets_root() / "sample_data" / "model_configs.json"
+
+
+def documents_folder() -> Path:
+    """The documents that the dashboard shows."""
+    return assets_root() / "docs"
 
 
 def traces_folder() -> Path:

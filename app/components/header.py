@@ -29,7 +29,7 @@ _PLACED = """<style>
 :has(> .st-key-in-header) { position: absolute }
 .st-key-in-header { position: fixed; top: .6rem; right: 4rem; width: auto; z-index: 999991 }
 @media (max-width: 100rem) {
-  :is(.st-key-as-command, .st-key-export-page) button [data-testid="stMarkdownContainer"] {
+  :is(.st-key-as-command button, .st-key-export-page button, .st-key-to-docs a) [data-testid="stMarkdownContainer"] {
     position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
 }
 @media (max-width: 64rem) {
@@ -46,13 +46,15 @@ _DRAWN = "kernels when the page was drawn"
 def draw(page: str) -> None:
     """All of it, for the page of this title; called when that is drawn, so that its values are known."""
     st.html(_PLACED)
-    with st.container(key="in-header", horizontal=True, gap="xxsmall"):
+    with st.container(key="in-header", horizontal=True, vertical_alignment="center", gap="xxsmall"):
         pressed = st.button("Search", icon=":material/search:", type="tertiary", shortcut=SHORTCUT, key="search-button")
         _command(page)
         make = _reports().get(page)
         if make is not None:
             with st.container(key="export-page", width="content"):
                 export_button(page.lower(), make, key="export", type="tertiary")
+        with st.container(key="to-docs", width="content"):
+            st.page_link("../pages/docs.py", label="Docs", icon=":material/menu_book:", query_params=_document(page))
     if pressed:
         _search()
     if page in _FOLLOWED:
@@ -89,6 +91,11 @@ def _command(page: str) -> None:
     ):
         st.caption("The same on the command line")
         st.code(context.command(*arguments), language=None, wrap_lines=True)
+
+
+def _document(page: str) -> dict[str, str]:
+    """The document about a page, as the address of Docs names it."""
+    return {"document": {"Caches": "caches", "Evaluations": "evaluator", "Demand": "policy"}.get(page, "dashboard")}
 
 
 def _values() -> Mapping[str, Any]:

@@ -49,6 +49,7 @@ PAGES = (
         "Page", "Validation", "Predictions against measurements", "evaluations", {"e_kind": "Validation"}, "csv error"
     ),
     Place("Page", "Saved results", "Of the evaluator", "evaluations", {"e_kind": "Saved results"}, "stored"),
+    Place("Page", "Docs", "The documents of the project", "docs", words="help manual documentation guide"),
     *(
         Place("Page", tab, about, "admin", {"tab": tab}, words)
         for tab, about, words in (

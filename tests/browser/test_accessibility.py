@@ -12,7 +12,19 @@ from playwright.sync_api import Browser
 
 from tests.browser.conftest import Shown
 
-PAGES = ("", "kernels", "compare", "architectures", "coverage", "demand", "caches", "compile", "evaluations", "admin")
+PAGES = (
+    "",
+    "kernels",
+    "compare",
+    "architectures",
+    "coverage",
+    "demand",
+    "caches",
+    "compile",
+    "evaluations",
+    "admin",
+    "docs",
+)
 VIEWS = (
     "compile?config=x",
     "evaluations?e_kind=A+model's+shapes",

@@ -51,6 +51,7 @@ def test_the_wheel_claims_no_name_but_its_own(wheel: Path) -> None:
         "_bundled/app/components/static/kernel_table.css",
         "_bundled/app/.streamlit/config.toml",
         "_bundled/pages/overview.py",
+        "_bundled/docs/dashboard.md",
         "_bundled/sample_data/model_gemm_shapes.csv",
         "_bundled/sample_data/model_configs.json",
         "kernels/templates/tensor_core.cu",
