@@ -14,7 +14,8 @@ The rooms, top to bottom; each imports only from those below it:
 
 - ``cli`` -- the ``gemm-cache`` command: ``main``, a file for each group of verbs, what they print
 - ``bench`` -- benchmarks, each measured side by side with something known
-- ``batch`` -- many kernels at once and long work: ``warm``, ``tuning``, ``migration``, ``jobs``, ``sample``
+- ``batch`` -- many kernels at once and long work: ``warm``, ``tuning``, ``migration``, ``jobs``, ``sample``,
+  ``rebuilding`` what others made, to compare
 - ``replay`` -- what policies of compiling, and orders of eviction, cost on requests: ``batching``, ``machines``,
   ``optimum``, ``evictions`` of a store's own requests (``stored``)
 - ``report`` -- one HTML file to send, of a kernel, of two, or of a store; its figures are SVG

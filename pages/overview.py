@@ -177,6 +177,8 @@ def tiers() -> None:
         columns = dict.fromkeys(("Lookups", "Hits"), tables.COUNT)
         tables.show(rates, height="content", column_config=columns, key="tiers")
         st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
+        if row["remote_sent"] or row["remote_dropped"]:
+            st.caption(f"Sent to the remote: {row['remote_sent']:,} kernels; {row['remote_dropped']:,} dropped.")
         day = context.ask(queries.history, HOUR_S, since=(int(now) - DAY_S) // HOUR_S * HOUR_S + HOUR_S)
         st.caption(rate_words(row, day))
         if lengths := length_table(row):

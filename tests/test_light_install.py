@@ -177,6 +177,8 @@ VERBS = {
     "remote status": (("file:///none",), REMOTE),
     "remote push": (("file:///none",), REMOTE),
     "remote pull": (("file:///none",), REMOTE),
+    "remote verify": (("file:///none",), REMOTE),
+    "remote gc": (("file:///none", "--older-than", "1d"), REMOTE),
     "evaluate": (("64", "48", "80", "--chip", "H100"), EVALUATE),
     "evaluate 64 48 96": (("--chip", "SG2262"), EVALUATE),
     "evaluate Qwen3-0.6B": (("--chip", "SG2262", "--m", "16"), EVALUATE),

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from cache_engine.bench.browser import dashboard, pages
-from cache_engine.bench.entries import caches, footprint, hits, opening, peers, publishing, scanning
+from cache_engine.bench.entries import caches, footprint, hits, opening, peers, publishing, remotes, scanning
 from cache_engine.bench.kernels import compiling, warming
 from cache_engine.bench.results import LeftOut, Report, Result
 from cache_engine.bench.timing import medians
@@ -61,6 +61,7 @@ def _store(report: Report, place: Path, entries: int) -> None:
         hits.keys(report, cache)
     peers.lookups(report, place)
     publishing.publishing(report, place)
+    remotes.remotes(report, place / "remotes")
     footprint.footprint(report, place, entries)
     scanning.scanning(report, place / "scanning", entries)
     opening.opening(report, place, entries)  # the last: its many new files keep the disk busy for a while

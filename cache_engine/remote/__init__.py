@@ -5,6 +5,7 @@
 - ``key_value`` -- the same in Redis or Valkey
 - ``entries`` -- one entry as one object
 - ``moving`` -- ``push`` and ``pull`` between a store and a remote, ``compare`` of both
+- ``checking`` -- ``verify`` what a remote has, and ``plan`` what is old there
 - ``tier`` -- lookups in a remote; its ``breaker`` stops asking while it fails
 - ``behind`` -- kernels that were compiled here are sent by a thread
 """

@@ -54,6 +54,10 @@ class Remote(Protocol):
         """
         ...
 
+    def ages(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int, float]]:
+        """As ``sizes``, with the seconds since each was stored, by the remote's clock; ``UsageError`` without one."""
+        ...
+
 
 def said(error: BaseException) -> str:
     """The first line of a client's message; after it obstore prints its own values."""

@@ -111,6 +111,11 @@ class KeyValue:
             if place == 0:
                 return
 
+    def ages(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int, float]]:
+        """There are none."""
+        del folder, on_some
+        raise UsageError("Redis does not say how old a kernel is; let it evict, with maxmemory-policy allkeys-lru")
+
     @contextmanager
     def _asking(self, verb: str, name: str) -> Iterator[None]:
         from redis.exceptions import RedisError, ResponseError

@@ -43,6 +43,7 @@ class Compared:
         both: how many both have.
         there_bytes: of all entries of the remote.
         others: objects in its folder that are no entries.
+        all_there: the entries of the remote, those that the store has too among them.
     """
 
     here: tuple[CacheKey, ...]
@@ -50,6 +51,7 @@ class Compared:
     both: int
     there_bytes: int
     others: int
+    all_there: tuple[CacheKey, ...] = ()
 
 
 def compare(store: DiskStore, remote: Remote, on_some: Callable[[int], None] = lambda _: None) -> Compared:
@@ -68,7 +70,7 @@ def compare(store: DiskStore, remote: Remote, on_some: Callable[[int], None] = l
             sizes[key] = size
     mine = set(store.keys())
     here, there = sorted(mine - sizes.keys()), sorted(sizes.keys() - mine)
-    return Compared(tuple(here), tuple(there), len(mine) - len(here), sum(sizes.values()), others)
+    return Compared(tuple(here), tuple(there), len(mine) - len(here), sum(sizes.values()), others, tuple(sorted(sizes)))
 
 
 def push(
@@ -99,7 +101,7 @@ def push(
         data = sealed(store, key, wanted, sign)
         return (len(data), remote.create(name_of(key), data)) if isinstance(data, bytes) else data
 
-    for done in _in_parallel(send, keys):
+    for done in in_parallel(send, keys):
         if isinstance(done, Refused):
             refused.append(done)
         elif done is not None:
@@ -162,7 +164,7 @@ def pull(
         return key, Refused(key, "the remote no longer has it") if data is None else data
 
     try:
-        for key, data in _in_parallel(fetch, keys):
+        for key, data in in_parallel(fetch, keys):
             on_entry()
             if isinstance(data, Refused):
                 refused.append(data)
@@ -183,7 +185,7 @@ def pull(
     return Imported(taken, taken_bytes, present, tuple(refused))
 
 
-def _in_parallel(work: Callable[[CacheKey], _T], keys: Iterable[CacheKey]) -> Iterator[_T]:
+def in_parallel(work: Callable[[CacheKey], _T], keys: Iterable[CacheKey]) -> Iterator[_T]:
     """The results in order, a few at a time: most of the time is spent waiting for the remote."""
     left = iter(keys)
     with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="gemm-cache-remote") as pool:

@@ -7,6 +7,7 @@ hangs for ever in a process whose parent had used it before the fork, so such a 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -129,12 +130,31 @@ class Objects:
         Raises:
             RemoteError: when they cannot be listed in time.
         """
+        return ((name, size) for name, size, _ in self._listed(folder, on_some))
+
+    def ages(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int, float]]:
+        """As ``sizes``, with the seconds since each was stored. Writes an object, and deletes it, to learn the time."""
+        now = self._now(folder)
+        return ((name, size, now - changed_at) for name, size, changed_at in self._listed(folder, on_some))
+
+    def _now(self, folder: str) -> float:
+        import obstore
+
+        name = f"{folder}/clock-{secrets.token_hex(8)}"
+        self.create(name, b"")
+        try:
+            with self._asking("read", name):
+                return float(obstore.head(self._store, name)["last_modified"].timestamp())
+        finally:
+            self.delete(name)
+
+    def _listed(self, folder: str, on_some: Callable[[int], None]) -> Iterator[tuple[str, int, float]]:
         import obstore
 
         with self._asking("list", folder):
             for batch in obstore.list(self._store, prefix=folder):
                 for item in batch:
-                    yield str(item["path"]), int(item["size"])
+                    yield str(item["path"]), int(item["size"]), float(item["last_modified"].timestamp())
                 on_some(len(batch))
 
     @contextmanager

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from app.presenters.store.overview import tier_table
+from cache_engine.engine.cache import open_cache
+from cache_engine.mirror import queries
+from cache_engine.trust.signers import TrustedSigners
 from tests.cli.test_cli import document, run
 from tests.trust.keys import Builder, signers_file
 
@@ -58,3 +67,49 @@ def test_kernels_of_unknown_makers_are_taken_only_when_asked_for(
 def test_what_cannot_be_a_remote_is_one_line(arguments: list[str], code: int, said: str, compiled_store: Path) -> None:
     done = run("remote", *arguments, store=compiled_store)
     assert (done.returncode, said in done.stderr.splitlines()[-1]) == (code, True), done.stderr
+
+
+def test_a_remote_is_checked_compiled_again_and_emptied(
+    compiled_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder, url = Builder(tmp_path / "key"), f"file://{tmp_path}/remote"
+    monkeypatch.setenv("GEMM_CACHE_REMOTE", url)
+    document("remote", "push", "--sign", builder.file, store=compiled_store)
+    assert "trusted_signers" in run("remote", "verify", store=compiled_store).stderr
+    monkeypatch.setenv("GEMM_CACHE_TRUSTED_SIGNERS", str(signers_file(tmp_path, f"builder@ci {builder.line}")))
+    sound = document("remote", "verify", "--sample", "0.2", "--rebuild", "0.2", store=compiled_store)
+    assert (sound["there"], sound["checked"], sound["rebuilt"], sound["not_rebuilt"]) == (4, 1, 1, 0)
+    assert "Checked 4 of 4 kernels" in run("remote", "verify", store=compiled_store).stdout
+    signers_file(tmp_path, "# none")
+    assert len(document("remote", "verify", store=compiled_store, code=1)["refused"]) == 4
+    state = document("remote", "status", store=compiled_store)
+    assert (state["mode"], state["hits"], state["failures"], state["down_at"]) == ("read", 0, 0, 0.0)
+    assert "remote_mode = read; 0 hits, 0 failures" in run("remote", "status", store=compiled_store).stdout
+    assert "say what goes" in run("remote", "gc", store=compiled_store).stderr
+    would = document("remote", "gc", "--max-bytes", "0", "--dry-run", store=compiled_store)
+    assert (would["deleted"], would["left"]) == (4, 0)
+    assert document("remote", "gc", "--older-than", "1d", store=compiled_store)["deleted"] == 0
+    assert document("remote", "gc", "--max-bytes", "0", store=compiled_store) == {**would, "dry_run": False}
+    assert document("remote", "status", store=compiled_store)["there"] == 0
+
+
+def test_the_three_commands_of_the_page_share_a_kernel(tmp_path: Path) -> None:
+    """As a newcomer runs them, from the page itself."""
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("ssh-keygen is not installed")
+    page = (Path(__file__).parents[2] / "docs" / "team.md").read_text()
+    (commands,) = re.findall(r"## On one machine\n.*?```sh\n(.*?)```", page, re.DOTALL)
+    script = commands.replace("/tmp/remote", f"{tmp_path}/remote")
+    binary = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{binary}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    with open_cache(tmp_path / "two") as cache:
+        assert cache.stats().totals.hits == {"remote": 1}
+        (row,) = cache.search("sm_90")
+        assert row["remote_hits"] == 1
+        (tier,) = [line for line in tier_table(cache.query(queries.overview), packs=False, remote=True) if line["Hits"]]
+        assert (tier["Tier"], tier["Hit rate"]) == ("Remote", "100.0%")
+        stored = cache.store.stored(row["key"])
+    assert stored is not None
+    assert str(TrustedSigners(tmp_path / "trusted_signers").check(stored[0])) == "good, by builder@example.com"

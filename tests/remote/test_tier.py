@@ -43,6 +43,10 @@ class Fake:
         """Not asked for."""
         raise NotImplementedError
 
+    def ages(self, folder: str, on_some: Callable[[int], None] = lambda _: None) -> Iterator[tuple[str, int, float]]:
+        """Not asked for."""
+        raise NotImplementedError
+
     def delete(self, name: str) -> None:
         """Not asked for."""
         raise NotImplementedError

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP, Tally
 from cache_engine.model.key import CacheKey
 from cache_engine.trust.signers import Signed, Standing
 from cache_engine.units import counted
@@ -99,6 +100,10 @@ class RemoteReport(msgspec.Struct, kw_only=True):
     Attributes:
         there, there_bytes: entries of the remote. only_here, only_there: entries that the other lacks.
         others: objects in the remote's folder that are no entries.
+        mode: the setting ``remote_mode``.
+        hits, failures: of lookups of this store's processes in any remote. sent, dropped: what they compiled.
+        down_at, down_why: when a process last stopped asking, in seconds since 1970, and why; up_at: when one last
+            asked again after that. 0 is never, as far as the journal knows.
     """
 
     url: str
@@ -108,6 +113,14 @@ class RemoteReport(msgspec.Struct, kw_only=True):
     only_here: int
     only_there: int
     others: int
+    mode: str
+    hits: int
+    failures: int
+    sent: int
+    dropped: int
+    down_at: float
+    down_why: str
+    up_at: float
 
 
 class PushReport(msgspec.Struct, kw_only=True):
@@ -129,6 +142,36 @@ class PullReport(msgspec.Struct, kw_only=True):
     taken_bytes: int
     present: int
     refused: list[Refused]
+
+
+class RemoteVerifyReport(msgspec.Struct, kw_only=True):
+    """What ``remote verify`` prints.
+
+    Attributes:
+        there: entries of the remote. checked: those of the sample. code_bytes: compiled code of those that are sound.
+        refused: those that may not be served, each with the reason.
+        rebuilt: how many were compiled again to the same bytes; not_rebuilt: how many could not be compiled here.
+    """
+
+    url: str
+    there: int
+    checked: int
+    code_bytes: int
+    refused: list[Refused]
+    rebuilt: int
+    not_rebuilt: int
+
+
+class RemoteGcReport(msgspec.Struct, kw_only=True):
+    """What ``remote gc`` prints; ``keys`` are those deleted, or that would be, the oldest first."""
+
+    url: str
+    dry_run: bool
+    deleted: int
+    deleted_bytes: int
+    left: int
+    left_bytes: int
+    keys: list[str]
 
 
 class SignatureRow(msgspec.Struct, kw_only=True):
@@ -233,8 +276,14 @@ def imported(file: Path, found: Imported, dry_run: bool) -> ImportReport:
     )
 
 
-def remote_state(url: str, found: Compared) -> RemoteReport:
-    """The document of a store and a remote side by side."""
+def remote_state(url: str, found: Compared, mode: str, tally: Tally) -> RemoteReport:
+    """The document of a store and a remote side by side, and of what lookups did, by the store's journal."""
+    down, up = (
+        next((event for event in tally.recent if event.kind == kind), None) for kind in (REMOTE_DOWN, REMOTE_UP)
+    )
+    if up is not None and down is not None and up.at < down.at:
+        up = None
+    totals = tally.totals
     return RemoteReport(
         url=url,
         there=found.both + len(found.there),
@@ -243,6 +292,14 @@ def remote_state(url: str, found: Compared) -> RemoteReport:
         only_here=len(found.here),
         only_there=len(found.there),
         others=found.others,
+        mode=mode,
+        hits=totals.hits.get(REMOTE, 0),
+        failures=totals.failures.get(REMOTE, 0),
+        sent=totals.remote_sent,
+        dropped=totals.remote_dropped,
+        down_at=down.at if down else 0.0,
+        down_why=down.detail if down else "",
+        up_at=up.at if up else 0.0,
     )
 
 

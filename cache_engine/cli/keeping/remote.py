@@ -1,8 +1,9 @@
-"""The verbs that share kernels through an object store: ``remote status``, ``push`` and ``pull``."""
+"""The verbs of what a team shares kernels through: ``remote status``, ``push``, ``pull``, ``verify`` and ``gc``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,19 +12,22 @@ import click
 from cache_engine.cli import terminal
 from cache_engine.cli.documents import moving
 from cache_engine.cli.keeping.packs import print_refused, signing_key
-from cache_engine.cli.support import Verb, VerbGroup, emit, json_option, open_cache
+from cache_engine.cli.support import Span, Verb, VerbGroup, emit, json_option, open_cache
 from cache_engine.cli.terminal import print_fields
-from cache_engine.config import Settings
+from cache_engine.config import Settings, parse_bytes
 from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.trust import proof_for
-from cache_engine.units import counted, human_bytes, printable
+from cache_engine.units import counted, human_age, human_bytes, printable
 from cache_engine.upkeep.admission import local_user
+from cache_engine.upkeep.packs import Refused
 
 if TYPE_CHECKING:
     from cache_engine.engine.cache import Cache
+    from cache_engine.model.key import CacheKey
     from cache_engine.remote.base import Remote
+    from cache_engine.remote.checking import Sound
     from cache_engine.remote.moving import Compared
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -61,10 +65,10 @@ def remote_verb() -> None:
 @json_option
 @click.pass_obj
 def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
-    """Compare the store with a remote."""
+    """Compare the store with a remote, and say what lookups do with it."""
     remote = _remote(settings, url)
     with open_cache(settings, create=False) as cache:
-        document = moving.remote_state(remote.url, _compared(cache, remote))
+        document = moving.remote_state(remote.url, _compared(cache, remote), settings.remote_mode, cache.tally())
     emit(document, as_json, lambda: _print_status(document))
 
 
@@ -140,13 +144,7 @@ def pull_verb(settings: Settings, /, url: str | None, dry_run: bool, unsigned: b
     """
     from cache_engine.remote.moving import pull
 
-    remote = _remote(settings, url)
-    prove = (lambda _: None) if unsigned else proof_for(settings)
-    if prove is None:
-        raise UsageError(
-            "a remote is only as safe as who can write to it; name the keys that you trust in the setting "
-            "trusted_signers (docs/trust.md), or take kernels of unknown makers with --unsigned"
-        )
+    remote, prove = _remote(settings, url), _proof(settings, unsigned)
     with open_cache(settings.with_overrides({"enable_caching": True})) as cache:
         compared = _compared(cache, remote)
         with terminal.progress("Fetching", len(compared.there)) as (bar, task):
@@ -162,6 +160,139 @@ def pull_verb(settings: Settings, /, url: str | None, dry_run: bool, unsigned: b
             )
     document = moving.pulled(remote.url, done, compared.both, dry_run=dry_run)
     emit(document, as_json, lambda: _print_pulled(document), failed=document.refused)
+
+
+@remote_verb.command(
+    "verify",
+    cls=Verb,
+    examples=("remote verify s3://bucket/kernels", "remote verify --sample 0.05 --rebuild 0.01"),
+    done="All that was checked may be served.",
+    failed="The remote does not answer, or has kernels that may not be served.",
+    missing=_MISSING,
+)
+@_url_argument
+@click.option(
+    "--sample",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    help="Check a random fraction of the kernels, e.g. 0.05.",
+)
+@click.option(
+    "--rebuild",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Compile a random fraction of the kernels again, e.g. 0.01, and compare the code byte for byte.",
+)
+@click.option("--unsigned", is_flag=True, help="Do not check who signed them.")
+@json_option
+@click.pass_obj
+def verify_verb(
+    settings: Settings, /, url: str | None, sample: float, rebuild: float | None, unsigned: bool, as_json: bool
+) -> None:
+    """Check the kernels of a remote as a lookup would.
+
+    Also compares them with this store's of the same key. --rebuild is the check of those who sign: kernels of another
+    toolchain cannot be compiled here, and are counted as left out.
+    """
+    from cache_engine.remote import checking
+
+    remote, prove = _remote(settings, url), _proof(settings, unsigned)
+    with open_cache(settings, create=False) as cache:
+        compared = _compared(cache, remote)
+        # What is to be compiled is fetched too.
+        keys = checking.sample_of(compared.all_there, max(sample, rebuild or 0.0))
+        again = set(checking.sample_of(keys, min(1.0, rebuild / max(sample, rebuild)))) if rebuild else set()
+        document = _verified(
+            cache, remote, checking.verify(remote, keys, prove=prove, store=cache.store), again, len(keys)
+        )
+    document.there = len(compared.all_there)
+    emit(document, as_json, lambda: _print_verified(document), failed=document.refused)
+
+
+@remote_verb.command(
+    "gc",
+    cls=Verb,
+    examples=("remote gc --older-than 30d --dry-run", "remote gc --older-than 30d --max-bytes 50GB"),
+    done="What was chosen is deleted.",
+    failed="The remote does not answer.",
+    missing="The extra remote is not installed.",
+)
+@_url_argument
+@click.option("--older-than", type=Span(), metavar="SPAN", help="Delete kernels that were sent longer ago, e.g. 30d.")
+@click.option("--max-bytes", metavar="SIZE", help="Delete the oldest until the rest has at most this size, e.g. 50GB.")
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted.")
+@json_option
+@click.pass_obj
+def gc_verb(
+    settings: Settings,
+    /,
+    url: str | None,
+    older_than: float | None,
+    max_bytes: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Delete old kernels from a remote.
+
+    Ages are by the remote's clock, for which a small object is written and deleted, also by a dry run. What was deleted
+    and is needed is compiled again. Redis keeps no ages; let it evict (maxmemory-policy allkeys-lru).
+    """
+    from cache_engine.remote import checking
+
+    remote = _remote(settings, url)
+    limit = None if max_bytes is None else parse_bytes(max_bytes)
+    with terminal.progress("Listing", None) as (bar, task):
+        found = checking.plan(
+            remote, older_than_s=older_than, max_bytes=limit, on_some=lambda some: bar.advance(task, some)
+        )
+    if not dry_run:
+        with terminal.progress("Deleting", len(found.going)) as (bar, task):
+            for _ in checking.delete(remote, found.going):
+                bar.advance(task)
+    document = moving.RemoteGcReport(
+        url=remote.url,
+        dry_run=dry_run,
+        deleted=len(found.going),
+        deleted_bytes=found.going_bytes,
+        left=found.entries - len(found.going),
+        left_bytes=found.total_bytes - found.going_bytes,
+        keys=list(found.going),
+    )
+    emit(document, as_json, lambda: _print_collected(document))
+
+
+def _proof(settings: Settings, unsigned: bool) -> Callable[[bytes], None]:
+    """What the bytes of each record must pass; raises ``UsageError`` without keys to check them by."""
+    prove = (lambda _: None) if unsigned else proof_for(settings)
+    if prove is None:
+        raise UsageError(
+            "a remote is only as safe as who can write to it; name the keys that you trust in the setting "
+            "trusted_signers (docs/trust.md), or take kernels of unknown makers with --unsigned"
+        )
+    return prove
+
+
+def _verified(
+    cache: Cache, remote: Remote, found: Iterable[Sound | Refused], again: set[CacheKey], total: int
+) -> moving.RemoteVerifyReport:
+    """What was found, with those of ``again`` compiled again."""
+    from cache_engine.batch.rebuilding import rebuild
+
+    d = moving.RemoteVerifyReport(
+        url=remote.url, there=0, checked=total, code_bytes=0, refused=[], rebuilt=0, not_rebuilt=0
+    )
+    with terminal.progress("Checking", total) as (bar, task):
+        for one in found:
+            bar.advance(task)
+            if isinstance(one, Refused):
+                d.refused.append(one)
+                continue
+            d.code_bytes += len(one.cubin)
+            if one.record.key in again:
+                made = rebuild(cache, one.record, one.cubin)
+                d.rebuilt, d.not_rebuilt = d.rebuilt + (made.is_same is True), d.not_rebuilt + (made.is_same is None)
+                if made.is_same is False:
+                    d.refused.append(Refused(one.record.key, made.why))
+    return d
 
 
 def _remote(settings: Settings, url: str | None) -> Remote:
@@ -192,6 +323,10 @@ def _print_status(d: moving.RemoteReport) -> None:
             "only here": f"{d.only_here:,}",
             "only there": f"{d.only_there:,}",
             **({"other objects": f"{d.others:,}, left alone"} if d.others else {}),
+            "lookups": f"remote_mode = {d.mode}; {counted(d.hits, 'hit')}, {counted(d.failures, 'failure')}",
+            "sent behind": f"{counted(d.sent, 'kernel')}, {d.dropped:,} dropped",
+            **({"last failure": f"{human_age(time.time() - d.down_at)}: {printable(d.down_why)}"} if d.down_at else {}),
+            **({"answered again": human_age(time.time() - d.up_at)} if d.up_at else {}),
         }
     )
 
@@ -200,6 +335,19 @@ def _print_pushed(d: moving.PushReport) -> None:
     print_refused(d.refused, "left out")
     kernels = counted(d.sent, "kernel")
     print(printable(f"Sent {kernels}, {human_bytes(d.sent_bytes)}, to {d.url}; {d.present:,} already there."))
+
+
+def _print_verified(d: moving.RemoteVerifyReport) -> None:
+    print_refused(d.refused, "may not be served")
+    print(printable(f"Checked {d.checked:,} of {counted(d.there, 'kernel')} of {d.url}; {len(d.refused):,} refused."))
+    if d.rebuilt or d.not_rebuilt:
+        print(f"Compiled again: {d.rebuilt:,} with the same code; {d.not_rebuilt:,} cannot be compiled here.")
+
+
+def _print_collected(d: moving.RemoteGcReport) -> None:
+    verb = "Would delete" if d.dry_run else "Deleted"
+    left = f"{counted(d.left, 'kernel')}, {human_bytes(d.left_bytes)}, left"
+    print(printable(f"{verb} {counted(d.deleted, 'kernel')}, {human_bytes(d.deleted_bytes)}, of {d.url}; {left}."))
 
 
 def _print_pulled(d: moving.PullReport) -> None:

@@ -1,0 +1,96 @@
+"""What a remote costs: nothing on a hit here, and on a hit there little more than fetching the bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from pathlib import Path
+
+from cache_engine.bench.entries.subjects import PROBLEM
+from cache_engine.bench.results import LeftOut, Report
+from cache_engine.bench.timing import compare
+from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.errors import ExtraMissing
+from cache_engine.extras import require
+from cache_engine.model.key import CacheKey
+
+LOCAL_GOAL, FETCH_GOAL, COMPILE_GOAL, SIGNATURE_GOAL_S = 1.05, 1.5, 0.2, 0.4e-3
+"""A hit here with a remote and without; a hit there and a bare get; a hit there and compiling; checking a signature."""
+
+
+def remotes(report: Report, place: Path) -> None:
+    """Hits with a remote that is up and one that is down, and what is fetched from a directory."""
+    try:
+        require("remote", "a remote")
+        require("trust", "signatures")
+    except ExtraMissing as error:
+        report(LeftOut("remote", str(error)))
+        return
+    place.mkdir()
+    signers = _signers(place)
+    with open_cache(place / "store", durability="fast") as alone:
+        kernel = alone.get_or_compile(PROBLEM)
+        url = f"file://{place}/remote"
+        _send(alone, url, place, kernel.key)
+        for name, remote in (("up", url), ("down", "redis://127.0.0.1:1/0")):
+            with open_cache(place / "store", durability="fast", remote=remote, trusted_signers=signers) as cache:
+                cache.get_or_compile(PROBLEM)
+                if name == "down":  # so that it has found out
+                    cache.get_or_compile(PROBLEM.on("sm_80"))
+                local = partial(cache.get_or_compile, PROBLEM)
+                without = partial(alone.get_or_compile, PROBLEM)
+                what = f"memory hit, remote {name}"
+                report(compare(what, local, "without a remote", without, goal_ratio=LOCAL_GOAL, calls=200))
+                hit, plain = partial(cache.store.get, kernel.key), partial(alone.store.get, kernel.key)
+                what = f"disk hit, remote {name}"
+                report(compare(what, hit, "without a remote", plain, goal_ratio=LOCAL_GOAL, calls=10))
+        _fetches(report, alone, url, signers, kernel.key)
+
+
+def _fetches(report: Report, cache: Cache, url: str, signers: Path, key: CacheKey) -> None:
+    from cache_engine.remote.base import LOOKUP
+    from cache_engine.remote.entries import MOST_BYTES, name_of, unpacked
+    from cache_engine.remote.opening import open_remote
+    from cache_engine.remote.tier import RemoteTier
+    from cache_engine.trust.signers import TrustedSigners
+
+    remote, trusted = open_remote(url, LOOKUP), TrustedSigners(signers)
+    tier = RemoteTier(remote, trusted.require)
+    get, bare = partial(tier.get, key), partial(remote.get, name_of(key), MOST_BYTES)
+    report(
+        compare("remote hit from a directory, all checked", get, "the client's bare get", bare, goal_ratio=FETCH_GOAL)
+    )
+    compiling = partial(cache.get_or_compile, PROBLEM, force=True)
+    report(compare("remote hit from a directory", get, "compiling", compiling, goal_ratio=COMPILE_GOAL, samples=5))
+    record_data, _ = unpacked(key, bare() or b"")
+    check, digest = partial(trusted.require, record_data), partial(_digest, record_data)
+    report(
+        compare("check of a signature", check, "sha256 of the record", digest, goal_seconds=SIGNATURE_GOAL_S, calls=10)
+    )
+    tier.close(wait=True)
+
+
+def _digest(data: bytes) -> None:
+    hashlib.sha256(data).digest()
+
+
+def _send(cache: Cache, url: str, place: Path, key: CacheKey) -> None:
+    from cache_engine.remote.moving import push
+    from cache_engine.remote.opening import open_remote
+    from cache_engine.trust.keys import SigningKey
+
+    push(cache.store, open_remote(url), [key], sign=SigningKey.read(place / "key").sign)
+
+
+def _signers(place: Path) -> Path:
+    """A new key in the folder, and the file that trusts it."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    private, key, signers = Ed25519PrivateKey.generate(), place / "key", place / "trusted_signers"
+    key.touch(0o600)
+    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    signers.touch(0o600)
+    signers.write_bytes(b"bench@example.com " + public + b"\n")
+    return signers
