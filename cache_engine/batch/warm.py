@@ -18,12 +18,15 @@ from cache_engine.insight.covering import Covering
 from cache_engine.model.gemm import (
     NO_EPILOGUE,
     OPT_LEVELS,
+    SCALE_BLOCK,
     DType,
     DTypeLike,
     EpilogueLike,
     GemmProblem,
     Layout,
     LayoutLike,
+    Scales,
+    ScalesLike,
     Specialisation,
     SpecialisationLike,
 )
@@ -119,6 +122,7 @@ def problems_of(
     epilogue: EpilogueLike | None = None,
     specialisation: SpecialisationLike = Specialisation.NK,
     opt_level: int = OPT_LEVELS[-1],
+    scales: ScalesLike = Scales.NONE,
     family: str | None = None,
     compiler: str | None = None,
 ) -> list[GemmProblem]:
@@ -145,6 +149,7 @@ def problems_of(
         epilogue: of every layer; by default each shape's own, such as a bias.
         specialisation: which sizes are constants of the kernels.
         opt_level: how hard the compiler may optimise.
+        scales: the blocks of A and B that have a scale each.
         family: of kernels to take; give ``warm`` the same.
         compiler: which compiler makes them; give ``warm`` the same.
 
@@ -154,8 +159,9 @@ def problems_of(
         CompilerMissing: when the compiler is not installed, so that no key can be made.
     """
     asked = GemmProblem(
-        1, 1, 1, dtype=dtype, out_dtype=out_dtype, layout=layout, epilogue=epilogue or NO_EPILOGUE,
+        1, 1, SCALE_BLOCK, dtype=dtype, out_dtype=out_dtype, layout=layout, epilogue=epilogue or NO_EPILOGUE,
         specialisation=specialisation, opt_level=opt_level,
+        scales=scales,
     )  # fmt: skip
     shapes = shapes_of(model) if isinstance(model, str | Path) else list(model)
     rows = wanted(
@@ -168,6 +174,7 @@ def problems_of(
         layout=asked.layout,
         specialisation=asked.specialisation,
         opt_level=asked.opt_level,
+        scales=asked.scales,
     )
     cells = coverage(cache, rows, family, compiler)
     require_served(cells)

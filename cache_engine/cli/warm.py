@@ -16,7 +16,7 @@ from cache_engine.cli.documents import measured, to_json
 from cache_engine.cli.support import (
     Verb,
     device_option,
-    dtype_option,
+    element_options,
     emit,
     job_option,
     json_option,
@@ -59,8 +59,8 @@ class _Sizes(click.ParamType[Sizes]):
     examples=(
         "warm Llama-3.1-8B --arch sm_90a",
         "warm shapes.csv --m 1,16,64-512 --dtype fp16 --dry-run",
+        "warm DeepSeek-V3 --dtype fp8_e4m3 --scales 1x128,128x128 --m 1-4096",
         "warm Llama-3.1-8B --load",
-        "warm Llama-3.1-8B --floor",
     ),
     done="Every kernel is in the store.",
     failed="Some kernels could not be compiled, stored or loaded; the others are in the store.",
@@ -77,7 +77,7 @@ class _Sizes(click.ParamType[Sizes]):
     metavar="SIZES",
     help="Numbers of tokens and ranges of them, such as 1,16,64-512.",
 )
-@dtype_option
+@element_options
 @click.option("--out-dtype", help="Element type of C. Default: that of A and B.")
 @click.option("--layout", default=Layout.NT.value, show_default=True, help=f"Storage of A and B: {', '.join(Layout)}.")
 @click.option(
@@ -88,7 +88,7 @@ class _Sizes(click.ParamType[Sizes]):
 @specialise_option
 @opt_level_option
 @click.option("--compiler", help="Compiler: nvrtc, nvcc or triton. Default: that of the family, else nvrtc.")
-@click.option("--family", help="Kernel family: tensor_core, simt or triton. Default: by compiler and dtype.")
+@click.option("--family", help="Kernel family: tensor_core, scaled, simt or triton. Default: by the problem.")
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
 @click.option("--load", is_flag=True, help="Load each kernel on the GPU, to check that the driver accepts it.")
 @device_option

@@ -11,17 +11,18 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from cache_engine.batch.warm import Warmed, plan_warming, warm
+from cache_engine.batch.warm import Warmed, plan_warming, problems_of, warm
 from cache_engine.catalogue import LARGEST_TABLE_BYTES, MOST_SHAPES, ModelShape, model_shapes, table_shapes
 from cache_engine.cli.main import commands
 from cache_engine.compilers import COMPILERS, inspect
 from cache_engine.device import launch, probe
 from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.errors import CompilerMissing, NotHereError, ToolMissing, UsageError
+from cache_engine.errors import CompilerMissing, InvalidProblem, NotHereError, ToolMissing, UsageError
 from cache_engine.insight.coverage import EVERY_M, coverage, distinct, wanted
 from cache_engine.model.gemm import DType, Epilogue, GemmProblem, Layout
 from cache_engine.model.outcome import Failure
@@ -389,3 +390,11 @@ def test_without_a_gpu_there_is_none_to_choose(place: Path, verb: str) -> None:
     assert (done.returncode, done.stderr) == (3, "error: there is no GPU 1 to use: no NVIDIA driver is installed\n")
     assert not place.exists()
     assert run(*verb.split(), "--device", "first", store=place).returncode == 2
+
+
+def test_block_scaled_kernels_of_deepseek_v3_are_those_of_every_layer(cache: Cache) -> None:
+    asked: dict[str, Any] = {"arch": "sm_90", "m": "1,4096", "dtype": "fp8_e4m3", "scales": "1x128,128x128"}
+    problems = {(one.n, one.k, str(one.scales)) for one in problems_of(cache, "DeepSeek-V3", **asked)}
+    assert problems == {(shape.n, shape.k, asked["scales"]) for shape in model_shapes("DeepSeek-V3")}
+    with pytest.raises(InvalidProblem, match="k is 2,880, and with scales it must be a multiple of 128"):
+        problems_of(cache, "gpt-oss-120b", **asked)

@@ -17,7 +17,7 @@ from cache_engine.engine.cache import open_cache
 from cache_engine.kernels.family import check_config
 from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.architecture import architecture
-from cache_engine.model.gemm import DType, GemmProblem, Layout
+from cache_engine.model.gemm import DType, GemmProblem, Layout, Scales
 from cache_engine.model.kernel import KernelConfig
 from tests.ptx.problems import (
     CASES,
@@ -89,7 +89,7 @@ def test_the_store_keeps_what_is_executed_here(problem: GemmProblem, tmp_path: P
 
 @pytest.mark.soak
 @pytest.mark.parametrize("dtype", DType)
-@pytest.mark.parametrize("name", ["tensor_core", "simt"])
+@pytest.mark.parametrize("name", ["tensor_core", "scaled", "simt"])
 def test_every_config_offered_multiplies(name: str, dtype: DType) -> None:
     """Each config of the lists once, on a problem of its own that leaves no tile whole."""
     family = FAMILIES[name]
@@ -98,6 +98,8 @@ def test_every_config_offered_multiplies(name: str, dtype: DType) -> None:
     for number, config in enumerate(family.configs(GemmProblem(1, 1, 1, dtype=dtype))):
         m, n, k = config.block_m + 8, config.block_n + 24, 2 * config.block_k + 8
         problem = GemmProblem(m, n, k, dtype=dtype, layout=list(Layout)[number % 4], arch="sm_90a")
+        if family.takes_scales:
+            problem = GemmProblem(m, n, 384, dtype=dtype, arch="sm_90a", scales=list(Scales)[1 + number % 4])
         if family.shape_fault(problem, config) is None:
             case = Case(family, problem, config)
             print(case)

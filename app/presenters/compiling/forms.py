@@ -126,6 +126,11 @@ _EPILOGUE = Field(
     "epilogue", "Epilogue", Kind.SEVERAL, [], "--epilogue", ("alpha", "beta", "bias", "relu", "gelu"), joined="+",
     rare=True, help="Applied to A · B before it is stored: activation(alpha · A · B + beta · C + bias).",
 )  # fmt: skip
+_SCALES = Field(
+    "scales", "Scales", Kind.CHOICE, WITHOUT, "--scales", (WITHOUT, *filter(None, Scales)), rare=True,
+    help="Blocks of A and of B that have a scale each, for fp8 with layout nt and k a multiple of 128. Scales are fp32 "
+    "or E8M0.",
+)  # fmt: skip
 _COMPILER = Field("compiler", "Compiler", Kind.CHOICE, AUTO, "--compiler", (AUTO, *COMPILERS), rare=True)
 _FAMILY = Field("family", "Family", Kind.CHOICE, AUTO, "--family", (AUTO, *FAMILIES), rare=True)
 _MOST_CONFIGS = 1000
@@ -143,11 +148,7 @@ def shape_form(default_arch: str) -> tuple[Field, ...]:
         _LAYOUT,
         Field("arch", "Target", Kind.CHOICE, default_arch, "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
         _EPILOGUE,
-        Field(
-            "scales", "Scales", Kind.CHOICE, WITHOUT, "--scales", (WITHOUT, *filter(None, Scales)), rare=True,
-            help="Blocks of A and of B that have a scale each, for fp8 with layout nt and k a multiple of 128. Scales "
-            "are fp32, or E8M0.",
-        ),
+        _SCALES,
         _SPECIALISATION,
         _OPT_LEVEL,
         _COMPILER,
@@ -180,6 +181,7 @@ def table_form(default_arch: str) -> tuple[Field, ...]:
         replace(
             _EPILOGUE, help="Applied to all layers. Leave empty for that of each layer, such as the bias of gpt-oss."
         ),
+        _SCALES,
         _SPECIALISATION,
         _OPT_LEVEL,
         _COMPILER,
@@ -224,9 +226,8 @@ def problem_of(values: Row) -> GemmProblem:
     """The problem that the form of a single shape, or of tuning, describes; raises ``InvalidProblem``."""
     names = ("m", "n", "k", "batch", "dtype", "layout", "arch", "specialisation")
     given = {name: values[name] for name in names} | {"opt_level": int(values["opt_level"])}
-    scales = Scales.NONE if values["scales"] == WITHOUT else Scales(values["scales"])
     epilogue = Epilogue.parse("+".join(values["epilogue"]))
-    return GemmProblem(**given, out_dtype=_out_dtype(values), epilogue=epilogue, scales=scales)
+    return GemmProblem(**given, out_dtype=_out_dtype(values), epilogue=epilogue, scales=_scales(values))
 
 
 def choice_of(values: Row) -> dict[str, Any]:
@@ -247,7 +248,12 @@ def made_of(values: Row) -> dict[str, Any]:
         "layout": Layout(values["layout"]),
         "specialisation": Specialisation(values["specialisation"]),
         "opt_level": int(values["opt_level"]),
+        "scales": _scales(values),
     }
+
+
+def _scales(values: Row) -> Scales:
+    return Scales.NONE if values["scales"] == WITHOUT else Scales(values["scales"])
 
 
 def _out_dtype(values: Row) -> DType | None:

@@ -8,7 +8,7 @@ import click
 
 from cache_engine.catalogue import TOKENS
 from cache_engine.cli.documents import toolchains as documents
-from cache_engine.cli.support import Verb, dtype_option, emit, input_dtype, json_option, open_cache
+from cache_engine.cli.support import Verb, element_options, emit, input_dtype, json_option, open_cache
 from cache_engine.cli.support.completion import models
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
 from cache_engine.config import Settings
@@ -50,13 +50,14 @@ def toolchains_verb(settings: Settings, /, as_json: bool) -> None:
 @click.argument("table", metavar="MODEL|FILE")
 @click.option("--arch", "archs", multiple=True, help="Target (repeatable). Default: the local GPU, else sm_90.")
 @click.option("--m", "ms", default=TOKENS, show_default=True, metavar="SIZES", help="Tokens, such as 1,16,64-512.")
-@dtype_option
+@element_options
 @click.option("--missing", is_flag=True, help="Only shapes of which a kernel is missing.")
 @json_option
 @click.pass_obj
 def coverage_verb(
-    settings: Settings, /, table: str, archs: tuple[str, ...], ms: str, dtype: str, missing: bool, as_json: bool
-) -> None:
+    settings: Settings, /, table: str, archs: tuple[str, ...], ms: str, dtype: str, scales: str, missing: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Show which kernels of a model are cached.
 
     For each shape and target, how many of the kernels that serve every m of --m are in the store. Compiles nothing;
@@ -67,7 +68,7 @@ def coverage_verb(
     from cache_engine.insight.coverage import coverage, distinct, wanted
     from cache_engine.model.sizes import parse_sizes
 
-    asked = wanted(shapes_of(table), input_dtype(dtype), archs or (None,), parse_sizes(ms))
+    asked = wanted(shapes_of(table), input_dtype(dtype), archs or (None,), parse_sizes(ms), scales=scales)
     with open_cache(settings, create=False) as cache:
         cells = coverage(cache, asked)
         cached = stored(cache, [kernel.key for kernel in distinct(cells)])

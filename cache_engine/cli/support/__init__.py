@@ -238,11 +238,19 @@ def specialise_option(verb: _F) -> _F:
     )(verb)
 
 
-def dtype_option(verb: _F) -> _F:
-    """Gives a verb ``--dtype``."""
-    types = ", ".join(INPUT_DTYPES)
-    help_text = f"Element type of A and B: {types}."
+def element_options(verb: _F) -> _F:
+    """Gives a verb ``--dtype`` and ``--scales``."""
+    return _dtype_option(_scales_option(verb))
+
+
+def _dtype_option(verb: _F) -> _F:
+    help_text = f"Element type of A and B: {', '.join(INPUT_DTYPES)}."
     return click.option("--dtype", default=DType.BF16.value, show_default=True, help=help_text)(verb)
+
+
+def _scales_option(verb: _F) -> _F:
+    help_text = "Blocks of A and B that have a scale each, of fp8: 1x128,128x128 or 1x128,1x128; of fp32, or of e8m0."
+    return click.option("--scales", default="", metavar="A,B[,e8m0]", help=help_text)(verb)
 
 
 def input_dtype(name: str) -> DType:
@@ -279,12 +287,7 @@ def shape_options(verb: _F) -> _F:
         click.argument("n", type=Size()),
         click.argument("k", type=Size()),
         click.option("--batch", type=Size(), default=1, show_default=True, help="Number of independent products."),
-        click.option(
-            "--dtype",
-            default=DType.BF16.value,
-            show_default=True,
-            help=f"Element type of A and B: {', '.join(INPUT_DTYPES)}.",
-        ),
+        _dtype_option,
         click.option("--out-dtype", help="Element type of C. Default: that of A and B."),
         click.option(
             "--layout",
@@ -298,12 +301,7 @@ def shape_options(verb: _F) -> _F:
             metavar="PART+…",
             help="Operations on the product before it is stored: alpha, beta, bias, and relu or gelu, joined with +.",
         ),
-        click.option(
-            "--scales",
-            default="",
-            metavar="A,B[,e8m0]",
-            help="Blocks of A and B that have a scale each, of fp8: 1x128,128x128 or 1x128,1x128; of fp32, or of e8m0.",
-        ),
+        _scales_option,
         specialise_option,
         opt_level_option,
         click.option("--arch", metavar="ARCH", help="Target, such as sm_90a. Default: the local GPU, else sm_90."),
