@@ -7,7 +7,6 @@ import shlex
 import time
 from collections.abc import Callable
 from functools import partial
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -17,10 +16,12 @@ from app.presenters.compiling.forms import missing_compilers as look_for_compile
 from cache_engine.adapted.groups import Group
 from cache_engine.batch.jobs import Jobs
 from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.engine.demand.report import DemandReport
 from cache_engine.errors import GemmCacheError, MirrorError
 from cache_engine.insight.inspection import Inspected, Inspection, Stored, inspect, inspect_stored, sass_of
 from cache_engine.insight.linked.kernel import linked_code
 from cache_engine.insight.linked.panes import Linked
+from cache_engine.mirror import summaries
 from cache_engine.model.artifact import Record
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _OLD_ANSWERS = "old answers"
-_MOST_ANSWERS = 256
+_MOST_ANSWERS = 64
 
 
 @st.cache_resource(show_spinner=False)
@@ -50,20 +51,20 @@ def jobs() -> Jobs:
 def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.args, **options: _P.kwargs) -> _T:
     """The answer to one of ``mirror.queries`` or another module of queries, once the mirror is up to date.
 
-    Answers are cached until the mirror changes, so drawing a page again costs no query. While the mirror is
-    unavailable, the last answer is returned; ``age_of_answers`` says how old it is.
+    Answers are cached until the mirror changes, so drawing a page again costs no query. All readers get the same
+    object, which no page may change. While the mirror is unavailable, the last answer is returned; ``age_of_answers``
+    says how old it is.
 
     Raises:
         MirrorError: when the mirror is unavailable and no earlier answer exists.
     """
-    asked = (_name_of(question), repr(arguments), repr(options))
+    asked = (_name_of(question), repr(arguments), repr(options))  # which is quicker than Streamlit's hash of them
     answer: _T
     if _OLD_ANSWERS in st.session_state and asked in _last_answers():
         answer = _last_answers()[asked][0]  # one wait for each page is enough
         return answer
     try:
-        generation = cache().mirror.sync().generation
-        answer = _answer(str(cache().layout.root), generation, question, arguments, options)
+        answer = _answer(str(cache().layout.root), generation(), *asked, question, arguments, options)
     except MirrorError as error:
         if asked not in _last_answers():
             raise
@@ -74,6 +75,16 @@ def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.a
             _last_answers().clear()
         _last_answers()[asked] = (answer, time.time())
     return answer
+
+
+def generation() -> int:
+    """A number that changes whenever what the index says of the store changes; raises ``MirrorError``."""
+    return cache().mirror.sync().generation
+
+
+def demand_report(connection: Connection, by: str, half_life_s: float, at: float, since: float | None) -> DemandReport:
+    """A question of ``ask``: who takes which share of what was asked for."""
+    return cache().demand.report(summaries.ledger(connection, half_life_s, at, since), by)
 
 
 def store_is_gone() -> bool:
@@ -102,9 +113,18 @@ def _name_of(question: Callable[..., Any]) -> str:
     return f"{question.__module__}.{question.__qualname__}"
 
 
-@st.cache_data(show_spinner=False, max_entries=256, hash_funcs={FunctionType: _name_of})
-def _answer(store: str, generation: int, question: Callable[..., Any], arguments: Any, options: Any) -> Any:  # noqa: ARG001
-    return cache().mirror.query(question, *arguments, **options)
+@st.cache_resource(show_spinner=False, max_entries=_MOST_ANSWERS)
+def _answer(
+    store: str,
+    generation: int,
+    name: str,
+    of: str,
+    how: str,
+    _question: Callable[..., Any],
+    _args: Any,
+    _options: Any,  # noqa: ARG001
+) -> Any:
+    return cache().mirror.query(_question, *_args, **_options)
 
 
 @st.cache_data(show_spinner=False, ttl=60)

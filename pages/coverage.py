@@ -58,7 +58,7 @@ def chosen() -> tuple[str, str, list[str], bool]:
 
 def draw(model: str, dtype: str, archs: list[str], only_missing: bool) -> None:
     """How much is cached, the job for the rest, and the matrix."""
-    cells = coverage(cache, wanted(model_shapes(model), DType(dtype), archs))
+    cells = covered(str(cache.layout.root), context.generation(), model, dtype, tuple(archs))
     needed = distinct([cell] for row in cells for cell in row)
     cached = context.ask(queries.names, [kernel.key for kernel in needed])
     missing = [kernel.selection for kernel in needed if kernel.key not in cached]
@@ -80,6 +80,12 @@ def draw(model: str, dtype: str, archs: list[str], only_missing: bool) -> None:
     )
     st.caption(f"{LEGEND}. Click a cell for details.")
     behind([cell for row in shown for cell in row], picked_cell(shown, picked.selection.cells), cached, only_missing)
+
+
+@st.cache_resource(show_spinner=False, max_entries=8)
+def covered(store: str, generation: int, model: str, dtype: str, archs: tuple[str, ...]) -> list[list[Cell]]:  # noqa: ARG001 (timings choose configs)
+    """The kernels of a model's shapes on targets, which take 50 ms to choose."""
+    return coverage(cache, wanted(model_shapes(model), DType(dtype), archs))
 
 
 def picked_cell(cells: list[list[Cell]], selected: list[tuple[int, str]]) -> Cell | None:

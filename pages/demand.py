@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import streamlit as st
 
@@ -24,7 +25,7 @@ from app.presenters.store.demand import (
     source_words,
 )
 from cache_engine.catalogue import model_shapes
-from cache_engine.engine.demand.report import MODEL, SHAPE, DemandReport, in_words
+from cache_engine.engine.demand.report import MODEL, SHAPE, DemandReport
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight.coverage import coverage, wanted
 from cache_engine.mirror import queries, summaries
@@ -34,30 +35,34 @@ from cache_engine.units import counted, human_age
 
 STEP_S = 60  # answers are cached for as long
 MOST_AGAIN = 50
+MOST_SHARES = 1000
+Span = tuple[float, float, float | None]
+"""Seconds after which a launch counts half, now, and since when launches count, in seconds since 1970."""
 
 st.title("Demand")
 cache, zone = context.cache(), context.timezone()
 
 
-def asked_for() -> Ledger:
-    """The ledger of the chosen time range."""
+def chosen() -> Span:
+    """The chosen time range."""
     back_s = SPANS[widgets.choose_one("Time range", list(SPANS), NOW, key="span")]
     at = time.time() // STEP_S * STEP_S + STEP_S
     half_life_s = cache.settings.demand_half_life_h * 3600 if back_s is None else math.inf
-    ledger = context.ask(summaries.ledger, half_life_s, at, None if back_s is None else at - back_s)
-    if ledger.sketches:
-        since = f"Counting began {human_age(at - ledger.since)}."
-        how = (
-            f"A launch counts half as much after {cache.settings.demand_half_life_h:g} hours." if back_s is None else ""
-        )
-        st.caption(f"{since} {how}".strip())
-    return ledger
+    return half_life_s, at, None if back_s is None else at - back_s
 
 
-def shares(ledger: Ledger) -> None:
+def counted_since(ledger: Ledger, span: Span) -> None:
+    """Since when requests count, and how much."""
+    half_life_s, at, _ = span
+    since = f"Counting began {human_age(at - ledger.since)}."
+    decay = "" if half_life_s == math.inf else f"A launch counts half as much after {half_life_s / 3600:g} hours."
+    st.caption(f"{since} {decay}".strip())
+
+
+def shares(span: Span) -> None:
     """Who takes which share."""
     by = BY[widgets.choose_one("Shares of", list(BY), "Shape", key="by")]
-    report = cache.demand.report(ledger, by)
+    report = context.ask(context.demand_report, by, *span)
     st.text(source_words(report))
     if not report.shares:
         st.info("What was asked for belongs to no model of the catalogue.", icon=":material/search_off:")
@@ -68,7 +73,10 @@ def shares(ledger: Ledger) -> None:
         "Open": tables.LINK,
         **dict.fromkeys(("Launches", "GPU time", "Bytes", "FLOPs"), tables.PERCENT),
     }
-    tables.show(share_table(report), column_config=columns, key="share-table")
+    if len(report.shares) > MOST_SHARES:
+        st.caption(f"The largest {MOST_SHARES:,} of {len(report.shares):,}.")
+    shown = replace(report, shares=report.shares[:MOST_SHARES])
+    tables.show(share_table(shown), column_config=columns, key="share-table")
     if by == MODEL:
         st.caption("Models may share shapes, so their shares overlap.")
 
@@ -76,7 +84,12 @@ def shares(ledger: Ledger) -> None:
 def sizes(ledger: Ledger, report: DemandReport) -> None:
     """The m of one shape."""
     st.header("Sizes of one shape")
-    names = {in_words(share.shape): share.shape for share in report.shares if share.shape is not None}
+    linked = st.query_params.get("shape")
+    names = {
+        share.name: share.shape
+        for number, share in enumerate(report.shares)
+        if share.shape is not None and (number < MOST_SHARES or share.name == linked)
+    }
     chosen = st.selectbox("Shape", list(names), key="shape", bind="query-params")
     shape = names.get(str(chosen))
     if shape is None:
@@ -91,10 +104,10 @@ def sizes(ledger: Ledger, report: DemandReport) -> None:
     st.caption("The most frequent m, and the kernel that serves each today.")
 
 
-def looks_like(ledger: Ledger, report: DemandReport) -> None:
+def looks_like(span: Span, report: DemandReport) -> None:
     """The model of the catalogue that the demand is most like, and which of its kernels are missing."""
     st.header("Model")
-    models = cache.demand.report(ledger, MODEL).shares
+    models = context.ask(context.demand_report, MODEL, *span).shares
     if not models:
         st.caption("What was asked for is like no model of the catalogue.")
         return
@@ -142,13 +155,15 @@ def again() -> None:
     )
 
 
-ledger = asked_for()
+span = chosen()
+ledger = context.ask(summaries.ledger, *span)
 if ledger.sketches:
-    by_shape = cache.demand.report(ledger, SHAPE)
+    counted_since(ledger, span)
+    by_shape = context.ask(context.demand_report, SHAPE, *span)
     widgets.tiles(demand_tiles(by_shape))
-    shares(ledger)
+    shares(span)
     sizes(ledger, by_shape)
-    looks_like(ledger, by_shape)
+    looks_like(span, by_shape)
 else:
     st.info("Nothing was asked for in this time. Every kernel that a program gets counts, and each launch by matmul.")
     st.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")

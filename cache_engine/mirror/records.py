@@ -94,7 +94,7 @@ def _stamps(folder: Path) -> Iterator[tuple[CacheKey, str]]:
                     yield key, f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
 
 
-def mtime_ns(folder: Path) -> int:
+def mtime_ns(folder: Path | str) -> int:
     """When a folder last changed, in nanoseconds since 1970; negative where there is none."""
     try:
         return os.stat(folder).st_mtime_ns

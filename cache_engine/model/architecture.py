@@ -7,6 +7,7 @@ also ships them in code (CCCL, ``cuda/__device/arch_traits.h``); a test holds th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from cache_engine.errors import InvalidProblem
@@ -106,6 +107,7 @@ def architecture(name: str) -> Architecture:
 _EMBEDDED = {(8, 7)}
 
 
+@lru_cache(maxsize=64)
 def runs_on(target: str) -> tuple[Architecture, ...]:
     """The chips that run code compiled for a target, by their plain names; none for a target that is not known.
 

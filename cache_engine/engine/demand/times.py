@@ -55,6 +55,7 @@ class LaunchTimes:
         self.gpus: dict[str, dict[str, str]] = {}
         self.missing = ""
         self._devices: dict[str, tuple[str, str]] = {}
+        self._predicted_for: dict[str, Gpu | None] = {}
         latest: dict[tuple[Shape, int, str, str, KernelConfig], float] = {}
         for one in timings:
             device = self._devices.setdefault(one.arch, (one.device.digest(), one.device.name))
@@ -96,20 +97,27 @@ class LaunchTimes:
             import numpy  # noqa: F401 (an extra brings it)
 
             from cache_engine.evaluator import gpu as model
-            from cache_engine.evaluator.gpus import gpu_called, gpus_running
         except (ExtraMissing, ImportError) as error:
             self.missing = str(error)
             return unknown
-        running = gpus_running(shape.arch)
-        measured_on = gpu_called(self._devices.get(shape.arch, ("", ""))[1])
-        gpu = measured_on if measured_on in running else next(iter(running), None)
+        if shape.arch not in self._predicted_for:
+            self._predicted_for[shape.arch] = self._gpu_for(shape.arch)
+        gpu = self._predicted_for[shape.arch]
         if gpu is None or not {shape.dtype, shape.out_dtype} <= set(model.DTYPES):
             return unknown
         self.gpus.setdefault(shape.arch, {})[PREDICTED] = gpu.name
         return list(_predicted(gpu, (shape.n, shape.k, shape.batch), tuple(sizes), tiles))
 
+    def _gpu_for(self, arch: str) -> Gpu | None:
+        """The GPU that a target's times are predicted for: the one that was measured on, else the model's first."""
+        from cache_engine.evaluator.gpus import gpu_called, gpus_running
 
-@lru_cache(maxsize=8192)
+        running = gpus_running(arch)
+        measured_on = gpu_called(self._devices.get(arch, ("", ""))[1])
+        return measured_on if measured_on in running else next(iter(running), None)
+
+
+@lru_cache(maxsize=16_384)
 def _predicted(
     gpu: Gpu, fixed: tuple[int, int, int], sizes: tuple[int, ...], tiles: tuple[Tile, ...]
 ) -> tuple[LaunchTime, ...]:
