@@ -64,7 +64,7 @@ def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.a
         answer = _last_answers()[asked][0]  # one wait for each page is enough
         return answer
     try:
-        answer = _answer(str(cache().layout.root), generation(), *asked, question, arguments, options)
+        answer = _answer((str(cache().layout.root), generation(), *asked), question, arguments, options)
     except MirrorError as error:
         if asked not in _last_answers():
             raise
@@ -114,17 +114,8 @@ def _name_of(question: Callable[..., Any]) -> str:
 
 
 @st.cache_resource(show_spinner=False, max_entries=_MOST_ANSWERS)
-def _answer(
-    store: str,
-    generation: int,
-    name: str,
-    of: str,
-    how: str,
-    _question: Callable[..., Any],
-    _args: Any,
-    _options: Any,  # noqa: ARG001
-) -> Any:
-    return cache().mirror.query(_question, *_args, **_options)
+def _answer(of: tuple[Any, ...], _question: Callable[..., Any], _arguments: Any, _options: Any) -> Any:  # noqa: ARG001
+    return cache().mirror.query(_question, *_arguments, **_options)
 
 
 @st.cache_data(show_spinner=False, ttl=60)

@@ -174,9 +174,14 @@ def tiles(shown: list[Tile]) -> None:
                 st.progress(min(1.0, tile.share), text=f"{tile.share:,.1%} {tile.share_text}")
 
 
-def kernel_link(label: str, key: str) -> None:
-    """A link to a kernel's page. Every link to one kernel is made here or in ``open_kernel``."""
-    st.page_link(_KERNEL, label=label, icon=":material/memory:", query_params={"key": key})
+def kernel_link(label: str, key: str, **also: str) -> None:
+    """A link to a kernel's page. Every link to one kernel is made here or in ``open_kernel``.
+
+    Args:
+        label: Markdown.
+        also: of the address, such as ``part``.
+    """
+    st.page_link(_KERNEL, label=label, icon=":material/memory:", query_params={"key": key, **also})
 
 
 def paging(total: int, page_rows: int, *, key: str, **options: Any) -> int:

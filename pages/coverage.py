@@ -23,7 +23,7 @@ from cache_engine.batch.warm import processors
 from cache_engine.catalogue import TOKENS, model_shapes
 from cache_engine.device.probe import local_arch
 from cache_engine.engine.selection import Selection
-from cache_engine.errors import GemmCacheError, StoreError
+from cache_engine.errors import GemmCacheError, MirrorError, StoreError
 from cache_engine.insight.coverage import Cell, coverage, distinct, wanted
 from cache_engine.mirror import queries
 from cache_engine.model.architecture import ARCHITECTURES
@@ -58,7 +58,11 @@ def chosen() -> tuple[str, str, list[str], bool]:
 
 def draw(model: str, dtype: str, archs: list[str], only_missing: bool) -> None:
     """How much is cached, the job for the rest, and the matrix."""
-    cells = covered(str(cache.layout.root), context.generation(), model, dtype, tuple(archs))
+    try:
+        generation = context.generation()
+    except MirrorError:  # then the last answers are shown
+        generation = -1
+    cells = covered(str(cache.layout.root), generation, model, dtype, tuple(archs))
     needed = distinct([cell] for row in cells for cell in row)
     cached = context.ask(queries.names, [kernel.key for kernel in needed])
     missing = [kernel.selection for kernel in needed if kernel.key not in cached]

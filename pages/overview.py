@@ -10,6 +10,7 @@ import streamlit as st
 
 from app import context, guard, tables, widgets
 from app.components import listing
+from app.presenters.palette import plain
 from app.presenters.shared import total
 from app.presenters.store.history import SPANS, Span, compile_figure, history_table, hit_figure
 from app.presenters.store.misses import miss_table, miss_words
@@ -43,6 +44,7 @@ from cache_engine.queue.tickets import QueueState
 from cache_engine.upkeep import acknowledged
 
 ICONS = {FINE: "check_circle", LOOK: "visibility", TROUBLE: "warning", PLAIN: "do_not_disturb_on"}
+MOST_LINKS = 3
 MOST_MISSES_SHOWN = 20
 MOST_COMPARED = 200  # misses whose nearest kernel is looked for
 COMPARE = st.column_config.LinkColumn(display_text="compare", width="small")
@@ -163,11 +165,15 @@ def missed() -> None:
     nearest = context.ask(summaries.nearest_of, sorted({miss.key for miss in misses[:MOST_COMPARED]}))
     columns = {"Misses": tables.COUNT, "Last": tables.AGE, "Open": tables.LINK, "Nearest": COMPARE}
     table = miss_table(misses, compile_ms, nearest, zone, MOST_MISSES_SHOWN)
-    tables.show(table, times=["Cost"], column_config=columns, key="misses")
+    shown = [name for name in table[0] if name != "Key"]
+    tables.show(table, times=["Cost"], column_order=shown, column_config=columns, key="misses")
     st.caption(
         "What cost the most first. *compare* leads to what differs from the nearest kernel stored before, *open* to "
         "the kernel's decisions. Cost: compiling, as last measured."
     )
+    with st.container(horizontal=True):  # real links, which a keyboard reaches
+        for row in table[:MOST_LINKS]:
+            widgets.kernel_link(plain(f"{row['Why']}: {row['Kernel']}"), row["Key"], part="History")
 
 
 def tiers() -> None:

@@ -44,7 +44,7 @@ def _opened_offline(browser: Browser, file: Path, scheme: str) -> str:
 
 def _export(page: Page, folder: Path) -> Path:
     with page.expect_download(timeout=WAIT_MS) as download:
-        page.get_by_role("button", name="Export page").last.click()
+        page.get_by_role("button", name="Export page").last.press("Enter")  # by keyboard alone
     file = folder / download.value.suggested_filename
     download.value.save_as(file)
     return file

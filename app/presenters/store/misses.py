@@ -71,6 +71,7 @@ def miss_table(
                 "Cost": None,
                 "Last": moment(miss.at, zone),
                 "Open": f"{kernel_address(miss.key)}&part=History",
+                "Key": miss.key,
             },
         )
         row["Misses"] += 1

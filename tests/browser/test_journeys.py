@@ -1,0 +1,71 @@
+"""By keyboard alone: why a lookup missed, and what another toolchain makes of the same kernels."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from cache_engine.engine.cache import open_cache
+from cache_engine.model.key import CacheKey
+from cache_engine.store.codec import encode_record
+from tests.browser.test_walk import WAIT_MS, at_rest
+
+pytestmark = pytest.mark.browser
+
+
+def _reach(page: Page, wanted: Locator, most: int = 60) -> None:
+    """Presses Tab until this has the focus."""
+    for _ in range(most):
+        if wanted.evaluate("element => element === document.activeElement"):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"{wanted} is not reached by keyboard")
+
+
+def _another_toolchain(store: Path) -> None:
+    """The same kernels as another version of the compiler made them, with more registers."""
+    with open_cache(store) as cache:
+        for number, record in enumerate(list(cache.records())):
+            changed = {"compiler_version": "13.6", "compiler_build": "ab" * 20}
+            other = msgspec.structs.replace(
+                record,
+                key=f"{number:0>4}{record.key[4:]}",
+                components=tuple((label, changed.get(label, value)) for label, value in record.components),
+                compiler_version="13.6",
+                resources=msgspec.structs.replace(record.resources, registers=255),
+            )
+            path = Path(cache.layout.record_path(CacheKey(other.key)))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode_record(other))
+
+
+def test_why_a_lookup_missed_and_what_a_toolchain_changed(page: Page, dashboard: str, compiled_store: Path) -> None:
+    _another_toolchain(compiled_store)
+    page.goto(dashboard)
+    missed = page.get_by_role("link", name=re.compile("^Not in the log before: ")).first
+    expect(missed).to_be_visible(timeout=WAIT_MS)
+    at_rest(page)
+    page.get_by_role("heading", name="Misses").click()  # Tab goes on from there
+    _reach(page, missed)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Decisions")).to_be_visible(timeout=WAIT_MS)
+    expect(page).to_have_url(re.compile("part=History"))
+
+    page.goto(f"{dashboard}/architectures")
+    expander = page.locator("summary").filter(has_text="Compare toolchains")
+    expect(expander).to_be_visible(timeout=WAIT_MS)
+    at_rest(page)
+    page.get_by_role("heading", name="Toolchains").click()
+    _reach(page, expander)
+    page.keyboard.press("Enter")
+    compare = page.get_by_role("button", name="Compare", exact=True)
+    expect(compare).to_be_visible()
+    _reach(page, compare)
+    page.keyboard.press("Enter")
+    expect(page.get_by_text(re.compile(r"^4 kernels made by both; [1-9]\d* figures? worse"))).to_be_visible(
+        timeout=WAIT_MS
+    )
