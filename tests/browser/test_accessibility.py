@@ -42,6 +42,7 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 @pytest.fixture
 def tab(browser: Browser) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    context.set_default_timeout(120_000)
     yield context.new_page()
     context.close()
 

@@ -12,9 +12,10 @@ from playwright.sync_api import Locator, Page, expect
 from cache_engine.engine.cache import open_cache
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import encode_record
-from tests.browser.test_walk import WAIT_MS, at_rest
+from tests.browser.test_walk import at_rest
 
 pytestmark = pytest.mark.browser
+WAIT_MS = 60_000
 
 
 def _reach(page: Page, wanted: Locator, most: int = 60) -> None:
@@ -36,6 +37,7 @@ def _another_toolchain(store: Path) -> None:
                 key=f"{number:0>4}{record.key[4:]}",
                 components=tuple((label, changed.get(label, value)) for label, value in record.components),
                 compiler_version="13.6",
+                created_at=record.created_at + 3600,
                 resources=msgspec.structs.replace(record.resources, registers=255),
             )
             path = Path(cache.layout.record_path(CacheKey(other.key)))
