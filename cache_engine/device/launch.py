@@ -11,7 +11,7 @@ from cache_engine.device.memory_pool import shared_pool
 from cache_engine.device.probe import require_gpu
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.model.kernel import Launch
+from cache_engine.model.kernel import Box, Launch
 
 # What NumPy and CuPy know elements as. They have bf16 and fp8 only with a package more, so their bits travel as whole
 # numbers.
@@ -28,6 +28,7 @@ ARRAY_TYPES = {
 }
 # Elements made or compared at a time, so that what is needed for it in higher precision stays small.
 CHUNK_ELEMENTS = 2**26
+_MAPS = 64  # of places where operands were, before they are forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ class LoadedKernel:
                 self._workspace = cupy.zeros(launch.workspace_bytes, dtype=cupy.uint8)
         self._m, self._n, self._k = (numpy.int32(size) for size in (problem.m, problem.n, problem.k))
         self._factor = numpy.dtype(ARRAY_TYPES[problem.accumulate]).type
+        self._maps: dict[tuple[str, int], Any] = {}
 
     def __call__(self, operands: Operands) -> None:
         """Starts it on the current stream. Launches of one ``LoadedKernel`` must not overlap on the device."""
@@ -132,9 +134,23 @@ class LoadedKernel:
             "workspace": self._workspace,
         }
         launch, null = self._launch, numpy.uint64(0)
+        for box in launch.boxes:
+            given[box.parameter] = self._map(box, given[box.operand])
         found = (given.get(name) for name in launch.arguments)
         arguments = tuple(null if value is None else value for value in found)
         self._function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
+
+    def _map(self, box: Box, operand: Any) -> Any:
+        """An operand's tensor map, made once for each place that it was at lately."""
+        from cache_engine.device import tensor_map  # for few kernels
+
+        address = tensor_map.address_of(operand)
+        key = (box.operand, address)
+        if key not in self._maps:
+            if len(self._maps) >= _MAPS:
+                self._maps.clear()
+            self._maps[key] = tensor_map.encode(tensor_map.map_of(self.problem, box, address))
+        return self._maps[key]
 
 
 def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:

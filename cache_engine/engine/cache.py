@@ -94,7 +94,7 @@ class Cache(Keeping):
         Args:
             problem: what is asked.
             arch: compile for this target, whichever the problem names.
-            family: of kernels to choose from: ``tensor_core``, ``simt`` or ``triton``; by default the best.
+            family: of kernels to choose from, such as ``tensor_core`` or ``triton``; by default the best.
             compiler: which compiler makes it; by default one that takes the family, and ``nvrtc`` where none is named.
             config: use it instead of choosing.
             force: compile even if there is an entry, and replace it.

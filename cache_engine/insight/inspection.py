@@ -11,6 +11,8 @@ from cache_engine.adapted.groups import Group
 from cache_engine.compilers.disassembly import InstructionMix, instruction_mix
 from cache_engine.errors import GemmCacheError, InvalidProblem
 from cache_engine.foreign.values import Entry, KeyFactors
+from cache_engine.kernels.family import threads_of
+from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import architecture
 from cache_engine.model.artifact import Record
 from cache_engine.model.occupancy import Occupancy, occupancy
@@ -109,6 +111,12 @@ def inspect_stored(kernel: Stored, disassemble: Callable[[], str]) -> Inspected:
     return inspect_adapted(kernel, sass, trouble) if isinstance(kernel, Group) else inspect(kernel, sass, trouble)
 
 
+def block_threads(record: Record) -> int:
+    """Threads of a block: of a family that this program does not have, those that multiply."""
+    family = FAMILIES.get(record.family)
+    return record.config.threads if family is None else threads_of(family, record.config)
+
+
 def inspect(record: Record, sass: str | None, trouble: str = "") -> Inspection:
     """Inspects a kernel.
 
@@ -117,7 +125,7 @@ def inspect(record: Record, sass: str | None, trouble: str = "") -> Inspection:
         trouble: then why.
     """
     used = record.resources
-    resident = _resident(record.arch, record.config.threads, used.registers, used.shared_bytes)
+    resident = _resident(record.arch, block_threads(record), used.registers, used.shared_bytes)
     instructions = None if sass is None else instruction_mix(sass)
     return Inspection(record, instructions, *_noted(resident, trouble))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from cache_engine.kernels.hopper import GROUP_WARPS, Hopper
+from cache_engine.kernels.hopper import MMA_M as GROUP_M
 from cache_engine.kernels.scaled import Scaled
 from cache_engine.kernels.simt import LANES_M, LANES_N, Simt
 from cache_engine.kernels.tensor_core import MMA_K_BYTES, MMA_M, MMA_N, TensorCore
@@ -29,7 +31,7 @@ def levels(record: Record) -> list[Level]:
     """Block, warp and instruction (or lane), largest first; as far as the family fixes them."""
     c = record.config
     block = Level("Block", Fraction(c.block_m), Fraction(c.block_n), c.block_k, Fraction(1), Fraction(1))
-    if record.family not in (TensorCore.name, Scaled.name, Simt.name):
+    if record.family not in (TensorCore.name, Scaled.name, Simt.name, Hopper.name):
         return [block]  # Triton places warps and chooses instructions itself
     warp_m, warp_n = Fraction(c.block_m, c.warps_m), Fraction(c.block_n, c.warps_n)
     warp = Level("Warp", warp_m, warp_n, c.block_k, Fraction(c.warps_m), Fraction(c.warps_n))
@@ -40,6 +42,10 @@ def levels(record: Record) -> list[Level]:
         depth = MMA_K_BYTES // DType(record.problem.dtype).itemsize
     except ValueError:
         return [block, warp]
+    if record.family == Hopper.name:
+        groups = Fraction(c.warps_m, GROUP_WARPS)
+        group = Level("Warp group", c.block_m / groups, warp_n, c.block_k, groups, warp.along_n)
+        return [block, group, Level("wgmma", Fraction(GROUP_M), warp_n, depth, group.m / GROUP_M, Fraction(1))]
     return [block, warp, Level("mma", Fraction(MMA_M), Fraction(MMA_N), depth, warp_m / MMA_M, warp_n / MMA_N)]
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from cache_engine.errors import InfeasibleConfig
-from cache_engine.model.architecture import Architecture
+from cache_engine.model.architecture import Architecture, architecture
 from cache_engine.model.gemm import NO_EPILOGUE, Activation, DType, GemmProblem, Specialisation, bucket_of
-from cache_engine.model.kernel import KernelConfig, Launch, ceil_div
+from cache_engine.model.kernel import Box, KernelConfig, Launch, ceil_div
 
 # Rows of tiles that consecutive blocks walk down before moving one column on (templates/raster.cuh).
 RASTER_ROWS = 8
@@ -51,14 +51,23 @@ class Family(Protocol):
     # computes, and how fast. For ranking.
     flops_per_clock: Mapping[DType, int]
     takes_epilogue: bool
-    """Whether it can finish C as an ``Epilogue`` asks, and split k."""
+    """Whether it can finish C as an ``Epilogue`` asks."""
     takes_scales: bool
     """Whether it multiplies operands with scales, and only these."""
+    splits_k: bool
+    copying_threads: int
+    """Threads of a block that multiply nothing: they have tiles copied for those that do."""
+    is_persistent: bool
+    """Whether its blocks stay on their SMs, and compute one tile of C after the other."""
     hidden_parameters: tuple[str, ...]
     """Of the compiled kernel, last: pointers that the compiler adds and the kernel does not use."""
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type."""
+        ...
+
+    def problem_fault(self, problem: GemmProblem) -> str | None:
+        """Why it cannot compute a problem of a type that it computes, whatever the config; ``None`` when it can."""
         ...
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
@@ -81,6 +90,10 @@ class Family(Protocol):
         """Why the template cannot be built with these tiles; ``None`` when it can."""
         ...
 
+    def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
+        """What the kernel has the copy engine copy, if it uses that."""
+        ...
+
     def m_divisor(self, problem: GemmProblem) -> int:
         """A power of two: where m is an argument, ``constants`` has only its greatest common divisor with this."""
         ...
@@ -100,7 +113,7 @@ def check_config(family: Family, problem: GemmProblem, config: KernelConfig, tar
     if fault is not None:
         raise InfeasibleConfig(f"{family.name} cannot use {config}: {fault}")
     for what, needed, limit in (
-        ("threads per block", config.threads, target.threads_per_block),
+        ("threads per block", threads_of(family, config), target.threads_per_block),
         ("bytes of shared memory per block", family.shared_bytes(problem, config), target.shared_bytes_per_block),
         ("registers per thread", family.registers_estimate(problem, config), target.registers_per_thread),
     ):
@@ -125,17 +138,26 @@ def launch_of(family: Family, problem: GemmProblem, config: KernelConfig, shared
         workspace = ceil_div(tiles * problem.batch, 64) * 256 + tiles * problem.batch * sums
     if shared_bytes is None:
         shared_bytes = family.shared_bytes(problem, config)
+    if family.is_persistent:
+        tiles = min(tiles, max(1, architecture(problem.arch or "").example_sms // problem.batch))
     grid = (tiles, config.split_k, problem.batch)
     sizes = ("n", "k") if problem.specialisation is Specialisation.DYNAMIC else ()
     operands = OPERANDS if family.takes_epilogue else ()
     operands = (*SCALE_OPERANDS, *operands) if family.takes_scales else operands
-    return Launch(grid, config.threads, shared_bytes, (*sizes, *operands, *family.hidden_parameters), workspace)
+    boxes = family.boxes(problem, config)
+    parameters = (*sizes, *operands, *(box.parameter for box in boxes), *family.hidden_parameters)
+    return Launch(grid, threads_of(family, config), shared_bytes, parameters, workspace, boxes)
+
+
+def threads_of(family: Family, config: KernelConfig) -> int:
+    """Threads of one block."""
+    return config.threads + family.copying_threads
 
 
 def _split_fault(family: Family, problem: GemmProblem, config: KernelConfig) -> str | None:
     if config.split_k == 1:
         return None
-    if not family.takes_epilogue:
+    if not family.splits_k:
         return "it does not split k"
     if config.split_k > MAX_SPLIT_K:
         return f"split_k must be at most {MAX_SPLIT_K}"

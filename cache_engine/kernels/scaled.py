@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from cache_engine.kernels.family import Constants, scale_constants, specialised_constants
 from cache_engine.kernels.tensor_core import TensorCore
 from cache_engine.model.gemm import SCALE_BLOCK, DType, GemmProblem
-from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.kernel import Box, KernelConfig
 
 # (block_m, block_n, warps_m, warps_n, stages): warp tiles of at most 64 x 32, as sums are held twice.
 _TILES = (
@@ -39,11 +39,17 @@ class Scaled:
     flops_per_clock: Mapping[DType, int] = {DType.FP8_E4M3: 4096, DType.FP8_E5M2: 4096}
     takes_epilogue = True
     takes_scales = True
+    splits_k = True
+    copying_threads = 0
+    is_persistent = False
     hidden_parameters: tuple[str, ...] = ()
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type."""
         return _TILES_OF_WARPS.min_capability(dtype)
+
+    def problem_fault(self, problem: GemmProblem) -> None:
+        """It computes every problem of its types."""
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs worth considering, feasible or not."""
@@ -71,6 +77,10 @@ class Scaled:
         if config.block_n > SCALE_BLOCK * config.warps_n:
             return f"block_n must be at most {SCALE_BLOCK} · warps_n, so that the columns of a warp share scales"
         return _TILES_OF_WARPS.shape_fault(problem, config)
+
+    def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
+        """Its threads copy tiles themselves."""
+        return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
         """1: rows of A are k long."""

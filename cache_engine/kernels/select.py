@@ -16,7 +16,8 @@ from operator import itemgetter
 
 from cache_engine.errors import InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.kernels.agreement import Factors
-from cache_engine.kernels.family import Family, check_config
+from cache_engine.kernels.family import Family, check_config, threads_of
+from cache_engine.kernels.hopper import Hopper
 from cache_engine.kernels.rates import L2_BYTES, SHARED_BYTES, rates_of
 from cache_engine.kernels.scaled import Scaled
 from cache_engine.kernels.simt import Simt
@@ -27,7 +28,8 @@ from cache_engine.model.gemm import NO_EPILOGUE, DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.occupancy import occupancy
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (TensorCore(), Scaled(), Simt(), TritonMatmul())}
+_ALL: tuple[Family, ...] = (TensorCore(), Scaled(), Simt(), TritonMatmul(), Hopper())
+FAMILIES = {family.name: family for family in _ALL}
 
 STEADY = 0.05
 """By which share more predicted cycles do not count."""
@@ -108,8 +110,10 @@ def _family_for(problem: GemmProblem, name: str | None, templates: str) -> Famil
     if problem.epilogue != NO_EPILOGUE and not any(family.takes_epilogue for family in candidates):
         raise UsageError(f"family {candidates[0].name} takes no epilogue; leave it to another family")
     by_dtype = [family for family in candidates if problem.dtype in family.flops_per_clock]
+    if name is not None and by_dtype and (fault := by_dtype[0].problem_fault(problem)):
+        raise UsageError(f"family {name} cannot compute this problem: {fault}; or leave it to another family")
     for family in by_dtype:
-        if target.compute_capability >= family.min_capability(problem.dtype):
+        if target.compute_capability >= family.min_capability(problem.dtype) and not family.problem_fault(problem):
             return family
     here = sorted(
         {
@@ -180,7 +184,7 @@ _Predicted = tuple[float, _Candidate, int]
 def _predicted(family: str, problem: GemmProblem, factors: Factors) -> list[_Predicted]:
     """Predicted cycles of every candidate, without split-k, and with the split of k that it would use."""
     target = architecture(problem.arch or "")
-    most_slices = _MOST_SLICES if FAMILIES[family].takes_epilogue else 1
+    most_slices = _MOST_SLICES if FAMILIES[family].splits_k else 1
     candidates = _candidates(family, problem.dtype, target.name, factors)
     (m, n, k, batch), sms = problem.planned_sizes, target.example_sms
     predicted: list[_Predicted] = []
@@ -279,7 +283,7 @@ def turning_points(
 @lru_cache(maxsize=2048)
 def _turning_points(family: str, problem: GemmProblem, last: int, factors: Factors) -> tuple[int, ...]:
     target = architecture(problem.arch or "")
-    most_slices = _MOST_SLICES if FAMILIES[family].takes_epilogue else 1
+    most_slices = _MOST_SLICES if FAMILIES[family].splits_k else 1
     candidates = _candidates(family, problem.dtype, target.name, factors)
     step = gcd(*(candidate.config.block_m for candidate in candidates))
     # By how many stretches have the same rows of tiles: the candidates and their positions, which decide a draw.
@@ -333,7 +337,7 @@ def _candidate(
 ) -> _Candidate:
     resident = occupancy(
         target,
-        threads=config.threads,
+        threads=threads_of(family, config),
         registers=family.registers_estimate(problem, config),
         shared_bytes=family.shared_bytes(problem, config),
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cache_engine.kernels.family import Constants, m_divisor, specialised_constants
 from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.model.kernel import KernelConfig, ceil_div
+from cache_engine.model.kernel import Box, KernelConfig, ceil_div
 
 LANES_M, LANES_N = 4, 8  # how a warp's lanes stand over its part of C; fixed in the template
 _STAGES = 2  # two shared buffers; fixed in the template
@@ -43,11 +43,17 @@ class Simt:
     }
     takes_epilogue = True
     takes_scales = False
+    splits_k = True
+    copying_threads = 0
+    is_persistent = False
     hidden_parameters: tuple[str, ...] = ()
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type; converting to bf16 came with 8.0."""
         return (8, 0) if dtype is DType.BF16 else (7, 5)
+
+    def problem_fault(self, problem: GemmProblem) -> None:
+        """It computes every problem of its types."""
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs worth considering, feasible or not."""
@@ -86,6 +92,10 @@ class Simt:
         if config.block_k % vector:
             return f"block_k must be a multiple of {vector}"
         return None
+
+    def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
+        """Its threads copy tiles themselves."""
+        return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
         """How many elements a read of A's rows covers at most, where these are m long; else 1."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from cache_engine.kernels.family import Constants, m_divisor, specialised_constants
 from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.kernel import Box, KernelConfig
 
 # (block_m, block_n, warps_m, warps_n): warp tiles of 16 x 32 to 64 x 64.
 _TILES = (
@@ -45,11 +45,17 @@ class TensorCore:
     }
     takes_epilogue = True
     takes_scales = False
+    splits_k = True
+    copying_threads = 0
+    is_persistent = False
     hidden_parameters: tuple[str, ...] = ()
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type."""
         return (8, 9) if dtype in (DType.FP8_E4M3, DType.FP8_E5M2) else (8, 0)
+
+    def problem_fault(self, problem: GemmProblem) -> None:
+        """It computes every problem of its types."""
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs worth considering, feasible or not."""
@@ -83,6 +89,10 @@ class TensorCore:
             if size < least or size & (size - 1):
                 return f"{name} must be a power of two of at least {least} for {problem.dtype}"
         return None
+
+    def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
+        """Its threads copy tiles themselves."""
+        return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
         """How many elements a read of A's rows covers at most, where these are m long; else 1."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from cache_engine.kernels.family import RASTER_ROWS, Constants, kernel_name, m_divisor, size_constants, vector_elements
 from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import DType, GemmProblem, Specialisation
-from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.kernel import Box, KernelConfig
 
 # (block_m, block_n, block_k of 16-bit elements, warps, stages); of 32-bit elements block_k is half of that.
 _TILES = (
@@ -42,11 +42,17 @@ class TritonMatmul:
     flops_per_clock: Mapping[DType, int] = {DType.FP16: 2048, DType.BF16: 2048, DType.TF32: 1024}
     takes_epilogue = False
     takes_scales = False
+    splits_k = False
+    copying_threads = 0
+    is_persistent = False
     hidden_parameters: tuple[str, ...] = ("global_scratch", "profile_scratch")
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type."""
         return (8, 0)
+
+    def problem_fault(self, problem: GemmProblem) -> None:
+        """It computes every problem of its types."""
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs worth considering, feasible or not."""
@@ -80,6 +86,10 @@ class TritonMatmul:
             if size < 16 or size & (size - 1):
                 return f"{name} must be a power of two of at least 16"
         return None
+
+    def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
+        """Its threads copy tiles themselves."""
+        return ()
 
     def m_divisor(self, problem: GemmProblem) -> int:
         """How many elements a read of A's rows covers at most, where these are m long; else 1."""

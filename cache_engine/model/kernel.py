@@ -69,6 +69,20 @@ class KernelConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Box:
+    """What the copy engine copies at a time of an operand as it is stored, ``"a"`` or ``"b"``; in elements."""
+
+    operand: str
+    columns: int
+    rows: int
+
+    @property
+    def parameter(self) -> str:
+        """The kernel's parameter that says where, and of what: a tensor map, by value."""
+        return f"{self.operand}_map"
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Everything but the operands that a launch needs.
 
@@ -82,10 +96,12 @@ class Launch:
             ``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`` set to it first.
         parameters: what the kernel takes after m, by name, in order. ``n`` and ``k`` are 32-bit integers. ``alpha`` and
             ``beta`` are numbers of type ``GemmProblem.accumulate``, ``bias`` and ``workspace`` pointers; each is there
-            whether the kernel uses it or not, and 0 where it does not. Any other is a pointer that the compiler adds
-            and the kernel does not use, to be given as 0.
+            whether the kernel uses it or not, and 0 where it does not. ``a_map`` and ``b_map`` are the tensor maps of
+            ``boxes``, 128 bytes by value. Any other is a pointer that the compiler adds and the kernel does not use, to
+            be given as 0.
         workspace_bytes: device memory that blocks exchange sums in. All 0 before the first launch; kernels may share it
             one after the other, never at the same time.
+        boxes: what the kernel has the copy engine copy.
     """
 
     grid: tuple[int, int, int]
@@ -93,6 +109,7 @@ class Launch:
     shared_bytes: int
     parameters: tuple[str, ...] = ()
     workspace_bytes: int = 0
+    boxes: tuple[Box, ...] = ()
 
     @property
     def block(self) -> tuple[int, int, int]:

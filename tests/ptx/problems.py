@@ -25,6 +25,7 @@ from cache_engine.kernels.select import FAMILIES
 from cache_engine.kernels.source import render
 from cache_engine.model.gemm import OPT_LEVELS, Activation, DType, GemmProblem, Layout, Scales, Specialisation
 from cache_engine.model.kernel import KernelConfig, ceil_div
+from tests.device import numpy_gpu
 from tests.ptx.machine import Kernel
 
 Array = npt.NDArray[Any]
@@ -198,6 +199,7 @@ def launched(problem: GemmProblem, kernel: Kernel, loaded: LoadedKernel, a: Arra
     c = before if problem.epilogue.beta else np.full_like(before.view(np.uint8), 0xFF).view(before.dtype)
     for one in (stored_a, stored_b, bias):
         one.flags.writeable = False
+    stored_a, stored_b = stored_a.view(numpy_gpu.Array), stored_b.view(numpy_gpu.Array)
     kernel.unwritten = () if problem.epilogue.beta else (c,)
     scales = scales_of(problem)
     for one in scales:

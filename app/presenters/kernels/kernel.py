@@ -13,6 +13,7 @@ from cache_engine.cli.documents import kernels as documents
 from cache_engine.cli.documents import to_json
 from cache_engine.compilers.disassembly import OTHER, InstructionMix
 from cache_engine.insight.description import described
+from cache_engine.insight.inspection import block_threads
 from cache_engine.model.architecture import runs_on
 from cache_engine.model.artifact import Record
 from cache_engine.model.decision import Decision
@@ -58,7 +59,7 @@ def occupancy_by_chip(record: Record) -> list[Row]:
     r = record.resources
     found = []
     for chip in runs_on(record.arch):
-        resident = occupancy(chip, threads=record.config.threads, registers=r.registers, shared_bytes=r.shared_bytes)
+        resident = occupancy(chip, threads=block_threads(record), registers=r.registers, shared_bytes=r.shared_bytes)
         found.append(
             {
                 "Target": chip.name,

@@ -316,7 +316,8 @@ def _choice_options(verb: _F) -> _F:
             "--compiler", help="Compiler: nvrtc, nvcc or triton. Default: the one that the family needs, else nvrtc."
         ),
         click.option(
-            "--family", help="Kernel family: tensor_core, scaled, simt or triton. Default: by compiler and problem."
+            "--family",
+            help="Kernel family: tensor_core, scaled, simt, triton or hopper. Default: by compiler and problem.",
         ),
         click.option("--config", metavar="NAME=VALUE,…", help="Use this config instead of choosing one."),
         job_option,

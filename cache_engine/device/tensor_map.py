@@ -1,0 +1,121 @@
+"""Tensor maps: what the copy engine of sm_90 and later must know of a matrix to copy boxes of it.
+
+The driver makes them; its rules are checked here first, where an error can say what to do.
+Source: CUDA Driver API 13, "Tensor Map Object Management", ``cuTensorMapEncodeTiled``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cache_engine.errors import UsageError
+from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.kernel import Box
+
+MAP_BYTES = 128
+_ALIGNED = 64  # where the driver writes one
+_ADDRESS_STEP = _STRIDE_STEP = _LINE_STEP = 16
+_MOST_SIZE, _MOST_STRIDE, _MOST_EDGE, _SWIZZLED_BYTES = 1 << 32, 1 << 40, 256, 128
+# Enumerations of cuda.h: CU_TENSOR_MAP_DATA_TYPE_…, _INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_L2_128B and
+# _FLOAT_OOB_FILL_NONE, which means zeroes.
+_DATA_TYPES = {DType.FP16: 6, DType.BF16: 9}
+_INTERLEAVE, _SWIZZLE, _PROMOTION, _FILL = 0, 3, 2, 0
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A tensor in device memory and the boxes that are copied of it, swizzled by 128 bytes; dimensions fastest first.
+
+    Attributes:
+        address: of its first element.
+        sizes: in elements.
+        strides: bytes from one to the next of each dimension but the first.
+        box: in elements.
+    """
+
+    dtype: DType
+    address: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+    def check(self) -> None:
+        """Checks the driver's rules.
+
+        Raises:
+            UsageError: naming the first that is broken.
+        """
+        line = self.box[0] * self.dtype.itemsize
+        rules = (
+            (self.dtype in _DATA_TYPES, f"its elements are {self.dtype}; the copy engine's are {_names()} here"),
+            (self.address % _ADDRESS_STEP == 0, f"it begins at {self.address:#x}, not at a multiple of 16 bytes"),
+            (all(1 <= one <= _MOST_SIZE for one in self.sizes), f"its sizes are {self.sizes}; each must be 1 to 2^32"),
+            (
+                all(one % _STRIDE_STEP == 0 and 0 < one < _MOST_STRIDE for one in self.strides),
+                f"its strides are {self.strides} bytes; each must be a multiple of 16 below 2^40",
+            ),
+            (all(1 <= one <= _MOST_EDGE for one in self.box), f"its box is {self.box}; each edge must be 1 to 256"),
+            (
+                line % _LINE_STEP == 0 and line <= _SWIZZLED_BYTES,
+                f"a line of its box has {line} bytes; it must be a multiple of 16, at most {_SWIZZLED_BYTES}",
+            ),
+        )
+        for is_kept, fault in rules:
+            if not is_kept:
+                raise UsageError(f"no tensor map can be made of this operand: {fault}; use --family tensor_core")
+
+
+def map_of(problem: GemmProblem, box: Box, address: int) -> TensorMap:
+    """The map of an operand as it is stored: batch × rows × columns."""
+    across = problem.layout.a_transposed if box.operand == "a" else not problem.layout.b_transposed
+    other = problem.m if box.operand == "a" else problem.n
+    columns, rows = (other, problem.k) if across else (problem.k, other)
+    row_bytes = columns * problem.dtype.itemsize
+    strides = (row_bytes, rows * row_bytes)
+    return TensorMap(problem.dtype, address, (columns, rows, problem.batch), strides, (box.columns, box.rows, 1))
+
+
+def encode(tensor: TensorMap) -> Any:
+    """The map in the driver's form, as an array of 128 bytes that CuPy passes to a kernel by value.
+
+    Raises:
+        UsageError: when a rule is broken, or the driver refuses it.
+    """
+    import ctypes
+
+    import numpy
+
+    tensor.check()
+    memory = numpy.zeros(MAP_BYTES + _ALIGNED, dtype=numpy.uint8)
+    start = -memory.ctypes.data % _ALIGNED
+    made = memory[start : start + MAP_BYTES]
+    rank = len(tensor.sizes)
+    call = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+    code = call(
+        ctypes.c_void_p(made.ctypes.data),
+        ctypes.c_int(_DATA_TYPES[tensor.dtype]),
+        ctypes.c_uint32(rank),
+        ctypes.c_void_p(tensor.address),
+        (ctypes.c_uint64 * rank)(*tensor.sizes),
+        (ctypes.c_uint64 * (rank - 1))(*tensor.strides),
+        (ctypes.c_uint32 * rank)(*tensor.box),
+        (ctypes.c_uint32 * rank)(*[1] * rank),
+        ctypes.c_int(_INTERLEAVE),
+        ctypes.c_int(_SWIZZLE),
+        ctypes.c_int(_PROMOTION),
+        ctypes.c_int(_FILL),
+    )
+    if code:
+        raise UsageError(f"the driver made no tensor map: error {code} of cuTensorMapEncodeTiled; {tensor}")
+    return made
+
+
+def address_of(operand: Any) -> int:
+    """Of a CuPy array, or of an address as ``numpy.uint64``."""
+    interface = getattr(operand, "__cuda_array_interface__", None)
+    return int(operand) if interface is None else int(interface["data"][0])
+
+
+def _names() -> str:
+    return " and ".join(_DATA_TYPES)

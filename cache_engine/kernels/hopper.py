@@ -1,0 +1,118 @@
+"""Kernels for Hopper alone (sm_90a): tiles copied by the copy engine (TMA), multiplied by warp groups (wgmma)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cache_engine.kernels.family import Constants, specialised_constants
+from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.kernel import Box, KernelConfig
+
+TARGET = "sm_90a"
+MMA_M = 64
+"""Rows of one wgmma. This and the next four are fixed in the template."""
+_MMA_N = (64, 128, 256)
+_LINE_BYTES = 128
+GROUP_WARPS = 4
+_WARPS = ((8, 1), (4, 2))  # two warp groups, one above the other or side by side
+_MOST_SUMS = 128  # that a thread holds
+_REGISTERS = 168  # of a thread: all that an SM has, over 384
+_BOX_EDGE = 256
+_VECTOR_BYTES = 16
+
+
+class Hopper:
+    """The ``hopper`` family. It serves only when it is asked for by name, until GPUs have run it."""
+
+    name = "hopper"
+    template = "hopper.cu"
+    unit = "tensor"
+    # NVIDIA A100 white paper: as tensor_core's.
+    flops_per_clock: Mapping[DType, int] = {DType.FP16: 2048, DType.BF16: 2048}
+    takes_epilogue = True
+    takes_scales = False
+    splits_k = False
+    hidden_parameters: tuple[str, ...] = ()
+    copying_threads = 128
+    is_persistent = True
+
+    def min_capability(self, dtype: DType) -> tuple[int, int]:
+        """The first compute capability on which it computes the type."""
+        return (9, 0)
+
+    def problem_fault(self, problem: GemmProblem) -> str | None:
+        """Tensor maps need rows of whole 16 bytes; wgmma exists on one target."""
+        if problem.arch != TARGET:
+            return f"it needs the target {TARGET}, and this is for {problem.arch}"
+        if problem.layout.a_transposed:
+            return f"A must be stored along k, and the layout is {problem.layout}; use nt or nn"
+        step = _VECTOR_BYTES // problem.dtype.itemsize
+        for name, size in (("k", problem.k), ("n", 0 if problem.layout.b_transposed else problem.n)):
+            if size % step:
+                return f"{name} must be a multiple of {step}, so that rows are whole 16 bytes, and is {size:,}"
+        return None
+
+    def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
+        """The configs worth considering, feasible or not."""
+        return _CONFIGS
+
+    def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
+        """The ring of A and B tiles, and two barriers for each of its buffers."""
+        return config.stages * ((config.block_m + config.block_n) * _LINE_BYTES + 2 * 8)
+
+    def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
+        """Every wgmma reads its rows of A and columns of B."""
+        rows, columns = config.block_m // MMA_M, config.block_n // config.warps_n
+        return rows * config.warps_n * (MMA_M + columns) * _LINE_BYTES
+
+    def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
+        """What all threads of a block have on average: they divide those of the SM among them."""
+        return _REGISTERS
+
+    def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
+        """Two warp groups, tiles that divide into wgmma's, lines of 128 bytes, boxes that the copy engine takes."""
+        if (config.warps_m, config.warps_n) not in _WARPS:
+            return "two warp groups multiply: warps_m and warps_n must be 8 and 1, or 4 and 2"
+        if config.stages < 2:
+            return "stages must be at least 2"
+        if config.block_k * problem.dtype.itemsize != _LINE_BYTES:
+            return f"block_k must be {_LINE_BYTES // problem.dtype.itemsize}: {_LINE_BYTES} bytes of {problem.dtype}"
+        rows = MMA_M * config.warps_m // GROUP_WARPS
+        if config.block_m % rows or config.block_m > _BOX_EDGE:
+            return f"block_m must be a multiple of {rows}, at most {_BOX_EDGE}"
+        columns = config.block_n // config.warps_n
+        if config.block_n % config.warps_n or columns not in _MMA_N or config.block_n > _BOX_EDGE:
+            widths = ", ".join(str(one * config.warps_n) for one in _MMA_N if one * config.warps_n <= _BOX_EDGE)
+            return f"block_n must be one of {widths}"
+        sums = config.block_m // rows * columns // 2
+        if sums > _MOST_SUMS:
+            return f"a thread would hold {sums} sums; the most is {_MOST_SUMS}"
+        return None
+
+    def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
+        """A tile of A, and of B; of a B that is stored across k, a panel of it, as wide as a line."""
+        line = _LINE_BYTES // problem.dtype.itemsize
+        return Box("a", line, config.block_m), Box("b", line, config.block_n if problem.layout.b_transposed else line)
+
+    def m_divisor(self, problem: GemmProblem) -> int:
+        """Rows of A are never m long here."""
+        return 1
+
+    def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
+        """Everything the template needs, by name."""
+        widest = _VECTOR_BYTES // problem.dtype.itemsize
+        return specialised_constants(self, problem, config, widest=widest, widest_store=2)
+
+
+# (block_m, block_n, warps_m, warps_n, stages): each ring takes about 200 KB of the 227 that a block may have.
+_CONFIGS = tuple(
+    KernelConfig(block_m, block_n, 64, warps_m, warps_n, stages)
+    for block_m, block_n, warps_m, warps_n, stages in (
+        (128, 256, 8, 1, 4),
+        (256, 128, 8, 1, 4),
+        (128, 128, 8, 1, 6),
+        (128, 64, 8, 1, 8),
+        (64, 256, 4, 2, 5),
+        (64, 128, 4, 2, 8),
+    )
+)

@@ -1,0 +1,199 @@
+// C(m x n) = A(m x k) * B(k x n) on Hopper's tensor cores (sm_90a): inputs of 16 bits, sums of fp32.
+//
+// A block stays on its SM and computes tiles of C, BLOCK_M x BLOCK_N each, one after the other. One warp group has
+// the copy engine bring tiles of A and B into a ring of STAGES buffers; the others multiply them with wgmma, straight
+// from there, and store C. Two barriers for each buffer hand it back and forth: `full` when both tiles have landed, `empty`
+// when every warp has done with them. While C is stored, tiles of the next one are already on their way. The copy engine
+// fills edges with zeroes; stores are masked; so every m, n and k is right whose rows are whole 16 bytes.
+//
+// Constants: BLOCK_M BLOCK_N BLOCK_K (128 bytes) WARPS_M WARPS_N (those that multiply) STAGES RASTER_ROWS A_TRANSPOSED (0)
+// B_TRANSPOSED C_VECTOR (elements per store, 1 or 2), IN_TYPE SUM_TYPE OUT_TYPE KERNEL_NAME, and those of sizes.cuh and
+// epilogue.cuh.
+
+#include "primitives.cuh"
+#include "sizes.cuh"
+#include "hopper.cuh"
+#include "epilogue.cuh"
+
+constexpr int LINE_BYTES = 128;
+constexpr int LINE = LINE_BYTES / sizeof(IN_TYPE);
+static_assert(BLOCK_K == LINE, "a line of shared memory is as deep as a tile");
+constexpr int GROUP = 128;  // threads
+constexpr int GROUPS = WARPS_M * WARPS_N / 4;
+constexpr int THREADS = (GROUPS + 1) * GROUP;
+constexpr int MMA_K = 32 / sizeof(IN_TYPE);
+constexpr int MMA_N = BLOCK_N / WARPS_N;
+constexpr int MMA_ROWS = BLOCK_M / (WARPS_M * 16);  // of 64 rows, for each group
+
+constexpr unsigned A_BYTES = BLOCK_M * LINE_BYTES;
+constexpr unsigned B_BYTES = BLOCK_N * LINE_BYTES;
+constexpr unsigned STAGE_BYTES = A_BYTES + B_BYTES;
+constexpr unsigned PANEL_BYTES = BLOCK_K * LINE_BYTES;  // of a B that is stored across k: as many columns as a line has
+constexpr bool B_TURNED = !B_TRANSPOSED;
+static_assert(!A_TRANSPOSED, "A is stored along k");
+
+// Of the 64 K registers that an SM has, one thread that starts copies needs few.
+constexpr int COPYING_REGISTERS = 40, MULTIPLYING_REGISTERS = 232;
+static_assert(GROUP * (COPYING_REGISTERS + GROUPS * MULTIPLYING_REGISTERS) <= 65536, "registers of a block");
+
+DEVICE unsigned ring() {
+    extern __shared__ __align__(1024) unsigned char tiles[];
+    return shared_address(tiles);
+}
+
+// The buffer of the ring that comes next, and the parity of the phase that it is in.
+struct Place {
+    int buffer = 0;
+    unsigned parity = 0;
+
+    DEVICE void advance() {
+        if (++buffer == STAGES) {
+            buffer = 0;
+            parity ^= 1;
+        }
+    }
+    DEVICE unsigned tiles() const { return ring() + buffer * STAGE_BYTES; }
+    DEVICE unsigned full() const { return ring() + STAGES * STAGE_BYTES + buffer * 8; }
+    DEVICE unsigned empty() const { return full() + STAGES * 8; }
+};
+
+struct Tile { int row, column; };
+
+// Consecutive tiles walk down RASTER_ROWS rows of tiles before they move one column on: those that are computed at one
+// time share rows of A and columns of B in L2.
+DEVICE Tile tile_of(unsigned index, Sizes sizes) {
+    const unsigned rows = (sizes.m + BLOCK_M - 1) / BLOCK_M;
+    const unsigned columns = (sizes.n + BLOCK_N - 1) / BLOCK_N;
+    const unsigned band = index / (RASTER_ROWS * columns);
+    const unsigned within = index - band * RASTER_ROWS * columns;
+    const unsigned rows_left = rows - band * RASTER_ROWS;
+    const unsigned band_rows = rows_left < RASTER_ROWS ? rows_left : RASTER_ROWS;
+    return {static_cast<int>(band * RASTER_ROWS + within % band_rows) * BLOCK_M,
+            static_cast<int>(within / band_rows) * BLOCK_N};
+}
+
+DEVICE unsigned tile_count(Sizes sizes) {
+    return static_cast<unsigned>((sizes.m + BLOCK_M - 1) / BLOCK_M) * ((sizes.n + BLOCK_N - 1) / BLOCK_N);
+}
+
+// Copies a tile of B: in one box where it is stored along k, else in panels.
+DEVICE void copy_b(unsigned target, const TensorMap* map, int column, int k, unsigned barrier) {
+    if constexpr (B_TURNED) {
+#pragma unroll
+        for (int i = 0; i < BLOCK_N / LINE; ++i) {
+            copy_box(target + i * PANEL_BYTES, map, column + i * LINE, k, batch_index(), barrier);
+        }
+    } else {
+        copy_box(target, map, k, column, batch_index(), barrier);
+    }
+}
+
+DEVICE void copy_tiles(const TensorMap* a_map, const TensorMap* b_map, Sizes sizes) {
+    Place place;
+    for (unsigned index = block_index(); index < tile_count(sizes); index += block_count()) {
+        const Tile tile = tile_of(index, sizes);
+        for (int k = 0; k < sizes.k; k += BLOCK_K) {
+            barrier_wait(place.empty(), place.parity ^ 1);
+            barrier_arrive_expecting(place.full(), STAGE_BYTES);
+            copy_box(place.tiles(), a_map, k, tile.row, batch_index(), place.full());
+            copy_b(place.tiles() + A_BYTES, b_map, tile.column, k, place.full());
+            place.advance();
+        }
+    }
+}
+
+// Starts the products of the two tiles in a buffer, as one group.
+DEVICE void multiply_stage(float (&sums)[MMA_ROWS][MMA_N / 2], unsigned a, unsigned b, bool adds) {
+    products_begin();
+#pragma unroll
+    for (int k = 0; k < BLOCK_K; k += MMA_K) {
+        // Along k 32 bytes further in the line; across k as many lines further.
+        constexpr unsigned ALONG = sizeof(IN_TYPE), ACROSS = LINE_BYTES;
+        const unsigned long long b_matrix = matrix_at(b + k * (B_TURNED ? ACROSS : ALONG), B_TURNED ? PANEL_BYTES : 16);
+#pragma unroll
+        for (int i = 0; i < MMA_ROWS; ++i) {
+            const unsigned long long a_matrix = matrix_at(a + i * 64 * LINE_BYTES + k * ALONG, 16);
+            multiply_tiles<false, B_TURNED>(IN_TYPE{}, sums[i], a_matrix, b_matrix, adds || k > 0);
+        }
+    }
+    products_commit();
+}
+
+// Finishes and stores what a warp group has of a tile; `row` and `column` are the first that this thread holds.
+DEVICE void store_tile(OUT_TYPE* c, const float (&sums)[MMA_ROWS][MMA_N / 2], int row, int column, Sizes sizes,
+                       const Epilogue& epilogue) {
+    // Of each 16 x 8 part a lane holds two neighbours in row lane / 4 and two in the row eight below.
+    bool inside[MMA_ROWS * 2];
+    OUT_TYPE* targets[MMA_ROWS * 2];
+#pragma unroll
+    for (int i = 0; i < MMA_ROWS * 2; ++i) {
+        const int down = row + i / 2 * 64 + i % 2 * 8;
+        inside[i] = WHOLE_M || down < sizes.m;
+        targets[i] = c + static_cast<long long>(down) * sizes.n + column;
+    }
+    // Columns are the outer loop, so that each part of the bias is read once.
+#pragma unroll
+    for (int j = 0; j < MMA_N / 4; j += C_VECTOR) {
+        const int offset = j / 2 * 8 + j % 2;
+        if (!WHOLE_N && column + offset >= sizes.n) break;
+        const Vector<OUT_TYPE, C_VECTOR> bias = load_bias<C_VECTOR>(column + offset, epilogue);
+#pragma unroll
+        for (int i = 0; i < MMA_ROWS * 2; ++i) {
+            if (inside[i]) finish<C_VECTOR>(targets[i] + offset, &sums[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2], bias, epilogue);
+        }
+    }
+}
+
+DEVICE void multiply_all(OUT_TYPE* c, Sizes sizes, const Epilogue& epilogue) {
+    const int warp = thread_index() / 32;
+    const int lane = thread_index() % 32;
+    const int group_row = warp / 4 / WARPS_N * (MMA_ROWS * 64);
+    const int group_column = warp / 4 % WARPS_N * MMA_N;
+    const unsigned a_offset = group_row * LINE_BYTES;
+    const unsigned b_offset = A_BYTES + group_column * LINE_BYTES;
+    const int first_row = group_row + warp % 4 * 16 + lane / 4;
+    const int first_column = group_column + lane % 4 * 2;
+    c += static_cast<long long>(batch_index()) * sizes.m * sizes.n;
+
+    Place place;
+    for (unsigned index = block_index(); index < tile_count(sizes); index += block_count()) {
+        float sums[MMA_ROWS][MMA_N / 2];
+        unsigned last = 0;  // the barrier of the buffer whose products were started before
+        for (int k = 0; k < sizes.k; k += BLOCK_K) {
+            barrier_wait(place.full(), place.parity);
+            multiply_stage(sums, place.tiles() + a_offset, place.tiles() + b_offset, k > 0);
+            products_wait<1>();
+            if (k > 0 && lane == 0) barrier_arrive(last);
+            last = place.empty();
+            place.advance();
+        }
+        products_wait<0>();
+        if (lane == 0) barrier_arrive(last);
+        const Tile tile = tile_of(index, sizes);
+        store_tile(c, sums, tile.row + first_row, tile.column + first_column, sizes, epilogue);
+    }
+}
+
+KERNEL_ALONE(THREADS)
+KERNEL_NAME(const IN_TYPE*, const IN_TYPE*, OUT_TYPE* c, SIZE_PARAMETERS, SUM_TYPE alpha, SUM_TYPE beta, const OUT_TYPE* bias,
+            void*, const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map) {
+    const Sizes sizes = SIZES;
+    static_cast<void>(WHOLE_K);  // the copy engine fills what lies beyond k
+    if (thread_index() == 0) {
+        Place place;
+        for (int i = 0; i < STAGES; ++i) {
+            barrier_init(place.full(), 1);
+            barrier_init(place.empty(), WARPS_M * WARPS_N);
+            place.advance();
+        }
+        fence_async();
+    }
+    sync_block();
+    if (thread_index() >= GROUPS * GROUP) {
+        shrink_registers<COPYING_REGISTERS>();
+        if (thread_index() / 32 == GROUPS * 4 && is_elected()) copy_tiles(&a_map, &b_map, sizes);
+    } else {
+        grow_registers<MULTIPLYING_REGISTERS>();
+        multiply_all(c, sizes, {alpha, beta, bias});
+    }
+}

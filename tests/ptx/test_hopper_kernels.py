@@ -1,0 +1,247 @@
+"""Kernels of the ``hopper`` family compute C = A · B, instruction by instruction, and mistakes in them are seen."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import time
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from cache_engine.device.launch import LoadedKernel
+from cache_engine.engine.cache import open_cache
+from cache_engine.errors import UsageError
+from cache_engine.kernels.family import check_config, launch_of
+from cache_engine.kernels.select import FAMILIES, choose
+from cache_engine.kernels.source import render
+from cache_engine.model.architecture import architecture
+from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem, Layout, Specialisation
+from cache_engine.model.kernel import KernelConfig
+from tests.ptx.faults import Fault
+from tests.ptx.machine import Kernel
+from tests.ptx.problems import EPILOGUES, assert_right, expected_of, launched, operands_of, ptx_of
+
+_SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
+_HOPPER = FAMILIES["hopper"]
+_LAYOUTS = (Layout.NT, Layout.NN)
+# The tiles that the family offers, with rings so short that a small problem goes around them.
+_CONFIGS = (
+    KernelConfig(128, 64, 64, 8, 1, 2),
+    KernelConfig(64, 128, 64, 4, 2, 3),
+    KernelConfig(128, 128, 64, 8, 1, 2),
+    KernelConfig(256, 128, 64, 8, 1, 2),
+    KernelConfig(128, 256, 64, 8, 1, 2),
+    KernelConfig(64, 256, 64, 4, 2, 2),
+)
+# m, n, k, batch: several tiles each way, none of them whole; k shorter than a tile, and longer than any ring.
+_SHAPES = ((150, 136, 200, 1), (40, 264, 24, 2), (300, 72, 456, 1), (128, 256, 128, 1))
+
+
+def _cases() -> list[tuple[GemmProblem, KernelConfig]]:
+    cases = []
+    kinds = itertools.product((DType.BF16, DType.FP16), _LAYOUTS, _SHAPES, Specialisation, EPILOGUES)
+    for number, (dtype, layout, (m, n, k, batch), specialisation, epilogue) in enumerate(kinds):
+        outputs = (dtype, DType.FP32, DType.BF16, DType.FP16)
+        problem = GemmProblem(
+            m, n, k, batch, dtype, outputs[number % 4], layout, "sm_90a", epilogue, specialisation, OPT_LEVELS[-1]
+        )
+        cases.append((problem, _CONFIGS[number * 7 // 4 % len(_CONFIGS)]))
+    return cases
+
+
+CASES = _cases()
+
+
+def _source(problem: GemmProblem, config: KernelConfig) -> str:
+    return render(_HOPPER.template, _HOPPER.constants(problem, config))
+
+
+def _check(problem: GemmProblem, config: KernelConfig, ptx: str | None = None) -> None:
+    """On two blocks for each of the batch, so that a block computes several tiles; copies late, then early."""
+    kernel = Kernel(ptx or ptx_of(_source(problem, config), "sm_90a"))
+    launch = launch_of(_HOPPER, problem, config)
+    launch = replace(launch, grid=(min(2, launch.grid[0]), 1, launch.grid[2]))
+    a, b = operands_of(problem)
+    expected = expected_of(problem, a, b)
+    for kernel.late in (True, False):
+        loaded = LoadedKernel(b"", kernel.program.name, launch, problem, kernel)
+        assert_right(problem, launched(problem, kernel, loaded, a, b), expected, a, b)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_kernels_multiply(part: int) -> None:
+    """A sample of the cases, another one each day."""
+    problem, config = random.Random(_SEED + part).choice(CASES[part::2])
+    print(f"SAMPLE_SEED={_SEED} takes the same: {problem!r} {config}")
+    _check(problem, config)
+
+
+def test_the_store_keeps_what_is_executed_here(tmp_path: Path) -> None:
+    problem = GemmProblem(40, 72, 96, arch="sm_90a")
+    with open_cache(tmp_path / "store", durability="fast") as cache:
+        kernel = cache.get_or_compile(problem, family="hopper")
+        stored = cache.text(kernel.record, "ptx")
+        assert not cache.verify()
+    assert (kernel.record.family, kernel.record.resources.spill_bytes) == ("hopper", 0)
+    assert (kernel.launch.threads, kernel.launch.grid) == (384, (2, 1, 1))
+    assert stored == ptx_of(_source(problem, kernel.record.config), "sm_90a")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(16))
+def test_every_kind_of_kernel_multiplies(part: int) -> None:
+    for problem, config in CASES[part::16]:
+        print(f"{problem!r} {config}")
+        _check(problem, config)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("config", _HOPPER.configs(GemmProblem(1, 1, 1)), ids=str)
+def test_every_config_offered_multiplies(config: KernelConfig) -> None:
+    for layout in _LAYOUTS:
+        _check(GemmProblem(config.block_m + 8, config.block_n + 24, 712, layout=layout, arch="sm_90a"), config)
+
+
+def test_the_cases_are_what_the_family_offers() -> None:
+    for problem, config in CASES:
+        assert _HOPPER.problem_fault(problem) is None
+        check_config(_HOPPER, problem, config, architecture("sm_90a"))
+    assert {replace(one, stages=2) for one in _HOPPER.configs(CASES[0][0])} == {
+        replace(one, stages=2) for one in _CONFIGS
+    }
+    assert {config for _, config in CASES} == set(_CONFIGS)
+
+
+# ---- Mistakes ----
+
+_RIGHT = (GemmProblem(150, 136, 200, arch="sm_90a"), KernelConfig(128, 64, 64, 8, 1, 2))
+_TURNED = (GemmProblem(130, 264, 136, arch="sm_90a", layout="nn"), KernelConfig(64, 256, 64, 4, 2, 2))
+_MISTAKES = [
+    (_RIGHT, "nothing waits for tiles", "barrier_wait(place.full(), place.parity);", ""),
+    (_RIGHT, "nothing waits for room", "barrier_wait(place.empty(), place.parity ^ 1);", ""),
+    (_RIGHT, "the wrong phase of tiles", "barrier_wait(place.full(), place.parity);",
+     "barrier_wait(place.full(), place.parity ^ 1);"),
+    (_RIGHT, "the wrong phase of room", "barrier_wait(place.empty(), place.parity ^ 1);",
+     "barrier_wait(place.empty(), place.parity);"),
+    (_RIGHT, "the parity never turns", "parity ^= 1;", ""),
+    (_RIGHT, "the ring is one too long", "++buffer == STAGES", "++buffer == STAGES + 1"),
+    (_RIGHT, "no proxy fence", "        fence_async();\n    }\n    sync_block();", "    }\n    sync_block();"),
+    (_RIGHT, "no barrier after the barriers are made", "    sync_block();", ""),
+    (_RIGHT, "too few bytes are expected", "barrier_arrive_expecting(place.full(), STAGE_BYTES);",
+     "barrier_arrive_expecting(place.full(), STAGE_BYTES - 128);"),
+    (_RIGHT, "tiles of A alone are expected", "barrier_arrive_expecting(place.full(), STAGE_BYTES);",
+     "barrier_arrive_expecting(place.full(), A_BYTES);"),
+    (_RIGHT, "fewer warps are waited for", "barrier_init(place.empty(), WARPS_M * WARPS_N);",
+     "barrier_init(place.empty(), WARPS_M * WARPS_N - 4);"),
+    (_RIGHT, "one warp of a group is waited for", "if (k > 0 && lane == 0) barrier_arrive(last);",
+     "if (k > 0 && lane == 0 && warp % 4 == 0) barrier_arrive(last);"),
+    (_RIGHT, "room is made before products have ended", "products_wait<1>();", ""),
+    (_RIGHT, "the buffer that is read now is given back", "if (k > 0 && lane == 0) barrier_arrive(last);",
+     "if (lane == 0) barrier_arrive(place.empty());"),
+    (_RIGHT, "the last buffer is not given back", "products_wait<0>();\n        if (lane == 0) barrier_arrive(last);",
+     "products_wait<0>();"),
+    (_RIGHT, "sums are stored before they are there", "products_wait<0>();", "products_wait<1>();"),
+    (_RIGHT, "no fence before products", "    products_begin();\n", ""),
+    (_RIGHT, "products are in no group", "    products_commit();\n", ""),
+    (_RIGHT, "sums do not begin at 0", "adds || k > 0);", "true);"),
+    (_RIGHT, "sums begin at 0 in every step", "adds || k > 0);", "k > 0);"),
+    (_RIGHT, "groups of lines lie half as far apart", "EIGHT_LINES = 1024ull >> 4 << 32",
+     "EIGHT_LINES = 512ull >> 4 << 32"),
+    (_RIGHT, "the stride is where the panels' distance is", "EIGHT_LINES = 1024ull >> 4 << 32",
+     "EIGHT_LINES = 1024ull >> 4 << 16"),
+    (_RIGHT, "another swizzle", "SWIZZLE_128B = 1ull << 62", "SWIZZLE_128B = 2ull << 62"),
+    (_RIGHT, "no swizzle", "SWIZZLE_128B = 1ull << 62", "SWIZZLE_128B = 0"),
+    (_RIGHT, "k advances by half", "k * ALONG, 16)", "k * ALONG / 2, 16)"),
+    (_RIGHT, "A for B", "copy_box(place.tiles(), a_map, k", "copy_box(place.tiles(), b_map, k"),
+    (_RIGHT, "coordinates are swapped", "a_map, k, tile.row, batch", "a_map, tile.row, k, batch"),
+    (_RIGHT, "the second group multiplies the rows of the first", "const unsigned a_offset = group_row * LINE_BYTES;",
+     "const unsigned a_offset = 0;"),
+    (_RIGHT, "a row too many is stored", "down < sizes.m", "down <= sizes.m"),
+    (_RIGHT, "rows are stored in another order", "down = row + i / 2 * 64 + i % 2 * 8",
+     "down = row + i / 2 * 64 + i % 2"),
+    (_RIGHT, "registers grow beyond what there is", "MULTIPLYING_REGISTERS = 232", "MULTIPLYING_REGISTERS = 256"),
+    (_RIGHT, "a part of a warp starts products", "multiply_all(c, sizes, {alpha, beta, bias});",
+     "if (thread_index() % 32) multiply_all(c, sizes, {alpha, beta, bias});"),
+    (_RIGHT, "every lane starts copies", "&& is_elected()) copy_tiles", ") copy_tiles"),
+    (_TURNED, "panels lie too near", "matrix_at(b + k * (B_TURNED ? ACROSS : ALONG), B_TURNED ? PANEL_BYTES : 16)",
+     "matrix_at(b + k * (B_TURNED ? ACROSS : ALONG), 4096)"),
+    (_TURNED, "k advances along the line", "(B_TURNED ? ACROSS : ALONG)", "ALONG"),
+    (_TURNED, "B is not turned", "multiply_tiles<false, B_TURNED>", "multiply_tiles<false, false>"),
+    (_TURNED, "panels are copied to one place", "target + i * PANEL_BYTES", "target"),
+    (_TURNED, "a panel is not copied", "i < BLOCK_N / LINE; ++i", "i < BLOCK_N / LINE - 1; ++i"),
+    (_TURNED, "the second group multiplies the columns of the first", "A_BYTES + group_column * LINE_BYTES", "A_BYTES"),
+]  # fmt: skip
+_QUICK = (
+    "nothing waits for tiles",
+    "the wrong phase of room",
+    "no proxy fence",
+    "groups of lines lie half as far apart",
+)
+
+
+@cache
+def _right_ptx(case: tuple[GemmProblem, KernelConfig]) -> str:
+    return ptx_of(_source(*case), "sm_90a")
+
+
+def _spoilt(case: tuple[GemmProblem, KernelConfig], right: str, wrong: str) -> None:
+    source = _source(*case)
+    assert source.count(right) == 1, "the template no longer holds what is to be spoilt"
+    if "REGISTERS" in right:  # the compiler would refuse it
+        source = source.replace("static_assert(GROUP *", "static_assert(true || GROUP *")
+    with pytest.raises((Fault, AssertionError)):
+        _check(*case, ptx_of(source.replace(right, wrong), "sm_90a"))
+
+
+@pytest.mark.parametrize(("case", "what", "right", "wrong"), [one for one in _MISTAKES if one[1] in _QUICK])
+def test_a_mistake_is_seen(case: tuple[GemmProblem, KernelConfig], what: str, right: str, wrong: str) -> None:
+    _spoilt(case, right, wrong)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("case", "what", "right", "wrong"), [one for one in _MISTAKES if one[1] not in _QUICK])
+def test_every_mistake_is_seen(case: tuple[GemmProblem, KernelConfig], what: str, right: str, wrong: str) -> None:
+    _spoilt(case, right, wrong)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", [_RIGHT, _TURNED], ids=["along k", "across k"])
+def test_the_kernels_are_right_before(case: tuple[GemmProblem, KernelConfig]) -> None:
+    _check(*case, _right_ptx(case))
+
+
+# ---- What is refused ----
+
+
+@pytest.mark.parametrize(
+    ("problem", "what"),
+    [
+        (GemmProblem(64, 64, 64, arch="sm_90"), "needs the target sm_90a, and this is for sm_90;"),
+        (GemmProblem(64, 64, 64, arch="sm_100a"), "needs the target sm_90a"),
+        (GemmProblem(64, 64, 64, arch="sm_80"), "needs the target sm_90a"),
+        (GemmProblem(64, 64, 64, layout="tn", arch="sm_90a"), "use nt or nn"),
+        (
+            GemmProblem(64, 64, 60, arch="sm_90a"),
+            "k must be a multiple of 8, so that rows are whole 16 bytes, and is 60",
+        ),
+        (GemmProblem(64, 50257, 64, layout="nn", arch="sm_90a"), "n must be a multiple of 8"),
+        (GemmProblem(64, 64, 64, dtype="int8", arch="sm_90a"), "family hopper does not compute int8"),
+    ],
+)
+def test_a_problem_that_it_cannot_compute_is_refused(problem: GemmProblem, what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        choose(problem, "hopper")
+    assert choose(problem)[0].name == "tensor_core"
+
+
+def test_it_serves_only_when_it_is_asked_for() -> None:
+    problem = GemmProblem(4096, 4096, 4096, arch="sm_90a")
+    assert choose(problem)[0].name == "tensor_core"
+    family, config = choose(problem, "hopper")
+    assert (family.name, config.block_m * config.block_n) == ("hopper", 128 * 256)
+    launch = launch_of(family, problem, config)
+    assert (launch.grid, launch.threads, launch.parameters[-2:]) == ((132, 1, 1), 384, ("a_map", "b_map"))
