@@ -55,12 +55,13 @@ def level_table(record: Record) -> list[dict[str, str]]:
     grid_m, grid_n = ceil_div(p.m, c.block_m), ceil_div(p.n, c.block_n)
     steps = ceil_div(ceil_div(p.k, c.block_k), c.split_k)
     split = f" × {c.split_k} split-k slices" if c.split_k > 1 else ""
+    unit = "tiles" if record.family == Hopper.name else "blocks"  # its blocks compute one tile after the other
     rows = [
         {
             "Level": "Grid",
             "Tile of C": f"{p.m} × {p.n}",
             "k depth": f"{p.k}",
-            "Count": f"{grid_m} × {grid_n} blocks{split} × batch {p.batch}; {steps} steps of {c.block_k}",
+            "Count": f"{grid_m} × {grid_n} {unit}{split} × batch {p.batch}; {steps} steps of {c.block_k}",
         }
     ]
     parent = ""

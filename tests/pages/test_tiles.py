@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from app.presenters.kernels.tiles import tile_figure
+from cache_engine.insight.inspection import block_threads
 from cache_engine.insight.tiling import level_table, levels
 from cache_engine.model.artifact import Record
 from cache_engine.model.kernel import MAX_TILE, KernelConfig
@@ -47,6 +48,21 @@ def test_each_level_fills_the_one_above() -> None:
         chain = levels(record_with(CONFIG, family))
         for outer, inner in pairwise(chain):
             assert (inner.m * inner.along_m, inner.n * inner.along_n) == (outer.m, outer.n)
+
+
+def test_warp_groups_of_a_hopper_kernel_stand_over_its_tile() -> None:
+    for config, group in (
+        (KernelConfig(256, 128, 64, 8, 1, 4), (128, 128)),
+        (KernelConfig(64, 256, 64, 4, 2, 5), (64, 128)),
+    ):
+        record = record_with(config, "hopper")
+        chain = levels(record)
+        assert [one.name for one in chain] == ["Block", "Warp group", "wgmma"]
+        assert (chain[1].m, chain[1].n) == group
+        assert (chain[2].m, chain[2].n, chain[2].k) == (64, group[1], 16)
+        assert all((low.m * low.along_m, low.n * low.along_n) == (up.m, up.n) for up, low in pairwise(chain))
+        assert "tiles × batch 1" in level_table(record)[0]["Count"]
+        assert block_threads(record) == 384
 
 
 def test_the_table_shows_the_grid_and_the_split() -> None:
