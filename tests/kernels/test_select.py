@@ -129,7 +129,7 @@ def test_an_impossible_simt_config_says_why(config: KernelConfig, limit: str) ->
 
 
 def test_an_unknown_family_is_refused_listing_those_there_are() -> None:
-    with pytest.raises(UsageError, match="tensor_core, simt"):
+    with pytest.raises(UsageError, match="tensor_core, scaled, simt"):
         choose(GemmProblem(8, 8, 8, arch="sm_90"), family="wmma")
 
 
