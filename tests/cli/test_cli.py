@@ -84,7 +84,7 @@ def test_without_a_target_it_is_the_local_gpus_or_sm_90(place: Path) -> None:
         (("5", "5", "5", "--arch", "../../etc"), "unknown architecture"),
         (("5", "5", "5", "--arch", "sm_75"), "needs sm_80 or newer; sm_75 computes: fp16, fp32, fp64, int8"),
         (("5", "5", "5", "--arch", "sm_75", "--family", "tensor_core"), "needs sm_80"),
-        (("5", "5", "5", "--family", "magic"), "use one of: tensor_core, simt"),
+        (("5", "5", "5", "--family", "magic"), "use one of: tensor_core, scaled, simt"),
         (("5", "5", "5", "--compiler", "gcc"), "use one of: nvrtc"),
         (("5", "5", "5", "--config", "block_m=7"), "config lacks"),
         (("5", "5", "5", "--colour"), "No such option"),
