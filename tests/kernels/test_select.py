@@ -228,7 +228,7 @@ def test_what_timings_correct_moves_the_choice() -> None:
     ("scales", "family", "templates", "said"),
     [
         ("1x128,128x128", "tensor_core", ".cu", "family tensor_core does not take operands with scales; .*: scaled$"),
-        ("", "scaled", ".cu", "family scaled does not take operands without scales; .*: tensor_core, simt, triton, hopper$"),
+        ("", "scaled", ".cu", "scaled does not take operands without scales; .*: tensor_core, simt, triton, hopper$"),
         ("1x128,128x128", None, ".py", "no family of this compiler takes operands with scales"),
     ],
 )
