@@ -58,8 +58,8 @@ def test_warp_groups_of_a_hopper_kernel_stand_over_its_tile() -> None:
         record = record_with(config, "hopper")
         chain = levels(record)
         assert [one.name for one in chain] == ["Block", "Warp group", "wgmma"]
-        assert (chain[1].m, chain[1].n) == group
-        assert (chain[2].m, chain[2].n, chain[2].k) == (64, group[1], 16)
+        assert (int(chain[1].m), int(chain[1].n)) == group
+        assert (int(chain[2].m), int(chain[2].n), chain[2].k) == (64, group[1], 16)
         assert all((low.m * low.along_m, low.n * low.along_n) == (up.m, up.n) for up, low in pairwise(chain))
         assert "tiles × batch 1" in level_table(record)[0]["Count"]
         assert block_threads(record) == 384
