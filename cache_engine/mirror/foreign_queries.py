@@ -191,7 +191,8 @@ def state_of(connection: duckdb.DuckDBPyConnection, place: Place) -> str:
     return str(row[0]) if row else ""
 
 
-_PLAIN = tuple(field.name for field in fields(Entry) if field.name not in ("parts", "state", "config", "unread"))
+_APART = ("parts", "state", "config", "unread", "elsewhere")  # the last is in the diagnoses
+_PLAIN = tuple(field.name for field in fields(Entry) if field.name not in _APART)
 
 
 def _stored(connection: duckdb.DuckDBPyConnection, condition: str, parameters: list[Any]) -> list[tuple[Place, Entry]]:

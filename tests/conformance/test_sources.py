@@ -84,7 +84,7 @@ def test_a_cache_that_the_framework_made_is_read_without_a_finding(made: Place) 
 
 def test_every_fact_is_known_or_said_to_be_unknown(made: Place) -> None:
     """No entry leaves a fact out without a reason, and no source claims that it cannot know what it states."""
-    facts = {field.name for field in fields(Entry)} - {"id", "stamp", "parts", "state", "config", "unread"}
+    facts = {field.name for field in fields(Entry)} - {"id", "stamp", "parts", "state", "config", "unread", "elsewhere"}
     unknowable = _source(made).unknowable
     assert unknowable.keys() <= facts | {"config"}
     for entry in _entries(made):

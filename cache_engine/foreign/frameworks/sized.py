@@ -19,7 +19,7 @@ from cache_engine.model.outcome import Failure
 
 WHY = "only names, sizes and ages are looked at"
 _FACTS = {field.name for field in fields(Entry)} - {
-    "id", "stamp", "parts", "state", "config", "unread", "created_at", "last_used_at",
+    "id", "stamp", "parts", "state", "config", "unread", "created_at", "last_used_at", "elsewhere",
 }  # fmt: skip
 
 
