@@ -83,8 +83,14 @@ def generation() -> int:
 
 
 def demand_report(connection: Connection, by: str, half_life_s: float, at: float, since: float | None) -> DemandReport:
-    """A question of ``ask``: who takes which share of what was asked for."""
-    return cache().demand.report(summaries.ledger(connection, half_life_s, at, since), by)
+    """A question of ``ask``: who takes which share of what was asked for.
+
+    Raises:
+        SearchStopped: after the time that the settings give a page.
+    """
+    until = time.monotonic() + cache().settings.page_limit_s
+    ledger = summaries.ledger(connection, half_life_s, at, since)
+    return cache().demand.report(ledger, by, may_go_on=lambda: time.monotonic() < until)
 
 
 def store_is_gone() -> bool:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import streamlit as st
 
 from app import context, tables, widgets
+from app.patience import SHORTER_RANGE, advice
 from app.presenters.store.demand import (
     BY,
     NOW,
@@ -26,7 +27,7 @@ from app.presenters.store.demand import (
 )
 from cache_engine.catalogue import model_shapes
 from cache_engine.engine.demand.report import MODEL, SHAPE, DemandReport
-from cache_engine.errors import GemmCacheError
+from cache_engine.errors import GemmCacheError, SearchStopped
 from cache_engine.insight.coverage import coverage, wanted
 from cache_engine.mirror import queries, summaries
 from cache_engine.model.gemm import DType
@@ -62,7 +63,11 @@ def counted_since(ledger: Ledger, span: Span) -> None:
 def shares(span: Span) -> None:
     """Who takes which share."""
     by = BY[widgets.choose_one("Shares of", list(BY), "Shape", key="by")]
-    report = context.ask(context.demand_report, by, *span)
+    try:
+        report = context.ask(context.demand_report, by, *span)
+    except SearchStopped as error:
+        widgets.problem("It took too long to add up the shares.", f"{error}. {advice(SHORTER_RANGE)}")
+        return
     st.text(source_words(report))
     if not report.shares:
         st.info("What was asked for belongs to no model of the catalogue.", icon=":material/search_off:")

@@ -117,10 +117,10 @@ def published(config: Any, name: str, source: str) -> Published:
     """The model that the content of a ``config.json`` describes. Raises as ``read_config``."""
     if not isinstance(config, dict):
         raise UsageError(f"{source} is no model's config.json: it is not a JSON object")
-    inside = config.get("text_config")
-    if isinstance(inside, dict) and config.get("model_type") not in _FAMILIES:
+    kind, inside = config.get("model_type"), config.get("text_config")
+    if isinstance(inside, dict) and not (isinstance(kind, str) and kind in _FAMILIES):
         config = inside  # of a model that reads images too: the language model
-    kind = config.get("model_type")
+        kind = config.get("model_type")
     if not isinstance(kind, str):
         raise UsageError(f"{source} is no model's config.json: it has no field model_type")
     read = _FAMILIES.get(kind)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from cache_engine.errors import CorruptEntry, StoreError
+from cache_engine.model.artifact import Record
 from cache_engine.model.fingerprint import ToolchainFingerprint
 from cache_engine.model.key import CacheKey
 from cache_engine.model.provenance import Provenance
@@ -70,6 +71,14 @@ class Elsewhere:
                 if pack.has(key):
                     return True
         return self._store is not None and os.path.exists(self._store.layout.record_path(key))
+
+    def packed(self) -> Iterator[Record]:
+        """Records of the packs, the first 10,000 of each; those that cannot be read are left out."""
+        for pack in self._packs:
+            try:
+                yield from pack.records()
+            except OSError as error:
+                _log.warning("pack %s cannot be read: %s", pack.path, error.strerror or error)
 
     def _in_packs(self) -> Iterator[Stated]:
         for pack in self._packs:

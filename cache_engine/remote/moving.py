@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,11 +18,11 @@ from cache_engine.remote.entries import FOLDER, MOST_BYTES, key_in, name_of, pac
 from cache_engine.store.codec import UnknownFormat, signed_part
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
+from cache_engine.units import human_bytes
 from cache_engine.upkeep.packs import Imported, Refused, admit, coherent
 
 _T = TypeVar("_T")
-_AT_A_TIME = 8
-_BATCH = 64  # entries in memory
+_AT_A_TIME = 8  # entries in memory, each of which may be as large as an object may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Compared:
     Attributes:
         here, there: entries that only the store, and only the remote, has.
         both: how many both have.
-        there_bytes: of all entries of the remote.
+        there_bytes: of all entries of the remote, without objects that are too large to be one.
         others: objects in its folder that are no entries.
         all_there: the entries of the remote, those that the store has too among them.
     """
@@ -67,7 +68,7 @@ def compare(store: DiskStore, remote: Remote, on_some: Callable[[int], None] = l
         if key is None:
             others += 1
         else:
-            sizes[key] = size
+            sizes[key] = size if size <= MOST_BYTES else 0  # then the object is no entry: a pull refuses it
     mine = set(store.keys())
     here, there = sorted(mine - sizes.keys()), sorted(sizes.keys() - mine)
     return Compared(tuple(here), tuple(there), len(mine) - len(here), sum(sizes.values()), others, tuple(sorted(sizes)))
@@ -127,7 +128,8 @@ def sealed(
         return Refused(key, str(error))
     if not signed_part(record_data)[1]:
         return Refused(key, "it is not signed; --sign KEY signs it")
-    return packed(record_data, stored[1])
+    data = packed(record_data, stored[1])
+    return data if len(data) <= MOST_BYTES else Refused(key, f"it has more than {human_bytes(MOST_BYTES)}")
 
 
 def pull(
@@ -189,5 +191,9 @@ def in_parallel(work: Callable[[CacheKey], _T], keys: Iterable[CacheKey]) -> Ite
     """The results in order, a few at a time: most of the time is spent waiting for the remote."""
     left = iter(keys)
     with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="gemm-cache-remote") as pool:
-        while some := list(islice(left, _BATCH)):
-            yield from pool.map(work, some)
+        running = deque(pool.submit(work, key) for key in islice(left, _AT_A_TIME))
+        while running:
+            done = running.popleft().result()
+            yield done
+            del done  # before the next is fetched
+            running.extend(pool.submit(work, key) for key in islice(left, 1))

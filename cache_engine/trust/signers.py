@@ -19,6 +19,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -37,7 +38,7 @@ from cache_engine.units import printable
 NAMESPACE = "kernel@gemm-cache"
 """What signatures of kernels are for; ``ssh-keygen -Y verify -n`` takes it."""
 _MOST_BYTES = 1024**2  # of a file of signers: more than ten thousand
-_WORD = re.compile(r'(?:[^\s"]|"[^"]*")+')
+_WORD = re.compile(r'(?:[^ \t\r"]|"[^"]*")+')
 _OPTION = re.compile(r'([A-Za-z-]+)(?:="([^"]*)")?(?:,|$)')
 _TIMES = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
 
@@ -207,7 +208,9 @@ def _read(path: Path, trust: bool) -> dict[bytes, list[_Signer]]:
     if len(data) > _MOST_BYTES:
         raise UsageError(f"{path} has more than {_MOST_BYTES:,} bytes, too many for a list of signers")
     found: dict[bytes, list[_Signer]] = {}
-    for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
+    # As OpenSSH does, by newlines alone: str.splitlines would make a line of its own of what follows a form feed in a
+    # comment.
+    for number, line in enumerate(data.decode(errors="replace").split("\n"), 1):
         try:
             signer = _signer(line)
         except ValueError as error:
@@ -224,7 +227,7 @@ def _signer(line: str) -> _Signer | None:
     Raises:
         ValueError: when it cannot be read.
     """
-    words: list[str] = [] if line.lstrip().startswith("#") else _WORD.findall(line)
+    words: list[str] = [] if line.lstrip(" \t\r").startswith("#") else _WORD.findall(line)
     if not words:
         return None
     names, rest = printable(words[0].strip('"')), words[1:]
@@ -250,6 +253,8 @@ def _options(text: str) -> dict[str, str]:
             raise ValueError(f"its option {printable(text[end : end + 40])!r} is not known to this program")
         if (match[2] is None) != (match[1].lower() == "cert-authority"):
             raise ValueError(f"its option {match[1]} lacks a value in quotation marks, or has one too many")
+        if match[1].lower() in found:
+            raise ValueError(f"its option {match[1]} is there twice")
         found[match[1].lower()] = match[2] or ""
         end = match.end()
     return found
@@ -261,7 +266,10 @@ def _time(text: str) -> float:
     if len(digits) not in _TIMES or not digits.isascii() or not digits.isdigit():
         raise ValueError(f"{printable(text[:40])!r} is not a time such as 20270101Z")
     moment = datetime.strptime(digits, _TIMES[len(digits)])  # noqa: DTZ007 -- without Z it is local time
-    return (moment.replace(tzinfo=UTC) if text.endswith("Z") else moment.astimezone()).timestamp()
+    if not text.endswith("Z"):
+        with suppress(OverflowError, ValueError):  # of the first or last day that there is; elsewhere it is another
+            return moment.astimezone().timestamp()
+    return moment.replace(tzinfo=UTC).timestamp()
 
 
 def _fits(name: str, patterns: tuple[str, ...]) -> bool:

@@ -71,7 +71,8 @@ def test_the_catalogue_is_that_of_the_configs() -> None:
 
 
 def test_the_language_model_inside_another_is_read() -> None:
-    assert published({"model_type": "llava", "text_config": LLAMA}, "x", "x") == published(LLAMA, "x", "x")
+    for kind in ("llava", ["llava"], {}, None):
+        assert published({"model_type": kind, "text_config": LLAMA}, "x", "x") == published(LLAMA, "x", "x")
 
 
 @pytest.mark.parametrize(

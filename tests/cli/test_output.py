@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cache_engine.cli.support.output import write_file
+from cache_engine.errors import UsageError
 from tests.cli.test_cli import document, run
 from tests.helpers import make_store, record_file
 
@@ -36,6 +41,49 @@ def test_an_error_under_whose_output_the_disk_is_full_keeps_its_code(tmp_path: P
         assert done.stderr == f"error: there is no store in {tmp_path}/none; gemm-cache compile or sample creates one\n"
     else:
         assert json.loads(done.stdout)["error"]["message"].startswith("there is no store in")
+
+
+def _a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _a_link_to_a_device(path: Path) -> None:
+    path.symlink_to("/dev/null")
+
+
+@pytest.mark.parametrize("verb", [("report", "-o"), ("timings", "export")])
+@pytest.mark.parametrize("lay_out", [_a_pipe, _a_link_to_a_device])
+def test_what_is_no_file_is_neither_replaced_nor_waited_for(
+    compiled_store: Path, tmp_path: Path, verb: tuple[str, str], lay_out: Callable[[Path], None]
+) -> None:
+    lay_out(tmp_path / "out")
+    done = run(*verb, tmp_path / "out", "--force", store=compiled_store)
+    assert done.returncode == 2
+    assert "is a device, pipe or socket" in done.stderr
+    assert not (tmp_path / "out").is_file()
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, link = tmp_path / ("n" * 255), tmp_path / "link"
+    link.symlink_to(file)
+    write_file(file, b"old", force=False)
+    with pytest.raises(UsageError, match="--force"):
+        write_file(file, b"new", force=False)
+    with pytest.raises(UsageError, match="No such file"):
+        write_file(tmp_path / "none" / "file", b"new", force=False)
+    with monkeypatch.context() as changed:
+        changed.setattr(os, "replace", _no_room)
+        with pytest.raises(OSError, match="No space left"):
+            write_file(file, b"new", force=True)
+    assert file.read_bytes() == b"old"
+    write_file(link, b"new", force=True)
+    assert file.read_bytes() == b"new"
+    assert set(tmp_path.iterdir()) == {file, link}
+
+
+def _no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_closed_output_is_no_matter(compiled_store: Path) -> None:

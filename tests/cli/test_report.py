@@ -90,6 +90,12 @@ def _replay(**changed: object) -> dict[str, object]:
     return {**whole, "rows": [{**row, **changed}]} if changed.keys() <= row.keys() else {**whole, **changed}
 
 
+def _orders(count: int) -> dict[str, object]:
+    """A replay with so many orders, each at a size of its own; a figure of all would have their square of columns."""
+    rows = [_replay(order=f"{number}", size_bytes=number)["rows"][0] for number in range(count)]  # type: ignore[index]
+    return _replay(rows=rows)
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [
@@ -101,9 +107,10 @@ def _replay(**changed: object) -> dict[str, object]:
         (json.dumps(_replay(compile_seconds=1e300)).encode(), "compile_seconds is 1e+300"),
         (json.dumps(_replay(requests=-5.0)).encode(), "requests is -5.0"),
         (json.dumps(_replay(rows=_replay()["rows"] * 1001)).encode(), "1,001 rows"),  # type: ignore[operator]
+        (json.dumps(_orders(21)).encode(), "it has more than 20 orders of eviction"),
         (b" " * (LARGEST_DOCUMENT + 1), "larger than 16.0 MiB"),
     ],
-    ids=["empty", "deep", "not-text", "another", "negative", "huge", "minus", "many-rows", "large"],
+    ids=["empty", "deep", "not-text", "another", "negative", "huge", "minus", "many-rows", "orders", "large"],
 )
 def test_a_file_that_is_no_replay_is_refused(content: bytes, why: str, tmp_path: Path) -> None:
     (tmp_path / "replay.json").write_bytes(content)

@@ -69,6 +69,35 @@ def test_what_a_kernel_saves_over_the_one_that_serves_is_predicted_for_both(cach
     assert candidate.value.wait_chance == 0
 
 
+def test_a_packs_kernel_serves_in_place_of_a_missing_one(cache: Cache, tmp_path: Path) -> None:
+    asked = GemmProblem(512, 4096, 4096, arch="sm_90a")
+    floor = cache.get_or_compile(replace(asked, specialisation=Specialisation.DYNAMIC))
+    cache.export(tmp_path / "floor.gemmpack")
+    with open_cache(tmp_path / "other", packs=(tmp_path / "floor.gemmpack",)) as other:
+        other.journal.asked(asked)
+        [candidate] = plan_promotion(other).candidates
+    assert candidate.instead == floor.record.name
+
+
+def test_no_stand_in_is_looked_for_where_no_kernel_of_a_shape_is_there(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes milliseconds to select; a plan for 100 shapes of 64 sizes took longer than 8 s of CPU time."""
+    there = cache.get_or_compile(ASKED).key
+    cache.journal.asked(replace(ASKED, specialisation=Specialisation.EXACT))
+    for n in range(8, 80, 8):
+        cache.journal.asked(replace(ASKED, n=n))
+    looked, seen = [], []
+    look = cache.meanwhile.look
+    monkeypatch.setattr(cache.meanwhile, "look", lambda asked: looked.append(asked[0].n) or look(asked))
+    found = {
+        one.selection.problem.n: one.instead for one in plan_promotion(cache, on_size=lambda: seen.append(1)).candidates
+    }
+    assert looked == [ASKED.n]
+    assert len(seen) == len(found) + 1
+    assert found == {**dict.fromkeys(range(8, 80, 8), ""), ASKED.n: cache.store.find(there).name}
+
+
 def test_the_other_shapes_of_a_model_are_speculation(cache: Cache) -> None:
     """Three of the five shapes of Qwen3-0.6B."""
     for n, k in ((4096, 1024), (1024, 2048), (6144, 1024)):

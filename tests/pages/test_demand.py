@@ -59,6 +59,16 @@ def test_it_shows_shares_the_model_and_its_missing_kernels(open_page: Open, aske
     assert "A launch counts half as much after 168 hours." in _words(app)
 
 
+def test_shares_that_take_too_long_are_not_added_up(
+    open_page: Open, asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMM_CACHE_PAGE_LIMIT_S", "0")
+    app = open_page(asked, "demand", by="Kernel")
+    assert [error.value for error in app.error] == ["It took too long to add up the shares."]
+    assert "A page searches for at most 0 s (setting page_limit_s). Choose a shorter time range" in _words(app)
+    assert app.selectbox(key="shape").value
+
+
 def test_the_last_hours_and_another_grouping_are_part_of_the_address(open_page: Open, asked: Path) -> None:
     app = sound(open_page(asked, "demand", span="24 hours", by="Target"))
     assert _table(app, "Name", "Launches") == [("sm_90", 1.0)]

@@ -18,6 +18,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal, read_journal
 from cache_engine.trust.signers import TrustedSigners
 from tests.helpers import fill
+from tests.remote.conftest import S3
 from tests.trust.keys import Builder, signers_file
 
 
@@ -34,7 +35,7 @@ def signers(builder: Builder, tmp_path: Path) -> TrustedSigners:
 @pytest.fixture
 def keys(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> list[CacheKey]:
     """More than are moved at a time, and than are held in memory."""
-    monkeypatch.setattr(moving, "_BATCH", 9)
+    monkeypatch.setattr(moving, "_AT_A_TIME", 9)
     return sorted(fill(store, 12))
 
 
@@ -152,10 +153,37 @@ def test_a_remote_that_fails_half_way_leaves_whole_entries(
     with pytest.raises(RemoteError, match="the network is gone"):
         pull(other, journal, remote, keys, prove=signers.require)
     taken = list(other.keys())
-    assert 9 <= len(taken) < 12
+    assert 11 - moving._AT_A_TIME <= len(taken) < 12
     assert all(other.stored(key) is not None for key in taken)
     journal.flush()
     assert any(event.kind == IMPORT for event in read_journal(other.layout.journal).recent)
+
+
+def test_no_more_objects_are_in_memory_than_are_moved_at_a_time(keys: list[CacheKey]) -> None:
+    """Each may have 65 MiB, whoever put it there."""
+    fetched: list[CacheKey] = []
+    most = 0
+    for number, _ in enumerate(moving._in_parallel(fetched.append, keys)):
+        most = max(most, len(fetched) - number)
+    assert len(fetched) == len(keys)
+    assert most <= moving._AT_A_TIME
+
+
+def test_a_kernel_that_no_pull_would_take_is_not_sent(
+    store: DiskStore, remote: Objects, keys: list[CacheKey], builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "MOST_BYTES", 100)
+    (refused,) = push(store, remote, keys[:1], sign=builder.key.sign).refused
+    assert refused.cause == "it has more than 100 B"
+
+
+def test_sizes_that_cannot_be_are_not_added_up(store: DiskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may say that an object has 2⁶⁴ bytes; no document has room for the sum of some."""
+    remote = Objects("s3://bucket/x", **S3)
+    names = [name_of(CacheKey(f"{number:064x}")) for number in range(3)]
+    monkeypatch.setattr(remote, "sizes", lambda *_: [(name, 2**64 - 1) for name in names])
+    found = compare(store, remote)
+    assert (len(found.there), found.there_bytes) == (3, 0)
 
 
 def test_an_object_reads_as_it_was_written() -> None:

@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 from cache_engine.errors import CorruptEntry, RemoteError, UsageError
+from cache_engine.model.key import CacheKey
+from cache_engine.remote import objects
 from cache_engine.remote.base import Remote
+from cache_engine.remote.entries import name_of
 from cache_engine.remote.objects import Objects
 from tests.remote.conftest import S3
 
@@ -100,6 +103,44 @@ def test_a_body_without_an_end_is_cut_off() -> None:
         remote = Objects("s3://bucket/x", endpoint=address, **S3, **QUICK)
         with pytest.raises(CorruptEntry, match=r"more than 1\.0 MiB"):
             remote.get("a", 2**20)
+
+
+def _page(*names: str) -> bytes:
+    """A page of a list that says that there are more, and where: at the same place."""
+    found = "".join(
+        f"<Contents><Key>x/{name}</Key><LastModified>2024-01-01T00:00:00.000Z</LastModified><Size>5</Size></Contents>"
+        for name in names
+    )
+    more = "<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>"
+    page = f"<ListBucketResult>{more}{found}</ListBucketResult>".encode()
+    return b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(page), page)
+
+
+def test_a_list_of_empty_pages_without_an_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Obstore itself asks for ever, and Ctrl-C does not end that."""
+    monkeypatch.setattr(objects, "QUIET_S", 1)
+    with _server(_page()) as address:
+        remote = Objects("s3://bucket/x", endpoint=address, **S3, **QUICK)
+        with pytest.raises(RemoteError, match="does not come to an end of its list"):
+            list(remote.sizes("a"))
+
+
+def test_a_list_that_repeats_itself_is_an_error() -> None:
+    with _server(_page(name_of(CacheKey("ab" * 32)))) as address:
+        remote = Objects("s3://bucket/x", endpoint=address, **S3, **QUICK)
+        with pytest.raises(RemoteError, match="it begins again"):
+            list(remote.sizes("a"))
+
+
+def test_a_list_of_too_many_names_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = Objects(f"file://{tmp_path}/remote")
+    monkeypatch.setattr(objects, "MOST_LISTED", 2)
+    for name in ("a/1", "a/2"):
+        remote.create(name, b"x")
+    assert len(list(remote.sizes("a"))) == 2
+    remote.create("a/3", b"x")
+    with pytest.raises(RemoteError, match="lists more than 2 objects"):
+        list(remote.sizes("a"))
 
 
 def test_a_forked_process_gets_an_error_and_does_not_hang(tmp_path: Path) -> None:

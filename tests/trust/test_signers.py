@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -123,6 +124,7 @@ def test_a_line_bounds_what_its_key_may_sign(
         'no-such-option="x"',
         'cert-authority="yes"',
         'namespaces="git',
+        'namespaces="git",namespaces="*"',
     ],
 )
 def test_a_line_that_cannot_be_read_trusts_nothing_and_the_others_count(
@@ -146,6 +148,30 @@ def test_a_key_is_rotated_and_revoked_while_a_program_runs(
     signers.path.unlink()  # type: ignore[union-attr]
     with pytest.raises(Unproved, match="cannot be checked: cannot read the trusted signers"):
         signers.require(new)
+
+
+@pytest.mark.parametrize("break_", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_a_comment_ends_with_its_line_as_openssh_reads_it(
+    record: bytes, builder: Builder, tmp_path: Path, break_: str
+) -> None:
+    signers = _signers(tmp_path, f"# old keys:{break_}old {builder.line}")
+    assert signers.check(builder.key.sign(record)).standing is Standing.UNKNOWN
+
+
+def test_a_day_that_utc_cannot_express_is_said(
+    record: bytes, builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last second of 9999 in New York is in the year 10000 of UTC."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        signers = _signers(tmp_path, f'builder valid-after="99991231235959" {builder.line}')
+        assert "valid from 9999-12-31" in signers.check(builder.key.sign(record)).why
+        signers = _signers(tmp_path, f'builder valid-before="99991231235959" {builder.line}')
+        assert signers.check(builder.key.sign(record)).standing is Standing.GOOD
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")

@@ -23,15 +23,14 @@ from cache_engine.cli.support import (
     emit,
     job_option,
     json_option,
-    named,
     open_cache,
     printing,
     reporting,
     shape_options,
 )
+from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
 from cache_engine.config import Settings
-from cache_engine.errors import UsageError
 from cache_engine.model.architecture import architecture
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem
@@ -244,11 +243,7 @@ def export_verb(
         with printing():
             sys.stdout.write(text)
         return
-    try:
-        with named(file), file.open("w" if force else "x", encoding="utf-8", newline="") as opened:
-            opened.write(text)
-    except FileExistsError as error:
-        raise UsageError(f"{file} exists; --force replaces it") from error
+    write_file(file, text.encode(), force=force)
     document = measured.TimingsExported(file=str(file.absolute()), timings=len(rows))
     emit(document, as_json, lambda: print(f"{counted(len(rows), 'timing')} written to {file}"))
 

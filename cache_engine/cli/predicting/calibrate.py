@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from cache_engine.cli.documents import evaluator as documents
-from cache_engine.cli.support import Verb, emit, json_option, named, open_cache
+from cache_engine.cli.support import Verb, emit, json_option, open_cache
+from cache_engine.cli.support.output import write_file
 from cache_engine.cli.terminal import print_fields, progress
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
@@ -63,11 +64,7 @@ def calibrate_verb(
     saved = output if found.is_better else None
     if saved is not None:
         text = json.dumps({k: v for k, v in asdict(found.gpu).items() if v is not None}, indent=1) + "\n"
-        try:
-            with named(saved), saved.open("w" if force else "x", encoding="utf-8") as opened:
-                opened.write(text)
-        except FileExistsError as error:
-            raise UsageError(f"{saved} exists; --force replaces it") from error
+        write_file(saved, text.encode(), force=force)
     document = documents.calibrated(found, measured.gpu.name, saved)
     emit(document, as_json, lambda: _print(document), failed=not found.is_better)
 

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from cache_engine.cli.support import Verb, emit, json_option, named, open_cache, printing
+from cache_engine.cli.support.output import write_file
 from cache_engine.cli.support.verb import VerbGroup
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_table
 from cache_engine.config import Settings
@@ -119,11 +120,7 @@ def export_verb(settings: Settings, /, file: Path, chip: str | None, force: bool
             sys.stdout.write(data.decode() + "\n")
         return
     data = compress(data) if file.suffix == ".zst" else data
-    try:
-        with named(file), file.open("wb" if force else "xb") as opened:
-            opened.write(data)
-    except FileExistsError as error:
-        raise UsageError(f"{file} exists; --force replaces it") from error
+    write_file(file, data, force=force)
     document = documents.ResultsExported(
         file=str(file.absolute()), arch_fingerprint=fingerprint, entries=entries, bytes=len(data)
     )

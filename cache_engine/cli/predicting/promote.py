@@ -65,7 +65,8 @@ def _promote(cache: Cache, horizon_s: float, budget_s: float, dry_run: bool) -> 
     from cache_engine.engine.demand.demotion import note
     from cache_engine.engine.demand.promotion import plan_promotion, promote
 
-    plan = plan_promotion(cache, horizon_s)
+    with progress("Weighing sizes", None) as (bar, task):
+        plan = plan_promotion(cache, horizon_s, lambda: bar.advance(task))
     taken = plan.within(budget_s)
     failed = None
     if not dry_run:

@@ -17,6 +17,7 @@ from cache_engine.report.page import MOST_ROWS, Facts, Figure, Note, Report, Sec
 from cache_engine.units import counted, human_bytes, human_ms, human_rate
 
 LARGEST_DOCUMENT, LARGEST_NUMBER = 16 * 2**20, 1e18
+_MOST_ORDERS = 20  # each has a column at each size
 
 
 def replay_report(path: Path) -> Report:
@@ -46,6 +47,8 @@ def _out_of_range(found: Replayed | ReplayedStore) -> str:
     """What no replay prints; empty if nothing."""
     if len(found.rows) > MOST_ROWS:
         return f"it has {len(found.rows):,} rows; at most {MOST_ROWS:,}"
+    if isinstance(found, ReplayedStore) and len({row.order for row in found.rows}) > _MOST_ORDERS:
+        return f"it has more than {_MOST_ORDERS} orders of eviction"
     for part in (found, *found.rows):
         for name, value in msgspec.structs.asdict(part).items():
             if isinstance(value, int | float) and not 0 <= value <= LARGEST_NUMBER:

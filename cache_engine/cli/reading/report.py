@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from cache_engine.cli.documents import store
-from cache_engine.cli.support import Verb, emit, json_option, named, open_cache, printing
+from cache_engine.cli.support import Verb, emit, json_option, open_cache, printing
 from cache_engine.cli.support.completion import keys as some_keys
+from cache_engine.cli.support.output import write_file
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.units import human_bytes, printable
@@ -69,7 +69,7 @@ def report_verb(
         with printing():
             sys.stdout.buffer.write(text)
         return
-    _write(file, text, force=force)
+    write_file(file, text, force=force)
     document = store.Reported(file=str(file), title=report.title, bytes=len(text))
     emit(document, as_json, lambda: print(printable(f"{document.title}: {file}, {human_bytes(len(text))}.")))
 
@@ -88,17 +88,3 @@ def _report(settings: Settings, keys: tuple[str, ...], replay: Path | None, now:
 
         records = [cache.find(key) for key in keys]
         return kernel_report(cache, records[0]) if len(records) == 1 else comparison_report(cache, *records)
-
-
-def _write(file: Path, text: bytes, *, force: bool) -> None:
-    """Writes the file whole or not at all."""
-    if file.exists() and not force:
-        raise UsageError(f"{file} exists; give another name, or --force to replace it")
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with named(file):
-            temporary.write_bytes(text)
-        temporary.replace(file)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -82,15 +82,19 @@ class Demand:
         """
         return self.report(self.ledger(since_s), by)
 
-    def report(self, ledger: Ledger, by: str = SHAPE) -> DemandReport:
+    def report(self, ledger: Ledger, by: str = SHAPE, *, may_go_on: Callable[[], bool] = lambda: True) -> DemandReport:
         """The same of a ledger, such as that of ``mirror.summaries``.
+
+        Args:
+            may_go_on: asked before each size of a shape; a hundred shapes have some thousand.
 
         Raises:
             UsageError: when ``by`` is none of these.
+            SearchStopped: when ``may_go_on`` says no.
         """
         if by not in BY:
             raise UsageError(f"by is {by!r}; use one of: {', '.join(BY)}")
-        return report(ledger, by, self.times(), self.kernel_of)
+        return report(ledger, by, self.times(), self.kernel_of, may_go_on)
 
     def times(self) -> LaunchTimes:
         """How long launches take."""

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from cache_engine.catalogue import model_shapes
 from cache_engine.engine.demand.times import MEASURED, UNKNOWN, LaunchTimes
+from cache_engine.errors import SearchStopped
 from cache_engine.model.asked import Shape
 from cache_engine.policy.demand import Ledger, by_bytes, by_flops, rate
+from cache_engine.units import counted
 
 SHAPE, KERNEL, MODEL, ARCH = BY = ("shape", "kernel", "model", "arch")
 """What shares are of."""
@@ -103,12 +105,20 @@ class DemandReport:
     unpredicted: str = ""
 
 
-def report(ledger: Ledger, by: str, times: LaunchTimes, kernel_of: KernelOf) -> DemandReport:
-    """The shares of everything in a ledger."""
+def report(
+    ledger: Ledger, by: str, times: LaunchTimes, kernel_of: KernelOf, may_go_on: Callable[[], bool] = lambda: True
+) -> DemandReport:
+    """The shares of everything in a ledger; ``may_go_on`` is asked before each size of a shape.
+
+    Raises:
+        SearchStopped: when it says no.
+    """
     total, shares = DemandShare("all"), dict[object, DemandShare]()
     models = _models() if by == MODEL else {}
     asked: dict[str, set[tuple[int, int]]] = {}
     for shape, m, weight, us, source in _launches(ledger, times):
+        if not may_go_on():
+            raise SearchStopped(f"adding up {counted(len(ledger.sketches), 'shape')} was stopped")
         what = (weight, by_flops(shape, m), by_bytes(shape, m), us, source)
         total.add(*what)
         for place, share in _places(by, shape, m, models, kernel_of):

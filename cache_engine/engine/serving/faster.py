@@ -39,10 +39,7 @@ class Faster:
 
     def there(self, asked: Asked) -> Selection | None:
         """The exact kernel that serves what is asked for, as it was measured to be faster and is there."""
-        if self._is_possible is None:
-            history = self._selector.history
-            self._is_possible = history is not None and history.has_exact
-        if not self._is_possible:
+        if not self._may_be_any():
             return None
         exact, look_at = self._kept.get(asked) or self._keep(asked, self._measured(asked))
         if look_at and exact is not None and time.monotonic() >= look_at:
@@ -56,8 +53,17 @@ class Faster:
 
     def measured(self, asked: Asked) -> Selection | None:
         """The exact kernel that was measured to be faster than what is selected, be it there or not."""
+        if not self._may_be_any():
+            return None
         kept = self._kept.get(asked)
         return self._measured(asked) if kept is None else kept[0]
+
+    def _may_be_any(self) -> bool:
+        """Whether any exact kernel was timed. Looked up once."""
+        if self._is_possible is None:
+            history = self._selector.history
+            self._is_possible = history is not None and history.has_exact
+        return self._is_possible
 
     def _measured(self, asked: Asked) -> Selection | None:
         problem, family, compiler, config = asked

@@ -1,0 +1,40 @@
+"""Writing a file that the command line names."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from cache_engine.cli.support import named
+from cache_engine.errors import UsageError
+from cache_engine.store.files import refuse_device
+
+
+def write_file(path: Path, data: bytes, *, force: bool) -> None:
+    """Writes a file whole or not at all: on a full disk the one that it replaces is still there.
+
+    Args:
+        force: replace an existing file, or what a link leads to.
+
+    Raises:
+        UsageError: when it exists, has no folder, or is a device, pipe or socket, which would be replaced.
+        OSError: when it cannot be written.
+    """
+    if os.path.lexists(path) and not force:
+        raise UsageError(f"{path} exists; give another name, or --force to replace it")
+    target = os.path.realpath(path)
+    refuse_device(target)
+    # A name that no other user can know, as the folder may be /tmp, and short, as the file's may be as long as can be.
+    temporary = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.tmp")
+    try:
+        with named(path), open(temporary, "xb") as file:
+            file.write(data)
+        os.replace(temporary, target)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
