@@ -71,7 +71,8 @@ def test_the_catalogue_is_that_of_the_configs() -> None:
 
 
 def test_the_language_model_inside_another_is_read() -> None:
-    for kind in ("llava", ["llava"], {}, None):
+    kinds: tuple[object, ...] = ("llava", ["llava"], {}, None)
+    for kind in kinds:
         assert published({"model_type": kind, "text_config": LLAMA}, "x", "x") == published(LLAMA, "x", "x")
 
 

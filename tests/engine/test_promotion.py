@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from cache_engine.engine.demand.demotion import note
 from cache_engine.engine.demand.promoter import Promoter
 from cache_engine.engine.demand.promotion import plan_promotion, promote
 from cache_engine.engine.demand.times import LaunchTimes
+from cache_engine.engine.selection import Asked, Selection
 from cache_engine.insight.explanation import explain
 from cache_engine.model.asked import Shape
 from cache_engine.model.decision import DEMOTION, PROMOTION, SPECULATION
@@ -87,9 +89,15 @@ def test_no_stand_in_is_looked_for_where_no_kernel_of_a_shape_is_there(
     cache.journal.asked(replace(ASKED, specialisation=Specialisation.EXACT))
     for n in range(8, 80, 8):
         cache.journal.asked(replace(ASKED, n=n))
-    looked, seen = [], []
+    looked: list[int] = []
+    seen: list[int] = []
     look = cache.meanwhile.look
-    monkeypatch.setattr(cache.meanwhile, "look", lambda asked: looked.append(asked[0].n) or look(asked))
+
+    def noted(asked: Asked) -> Iterator[Selection]:
+        looked.append(asked[0].n)
+        return look(asked)
+
+    monkeypatch.setattr(cache.meanwhile, "look", noted)
     found = {
         one.selection.problem.n: one.instead for one in plan_promotion(cache, on_size=lambda: seen.append(1)).candidates
     }

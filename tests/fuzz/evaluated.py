@@ -18,7 +18,9 @@ from cache_engine.catalogue.published import read_config
 from cache_engine.errors import CorruptEntry, GemmCacheError, UsageError
 from cache_engine.evaluations import entry as results
 from cache_engine.evaluations import reference
+from cache_engine.evaluator.cost import SearchMode
 from cache_engine.evaluator.hardware import PRESETS
+from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.validation import Measurements, read_measurements, validate
 from cache_engine.insight.passes import Step, operations
 
@@ -130,8 +132,8 @@ def _repaired(data: bytes) -> bytes:
 def _compute(entry: dict[str, dict[str, object]]) -> None:
     theirs = msgspec.convert(entry, reference._Entry)
     s, searched = theirs.shape, theirs.search_mode
-    problem = reference.EvaluationProblem(s.M, s.N, s.K, s.G, theirs.dtypes.input, theirs.dtypes.output)
-    mode = reference.SearchMode(searched.tile_search, searched.partition_search).on(_CHIP, problem.dtype)
+    problem = EvaluationProblem(s.M, s.N, s.K, s.G, theirs.dtypes.input, theirs.dtypes.output)
+    mode = SearchMode(searched.tile_search, searched.partition_search).on(_CHIP, problem.dtype)
     found = reference._evaluation(theirs.result, problem, mode, _CHIP)
     ours = {field.name: getattr(found, field.name) for field in fields(found)}
     named = {"compute_time_us": "compute_us", "memory_time_us": "memory_us", "dram_traffic_bytes": "traffic_bytes"}

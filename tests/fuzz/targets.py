@@ -55,7 +55,7 @@ from cache_engine.store.results.interchange import UnknownResults, compress, dec
 from cache_engine.store.results.log import read_lines
 from cache_engine.upkeep.contents import check_entry, check_record
 from cache_engine.upkeep.packs import look_into
-from tests.fuzz import caches, evaluated, groups, remotes, reports, signatures
+from tests.fuzz import caches, code, evaluated, groups, remotes, reports, signatures
 from tests.helpers import invented_timing, make_cubin, make_entry, make_store
 
 PROBLEM = GemmProblem(128, 256, 192, arch="sm_90")
@@ -396,5 +396,6 @@ TARGETS = {
     "measurements": Target(evaluated.table_seeds, evaluated.read_table),
     "reference results": Target(evaluated.reference_seeds, evaluated.read_reference),
     "replay report": Target(reports.seeds, reports.read),
+    "linked code": Target(code.seeds, code.read),
     "marker": Target(lambda _: [b'{"kind":"gemm-cache store","format":1}'], _read_marker),
 }

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import pytest
+
+from cache_engine.insight.linked import panes
 from cache_engine.insight.linked.irs import read_llvm, read_mlir
 from cache_engine.insight.linked.marks import folds_of, kinds_of, main_loop
 from cache_engine.insight.linked.panes import PTX, SOURCE, Text, linked
 from cache_engine.insight.linked.ptx import read_ptx
 from cache_engine.insight.linked.sass import read_sass
+
+_MANY = 200_000
+# Each took minutes to years to read.
+HOSTILE = {
+    "spaces": " " * _MANY + "x",
+    "spaces behind a location": "a loc(unknown)" + " " * _MANY + "x",
+    "letters": f"!1 = !DILocation({'a' * _MANY})",
+    "loads": "load " * _MANY,
+    "jumps": "bra!" * _MANY,
+    "loops": "\n".join([f"$L{n}:" for n in range(20_000)] + [f" bra $L{n};" for n in range(20_000)]),
+    "circle": "#loc = loc(callsite(#loc at #loc))\n" + "x loc(#loc)\n" * (_MANY // 10),
+}
 
 PTX_TEXT = """\
 .version 9.5
@@ -246,3 +261,25 @@ def test_a_short_loop_that_hardly_multiplies_is_not_the_main_loop() -> None:
     jump = "        /*0030*/              @!P6 BRA `(.L_x_{}) ;"
     code = [".L_x_1:", *[multiply] * 8, jump.format(1), ".L_x_2:", multiply, jump.format(2)]
     assert main_loop("sass", code, kinds_of("sass", code)) == (1, 10)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_text_is_read_in_time(name: str) -> None:
+    """It may be of a pack, or of a framework's cache; a page reads it, and nothing ends that."""
+    text = HOSTILE[name] + "\n\tfma.rn.f32 %f1, %f2, %f3, %f4;\n"
+    found = linked([read_mlir("TTIR", text), read_llvm(text), read_ptx(text)[0]]).panes
+    assert all(len(pane.kinds) == len(pane.lines) > 0 for pane in found)
+
+
+def test_of_a_text_beyond_all_measure_the_beginning_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(panes, "MOST_CHARACTERS", 30)
+    assert read_ptx("\tfma.rn.f32 %f1;\n" * 100)[0].lines == ["\tfma.rn.f32 %f1;", "\tfma.rn.f32 %"]
+
+
+def test_a_long_line_has_its_location_and_its_class() -> None:
+    """LLVM writes a product of warp groups as one call of some thousand characters."""
+    call = f'  call void asm "wgmma.mma_async {", ".join(f"${n}" for n in range(2000))}"(), !dbg !7'
+    nodes = '!7 = !DILocation(line: 3, scope: !4)\n!4 = !DISubprogram(file: !1)\n!1 = !DIFile(filename: "a")'
+    text = read_llvm(f"{call}\n{nodes}")
+    assert text.chains[0] == (("a", 3),)
+    assert kinds_of("llvm", text.lines)[0] == "mma"

@@ -12,7 +12,7 @@ from cache_engine.compilers.elf import read_cubin
 from cache_engine.foreign.values import Entry, Part, PartKind
 from cache_engine.insight.linked.irs import TTGIR, TTIR, read_llvm, read_mlir
 from cache_engine.insight.linked.kernel import disassembled, registers_of
-from cache_engine.insight.linked.panes import PTX, SOURCE, Linked, Text, linked
+from cache_engine.insight.linked.panes import PTX, SOURCE, Linked, Text, lines_of, linked
 from cache_engine.insight.linked.ptx import read_ptx
 from cache_engine.model.outcome import Failure
 
@@ -68,8 +68,8 @@ def _text(part: Part, text: str) -> tuple[Text, Sequence[int]]:
         return read_ptx(text)
     if part.kind == PartKind.SOURCE:
         # What Triton calls source is the MLIR that it made of Python.
-        return read_mlir("MLIR", text) if "tt.func" in text else Text(SOURCE, "cuda", text.splitlines()), ()
-    return Text(PTX if part.kind == PartKind.PTX else part.name, "text", text.splitlines()), ()
+        return read_mlir("MLIR", text) if "tt.func" in text else Text(SOURCE, "cuda", lines_of(text)), ()
+    return Text(PTX if part.kind == PartKind.PTX else part.name, "text", lines_of(text)), ()
 
 
 def _machine_code(data: bytes | Failure, ptx_lines: Sequence[int]) -> Text | Failure:

@@ -8,17 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from cache_engine.insight.linked.panes import Chain, Text
+from cache_engine.insight.linked.panes import Chain, Text, lines_of
 
 _ALIAS = re.compile(r"^(?P<name>#loc\d*) = loc\((?P<value>.*)\)\s*$")
-_AT_END = re.compile(r"\s+loc\((?P<value>#loc\d*|\"[^()]*\"|unknown)\)(?=\s*\{?\s*$)")
+# A search in a hostile line must not begin again at each of its spaces or letters.
+_AT_END = re.compile(r"(?<!\s)\s++loc\((?P<value>#loc\d*|\"[^()]*\"|unknown)\)(?=\s*+\{?+\s*+$)")
 _FILE_LINE = re.compile(r'^"(?P<file>(?:[^"\\]|\\.)*)":(?P<line>\d{1,9}):\d+')
 _NAMED = re.compile(r'^"(?:[^"\\]|\\.)*"\((?P<child>.*)\)$')
 _CALL = re.compile(r"^callsite\((?P<inner>#loc\d*) at (?P<outer>#loc\d*)\)$")
 _FUSED = re.compile(r"^fused(?:<.*?>)?\[(?P<first>[^,\]]+)")
 
 _NODE = re.compile(r"^(?P<name>!\d+) = (?:distinct )?!(?P<kind>DI\w+)\((?P<fields>.*)\)\s*$")
-_FIELD = re.compile(r'(?P<name>\w+): (?P<value>"(?:[^"\\]|\\.)*"|[^,()]+)')
+_FIELD = re.compile(r'(?<!\w)(?P<name>\w++): (?P<value>"(?:[^"\\]|\\.)*"|[^,()]+)')
 _DEBUG = re.compile(r", !dbg (?P<node>!\d+)\s*$")
 _DEEPEST = 16  # a hostile text may refer in a circle
 
@@ -27,15 +28,19 @@ TTIR, TTGIR, LLIR = "TTIR", "TTGIR", "LLIR"
 
 def read_mlir(name: str, text: str) -> Text:
     """A text of MLIR, without the locations at the ends of its lines."""
-    raw = text.splitlines()
+    raw = lines_of(text)
     aliases = {found["name"]: found["value"] for line in raw if (found := _ALIAS.match(line))}
+    known: dict[str, Chain] = {"": ()}
     lines, chains = [], []
     for line in raw:
         if _ALIAS.match(line):
             continue
         found = _AT_END.search(line)
+        at = found["value"] if found else ""
+        if at not in known:
+            known[at] = _mlir_chain(at, aliases, _DEEPEST)
         lines.append(_AT_END.sub("", line).rstrip())
-        chains.append(_mlir_chain(found["value"], aliases, _DEEPEST) if found else ())
+        chains.append(known[at])
     return Text(name, "mlir", lines, chains)
 
 
@@ -58,7 +63,7 @@ def _mlir_chain(value: str, aliases: Mapping[str, str], depth: int) -> Chain:
 
 def read_llvm(text: str) -> Text:
     """A text of LLVM IR, without the references to its debug nodes."""
-    raw = text.splitlines()
+    raw = lines_of(text)
     nodes: dict[str, dict[str, str]] = {}
     for line in raw:
         if found := _NODE.match(line):

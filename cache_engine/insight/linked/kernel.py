@@ -14,7 +14,7 @@ from cache_engine.compilers.base import Compiled
 from cache_engine.compilers.elf import code_of
 from cache_engine.errors import GemmCacheError
 from cache_engine.insight.linked.irs import LLIR, TTGIR, TTIR, read_llvm, read_mlir
-from cache_engine.insight.linked.panes import SOURCE, Linked, Text, linked
+from cache_engine.insight.linked.panes import SOURCE, Linked, Text, lines_of, linked
 from cache_engine.insight.linked.ptx import instructions, read_ptx
 from cache_engine.insight.linked.sass import read_sass
 from cache_engine.model.artifact import CUBIN, Record
@@ -36,7 +36,7 @@ def linked_code(cache: Cache, record: Record) -> Linked:
     """
     source, cubin = cache.text(record, "source"), cache.section(record, CUBIN)
     language = "python" if record.compiler == "triton" else "cuda"
-    texts = [Text(SOURCE, language, source.splitlines())]
+    texts = [Text(SOURCE, language, lines_of(source))]
     notes = []
     with ThreadPoolExecutor(1) as other:
         counted = other.submit(registers_of, cubin)

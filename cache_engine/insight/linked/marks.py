@@ -84,6 +84,8 @@ _DECLARATIONS = {
     "llvm": re.compile(r"^(?:;|source_filename|target |declare |attributes |!|@)"),
 }
 _LEAST_FOLDED = 3
+_LOOKED_AT = 2_000
+"""Characters of a line where its instruction is looked for: a search takes the square of their number at worst."""
 
 
 def kinds_of(language: str, lines: Sequence[str]) -> tuple[str, ...]:
@@ -91,18 +93,20 @@ def kinds_of(language: str, lines: Sequence[str]) -> tuple[str, ...]:
     patterns = _COMPILED.get(language)
     if patterns is None:
         return ()
-    return tuple(next((kind for kind, pattern in patterns if pattern.search(line)), "") for line in lines)
+    return tuple(
+        next((kind for kind, pattern in patterns if pattern.search(line, 0, _LOOKED_AT)), "") for line in lines
+    )
 
 
 def main_loop(language: str, lines: Sequence[str], kinds: Sequence[str]) -> tuple[int, int] | None:
     """The first and last line, from 1, of the loop that multiplies: the smallest with most of what any loop has."""
     wanted = MMA if MMA in kinds else FMA
-    loops = [(first, last) for first, last in _loops(language, lines) if wanted in kinds[first - 1 : last]]
-    if not loops:
-        return None
     sums = [0]
     for kind in kinds:
         sums.append(sums[-1] + (kind == wanted))
+    loops = [(first, last) for first, last in _loops(language, lines) if sums[last] > sums[first - 1]]
+    if not loops:
+        return None
     most = max(sums[last] - sums[first - 1] for first, last in loops)
     heavy = [(first, last) for first, last in loops if 2 * (sums[last] - sums[first - 1]) >= most]
     return min(heavy, key=lambda loop: loop[1] - loop[0])
@@ -120,7 +124,7 @@ def _loops(language: str, lines: Sequence[str]) -> list[tuple[int, int]]:
     for number, line in enumerate(lines, 1):
         if found := label.match(line):
             labels[found["at"]] = number
-        if found := jump.search(line):
+        if found := jump.search(line, 0, _LOOKED_AT):
             for to in found.groups():
                 if to in labels:
                     loops[labels[to]] = number

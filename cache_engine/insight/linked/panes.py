@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from cache_engine.insight.linked.marks import folds_of, kinds_of, main_loop
 
 SOURCE, PTX, SASS = "Source", "PTX", "SASS"
+MOST_CHARACTERS = 8_000_000
+"""Of one text; what is behind is not read. Kernels have a hundredth of that, but a forged text may be large."""
 
 Place = tuple[str, int]
 """A file and a line of it, from 1."""
@@ -17,6 +19,11 @@ Chain = tuple[Place, ...]
 """Where an instruction comes from: the line itself, then the line that the compiler put it into, and so on outwards.
 
 Empty where nothing is known."""
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text that are read."""
+    return text[:MOST_CHARACTERS].splitlines()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from cache_engine.insight.linked.panes import PTX, Chain, Text
+from cache_engine.insight.linked.panes import PTX, Chain, Text, lines_of
 
 _FILE = re.compile(r'^\s*\.file\s+(?P<number>\d{1,9})\s+"(?P<folder>[^"]*)"(?:\s+"(?P<name>[^"]*)")?')
 _LOC = re.compile(
@@ -22,7 +22,7 @@ _DEEPEST = 16
 
 def read_ptx(text: str) -> tuple[Text, list[int]]:
     """PTX without what it says of lines, and for each line of ``text`` the line that is left of it, from 1; else 0."""
-    raw = text.splitlines()
+    raw = lines_of(text)
     files = {found["number"]: _path(found) for line in raw if (found := _FILE.match(line))}
     kept: list[str] = []
     chains: list[Chain] = []

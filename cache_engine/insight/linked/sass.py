@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from cache_engine.insight.linked.panes import SASS, Chain, Place, Text
+from cache_engine.insight.linked.panes import SASS, Chain, Place, Text, lines_of
 
 _MARK = re.compile(r'^\s*//## File "(?P<file>.*?)", line (?P<line>\d{1,9})(?P<inlined> inlined at ".*", line \d+)?\s*$')
 _MARKED_PTX = ".nv_debug_ptx_txt"
@@ -34,7 +34,7 @@ def read_sass(text: str, registers: str = "", ptx_lines: Sequence[int] = ()) -> 
     chain: Chain = ()
     fresh: list[Place] = []
     ptx_line = 0
-    for line in text.splitlines():
+    for line in lines_of(text):
         if found := _MARK.match(line):
             number = int(found["line"])
             if found["file"] == _MARKED_PTX:
