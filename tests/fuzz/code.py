@@ -1,9 +1,10 @@
-"""What is fuzzed of linked code: the texts that a kernel of another framework, or a forged one of a store, may have."""
+"""What is fuzzed of code: the texts that a kernel of another framework, or a forged one of a store, may have."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from cache_engine.compilers.disassembly import comparable_lines, instruction_mix
 from cache_engine.insight.linked.irs import read_llvm, read_mlir
 from cache_engine.insight.linked.panes import linked
 from cache_engine.insight.linked.ptx import read_ptx
@@ -55,3 +56,18 @@ def read(data: bytes, _: Path) -> None:
         count = len(pane.lines)
         assert all(len(marks) in (0, count) for marks in (pane.chains, pane.ptx, pane.registers, pane.kinds))
         assert all(1 <= first <= last <= count for first, last in (*pane.folds, *([pane.loop] if pane.loop else [])))
+
+
+def sass_seeds(_: Path) -> list[bytes]:
+    """A text as nvdisasm prints it without lines."""
+    return [
+        b"\t.text.gemm_x:\n.L_x_1:\n        /*0000*/  @P0 IMAD.MOV.U32 R1, RZ, RZ, c[0x0][0x28] ;\n"
+        b"        /*0010*/  HMMA.16816.F32.BF16 R4, R8, R12, R4 ;\n        /*0020*/  EXIT ;\n"
+    ]
+
+
+def read_sass_alone(data: bytes, _: Path) -> None:
+    """Counts its instructions, and compares it with its beginning."""
+    text = data.decode("utf-8", "replace")
+    instruction_mix(text)
+    comparable_lines(text, text[:20])

@@ -20,7 +20,6 @@ import xxhash
 
 from cache_engine.batch import jobs
 from cache_engine.catalogue import table_shapes
-from cache_engine.compilers.disassembly import comparable_lines, instruction_mix
 from cache_engine.compilers.elf import cubin_fault, read_cubin
 from cache_engine.errors import CorruptEntry, GemmCacheError, InvalidHardware, PackUnusable, StoreUnusable, UsageError
 from cache_engine.evaluations import entry as results
@@ -289,19 +288,6 @@ def _read_elf(data: bytes, _: Path) -> None:
             read_cubin(header + data[len(header) :])
 
 
-def _sass(_: Path) -> list[bytes]:
-    return [
-        b"\t.text.gemm_x:\n.L_x_1:\n        /*0000*/  @P0 IMAD.MOV.U32 R1, RZ, RZ, c[0x0][0x28] ;\n"
-        b"        /*0010*/  HMMA.16816.F32.BF16 R4, R8, R12, R4 ;\n        /*0020*/  EXIT ;\n"
-    ]
-
-
-def _read_sass(data: bytes, _: Path) -> None:
-    text = data.decode("utf-8", "replace")
-    instruction_mix(text)
-    comparable_lines(text, text[:20])
-
-
 def _read_table(data: bytes, folder: Path) -> None:
     path = folder / "shapes.csv"
     path.write_bytes(data)
@@ -377,7 +363,7 @@ TARGETS = {
         _read_config,
     ),
     "elf": Target(lambda _: [make_cubin("sm_90", bytes(200))], _read_elf),
-    "sass": Target(_sass, _read_sass),
+    "sass": Target(code.sass_seeds, code.read_sass_alone),
     "table": Target(lambda _: [b"n,k,batch,m\n128,256,1,16\n"], _read_table),
     "demand": Target(_demand, _read_demand),
     "trace": Target(
