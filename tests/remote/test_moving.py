@@ -163,7 +163,7 @@ def test_no_more_objects_are_in_memory_than_are_moved_at_a_time(keys: list[Cache
     """Each may have 65 MiB, whoever put it there."""
     fetched: list[CacheKey] = []
     most = 0
-    for number, _ in enumerate(moving._in_parallel(fetched.append, keys)):
+    for number, _ in enumerate(moving.in_parallel(fetched.append, keys)):
         most = max(most, len(fetched) - number)
     assert len(fetched) == len(keys)
     assert most <= moving._AT_A_TIME
