@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import time
@@ -82,13 +83,15 @@ def generation() -> int:
     return cache().mirror.sync().generation
 
 
-def demand_report(connection: Connection, by: str, half_life_s: float, at: float, since: float | None) -> DemandReport:
+def demand_report(
+    connection: Connection, by: str, half_life_s: float, at: float, since: float | None, limit_s: float = math.inf
+) -> DemandReport:
     """A question of ``ask``: who takes which share of what was asked for.
 
     Raises:
-        SearchStopped: after the time that the settings give a page.
+        SearchStopped: when it takes longer than ``limit_s``.
     """
-    until = time.monotonic() + cache().settings.page_limit_s
+    until = time.monotonic() + limit_s
     ledger = summaries.ledger(connection, half_life_s, at, since)
     return cache().demand.report(ledger, by, may_go_on=lambda: time.monotonic() < until)
 

@@ -28,9 +28,8 @@ class Patience:
             sign: what the page shows meanwhile.
         """
         self._sign = sign
-        self.limit_s = context.cache().settings.page_limit_s
         self._place = st.empty()
-        self._until = time.monotonic() + self.limit_s
+        self._until = time.monotonic() + context.cache().settings.page_limit_s
         self._next_sign = time.monotonic() + _SIGN_S
 
     def __enter__(self) -> Patience:

@@ -64,7 +64,7 @@ def shares(span: Span) -> None:
     """Who takes which share."""
     by = BY[widgets.choose_one("Shares of", list(BY), "Shape", key="by")]
     try:
-        report = context.ask(context.demand_report, by, *span)
+        report = context.ask(context.demand_report, by, *span, limit_s=cache.settings.page_limit_s)
     except SearchStopped as error:
         widgets.problem("It took too long to add up the shares.", f"{error}. {advice(SHORTER_RANGE)}")
         return
