@@ -26,7 +26,18 @@ LABELS = ".js-plotly-plot .annotation-text { fill: light-dark(#14120f, #fafafa) 
 DENSE = """.stMainBlockContainer { padding-top: 4rem }
 .stMainBlockContainer h1 { font-size: 1.75rem; padding: 0.5rem 0 }
 .stMainBlockContainer h2 { padding: 0.25rem 0 }"""
-st.html(f"<style>{ON_ACCENT} {{ color: light-dark(white, #14120f) }} {LABELS} {DENSE}</style>")
+# Streamlit's colours of code are too pale for text in the light theme, and some in the dark one. Others than these stay
+# as the text is.
+TOKENS = {
+    ".token": "inherit",
+    ".keyword": "light-dark(#0b5cad, #6cb4f5)",
+    ".number": "light-dark(#0a6b5e, #4fd1bd)",
+    ".string": "light-dark(#067a29, #3fcf6a)",
+    ".operator": "light-dark(#a04600, #f5975a)",
+    ":is(.punctuation, .comment)": "light-dark(#5c606b, #a9adb8)",
+}
+CODE = " ".join(f"[data-testid=stCode] span{one} {{ color: {colour} !important }}" for one, colour in TOKENS.items())
+st.html(f"<style>{ON_ACCENT} {{ color: light-dark(white, #14120f) }} {LABELS} {DENSE} {CODE}</style>")
 
 page = st.navigation(
     [
