@@ -17,6 +17,7 @@ EXTRAS = {
     "gpu": ("cupy",),
     "trust": ("cryptography",),
     "remote": ("obstore", "redis"),
+    "farm": ("celery", "redis"),
 }
 """The modules that this package imports from what an extra installs."""
 

@@ -125,7 +125,8 @@ def test_the_core_compiles_keeps_and_serves(filled: Core, tmp_path: Path) -> Non
     assert json.loads(filled.run("compile", *SHAPE, "--json"))["tier"] == "disk"
 
 
-CORE, DASHBOARD, EVALUATE, GPU, TRUST, REMOTE = "", "dashboard", "evaluate", "gpu", "trust", "remote"
+CORE, DASHBOARD, EVALUATE, GPU, TRUST, REMOTE, FARM = "", "dashboard", "evaluate", "gpu", "trust", "remote", "farm"
+BROKER = ("--broker", "redis://host", "--remote", "file:///none")
 CACHE, ENTRY = "triton=triton", "G76X"  # what Triton made, and the first letters of its key
 KEY, PACK, OTHER_PACK, RESULTS, MEASURED = "KEY", "kernels.gemmpack", "other.gemmpack", "results.json", "measured.csv"
 """What stands for the key of the stored kernel, and files."""
@@ -174,6 +175,8 @@ VERBS = {
     "import": ((PACK,), CORE),
     "preflight": ((PACK, "--arch", "sm_90"), CORE),
     "verify --signatures": ((), TRUST),
+    "farm worker": ((*BROKER, "--sign", "key"), FARM),
+    "farm compile": (("Llama-3.1-8B", *BROKER), FARM),
     "remote status": (("file:///none",), REMOTE),
     "remote push": (("file:///none",), REMOTE),
     "remote pull": (("file:///none",), REMOTE),

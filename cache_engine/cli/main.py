@@ -36,6 +36,7 @@ _WHERE = {
     "predicting.demand": ("demand",),
     "reading.report": ("report",),
     "keeping.remote": ("remote",),
+    "keeping.farm": ("farm",),
     "reading.history": ("history", "audit"),
     "reading.toolchains": ("toolchains", "coverage"),
     "reading.jobs": ("jobs",),

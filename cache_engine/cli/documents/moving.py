@@ -16,6 +16,7 @@ from cache_engine.units import counted
 from cache_engine.upkeep.packs import Refused
 
 if TYPE_CHECKING:
+    from cache_engine.farm.submitting import Farmed
     from cache_engine.insight.packs import Preflight
     from cache_engine.remote.moving import Compared, Pushed
     from cache_engine.store.pack import Pack
@@ -174,6 +175,26 @@ class RemoteGcReport(msgspec.Struct, kw_only=True):
     keys: list[str]
 
 
+class FarmReport(msgspec.Struct, kw_only=True):
+    """What ``farm compile`` prints.
+
+    Attributes:
+        kernels: that the model needs. present: those that the remote had before.
+        compiled, found: those that workers compiled for this, and that came to the remote otherwise.
+        workers: processes that answered. resent: messages that were sent again, as the broker had lost them.
+    """
+
+    url: str
+    kernels: int
+    present: int
+    compiled: int
+    found: int
+    failed: list[Refused]
+    workers: list[str]
+    resent: int
+    seconds: float
+
+
 class SignatureRow(msgspec.Struct, kw_only=True):
     """The kernels that one signer signed, or no one did.
 
@@ -311,6 +332,21 @@ def pushed(url: str, found: Pushed, present: int) -> PushReport:
         sent_bytes=found.sent_bytes,
         present=found.present + present,
         refused=list(found.refused),
+    )
+
+
+def farmed(url: str, kernels: int, done: Farmed, seconds: float) -> FarmReport:
+    """The document of a table that a farm compiled."""
+    return FarmReport(
+        url=url,
+        kernels=kernels,
+        present=done.present,
+        compiled=done.compiled,
+        found=done.found,
+        failed=[Refused(key, why) for key, why in sorted(done.failed.items())],
+        workers=sorted(done.workers),
+        resent=done.resent,
+        seconds=seconds,
     )
 
 

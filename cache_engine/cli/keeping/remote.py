@@ -66,7 +66,7 @@ def remote_verb() -> None:
 @click.pass_obj
 def status_verb(settings: Settings, /, url: str | None, as_json: bool) -> None:
     """Compare the store with a remote, and say what lookups do with it."""
-    remote = _remote(settings, url)
+    remote = remote_named(settings, url)
     with open_cache(settings, create=False) as cache:
         document = moving.remote_state(remote.url, _compared(cache, remote), settings.remote_mode, cache.tally())
     emit(document, as_json, lambda: _print_status(document))
@@ -101,7 +101,7 @@ def push_verb(settings: Settings, /, url: str | None, sign: Path | None, arch: t
     """
     from cache_engine.remote.moving import push
 
-    remote = _remote(settings, url)
+    remote = remote_named(settings, url)
     targets = {architecture(name).name for name in arch}
     key = None if sign is None else signing_key(sign)
 
@@ -144,7 +144,7 @@ def pull_verb(settings: Settings, /, url: str | None, dry_run: bool, unsigned: b
     """
     from cache_engine.remote.moving import pull
 
-    remote, prove = _remote(settings, url), _proof(settings, unsigned)
+    remote, prove = remote_named(settings, url), _proof(settings, unsigned)
     with open_cache(settings.with_overrides({"enable_caching": True})) as cache:
         compared = _compared(cache, remote)
         with terminal.progress("Fetching", len(compared.there)) as (bar, task):
@@ -195,7 +195,7 @@ def verify_verb(
     """
     from cache_engine.remote import checking
 
-    remote, prove = _remote(settings, url), _proof(settings, unsigned)
+    remote, prove = remote_named(settings, url), _proof(settings, unsigned)
     with open_cache(settings, create=False) as cache:
         compared = _compared(cache, remote)
         # What is to be compiled is fetched too.
@@ -238,7 +238,7 @@ def gc_verb(
     """
     from cache_engine.remote import checking
 
-    remote = _remote(settings, url)
+    remote = remote_named(settings, url)
     limit = None if max_bytes is None else parse_bytes(max_bytes)
     with terminal.progress("Listing", None) as (bar, task):
         found = checking.plan(
@@ -295,7 +295,8 @@ def _verified(
     return d
 
 
-def _remote(settings: Settings, url: str | None) -> Remote:
+def remote_named(settings: Settings, url: str | None) -> Remote:
+    """The remote of an argument, else of the setting; raises ``UsageError`` where neither names one."""
     from cache_engine.remote.opening import KINDS, open_remote
 
     named = url or settings.remote

@@ -1,0 +1,10 @@
+"""Compiling a model on many machines: Celery carries what to compile, a remote what was compiled.
+
+A broker is not trusted. It carries JSON alone, a message can ask for a compile and for nothing else, and a result
+counts when the remote has it, signed by who compiled it.
+
+- ``messages`` -- what is asked, and what is answered; checked and bounded
+- ``broker`` -- the queue, answers, and who compiles which key, in Redis; the Celery application
+- ``working`` -- what a worker does with a message
+- ``submitting`` -- a table of kernels sent, followed, and sent again where a broker lost it
+"""

@@ -1,0 +1,144 @@
+"""The broker: a queue of Celery in Redis, and beside it answers, leases and what was cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from cache_engine.errors import RemoteError, UsageError
+from cache_engine.extras import needing, require
+from cache_engine.units import printable
+
+QUEUE = "gemm-cache-farm"
+TASK = "gemm_cache.compile"
+REDELIVER_S = 300
+"""How long after a worker vanished its work is given to another; more than any compile takes."""
+_PURPOSE = "the farm"
+_DAY_S = 86_400
+_WAIT_S = 5.0
+_UNACKED = f"{QUEUE}:unacked"  # where kombu's Redis transport notes what a worker has and has not finished
+
+
+def application(url: str, *, redeliver_s: int = REDELIVER_S) -> Any:
+    """The Celery application: JSON alone, and a message is done when its work is.
+
+    Args:
+        redeliver_s: see ``REDELIVER_S``.
+
+    Raises:
+        UsageError: when this is not the URL of a broker.
+        ExtraMissing: when Celery is not installed.
+    """
+    with needing("farm", _PURPOSE):
+        from celery import Celery
+    app = Celery("gemm-cache", broker=_checked(url), set_as_current=False)
+    app.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        event_serializer="json",
+        task_ignore_result=True,
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        task_default_queue=QUEUE,
+        worker_prefetch_multiplier=1,
+        worker_enable_remote_control=False,
+        worker_hijack_root_logger=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options={
+            "visibility_timeout": redeliver_s,
+            "socket_timeout": _WAIT_S,
+            "socket_connect_timeout": _WAIT_S,
+            # Of our own: another application may use the same Redis.
+            "unacked_key": _UNACKED,
+            "unacked_index_key": f"{_UNACKED}:index",
+            "unacked_mutex_key": f"{_UNACKED}:mutex",
+        },
+    )
+    return app
+
+
+class Broker:
+    """What the farm keeps in Redis next to the queue. Nothing of it is needed for results: the remote has those."""
+
+    def __init__(self, url: str) -> None:
+        """Connects when it is first asked; raises as ``application``."""
+        require("farm", _PURPOSE)
+        import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        self.url = _checked(url)
+        self._redis = redis.Redis.from_url(
+            self.url, socket_timeout=_WAIT_S, socket_connect_timeout=_WAIT_S, retry=Retry(NoBackoff(), 0)
+        )
+
+    def waiting(self) -> tuple[int, int]:
+        """How many messages no worker has taken, and how many are taken and not finished; raises ``RemoteError``."""
+        return self._ask(lambda r: int(r.llen(QUEUE))), self._ask(lambda r: int(r.hlen(_UNACKED)))
+
+    def answer(self, job: str, text: str) -> None:
+        """Leaves an answer for a submitter; raises ``RemoteError``."""
+        self._ask(lambda r: r.rpush(f"{QUEUE}:answers:{job}", text))
+        self._ask(lambda r: r.expire(f"{QUEUE}:answers:{job}", _DAY_S))
+
+    def answers(self, job: str, wait_s: float) -> list[str]:
+        """Answers since the last call; waits for one. Raises ``RemoteError``."""
+        found: list[str] = []
+        first = self._ask(lambda r: r.blpop([f"{QUEUE}:answers:{job}"], timeout=wait_s))
+        while first is not None:
+            found.append(first[1].decode(errors="replace"))
+            more = self._ask(lambda r: r.lpop(f"{QUEUE}:answers:{job}"))
+            first = None if more is None else ("", more)
+        return found
+
+    def cancel(self, job: str) -> None:
+        """Has workers drop what a submitter asked for; raises ``RemoteError``."""
+        self._ask(lambda r: r.set(f"{QUEUE}:canceled:{job}", b"1", ex=_DAY_S))
+
+    def is_canceled(self, job: str) -> bool:
+        """Whether it was; raises ``RemoteError``."""
+        return bool(self._ask(lambda r: r.exists(f"{QUEUE}:canceled:{job}")))
+
+    def take(self, key: str, owner: str, lease_s: int) -> bool:
+        """Whether ``owner`` compiles a key now, and no other for so many seconds; raises ``RemoteError``."""
+        name = f"{QUEUE}:lease:{key}"
+        if self._ask(lambda r: r.set(name, owner, nx=True, ex=lease_s)):
+            return True
+        return bool(self._ask(lambda r: r.get(name)) == owner.encode())
+
+    def release(self, key: str) -> None:
+        """Lets others compile it; raises ``RemoteError``."""
+        self._ask(lambda r: r.delete(f"{QUEUE}:lease:{key}"))
+
+    def tries(self, owner: str) -> int:
+        """How often a message was begun, this time included; raises ``RemoteError``."""
+        name = f"{QUEUE}:tries:{owner}"
+        count = int(self._ask(lambda r: r.incr(name)))
+        self._ask(lambda r: r.expire(name, _DAY_S))
+        return count
+
+    def _ask(self, call: Callable[[Any], Any]) -> Any:
+        with reaching(self.url):
+            return call(self._redis)
+
+
+@contextmanager
+def reaching(url: str) -> Iterator[None]:
+    """For a body that asks the broker: its errors become ``RemoteError``."""
+    from kombu.exceptions import OperationalError
+    from redis.exceptions import RedisError
+
+    try:
+        yield
+    except (RedisError, OperationalError, OSError, ValueError, TypeError) as error:
+        where = urlsplit(url).hostname or "?"
+        raise RemoteError(f"the broker at {printable(where)} does not answer: {printable(str(error))[:200]}") from error
+
+
+def _checked(url: str) -> str:
+    if urlsplit(url).scheme != "redis":
+        raise UsageError(f"{printable(url[:80])!r} is no broker; it starts with redis://, such as redis://host:6379/0")
+    return url

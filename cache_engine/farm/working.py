@@ -1,0 +1,127 @@
+"""What a worker of the farm does: it compiles what a message asks for, and sends that to the remote, signed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from typing import Any
+
+from cache_engine.config import Settings
+from cache_engine.engine.cache import Cache, open_cache
+from cache_engine.errors import GemmCacheError, NotHereError, RemoteError, UsageError
+from cache_engine.farm.broker import QUEUE, TASK, Broker, application
+from cache_engine.farm.messages import Answered, Asked, asked, encode
+from cache_engine.model.key import CacheKey
+from cache_engine.queue.tickets import Priority
+from cache_engine.remote.base import Remote
+from cache_engine.remote.entries import MOST_BYTES, name_of
+from cache_engine.remote.moving import push
+from cache_engine.remote.opening import open_remote
+from cache_engine.trust.keys import SigningKey
+
+_log = logging.getLogger(__name__)
+
+MOST_TRIES = 10
+_LOOK_S = 0.5
+
+
+class Worker:
+    """A process that compiles for a farm. It opens store, remote and broker when it is first asked, after any fork."""
+
+    def __init__(self, settings: Settings, broker: str, remote: str, key: SigningKey, lease_s: int) -> None:
+        self._settings, self._urls, self._key, self._lease_s = settings, (broker, remote), key, lease_s
+        self._opened: tuple[int, Cache, Broker, Remote] | None = None
+
+    def work(self, text: object) -> None:
+        """Does what a message asks for, and answers. A message that asks for nothing valid is dropped.
+
+        Raises:
+            UsageError: for such a message.
+            RemoteError: when the broker does not answer.
+        """
+        message = asked(text)
+        _, broker, _ = self._open()
+        if broker.is_canceled(message.job):
+            return
+        started = time.perf_counter()
+        compiled, error = False, ""
+        try:
+            compiled = self._compiled(message)
+        except (GemmCacheError, OSError) as trouble:
+            error = str(trouble)
+        took = time.perf_counter() - started
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        broker.answer(message.job, encode(Answered(message.key, error, name, compiled, took)))
+
+    def _compiled(self, message: Asked) -> bool:
+        """Has the remote have the kernel; whether that took a compile here."""
+        cache, broker, remote = self._open()
+        problem, config = message.gemm, message.config
+        selection = cache.select(problem, family=message.family, compiler=message.compiler, config=config)
+        if selection.key != message.key:
+            here = selection.compiler.fingerprint()
+            raise NotHereError(f"this worker makes another key of it, with {here.compiler} {here.version}")
+        owner = f"{message.job}:{message.key}"
+        if broker.tries(owner) > MOST_TRIES:
+            raise NotHereError(f"{MOST_TRIES} workers ended while they compiled it")
+        while not broker.take(selection.key, owner, self._lease_s):
+            if _has(remote, selection.key):
+                return False
+            time.sleep(_LOOK_S)  # another submitter asked for it too; its lease ends
+        if _has(remote, selection.key):
+            return False
+        kernel = cache.get_or_compile(
+            problem, family=message.family, compiler=message.compiler, config=config, priority=Priority.WARM
+        )
+        if kernel.unpublished is not None:
+            raise RemoteError(f"it was compiled but not stored: {kernel.unpublished}")
+        sent = push(cache.store, remote, [selection.key], sign=self._key.sign)
+        if sent.refused:
+            raise RemoteError(sent.refused[0].cause)
+        broker.release(selection.key)
+        return kernel.tier == "compiled"
+
+    def _open(self) -> tuple[Cache, Broker, Remote]:
+        if self._opened is None or self._opened[0] != os.getpid():
+            broker, remote = self._urls
+            self._opened = (os.getpid(), open_cache(settings=self._settings), Broker(broker), open_remote(remote))
+        return self._opened[1:]
+
+
+def serve(worker: Worker, broker: str, *, processes: int, redeliver_s: int) -> int:
+    """Works until it is stopped; returns the exit code.
+
+    Raises:
+        ExtraMissing: when Celery is not installed.
+    """
+    app = application(broker, redeliver_s=redeliver_s)
+
+    @app.task(name=TASK)  # type: ignore[untyped-decorator]  # Celery has no types
+    def compile_kernel(text: object) -> None:
+        try:
+            worker.work(text)
+        except UsageError as error:
+            _log.warning("a message is dropped: %s", error)
+
+    only(app)
+    name = f"gemm-cache-{os.getpid()}@{socket.gethostname()}"
+    command = app.Worker(
+        hostname=name, concurrency=processes, pool="prefork", queues=[QUEUE], loglevel="WARNING", quiet=True,
+        without_gossip=True, without_mingle=True, without_heartbeat=True,
+    )  # fmt: skip
+    command.start()
+    return int(command.exitcode or 0)
+
+
+def only(app: Any) -> None:
+    """Leaves an application our task alone: Celery brings others, which messages could ask for as well."""
+    app.finalize(auto=True)
+    for name in list(app.tasks):
+        if name != TASK:
+            app.tasks.unregister(name)
+
+
+def _has(remote: Remote, key: CacheKey) -> bool:
+    return remote.get(name_of(key), MOST_BYTES) is not None

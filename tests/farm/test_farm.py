@@ -1,0 +1,215 @@
+"""A farm with a real broker and real workers, of which each may die at any moment or lie."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cache_engine.engine.cache import Cache
+from cache_engine.engine.selection import Selection
+from cache_engine.errors import RemoteError, UsageError
+from cache_engine.farm import submitting
+from cache_engine.farm.broker import QUEUE, TASK, Broker, application
+from cache_engine.farm.messages import Answered, Asked, answered, encode
+from cache_engine.farm.submitting import Farmed, Submission
+from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.remote.entries import FOLDER, key_in
+from cache_engine.remote.moving import pull
+from cache_engine.remote.objects import Objects
+from cache_engine.trust.signers import TrustedSigners
+from tests.cli.test_cli import document, run
+from tests.farm.conftest import Redis, Workers
+from tests.trust.keys import Builder, signers_file
+
+
+def _table(cache: Cache, count: int) -> list[Selection]:
+    problems = (GemmProblem(16, 48 + 16 * n, 32, dtype=DType.FP32, arch="sm_80") for n in range(count))
+    return [cache.select(problem) for problem in problems]
+
+
+class _InBackground:
+    """A submission that another thread follows."""
+
+    def __init__(self, broker: str, remote: Objects, selections: Sequence[Selection]) -> None:
+        self.left: list[int] = []
+        self.some_done = threading.Event()
+        self.troubles: list[str] = []
+        self._found: list[Farmed | BaseException] = []
+        self._total = len(selections)
+        self.submission = Submission(broker, remote)
+        self._thread = threading.Thread(target=self._run, args=(selections,), daemon=True)
+        self._thread.start()
+
+    def _run(self, selections: Sequence[Selection]) -> None:
+        try:
+            self._found.append(self.submission.run(selections, self._on_left, self.troubles.append))
+        except BaseException as error:
+            self._found.append(error)
+
+    def _on_left(self, left: int) -> None:
+        self.left.append(left)
+        if left < self._total:
+            self.some_done.set()
+
+    def result(self, log: Path, timeout: float = 180) -> Farmed:
+        self._thread.join(timeout)
+        assert self._found, (self.left[-1:], self.troubles[-3:], log.read_text()[-3000:])
+        (found,) = self._found
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+
+def _keys(remote: Objects) -> set[str]:
+    return {key for name, _ in remote.sizes(FOLDER) if (key := key_in(name)) is not None}
+
+
+def test_broker_and_worker_are_killed_in_the_middle_and_the_table_completes(
+    cache: Cache, redis_server: Redis, workers: Workers, remote: Objects, builder: Builder, tmp_path: Path
+) -> None:
+    table = _table(cache, 6)
+    workers.start()
+    running = _InBackground(redis_server.url, remote, table)
+    assert running.some_done.wait(120), workers.log.read_text()
+    redis_server.kill()
+    workers.kill()
+    redis_server.start()  # empty
+    workers.start()
+    done = running.result(workers.log)
+    assert done.failed == {}
+    assert done.resent > 0
+    assert _keys(remote) == {one.key for one in table}
+    assert done.present == 0
+    assert done.compiled + done.found == 6
+    # What came is signed by the worker, and so another machine takes it.
+    signers = TrustedSigners(signers_file(tmp_path, f"worker@farm {builder.line}"))
+    taken = pull(cache.store, cache.journal, remote, [one.key for one in table], prove=signers.require)
+    assert (taken.taken, taken.refused) == (6, ())
+    assert Submission(redis_server.url, remote).run(table).present == 6  # nothing is asked for again
+
+
+def test_a_model_is_compiled_by_a_worker_and_pulled_by_another_machine(
+    redis_server: Redis, workers: Workers, remote: Objects, builder: Builder, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The commands of docs/team.md."""
+    (tmp_path / "model.csv").write_text("n,k\n48,80\n")
+    asked = (tmp_path / "model.csv", "--arch", "sm_80", "--m", "16", "--dtype", "fp32", "--remote", remote.url)
+    workers.start()
+    done = document("farm", "compile", *asked, "--broker", redis_server.url, store=tmp_path / "none")
+    assert (done["kernels"], done["compiled"], done["failed"], len(done["workers"])) == (1, 1, [], 1)
+    assert not (tmp_path / "none").exists()
+    again = run("farm", "compile", *asked, "--broker", redis_server.url, store=tmp_path / "none")
+    assert "has 1 of 1 kernel: 1 before, 0 compiled" in again.stdout
+    monkeypatch.setenv("GEMM_CACHE_TRUSTED_SIGNERS", str(signers_file(tmp_path, f"worker@farm {builder.line}")))
+    assert document("remote", "pull", remote.url, store=tmp_path / "other")["taken"] == 1
+
+
+def test_a_hostile_broker_can_ask_for_compiles_only(
+    cache: Cache, redis_server: Redis, workers: Workers, remote: Objects, tmp_path: Path
+) -> None:
+    """No pickle is read, no other task runs, what is no message is dropped, and the worker lives on."""
+    from celery import Celery
+
+    first, second = _table(cache, 2)
+    evil = Celery("evil", broker=redis_server.url, set_as_current=False)
+    evil.conf.update(task_default_queue=QUEUE, accept_content=["pickle", "json"])
+    bad = tmp_path / "executed"
+    evil.send_task(TASK, args=[_Touches(bad)], serializer="pickle")
+    evil.send_task("celery.map", args=[{"task": TASK, "args": [], "kwargs": {}}, [1]])
+    evil.send_task("os.system", args=[f"touch {bad}"])
+    evil.send_task(TASK, args=["x" * 1_000_000])
+    evil.send_task(TASK, args=[], kwargs={"text": {"job": 1}, "more": 2})
+    job = "f" * 32
+    wrong = encode(Asked.of(job, first)).replace(first.key, second.key)
+    evil.send_task(TASK, args=[wrong])
+    workers.start()
+    done = _InBackground(redis_server.url, remote, [first]).result(workers.log)
+    assert (done.compiled, done.failed) == (1, {})
+    (answer,) = map(answered, Broker(redis_server.url).answers(job, 5))
+    assert answer.error.startswith("this worker makes another key of it")
+    assert not bad.exists()
+    assert _keys(remote) == {first.key}
+    log = workers.log.read_text()
+    assert "ContentDisallowed" in log or "refusing to deserialize" in log.lower(), log[-2000:]
+    assert "a message is dropped: a message is text of at most" in log
+
+
+def test_a_broker_that_says_kernels_are_done_is_not_believed(
+    cache: Cache, redis_server: Redis, remote: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The remote is asked: without a worker it stays empty, whatever the answers say."""
+    monkeypatch.setattr(submitting, "_MOST_RESENT", 0)
+    (one,) = _table(cache, 1)
+    running = _InBackground(redis_server.url, remote, [one])
+    broker = Broker(redis_server.url)
+    lie = encode(Answered(one.key, "", "a liar", compiled=True, seconds=0.1))
+    for text in ("{}", lie) * 20:
+        broker.answer(running.submission.job, text)
+        time.sleep(0.2)
+    with pytest.raises(RemoteError, match="which does not have them"):
+        running.result(tmp_path)
+
+
+def test_a_canceled_job_is_dropped_and_another_is_not(
+    cache: Cache, redis_server: Redis, workers: Workers, remote: Objects
+) -> None:
+    first, second = _table(cache, 2)
+    broker, app, job = Broker(redis_server.url), application(redis_server.url), "e" * 32
+    app.send_task(TASK, args=[encode(Asked.of(job, first))])
+    broker.cancel(job)
+    workers.start()
+    done = _InBackground(redis_server.url, remote, [second]).result(workers.log)
+    assert (done.compiled, len(done.workers)) == (1, 1)
+    assert _keys(remote) == {second.key}  # one worker: the first was dropped before the second began
+
+
+def test_one_compiles_a_key_at_a_time_and_its_lease_ends(redis_server: Redis) -> None:
+    broker = Broker(redis_server.url)
+    assert broker.take("a" * 64, "one", 100)
+    assert broker.take("a" * 64, "one", 100)  # its message came again, since its worker died
+    assert not broker.take("a" * 64, "two", 100)
+    broker.release("a" * 64)
+    assert broker.take("a" * 64, "two", 100)
+
+
+@pytest.mark.parametrize("url", ["http://host", "rediss://host", "", "redis", "amqp://host//"])
+def test_what_is_no_broker_is_refused(url: str) -> None:
+    for opened in (Broker, application):
+        with pytest.raises(UsageError, match="starts with redis://"):
+            opened(url)
+
+
+@pytest.mark.soak
+def test_two_hundred_kills_lose_nothing(cache: Cache, redis_server: Redis, workers: Workers, remote: Objects) -> None:
+    """Workers and the broker are killed at random; what they compiled twice is at most what was killed."""
+    table = _table(cache, 120)
+    generator = random.Random(19)
+    running = _InBackground(redis_server.url, remote, table)
+    for kill in range(200):
+        workers.start(redeliver=2)
+        time.sleep(generator.uniform(0.5, 6))
+        workers.kill()
+        if kill % 5 == 0:
+            redis_server.kill()
+            redis_server.start()
+    workers.start(redeliver=2)
+    done = running.result(workers.log, timeout=900)
+    assert done.failed == {}
+    assert _keys(remote) == {one.key for one in table}
+
+
+class _Touches:
+    """Read by pickle, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self._path,))
