@@ -16,11 +16,12 @@ from cache_engine.cli import terminal
 from cache_engine.cli.documents import moving
 from cache_engine.cli.keeping.packs import print_refused, signing_key
 from cache_engine.cli.keeping.remote import remote_named
-from cache_engine.cli.support import Verb, VerbGroup, dtype_option, emit, input_dtype, json_option, open_cache
+from cache_engine.cli.support import Verb, VerbGroup, element_options, emit, input_dtype, json_option, open_cache
 from cache_engine.cli.support.completion import models
 from cache_engine.config import Settings
 from cache_engine.errors import GemmCacheError
 from cache_engine.extras import require
+from cache_engine.model.gemm import DType
 from cache_engine.model.sizes import parse_sizes
 from cache_engine.units import counted, human_ms, printable
 
@@ -112,13 +113,13 @@ def worker_verb(
 @click.argument("table", metavar="MODEL|FILE")
 @click.option("--arch", "archs", multiple=True, help="Target (repeatable). Default: the local GPU, else sm_90.")
 @click.option("--m", "ms", default=TOKENS, show_default=True, metavar="SIZES", help="Tokens, such as 1,16,64-512.")
-@dtype_option
+@element_options
 @_farm_options
 @json_option
 @click.pass_obj
 def compile_verb(
-    settings: Settings, /, table: str, archs: tuple[str, ...], ms: str, dtype: str, broker: str, url: str | None,
-    as_json: bool,
+    settings: Settings, /, table: str, archs: tuple[str, ...], ms: str, dtype: str, scales: str, broker: str,
+    url: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Have workers compile what a model needs and the remote lacks.
 
@@ -131,7 +132,7 @@ def compile_verb(
     require("farm", "the farm")
     remote = remote_named(settings, url)
     submission = Submission(broker, remote)
-    plan = _plan(settings, table, archs, ms, dtype)
+    plan = _plan(settings, table, archs, ms, input_dtype(dtype), scales)
     selections = [kernel.selection for kernel in plan.kernels]
     print(printable(_planned(plan)), file=sys.stderr)
     with terminal.progress("Compiling on the farm", len(selections)) as (bar, task):
@@ -160,17 +161,17 @@ def _followed(submission: Submission, run: Callable[[], Farmed]) -> Farmed:
         raise
 
 
-def _plan(settings: Settings, table: str, archs: tuple[str, ...], ms: str, dtype: str) -> WarmPlan:
+def _plan(settings: Settings, table: str, archs: tuple[str, ...], ms: str, dtype: DType, scales: str) -> WarmPlan:
     """The kernels, and how long one machine would take for them; by the store's records, where there is a store."""
     from cache_engine.batch.warm import plan_warming
     from cache_engine.catalogue import shapes_of
     from cache_engine.insight.coverage import coverage, require_served, wanted
 
-    asked = wanted(shapes_of(table), input_dtype(dtype), archs or (None,), parse_sizes(ms))
-    there = settings.directory_exists
-    if not there:
+    asked = wanted(shapes_of(table), dtype, archs or (None,), parse_sizes(ms), scales=scales)
+    has_store = settings.directory_exists
+    if not has_store:
         settings = settings.with_overrides({"enable_caching": False})
-    with open_cache(settings, create=not there) as cache:
+    with open_cache(settings, create=not has_store) as cache:
         cells = coverage(cache, asked)
         require_served(cells)
         return plan_warming(cache, cells, 1)
