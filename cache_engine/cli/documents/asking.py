@@ -23,6 +23,7 @@ class ShapeRow(msgspec.Struct, kw_only=True):
     epilogue: str
     specialisation: str
     opt_level: int
+    scales: str
     arch: str
 
 
