@@ -1,4 +1,4 @@
-"""The broker: a queue of Celery in Redis, and beside it answers, leases and what was cancelled."""
+"""The broker: a queue of Celery in Redis, with answers, leases and what was canceled."""
 
 from __future__ import annotations
 

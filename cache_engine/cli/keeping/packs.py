@@ -172,11 +172,11 @@ def _of_model(
         return None, []
     from cache_engine.batch.warm import stored
 
-    there = stored(cache, keys)
-    if not there:
+    found = stored(cache, keys)
+    if not found:
         of = f"the {counted(len(keys), 'kernel')} of {asked['model']}"
         raise UsageError(f"the store has none of {of}; gemm-cache warm compiles them")
-    return sorted(there), [key for key in keys if key not in there]
+    return sorted(found), [key for key in keys if key not in found]
 
 
 def signing_key(path: Path) -> SigningKey:
