@@ -175,9 +175,12 @@ def with_signature(data: bytes, signature: str) -> bytes:
     return enveloped(inner, format=_decode_version(data).format, signature=signature)
 
 
-def enveloped(inner: bytes, *, format: int = FORMAT, signature: str = "") -> bytes:
-    """The bytes of a record file around an object in JSON."""
-    return _encode_json(_Envelope(format, _checksum(inner), msgspec.Raw(inner), signature)) + b"\n"
+def enveloped(inner: bytes, *, format: int | None = None, signature: str = "") -> bytes:
+    """The bytes of a record file around an object in JSON; by default of the format of this program."""
+    return (
+        _encode_json(_Envelope(FORMAT if format is None else format, _checksum(inner), msgspec.Raw(inner), signature))
+        + b"\n"
+    )
 
 
 def format_of(data: bytes) -> int | None:

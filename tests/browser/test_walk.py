@@ -54,7 +54,8 @@ def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Pa
     _first_row(page, "key", "sm_90", "fp16", "16 × 512 × 96")
     expect(page.get_by_test_id("stCode").first).to_contain_text("gemm_tensor_core_fp16_nt_n512_k96", timeout=WAIT_MS)
     expect(page).to_have_url(re.compile(r"/kernel\?key=[0-9a-f]{64}"), timeout=WAIT_MS)
-    expect(page.get_by_role("gridcell", name="Registers", exact=True, include_hidden=True)).to_be_attached(
+    resources = page.get_by_role("region", name="Resources")
+    expect(resources.get_by_role("gridcell", name="Registers", exact=True, include_hidden=True)).to_be_attached(
         timeout=WAIT_MS
     )
     expect(page.get_by_text("Theoretical occupancy")).to_be_visible(timeout=WAIT_MS)

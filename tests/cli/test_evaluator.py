@@ -246,7 +246,7 @@ def test_calibrate_says_before_and_after_and_saves_a_chip(place: Path, tmp_path:
     assert found["calibration"] in run("evaluate", 64, 64, 64, "--chip", chip).stdout
     again = run("calibrate", file, "--chip", "L40S", "--output", chip)
     assert again.returncode == 2
-    assert "--force replaces it" in again.stderr
+    assert "--force to replace it" in again.stderr
     whole, *_ = document("evaluations", "validate", file, "--chip", chip, store=place)["lines"]
     assert (whole["arch"], whole["calibrated_on"]) == ("L40S calibrated", "mine.csv")
     text = run("calibrate", file, "--chip", "L40S").stdout

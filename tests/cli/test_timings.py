@@ -140,7 +140,7 @@ def test_timings_are_exported_as_json_and_as_csv_that_no_spreadsheet_runs(timed:
     assert exported[-1]["device"].startswith("'=HYPERLINK")
     done = run("timings", "export", tmp_path / "timings.csv", store=timed)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "--force replaces it" in done.stderr
+    assert "--force to replace it" in done.stderr
     assert run("timings", "export", tmp_path / "timings.csv", "--force", store=timed).returncode == 0
 
 

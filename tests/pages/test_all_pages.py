@@ -108,7 +108,7 @@ def test_hostile_text_is_only_ever_text(open_page: Open, store: DiskStore, page:
     }
     app = open_page(store.layout.root, page, **asked.get(page, {}))
     assert not app.exception, app.exception
-    assert [error.value for error in app.error] == []
+    assert [error.value for error in app.error] == [], [text.value for text in app.text]
     # These are no real code, so it cannot be disassembled.
     assert [note.value for note in app.text if "Machine code is not shown" in note.value] or part != "Code"
     for markdown in (*app.markdown, *app.caption, *app.title, *app.header, *app.info, *app.warning, *app.success):

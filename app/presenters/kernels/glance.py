@@ -8,6 +8,7 @@ from datetime import tzinfo
 from app.presenters.evaluations.evaluated import Evaluated
 from app.presenters.shared import Row, when
 from cache_engine.engine.demand.report import KernelOf
+from cache_engine.errors import GemmCacheError
 from cache_engine.insight.inspection import Inspection
 from cache_engine.model.artifact import Record
 from cache_engine.model.asked import Shape
@@ -63,7 +64,10 @@ def demand_rows(record: Record, ledger: Ledger, kernel_of: KernelOf) -> list[Row
     Args:
         kernel_of: what serves a shape with an m; it is asked for the most frequent sizes only.
     """
-    shape = Shape.of(record.problem.on(record.arch))
+    try:
+        shape = Shape.of(record.problem.on(record.arch))
+    except GemmCacheError as error:
+        return _rows(DEMAND, {"Requests": f"none can be for this problem: {error}"})
     sketch = ledger.sketches.get(shape)
     if sketch is None or not sketch.total:
         return _rows(DEMAND, {"Requests": "no program has asked for this shape lately"})
