@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -33,7 +34,9 @@ def _answer(app: Compressed, path: str) -> tuple[dict[bytes, bytes], bytes]:
         raise AssertionError("a GET has no body")
 
     scope = {"type": "http", "method": "GET", "path": path, "headers": [(b"Accept-Encoding", b"gzip")]}
-    asyncio.run(app(scope, receive, send))
+    # In a thread of its own: in this one a browser of other tests may have a loop that runs.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(app(scope, receive, send))).result()
     return dict(sent[0]["headers"]), b"".join(message["body"] for message in sent[1:])
 
 
