@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -50,6 +50,7 @@ PREFIXES = {ONE: "s_", TABLE: "t_", TUNE: "u_"}
 KINDS = {job_view.TABLE: TABLE, job_view.TUNE: TUNE}
 IN_A_ROW = 4
 STARTED = "job started on this page"
+_T = TypeVar("_T")
 MOST_CHOICES = 100_000  # that take about a second each time the page is drawn
 
 
@@ -99,22 +100,27 @@ def start(verb: str, form: Sequence[Field], values: Row, given: bytes = b"") -> 
     st.rerun()
 
 
+def answered(ask: Callable[[], _T]) -> _T | None:
+    """What ``ask`` returns; ``None`` where it was refused, after saying why."""
+    try:
+        return ask()
+    except NotHereError as error:
+        widgets.problem("Compiler not installed.", str(error))
+    except GemmCacheError as error:
+        widgets.problem("Invalid request.", str(error))
+    return None
+
+
 def one_shape(form: Sequence[Field]) -> None:
     """The form of a single shape, and what is known before it is compiled."""
     st.caption("C (m × n) = A (m × k) · B (k × n). Cached kernels are reused; others are compiled and stored.")
     values = fill_in(form, PREFIXES[ONE])
     asked = st.button("Compile", type="primary", icon=":material/play_arrow:", disabled=not may_store)
     here = is_here(values["arch"])
-    try:
-        problem = problem_of(values)
-        choice = choice_of(values)
-        selection = cache.select(problem, **choice)
-    except NotHereError as error:
-        widgets.problem("Compiler not installed.", str(error))
+    selection = answered(lambda: cache.select(problem_of(values), **choice_of(values)))
+    if selection is None:
         return
-    except GemmCacheError as error:
-        widgets.problem("Invalid request.", str(error))
-        return
+    problem = problem_of(values)
     cached = stored(cache, [selection.key])
     st.text(f"{selection.name}, by {selection.compiler.name}: {'cached' if cached else 'not cached'}")
     if asked:
@@ -166,13 +172,8 @@ def tuning(form: Sequence[Field]) -> None:
             icon=":material/timer_off:",
         )
     compiler = made_by({"family": AUTO, **values})["compiler"]
-    try:
-        found = candidates(cache, problem_of(values), values["families"], compiler, values["top"])
-    except NotHereError as error:
-        widgets.problem("Compiler not installed.", str(error))
-        return
-    except GemmCacheError as error:
-        widgets.problem("Invalid request.", str(error))
+    found = answered(lambda: candidates(cache, problem_of(values), values["families"], compiler, values["top"]))
+    if found is None:
         return
     columns = {"Predicted ÷ best": st.column_config.NumberColumn(format="%.2f")}
     tables.show(candidate_table(found), column_config=columns, key="candidates")

@@ -94,22 +94,28 @@ def _padded(a: Any, column: int, line: int) -> Any:
     return padded[line : line + 64, column : column + 64]
 
 
+def _assert_swizzled(written: Any, box: Any) -> None:
+    """Each thread has written 16 bytes of shared memory, where lines of 128 bytes have their pieces exchanged."""
+    found = (written[:128].view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(16, 8, 8)
+    lines = box[:16].reshape(16, 8, 8)
+    for row in range(16):
+        for piece in range(8):
+            assert np.array_equal(found[row, piece ^ row % 8], lines[row, piece])
+
+
 @pytest.mark.parametrize("late", [True, False])
 @pytest.mark.parametrize(("column", "line"), [(0, 0), (40, 24), (8, 60)])
 def test_a_box_lands_swizzled_with_zeroes_where_there_is_nothing(column: int, line: int, late: bool) -> None:
     start = f"mov.u32 %r10, {column}; mov.u32 %r11, {line};"
     body = one(start + _EXPECT + _TAKE_A) + _WAITED + _OWN + _LOAD
     written, a, _ = launch(body, late=late)
-    found = (written[:128].view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(16, 8, 8)
-    lines = _padded(a, column, line)[:16].reshape(16, 8, 8)
-    for row in range(16):
-        for piece in range(8):
-            assert np.array_equal(found[row, piece ^ row % 8], lines[row, piece])
+    _assert_swizzled(written, _padded(a, column, line))
 
 
 def test_one_thread_may_wait_for_all_at_a_barrier_of_the_block() -> None:
     body = one(_FROM_0 + _EXPECT + _TAKE_A + _WAITED) + "bar.sync 0;" + _OWN + _LOAD
-    launch(body)
+    written, a, _ = launch(body)
+    _assert_swizzled(written, _padded(a, 0, 0))
 
 
 _SENT = one(_FROM_0 + _EXPECT + _TAKE_A)

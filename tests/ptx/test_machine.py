@@ -183,7 +183,8 @@ _ORDERED = {"fence": "membar.gl;", "barrier": _BARRIER, "after": _BARRIER, "acqu
 
 @pytest.mark.parametrize("late", [True, False])
 def test_blocks_are_ordered_by_fences_barriers_and_a_count(late: bool) -> None:
-    launch(_BLOCKS.format(**_ORDERED), blocks=4, late=late, unwritten=False)
+    written = launch(_BLOCKS.format(**_ORDERED), blocks=4, late=late, unwritten=False)
+    assert (written[:4].tolist(), written[63]) == ([0, 1, 2, 3], 7 + 4)
 
 
 @pytest.mark.parametrize("missing", ["fence", "barrier", "acquired"])
