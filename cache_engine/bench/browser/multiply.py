@@ -42,5 +42,10 @@ def multiply_rows(layout: StoreLayout, rows: int) -> None:
             [-(-rows // max(1, asked)), max(0, rows - asked)],
         )
         connection.execute(
-            "INSERT INTO usage SELECT key, created_at, 2, 0, 3, created_at + 60 FROM kernels WHERE hash(key) % 5 = 0"
+            """
+            INSERT INTO usage BY NAME
+            SELECT key, created_at AS made_at, 2 AS memory_hits, 0 AS pack_hits, 3 AS disk_hits, 0 AS remote_hits,
+                   created_at + 60 AS last_used_at
+            FROM kernels WHERE hash(key) % 5 = 0
+            """
         )
