@@ -137,15 +137,18 @@ class Cache(Keeping):
         )
 
     def get(self, key: CacheKey) -> Loaded | None:
-        """The entry of a key from the fastest tier that has it, counted as a hit; ``None`` when there is none."""
+        """The entry of a key from the fastest tier that has it, the remote last, counted as a hit; ``None`` if none."""
         return self._serving.get(key)
 
     def preload(self, keys: Iterable[str]) -> Preloaded:
-        """Reads kernels to memory, at most ``memory_bytes``, uncounted; raises ``UsageError`` for what is no key."""
+        """Reads kernels to memory, at most ``memory_bytes``, uncounted; raises ``UsageError`` for what is no key.
+
+        What only the remote has is stored on disk too.
+        """
         return self._serving.preload(keys)
 
     def look_up(self, key: CacheKey) -> Found | None:
-        """As ``get``, with the tier that has the entry; not counted as a use."""
+        """The entry and which tier of this machine has it, without asking the remote; not counted as a use."""
         return self._serving.look_up(key)
 
     def select(

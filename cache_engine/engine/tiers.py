@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cache_engine.errors import CorruptEntry, UsageError
@@ -22,13 +22,17 @@ class Found:
     loaded: Loaded
 
 
+Find = Callable[[CacheKey], Found | None]
+"""Asks for an entry in a place that is no tier of this machine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Preloaded:
     """What ``Cache.preload`` did. ``str`` says it in a sentence.
 
     Attributes:
         loaded: the kernels that are now in memory, each with the tier that had it: ``"memory"``, ``"pack"``,
-            ``"disk"``.
+            ``"disk"``, ``"remote"``.
         missing: those that no tier has whole.
         no_room: those that are stored, and do not fit in memory together with those that came before them.
         loaded_bytes: compiled code of those in memory.
@@ -76,26 +80,46 @@ class Tiers:
         """The tiers' names in the order of the probe."""
         return (self.memory.name, *(tier.name for tier in self._slower))
 
-    def get(self, key: CacheKey) -> Found | None:
-        """The entry from the first tier that has it whole. A tier that fails is skipped, with a warning."""
+    def get(self, key: CacheKey, elsewhere: Find = lambda _: None) -> Found | None:
+        """The entry from the first tier that has it whole. A tier that fails is skipped, with a warning.
+
+        Args:
+            elsewhere: asked where no tier has it.
+        """
         loaded = self.memory.get(key)
         if loaded is not None:
             return Found(self.memory.name, loaded)
-        found = self._slower_get(key)
+        found = self._slower_get(key) or elsewhere(key)
         if found is not None:
             self.memory.put(key, found.loaded)
         return found
 
-    def preload(self, keys: Iterable[str], memory_bytes: int) -> Preloaded:
+    def preload(
+        self,
+        keys: Iterable[str],
+        memory_bytes: int,
+        elsewhere: Find = lambda _: None,
+        each: Callable[[Find, Iterable[CacheKey]], Iterator[Found | None]] = map,
+    ) -> Preloaded:
         """Copies entries to memory, which holds so many bytes; see ``Cache.preload``.
 
         What does not fit is left where it is: it would only take the place of one that was asked for before it.
+
+        Args:
+            elsewhere: asked for what no tier has.
+            each: calls for each key in order, maybe for several at once.
         """
+
+        def find(key: CacheKey) -> Found | None:
+            in_memory = self.memory.get(key)
+            if in_memory is not None:
+                return Found(self.memory.name, in_memory)
+            return self._slower_get(key) or elsewhere(key)
+
         loaded: dict[CacheKey, str] = {}
         missing, no_room, loaded_bytes, needed_bytes = [], [], 0, 0
-        for key in dict.fromkeys(_checked(keys)):
-            in_memory = self.memory.get(key)
-            found = self._slower_get(key) if in_memory is None else Found(self.memory.name, in_memory)
+        wanted = dict.fromkeys(_checked(keys))
+        for key, found in zip(wanted, each(find, wanted), strict=True):
             if found is None:
                 missing.append(key)
                 continue
@@ -104,7 +128,7 @@ class Tiers:
             if loaded_bytes + size > memory_bytes:
                 no_room.append(key)
                 continue
-            if in_memory is None:
+            if found.tier != self.memory.name:
                 self.memory.put(key, found.loaded)
             loaded[key], loaded_bytes = found.tier, loaded_bytes + size
         return Preloaded(loaded, tuple(missing), tuple(no_room), loaded_bytes, needed_bytes, memory_bytes)

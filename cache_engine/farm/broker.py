@@ -17,7 +17,7 @@ REDELIVER_S = 300
 """How long after a worker vanished its work is given to another; more than any compile takes."""
 _PURPOSE = "the farm"
 _DAY_S = 86_400
-_WAIT_S = 5.0
+_WAIT_S, _START_S = 5.0, 120.0
 _UNACKED = f"{QUEUE}:unacked"  # where kombu's Redis transport notes what a worker has and has not finished
 
 
@@ -45,6 +45,8 @@ def application(url: str, *, redeliver_s: int = REDELIVER_S) -> Any:
         worker_prefetch_multiplier=1,
         worker_enable_remote_control=False,
         worker_hijack_root_logger=False,
+        # A machine that compiles is busy, and Celery would kill a process that takes 4 s to start, and the next.
+        worker_proc_alive_timeout=_START_S,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_transport_options={

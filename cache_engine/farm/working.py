@@ -104,6 +104,8 @@ def serve(worker: Worker, broker: str, *, processes: int, redeliver_s: int) -> i
             worker.work(text)
         except UsageError as error:
             _log.warning("a message is dropped: %s", error)
+        except RemoteError as error:  # of the broker; whoever asked sends it again
+            _log.warning("%s", error)
 
     only(app)
     name = f"gemm-cache-{os.getpid()}@{socket.gethostname()}"

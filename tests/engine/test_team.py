@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cache_engine.batch.warm import warm
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.model.events import REMOTE, REMOTE_DOWN
 from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.key import CacheKey
 from cache_engine.remote.moving import push
 from cache_engine.remote.objects import Objects
+from cache_engine.store.lock import file_lock
 from cache_engine.trust.signers import TrustedSigners
 from tests.trust.keys import Builder, signers_file
 
@@ -62,6 +67,62 @@ def test_what_one_machine_compiled_the_other_is_served_signed(
     assert stats.tier_hit_rates["remote"] == 1.0
     with machine(remote=None) as later:
         assert later.get_or_compile(PROBLEM).tier == "disk"
+
+
+def test_a_key_is_got_from_the_remote_and_stored_here(machine: Open, built: tuple[Path, Builder]) -> None:
+    """As a colleague's key is: without a problem, and without a compile."""
+    (key,) = (path.name for path in (built[0] / "gemm-cache/1").rglob("*") if path.is_file())
+    with machine() as cache:
+        assert cache.look_up(CacheKey(key)) is None  # which says what is here
+        loaded = cache.get(CacheKey(key))
+        assert loaded is not None
+        assert cache.get(CacheKey(key)) == loaded
+        assert cache.get(CacheKey("0" * 64)) is None
+        assert cache.stats().totals.hits == {"remote": 1, "memory": 1}
+    with machine(remote=None) as later:
+        assert later.get(CacheKey(key)) == loaded
+
+
+def test_what_another_process_is_at_is_got_without_waiting_for_it(machine: Open, built: tuple[Path, Builder]) -> None:
+    """It may be compiling. The kernel is served, and that process stores it."""
+    (key,) = (path.name for path in (built[0] / "gemm-cache/1").rglob("*") if path.is_file())
+    with machine(lock_timeout_s=60) as cache, file_lock(cache.layout.key_lock(CacheKey(key)), 0):
+        started = time.monotonic()
+        assert cache.get(CacheKey(key)) is not None
+        assert time.monotonic() - started < 30
+        assert list(cache.records()) == []
+
+
+def test_preloading_asks_the_remote_for_what_no_tier_has(machine: Open, built: tuple[Path, Builder]) -> None:
+    (key,) = (path.name for path in (built[0] / "gemm-cache/1").rglob("*") if path.is_file())
+    with machine() as cache:
+        done = cache.preload(["0" * 64, key])
+        assert (done.loaded, done.missing) == ({key: "remote"}, ("0" * 64,))
+        assert cache.get_or_compile(PROBLEM).tier == "memory"
+        assert [record.key for record in cache.records()] == [key]
+    with machine(memory_bytes=0) as cache:
+        assert cache.preload([key]).no_room == (key,)
+    with machine(dir=None, enable_caching="packs") as cache:
+        assert cache.preload([key]).loaded == {key: "remote"}
+
+
+def test_warming_takes_what_the_remote_has(machine: Open, compiles: list[str]) -> None:
+    with machine() as cache:
+        (done,) = warm(cache, [PROBLEM])
+        assert done.kernel is not None
+        assert (done.kernel.tier, compiles) == ("remote", [])
+
+
+def test_of_a_remote_that_hangs_all_keys_together_wait_for_a_second(machine: Open) -> None:
+    """One wait, and then it is not asked."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        with machine(remote=url) as cache:
+            started = time.monotonic()
+            assert len(cache.preload([f"{number:064x}" for number in range(300)]).missing) == 300
+            assert cache.get(CacheKey("0" * 64)) is None
+            assert time.monotonic() - started < 30  # one by one: 300 s
+            assert [event.kind for event in cache.tally().recent].count(REMOTE_DOWN) == 1
 
 
 def test_a_cache_without_a_store_is_served_too(machine: Open, compiles: list[str]) -> None:

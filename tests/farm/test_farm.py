@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Sequence
@@ -184,25 +183,6 @@ def test_what_is_no_broker_is_refused(url: str) -> None:
     for opened in (Broker, application):
         with pytest.raises(UsageError, match="starts with redis://"):
             opened(url)
-
-
-@pytest.mark.soak
-def test_two_hundred_kills_lose_nothing(cache: Cache, redis_server: Redis, workers: Workers, remote: Objects) -> None:
-    """Workers and the broker are killed at random; what they compiled twice is at most what was killed."""
-    table = _table(cache, 120)
-    generator = random.Random(19)
-    running = _InBackground(redis_server.url, remote, table)
-    for kill in range(200):
-        workers.start(redeliver=2)
-        time.sleep(generator.uniform(0.5, 6))
-        workers.kill()
-        if kill % 5 == 0:
-            redis_server.kill()
-            redis_server.start()
-    workers.start(redeliver=2)
-    done = running.result(workers.log, timeout=900)
-    assert done.failed == {}
-    assert _keys(remote) == {one.key for one in table}
 
 
 class _Touches:

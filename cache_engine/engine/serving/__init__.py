@@ -88,7 +88,7 @@ class Serving:
             )
             slower.append(store)
         self._tiers = Tiers(MemoryTier(settings.memory_bytes), slower, journal.failure)
-        self._team = Team(store, settings, journal, self._housekeeper)
+        self._team = Team(store, settings, journal, self._housekeeper, self._tiers)
         self._compiling = ThreadLocks()
         self._slots = None if store is None else Slots(store.layout, settings.slots, settings.lock_timeout_s)
 
@@ -135,7 +135,7 @@ class Serving:
                 with stages(LOAD):
                     again = self._look_again(key, no_lock)
                     if not isinstance(again, Found):
-                        fault, again = again, self._team.find(self._tiers, key, is_locked=no_lock is None)
+                        fault, again = again, self._team.find(key, is_locked=no_lock is None)
                 if again is not None:
                     return self.hit(selection, again, stages, priority)
             self._miss(selector, selection, priority, fault, force=force)
@@ -177,14 +177,14 @@ class Serving:
 
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry of a key, counted as a hit; ``None`` when there is none."""
-        found = self.look_up(key)
+        found = self._tiers.get(key, self._team.get)
         if found is not None:
             self.count(key, found)
         return None if found is None else found.loaded
 
     def preload(self, keys: Iterable[str]) -> Preloaded:
         """Reads entries to memory; see ``Cache.preload``."""
-        done = self._tiers.preload(keys, self._settings.memory_bytes)
+        done = self._tiers.preload(keys, self._settings.memory_bytes, self._team.get, self._team.each)
         level = logging.WARNING if done.missing or done.no_room else logging.INFO
         extra = fields("preload", loaded=len(done.loaded), missing=len(done.missing), no_room=len(done.no_room))
         _log.log(level, "preloaded: %s", done, extra=extra)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cache_engine.config import Settings
+from cache_engine.engine.serving.key_lock import KeyLock
 from cache_engine.engine.tiers import Found, Tiers
-from cache_engine.errors import CorruptEntry, ExtraMissing, StoreError, UsageError
+from cache_engine.errors import CorruptEntry, ExtraMissing, LockTimeout, StoreError, UsageError
 from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP
 from cache_engine.model.key import CacheKey
+from cache_engine.model.outcome import Failure, in_words
 from cache_engine.store.base import Loaded
 from cache_engine.store.codec import stored_bytes
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import Journal
+from cache_engine.store.lock import file_lock
 from cache_engine.units import printable
 from cache_engine.upkeep.cleaning import Housekeeper
 
@@ -31,30 +36,57 @@ class Team:
     """Asks the remote of the settings and sends to it, as they say. Raises nothing of it; safe in several threads."""
 
     def __init__(
-        self, store: DiskStore | None, settings: Settings, journal: Journal, housekeeper: Housekeeper | None
-    ) -> None:
-        """Opens nothing yet."""
+        self, store: DiskStore | None, settings: Settings, journal: Journal, housekeeper: Housekeeper | None,
+        tiers: Tiers,
+    ) -> None:  # fmt: skip
+        """Opens nothing yet.
+
+        Args:
+            tiers: of this machine. Failures of the remote are counted and said there.
+        """
         self._store, self._settings, self._journal, self._housekeeper = store, settings, journal, housekeeper
+        self._tiers = tiers
         self._opening = threading.Lock()
         self._connection: tuple[Remote, Breaker] | None = None
         self._is_opened = not settings.reads_remote
         self._tier: RemoteTier | None = None
         self._behind: Behind | None = None
 
-    def find(self, tiers: Tiers, key: CacheKey, *, is_locked: bool) -> Found | None:
-        """The entry of a key that no tier of this machine has; what is found is stored here.
+    def find(self, key: CacheKey, *, is_locked: bool) -> Found | None:
+        """The entry of a key that no tier of this machine has; what is found is stored here, also in memory.
 
         Args:
-            tiers: those that do not have it. Its failures are counted and said there.
             is_locked: whether this process holds the lock of the key. Without it nothing is written to disk.
         """
+        found = self._fetch(key, is_locked=is_locked)
+        if found is not None:
+            self._tiers.memory.put(key, found.loaded)
+        return found
+
+    def get(self, key: CacheKey) -> Found | None:
+        """As ``find``, for a caller that holds no lock and that puts it in memory. Waits for no other process."""
+        if not self._settings.reads_remote:
+            return None
+        with KeyLock(partial(self._try_key, key)) as no_lock:
+            return self._fetch(key, is_locked=no_lock is None)
+
+    @property
+    def each(self) -> Callable[[Callable[[CacheKey], Found | None], Iterable[CacheKey]], Iterator[Found | None]]:
+        """Calls for each key in order, like ``map``; where the remote may be asked, for a few at a time."""
+        if not self._settings.reads_remote:
+            return map
+        from cache_engine.remote.moving import in_parallel
+
+        return in_parallel
+
+    def _fetch(self, key: CacheKey, *, is_locked: bool) -> Found | None:
         tier = self._opened()
         if tier is None:
             return None
         try:
             fetched = tier.fetch(key)
         except (CorruptEntry, OSError, MemoryError) as error:
-            tiers.skip(tier.name, key, error)
+            self._tiers.skip(tier.name, key, error)
             return None
         if fetched is None:
             return None
@@ -62,10 +94,8 @@ class Team:
             try:
                 self._keep(self._store, key, fetched)
             except (OSError, StoreError, MemoryError) as error:
-                tiers.skip(self._store.name, key, error)
-        loaded = Loaded(fetched.record, fetched.cubin)
-        tiers.memory.put(key, loaded)
-        return Found(tier.name, loaded)
+                self._tiers.skip(self._store.name, key, error)
+        return Found(tier.name, Loaded(fetched.record, fetched.cubin))
 
     def published(self, key: CacheKey) -> None:
         """Has a kernel that was compiled and stored sent to the remote. Returns at once."""
@@ -86,6 +116,16 @@ class Team:
             self._tier.close(wait=wait)
         if self._connection is not None:
             self._connection[1].close(wait=wait)
+
+    def _try_key(self, key: CacheKey, into: KeyLock) -> Failure | None:
+        if self._store is None:
+            return Failure("there is no store")
+        try:
+            into.take(file_lock(self._store.layout.key_lock(key), 0))
+        except (LockTimeout, OSError, MemoryError) as error:
+            into.release()
+            return Failure(in_words(error))
+        return None
 
     def _keep(self, store: DiskStore, key: CacheKey, fetched: Fetched) -> None:
         if store.is_foreign(key):
