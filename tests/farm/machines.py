@@ -28,7 +28,7 @@ import pytest
 
 from cache_engine.compilers import nvrtc  # noqa: F401
 from cache_engine.config import Settings
-from cache_engine.engine import serving
+from cache_engine.engine import making, serving
 from cache_engine.engine.cache import open_cache
 from cache_engine.engine.selection import Selection
 from cache_engine.farm import working
@@ -115,7 +115,7 @@ def _worker(command: dict[str, Any], log: str, broker: str, remote: str, key: st
     def say(what: str, kernel: str) -> None:
         os.write(said, f"{what} {kernel} {command['machine']} {os.getpid()}\n".encode())
 
-    take, make, work = working.Broker.take, serving.make_artifact, working.Worker.work
+    take, make, work = Broker.take, making.make_artifact, working.Worker.work
 
     def taking(broker: Broker, kernel: str, *rest: Any) -> bool:
         is_taken = take(broker, kernel, *rest)
@@ -123,7 +123,7 @@ def _worker(command: dict[str, Any], log: str, broker: str, remote: str, key: st
             say("take", kernel)
         return is_taken
 
-    def making(selection: Selection, *rest: Any) -> Any:
+    def compiling(selection: Selection, *rest: Any) -> Any:
         say("start", selection.key)
         made = make(selection, *rest)
         say("finish", selection.key)
@@ -134,8 +134,8 @@ def _worker(command: dict[str, Any], log: str, broker: str, remote: str, key: st
         say("end", asked(text).key)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(working.Broker, "take", taking)
-        patch.setattr(serving, "make_artifact", making)
+        patch.setattr(Broker, "take", taking)
+        patch.setattr(serving, "make_artifact", compiling)
         patch.setattr(working.Worker, "work", working_)
         settings = Settings.load(dir=command["store"], durability="fast").for_batch(1)
         worker = working.Worker(settings, broker, remote, SigningKey.read(Path(key)), lease_s=REDELIVER_S)

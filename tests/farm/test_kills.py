@@ -180,7 +180,7 @@ def _kill_at_random(farm: _Farm, kills: int, generator: random.Random) -> Counte
         else:
             farm.kill_submitter()
         done[whom] += 1
-    while not farm.go_on():
+    while not farm.is_done():
         assert time.monotonic() - progress < 2 * _STUCK_S, (farm.tables, farm.errors.read_text()[-3000:])
         time.sleep(0.2)
     return done
