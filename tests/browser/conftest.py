@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Error, Page, sync_playwright
 
+from tests.browser.forked import Forked
 from tests.helpers import make_store, without_settings
 
 # Without these Chromium asks its maker's hosts for things, and waits for answers that no test needs.
@@ -30,6 +31,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+PROGRAM = [sys.executable, "-m", "cache_engine"]
 SYSTEM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -77,7 +79,7 @@ def page(browser: Browser) -> Iterator[Page]:
 @pytest.fixture
 def dashboard(compiled_store: Path) -> Iterator[str]:
     """The address of a dashboard of the test's own, on a store of really compiled kernels that it may change."""
-    with served([sys.executable, "-m", "cache_engine"], compiled_store) as address:
+    with served(PROGRAM, compiled_store) as address:
         yield address
 
 
@@ -100,24 +102,30 @@ def shown(_compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     store = Path(shutil.copytree(_compiled, tmp_path_factory.mktemp("shown") / "store"))
     with pytest.MonkeyPatch.context() as monkeypatch:
         without_settings(monkeypatch)
-        with served([sys.executable, "-m", "cache_engine"], store) as address:
+        with served(PROGRAM, store) as address:
             yield Shown(address, store)
     assert sorted(make_store(store).keys()) == sorted(make_store(_compiled).keys())
 
 
 @contextmanager
 def served(program: list[str], store: Path, *options: str, **environment: str) -> Iterator[str]:
-    """Runs a program's ``dashboard`` on a store; yields its address. After: it asked no other host for anything."""
+    """Runs a program's ``dashboard`` on a store; yields its address. After: it asked no other host for anything.
+
+    That of this checkout, ``PROGRAM``, is forked from a process that has everything imported.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [*program, "--store", str(store), "dashboard", "--port", str(port), *options]
     log, connections = store.with_suffix(".log"), store.with_suffix(".connections")
     watched = {"PYTHONPATH": str(Path(__file__).with_name("watched")), "CONNECTIONS_LOG": str(connections)}
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            command, stdout=output, stderr=output, cwd="/", env={**os.environ, **watched, **environment}
-        )
+    variables = {**os.environ, **watched, **environment}
+    server: subprocess.Popen[bytes] | Forked
+    if program == PROGRAM:
+        server = Forked(command[len(program) :], variables, log)
+    else:
+        with log.open("wb") as output:
+            server = subprocess.Popen(command, stdout=output, stderr=output, cwd="/", env=variables)
     address = f"http://127.0.0.1:{port}"
     try:
         _wait_until_served(address, server, log)
@@ -128,7 +136,7 @@ def served(program: list[str], store: Path, *options: str, **environment: str) -
     assert not connections.exists(), connections.read_text()
 
 
-def _wait_until_served(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_served(address: str, server: subprocess.Popen[bytes] | Forked, log: Path) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if server.poll() is not None:

@@ -33,12 +33,12 @@ from typing import Any, NoReturn
 # What Python and libraries read once.
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OPENBLAS_", "JE_", "MALLOC_")
 # What verbs import when they need it.
-_IMPORTED = (
+IMPORTED = (
     "duckdb", "numpy", "pandas", "portalocker", "pyarrow", "xxhash", "zstandard", "rich.table", "rich.progress",
     "cache_engine.engine.cache", "cache_engine.mirror.sync", "cache_engine.upkeep.integrity",
 )  # fmt: skip
 # NumPy and Arrow would start threads, and what has threads cannot be forked safely.
-_WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 _ROOT = Path(__file__).parents[2]
 
 
@@ -62,7 +62,7 @@ class _Server:
             # Pipes, like those that take their place in a child: Python asks once whether it can seek in its output.
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                pass_fds=[theirs.fileno()], cwd=_ROOT, env={**os.environ, **_WITHOUT_THREADS},
+                pass_fds=[theirs.fileno()], cwd=_ROOT, env={**os.environ, **WITHOUT_THREADS},
             )  # fmt: skip
         self._answers = self._socket.makefile("r")
         atexit.register(self._end)
@@ -149,7 +149,7 @@ def _become(order: dict[str, Any], streams: list[int]) -> list[str]:
 
 
 def _main(descriptor: int) -> None:
-    for name in (*_IMPORTED, *_verbs()):
+    for name in (*IMPORTED, *_verbs()):
         importlib.import_module(name)
     assert len(os.listdir("/proc/self/task")) == 1, "what has threads cannot be forked"
     gc.collect()
@@ -161,10 +161,10 @@ def _main(descriptor: int) -> None:
     try:
         runpy.run_module("cache_engine", run_name="__main__", alter_sys=True)
     except SystemExit as ended:
-        _end(ended.code)
+        end(ended.code)
 
 
-def _end(code: Any) -> NoReturn:
+def end(code: Any) -> NoReturn:
     """Ends this process as Python does, but does not free all that is imported, which would take 0.1 s."""
     assert isinstance(code, int), code
     threading._shutdown()  # type: ignore[attr-defined]
