@@ -7,6 +7,7 @@ from typing import Any
 import streamlit as st
 
 from app import tables, widgets
+from app.components import figure
 from app.patience import Patience
 from app.presenters.evaluations.evaluated import Chip, as_csv, as_json
 from app.presenters.evaluations.models import pass_figure, pass_table, pass_tiles, shapes_on_one_chip
@@ -59,7 +60,7 @@ def show_model(chips: list[Chip], kept: Evaluations, patience: Patience) -> list
     for one in passes:
         st.header(one.chip.name)
         widgets.tiles(pass_tiles(one))
-    st.plotly_chart(pass_figure(passes), key="model-bars")
+    figure.draw(pass_figure(passes), key="model-bars")
     table = pass_table(passes)
     formats: dict[str, Any] = {f"{one.chip.name}, {unit}": how for one in passes for unit, how in _FORMATS.items()}
     pinned = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app import context, tables, widgets
+from app.components import figure
 from app.presenters.kernels.speed import all_timings_table
 from app.presenters.store.architectures import (
     architecture_table,
@@ -24,7 +25,6 @@ from cache_engine.model.measurement import Measurement
 from cache_engine.units import counted
 
 MOST_TIMINGS = 1000
-PLAIN = {"displayModeBar": False}
 if {"model", "dtype", "archs"} & set(st.query_params):  # a link from when coverage was a part of this page
     st.switch_page(
         "../pages/coverage.py", query_params={name: st.query_params.get_all(name) for name in st.query_params}
@@ -36,7 +36,7 @@ rows = context.ask(queries.architectures)
 
 def targets() -> None:
     """Figures, and their numbers as a table."""
-    for place, key, figure in zip(
+    for place, key, shown in zip(
         st.columns(4),
         ("entries", "compile-time", "stored", "hits"),
         (
@@ -47,7 +47,8 @@ def targets() -> None:
         ),
         strict=True,
     ):
-        place.plotly_chart(figure, key=key, config=PLAIN)
+        with place:
+            figure.draw(shown, key=key)
     misses = "Lookups that had to compile, including kernels since evicted. Not recorded by older versions."
     tables.show(
         architecture_table(rows, zone),

@@ -9,6 +9,7 @@ from dataclasses import replace
 import streamlit as st
 
 from app import context, tables, widgets
+from app.components import figure
 from app.patience import SHORTER_RANGE, advice
 from app.presenters.store.demand import (
     BY,
@@ -72,7 +73,7 @@ def shares(span: Span) -> None:
     if not report.shares:
         st.info("What was asked for belongs to no model of the catalogue.", icon=":material/search_off:")
         return
-    st.plotly_chart(share_figure(report), key="shares")
+    figure.draw(share_figure(report), key="shares")
     columns = {
         "Launches/h": tables.COUNT,
         "Open": tables.LINK,
@@ -99,7 +100,7 @@ def sizes(ledger: Ledger, report: DemandReport) -> None:
     shape = names.get(str(chosen))
     if shape is None:
         return
-    st.plotly_chart(m_figure(ledger, shape), key="sizes")
+    figure.draw(m_figure(ledger, shape), key="sizes")
     keys = [key for m in ledger.sketches[shape].counters if (key := cache.demand.kernel_of(shape, m)[1])]
     cached = context.ask(queries.names, sorted(set(keys)))
     rows = m_table(ledger, shape, cache.demand.times(), cache.demand.kernel_of, cached)

@@ -12,6 +12,7 @@ from app import context, guard, tables, widgets
 from app.adapted_view import show_adapted
 from app.caches import entry as others
 from app.caches import links as of_others
+from app.components import figure
 from app.components.code_view import component
 from app.presenters.compiling.jobs import in_store
 from app.presenters.downloads import dump_file
@@ -176,7 +177,7 @@ def performance(record: Record) -> None:
     st.caption(
         f"{MODEL}: estimates a vendor-library GEMM of this shape on this GPU; it does not model this kernel's code."
     )
-    st.plotly_chart(speed_figure(points, timings), key="roofline")
+    figure.draw(speed_figure(points, timings), key="roofline")
     columns = {"Predicted, µs": TIME, "TFLOP/s": TIME, "Roofline, µs": TIME, "% of peak": tables.PERCENT}
     tables.show(prediction_table(points), column_config=columns, height="content", key="predictions")
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from app import context, guard, tables, widgets
-from app.components import listing
+from app.components import figure, listing
 from app.presenters.palette import plain
 from app.presenters.shared import total
 from app.presenters.store.history import SPANS, Span, compile_figure, history_table, hit_figure
@@ -146,8 +146,10 @@ def over_time(rows: Sequence[dict[str, object]], span: Span) -> None:
         st.info("No lookups or compiles in this period.", icon=":material/schedule:")
         return
     left, right = st.columns(2)
-    left.plotly_chart(hit_figure(rows, span, zone, now), key="hit-figure")
-    right.plotly_chart(compile_figure(rows, span, zone, now), key="compile-figure")
+    with left:
+        figure.draw(hit_figure(rows, span, zone, now), key="hit-figure")
+    with right:
+        figure.draw(compile_figure(rows, span, zone, now), key="compile-figure")
     with st.expander("Show data table"):
         columns = {"Hit rate": tables.PERCENT}
         tables.show(history_table(rows, span, zone), times=["Spent", "Saved"], column_config=columns, key="history")

@@ -23,15 +23,17 @@ if TYPE_CHECKING:
 _PACKAGE, _ASSETS = "gemm_cache", "static"
 
 
-def mount(name: str, *, key: str, data: Any, **callbacks: Any) -> Any:
+def mount(name: str, *, key: str, data: Any, height: int | None = None, **callbacks: Any) -> Any:
     """Draws a component; returns its state.
 
     Args:
         name: of its script and its style sheet.
         data: what the script gets; it must draw all text of it as text.
+        height: in pixels, for what takes its place before its script has run; by default as much as is drawn.
         callbacks: ``on_NAME_change`` for each of its states and triggers.
     """
-    return _renderer(get_bidi_component_manager(), name)(key=key, data=data, **callbacks)
+    renderer = _renderer(get_bidi_component_manager(), name)
+    return renderer(key=key, data=data, height="content" if height is None else height, **callbacks)
 
 
 def into_view(key: str, name: str) -> None:

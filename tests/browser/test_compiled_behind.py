@@ -99,7 +99,7 @@ def test_two_processes_with_cold_shapes_are_served_at_once_and_the_dashboard_sho
             expect(page.get_by_role("combobox", name="Shape")).to_have_value(
                 "m × 768 × 128 bf16 sm_80", timeout=WAIT_MS
             )
-            expect(page.locator(".js-plotly-plot").get_by_text("m × 768 × 128 bf16 sm_80")).to_be_visible()
+            expect(page.locator("figure").get_by_text("m × 768 × 128 bf16 sm_80")).to_be_visible()
 
             page.goto(f"{address}/kernel?key={cache.select(one).key}&part=History")
             for text in ("miss", "never seen", "choice", "cost model"):

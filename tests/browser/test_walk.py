@@ -72,7 +72,7 @@ def test_a_walk_through_all_pages(page: Page, dashboard: str, compiled_store: Pa
     expect(page).to_have_url(re.compile(f"b={other.key[:12]}"), timeout=WAIT_MS)
 
     _go(page, "Architectures")
-    expect(page.locator(".js-plotly-plot")).to_have_count(4, timeout=WAIT_MS)
+    expect(page.locator("figure svg[role=img]")).to_have_count(4, timeout=WAIT_MS)
 
     _compile_twice(page)
     _delete_and_check(page)

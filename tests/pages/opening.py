@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from streamlit.testing.v1 import AppTest
 
@@ -46,9 +47,18 @@ def as_shown(text: str) -> str:
 
 def listed(app: AppTest) -> list[dict[str, str]]:
     """The first list of kernels or entries on the page, a row each, as its component gets it."""
-    told = json.loads(app.get("bidi_component")[0].proto.json)
+    told = next(one for one in _components(app) if "rows" in one and "kind" not in one)
     names = [column["name"] for column in told["columns"]]
     return [dict(zip(names, row["cells"], strict=True)) for row in told["rows"]]
+
+
+def drawn(app: AppTest) -> list[dict[str, Any]]:
+    """The figures on the page, as their component gets them."""
+    return [one for one in _components(app) if "kind" in one]
+
+
+def _components(app: AppTest) -> list[dict[str, Any]]:
+    return [json.loads(one.proto.json) for one in app.get("bidi_component")]
 
 
 def a_record(seed: int = 1) -> Record:

@@ -10,7 +10,7 @@ from cache_engine.catalogue import ModelShape
 from cache_engine.engine.cache import open_cache
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import encode_record
-from tests.pages.opening import Open, sound
+from tests.pages.opening import Open, drawn, sound
 
 SHAPES = [ModelShape("a model", "qkv", 1, 4096, 4096, 1), ModelShape("a model", "router", 8, 4096, 1024, 1)]
 
@@ -24,7 +24,12 @@ def test_architectures_have_plots_and_a_table(open_page: Open, compiled_store: P
     assert list(table["Misses"]) == [1, 1, 2]
     assert list(table["Dtypes"]) == ["fp32", "bf16", "bf16, fp16"]
     assert list(table["Open"]) == [f"kernels?arch={arch}" for arch in table["Target"]]
-    assert len(app.get("plotly_chart")) == 4
+    assert [one["title"] for one in drawn(app)] == [
+        "Kernels by family and dtype",
+        "Median compile time",
+        "Size on disk",
+        "Hits",
+    ]
     toolchains = app.dataframe[1].value
     assert (list(toolchains["Kernels"]), list(toolchains["State"])) == ([4], ["✓ current"])
 

@@ -226,7 +226,8 @@ def test_a_heat_map_shows_the_cells_done_in_time(open_page: Open, tmp_path: Path
     shares = presenters.heat_map(PROBLEM, MINE, lambda: next(left, False))
     missing = presenters.unsearched(shares)
     assert 0 < missing < 121
-    assert sum(z is None for row in figures.heat_map_figure(shares, PROBLEM.k, "x").data[0].z for z in row) == missing
+    drawn = figures.heat_map_figure(shares, PROBLEM.k, "x").values
+    assert sum(value is None for row in drawn for value in row) == missing
     assert sum(value is None for row in presenters.heat_table(shares) for value in row.values()) == missing
     sound(open_page(tmp_path / "store", "evaluations", own=presenters.chip_text(MINE), e_chip=MINE.name))
     assert presenters.unsearched(presenters.heat_map(PROBLEM, MINE)) == 0
@@ -294,10 +295,10 @@ def test_the_bar_of_a_pass_has_a_piece_for_each_operation_and_is_as_long_as_the_
     computed = operations(model_shapes("DeepSeek-V3"), Step(64))
     passes = [model_pass(computed, presenters.CHIPS[chip], 64, asking(None)) for chip in CHIPS]
     figure = pass_figure(passes)
-    assert [bar.name for bar in figure.data] == [one.name for one in computed]
+    assert [bar.name for bar in figure.series] == [one.name for one in computed]
     for place, one in enumerate(passes):
-        assert sum(bar.x[place] for bar in figure.data) == pytest.approx(one.pass_us / 1e3)
-    looks = [(bar.marker.color, bar.marker.pattern.shape) for bar in figure.data]
+        assert sum(bar.values[place] or 0 for bar in figure.series) == pytest.approx(one.pass_us / 1e3)
+    looks = [(bar.colour, bar.pattern) for bar in figure.series]
     assert len(set(looks)) == len(looks)
     table = pass_table(passes)
     assert json.loads(presenters.as_json(table)) == table
@@ -310,14 +311,15 @@ def test_the_roofline_figure_has_every_point_below_its_roof(kept: Evaluations) -
         for chip in ("SG2262", "H100")
     ]
     figure = figures.roofline_figure(points)
-    assert [trace.name for trace in figure.data] == ["SG2262 roofline", "SG2262", "H100 roofline", "H100"]
-    assert len({trace.marker.symbol for trace in figure.data[1::2]}) == 2, "colour is not the only signal"
+    assert [line.name for line in figure.lines] == ["SG2262 roofline", "H100 roofline"]
+    assert [dots.name for dots in figure.dots] == ["SG2262", "H100"]
+    assert len({dots.symbol for dots in figure.dots}) == 2, "colour is not the only signal"
     table = presenters.roofline_table(points)
-    for trace, chip in ((figure.data[1], "SG2262"), (figure.data[3], "H100")):
+    for dots, chip in zip(figure.dots, ("SG2262", "H100"), strict=True):
         behind = [row for row in table if row["Chip"] == chip]
-        assert [row["TFLOP/s"] for row in behind] == list(trace.y)
+        assert [row["TFLOP/s"] for row in behind] == [y for _, y in dots.points]
         assert all(row["TFLOP/s"] <= row["Roofline, TFLOP/s"] * (1 + 1e-9) for row in behind)
-        assert trace.text[0] == "&lt;b&gt;256"
+        assert dots.words[0].startswith("<b>256\n"), "drawn as text"
 
 
 def test_the_heat_map_equals_evaluating_each_size() -> None:
@@ -330,7 +332,7 @@ def test_the_heat_map_equals_evaluating_each_size() -> None:
         expected = one.flops / (latency_us * 1e-6 * chip.peak_flops)
         assert shares[row][column] == pytest.approx(expected)
         figure = figures.heat_map_figure(shares, PROBLEM.k, name)
-        assert figure.data[0].z[row][column] == pytest.approx(100 * expected)
+        assert figure.values[row][column] == pytest.approx(100 * expected)
         assert presenters.heat_table(shares)[row][f"{one.m}"] == pytest.approx(100 * expected)
 
 

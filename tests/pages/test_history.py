@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -36,27 +35,32 @@ for row in ROWS:
 
 def test_shares_of_the_tiers_add_up_and_steps_without_a_lookup_are_empty() -> None:
     figure = hit_figure(ROWS, SPANS["24 hours"], ZONE, NOW)
-    assert [bars.name for bars in figure.data] == ["Memory", "Disk", "Miss"]
-    assert [list(bars.y) for bars in figure.data] == [[0.6], [0.2], [0.2]]
-    assert len({bars.marker.pattern.shape for bars in figure.data}) == 3, "colour must not be the only signal"
-    assert figure.layout.yaxis.title.text == "Share of lookups"
+    assert [bars.name for bars in figure.series] == ["Memory", "Disk", "Miss"]
+    assert [[one for one in bars.values if one is not None] for bars in figure.series] == [[0.6], [0.2], [0.2]]
+    assert len({bars.pattern for bars in figure.series}) == 3, "colour must not be the only signal"
+    assert (figure.unit, figure.stacked, figure.percent, figure.most) == ("Share of lookups", True, True, 1.0)
+    place = figure.groups.index("2027-01-15 05:30")
+    assert figure.series[0].words[place] == "2027-01-15 05:30\nMemory: 60.0%, 6 lookups"
+    assert figure.series[0].values[place] == 0.6, "the bar stands at its step"
+    assert len(figure.groups) == len(figure.series[0].values) == 25, "every step of the time range has a place"
 
 
 def test_compile_times_are_compared_in_seconds() -> None:
     figure = compile_figure(ROWS, SPANS["24 hours"], ZONE, NOW)
-    assert [list(bars.y) for bars in figure.data] == [[0.0, 0.5], [3.0, 0.0]]
-    spent, saved = figure.data
-    assert spent.offset + spent.width == saved.offset
-    assert spent.width + saved.width == 0.9 * HOUR_S * 1000
-    assert figure.layout.yaxis.title.text == "s"
+    assert [[one for one in bars.values if one is not None] for bars in figure.series] == [[0.0, 0.5], [3.0, 0.0]]
+    assert (figure.unit, figure.stacked) == ("s", False)
 
 
 def test_hours_are_the_readers_and_days_are_those_they_were_counted_in() -> None:
-    (hours, *_), (days, *_) = (hit_figure(ROWS, SPANS[name], ZONE, NOW).data for name in ("24 hours", "90 days"))
-    assert hours.x[0] == datetime(2027, 1, 15, 5, 30)  # noqa: DTZ001 (as Plotly gets it)
-    assert days.x[0] == datetime(2027, 1, 15)  # noqa: DTZ001
-    assert "Asia/Kolkata" in hit_figure(ROWS, SPANS["7 days"], ZONE, NOW).layout.xaxis.title.text
-    assert "UTC" in hit_figure(ROWS, SPANS["90 days"], ZONE, NOW).layout.xaxis.title.text
+    midnight = [{**ROWS[0], "start": 1_799_971_200}]
+    hours, days = (hit_figure(midnight, SPANS[name], ZONE, NOW) for name in ("24 hours", "90 days"))
+    shown = [
+        [group for group, value in zip(figure.groups, figure.series[0].values, strict=True) if value]
+        for figure in (hours, days)
+    ]
+    assert shown == [["2027-01-15 05:30"], ["2027-01-15 00:00"]]
+    assert "Asia/Kolkata" in hit_figure(ROWS, SPANS["7 days"], ZONE, NOW).across
+    assert "UTC" in hit_figure(ROWS, SPANS["90 days"], ZONE, NOW).across
 
 
 def test_the_table_has_the_values_of_the_figures_newest_first() -> None:

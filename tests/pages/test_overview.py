@@ -27,7 +27,7 @@ from cache_engine.queue.slots import Slots
 from cache_engine.queue.tickets import Priority, QueueState, State, Turn
 from cache_engine.store.journal import Journal
 from tests.helpers import fill, make_store, record_file
-from tests.pages.opening import Open, listed, sound
+from tests.pages.opening import Open, drawn, listed, sound
 
 NOW = 1_800_000_000.0
 ROW = {"last_publish_at": NOW - 120, "unreadable": 0, "synced_at": NOW - 5}
@@ -62,7 +62,7 @@ def test_the_figures_over_time_have_a_table_behind_them_that_adds_up(open_page: 
     for span in ("24 hours", "7 days", "90 days", "All time"):
         app.segmented_control[0].set_value(span).run()
         sound(app)
-        assert len(app.get("plotly_chart")) == 2
+        assert len(drawn(app)) == 2
         table = _table(app, "Compiles")
         assert (table["Memory"].sum(), table["Miss"].sum(), table["Compiles"].sum()) == (1, 4, 4)
 
@@ -104,9 +104,9 @@ def test_a_store_unused_in_that_time_reports_that(open_page: Open, tmp_path: Pat
     long_ago.close()
     app = sound(open_page(store.layout.root, "overview"))
     assert "No lookups or compiles in this period" in app.info[0].value
-    assert not app.get("plotly_chart")
+    assert not drawn(app)
     app.segmented_control[0].set_value("90 days").run()
-    assert len(sound(app).get("plotly_chart")) == 2
+    assert len(drawn(sound(app))) == 2
 
 
 def test_stale_kernels_are_reported_with_a_link_to_their_cleanup(open_page: Open, compiled_store: Path) -> None:

@@ -44,12 +44,12 @@ def test_measured_and_predicted_points_are_labelled() -> None:
     points, trouble = predictions(SM_80)
     assert trouble == ""
     figure = speed_figure(points, [invented(), invented(m=7, tflops=3.0)])
-    marks = {trace.name: trace for trace in figure.data if trace.mode == "markers"}
+    marks = {dots.name: dots for dots in figure.dots}
     gpus = ("A100", "L40S", "L4", "RTX4090", "A40", "A6000", "A10")
     assert set(marks) == {*(f"{gpu}, predicted" for gpu in gpus), "measured"}
-    assert list(marks["measured"].y) == [12.5]
-    assert marks["measured"].text == ("an invented &lt;b&gt;GPU&lt;/b&gt;",)
-    assert "measured" not in {trace.name for trace in speed_figure(points, []).data}
+    assert [y for _, y in marks["measured"].points] == [12.5]
+    assert marks["measured"].words == ["an invented <b>GPU</b>, measured: 12.5 TFLOP/s"]
+    assert "measured" not in {dots.name for dots in speed_figure(points, []).dots}
 
 
 def test_two_kernels_times_are_compared() -> None:

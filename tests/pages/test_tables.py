@@ -70,16 +70,10 @@ def test_every_table_is_drawn_where_formulas_are_defused() -> None:
 ROW = {"arch": "sm_90", "hits": 0, "stored_bytes": 400 * 2**20, "median_compile_ms": 2500.0}
 
 
-def test_an_axis_without_values_starts_at_nothing() -> None:
-    axis = architectures.hits_figure([ROW]).layout.yaxis
-    assert (list(axis.range), list(axis.tickvals)) == ([0, 1], [0])
-    assert architectures.hits_figure([{**ROW, "hits": 3}]).layout.yaxis.range is None
-
-
 def test_axes_have_the_unit_that_suits_them() -> None:
     stored, compiling = architectures.stored_bytes_figure([ROW]), architectures.compile_time_figure([ROW])
-    assert (stored.layout.yaxis.title.text, list(stored.data[0].y)) == ("MiB", [400])
-    assert (compiling.layout.yaxis.title.text, list(compiling.data[0].y)) == ("s", [2.5])
+    assert (stored.unit, stored.series[0].values, stored.series[0].words) == ("MiB", [400], ["sm_90: 400 MiB"])
+    assert (compiling.unit, compiling.series[0].values) == ("s", [2.5])
 
 
 def test_no_two_series_have_one_colour() -> None:
@@ -87,5 +81,5 @@ def test_no_two_series_have_one_colour() -> None:
     rows = [
         {"family": family, "dtype": dtype, "arch": "sm_90", "entries": 1} for family in families for dtype in dtypes
     ]
-    colours = [bars.marker.color for bars in architectures.entries_figure(rows).data]
+    colours = [bars.colour for bars in architectures.entries_figure(rows).series]
     assert len(set(colours)) == len(colours) == len(rows)

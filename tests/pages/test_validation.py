@@ -43,11 +43,10 @@ def test_errors_are_those_of_the_command_line(tmp_path: Path) -> None:
 def test_the_scatter_shows_each_point_and_the_line_of_equality() -> None:
     found = presenters.validation_of(measurements().encode(), "mine.csv")
     figure = presenters.validation_figure(found.points)
-    assert [trace.name for trace in figure.data] == ["y = x", "H100", "A100"]
-    for trace in figure.data[1:]:
-        assert len(trace.x) == len(SIZES)
-        assert [y / x for x, y in zip(trace.x, trace.y, strict=True)] == pytest.approx([0.8] * len(SIZES))
-    assert len({trace.marker.symbol for trace in figure.data[1:]}) == 2
+    assert [one.name for one in (*figure.lines, *figure.dots)] == ["y = x", "H100", "A100"]
+    for dots in figure.dots:
+        assert [y / x for x, y in dots.points] == pytest.approx([0.8] * len(SIZES))
+    assert len({dots.symbol for dots in figure.dots}) == 2
 
 
 def test_of_many_points_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

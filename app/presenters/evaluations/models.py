@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 
 import msgspec
-import plotly.graph_objects as go
 
 from app.presenters.evaluations.evaluated import Evaluated
-from app.presenters.evaluations.figures import LEGEND, MARGIN
+from app.presenters.figure import Bars, Pattern, Series
 from app.presenters.shared import COLOURS, Row, Tile, total
 from cache_engine.catalogue import ModelShape
 from cache_engine.catalogue.layers import Parallel, layers_named, layers_of
@@ -17,7 +15,7 @@ from cache_engine.catalogue.published import LARGEST_CONFIG_BYTES, published
 from cache_engine.errors import UsageError
 from cache_engine.insight.passes import ModelPass
 
-_PATTERNS = ("", "/", "x")
+_PATTERNS: tuple[Pattern, ...] = ("", "/", "x")
 """Of bars, when there are more of them than colours."""
 
 
@@ -74,42 +72,27 @@ def pass_tiles(one: ModelPass) -> list[Tile]:
     ]
 
 
-def pass_figure(passes: Sequence[ModelPass]) -> go.Figure:
+def pass_figure(passes: Sequence[ModelPass]) -> Bars:
     """Where the time of a pass goes: a bar for each chip, a piece of it for each operation."""
-    figure = go.Figure()
-    chips = [html.escape(one.chip.name) for one in passes]
+    series = []
     for index, row in enumerate(passes[0].rows):
         rows = [one.rows[index] for one in passes]
-        shares = [row.pass_us / one.pass_us for row, one in zip(rows, passes, strict=True)]
-        name = html.escape(row.operation.name)
-        figure.add_bar(
-            x=[row.pass_us / 1e3 for row in rows],
-            y=chips,
-            orientation="h",
-            name=name,
-            marker={
-                "color": COLOURS[index % len(COLOURS)],
-                "pattern": {
-                    "shape": _PATTERNS[index // len(COLOURS) % len(_PATTERNS)],
-                    "fillmode": "overlay",
-                    "fgcolor": "white",
-                },
-                "line": {"color": "white", "width": 1},
-            },
-            customdata=[f"{share:.1%}" for share in shares],
-            hovertemplate=f"{name}<br>%{{x:.3f}} ms, %{{customdata}} of the pass<extra>%{{y}}</extra>",
-        )
-    height = 220 + 60 * len(passes)
-    figure.update_layout(
-        barmode="stack",
-        title="Where the time goes",
-        margin=MARGIN,
-        height=height,
-        legend={**LEGEND, "y": -0.35, "traceorder": "normal"},
+        words = [
+            f"{one.chip.name}, {row.operation.name}\n"
+            f"{row.pass_us / 1e3:,.3f} ms, {row.pass_us / one.pass_us:.1%} of the pass"
+            for row, one in zip(rows, passes, strict=True)
+        ]
+        colour, pattern = COLOURS[index % len(COLOURS)], _PATTERNS[index // len(COLOURS) % len(_PATTERNS)]
+        series.append(Series(row.operation.name, [row.pass_us / 1e3 for row in rows], words, colour, pattern))
+    return Bars(
+        "Where the time goes",
+        [one.chip.name for one in passes],
+        series,
+        "ms per pass",
+        stacked=True,
+        horizontal=True,
+        height=190 + 44 * len(passes),
     )
-    figure.update_xaxes(title="ms per pass")
-    figure.update_yaxes(autorange="reversed")
-    return figure
 
 
 def pass_points(passes: Sequence[ModelPass]) -> list[Evaluated]:

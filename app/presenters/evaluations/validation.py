@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import plotly.graph_objects as go
 
-from app.presenters.evaluations.figures import LEGEND, MARGIN, SYMBOLS
+from app.presenters.figure import SYMBOLS, Cloud, Dots, Line
 from app.presenters.shared import COLOURS, GREY, Row
 from cache_engine.evaluator.validation import (
     Measurements,
@@ -95,29 +94,18 @@ def validation_table(lines: Sequence[Validated]) -> list[Row]:
     ]
 
 
-def validation_figure(points: Sequence[Row]) -> go.Figure:
+def validation_figure(points: Sequence[Row]) -> Cloud:
     """Predicted vs measured latencies; on the line both are equal."""
-    figure = go.Figure()
     both = [point[name] for point in points for name in ("Measured, µs", "Predicted, µs")]
-    ends = [min(both) / 1.5, max(both) * 1.5]
-    figure.add_scatter(x=ends, y=ends, mode="lines", line={"color": GREY, "dash": "dash"}, name="y = x")
+    ends = [(at, at) for at in (min(both) / 1.5, max(both) * 1.5)]
+    dots = []
     for index, gpu in enumerate(dict.fromkeys(point["GPU"] for point in points)):
         own = [point for point in points if point["GPU"] == gpu]
-        figure.add_scatter(  # on canvas (scattergl) Plotly runs text as a program, which the page forbids
-            x=[point["Measured, µs"] for point in own],
-            y=[point["Predicted, µs"] for point in own],
-            mode="markers",
-            marker={
-                "color": COLOURS[index % len(COLOURS)],
-                "symbol": SYMBOLS[index % len(SYMBOLS)],
-                "size": 5,
-                "opacity": 0.6,
-            },
-            name=gpu,
-            text=[f"{point['m × n × k']}<br>error {point['Error']:+.1%}" for point in own],
-            hovertemplate="%{text}<br>measured %{x:.2f} µs, predicted %{y:.2f} µs<extra></extra>",
-        )
-    figure.update_layout(title="Predicted vs measured latency", margin=MARGIN, height=480, legend=LEGEND)
-    figure.update_xaxes(type="log", title="Measured, µs")
-    figure.update_yaxes(type="log", title="Predicted, µs")
-    return figure
+        at = [(point["Measured, µs"], point["Predicted, µs"]) for point in own]
+        words = [
+            f"{point['m × n × k']}, error {point['Error']:+.1%}\nmeasured {x:,.2f} µs, predicted {y:,.2f} µs"
+            for point, (x, y) in zip(own, at, strict=True)
+        ]
+        dots.append(Dots(gpu, at, words, COLOURS[index % len(COLOURS)], SYMBOLS[index % len(SYMBOLS)], small=True))
+    line = Line("y = x", ends, GREY, dashed=True)
+    return Cloud("Predicted vs measured latency", "Measured, µs", "Predicted, µs", [line], dots, height=480)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import tzinfo
 from urllib.parse import urlencode
 
-import plotly.graph_objects as go
-
 from app.presenters.evaluations.evaluated import Evaluated
 from app.presenters.evaluations.figures import roofline_figure
+from app.presenters.figure import Cloud, Dots
 from app.presenters.shared import Row, moment
 from cache_engine.errors import InvalidProblem
 from cache_engine.evaluator.gpu import DTYPES, EVALUATOR, MODEL_VERSION, Prediction, predict
@@ -99,24 +98,18 @@ def all_timings_table(timings: Iterable[Measurement], zone: tzinfo) -> list[Row]
     ]
 
 
-def speed_figure(points: Sequence[Evaluated], timings: Iterable[Row]) -> go.Figure:
+def speed_figure(points: Sequence[Evaluated], timings: Iterable[Row]) -> Cloud:
     """Predictions of one problem on the rooflines of their GPUs, and the timings of that problem."""
     figure = roofline_figure(points)
-    figure.for_each_trace(lambda trace: trace.update(name=f"{trace.name}, predicted"), selector={"mode": "markers"})
+    dots = [replace(one, name=f"{one.name}, predicted") for one in figure.dots]
     problem = points[0].problem
     timings = [timing for timing in timings if (timing["m"], timing["batch"]) == (problem.m, problem.batch)]
-    if timings:
-        figure.add_scatter(
-            x=[problem.flops / problem.moved_bytes] * len(timings),
-            y=[timing["tflops"] for timing in timings],
-            mode="markers",
-            marker={"symbol": "x", "size": 11, "color": "#d55e00"},
-            name="measured",
-            text=[html.escape(timing["device"]) for timing in timings],
-            hovertemplate="%{text}, measured: %{y:.1f} TFLOP/s<extra></extra>",
-        )
-        figure.update_yaxes(title="TFLOP/s")
-    return figure
+    if not timings:
+        return replace(figure, dots=dots)
+    intensity = problem.flops / problem.moved_bytes
+    words = [f"{timing['device']}, measured: {timing['tflops']:,.1f} TFLOP/s" for timing in timings]
+    measured = Dots("measured", [(intensity, timing["tflops"]) for timing in timings], words, "#d55e00", "x")
+    return replace(figure, up="TFLOP/s", dots=[*dots, measured])
 
 
 def speed_pairs(first: Record, second: Record, timings: tuple[Sequence[Row], Sequence[Row]]) -> list[Pair]:

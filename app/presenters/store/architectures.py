@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 from datetime import tzinfo
 from urllib.parse import urlencode
 
-import plotly.graph_objects as go
-
+from app.presenters.figure import Bars, Series
 from app.presenters.shared import COLOURS, Row, moment
 from cache_engine.units import bytes_unit, ms_unit
 
@@ -42,68 +40,43 @@ def architecture_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
     ]
 
 
-def entries_figure(families: Sequence[Row]) -> go.Figure:
+def entries_figure(families: Sequence[Row]) -> Bars:
     """Kernels per target, stacked by family and dtype."""
-    figure = go.Figure()
+    archs = list(dict.fromkeys(row["arch"] for row in families))  # in the order of the compute capabilities
     kinds = sorted({(row["family"], row["dtype"]) for row in families})
     unlisted = [kind for kind in kinds if kind not in _KINDS]
-    for family, dtype in kinds:
-        kind = (family, dtype)
-        chosen = [row for row in families if (row["family"], row["dtype"]) == kind]
+    counts = {(row["family"], row["dtype"], row["arch"]): row["entries"] for row in families}
+    series = []
+    for kind in kinds:
         number = _KINDS.index(kind) if kind in _KINDS else len(_KINDS) + unlisted.index(kind)
-        figure.add_bar(
-            name=html.escape(f"{family} {dtype}"),
-            marker_color=_COLOURS[number % len(_COLOURS)],
-            x=[html.escape(row["arch"]) for row in chosen],
-            y=[row["entries"] for row in chosen],
-        )
-    figure = _titled(figure, "Kernels by family and dtype", "Kernels", families)
-    figure.update_layout(
-        barmode="stack", legend={"orientation": "h", "yanchor": "top", "y": -0.22, "x": 0, "entrywidth": 0}
-    )
-    return figure
+        values = [counts.get((*kind, arch)) for arch in archs]
+        words = [f"{arch}, {' '.join(kind)}: {value or 0:,}" for arch, value in zip(archs, values, strict=True)]
+        series.append(Series(" ".join(kind), values, words, _COLOURS[number % len(_COLOURS)]))
+    return Bars("Kernels by family and dtype", archs, series, "Kernels", stacked=True)
 
 
-def compile_time_figure(architectures: Sequence[Row]) -> go.Figure:
+def compile_time_figure(architectures: Sequence[Row]) -> Bars:
     """Median compile time per target."""
-    unit, length = ms_unit(max((row["median_compile_ms"] or 0.0 for row in architectures), default=0.0))
-    figure = _bars([{**row, "time": (row["median_compile_ms"] or 0.0) / length} for row in architectures], "time")
-    return _titled(figure, "Median compile time", unit, architectures)
+    times = [row["median_compile_ms"] or 0.0 for row in architectures]
+    unit, length = ms_unit(max(times, default=0.0))
+    return _bars("Median compile time", unit, architectures, [one / length for one in times])
 
 
-def stored_bytes_figure(architectures: Sequence[Row]) -> go.Figure:
+def stored_bytes_figure(architectures: Sequence[Row]) -> Bars:
     """Bytes on disk per target."""
     unit, length = bytes_unit(max((row["stored_bytes"] for row in architectures), default=0))
-    figure = _bars([{**row, "size": row["stored_bytes"] / length} for row in architectures], "size")
-    return _titled(figure, "Size on disk", unit, architectures)
+    return _bars("Size on disk", unit, architectures, [row["stored_bytes"] / length for row in architectures])
 
 
-def hits_figure(architectures: Sequence[Row]) -> go.Figure:
+def hits_figure(architectures: Sequence[Row]) -> Bars:
     """Hits per target."""
-    return _titled(_bars(architectures, "hits"), "Hits", "Hits", architectures)
+    return _bars("Hits", "Hits", architectures, [row["hits"] for row in architectures])
 
 
-def _bars(rows: Sequence[Row], column: str) -> go.Figure:
-    figure = go.Figure()
-    figure.add_bar(x=[html.escape(row["arch"]) for row in rows], y=[row[column] for row in rows])
-    return figure
-
-
-def _titled(figure: go.Figure, title: str, y: str, rows: Sequence[Row]) -> go.Figure:
-    categories = list(dict.fromkeys(html.escape(row["arch"]) for row in rows))
-    figure.update_layout(
-        title=title,
-        yaxis_title=y,
-        colorway=COLOURS,
-        margin={"t": 40, "b": 24, "l": 48, "r": 8},
-        height=250,
-    )
-    # In the order of the rows, which is that of the compute capabilities.
-    figure.update_yaxes(tickformat=",~f", rangemode="tozero")
-    if not any(value for bars in figure.data for value in bars.y):
-        figure.update_yaxes(range=[0, 1], tickvals=[0])  # Plotly would show values from -1 to 1
-    figure.update_xaxes(type="category", categoryorder="array", categoryarray=categories)
-    return figure
+def _bars(title: str, unit: str, rows: Sequence[Row], values: Sequence[float]) -> Bars:
+    archs = [row["arch"] for row in rows]
+    words = [f"{arch}: {value:,.6g} {unit}" for arch, value in zip(archs, values, strict=True)]
+    return Bars(title, archs, [Series("", values, words, COLOURS[0])], unit)
 
 
 def speed_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:

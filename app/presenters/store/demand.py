@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from datetime import tzinfo
-from html import escape
 
-import plotly.graph_objects as go
-
+from app.presenters.figure import Bars, Pattern, Series
 from app.presenters.shared import COLOURS, Row, Tile, kernel_address, moment
 from cache_engine.engine.demand.report import KERNEL, MODEL, DemandReport, DemandShare, KernelOf
 from cache_engine.engine.demand.times import UNKNOWN, LaunchTimes
@@ -55,39 +53,28 @@ def source_words(report: DemandReport) -> str:
     return f"{said} Times are not predicted: {report.unpredicted}" if report.unpredicted else said
 
 
-def share_figure(report: DemandReport) -> go.Figure:
+def share_figure(report: DemandReport) -> Bars:
     """The largest shares: of GPU time, and of launches."""
-    shown = list(reversed(report.shares[:MOST_BARS]))
-    names = [escape(_short(share.name)) for share in shown]
-    figure = go.Figure()
-    kinds = (("GPU time", "time_share", COLOURS[0], ""), ("Launches", "launch_share", COLOURS[1], "/"))
-    for name, column, colour, pattern in reversed(kinds):
-        figure.add_bar(
-            name=name,
-            orientation="h",
-            y=names,
-            x=[getattr(share, column) for share in shown],
-            hovertemplate="%{y}: %{x:.1%}",
-            marker={"color": colour, "pattern": {"shape": pattern, "fillmode": "overlay", "size": 6, "solidity": 0.3}},
-        )
+    shown = report.shares[:MOST_BARS]
     longest = max((max(share.launch_share, share.time_share) for share in shown), default=0.0)
-    figure.update_xaxes(title="Share", tickformat=".0%", range=[0, min(1.0, 1.1 * longest) or 1.0])
-    figure.update_yaxes(automargin=True, type="category")
-    figure.update_layout(
-        title="Largest shares",
-        barmode="group",
-        height=160 + 46 * max(2, len(shown)),
-        margin={"t": 48, "b": 48, "l": 16, "r": 16},
-        legend={
-            "orientation": "h",
-            "y": 1.0,
-            "yanchor": "bottom",
-            "x": 1,
-            "xanchor": "right",
-            "traceorder": "reversed",
-        },
+    return Bars(
+        "Largest shares",
+        [_short(share.name) for share in shown],
+        [
+            _shares("GPU time", [(one.name, one.time_share) for one in shown], COLOURS[0], ""),
+            _shares("Launches", [(one.name, one.launch_share) for one in shown], COLOURS[1], "/"),
+        ],
+        "Share",
+        horizontal=True,
+        percent=True,
+        most=min(1.0, 1.1 * longest) or 1.0,
+        height=110 + 34 * max(2, len(shown)),
     )
-    return figure
+
+
+def _shares(kind: str, shares: Sequence[tuple[str, float]], colour: str, pattern: Pattern) -> Series:
+    words = [f"{name}\n{kind}: {share:.1%}" for name, share in shares]
+    return Series(kind, [share for _, share in shares], words, colour, pattern)
 
 
 def share_table(report: DemandReport) -> list[Row]:
@@ -114,19 +101,14 @@ def share_table(report: DemandReport) -> list[Row]:
 # ---- The m of one shape ----
 
 
-def m_figure(ledger: Ledger, shape: Shape) -> go.Figure:
+def m_figure(ledger: Ledger, shape: Shape) -> Bars:
     """Launches by power of two of m, which the histogram has exactly."""
     weights = ledger.sketches[shape].by_power()
     last = max((power for power, weight in enumerate(weights) if weight), default=0)
     names = [power_words(power) for power in range(last + 1)]
-    figure = go.Figure()
-    figure.add_bar(
-        x=names, y=weights[: last + 1], marker={"color": COLOURS[0]}, hovertemplate="m = %{x}: %{y:,.0f} launches"
-    )
-    figure.update_xaxes(title="m", type="category")
-    figure.update_yaxes(title="Launches", rangemode="tozero")
-    figure.update_layout(title="Launches by m", height=340, margin={"t": 48, "b": 48, "l": 56, "r": 16})
-    return figure
+    words = [f"m = {name}: {weight:,.0f} launches" for name, weight in zip(names, weights, strict=False)]
+    series = Series("", weights[: last + 1], words, COLOURS[0])
+    return Bars("Launches by m", names, [series], "Launches", "m", height=340)
 
 
 def power_words(power: int) -> str:

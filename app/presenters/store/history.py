@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
-from typing import Any
+from datetime import UTC, tzinfo
 
-import plotly.graph_objects as go
-
-from app.presenters.shared import COLOURS, GREY, Row, moment
+from app.presenters.figure import Bars, Pattern, Series
+from app.presenters.shared import COLOURS, GREY, Row, moment, when
 from cache_engine.engine.serving import LONG_WAIT_S
 from cache_engine.model.events import DAY_S, HOUR_S, hit_rate
 from cache_engine.units import counted, ms_unit
@@ -50,51 +48,48 @@ SPANS = {
 }
 
 # Colour, and a pattern, so that colour is not the only difference.
-_TIERS = (
+_TIERS: tuple[tuple[str, str, str, Pattern], ...] = (
     ("memory_hits", "Memory", COLOURS[0], ""),
     ("pack_hits", "Packs", COLOURS[4], "x"),
     ("disk_hits", "Disk", COLOURS[1], "/"),
     ("remote_hits", "Remote", COLOURS[3], "+"),
     ("misses", "Miss", GREY, "."),
 )
-_TIMES = (("compile_us", "Spent", COLOURS[2], "."), ("saved_us", "Saved by disk and pack hits", COLOURS[1], "/"))
+_TIMES: tuple[tuple[str, str, str, Pattern], ...] = (
+    ("compile_us", "Spent", COLOURS[2], "."),
+    ("saved_us", "Saved by disk and pack hits", COLOURS[1], "/"),
+)
+_MOST_STEPS = 1000  # a clock far off would make more
 
 
-def hit_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> go.Figure:
+def hit_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> Bars:
     """Lookups by the tier that served them, as shares; steps without a lookup stay empty."""
-    asked = [row for row in rows if _lookups(row)]
-    figure = go.Figure()
+    steps = _steps(rows, span, zone, now)
+    asked = {row["start"]: row for row in rows if _lookups(row)}
+    series = []
     for column, name, colour, pattern in _TIERS:
-        if not any(row[column] for row in asked):
+        if not any(row[column] for row in asked.values()):
             continue
-        figure.add_bar(
-            name=name,
-            x=[_start(row, span, zone) for row in asked],
-            y=[row[column] / _lookups(row) for row in asked],
-            customdata=[row[column] for row in asked],
-            hovertemplate="%{x|%Y-%m-%d %H:%M}: %{y:.1%}, %{customdata:,} lookups",
-            marker=_filled(colour, pattern),
-        )
-    figure.update_layout(title="Lookups by tier", barmode="stack")
-    figure.update_yaxes(title="Share of lookups", tickformat=".0%", range=[0, 1])
-    return _over_time(figure, span, zone, now, rows)
+        shares = [asked[start][column] / _lookups(asked[start]) if start in asked else None for start in steps]
+        words = [
+            "" if share is None else f"{step}\n{name}: {share:.1%}, {counted(asked[start][column], 'lookup')}"
+            for (start, step), share in zip(steps.items(), shares, strict=True)
+        ]
+        series.append(Series(name, shares, words, colour, pattern))
+    return _over_time("Lookups by tier", "Share of lookups", steps, series, span, zone, stacked=True)
 
 
-def compile_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> go.Figure:
+def compile_figure(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> Bars:
     """Compile time spent and saved, side by side."""
+    steps = _steps(rows, span, zone, now)
     unit, length = ms_unit(max((row[column] / 1e3 for row in rows for column, *_ in _TIMES), default=0.0))
-    figure = go.Figure()
+    found = {row["start"]: row for row in rows}
+    series = []
     for column, name, colour, pattern in _TIMES:
-        figure.add_bar(
-            name=name,
-            x=[_start(row, span, zone) for row in rows],
-            y=[row[column] / 1e3 / length for row in rows],
-            hovertemplate=f"%{{x|%Y-%m-%d %H:%M}}: %{{y:,.1f}} {unit}",
-            marker=_filled(colour, pattern),
-        )
-    figure.update_layout(title="Compile time", barmode="group")
-    figure.update_yaxes(title=unit, rangemode="tozero")
-    return _over_time(figure, span, zone, now, rows)
+        times = [found[start][column] / 1e3 / length if start in found else None for start in steps]
+        words = [f"{step}\n{name}: {time or 0:,.1f} {unit}" for step, time in zip(steps.values(), times, strict=True)]
+        series.append(Series(name, times, words, colour, pattern))
+    return _over_time("Compile time", unit, steps, series, span, zone, stacked=False)
 
 
 def history_table(rows: Sequence[Row], span: Span, zone: tzinfo) -> list[Row]:
@@ -115,10 +110,6 @@ def history_table(rows: Sequence[Row], span: Span, zone: tzinfo) -> list[Row]:
     ]
 
 
-def _filled(colour: str, pattern: str) -> dict[str, Any]:
-    return {"color": colour, "pattern": {"shape": pattern, "fillmode": "overlay", "size": 6, "solidity": 0.3}}
-
-
 def _lookups(row: Row) -> int:
     return sum(row[column] for column, *_ in _TIERS)
 
@@ -128,25 +119,17 @@ def _zone(span: Span, zone: tzinfo) -> tzinfo:
     return zone if span.step_s < DAY_S else UTC
 
 
-def _start(row: Row, span: Span, zone: tzinfo) -> datetime | None:
-    at = moment(row["start"], _zone(span, zone))
-    return None if at is None else at.replace(tzinfo=None)  # Plotly shows a time as it is given
+def _steps(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> dict[int, str]:
+    """The start of each step of the time range, in seconds since 1970 and on the clock."""
+    first = span.since(now) or (rows[0]["start"] if rows else int(now) // span.step_s * span.step_s)
+    starts = range(first, int(now) // span.step_s * span.step_s + 1, span.step_s)[-_MOST_STEPS:]
+    return {start: when(start, _zone(span, zone)) for start in starts}
 
 
-def _over_time(figure: go.Figure, span: Span, zone: tzinfo, now: float, rows: Sequence[Row]) -> go.Figure:
-    first = span.since(now) or (rows[0]["start"] if rows else now)
-    limits = [_start({"start": at}, span, zone) for at in (first, now // span.step_s * span.step_s + span.step_s)]
-    # Each step's bars begin where it does and fill nine tenths of it, in milliseconds: by itself Plotly would make the
-    # only bar as wide as the figure.
-    together = len(figure.data) if figure.layout.barmode == "group" else 1
-    for place, bars in enumerate(figure.data):
-        bars.width = span.step_s * 900 / together
-        bars.offset = span.step_s * 50 + (place % together) * bars.width
-    figure.update_layout(
-        margin={"t": 48, "b": 96, "l": 56, "r": 16},
-        height=380,
-        legend={"orientation": "h", "yref": "container", "yanchor": "bottom", "y": 0, "x": 0, "traceorder": "normal"},
-        showlegend=True,
-    )
-    figure.update_xaxes(title=f"1 bar = {span.step}, {_zone(span, zone)}", type="date", range=limits)
-    return figure
+def _over_time(
+    title: str, unit: str, steps: dict[int, str], series: list[Series], span: Span, zone: tzinfo, *, stacked: bool
+) -> Bars:
+    across = f"1 bar = {span.step}, {_zone(span, zone)}"
+    most = 1.0 if stacked else None
+    names = list(steps.values())
+    return Bars(title, names, series, unit, across, stacked, percent=stacked, most=most, height=320)

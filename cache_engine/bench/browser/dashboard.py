@@ -35,15 +35,20 @@ _LETTER_GOALS_S = {100_000: 0.250}
 _MEMORY_GOAL_BYTES = 400e6
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
-# Notes when something is clicked or typed, whether Streamlit has begun to answer, and when the page last changed.
+# Notes when something is clicked or typed, whether Streamlit has begun to answer, and when the page last changed. What
+# stands inside a canvas is never painted: Streamlit writes the words of a table there for screen readers, 200 ms later.
 _WATCH = """
 () => {
   const now = () => performance.now();
   const start = () => { window.watched = {started: now(), changed: now(), answered: false}; };
+  const isPainted = ({target, type}) => {
+    const canvas = (target.closest ? target : target.parentElement)?.closest('canvas');
+    return !canvas || (target === canvas && type === 'attributes');
+  };
   start();
   for (const kind of ['click', 'keydown']) document.addEventListener(kind, start, {capture: true});
   new MutationObserver(changes => {
-    window.watched.changed = now();
+    if (changes.some(isPainted)) window.watched.changed = now();
     window.watched.answered ||= changes.some(change => change.attributeName === 'data-test-script-state');
   }).observe(document.body, {subtree: true, childList: true, characterData: true, attributes: true});
 }

@@ -1,0 +1,282 @@
+// A figure: bars, points and lines on logarithmic axes, or a heat map, as SVG of its place's width.
+//
+// data: kind and the fields of that class of app/presenters/figure.py
+//
+// Text from the store becomes text nodes, never markup.
+
+const FONT = 12; // pixels
+const SAID = 16; // a line of text
+const VIRIDIS = ["#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725"];
+const pen = document.createElement("canvas").getContext("2d");
+let patterns = 0;
+
+const add = (made, attributes, children) => {
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+};
+const svg = (name, attributes = {}, ...children) =>
+  add(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+const html = (name, attributes = {}, ...children) => add(document.createElement(name), attributes, children);
+const label = (x, y, words, anchor = "start", more = {}) => svg("text", { x, y, "text-anchor": anchor, ...more }, words);
+const line = (x1, y1, x2, y2) => svg("line", { x1, y1, x2, y2, class: "grid" });
+const mark = (name, words, attributes) => svg(name, { ...attributes, class: "mark", "data-words": words });
+const wide = (words) => pen.measureText(words).width;
+const widest = (all) => Math.max(0, ...all.map(wide));
+const number = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 6 });
+
+/** The words, cut where they have no room. */
+function fitted(words, room) {
+  if (wide(words) <= room) return words;
+  let end = words.length - 1;
+  while (end > 1 && wide(words.slice(0, end) + "…") > room) end -= 1;
+  return words.slice(0, end) + "…";
+}
+
+// ---- What bars are filled with ----
+
+const STROKES = { "/": "M-1 7L7-1M-1 1L1-1M5 7L7 5", x: "M0 0L6 6M6 0L0 6", "+": "M3 0V6M0 3H6", ".": "M2 3H4" };
+
+/** The fill of a series; the pattern that it names is added to the definitions. */
+function filled(series, defs) {
+  if (!series.pattern) return series.colour;
+  const id = `pattern-${(patterns += 1)}`;
+  defs.append(
+    svg("pattern", { id, width: 6, height: 6, patternUnits: "userSpaceOnUse" },
+      svg("rect", { width: 6, height: 6, fill: series.colour }),
+      svg("path", { d: STROKES[series.pattern], stroke: "#fff", "stroke-width": series.pattern === "." ? 2 : 1, "stroke-opacity": 0.75 })),
+  );
+  return `url(#${id})`;
+}
+
+const SYMBOLS = {
+  circle: "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0",
+  diamond: "M0-6L6 0L0 6L-6 0Z",
+  square: "M-4-4H4V4H-4Z",
+  cross: "M-2-5H2V-2H5V2H2V5H-2V2H-5V-2H-2Z",
+  triangle: "M0-5.5L5.5 4.5H-5.5Z",
+  x: "M-5-3L-3-5L0-2L3-5L5-3L2 0L5 3L3 5L0 2L-3 5L-5 3L-2 0Z",
+};
+
+/** What a legend shows of each named series: its name and its sign. */
+function signs(data, fills) {
+  const dots = (one) => svg("path", { d: SYMBOLS[one.symbol], fill: one.colour, transform: "translate(9 6)" });
+  const all = [
+    ...(data.series ?? []).map((one, at) => [one.name, svg("rect", { width: 18, height: 12, fill: fills[at] })]),
+    ...(data.lines ?? []).map((one) => [one.name, svg("path", { d: "M0 6H18", ...stroked(one) })]),
+    ...(data.dots ?? []).map((one) => [one.name, dots(one)]),
+  ];
+  return all.filter(([name]) => name);
+}
+
+function legend(data, fills) {
+  const made = signs(data, fills).map(([name, sign]) =>
+    html("li", {}, svg("svg", { width: 18, height: 12, "aria-hidden": "true" }, sign), name));
+  return made.length ? [html("ul", {}, ...made)] : [];
+}
+
+const stroked = (one) => ({
+  fill: "none", stroke: one.colour, "stroke-width": 2, ...(one.dashed ? { "stroke-dasharray": "6 4" } : {}),
+});
+
+// ---- Axes ----
+
+/** Round values from 0 to the end of an axis, a few of them. */
+function ticks(end, few) {
+  const rough = end / few;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * ([1, 2, 5].find((one) => one * power >= rough) ?? 10);
+  return Array.from({ length: Math.floor(end / step + 1e-9) + 1 }, (_, at) => at * step);
+}
+
+function upright(words, x, y, room) {
+  return label(x, y, fitted(words, room), "middle", { transform: `rotate(-90 ${x} ${y})` });
+}
+
+// ---- Bars ----
+
+function bars(data, width, height, drawing, fills) {
+  const sums = data.groups.map((_, at) => data.series.reduce((sum, one) => sum + (one.values[at] ?? 0), 0));
+  const all = data.stacked ? sums : data.series.flatMap((one) => one.values.map((value) => value ?? 0));
+  const top = Math.max(0, ...all);
+  const end = data.most ?? (top ? top * 1.05 : 1);
+  const marks = top ? ticks(end, data.horizontal ? Math.max(2, width / 120) : Math.max(2, height / 50)) : [0];
+  const said = marks.map((value) => (data.percent ? `${number(value * 100)}%` : number(value)));
+  let names = data.horizontal ? data.groups.map((name) => fitted(name, width * 0.45)) : data.groups;
+  const left = data.horizontal ? widest(names) + 8 : widest(said) + 6 + (data.unit ? SAID + 2 : 0);
+  // Names of a few groups that have no room next to each other are tilted; of many groups some are named.
+  const space = (width - left) / Math.max(1, data.groups.length);
+  const tilted = !data.horizontal && data.groups.length <= 12 && widest(names) + 4 > space;
+  if (tilted) names = names.map((name) => fitted(name, Math.min(height * 0.4, left + space / 2 - 12) / 0.71));
+  const under = (tilted ? widest(names) * 0.71 + 18 : SAID + 4) + ((data.horizontal ? data.unit : data.across) ? SAID + 2 : 0);
+  const [right, base, ceiling] = [width - (data.horizontal ? widest(said.slice(-1)) / 2 + 2 : 2), height - under, 6];
+  const long = data.horizontal ? right - left : base - ceiling;
+  const step = (data.horizontal ? base - ceiling : right - left) / Math.max(1, data.groups.length);
+  const broad = Math.min(step * 0.9, data.horizontal ? 40 : 90);
+  const each = data.stacked ? broad : broad / Math.max(1, data.series.length);
+  // The axis of values.
+  marks.forEach((value, at) => {
+    const along = (long * value) / end;
+    if (data.horizontal) drawing.append(line(left + along, ceiling, left + along, base), label(left + along, base + SAID, said[at], "middle"));
+    else drawing.append(line(left, base - along, right, base - along), label(left - 6, base - along + 4, said[at], "end"));
+  });
+  if (data.horizontal) drawing.append(label((left + right) / 2, height - 3, data.unit, "middle"));
+  else {
+    if (data.unit) drawing.append(upright(data.unit, FONT, (base + ceiling) / 2, base));
+    if (data.across) drawing.append(label((left + right) / 2, height - 3, fitted(data.across, width), "middle"));
+  }
+  // The groups, named as far as there is room.
+  const every = data.horizontal ? Math.ceil(SAID / step) : tilted ? 1 : Math.ceil((widest(names) + 4) / step);
+  names.forEach((name, at) => {
+    if (at % every) return;
+    const middle = (at + 0.5) * step;
+    if (data.horizontal) drawing.append(label(left - 6, ceiling + middle + 4, name, "end"));
+    else if (tilted) {
+      const [x, y] = [left + middle + 4, base + 12];
+      drawing.append(label(x, y, name, "end", { transform: `rotate(-45 ${x} ${y})` }));
+    } else if (every === 1) drawing.append(label(left + middle, base + SAID, name, "middle"));
+    else if (left + middle + wide(name) / 2 < width) drawing.append(label(Math.max(left + middle, wide(name) / 2), base + SAID, name, "middle"));
+  });
+  const before = data.groups.map(() => 0);
+  data.series.forEach((series, place) => {
+    series.values.forEach((value, at) => {
+      if (!value) return;
+      const across = at * step + (step - broad) / 2 + (data.stacked ? 0 : place * each);
+      const [from, length] = [(long * before[at]) / end, Math.max(0.5, (long * value) / end)];
+      if (data.stacked) before[at] += value;
+      const box = data.horizontal
+        ? { x: left + from, y: ceiling + across, width: length, height: each }
+        : { x: left + across, y: base - from - length, width: each, height: length };
+      drawing.append(mark("rect", series.words[at], { ...box, fill: fills[place] }));
+    });
+  });
+}
+
+// ---- Points and lines on logarithmic axes ----
+
+function cloud(data, width, height, drawing) {
+  const every = [...data.lines, ...data.dots].flatMap((one) => one.points);
+  const range = (at) => {
+    const values = every.map((point) => point[at]);
+    return [Math.min(...values) / 1.2, Math.max(...values) * 1.2];
+  };
+  const [[low, high], [bottom, top]] = [range(0), range(1)];
+  const powers = (from, to) => {
+    const all = [];
+    for (let power = Math.floor(Math.log10(from)); power <= Math.log10(to); power += 1) {
+      const steps = to / from < 100 ? [1, 2, 5] : [1];
+      all.push(...steps.map((one) => one * 10 ** power).filter((value) => value >= from && value <= to));
+    }
+    return all;
+  };
+  const [across, up] = [powers(low, high), powers(bottom, top)];
+  const left = widest(up.map(number)) + SAID + 10;
+  const [right, base, ceiling] = [width - 12, height - 2 * SAID - 6, 6];
+  const place = ([x, y]) => [
+    left + ((right - left) * Math.log(x / low)) / Math.log(high / low),
+    base - ((base - ceiling) * Math.log(y / bottom)) / Math.log(top / bottom),
+  ];
+  for (const value of across) {
+    const [x] = place([value, bottom]);
+    drawing.append(line(x, ceiling, x, base), label(x, base + SAID, number(value), "middle"));
+  }
+  for (const value of up) {
+    const [, y] = place([low, value]);
+    drawing.append(line(left, y, right, y), label(left - 6, y + 4, number(value), "end"));
+  }
+  drawing.append(label((left + right) / 2, height - 3, fitted(data.across, width), "middle"));
+  drawing.append(upright(data.up, FONT, (base + ceiling) / 2, base));
+  for (const one of data.lines) drawing.append(svg("polyline", { points: one.points.map(place).join(" "), ...stroked(one) }));
+  for (const one of data.dots) {
+    one.points.forEach((point, at) => {
+      const [x, y] = place(point);
+      drawing.append(mark("path", one.words[at], { d: SYMBOLS[one.symbol], fill: one.colour, transform: `translate(${x} ${y})${one.small ? " scale(0.6)" : ""}`, opacity: one.small ? 0.7 : 1 }));
+    });
+  }
+}
+
+// ---- Heat map ----
+
+/** The colour of a share of the scale. */
+function colour(part) {
+  const at = Math.min(VIRIDIS.length - 1.001, Math.max(0, part * (VIRIDIS.length - 1)));
+  const channels = (text) => [1, 3, 5].map((from) => parseInt(text.slice(from, from + 2), 16));
+  const [below, above] = [channels(VIRIDIS[Math.floor(at)]), channels(VIRIDIS[Math.floor(at) + 1])];
+  return `rgb(${below.map((one, channel) => Math.round(one + (above[channel] - one) * (at % 1)))})`;
+}
+
+function heatMap(data, width, height, drawing) {
+  const left = widest(data.rows) + SAID + 10;
+  const scaled = 64; // for the scale, at the right
+  const [right, base, ceiling] = [width - scaled, height - 2 * SAID - 6, 6];
+  const [broad, high] = [(right - left) / data.columns.length, (base - ceiling) / data.rows.length];
+  data.values.forEach((cells, row) => cells.forEach((value, column) => {
+    if (value === null) return;
+    const box = { x: left + column * broad, y: base - (row + 1) * high, width: broad + 0.5, height: high + 0.5 };
+    const words = `${data.across} ${data.columns[column]}, ${data.up} ${data.rows[row]}: ${value.toFixed(1)} %`;
+    drawing.append(mark("rect", words, { ...box, fill: colour(value / 100) }));
+  }));
+  const every = Math.ceil((widest(data.columns) + 8) / broad);
+  data.columns.forEach((name, at) => at % every || drawing.append(label(left + (at + 0.5) * broad, base + SAID, name, "middle")));
+  data.rows.forEach((name, at) => drawing.append(label(left - 6, base - (at + 0.5) * high + 4, name, "end")));
+  drawing.append(label((left + right) / 2, height - 3, data.across, "middle"), upright(data.up, FONT, (base + ceiling) / 2, base));
+  const [x, parts] = [right + 12, 32];
+  for (let part = 0; part < parts; part += 1) {
+    const tall = (base - ceiling) / parts;
+    drawing.append(svg("rect", { x, y: base - (part + 1) * tall, width: 12, height: tall + 0.5, fill: colour(part / (parts - 1)) }));
+  }
+  for (const value of [0, 50, 100]) drawing.append(label(x + 16, base - ((base - ceiling - FONT) * value) / 100, number(value)));
+  drawing.append(label(width, base + SAID, data.scale, "end"));
+}
+
+// ---- The place ----
+
+const KINDS = { Bars: bars, Cloud: cloud, HeatMap: heatMap };
+const states = new WeakMap();
+
+function draw(state) {
+  const { data, root } = state;
+  const width = root.clientWidth;
+  if (!width) return; // where nothing shows it, such as in a closed part of the page
+  const drawn = JSON.stringify([data, width]);
+  if (state.drawn === drawn) return;
+  state.drawn = drawn;
+  pen.font = `${FONT}px ${getComputedStyle(root).fontFamily}`;
+  const defs = svg("defs");
+  const fills = (data.series ?? []).map((one) => filled(one, defs));
+  const drawing = svg("svg", { width, role: "img", "aria-label": data.title }, defs);
+  const place = html("div", { class: "place" }, drawing);
+  root.replaceChildren(html("figcaption", {}, data.title), place, ...legend(data, fills));
+  const height = place.clientHeight; // what the title and the legend leave
+  drawing.setAttribute("height", height);
+  KINDS[data.kind](data, width, height, drawing, fills);
+}
+
+/** Shows the words of the mark under the pointer. */
+function say(state, event) {
+  const words = event.target.dataset?.words;
+  state.words?.remove();
+  if (!words) return;
+  state.words = html("div", { class: "words" }, words);
+  state.root.append(state.words);
+  const [place, own] = [state.root.getBoundingClientRect(), state.words.getBoundingClientRect()];
+  const [x, y] = [event.clientX - place.left + 12, event.clientY - place.top + 12];
+  state.words.style.left = `${Math.max(0, Math.min(x, place.width - own.width))}px`;
+  state.words.style.top = `${y + own.height > place.height ? Math.max(0, y - own.height - 20) : y}px`;
+}
+
+export default function ({ data, parentElement }) {
+  let state = states.get(parentElement);
+  if (!state) {
+    const root = html("figure", { class: "drawn" });
+    state = { root };
+    states.set(parentElement, state);
+    parentElement.append(root);
+    root.addEventListener("pointermove", (event) => say(state, event));
+    root.addEventListener("pointerleave", () => state.words?.remove());
+    new ResizeObserver(() => draw(state)).observe(root);
+  }
+  state.data = data;
+  state.root.style.height = `${data.height}px`;
+  draw(state);
+}

@@ -1,0 +1,119 @@
+"""Figures as plain values: what ``components.figure`` draws in the browser.
+
+All text in them is drawn as text, so that of a store needs no escape. Each mark has its words, which a pointer shows;
+every figure has its table next to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Pattern = Literal["", "/", "x", "+", "."]
+Symbol = Literal["circle", "diamond", "square", "cross", "triangle", "x"]
+SYMBOLS: tuple[Symbol, ...] = ("circle", "diamond", "square", "cross", "triangle", "x")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Bars of one name, one for each group; ``None`` has no bar.
+
+    Attributes:
+        words: what each bar says.
+        pattern: so that colour is not the only difference.
+    """
+
+    name: str
+    values: Sequence[float | None]
+    words: Sequence[str]
+    colour: str
+    pattern: Pattern = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Bars in groups: next to each other, or on each other.
+
+    Attributes:
+        groups: the name of each group, in order.
+        unit: of the values, the title of their axis.
+        across: the title of the axis of the groups.
+        most: where the axis of the values ends; by default a little above the largest.
+        percent: whether values are shares, shown in percent.
+        height: in pixels.
+    """
+
+    title: str
+    groups: Sequence[str]
+    series: Sequence[Series]
+    unit: str
+    across: str = ""
+    stacked: bool = False
+    horizontal: bool = False
+    percent: bool = False
+    most: float | None = None
+    height: int = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line through points; all their coordinates are positive."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    colour: str
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dots:
+    """Points of one name with positive coordinates.
+
+    Attributes:
+        words: what each says.
+        small: for many points.
+    """
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    words: Sequence[str]
+    colour: str
+    symbol: Symbol
+    small: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cloud:
+    """Points and lines on two logarithmic axes; ``across`` and ``up`` are the titles of these, ``height`` in pixels."""
+
+    title: str
+    across: str
+    up: str
+    lines: Sequence[Line]
+    dots: Sequence[Dots]
+    height: int = 420
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """A colour for each cell, from 0 to 100; ``None`` is empty.
+
+    Attributes:
+        columns, rows: the names of these, the first row at the bottom.
+        across, up: the titles of the axes.
+        scale: what the colours mean.
+        height: in pixels.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[str]
+    values: Sequence[Sequence[float | None]]
+    across: str
+    up: str
+    scale: str
+    height: int = 420
+
+
+Figure = Bars | Cloud | HeatMap

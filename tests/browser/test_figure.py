@@ -1,0 +1,121 @@
+"""Figures as the dashboard draws them: marks where the values are, words on the marks, text only ever as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+import app.components
+from app.presenters.figure import Bars, Cloud, Dots, Figure, HeatMap, Line, Series
+
+pytestmark = pytest.mark.browser
+STATIC = Path(app.components.__file__).with_name("static")
+HOSTILE = "<img src=x onerror=alert(1)>"
+DRAW = """
+async ([script, data]) => {
+  window.drawing ??= (await import(URL.createObjectURL(new Blob([script], {type: 'text/javascript'})))).default;
+  document.querySelector('#place')?.remove();
+  document.body.append(Object.assign(document.createElement('div'), {id: 'place'}));
+  window.drawing({data, parentElement: document.querySelector('#place')});
+}
+"""
+# Each mark's box in the figure, and whether any label is cut off by its edges.
+MARKS = """
+() => [...document.querySelectorAll('.mark')].map(mark => {
+  const {x, y, width, height} = mark.getBBox();
+  return {x, y, width, height, words: mark.dataset.words};
+})
+"""
+CUT = """
+() => {
+  const place = document.querySelector('svg[role=img]').getBoundingClientRect();
+  return [...document.querySelectorAll('svg[role=img] text')].filter(text => {
+    const box = text.getBoundingClientRect();
+    return box.left < place.left - 1 || box.right > place.right + 1 || box.bottom > place.bottom + 1;
+  }).map(text => text.textContent);
+}
+"""
+
+
+@pytest.fixture
+def draw(page: Page) -> Callable[[Figure], list[dict[str, Any]]]:
+    """Draws a figure on an empty page, as wide as that is; returns its marks."""
+    page.set_content(f"<style>{(STATIC / 'figure.css').read_text()}</style>")
+    script = (STATIC / "figure.js").read_text()
+
+    def drawn(figure: Figure) -> list[dict[str, Any]]:
+        page.evaluate(DRAW, [script, {"kind": type(figure).__name__, **asdict(figure)}])
+        marks: list[dict[str, Any]] = page.evaluate(MARKS)
+        return marks
+
+    return drawn
+
+
+def bars(**options: Any) -> Bars:
+    """Two series in three groups with hostile names; the second group of the first series has no value."""
+    groups = [f"{HOSTILE} {name}" for name in "abc"]
+    first = Series("first", [1.0, None, 4.0], ["1", "", "4"], "#437a00")
+    return Bars(
+        "Title", groups, [first, Series(HOSTILE, [2.0, 3.0, 2.0], ["2", "3", "2 "], "#0072b2", "/")], "s", **options
+    )
+
+
+@pytest.mark.parametrize("width", [1000, 300])
+def test_every_kind_of_figure_stands_at_its_values_and_fits(
+    page: Page, draw: Callable[[Figure], list[dict[str, Any]]], width: int
+) -> None:
+    page.set_viewport_size({"width": width, "height": 600})
+
+    marks = {mark["words"]: mark for mark in draw(bars())}
+    assert set(marks) == {"1", "4", "2", "3", "2 "}, "nothing is drawn for what is not known"
+    assert marks["4"]["height"] == pytest.approx(4 * marks["1"]["height"])
+    assert {round(mark["y"] + mark["height"], 3) for mark in marks.values()} == {
+        round(marks["1"]["y"] + marks["1"]["height"], 3)
+    }, "bars stand on one line"
+    assert marks["1"]["x"] + marks["1"]["width"] == pytest.approx(marks["2"]["x"]), "next to each other"
+    assert page.locator("img").count() == 0, "text is no markup"
+    assert page.evaluate(CUT) == []
+
+    marks = {mark["words"]: mark for mark in draw(bars(stacked=True))}
+    assert marks["2 "]["y"] + marks["2 "]["height"] == pytest.approx(marks["4"]["y"]), "on each other"
+
+    marks = {mark["words"]: mark for mark in draw(bars(horizontal=True, percent=True, most=4.0))}
+    assert marks["4"]["width"] == pytest.approx(2 * marks["2"]["width"])
+    assert page.get_by_text("400%").count() == 1
+    assert page.evaluate(CUT) == []
+
+    line = Line("roof", [(1.0, 1.0), (100.0, 100.0)], "#437a00")
+    dots = Dots(HOSTILE, [(1.0, 1.0), (10.0, 10.0), (100.0, 100.0)], ["a", "b", "c"], "#0072b2", "diamond")
+    draw(Cloud("Title", "x", "y", [line], [dots]))
+    places = page.evaluate(
+        "() => [...document.querySelectorAll('.mark')].map(mark => mark.transform.baseVal[0].matrix.e)"
+    )
+    assert places[1] - places[0] == pytest.approx(places[2] - places[1]), "axes are logarithmic"
+    assert page.evaluate(CUT) == []
+
+    cells = draw(HeatMap("Title", ["16", "32"], ["1", HOSTILE], [[0.0, 50.0], [None, 100.0]], "m", "n", "%"))
+    assert [mark["words"] for mark in cells] == ["m 16, n 1: 0.0 %", "m 32, n 1: 50.0 %", f"m 32, n {HOSTILE}: 100.0 %"]
+    assert cells[0]["y"] > cells[2]["y"], "the first row is at the bottom"
+    colours = page.locator(".mark").evaluate_all("marks => marks.map(mark => mark.getAttribute('fill'))")
+    assert colours == ["rgb(68,1,84)", "rgb(33,145,140)", "rgb(253,231,37)"]
+    assert page.locator("img").count() == 0
+
+
+def test_a_mark_says_its_words_and_a_figure_follows_the_width_of_its_place(
+    page: Page, draw: Callable[[Figure], list[dict[str, Any]]]
+) -> None:
+    page.set_viewport_size({"width": 1000, "height": 600})
+    draw(bars())
+    page.locator(".mark").first.hover()
+    expect(page.locator(".words")).to_have_text("1")
+    page.mouse.move(990, 590)
+    expect(page.locator(".words")).to_have_count(0)
+    page.set_viewport_size({"width": 400, "height": 600})
+    expect(page.locator("svg[role=img]")).to_have_attribute("width", "384")
+    draw(Bars("Nothing", ["a"], [Series("", [0.0], ["0"], "#437a00")], "Hits"))
+    assert page.locator("svg[role=img] text").all_text_contents() == ["0", "Hits", "a"]
