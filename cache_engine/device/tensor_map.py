@@ -18,8 +18,8 @@ _ALIGNED = 64  # where the driver writes one
 _ADDRESS_STEP = _STRIDE_STEP = _LINE_STEP = 16
 _MOST_SIZE, _MOST_STRIDE, _MOST_EDGE, _SWIZZLED_BYTES = 1 << 32, 1 << 40, 256, 128
 # Enumerations of cuda.h: CU_TENSOR_MAP_DATA_TYPE_…, _INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_L2_128B and
-# _FLOAT_OOB_FILL_NONE, which means zeroes.
-_DATA_TYPES = {DType.FP16: 6, DType.BF16: 9}
+# _FLOAT_OOB_FILL_NONE, which means zeroes. Of TFLOAT32 the copy engine rounds fp32 to tf32; codes of fp8 are bytes.
+_DATA_TYPES = {DType.FP16: 6, DType.BF16: 9, DType.TF32: 11, DType.FP8_E4M3: 0, DType.FP8_E5M2: 0}
 _INTERLEAVE, _SWIZZLE, _PROMOTION, _FILL = 0, 3, 2, 0
 
 
@@ -118,4 +118,4 @@ def address_of(operand: Any) -> int:
 
 
 def _names() -> str:
-    return " and ".join(_DATA_TYPES)
+    return ", ".join(_DATA_TYPES)

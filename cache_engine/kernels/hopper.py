@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import Constants, specialised_constants
+from cache_engine.kernels.family import Constants, specialised_constants, vector_elements
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import Box, KernelConfig
 
 TARGET = "sm_90a"
 MMA_M = 64
-"""Rows of one wgmma. This and the next four are fixed in the template."""
+"""Rows of one wgmma. This and the next six are fixed in the template."""
 _MMA_N = (64, 128, 256)
+_TURNED_BYTES = 2
 _LINE_BYTES = 128
 GROUP_WARPS = 4
 _WARPS = ((8, 1), (4, 2))  # two warp groups, one above the other or side by side
 _MOST_SUMS = 128  # that a thread holds
+_STAGED_BYTES = 16 * (32 + 8) * 4  # of a warp: fp32, and a gap after each row
 _REGISTERS = 168  # of a thread: all that an SM has, over 384
 _BOX_EDGE = 256
 _VECTOR_BYTES = 16
@@ -28,7 +30,13 @@ class Hopper:
     template = "hopper.cu"
     unit = "tensor"
     # NVIDIA A100 white paper: as tensor_core's.
-    flops_per_clock: Mapping[DType, int] = {DType.FP16: 2048, DType.BF16: 2048}
+    flops_per_clock: Mapping[DType, int] = {
+        DType.FP16: 2048,
+        DType.BF16: 2048,
+        DType.TF32: 1024,
+        DType.FP8_E4M3: 4096,
+        DType.FP8_E5M2: 4096,
+    }
     takes_epilogue = True
     takes_scales = False
     splits_k = False
@@ -45,7 +53,9 @@ class Hopper:
         if problem.arch != TARGET:
             return f"it needs the target {TARGET}, and this is for {problem.arch}"
         if problem.layout.a_transposed:
-            return f"A must be stored along k, and the layout is {problem.layout}; use nt or nn"
+            return f"A must be stored along k, and the layout is {problem.layout}; use nt{_or_nn(problem.dtype)}"
+        if not problem.layout.b_transposed and not _or_nn(problem.dtype):
+            return f"B of {problem.dtype} must be stored along k, and the layout is {problem.layout}; use nt"
         step = _VECTOR_BYTES // problem.dtype.itemsize
         for name, size in (("k", problem.k), ("n", 0 if problem.layout.b_transposed else problem.n)):
             if size % step:
@@ -54,11 +64,12 @@ class Hopper:
 
     def configs(self, problem: GemmProblem) -> tuple[KernelConfig, ...]:
         """The configs worth considering, feasible or not."""
-        return _CONFIGS
+        return _CONFIGS[problem.dtype.itemsize]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The ring of A and B tiles, and two barriers for each of its buffers."""
-        return config.stages * ((config.block_m + config.block_n) * _LINE_BYTES + 2 * 8)
+        """The ring of A and B tiles, two barriers for each of its buffers, and room for sums on their way to C."""
+        ring = config.stages * ((config.block_m + config.block_n) * _LINE_BYTES + 2 * 8)
+        return ring + config.warps_m * config.warps_n * _STAGED_BYTES
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
         """Every wgmma reads its rows of A and columns of B."""
@@ -101,18 +112,28 @@ class Hopper:
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """Everything the template needs, by name."""
         widest = _VECTOR_BYTES // problem.dtype.itemsize
-        return specialised_constants(self, problem, config, widest=widest, widest_store=2)
+        store = vector_elements(problem.n, _VECTOR_BYTES // problem.output.itemsize)
+        return specialised_constants(self, problem, config, widest=widest, widest_store=store)
 
 
-# (block_m, block_n, warps_m, warps_n, stages): each ring takes about 200 KB of the 227 that a block may have.
-_CONFIGS = tuple(
-    KernelConfig(block_m, block_n, 64, warps_m, warps_n, stages)
-    for block_m, block_n, warps_m, warps_n, stages in (
-        (128, 256, 8, 1, 4),
-        (256, 128, 8, 1, 4),
-        (128, 128, 8, 1, 6),
-        (128, 64, 8, 1, 8),
-        (64, 256, 4, 2, 5),
-        (64, 128, 4, 2, 8),
+def _or_nn(dtype: DType) -> str:
+    """What else than nt wgmma can read: it turns matrices of 16-bit elements alone."""
+    return " or nn" if dtype.itemsize == _TURNED_BYTES else ""
+
+
+# By the size of an element. (block_m, block_n, warps_m, warps_n, stages): each ring takes about 200 KB of the 227 that
+# a block may have; sums on their way to C take 20.
+_CONFIGS = {
+    itemsize: tuple(
+        KernelConfig(block_m, block_n, _LINE_BYTES // itemsize, warps_m, warps_n, stages)
+        for block_m, block_n, warps_m, warps_n, stages in (
+            (128, 256, 8, 1, 4),
+            (256, 128, 8, 1, 4),
+            (128, 128, 8, 1, 6),
+            (128, 64, 8, 1, 8),
+            (64, 256, 4, 2, 5),
+            (64, 128, 4, 2, 8),
+        )
     )
-)
+    for itemsize in (1, 2, 4)
+}

@@ -25,7 +25,10 @@ RIGHT = TensorMap(DType.BF16, 0x1000, (72, 60, 3), (144, 8640), (64, 128, 1))
 @pytest.mark.parametrize(
     ("changed", "what"),
     [
-        ({"dtype": DType.INT8}, "its elements are int8; the copy engine's are fp16 and bf16 here"),
+        (
+            {"dtype": DType.INT8},
+            "its elements are int8; the copy engine's are fp16, bf16, tf32, fp8_e4m3, fp8_e5m2 here",
+        ),
         ({"address": 0x1008}, "begins at 0x1008"),
         ({"sizes": (72, 0, 3)}, "each must be 1 to 2"),
         ({"sizes": (72, 2**32 + 1, 3)}, "each must be 1 to 2"),
@@ -79,6 +82,10 @@ def test_the_driver_is_asked_for_the_map(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
     assert encode(RIGHT).tolist() == [7] * 128
     assert driver.asked == [9, 3, 0x1000, [72, 60, 3], [144, 8640], [64, 128, 1], [1, 1, 1], 0, 3, 2, 0]
+    kinds = {DType.FP16: 6, DType.TF32: 11, DType.FP8_E4M3: 0, DType.FP8_E5M2: 0}
+    for dtype, kind in kinds.items():
+        encode(replace(RIGHT, dtype=dtype, box=(128 // dtype.itemsize, 64, 1)))
+        assert driver.asked[0] == kind
     driver.answer = 1
     with pytest.raises(UsageError, match="error 1 of cuTensorMapEncodeTiled"):
         encode(RIGHT)

@@ -243,6 +243,10 @@ class _Launch:
         """At the block's barrier."""
         self._is_waiting[self._warps(mask)] = True
 
+    def meet(self, mask: Any) -> None:
+        """Lanes of whole warps: ``bar.warp.sync``."""
+        self._shared.pass_warps(self._warps(mask))
+
     def leave(self, mask: Any) -> None:
         """The kernel."""
         self._is_done[self._chosen(mask)] = True

@@ -1,7 +1,9 @@
 """Tensor maps, in a form of this machine's own: what stands where the driver's ``cuTensorMapEncodeTiled`` does.
 
 The driver's form is secret; its rules are not, and are held here a second time.
-Source: CUDA Driver API 13, "Tensor Map Object Management", ``cuTensorMapEncodeTiled``.
+Source: CUDA Driver API 13, "Tensor Map Object Management", ``cuTensorMapEncodeTiled``. That copies of a tensor of tf32
+are rounded, CUTLASS says (examples/48_hopper_warp_specialized_gemm: TMA converts fp32 to tf32); to the nearest, ties to
+even, Triton's interpreter (triton-lang/triton, pull request 11751, compared with a GPU of 12.0).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ Array = npt.NDArray[Any]
 SIZE = 128
 SWIZZLE_NONE, SWIZZLE_128B = 0, 3
 _FORM = struct.Struct("<Q5Q4Q5HBBB")
+_TF32 = 11
 # CUtensorMapDataType: the bytes of an element.
 _ELEMENTS = {0: 1, 1: 2, 2: 4, 6: 2, 7: 4, 9: 2, 11: 4}
 
@@ -35,8 +38,13 @@ class TensorMap:
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
-    element: int
+    kind: int
     swizzle: int
+
+    @property
+    def element(self) -> int:
+        """Bytes of one."""
+        return _ELEMENTS[self.kind]
 
     @property
     def box_bytes(self) -> int:
@@ -70,15 +78,15 @@ def encode(
         if not is_kept:
             raise Fault(f"a tensor map breaks a rule: {rule}")
     filled = ((*one, *[0] * (count - len(one))) for one, count in ((sizes, 5), (strides, 4), (box, 5)))
-    packed = _FORM.pack(address, *(value for part in filled for value in part), rank, element, swizzle)
+    packed = _FORM.pack(address, *(value for part in filled for value in part), rank, kind, swizzle)
     return np.frombuffer(packed.ljust(SIZE, b"\xee"), dtype=np.uint8)
 
 
 def decode(raw: Array) -> TensorMap:
     """What ``encode`` made."""
-    address, *rest, rank, element, swizzle = _FORM.unpack(raw.tobytes()[: _FORM.size])
+    address, *rest, rank, kind, swizzle = _FORM.unpack(raw.tobytes()[: _FORM.size])
     return TensorMap(
-        address, tuple(rest[:rank]), tuple(rest[5 : 5 + rank - 1]), tuple(rest[9 : 9 + rank]), element, swizzle
+        address, tuple(rest[:rank]), tuple(rest[5 : 5 + rank - 1]), tuple(rest[9 : 9 + rank]), kind, swizzle
     )
 
 
@@ -100,7 +108,15 @@ def box_of(tensor: TensorMap, memory: Array, first: tuple[int, ...]) -> Array:
     found = np.zeros((*places.shape, tensor.element), dtype=np.uint8)
     found[is_inside] = memory[places[is_inside][:, None] + np.arange(tensor.element)]
     lines: Array = found.reshape(-1, tensor.box[0] * tensor.element)
-    return lines
+    return rounded_to_tf32(lines.view(np.uint32)).view(np.uint8) if tensor.kind == _TF32 else lines
+
+
+def rounded_to_tf32(bits: Array) -> Array:
+    """Of fp32: to the nearest with ten bits of mantissa, ties to even; infinity and NaN stay."""
+    is_finite = bits & np.uint32(0x7F800000) != np.uint32(0x7F800000)
+    rounded = (bits + np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1))) & np.uint32(0xFFFFE000)
+    result: Array = np.where(is_finite, rounded, bits)
+    return result
 
 
 def offsets_of(tensor: TensorMap, start: int) -> Array:

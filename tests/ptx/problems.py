@@ -99,7 +99,7 @@ def _made() -> list[Case]:
         number = next(turn)
         configs, targets = _configs(family.name, dtype), _targets(family, dtype)
         config = configs[number % len(configs)]
-        outputs = [out for out in DType if _is_output(dtype, out)]
+        outputs = [out for out in DType if is_output(dtype, out)]
         slices = min((1, 1, 3, 4, 5)[number % 5], ceil_div(k, config.block_k))
         problem = GemmProblem(
             m, n, k, batch, dtype, outputs[number // 7 % len(outputs)], layout, targets[number // 3 % len(targets)],
@@ -119,7 +119,7 @@ def _scaled_cases() -> list[Case]:
     cases = []
     for number, ((scales, dtype), (m, n, k, batch), specialisation, epilogue) in enumerate(asked):
         configs, targets = _configs(family.name, dtype), _targets(family, dtype)
-        outputs = [out for out in DType if _is_output(dtype, out)]
+        outputs = [out for out in DType if is_output(dtype, out)]
         problem = GemmProblem(
             m, n, k, batch, dtype, outputs[number // 7 % len(outputs)], Layout.NT, targets[number // 3 % len(targets)],
             epilogue, specialisation, OPT_LEVELS[-1], scales,
@@ -129,7 +129,8 @@ def _scaled_cases() -> list[Case]:
     return cases
 
 
-def _is_output(dtype: DType, out: DType) -> bool:
+def is_output(dtype: DType, out: DType) -> bool:
+    """Whether C may be so."""
     try:
         GemmProblem(1, 1, 1, dtype=dtype, out_dtype=out)
     except InvalidProblem:
@@ -220,14 +221,18 @@ def scales_of(problem: GemmProblem) -> tuple[Array, ...]:
     return tuple(np.exp2(one).astype(np.float32) for one in powers)
 
 
-def expected_of(problem: GemmProblem, a: Array, b: Array) -> Array:
-    """What C must be before it is rounded to its type, in fp64."""
+def expected_of(problem: GemmProblem, a: Array, b: Array, *, to_even: bool = False) -> Array:
+    """What C must be before it is rounded to its type, in fp64.
+
+    Args:
+        to_even: whether tf32 is rounded so where two are equally near; else away from zero.
+    """
     if problem.scales:
         of_a, of_b = scales_of(problem)
         a = scaled(a, of_a)
         b = scaled(b.transpose(0, 2, 1), of_b, problem.scales.b_columns).transpose(0, 2, 1)
     with np.errstate(invalid="ignore"):
-        sums = _as_multiplied(a, problem.dtype) @ _as_multiplied(b, problem.dtype)
+        sums = _as_multiplied(a, problem.dtype, to_even) @ _as_multiplied(b, problem.dtype, to_even)
     before, bias = (from_stored(one, problem.output, "float64") for one in _further(problem))
     epilogue = problem.epilogue
     sums = sums * (_ALPHA if epilogue.alpha else 1)
@@ -269,12 +274,13 @@ def operands_of(problem: GemmProblem) -> tuple[Array, Array]:
     return a.astype(np.float32), b.astype(np.float32)
 
 
-def _as_multiplied(values: Array, dtype: DType) -> Array:
-    """Of tf32 the nearest with eleven significant bits, ties away from zero: the documents promise no less."""
+def _as_multiplied(values: Array, dtype: DType, to_even: bool) -> Array:
+    """Of tf32 the nearest with eleven significant bits: the documents promise no less."""
     if dtype is not DType.TF32:
         return values.astype(np.float64)
     mantissa, exponent = np.frexp(np.abs(values.astype(np.float64)))
-    rounded: Array = np.copysign(np.ldexp(np.floor(mantissa * 2**11 + 0.5), exponent - 11), values)
+    nearest = np.rint(mantissa * 2**11) if to_even else np.floor(mantissa * 2**11 + 0.5)
+    rounded: Array = np.copysign(np.ldexp(nearest, exponent - 11), values)
     return rounded
 
 

@@ -22,6 +22,9 @@ Array = npt.NDArray[Any]
 BASE = 1024
 """Where dynamic shared memory begins: not at 0, so that an offset taken for an address shows."""
 _NONE, _SEVERAL = -1, -2
+# From here on down, a warp: what one of its threads did before its lanes met.
+_OF_WARPS = -3
+_WARP = 32
 
 
 @dataclass(slots=True)
@@ -51,7 +54,7 @@ class Shared:
         self._block_of = np.repeat(np.arange(blocks, dtype=np.int64), threads)
         count = blocks * self._stride // granule
         self._is_written = np.zeros(count, dtype=bool)
-        # Threads by number, over all blocks; or none, or several.
+        # Threads by number, over all blocks; or none, several, or a warp that has met since.
         self._writer, self._reader, self._copier = (np.full(count, _NONE, dtype=np.int32) for _ in range(3))
         self._copies: list[_Copy] = []
         self._committed = np.zeros(blocks * threads, dtype=np.int64)
@@ -109,7 +112,8 @@ class Shared:
         self._check_others(self._writer[spread], threads, "is read that another thread wrote since the last barrier")
         before = self._reader[spread]
         self._reader[spread] = threads
-        shared = (self._reader[spread] != threads) | ((before != _NONE) & (before != threads))
+        others = (before != _NONE) & (before != threads) & (before != _OF_WARPS - threads // _WARP)
+        shared = (self._reader[spread] != threads) | others
         self._reader[spread[shared]] = _SEVERAL
         words: Array = self._bytes.view(f"u{word}")[self._words(at, width, word)]
         return words
@@ -165,6 +169,15 @@ class Shared:
         part = slice(block * granules, (block + 1) * granules)
         self._writer[part] = self._reader[part] = _NONE
 
+    def pass_warps(self, lanes: Array) -> None:
+        """What each thread of these warps did before comes before all that its warp does after."""
+        meets = np.zeros(len(self._block_of) // _WARP, dtype=bool)
+        meets[lanes // _WARP] = True
+        for found in (self._writer, self._reader):
+            by = np.flatnonzero(found >= 0)
+            by = by[meets[found[by] // _WARP]]
+            found[by] = _OF_WARPS - found[by] // _WARP
+
     def _end(self, copy: _Copy, ends: Array) -> None:
         width = copy.words.shape[1] * copy.words.itemsize
         spread = self._spread(copy.at[ends], width)
@@ -189,7 +202,7 @@ class Shared:
         self._check_others(self._reader[spread], threads, "is written that another thread read since the last barrier")
 
     def _check_others(self, found: Array, threads: Array, what: str) -> None:
-        if ((found != threads) & (found != _NONE)).any():
+        if ((found != threads) & (found != _NONE) & (found != _OF_WARPS - threads // _WARP)).any():
             raise Fault(f"shared memory {what}")
 
     def _places(self, addresses: Array, lanes: Array, width: int) -> Array:

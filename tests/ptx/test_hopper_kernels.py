@@ -23,7 +23,7 @@ from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem, Layout, Spec
 from cache_engine.model.kernel import KernelConfig
 from tests.ptx.faults import Fault
 from tests.ptx.machine import Kernel
-from tests.ptx.problems import EPILOGUES, assert_right, expected_of, launched, operands_of, ptx_of
+from tests.ptx.problems import EPILOGUES, assert_right, expected_of, is_output, launched, operands_of, ptx_of
 
 _SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
 _HOPPER = FAMILIES["hopper"]
@@ -39,17 +39,27 @@ _CONFIGS = (
 )
 # m, n, k, batch: several tiles each way, none of them whole; k shorter than a tile, and longer than any ring.
 _SHAPES = ((150, 136, 200, 1), (40, 264, 24, 2), (300, 72, 456, 1), (128, 256, 128, 1))
+_ALONG_K = (DType.FP8_E4M3, DType.FP8_E5M2, DType.TF32)
+_KINDS = [(dtype, layout) for dtype in (DType.BF16, DType.FP16) for layout in _LAYOUTS]
+_KINDS += [(dtype, Layout.NT) for dtype in _ALONG_K]
+
+
+def _deep(config: KernelConfig, dtype: DType) -> KernelConfig:
+    """With a tile as deep as 128 bytes of the type."""
+    return replace(config, block_k=128 // dtype.itemsize)
 
 
 def _cases() -> list[tuple[GemmProblem, KernelConfig]]:
     cases = []
-    kinds = itertools.product((DType.BF16, DType.FP16), _LAYOUTS, _SHAPES, Specialisation, EPILOGUES)
-    for number, (dtype, layout, (m, n, k, batch), specialisation, epilogue) in enumerate(kinds):
-        outputs = (dtype, DType.FP32, DType.BF16, DType.FP16)
+    kinds = itertools.product(_KINDS, _SHAPES, Specialisation, EPILOGUES)
+    for number, ((dtype, layout), (m, n, k, batch), specialisation, epilogue) in enumerate(kinds):
+        outputs = [one for one in (dtype, DType.FP32, DType.BF16, DType.FP16) if is_output(dtype, one)]
+        output = outputs[number % len(outputs)]
+        deep = k * 2 // dtype.itemsize // 16 * 16  # as many bytes for each type, and rows of whole 16 bytes
         problem = GemmProblem(
-            m, n, k, batch, dtype, outputs[number % 4], layout, "sm_90a", epilogue, specialisation, OPT_LEVELS[-1]
+            m, n, deep or k, batch, dtype, output, layout, "sm_90a", epilogue, specialisation, OPT_LEVELS[-1]
         )
-        cases.append((problem, _CONFIGS[number * 7 // 4 % len(_CONFIGS)]))
+        cases.append((problem, _deep(_CONFIGS[number * 7 // 4 % len(_CONFIGS)], dtype)))
     return cases
 
 
@@ -66,16 +76,17 @@ def _check(problem: GemmProblem, config: KernelConfig, ptx: str | None = None) -
     launch = launch_of(_HOPPER, problem, config)
     launch = replace(launch, grid=(min(2, launch.grid[0]), 1, launch.grid[2]))
     a, b = operands_of(problem)
-    expected = expected_of(problem, a, b)
+    expected = expected_of(problem, a, b, to_even=True)
     for kernel.late in (True, False):
         loaded = LoadedKernel(b"", kernel.program.name, launch, problem, kernel)
         assert_right(problem, launched(problem, kernel, loaded, a, b), expected, a, b)
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", range(3))
 def test_kernels_multiply(part: int) -> None:
-    """A sample of the cases, another one each day."""
-    problem, config = random.Random(_SEED + part).choice(CASES[part::2])
+    """A sample of the cases, another one each day; one of those that are along k alone."""
+    offered = [case for case in CASES if (case[0].dtype in _ALONG_K) is (part == 0)]
+    problem, config = random.Random(_SEED + part).choice(offered)
     print(f"SAMPLE_SEED={_SEED} takes the same: {problem!r} {config}")
     _check(problem, config)
 
@@ -102,24 +113,30 @@ def test_every_kind_of_kernel_multiplies(part: int) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("config", _HOPPER.configs(GemmProblem(1, 1, 1)), ids=str)
 def test_every_config_offered_multiplies(config: KernelConfig) -> None:
-    for layout in _LAYOUTS:
-        _check(GemmProblem(config.block_m + 8, config.block_n + 24, 712, layout=layout, arch="sm_90a"), config)
+    for dtype, layout in _KINDS:
+        problem = GemmProblem(config.block_m + 8, config.block_n + 24, 720, 1, dtype, layout=layout, arch="sm_90a")
+        _check(problem, _deep(config, dtype))
 
 
 def test_the_cases_are_what_the_family_offers() -> None:
     for problem, config in CASES:
         assert _HOPPER.problem_fault(problem) is None
         check_config(_HOPPER, problem, config, architecture("sm_90a"))
-    assert {replace(one, stages=2) for one in _HOPPER.configs(CASES[0][0])} == {
-        replace(one, stages=2) for one in _CONFIGS
-    }
-    assert {config for _, config in CASES} == set(_CONFIGS)
+    assert {problem.dtype for problem, _ in CASES} == set(_HOPPER.flops_per_clock)
+    for dtype in _HOPPER.flops_per_clock:
+        offered = _HOPPER.configs(GemmProblem(1, 1, 1, dtype=dtype))
+        assert {replace(one, stages=2) for one in offered} == {replace(_deep(one, dtype), stages=2) for one in _CONFIGS}
+        assert {config for problem, config in CASES if problem.dtype is dtype} == {
+            _deep(one, dtype) for one in _CONFIGS
+        }
 
 
 # ---- Mistakes ----
 
 _RIGHT = (GemmProblem(150, 136, 200, arch="sm_90a"), KernelConfig(128, 64, 64, 8, 1, 2))
 _TURNED = (GemmProblem(130, 264, 136, arch="sm_90a", layout="nn"), KernelConfig(64, 256, 64, 4, 2, 2))
+_FP8 = (GemmProblem(70, 136, 208, dtype="fp8_e4m3", arch="sm_90a"), KernelConfig(128, 64, 128, 8, 1, 2))
+_TF32 = (GemmProblem(70, 136, 72, dtype="tf32", arch="sm_90a"), KernelConfig(128, 64, 32, 8, 1, 2))
 _MISTAKES = [
     (_RIGHT, "nothing waits for tiles", "barrier_wait(place.full(), place.parity);", ""),
     (_RIGHT, "nothing waits for room", "barrier_wait(place.empty(), place.parity ^ 1);", ""),
@@ -160,9 +177,23 @@ _MISTAKES = [
     (_RIGHT, "coordinates are swapped", "a_map, k, tile.row, batch", "a_map, tile.row, k, batch"),
     (_RIGHT, "the second group multiplies the rows of the first", "const unsigned a_offset = group_row * LINE_BYTES;",
      "const unsigned a_offset = 0;"),
-    (_RIGHT, "a row too many is stored", "down < sizes.m", "down <= sizes.m"),
-    (_RIGHT, "rows are stored in another order", "down = row + i / 2 * 64 + i % 2 * 8",
-     "down = row + i / 2 * 64 + i % 2"),
+    (_RIGHT, "a row too many is stored", "down >= sizes.m", "down > sizes.m"),
+    (_RIGHT, "columns too many are stored", "across < sizes.n", "across <= sizes.n"),
+    (_RIGHT, "rows are staged in another order", "own + i % 4 / 2 * 8 * STAGED_ROW", "own + i % 4 / 2 * STAGED_ROW"),
+    (_RIGHT, "another part is staged", "if (i == part) stage", "if (i == (part ^ 1)) stage"),
+    (_RIGHT, "lanes read what others have yet to stage", "        sync_warp();\n        const int across",
+     "        const int across"),
+    (_RIGHT, "lanes stage where others still read", "        sync_warp();\n    }\n}", "    }\n}"),
+    (_RIGHT, "warps stage in one place", " + warp * STAGED_ROWS * STAGED_ROW", ""),
+    (_RIGHT, "sums are staged over the barriers", "STAGES * (STAGE_BYTES + 16)", "STAGES * STAGE_BYTES"),
+    (_RIGHT, "lanes read the row below", "staged + lane / LANES * STAGED_ROW",
+     "staged + (lane / LANES ^ 1) * STAGED_ROW"),
+    (_RIGHT, "rows are stored in another place", "row + part / ACROSS * 64 + i",
+     "row + part / ACROSS * 64 + (i ^ C_VECTOR)"),
+    (_FP8, "k advances as of 16 bits", "ALONG = sizeof(IN_TYPE)", "ALONG = 2"),
+    (_FP8, "products are as deep as of 16 bits", "MMA_K = 32 / sizeof(IN_TYPE)", "MMA_K = 16"),
+    (_FP8, "the other type of 8 bits", '(e4m3, "k32.f32.e4m3.e4m3")', '(e4m3, "k32.f32.e5m2.e5m2")'),
+    (_TF32, "a step of k too few", "k < BLOCK_K; k += MMA_K", "k < BLOCK_K - MMA_K; k += MMA_K"),
     (_RIGHT, "registers grow beyond what there is", "MULTIPLYING_REGISTERS = 232", "MULTIPLYING_REGISTERS = 256"),
     (_RIGHT, "a part of a warp starts products", "multiply_all(c, sizes, {alpha, beta, bias});",
      "if (thread_index() % 32) multiply_all(c, sizes, {alpha, beta, bias});"),
@@ -180,6 +211,7 @@ _QUICK = (
     "the wrong phase of room",
     "no proxy fence",
     "groups of lines lie half as far apart",
+    "lanes read what others have yet to stage",
 )
 
 
@@ -210,7 +242,7 @@ def test_every_mistake_is_seen(what: str) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("case", [_RIGHT, _TURNED], ids=["along k", "across k"])
+@pytest.mark.parametrize("case", [_RIGHT, _TURNED, _FP8, _TF32], ids=["along k", "across k", "fp8", "tf32"])
 def test_the_kernels_are_right_before(case: tuple[GemmProblem, KernelConfig]) -> None:
     _check(*case, _right_ptx(case))
 
@@ -231,6 +263,13 @@ def test_the_kernels_are_right_before(case: tuple[GemmProblem, KernelConfig]) ->
         ),
         (GemmProblem(64, 50257, 64, layout="nn", arch="sm_90a"), "n must be a multiple of 8"),
         (GemmProblem(64, 64, 64, dtype="int8", arch="sm_90a"), "family hopper does not compute int8"),
+        (
+            GemmProblem(64, 64, 64, dtype="fp8_e4m3", layout="nn", arch="sm_90a"),
+            "B of fp8_e4m3 must be stored along k, and the layout is nn; use nt",
+        ),
+        (GemmProblem(64, 64, 64, dtype="tf32", layout="tt", arch="sm_90a"), "and the layout is tt; use nt;"),
+        (GemmProblem(64, 64, 72, dtype="fp8_e5m2", arch="sm_90a"), "k must be a multiple of 16, so that"),
+        (GemmProblem(64, 64, 66, dtype="tf32", arch="sm_90a"), "k must be a multiple of 4, so that"),
     ],
 )
 def test_a_problem_that_it_cannot_compute_is_refused(problem: GemmProblem, what: str) -> None:

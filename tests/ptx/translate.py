@@ -358,6 +358,8 @@ class Translator:
     # ---- Blocks and warps ----
 
     def _bar(self, instruction: Instruction) -> list[str]:
+        if instruction.opcode == ("bar", "warp", "sync") and instruction.operands == ("-1",) and not instruction.guard:
+            return [f"X.line = {instruction.line}", "X.meet(M)"]
         if instruction.opcode != ("bar", "sync") or instruction.operands != ("0",) or instruction.guard:
             raise self._unknown(instruction)
         return [f"X.line = {instruction.line}", "X.arrive(M)"]

@@ -1,13 +1,14 @@
-// C(m x n) = A(m x k) * B(k x n) on Hopper's tensor cores (sm_90a): inputs of 16 bits, sums of fp32.
+// C(m x n) = A(m x k) * B(k x n) on Hopper's tensor cores (sm_90a): inputs of 8, 16 and 32 bits, sums of fp32.
 //
 // A block stays on its SM and computes tiles of C, BLOCK_M x BLOCK_N each, one after the other. One warp group has
 // the copy engine bring tiles of A and B into a ring of STAGES buffers; the others multiply them with wgmma, straight
 // from there, and store C. Two barriers for each buffer hand it back and forth: `full` when both tiles have landed, `empty`
-// when every warp has done with them. While C is stored, tiles of the next one are already on their way. The copy engine
-// fills edges with zeroes; stores are masked; so every m, n and k is right whose rows are whole 16 bytes.
+// when every warp has done with them. While C is stored, tiles of the next one are already on their way. Sums go to C
+// through shared memory, so that lanes finish and store neighbours in a row. The copy engine
+// fills edges with zeroes, and rounds fp32 to tf32; stores are masked; so every m, n and k is right whose rows are whole 16 bytes.
 //
 // Constants: BLOCK_M BLOCK_N BLOCK_K (128 bytes) WARPS_M WARPS_N (those that multiply) STAGES RASTER_ROWS A_TRANSPOSED (0)
-// B_TRANSPOSED C_VECTOR (elements per store, 1 or 2), IN_TYPE SUM_TYPE OUT_TYPE KERNEL_NAME, and those of sizes.cuh and
+// B_TRANSPOSED C_VECTOR (elements per store, 16 bytes at most), IN_TYPE SUM_TYPE OUT_TYPE KERNEL_NAME, and those of sizes.cuh and
 // epilogue.cuh.
 
 #include "primitives.cuh"
@@ -31,14 +32,27 @@ constexpr unsigned STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr unsigned PANEL_BYTES = BLOCK_K * LINE_BYTES;  // of a B that is stored across k: as many columns as a line has
 constexpr bool B_TURNED = !B_TRANSPOSED;
 static_assert(!A_TRANSPOSED, "A is stored along k");
+static_assert(!B_TURNED || sizeof(IN_TYPE) == 2, "wgmma turns elements of 16 bits alone");
+
+// What each warp that multiplies has of shared memory for its sums: 16 rows of 32 columns, and between rows what keeps
+// those of four rows in different banks. Columns that a lane stores at a time make rows for the warp.
+constexpr int STAGED = 32, STAGED_ROW = STAGED + 8, STAGED_ROWS = 16;
+constexpr int LANES = STAGED / C_VECTOR;  // for a row
+static_assert(C_VECTOR * sizeof(OUT_TYPE) <= 16 && STAGED_ROWS % C_VECTOR == 0, "lanes store whole rows");
 
 // Of the 64 K registers that an SM has, one thread that starts copies needs few.
 constexpr int COPYING_REGISTERS = 40, MULTIPLYING_REGISTERS = 232;
 static_assert(GROUP * (COPYING_REGISTERS + GROUPS * MULTIPLYING_REGISTERS) <= 65536, "registers of a block");
 
-DEVICE unsigned ring() {
+DEVICE unsigned char* memory_of_block() {
     extern __shared__ __align__(1024) unsigned char tiles[];
-    return shared_address(tiles);
+    return tiles;
+}
+
+DEVICE unsigned ring() { return shared_address(memory_of_block()); }
+
+DEVICE float* staged_sums(int warp) {
+    return reinterpret_cast<float*>(memory_of_block() + STAGES * (STAGE_BYTES + 16)) + warp * STAGED_ROWS * STAGED_ROW;
 }
 
 // The buffer of the ring that comes next, and the parity of the phase that it is in.
@@ -119,28 +133,51 @@ DEVICE void multiply_stage(float (&sums)[MMA_ROWS][MMA_N / 2], unsigned a, unsig
     products_commit();
 }
 
-// Finishes and stores what a warp group has of a tile; `row` and `column` are the first that this thread holds.
-DEVICE void store_tile(OUT_TYPE* c, const float (&sums)[MMA_ROWS][MMA_N / 2], int row, int column, Sizes sizes,
-                       const Epilogue& epilogue) {
-    // Of each 16 x 8 part a lane holds two neighbours in row lane / 4 and two in the row eight below.
-    bool inside[MMA_ROWS * 2];
-    OUT_TYPE* targets[MMA_ROWS * 2];
+// Puts STAGED columns of sums into shared memory. Of each 16 x 8 part a lane holds two neighbours in row lane / 4 and two
+// in the row eight below.
+DEVICE void stage(float* staged, const float* sums, int lane) {
+    float* own = staged + lane / 4 * STAGED_ROW + lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < MMA_ROWS * 2; ++i) {
-        const int down = row + i / 2 * 64 + i % 2 * 8;
-        inside[i] = WHOLE_M || down < sizes.m;
-        targets[i] = c + static_cast<long long>(down) * sizes.n + column;
+    for (int i = 0; i < STAGED / 2; i += 2) {
+        store_shared<float, 2>(own + i % 4 / 2 * 8 * STAGED_ROW + i / 4 * 8, Vector<float, 2>{sums[i], sums[i + 1]});
     }
-    // Columns are the outer loop, so that each part of the bias is read once.
+}
+
+// Finishes and stores what a warp has of a tile, from a row and column on. There is one loop over the parts that are
+// staged, for the code of an epilogue, which may be long, to be there once.
+DEVICE void store_tile(OUT_TYPE* c, const float (&sums)[MMA_ROWS][MMA_N / 2], float* staged, int row, int column,
+                       Sizes sizes, const Epilogue& epilogue) {
+    constexpr int ACROSS = MMA_N / STAGED;
+    const int lane = thread_index() % 32;
+    const float* own = staged + lane / LANES * STAGED_ROW + lane % LANES * C_VECTOR;
+    row += lane / LANES;
+    column += lane % LANES * C_VECTOR;
+#pragma unroll 1
+    for (int part = 0; part < MMA_ROWS * ACROSS; ++part) {
 #pragma unroll
-    for (int j = 0; j < MMA_N / 4; j += C_VECTOR) {
-        const int offset = j / 2 * 8 + j % 2;
-        if (!WHOLE_N && column + offset >= sizes.n) break;
-        const Vector<OUT_TYPE, C_VECTOR> bias = load_bias<C_VECTOR>(column + offset, epilogue);
-#pragma unroll
-        for (int i = 0; i < MMA_ROWS * 2; ++i) {
-            if (inside[i]) finish<C_VECTOR>(targets[i] + offset, &sums[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2], bias, epilogue);
+        for (int i = 0; i < MMA_ROWS * ACROSS; ++i) {  // registers cannot be indexed
+            if (i == part) stage(staged, sums[i / ACROSS] + i % ACROSS * (STAGED / 2), lane);
         }
+        sync_warp();
+        const int across = column + part % ACROSS * STAGED;
+        if (WHOLE_N || across < sizes.n) {
+            const Vector<OUT_TYPE, C_VECTOR> bias = load_bias<C_VECTOR>(across, epilogue);
+#pragma unroll 1
+            for (int i = 0; i < STAGED_ROWS; i += C_VECTOR) {
+                const int down = row + part / ACROSS * 64 + i;
+                if (!WHOLE_M && down >= sizes.m) break;
+                constexpr int READ = C_VECTOR < 4 ? C_VECTOR : 4;
+                float values[C_VECTOR];
+#pragma unroll
+                for (int j = 0; j < C_VECTOR; j += READ) {
+                    const Vector<float, READ> read = load_shared<float, READ>(own + i * STAGED_ROW + j);
+#pragma unroll
+                    for (int l = 0; l < READ; ++l) values[j + l] = read.at[l];
+                }
+                finish<C_VECTOR>(c + static_cast<long long>(down) * sizes.n + across, values, bias, epilogue);
+            }
+        }
+        sync_warp();
     }
 }
 
@@ -151,8 +188,7 @@ DEVICE void multiply_all(OUT_TYPE* c, Sizes sizes, const Epilogue& epilogue) {
     const int group_column = warp / 4 % WARPS_N * MMA_N;
     const unsigned a_offset = group_row * LINE_BYTES;
     const unsigned b_offset = A_BYTES + group_column * LINE_BYTES;
-    const int first_row = group_row + warp % 4 * 16 + lane / 4;
-    const int first_column = group_column + lane % 4 * 2;
+    const int first_row = group_row + warp % 4 * 16;
     c += static_cast<long long>(batch_index()) * sizes.m * sizes.n;
 
     Place place;
@@ -170,7 +206,7 @@ DEVICE void multiply_all(OUT_TYPE* c, Sizes sizes, const Epilogue& epilogue) {
         products_wait<0>();
         if (lane == 0) barrier_arrive(last);
         const Tile tile = tile_of(index, sizes);
-        store_tile(c, sums, tile.row + first_row, tile.column + first_column, sizes, epilogue);
+        store_tile(c, sums, staged_sums(warp), tile.row + first_row, tile.column + group_column, sizes, epilogue);
     }
 }
 

@@ -48,6 +48,9 @@ DEVICE void copy_box(unsigned target, const TensorMap* map, int x, int y, int z,
 
 // ---- Warps --------------------------------------------------------------------------------------------------------
 
+// What lanes have written to shared memory before, all lanes of their warp see after.
+DEVICE void sync_warp() { __syncwarp(); }
+
 // True for one lane of a warp, always the same.
 DEVICE bool is_elected() {
     unsigned elected;
@@ -91,7 +94,7 @@ DEVICE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :
 #define NAMES_120 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11)
 
 // D(64 x N) = A(64 x k) * B(k x N), plus D if `adds`; k of 32 bytes. The tag chooses the type of A and B; TURNED, which of
-// them are stored across k: wgmma takes 16-bit elements either way.
+// them are stored across k: wgmma takes 16-bit elements either way, others along k alone.
 #define MULTIPLY_TILES(TYPE, KIND, N, COUNT, NAMES, SUMS, A, B, ADDS, TAIL, ...)                                       \
     template <bool A_TURNED, bool B_TURNED>                                                                            \
     DEVICE void multiply_tiles(TYPE, float (&d)[COUNT], unsigned long long a, unsigned long long b, bool adds) {       \
@@ -104,5 +107,12 @@ DEVICE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :
     MULTIPLY_TILES(TYPE, KIND, 64, 32, NAMES_32, SUMS_32, "%32", "%33", "%34", ", %35, %36", TURNS)                    \
     MULTIPLY_TILES(TYPE, KIND, 128, 64, NAMES_64, SUMS_64, "%64", "%65", "%66", ", %67, %68", TURNS)                   \
     MULTIPLY_TILES(TYPE, KIND, 256, 128, NAMES_128, SUMS_128, "%128", "%129", "%130", ", %131, %132", TURNS)
+#define MULTIPLY_OTHERS(TYPE, KIND)                                                                                    \
+    MULTIPLY_TILES(TYPE, KIND, 64, 32, NAMES_32, SUMS_32, "%32", "%33", "%34", "")                                     \
+    MULTIPLY_TILES(TYPE, KIND, 128, 64, NAMES_64, SUMS_64, "%64", "%65", "%66", "")                                    \
+    MULTIPLY_TILES(TYPE, KIND, 256, 128, NAMES_128, SUMS_128, "%128", "%129", "%130", "")
 MULTIPLY_HALVES(fp16, "k16.f32.f16.f16")
 MULTIPLY_HALVES(bf16, "k16.f32.bf16.bf16")
+MULTIPLY_OTHERS(e4m3, "k32.f32.e4m3.e4m3")
+MULTIPLY_OTHERS(e5m2, "k32.f32.e5m2.e5m2")
+MULTIPLY_OTHERS(tf32, "k8.f32.tf32.tf32")
