@@ -80,19 +80,20 @@ def plan_matmul(
     a_layout, b_layout = ("n" if a.is_packed() else None) if folded else _layout(a), _layout(b)
     rows, count = (m * math.prod(batch), 1) if folded else (m, math.prod(batch))
     element = _element(a, b, dtype)
+    scales = _scales(a_scales, b_scales, n)
     if kind is None:
-        scales = _scales(a_scales, b_scales, n)
         layout = Layout((a_layout or "n") + (b_layout or ("t" if scales else "n")))
         out_dtype = _out_dtype(out, out_dtype)
         problem = GemmProblem(rows, n, k, count, element, out_dtype, layout, epilogue=epilogue, scales=scales)
-        if a_scales is not None and b_scales is not None:
-            of_a, of_b = scales.shapes(m, n, k)
-            _check_scales("A", a_scales, (*batch, *of_a))
-            _check_scales("B", b_scales, (*b_batch, *of_b))
     else:
+        _check_scales_asked(scales, kind.scales)
         a_layout = _layout_asked("A", a, a_layout, kind.layout, folded=folded)
         b_layout = _layout_asked("B", b, b_layout, kind.layout)
         problem = replace(kind, m=rows, n=n, k=k, batch=count)
+    if a_scales is not None and b_scales is not None:
+        of_a, of_b = problem.scales.shapes(m, n, k)
+        _check_scales("A", a_scales, (*batch, *of_a))
+        _check_scales("B", b_scales, (*b_batch, *of_b))
     shape = (*batch, m, n)
     if out is not None:
         _check_out(out, shape, problem.output)
@@ -214,6 +215,17 @@ def _scales(a: Form | None, b: Form | None, n: int) -> Scales:
     if a.element == BITS8:
         return Scales.BLOCKS_E8M0 if whole else Scales.ROWS_E8M0
     return Scales.BLOCKS if whole else Scales.ROWS
+
+
+def _check_scales_asked(given: Scales, asked: Scales) -> None:
+    """Whether an operator's scales are given; their blocks show in their shapes."""
+    if asked and not given:
+        raise UsageError(f"the operator's operands have scales, {asked}; give a_scales and b_scales")
+    if given and not asked:
+        raise UsageError("the operator's operands have no scales; leave them out, or make an operator with scales=")
+    if given.is_e8m0 is not asked.is_e8m0:
+        kinds = ["fp32", "E8M0 as uint8"]
+        raise UsageError(f"scales are {kinds[given.is_e8m0]}; the operator's are {kinds[asked.is_e8m0]}, {asked}")
 
 
 def _check_scales(name: str, scales: Form, shape: tuple[int, ...]) -> None:

@@ -26,6 +26,7 @@ from cache_engine.errors import StoreUnusable, UsageError
 from cache_engine.model.gemm import (
     NO_EPILOGUE,
     OPT_LEVELS,
+    SCALE_BLOCK,
     DType,
     DTypeLike,
     Epilogue,
@@ -33,6 +34,8 @@ from cache_engine.model.gemm import (
     GemmProblem,
     Layout,
     LayoutLike,
+    Scales,
+    ScalesLike,
     Specialisation,
     SpecialisationLike,
 )
@@ -105,6 +108,7 @@ class GemmOperator:
         epilogue: EpilogueLike = NO_EPILOGUE,
         specialisation: SpecialisationLike = Specialisation.NK,
         opt_level: int = OPT_LEVELS[-1],
+        scales: ScalesLike = Scales.NONE,
         family: str | None = None,
         compiler: str | None = None,
         enable_jit: bool | None = None,
@@ -116,13 +120,14 @@ class GemmOperator:
         """Compiles and opens nothing yet.
 
         Args:
-            dtype: element type of A and B, as of ``GemmProblem``; likewise the next six.
+            dtype: element type of A and B, as of ``GemmProblem``; likewise the next seven.
             out_dtype: element type of C.
             layout: how A and B are stored.
             arch: the target.
             epilogue: what is done to the product, such as ``"bias"``.
             specialisation: which sizes are constants of the kernel.
             opt_level: how hard the compiler may optimise.
+            scales: the blocks of A and B that have a scale each, such as ``"1x128,128x128"``.
             family: of kernels to take, as of ``Cache.get_or_compile``.
             compiler: which compiler makes them.
             enable_jit: whether this operator may compile; by default as ``switches`` say.
@@ -133,21 +138,13 @@ class GemmOperator:
                 returns a ``Product``, and ``kernel`` may return another kernel that serves, as ``get_or_compile``.
 
         Raises:
-            InvalidProblem: when the types, layout, target or epilogue are not supported.
+            InvalidProblem: when the types, layout, target, epilogue or scales are not supported.
             UsageError: when ``wait`` is no time.
         """
         self._kind = GemmProblem(
-            1,
-            1,
-            1,
-            dtype=dtype,
-            out_dtype=out_dtype,
-            layout=layout,
-            arch=arch,
-            epilogue=epilogue,
-            specialisation=specialisation,
-            opt_level=opt_level,
-        )
+            1, 1, SCALE_BLOCK, dtype=dtype, out_dtype=out_dtype, layout=layout, arch=arch, epilogue=epilogue,
+            specialisation=specialisation, opt_level=opt_level, scales=scales,
+        )  # fmt: skip
         self._family = family
         self._compiler = compiler
         self._wait = None if wait is None else check_wait(wait)
@@ -164,6 +161,8 @@ class GemmOperator:
         alpha: float = 1.0,
         beta: float = 0.0,
         bias: Any | None = None,
+        a_scales: Any | None = None,
+        b_scales: Any | None = None,
         stream: Any | None = None,
     ) -> Any:
         """``activation(alpha · A · B + beta · out + bias)`` with the operator's types and epilogue, as ``matmul``.
@@ -177,7 +176,8 @@ class GemmOperator:
         Raises:
             GpuRequired: when there is no GPU.
             UsageError: when the arrays do not go together or are not of the operator's types or layout; when the
-                epilogue has a bias and none is given; when alpha, beta or a bias is given that it does not have.
+                epilogue has a bias and none is given; when alpha, beta or a bias is given that it does not have; when
+                it has scales and none are given, or the other way round.
             OutOfDeviceMemory, NotCached, CompilerMissing, CompileError: as ``matmul``.
         """
         from cache_engine.device.multiply import multiply
@@ -201,6 +201,8 @@ class GemmOperator:
             b,
             out,
             bias,
+            a_scales=a_scales,
+            b_scales=b_scales,
             dtype=kind.dtype,
             out_dtype=kind.output,
             alpha=alpha,

@@ -13,11 +13,12 @@ import pytest
 
 from cache_engine import GemmOperator, OperatorStatistics, matmul, open_cache
 from cache_engine.device import multiply
+from cache_engine.device.fp8 import dequantise, quantise
 from cache_engine.device.launch import from_stored
 from cache_engine.device.probe import gpu
 from cache_engine.engine import operator
 from cache_engine.errors import GpuRequired, NotCached, UsageError
-from cache_engine.model.gemm import DType
+from cache_engine.model.gemm import DType, Scales
 from tests.device import numpy_gpu
 from tests.device.numpy_gpu import Finder, normal, stored
 
@@ -36,6 +37,45 @@ def test_a_call_computes_with_everything_that_the_operator_names(finder: Finder)
     assert (problem.dtype, problem.out_dtype, problem.layout, problem.arch) == ("bf16", "fp32", "nt", "sm_90a")
     assert (str(problem.epilogue), problem.specialisation) == ("alpha+beta+bias+relu", "exact")
     assert problem.opt_level == 1
+
+
+@pytest.mark.parametrize("scales", [scales for scales in Scales if scales])
+@pytest.mark.parametrize("n", [1, 200])
+def test_an_operator_takes_operands_with_scales(finder: Finder, scales: Scales, n: int) -> None:
+    """Of a single column the shapes do not say which blocks have scales; the operator does."""
+    x, weight = normal(4, 256), normal(n, 256, seed=1)
+    (a, a_scales), (b, b_scales) = quantise(x, scales), quantise(weight, scales, of_b=True)
+    linear = GemmOperator(dtype="fp8_e4m3", out_dtype="fp32", scales=scales)
+    placed = [numpy_gpu.array(one) for one in (a, b.T, a_scales, b_scales)]
+    product = linear(placed[0], placed[1], a_scales=placed[2], b_scales=placed[3])
+    wide_a = dequantise(a, a_scales, scales, dtype="fp8_e4m3")
+    wide_b = dequantise(b, b_scales, scales, of_b=True, dtype="fp8_e4m3")
+    assert numpy.allclose(product, wide_a @ wide_b.T, rtol=1e-5, atol=1e-5)
+    assert finder.asked[0].scales is scales
+
+
+@pytest.mark.parametrize(
+    ("scales", "given", "what"),
+    [
+        ("1x128,128x128", (), "operands have scales, 1x128,128x128; give a_scales and b_scales"),
+        ("1x128,128x128", ("a_scales",), "scales are given of one operand"),
+        ("", ("a_scales", "b_scales"), "operands have no scales; leave them out"),
+        ("1x128,128x128,e8m0", ("a_scales", "b_scales"), "scales are fp32; the operator's are E8M0 as uint8"),
+        ("1x128,1x128", ("a_scales", "b_scales"), "the scales of B are 2 × 2; they must be 200 × 2"),
+    ],
+)
+def test_scales_that_are_not_the_operators_are_refused(
+    finder: Finder, scales: Any, given: tuple[str, ...], what: str
+) -> None:
+    a, b = (numpy_gpu.array(numpy.zeros((rows, 256), "uint8")) for rows in (4, 200))
+    placed = {
+        "a_scales": numpy_gpu.array(numpy.ones((4, 2), "f4")),
+        "b_scales": numpy_gpu.array(numpy.ones((2, 2), "f4")),
+    }
+    linear = GemmOperator(dtype="fp8_e4m3", out_dtype="fp32", scales=scales)
+    with pytest.raises(UsageError, match=what):
+        linear(a, b.T, **{name: placed[name] for name in given})
+    assert not finder.asked
 
 
 def _widened(values: Any) -> Any:
