@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +17,7 @@ from cache_engine.queue.tickets import queue_state
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.layout import ticket_of_name
 from cache_engine.store.lock import file_lock
+from tests.faults.counting import report
 from tests.faults.getting_operations import GETTING, selection
 from tests.faults.inject import Fault, Outcome, Zygote, points
 from tests.faults.operations import Operation, Promise, code_of
@@ -225,18 +225,6 @@ class Campaign:
         return [
             Trouble(QUEUE, f"{turn.state} {turn.key}") for turn in (*queue.compiling, *queue.queued, *queue.waiting)
         ]
-
-
-def report(counts: Mapping[str, object]) -> None:
-    """Adds a test's counts to the file that FAULT_REPORT names, which several processes may write at a time."""
-    path = os.environ.get("FAULT_REPORT")
-    if not path:
-        return
-    test = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].partition(" (")[0]
-    with file_lock(Path(f"{path}.lock"), 10.0):
-        tests = json.loads(Path(path).read_text()) if Path(path).exists() else {}
-        tests[test] = dict(counts)
-        Path(path).write_text(json.dumps(tests, indent=1, sort_keys=True) + "\n")
 
 
 def spread(whens: range, count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Prints what the fault tests counted: ``python -m tests.faults.summary FILE``, the file that FAULT_REPORT named."""
+"""Prints what the long tests counted: ``python -m tests.faults.summary FILE``, the file that FAULT_REPORT named."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ _TABLES = {
     "Readers while others evict": "test_two_minutes_of_reading",
     "Contention": "test_(sixteen|the_turns)",
     "Damage to files": "test_no_(?!bytes)",
+    "Kernels executed as PTX": "test_every_(kind|config)",
+    "Mistakes in kernels": "test_every_mistake",
 }
 
 

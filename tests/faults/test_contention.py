@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.engine.cache import open_cache
-from tests.faults.campaign import report
+from tests.faults.counting import report
 
 _ASK = """
 import sys

@@ -16,7 +16,7 @@ from cache_engine.errors import CorruptEntry
 from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore
 from cache_engine.upkeep import integrity
-from tests.faults.campaign import report
+from tests.faults.counting import report
 from tests.helpers import blob_file, fill, make_entry, make_store, publish, record_file
 
 HEADER_BYTES = 44

@@ -13,7 +13,7 @@ import pytest
 from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import read_journal
 from cache_engine.upkeep import integrity
-from tests.faults.campaign import report
+from tests.faults.counting import report
 from tests.faults.soundness import leftovers, tidy
 from tests.faults.writers import CODES, read_log
 from tests.helpers import make_store

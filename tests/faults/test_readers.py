@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cache_engine.upkeep import integrity
-from tests.faults.campaign import report
+from tests.faults.counting import report
 from tests.helpers import make_store
 
 _PROGRAM = """

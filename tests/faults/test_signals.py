@@ -18,7 +18,7 @@ from cache_engine.store.disk import DiskStore
 from cache_engine.store.journal import read_journal
 from cache_engine.store.lock import file_lock
 from cache_engine.upkeep import integrity
-from tests.faults.campaign import report
+from tests.faults.counting import report
 from tests.faults.soundness import leftovers, tidy
 from tests.helpers import fill
 

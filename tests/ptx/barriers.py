@@ -65,6 +65,7 @@ class Barriers:
             raise Fault("a barrier is initialised that is one already")
         if not 1 <= arrivals <= _MOST_ARRIVALS:
             raise Fault(f"a barrier is to wait for {arrivals} arrivals; the least is 1, the most {_MOST_ARRIVALS:,}")
+        self._shared.reserve(*key, _BYTES)
         number = sum(block == key[0] for block, _ in self._all)
         nothing = np.zeros_like(self._order.phase_known(number, 0))
         made = self._order.told(lane // 32)

@@ -56,6 +56,7 @@ class Shared:
         self._is_written = np.zeros(count, dtype=bool)
         # Threads by number, over all blocks; or none, several, or a warp that has met since.
         self._writer, self._reader, self._copier = (np.full(count, _NONE, dtype=np.int32) for _ in range(3))
+        self._is_barrier = np.zeros(count, dtype=bool)
         self._copies: list[_Copy] = []
         self._committed = np.zeros(blocks * threads, dtype=np.int64)
 
@@ -92,6 +93,11 @@ class Shared:
         self._is_written[spread] = True
         self._writer[spread] = self._reader[spread] = _NONE
 
+    def reserve(self, block: int, offset: int, width: int) -> None:
+        """From now on a barrier lies there, which other instructions must not access."""
+        first = (block * self._stride + offset) // self._granule
+        self._is_barrier[first : first + -(-width // self._granule)] = True
+
     def check_inside(self, offsets: Array) -> None:
         """Whether 16 bytes at each offset are a block's."""
         outside = (offsets < 0) | (offsets + 16 > self._size)
@@ -105,6 +111,8 @@ class Shared:
         threads = lanes[:, None].astype(np.int32)
         if self._order is not None:
             self._order.load(self._tracks(at, width), lanes)
+        if self._is_barrier[spread].any():
+            raise Fault("shared memory is read in which a barrier lies")
         if (self._copier[spread] != _NONE).any():
             raise Fault("shared memory is read while a copy into it is under way")
         if not self._is_written[spread].all():
@@ -196,6 +204,8 @@ class Shared:
 
     def _check_writable(self, spread: Array, lanes: Array) -> None:
         threads = lanes[:, None].astype(np.int32)
+        if self._is_barrier[spread].any():
+            raise Fault("shared memory is written in which a barrier lies")
         if (self._copier[spread] != _NONE).any():
             raise Fault("shared memory is written while a copy into it is under way")
         self._check_others(self._writer[spread], threads, "is written that another thread wrote since the last barrier")

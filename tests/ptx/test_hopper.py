@@ -137,6 +137,8 @@ _INIT = "mbarrier.init.shared::cta.b64 [%r3+16], 1;"
         (_SENT.replace("[%r2]", "[%r2+64]"), "which is no multiple of 128"),
         (_SENT.replace("[%r2]", "[%r2+16384]"), "is outside of the 16512 bytes"),
         (one(_TAKE_B.replace("8192", "15488")), "to overwrite a barrier"),
+        (one("st.shared.u32 [%r3], %r1;"), "written in which a barrier lies"),
+        (one("ld.shared.u32 %r1, [%r3];"), "read in which a barrier lies"),
         (_SENT.replace("[%r3];", "[%r3+16];"), "there is no barrier that was initialised"),
         (_SENT.replace("[%r3];", "[%r3+4];"), "which is no multiple of 8"),
         (_SENT.replace("tensor.3d", "tensor.2d").replace(", 0}", "}"), "of 2 dimensions, its tensor of 3"),

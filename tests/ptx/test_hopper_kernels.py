@@ -21,6 +21,7 @@ from cache_engine.kernels.source import render
 from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
+from tests.faults.counting import report
 from tests.ptx.faults import Fault
 from tests.ptx.machine import Kernel
 from tests.ptx.problems import EPILOGUES, assert_right, expected_of, is_output, launched, operands_of, ptx_of
@@ -104,18 +105,20 @@ def test_the_store_keeps_what_is_executed_here(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(16))
-def test_every_kind_of_kernel_multiplies(part: int) -> None:
+def test_every_kind_of_hopper_kernel_multiplies(part: int) -> None:
     for problem, config in CASES[part::16]:
         print(f"{problem!r} {config}")
         _check(problem, config)
+    report({"trials": len(CASES[part::16])})
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("config", _HOPPER.configs(GemmProblem(1, 1, 1)), ids=str)
-def test_every_config_offered_multiplies(config: KernelConfig) -> None:
+def test_every_config_of_hopper_multiplies(config: KernelConfig) -> None:
     for dtype, layout in _KINDS:
         problem = GemmProblem(config.block_m + 8, config.block_n + 24, 720, 1, dtype, layout=layout, arch="sm_90a")
         _check(problem, _deep(config, dtype))
+    report({"trials": len(_KINDS)})
 
 
 def test_the_cases_are_what_the_family_offers() -> None:
@@ -180,7 +183,7 @@ _MISTAKES = [
     (_RIGHT, "a row too many is stored", "down >= sizes.m", "down > sizes.m"),
     (_RIGHT, "columns too many are stored", "across < sizes.n", "across <= sizes.n"),
     (_RIGHT, "rows are staged in another order", "own + i % 4 / 2 * 8 * STAGED_ROW", "own + i % 4 / 2 * STAGED_ROW"),
-    (_RIGHT, "another part is staged", "if (i == part) stage", "if (i == (part ^ 1)) stage"),
+    (_RIGHT, "another part is staged", "i % ACROSS * (STAGED / 2)", "(i % ACROSS ^ 1) * (STAGED / 2)"),
     (_RIGHT, "lanes read what others have yet to stage", "        sync_warp();\n        const int across",
      "        const int across"),
     (_RIGHT, "lanes stage where others still read", "        sync_warp();\n    }\n}", "    }\n}"),
@@ -239,6 +242,7 @@ def test_a_mistake_is_seen(what: str) -> None:
 @pytest.mark.parametrize("what", [what for _, what, *_ in _MISTAKES if what not in _QUICK])
 def test_every_mistake_is_seen(what: str) -> None:
     _spoilt(what)
+    report({"trials": 1, "seen": 1})
 
 
 @pytest.mark.soak

@@ -19,6 +19,7 @@ from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Scales
 from cache_engine.model.kernel import KernelConfig
+from tests.faults.counting import report
 from tests.ptx.problems import (
     CASES,
     EPILOGUES,
@@ -54,6 +55,7 @@ def test_every_kind_of_kernel_multiplies(part: int) -> None:
     for case in CASES[part::_SOAK_PARTS]:
         print(case)
         check(case)
+    report({"trials": len(CASES[part::_SOAK_PARTS])})
 
 
 def test_the_cases_are_what_the_families_offer() -> None:
@@ -95,6 +97,7 @@ def test_every_config_offered_multiplies(name: str, dtype: DType) -> None:
     family = FAMILIES[name]
     if dtype not in family.flops_per_clock:
         pytest.skip(f"{name} does not compute {dtype}")
+    tried = 0
     for number, config in enumerate(family.configs(GemmProblem(1, 1, 1, dtype=dtype))):
         m, n, k = config.block_m + 8, config.block_n + 24, 2 * config.block_k + 8
         problem = GemmProblem(m, n, k, dtype=dtype, layout=list(Layout)[number % 4], arch="sm_90a")
@@ -104,6 +107,8 @@ def test_every_config_offered_multiplies(name: str, dtype: DType) -> None:
             case = Case(family, problem, config)
             print(case)
             check(case)
+            tried += 1
+    report({"trials": tried})
 
 
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.FP16, DType.TF32, DType.FP32, DType.FP64])
