@@ -24,7 +24,7 @@ from cache_engine.remote.objects import Objects
 from cache_engine.trust.signers import TrustedSigners
 from tests.farm.conftest import Redis
 from tests.farm.machines import table
-from tests.faults.campaign import report
+from tests.faults.counting import report
 from tests.helpers import code_of
 from tests.remote.waiting import until
 from tests.trust.keys import Builder, signers_file

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.campaign import report
+from tests.faults.counting import report
 from tests.fuzz.targets import TARGETS
 
 INPUTS = 300
