@@ -197,25 +197,12 @@ class GemmOperator:
 
         watch = Watch() if self._profiles else None
         product = multiply(
-            a,
-            b,
-            out,
-            bias,
-            a_scales=a_scales,
-            b_scales=b_scales,
-            dtype=kind.dtype,
-            out_dtype=kind.output,
-            alpha=alpha,
-            beta=beta,
-            epilogue=kind.epilogue,
-            find=find,
+            a, b, out, bias, a_scales=a_scales, b_scales=b_scales, dtype=kind.dtype, out_dtype=kind.output,
+            alpha=alpha, beta=beta, epilogue=kind.epilogue, find=find,
             found_by=(self._family, self._compiler, None, self._wait is not None),  # as matmul
-            kind=kind,
-            fusion=kind.epilogue == NO_EPILOGUE or self.fusion,
-            watch=watch,
-            stream=stream,
+            kind=kind, fusion=kind.epilogue == NO_EPILOGUE or self.fusion, watch=watch, stream=stream,
             tell=lambda name, better: served.append((name, better)),
-        )
+        )  # fmt: skip
         self._counts.called()
         if watch is not None and watch.kernel is not None:
             tier, stages_ms = (got[0].tier, got[0].stages_ms) if got else (None, {})
