@@ -35,11 +35,16 @@ _GROUP_WARPS = 4
 
 @dataclass(frozen=True)
 class Compared:
-    """A problem, the families whose default configs compute it, and what CUTLASS publishes for it."""
+    """A problem, the families whose default configs compute it, and what CUTLASS publishes for it.
+
+    Attributes:
+        triton: a config of Triton's as well, whose tile is that of another family.
+    """
 
     problem: GemmProblem
     families: tuple[str, ...]
     cutlass: str = ""
+    triton: KernelConfig | None = None
 
 
 _LARGE, _DECODE = (4096, 7168, 2048), (16, 2112, 7168)
@@ -48,12 +53,13 @@ COMPARED = (
     Compared(GemmProblem(*_LARGE, arch="sm_80"), ("tensor_core", "triton"), "128x256x64, 3 stages, warps of 64x64"),
     Compared(GemmProblem(*_DECODE, arch="sm_80"), ("tensor_core", "triton")),
     Compared(
-        GemmProblem(*_LARGE, arch="sm_90a"), ("tensor_core", "triton", "hopper"), "128x128x64, clusters of 2x1 blocks"
+        GemmProblem(*_LARGE, arch="sm_90a"), ("tensor_core", "triton", "hopper"),
+        "128x128x64, clusters of 2x1 blocks", KernelConfig(128, 256, 64, 8, 1, 3),
     ),
     Compared(GemmProblem(*_DECODE, arch="sm_90a"), ("tensor_core", "triton", "hopper")),
     Compared(
         GemmProblem(*_LARGE, dtype="tf32", arch="sm_90a"), ("tensor_core", "triton", "hopper"),
-        "128x128x32, clusters of 4x2 blocks",
+        "128x128x32, clusters of 4x2 blocks", KernelConfig(128, 256, 32, 8, 1, 3),
     ),
     Compared(
         GemmProblem(*_LARGE, dtype="fp8_e4m3", arch="sm_90a"), ("tensor_core", "hopper"),
@@ -154,8 +160,11 @@ def _rows(cache: Cache) -> Iterator[str]:
         scales = f", scales {problem.scales}" if problem.scales else ""
         what = f"{problem.m} × {problem.n} × {problem.k} {problem.dtype} `{problem.layout}`{scales}, {problem.arch}"
         yield f"| **{what}** | | | | | | | | |"
-        for family in compared.families:
-            kernel = cache.get_or_compile(problem, family=family)
+        asked: list[tuple[str, KernelConfig | None]] = [(family, None) for family in compared.families]
+        if compared.triton is not None:
+            asked.append(("triton", compared.triton))
+        for family, config in asked:
+            kernel = cache.get_or_compile(problem, family=family, config=config)
             yield f"| {' | '.join(cells(kernel, cache.text(kernel.record, 'sass')))} |"
         if compared.cutlass:
             yield f"| CUTLASS {compared.cutlass} | | | | | | | | |"
@@ -181,4 +190,5 @@ def page(text: str, made: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), table()), encoding="utf-8")
+    made = table()
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), made), encoding="utf-8")
