@@ -26,6 +26,19 @@ LABELS = ".js-plotly-plot .annotation-text { fill: light-dark(#14120f, #fafafa) 
 DENSE = """.stMainBlockContainer { padding-top: 4rem }
 .stMainBlockContainer h1 { font-size: 1.75rem; padding: 0.5rem 0 }
 .stMainBlockContainer h2 { padding: 0.25rem 0 }"""
+# On a laptop the links to the pages leave room for the buttons of the header only without their icons.
+# On a phone Streamlit gives each column of a row a line of its own, which for numbers and fields is half empty.
+NARROW = """@media (max-width: 100rem) {
+  [data-testid="stTopNavLink"] :is(:has(> [data-testid="stIconMaterial"]), [data-testid="stIconMaterial"]) {
+    display: none } }
+@media (max-width: 40rem) {
+  [data-testid="stHorizontalBlock"]:has(> [data-testid="stColumn"]:nth-child(4)
+    :is([data-testid="stMetric"], [data-testid="stNumberInput"], [data-testid="stSelectbox"],
+        [data-testid="stMultiSelect"]))
+    > [data-testid="stColumn"] { min-width: calc(50% - 1rem); flex-basis: calc(50% - 1rem) } }"""
+# Streamlit's sign that a page runs stands where the buttons of the header are.
+RUNNING = """[data-testid="stStatusWidget"] { position: fixed; left: 1rem; bottom: 0.5rem; padding: 0.25rem 0.5rem;
+  border-radius: 0.5rem; background: light-dark(white, #14120f) }"""
 # Streamlit's colours of code are too pale for text in the light theme, and some in the dark one. Others than these stay
 # as the text is.
 TOKENS = {
@@ -37,7 +50,9 @@ TOKENS = {
     ":is(.punctuation, .comment)": "light-dark(#5c606b, #a9adb8)",
 }
 CODE = " ".join(f"[data-testid=stCode] span{one} {{ color: {colour} !important }}" for one, colour in TOKENS.items())
-st.html(f"<style>{ON_ACCENT} {{ color: light-dark(white, #14120f) }} {LABELS} {DENSE} {CODE}</style>")
+st.html(
+    f"<style>{ON_ACCENT} {{ color: light-dark(white, #14120f) }} {LABELS} {DENSE} {NARROW} {RUNNING} {CODE}</style>"
+)
 
 page = st.navigation(
     [
@@ -63,9 +78,15 @@ try:
         st.title(page.title)
         widgets.store_gone()
     else:
-        with suppress(widgets.PageEnded):
-            page.run()
-        widgets.notices(notice, page.title, asked)
-        header.draw(page.title)
+        try:
+            with suppress(widgets.PageEnded):
+                page.run()
+        except GemmCacheError as error:
+            widgets.problem("Could not load this page.", str(error))
+            with suppress(GemmCacheError):  # of the same cause
+                header.draw(page.title)
+        else:
+            widgets.notices(notice, page.title, asked)
+            header.draw(page.title)
 except GemmCacheError as error:
     widgets.problem("Could not load this page.", str(error))

@@ -21,11 +21,9 @@ from cache_engine.insight.passes import PHASES, ModelPass, Step, asking, model_p
 
 MOST_TOKENS = 2**24
 _FORMATS = {
-    "µs": st.column_config.NumberColumn(format="%.2f"),
     "% of peak": st.column_config.NumberColumn(format="percent"),
     "share": st.column_config.NumberColumn(format="percent"),
     "MB": st.column_config.NumberColumn(format="%.0f"),
-    "ms per pass": st.column_config.NumberColumn(format="%.3f"),
 }
 
 bound: Any = {"bind": "query-params"}
@@ -37,13 +35,14 @@ def show_model(chips: list[Chip], kept: Evaluations, patience: Patience) -> list
     Raises:
         UsageError, SearchStopped: when the model cannot be spread so, or a search takes too long.
     """
-    choices = st.columns(4)
+    choices = st.columns([3, 3, 2, 2, 2], vertical_alignment="bottom")
     models = list(dict.fromkeys(shape.model for shape in model_shapes()))
     chosen = choices[0].selectbox("Model", models, key="e_model", **bound)
     tokens = choices[1].number_input("m (tokens)", 1, MOST_TOKENS, 4096, key="e_tokens", **bound)
     phase = choices[2].selectbox("Phase", list(PHASES), key="e_phase", **bound)
     dtype = choices[3].selectbox("Dtype", list(ITEMSIZE), index=5, key="e_model_dtype", **bound)
-    uploaded, parallel, skew = _further()
+    with choices[4]:
+        uploaded, parallel, skew = _further()
     config = None if uploaded is None else uploaded.read(LARGEST_CONFIG_BYTES + 1)
     name = chosen if uploaded is None else uploaded.name
     shapes = shapes_on_one_chip(chosen, config, name, parallel)
@@ -79,7 +78,7 @@ def show_model(chips: list[Chip], kept: Evaluations, patience: Patience) -> list
 
 def _further() -> tuple[Any, Parallel, float]:
     """An uploaded config.json, if any; over how many chips; and how unevenly experts are asked for."""
-    with st.expander("Several chips, experts, custom model", icon=":material/hub:"):
+    with st.popover("More", icon=":material/hub:", help="Several chips, experts, custom model", width="stretch"):
         sizes = st.columns(4)
         parallel = [
             sizes[place].number_input(label, 1, 2**20, 1, key=key, help=text, **bound)

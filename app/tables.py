@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -18,6 +19,9 @@ AGE = st.column_config.DatetimeColumn(format="distance")
 LINK = st.column_config.LinkColumn(display_text="open", width="small")
 PERCENT = st.column_config.NumberColumn(format="percent")
 _FORMULA = re.compile(FORMULA)
+_TIMED = re.compile(r"(?:^|(?<=, ))(µs|ms|s)\b")
+_MS = {"µs": 1e-3, "ms": 1.0, "s": 1e3}
+_MOST_DIGITS = 4
 
 
 def show(
@@ -30,9 +34,12 @@ def show(
 ) -> Any:
     """Draws a table. Every table of the dashboard is drawn here, so that what its toolbar saves as CSV is safe.
 
+    A column whose name ends in a unit of time gets the unit that suits its values, in the name too. Columns of the same
+    unit stay comparable.
+
     Args:
         sizes: columns in bytes.
-        times: columns in milliseconds.
+        times: columns in milliseconds, whose names have no unit.
         options: of ``st.dataframe``.
     """
     shown, columns = in_units(rows, sizes=sizes, times=times)
@@ -58,6 +65,29 @@ def in_units(
         columns[name] = st.column_config.NumberColumn(format=f"%,.{digits}f {unit}")
         for row in shown:
             row[name] = None if row[name] is None else row[name] / length
+    return _in_suitable_units(shown, columns)
+
+
+def _in_suitable_units(rows: list[Row], columns: dict[str, Any]) -> tuple[list[Row], dict[str, Any]]:
+    """The rows with columns named after a unit of time in the unit that suits the largest value of all such columns."""
+    units = {name: found[1] for name in (rows[0] if rows else ()) if (found := _TIMED.search(name))}
+    names: dict[str, tuple[str, float]] = {}
+    for unit in dict.fromkeys(units.values()):
+        named = [name for name in units if units[name] == unit]
+        values = [row[name] * _MS[unit] for row in rows for name in named if row[name] is not None]
+        new, length = ms_unit(max(values, default=0.0))
+        least = min((value for value in values if value > 0), default=length) / length
+        digits = min(_MOST_DIGITS, max(2, 1 - math.floor(math.log10(least))))  # the smallest one has two digits
+        for name in named:
+            names[name] = _TIMED.sub(new, name), _MS[unit] / length
+            columns[names[name][0]] = st.column_config.NumberColumn(format=f"%,.{digits}f")
+    shown = []
+    for row in rows:
+        changed: Row = {}
+        for name, value in row.items():
+            label, factor = names.get(name, (name, 1.0))
+            changed[label] = value if name not in names or value is None else value * factor
+        shown.append(changed)
     return shown, columns
 
 

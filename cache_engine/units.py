@@ -30,6 +30,14 @@ def human_ms(ms: float) -> str:
     return f"{minutes // 60:,} h {minutes % 60} min"
 
 
+def human_us(us: float) -> str:
+    """A latency given in microseconds, to four digits: ``"3.210 µs"``, ``"320.3 µs"``, ``"12.71 ms"``."""
+    unit, length = ms_unit(us / 1e3)
+    value = us / 1e3 / length
+    digits = 3 if round(value, 3) < 10 else 2 if round(value, 2) < 100 else 1
+    return f"{value:,.{digits}f} {unit}"
+
+
 def bytes_unit(largest: float) -> tuple[str, float]:
     """The unit in which sizes up to this many bytes are easy to read, and its bytes: ``("MiB", 1048576.0)``."""
     unit, size = "B", 1.0

@@ -123,7 +123,7 @@ if links.asks("entry_a"):  # of another framework
     compared.draw()
     widgets.end_page()
 widgets.results_link()
-st.caption("Enter two keys (a prefix is enough). The link is shareable.")
+hint = st.empty()
 fill_in("b" if st.session_state.get("a", st.query_params.get("a")) else "a")
 columns = st.columns(2)
 with columns[0]:
@@ -131,6 +131,7 @@ with columns[0]:
 with columns[1]:
     second = kernel_of("b", "Second kernel")
 if first is None or second is None:
+    hint.caption("Enter two keys (a prefix is enough). The link is shareable.")
     picker()
 else:
     side_by_side(first, second)

@@ -119,8 +119,10 @@ def compile_missing(model: str, dtype: str, by_arch: dict[str, int], missing: li
         return
     refused = not widgets.may_store()
     label = f"Compile {counted(len(missing), 'missing kernel')}"
-    asked = st.button(label, type="primary", icon=":material/play_circle:", disabled=refused, key="compile-missing")
-    st.caption(estimate_words(estimated(str(cache.layout.root), tuple(one.key for one in missing), missing)))
+    with st.container(horizontal=True, vertical_alignment="center"):
+        asked = st.button(label, type="primary", icon=":material/play_circle:", disabled=refused, key="compile-missing")
+        words = estimate_words(estimated(str(cache.layout.root), tuple(one.key for one in missing), missing))
+        st.caption(words, width="content")
     if not asked:
         return
     try:

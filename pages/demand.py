@@ -105,7 +105,6 @@ def sizes(ledger: Ledger, report: DemandReport) -> None:
     cached = context.ask(queries.names, sorted(set(keys)))
     rows = m_table(ledger, shape, cache.demand.times(), cache.demand.kernel_of, cached)
     columns = {"Launches": tables.COUNT, "Share": tables.PERCENT, "Open": tables.LINK}
-    columns["Time, µs"] = st.column_config.NumberColumn(format="%.1f")
     tables.show(rows, column_config=columns, key="sizes-table")
     st.caption("The most frequent m, and the kernel that serves each today.")
 

@@ -47,9 +47,6 @@ PAGE_ROWS = 20
 OWN, FILE = "own", "own chip's file"
 COLUMNS = {
     "% of peak": tables.PERCENT,
-    "Latency, µs": st.column_config.NumberColumn(format="%.2f"),
-    "Search, ms": st.column_config.NumberColumn(format="%.2f"),
-    "Total search time, s": st.column_config.NumberColumn(format="%.2f"),
     "Last added": st.column_config.DatetimeColumn(format="distance"),
     "Last used": st.column_config.DatetimeColumn(format="distance"),
     "Created": st.column_config.DatetimeColumn(format="distance"),
@@ -93,10 +90,10 @@ def validated(data: bytes, name: str, kept_out: bool, patience: Patience) -> Val
     return found[0]
 
 
-def own_chip() -> Chip | None:
-    """A chip by the reader's own description, which is part of the address."""
+def own_chip() -> tuple[Chip | None, str]:
+    """A chip by the reader's own description, which is part of the address; and why it is refused, if it is."""
     number = st.session_state.setdefault(FILE, 0)
-    with st.expander("Custom chip", expanded=False, icon=":material/memory_alt:"):
+    with st.popover("Custom chip", icon=":material/memory_alt:", width="stretch"):
         st.caption(
             "Upload a JSON description of an accelerator or a GPU. It is stored in the URL, so the link is shareable."
         )
@@ -119,9 +116,7 @@ def own_chip() -> Chip | None:
             st.query_params.pop(OWN, None)
             st.session_state[FILE] = number + 1
             st.rerun()
-    if refused:
-        widgets.problem("Invalid chip description.", refused)
-    return chip
+    return chip, refused
 
 
 def evaluate_each(label: str, problem: EvaluationProblem, chips: list[Chip], patience: Patience) -> list[Evaluated]:
@@ -318,16 +313,18 @@ st.caption("Analytical predictions: core-grid model for accelerators, calibrated
 
 old_kinds = {"One shape": ONE, "A model's shapes": MODEL, "Measured latencies": MEASURED, "Kept results": KEPT}
 widgets.accept_old_link("e_kind", old_kinds)
-kind = widgets.choose_one("Show", [ONE, MODEL, MEASURED, KEPT], ONE, key="e_kind")
+kind = widgets.choose_one("Show", [ONE, MODEL, MEASURED, KEPT], ONE, key="e_kind", hidden=True)
 if kind == MEASURED:
     measured_latencies()
 elif kind == KEPT:
     what_is_kept()
 else:
-    choice = st.container()
-    own = own_chip()
+    first, second, third = st.columns([5, 5, 2], vertical_alignment="bottom")
+    with third:
+        own, refused = own_chip()
+    if refused:
+        widgets.problem("Invalid chip description.", refused)
     names = {**CHIPS, **({} if own is None else {own.name: own})}
-    first, second = choice.columns(2)
     chip = first.selectbox("Chip", list(names), index=list(CHIPS).index("SG2262"), key="e_chip", **bound)
     other = second.selectbox("Compare with", [ALONE, *names], key="e_other", **bound)
     chosen_chips = [names[name] for name in dict.fromkeys((chip, other)) if name in names]

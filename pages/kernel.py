@@ -58,7 +58,7 @@ from cache_engine.units import counted, human_age
 
 PARTS = ("Summary", "Code", "Performance", "Cache key", "History", "Compiler log")
 SMALL = st.column_config.TextColumn(width="small")
-TIME = st.column_config.NumberColumn(format="%.2f")
+RATE = st.column_config.NumberColumn(format="%,.1f")
 PLAIN = {"displayModeBar": False}
 MOST_DECISIONS = 500
 STEP_S = 60  # answers about demand are cached for as long
@@ -159,9 +159,8 @@ def performance(record: Record) -> None:
     timings = context.ask(queries.timings, record.key)
     st.header("Measured")
     if timings:
-        columns = dict.fromkeys(("Median, µs", "10th percentile, µs", "90th percentile, µs", "cuBLAS, µs"), TIME)
         shown = timing_table(timings, context.timezone())
-        tables.show(shown, column_config=columns, height="content", key="timings")
+        tables.show(shown, column_config={"TFLOP/s": RATE}, height="content", key="timings")
     else:
         st.info("Not timed yet. Run this command on a machine with a GPU of this target:")
         command = reproducing_command(record, cache.settings, cache.layout.root, "time")
@@ -178,7 +177,7 @@ def performance(record: Record) -> None:
         f"{MODEL}: estimates a vendor-library GEMM of this shape on this GPU; it does not model this kernel's code."
     )
     figure.draw(speed_figure(points, timings), key="roofline")
-    columns = {"Predicted, µs": TIME, "TFLOP/s": TIME, "Roofline, µs": TIME, "% of peak": tables.PERCENT}
+    columns = {"TFLOP/s": RATE, "% of peak": tables.PERCENT}
     tables.show(prediction_table(points), column_config=columns, height="content", key="predictions")
 
 

@@ -21,7 +21,8 @@ from cache_engine.units import counted
 
 PAGE_ROWS = 50
 # Where the page is wide, there is room for them.
-COUNTS = '<style>@media (max-width: 100rem) { [class*="st-key-counts-of-"] { display: none } }</style>'
+# Elsewhere nothing of them is left: what only surrounds them would leave a gap.
+COUNTS = '<style>@media (max-width: 100rem) { :has(> [class*="st-key-counts-of-"]) { display: none } }</style>'
 MOST_IN_A_LINK = 100  # keys of 64 digits
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
+from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, human_us, printable
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,17 @@ def test_bytes(size: int, text: str) -> None:
 )  # fmt: skip
 def test_durations(ms: float, text: str) -> None:
     assert human_ms(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("us", "text"),
+    [
+        (0, "0.000 µs"), (3.21, "3.210 µs"), (320.31, "320.3 µs"), (12_710, "12.71 ms"), (812_490, "812.5 ms"),
+        (2.5e6, "2.500 s"),
+    ],
+)  # fmt: skip
+def test_latencies(us: float, text: str) -> None:
+    assert human_us(us) == text
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from app import context, guard, tables, widgets
+from app.components import into_view
 from app.presenters.shared import Row
 from app.presenters.store.admin import asked_keys, incoming_sums, incoming_table, safe_name
 from cache_engine.adapted.facts import describe
@@ -117,8 +118,10 @@ def _expected(keys: frozenset[str], archs: list[str]) -> list[Row]:
 
 
 def _draw_import(permitted: bool) -> None:
-    if _IMPORTED in st.session_state:
-        st.success(st.session_state.pop(_IMPORTED), icon=":material/check_circle:")
+    done, file = st.session_state.pop(_IMPORTED, ("", ""))
+    into_view("imported", file)
+    if done:
+        st.success(done, icon=":material/check_circle:")
     st.caption(
         f"Up to {human_bytes(MOST_BYTES)}; import larger packs with gemm-cache import. "
         "Kernels are executable GPU code: import only packs you trust."
@@ -187,7 +190,9 @@ def _import(uploaded: UploadedFile, count: int) -> None:
     if imported is not None:
         del st.session_state[_SEEN]
         size = human_bytes(imported.taken_bytes)
-        st.session_state[_IMPORTED] = f"Imported {counted(imported.taken, 'kernel')}, {size}."
+        # With the file's identifier, so that the next import is brought into view too.
+        said = f"Imported {counted(imported.taken, 'kernel')}, {size}."
+        st.session_state[_IMPORTED] = said, uploaded.file_id
         st.rerun()
 
 

@@ -18,4 +18,9 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     table = settings_table(cache.settings, cache.layout.root)
     changed = sum(row["Origin"] != "default" for row in table)
     st.caption(f"Settings that differ from their default: {changed} of {len(table)}.")
-    tables.show(table, height="content", key="settings-table")
+    columns = {
+        "Setting": st.column_config.TextColumn(pinned=True),
+        "Value": st.column_config.TextColumn(width=180),
+        "Description": st.column_config.TextColumn(width=640),
+    }
+    tables.show(table, height="content", column_config=columns, key="settings-table")

@@ -1,4 +1,4 @@
-"""How a kernel divides its work: the grid, a block's tile, its warps, their instructions or lanes. Pure."""
+"""How a kernel divides its work: the grid, a block's tile, its warps and their roles, instructions or lanes. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from cache_engine.kernels.scaled import Scaled
 from cache_engine.kernels.simt import LANES_M, LANES_N, Simt
 from cache_engine.kernels.tensor_core import MMA_K_BYTES, MMA_M, MMA_N, TensorCore
 from cache_engine.model.artifact import Record
-from cache_engine.model.gemm import DType
+from cache_engine.model.gemm import SCALE_BLOCK, DType, Scales
 from cache_engine.model.kernel import ceil_div
+from cache_engine.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,42 @@ class Level:
     k: int
     along_m: Fraction
     along_n: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What the warp groups of a block do, where not all do the same: some bring tiles, the others multiply them."""
+
+    producers: int
+    consumers: int
+    produce: str
+    consume: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleBlocks:
+    """Rows of A, and columns of B, that share a scale, ``k`` deep."""
+
+    a_rows: int
+    b_columns: int
+    k: int
+
+
+def roles(record: Record) -> Roles | None:
+    """Who copies and who multiplies; ``None`` where every warp does both."""
+    if record.family != Hopper.name:
+        return None
+    consumers = record.config.warps_m * record.config.warps_n // GROUP_WARPS
+    return Roles(Hopper.copying_threads // (32 * GROUP_WARPS), consumers, "TMA", "wgmma")
+
+
+def scale_blocks(record: Record) -> ScaleBlocks | None:
+    """The blocks of A and B that have a scale each; ``None`` without scales, or where a record has unknown ones."""
+    try:
+        scales = Scales(record.problem.scales)
+    except ValueError:
+        return None
+    return ScaleBlocks(1, scales.b_columns, SCALE_BLOCK) if scales else None
 
 
 def levels(record: Record) -> list[Level]:
@@ -71,7 +108,39 @@ def level_table(record: Record) -> list[dict[str, str]]:
         parent = level.name.lower()
         part = f"{plain(level.m)} × {plain(level.n)}"
         rows.append({"Level": level.name, "Tile of C": part, "k depth": f"{level.k}", "Count": held})
-    return rows
+    return [*rows, *_role_rows(record), *_scale_rows(record)]
+
+
+def _role_rows(record: Record) -> list[dict[str, str]]:
+    found = roles(record)
+    if found is None:
+        return []
+    work = (
+        ("Producers", found.producers, f"copy A and B into {record.config.stages} stages ({found.produce})"),
+        ("Consumers", found.consumers, f"multiply from there ({found.consume}), store C"),
+    )
+    return [
+        {"Level": name, "Tile of C": "", "k depth": "", "Count": f"{counted(count, 'warp group')}: {does}"}
+        for name, count, does in work
+    ]
+
+
+def _scale_rows(record: Record) -> list[dict[str, str]]:
+    found, c = scale_blocks(record), record.config
+    if found is None:
+        return []
+    return [
+        {
+            "Level": f"Scales of {operand}",
+            "Tile of C": "",
+            "k depth": f"{found.k}",
+            "Count": f"{counted(ceil_div(whole, part), 'scale')} per step, of {shape} elements each",
+        }
+        for operand, whole, part, shape in (
+            ("A", c.block_m, found.a_rows, f"{found.a_rows} × {found.k}"),
+            ("B", c.block_n, found.b_columns, f"{found.k} × {found.b_columns}"),
+        )
+    ]
 
 
 def plain(number: Fraction) -> str:

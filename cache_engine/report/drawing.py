@@ -10,15 +10,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cache_engine.insight.tiling import Level
+from cache_engine.insight.tiling import Level, Roles, ScaleBlocks
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.report.html import safe
+from cache_engine.units import counted
 
 WIDTH = 640
 _LABEL, _ROW, _TALL, _WIDEST = 150, 22, 240, 90
 _COLOURS = tuple(f"var(--c{number})" for number in range(6))
 _MUTED = "var(--muted)"
-_MOST_PARTS, _MOST_STAGES = 64, 6
+_MOST_PARTS, _MOST_STAGES, _MOST_IN_RING = 64, 6, 16
+_RING = 440
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +136,15 @@ def roofs(shown: Sequence[Roof], across: str, up: str) -> str:
     return _drawing(base + 44, drawn)
 
 
-def tiles(config: KernelConfig, levels: Sequence[Level]) -> str:
-    """A block's tile of C with its warps, one warp's instructions, and the stages of A and B next to it, to scale."""
+def tiles(
+    config: KernelConfig, levels: Sequence[Level], roles: Roles | None = None, scales: ScaleBlocks | None = None
+) -> str:
+    """A block's tile of C with its warps, one warp's instructions, and the stages of A and B next to it, to scale.
+
+    Args:
+        roles: who fills the stages and who empties them, where not every warp does both; drawn below, not to scale.
+        scales: what shares a scale, if anything does; drawn along the inner edges of A and B.
+    """
     m, n, k = config.block_m, config.block_n, config.block_k
     scale = 300 / max(m, n)
     gap = 28.0
@@ -147,6 +156,13 @@ def tiles(config: KernelConfig, levels: Sequence[Level]) -> str:
         a = _rectangle(left - gap - k * scale - back, top - back, k * scale, m * scale, _COLOURS[1], f"A {m} × {k}")
         b = _rectangle(left - back, top - gap - k * scale - back, n * scale, k * scale, _COLOURS[2], f"B {k} × {n}")
         drawn += [f'<g opacity="{opacity}">{a}{b}</g>']
+    of_a = of_b = ""
+    if scales is not None:
+        of_a, of_b = f", scales {scales.a_rows} × {scales.k}", f", scales {scales.k} × {scales.b_columns}"
+        drawn += [
+            _rectangle(left - gap - 6, top, 6, m * scale, _COLOURS[4], f"A{of_a}"),
+            _rectangle(left, top - gap - 6, n * scale, 6, _COLOURS[4], f"B{of_b}"),
+        ]
     block = _rectangle(left, top, n * scale, m * scale, _COLOURS[0], f"Block {m} × {n}")
     drawn.append(f'<g opacity=".25">{block}</g>')
     for number, level in enumerate(levels[1:]):
@@ -162,11 +178,35 @@ def tiles(config: KernelConfig, levels: Sequence[Level]) -> str:
             drawn.append(_line([(x, top), (x, top + high)], colour, thick))
     stages = f"{config.stages} stages" if config.stages > 1 else "1 stage"
     drawn += [
-        _text(left, 14, f"B {k} × {n}, {stages}"),
-        _text(4, top + m * scale + 18, f"A {m} × {k}, {stages}"),
+        _text(left, 14, f"B {k} × {n}, {stages}{of_b}"),
+        _text(4, top + m * scale + 18, f"A {m} × {k}, {stages}{of_a}"),
         _text(left + n * scale, top + m * scale + 18, f"C {m} × {n}", "end"),
     ]
-    return _drawing(top + m * scale + 26, drawn, left + n * scale + 8)
+    bottom, right = top + m * scale + 26, left + n * scale + 8
+    if roles is not None:
+        drawn += _ring(roles, config.stages, bottom + 10)
+        bottom, right = bottom + 60, max(right, _RING)
+    return _drawing(bottom, drawn, right)
+
+
+def _ring(roles: Roles, stages: int, top: float) -> list[str]:
+    """From who copies through the stages to who multiplies."""
+    side, shown = 110.0, min(stages, _MOST_IN_RING)
+    step = (_RING - 2 * side - 40) / shown
+    drawn = [
+        _rectangle(4, top, side, 20, _COLOURS[3], f"{roles.producers} × {roles.produce}"),
+        *(
+            _rectangle(side + 20 + stage * step, top, 0.85 * step, 20, _COLOURS[1], f"Stage {stage + 1}")
+            for stage in range(shown)
+        ),
+        _rectangle(_RING - side - 4, top, side, 20, _COLOURS[0], f"{roles.consumers} × {roles.consume}"),
+    ]
+    words = (
+        (4.0, f"{counted(roles.producers, 'producer')}, {roles.produce}", "start"),
+        (_RING / 2, f"→ {stages} stages →", "middle"),
+        (_RING - 4, f"{counted(roles.consumers, 'consumer')}, {roles.consume}", "end"),
+    )
+    return [*drawn, *(_text(x, top + 36, text, anchor) for x, text, anchor in words)]
 
 
 def _legend(names: Sequence[str]) -> list[str]:

@@ -22,6 +22,7 @@ from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate
 from cache_engine.store.disk import open_store
+from cache_engine.units import human_us
 from tests.browser.conftest import served
 
 pytestmark = pytest.mark.browser
@@ -56,7 +57,7 @@ def test_a_link_with_a_chip_of_ones_own_and_the_files(page: Page, address: str, 
     page.get_by_text("Mine 2.0 added").wait_for()
     page.get_by_role("combobox", name="Chip").click()
     page.get_by_role("option", name="Mine 2.0").click()
-    latency = f"{evaluate(EvaluationProblem(64, 7168, 2048), MINE).latency_us:,.2f} µs"
+    latency = human_us(evaluate(EvaluationProblem(64, 7168, 2048), MINE).latency_us)
     expect(page.get_by_test_id("stMetricValue").first).to_have_text(latency)
 
     colleague = page.context.new_page()

@@ -1,8 +1,9 @@
-"""By keyboard alone: why a lookup missed, and what another toolchain makes of the same kernels."""
+"""Why a lookup missed, and what another toolchain makes of the same kernels; by keyboard alone, then by mouse alone."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,16 @@ def _reach(page: Page, wanted: Locator, most: int = 60) -> None:
     raise AssertionError(f"{wanted} is not reached by keyboard")
 
 
+def _by_keyboard(page: Page, heading: str, wanted: Locator) -> None:
+    page.get_by_role("heading", name=heading).click()  # Tab goes on from there
+    _reach(page, wanted)
+    page.keyboard.press("Enter")
+
+
+def _by_mouse(page: Page, heading: str, wanted: Locator) -> None:
+    wanted.click()
+
+
 def _another_toolchain(store: Path) -> None:
     """The same kernels as another version of the compiler made them, with more registers."""
     with open_cache(store) as cache:
@@ -47,13 +58,16 @@ def _another_toolchain(store: Path) -> None:
 
 def test_why_a_lookup_missed_and_what_a_toolchain_changed(page: Page, dashboard: str, compiled_store: Path) -> None:
     _another_toolchain(compiled_store)
+    _follow(page, dashboard, _by_keyboard)
+    _follow(page, dashboard, _by_mouse)
+
+
+def _follow(page: Page, dashboard: str, act: Callable[[Page, str, Locator], None]) -> None:
     page.goto(dashboard)
     missed = page.get_by_role("link", name=re.compile("^Not in the log before: ")).first
     expect(missed).to_be_visible(timeout=WAIT_MS)
     at_rest(page)
-    page.get_by_role("heading", name="Misses").click()  # Tab goes on from there
-    _reach(page, missed)
-    page.keyboard.press("Enter")
+    act(page, "Misses", missed)
     expect(page.get_by_role("heading", name="Decisions")).to_be_visible(timeout=WAIT_MS)
     expect(page).to_have_url(re.compile("part=History"))
 
@@ -61,13 +75,10 @@ def test_why_a_lookup_missed_and_what_a_toolchain_changed(page: Page, dashboard:
     expander = page.locator("summary").filter(has_text="Compare toolchains")
     expect(expander).to_be_visible(timeout=WAIT_MS)
     at_rest(page)
-    page.get_by_role("heading", name="Toolchains").click()
-    _reach(page, expander)
-    page.keyboard.press("Enter")
+    act(page, "Toolchains", expander)
     compare = page.get_by_role("button", name="Compare", exact=True)
     expect(compare).to_be_visible()
-    _reach(page, compare)
-    page.keyboard.press("Enter")
+    act(page, "Toolchains", compare)
     expect(page.get_by_text(re.compile(r"^4 kernels made by both; [1-9]\d* figures? worse"))).to_be_visible(
         timeout=WAIT_MS
     )

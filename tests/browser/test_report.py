@@ -42,9 +42,10 @@ def _opened_offline(browser: Browser, file: Path, scheme: str) -> str:
     return text
 
 
-def _export(page: Page, folder: Path) -> Path:
+def _export(page: Page, folder: Path, *, mouse: bool = False) -> Path:
     with page.expect_download(timeout=WAIT_MS) as download:
-        page.get_by_role("button", name="Export page").last.press("Enter")  # by keyboard alone
+        button = page.get_by_role("button", name="Export page").last
+        button.click() if mouse else button.press("Enter")
     file = folder / download.value.suggested_filename
     download.value.save_as(file)
     return file
@@ -81,7 +82,7 @@ def test_other_pages_are_files_too(
     keys = sorted(record.key for record in make_store(shown.store).records())
     page.goto(shown.address + path.format(*keys))
     expect(page.get_by_role("button", name="Export page").last).to_be_visible(timeout=WAIT_MS)
-    assert words in _opened_offline(browser, _export(page, tmp_path), "light")
+    assert words in _opened_offline(browser, _export(page, tmp_path, mouse=True), "light")
 
 
 def test_new_kernels_are_said_and_shown_when_the_reader_wants(page: Page, dashboard: str, compiled_store: Path) -> None:

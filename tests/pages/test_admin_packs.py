@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,8 @@ def test_an_import_is_previewed_first(open_page: Open, compiled_store: Path, tmp
     app.checkbox(key="trusted").set_value(True).run()
     _press(app, "Import 4 kernels")
     assert "Imported 4 kernels" in _said(sound(app))
+    places = [json.loads(one.proto.json) for one in app.get("bidi_component")]
+    assert [one["to"] for one in places if one.get("to")], "it is brought into view"
     assert len(list(other.keys())) == 4
     (event,) = _acts(other.layout.root, IMPORT)
     assert event.detail == "4 entries of some.gemmpack"

@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from app import context
+from cache_engine.errors import GemmCacheError
 from cache_engine.store.codec import encode_record
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill, make_store, publish, record_file
@@ -49,6 +51,19 @@ def test_a_store_that_cannot_be_opened_is_reported(open_page: Open, tmp_path: Pa
     assert not app.exception
     assert [error.value for error in app.error] == ["Could not load this page."]
     assert "is a file; a store is a directory" in app.text[0].value
+
+
+def test_a_page_that_fails_has_the_header_with_the_way_to_others(
+    open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise GemmCacheError("it took too long")
+
+    monkeypatch.setattr(context, "demand_report", refuse)
+    app = open_page(compiled_store, "demand")
+    assert [error.value for error in app.error] == ["Could not load this page."]
+    assert "it took too long" in [text.value for text in app.text]
+    assert app.button(key="search-button")
 
 
 @pytest.mark.parametrize(

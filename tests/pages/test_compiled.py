@@ -30,6 +30,7 @@ from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
 from cache_engine.model.gemm import DType, GemmProblem, Layout
+from cache_engine.units import human_us
 from tests.helpers import INVENTED_GPU
 
 OLD_JOB = msgspec.json.decode(
@@ -132,7 +133,7 @@ def test_a_prediction_of_the_model_is_labelled_as_one() -> None:
     problem = GemmProblem(4096, 7168, 2048, dtype=DType.FP16, arch="sm_90a", layout=Layout.NN)
     h100, h200, *unmeasured = prediction_tiles(problem)
     latency = predict(EvaluationProblem(4096, 7168, 2048, 1, "fp16", "fp16"), GPUS["H100"]).latency_us
-    assert (h100.label, h100.value) == ("H100, predicted", f"{latency:.1f} µs")
+    assert (h100.label, h100.value) == ("H100, predicted", human_us(latency))
     assert f"GPU model {MODEL_VERSION}" in h100.help
     assert "Mean error 6.2 %" in h100.help
     assert h200.label == "H200, predicted"

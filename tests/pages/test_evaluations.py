@@ -33,6 +33,7 @@ from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate
 from cache_engine.insight.passes import Step, asking, model_pass, operations
 from cache_engine.store.disk import open_store
+from cache_engine.units import human_us
 from tests.pages.opening import Open, sound
 from tests.pages.test_all_pages import HOLD_MIRROR, HOSTILE
 
@@ -67,7 +68,7 @@ def fill(store: Path, count: int) -> None:
 def test_one_shape_is_evaluated(open_page: Open, tmp_path: Path) -> None:
     app = sound(open_page(tmp_path / "store", "evaluations"))
     expected = evaluate(PROBLEM, PRESETS["SG2262"])
-    assert metrics(app)["Latency"] == f"{expected.latency_us:,.2f} µs"
+    assert metrics(app)["Latency"] == human_us(expected.latency_us)
     assert metrics(app)["Partition"] == "×".join(map(str, expected.partition))
 
 
@@ -103,7 +104,7 @@ def test_a_link_shows_the_same(open_page: Open, tmp_path: Path) -> None:
     app = sound(open_page(tmp_path / "store", "evaluations", **parameters))
     expected = evaluate(replace(PROBLEM, m=16), MINE)
     assert [header.value for header in app.header] == ["Mine 2.0", "A100", "Comparison"]
-    assert app.metric[0].value == f"{expected.latency_us:,.2f} µs"
+    assert app.metric[0].value == human_us(expected.latency_us)
     assert table_with(app, "Ratio")["Mine 2.0"][0] == expected.latency_us
 
 
@@ -126,13 +127,11 @@ def test_a_models_shapes_make_a_table_that_adds_up(open_page: Open, tmp_path: Pa
     assert "expert down" in list(rows["Operation"])
     for chip in CHIPS:
         assert rows[f"{chip}, ms per pass"].sum() == pytest.approx(whole[f"{chip}, ms per pass"])
-        assert rows[f"{chip}, ms per pass"].sum() == pytest.approx(
-            (rows[f"{chip}, µs"] * rows["Calls per pass"]).sum() / 1e3
-        )
+        assert rows[f"{chip}, ms per pass"].sum() == pytest.approx((rows[f"{chip}, ms"] * rows["Calls per pass"]).sum())
         assert rows[f"{chip}, share"].sum() == pytest.approx(1)
     assert whole["SG2262, ms per pass"] == pytest.approx(812, abs=5)
     shown = [one.value for one in app.metric if one.label == "Pass"]
-    assert shown == [f"{whole[f'{chip}, ms per pass']:,.2f} ms" for chip in CHIPS]
+    assert shown == [human_us(whole[f"{chip}, ms per pass"] * 1e3) for chip in CHIPS]
     assert Evaluations(open_store(tmp_path / "store")).fingerprints() == []
 
 
@@ -163,8 +162,8 @@ def test_a_chip_without_the_dtype_leaves_the_other(open_page: Open, tmp_path: Pa
     asked = {"e_kind": "Whole model", "e_other": "H100", "e_model_dtype": "fp32", "e_model": "Qwen3-0.6B"}
     app = open_page(tmp_path / "store", "evaluations", **asked)
     assert [error.value for error in app.error] == ["Could not evaluate."]
-    assert "SG2262, µs" in table_with(app, "Operation")
-    assert "H100, µs" not in table_with(app, "Operation")
+    assert "SG2262, share" in table_with(app, "Operation")
+    assert "H100, share" not in table_with(app, "Operation")
 
 
 def test_a_chip_of_ones_own_can_be_chosen_and_forgotten(open_page: Open, tmp_path: Path) -> None:
@@ -173,7 +172,7 @@ def test_a_chip_of_ones_own_can_be_chosen_and_forgotten(open_page: Open, tmp_pat
     app.file_uploader[0].set_value(file).run()
     assert "Mine 2.0 added" in app.text[0].value
     app.selectbox(key="e_chip").set_value("Mine 2.0").run()
-    assert metrics(sound(app))["Latency"] == f"{evaluate(PROBLEM, MINE).latency_us:,.2f} µs"
+    assert metrics(sound(app))["Latency"] == human_us(evaluate(PROBLEM, MINE).latency_us)
     app.button(key="e_forget").click().run()
     assert "Mine 2.0" not in sound(app).selectbox(key="e_chip").options
     assert "own" not in app.query_params

@@ -46,7 +46,7 @@ def test_the_last_measurement_and_the_predictions() -> None:
     record = a_record()
     timing = {"m": 64, "device": "a GPU", "median_us": 1234.5, "tflops": 55.0, "speed_ratio": 0.97, "verified": True}
     said = _words(speed_rows([timing], predictions(record)[0]))
-    assert said["Measured, m = 64"] == "1,234.5 µs, 55.0 TFLOP/s"
+    assert said["Measured, m = 64"] == "1.234 ms, 55.0 TFLOP/s"
     assert (said["On"], said["Of cuBLAS"]) == ("a GPU", "97.0%")
     assert any(name.startswith("Predicted, ") for name in said)
     wrong = _words(speed_rows([timing | {"verified": False}], []))

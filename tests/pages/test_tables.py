@@ -38,6 +38,21 @@ def test_durations_too(ms: float, unit: str) -> None:
     assert 1 <= row["Cost"] < 1000
 
 
+def test_a_unit_in_a_columns_name_suits_its_values_and_columns_of_one_unit_stay_comparable() -> None:
+    rows: list[dict[str, Any]] = [
+        {"Chip": "s", "Median, µs": 12_500.0, "10th, µs": 2.0, "Search, ms": None, "A, ms per pass": 0.25},
+        {"Chip": "µs", "Median, µs": None, "10th, µs": 0.0, "Search, ms": None, "A, ms per pass": 0.5},
+    ]
+    (first, last), columns = tables.in_units(rows)
+    assert first == pytest.approx(
+        {"Chip": "s", "Median, ms": 12.5, "10th, ms": 0.002, "Search, µs": None, "A, µs per pass": 250.0}
+    )
+    assert (last["Chip"], last["Median, ms"]) == ("µs", None)
+    assert columns["Median, ms"]["type_config"]["format"] == "%,.4f", "the smallest can be read"
+    assert columns["A, µs per pass"]["type_config"]["format"] == "%,.2f"
+    assert list(rows[0])[1] == "Median, µs", "the rows given are left as they are"
+
+
 def test_what_the_toolbar_saves_is_no_formula_and_what_is_shown_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """The browser saves values, and shows what a style says of them."""
     drawn: list[Any] = []

@@ -9,9 +9,10 @@ import pytest
 
 from app.presenters.kernels.tiles import tile_figure
 from cache_engine.insight.inspection import block_threads
-from cache_engine.insight.tiling import level_table, levels
+from cache_engine.insight.tiling import level_table, levels, roles, scale_blocks
 from cache_engine.model.artifact import Record
 from cache_engine.model.kernel import MAX_TILE, KernelConfig
+from cache_engine.report.drawing import tiles
 from tests.pages.opening import a_record
 
 
@@ -79,7 +80,33 @@ def test_the_drawing_is_to_scale() -> None:
     assert "split-k over 4 blocks" in [note.text for note in figure.layout.annotations]
 
 
+def test_a_hopper_kernel_shows_who_fills_its_stages_and_who_empties_them() -> None:
+    figure = tile_figure(record_with(KernelConfig(256, 128, 64, 8, 1, 4), "hopper"))
+    words = [note.text for note in figure.layout.annotations]
+    assert {"1 producer<br>TMA", "2 consumers<br>wgmma", "→ 4 stages →<br>of A and B"} <= set(words)
+    assert [word for word in words if word.startswith("Consumer ")] == ["Consumer 1", "Consumer 2"]
+    others = tile_figure(record_with(CONFIG)).layout.annotations
+    assert not any("producer" in note.text or "scales" in note.text for note in others)
+
+
+def test_a_scaled_kernel_shows_what_shares_a_scale() -> None:
+    for scales, of_b, count in (
+        ("1x128,128x128", "128 × 128", "1 scale"),
+        ("1x128,1x128,e8m0", "128 × 1", "64 scales"),
+    ):
+        record = record_with(KernelConfig(128, 64, 128, 2, 2, 3), "scaled", "fp8_e4m3")
+        record = msgspec.structs.replace(record, problem=msgspec.structs.replace(record.problem, scales=scales))
+        assert any(f"scales {of_b}" in note.text for note in tile_figure(record).layout.annotations)
+        rows = {row["Level"]: row["Count"] for row in level_table(record)}
+        assert rows["Scales of A"] == "128 scales per step, of 1 × 128 elements each"
+        assert rows["Scales of B"] == f"{count} per step, of {of_b} elements each"
+
+
 def test_an_extreme_config_is_drawn_quickly() -> None:
     """A record made up by someone else, with the largest numbers that one may hold."""
-    figure = tile_figure(record_with(KernelConfig(*[MAX_TILE] * 7)))
-    assert len(figure.to_json()) < 100_000
+    for family in ("tensor_core", "hopper", "scaled"):
+        record = record_with(KernelConfig(*[MAX_TILE] * 7), family)
+        record = msgspec.structs.replace(record, problem=msgspec.structs.replace(record.problem, scales="1x128,1x128"))
+        assert len(tile_figure(record).to_json()) < 100_000
+        drawn = tiles(record.config, levels(record), roles(record), scale_blocks(record))
+        assert len(drawn) < 100_000

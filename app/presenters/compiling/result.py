@@ -19,7 +19,7 @@ from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
 from cache_engine.model.events import TIERS
 from cache_engine.model.gemm import GemmProblem
-from cache_engine.units import counted, human_bytes, human_ms
+from cache_engine.units import counted, human_bytes, human_ms, human_us, ms_unit
 
 NO_RESULT = (ValueError, RecursionError)
 """The exceptions of an invalid job result."""
@@ -105,7 +105,9 @@ def timing_table(document: Timed) -> list[Row]:
 
 def timing_figure(document: Timed) -> go.Figure:
     """From the 10th to the 90th percentile of the launches, with the median; the reference's median below."""
-    p10, median, p90 = document.p10_us, document.median_us, document.p90_us
+    times = (document.p10_us, document.median_us, document.p90_us)
+    unit, length = ms_unit(max(times[-1], document.reference_median_us or 0.0) / 1e3)
+    p10, median, p90 = (time / 1e3 / length for time in times)
     figure = go.Figure()
     figure.add_scatter(
         x=[median],
@@ -113,20 +115,20 @@ def timing_figure(document: Timed) -> go.Figure:
         error_x={"type": "data", "symmetric": False, "array": [p90 - median], "arrayminus": [median - p10]},
         mode="markers+text",
         marker={"color": COLOURS[0], "size": 12, "symbol": "diamond"},
-        text=[human_ms(median / 1e3)],
+        text=[human_ms(document.median_us / 1e3)],
         textposition="top center",
-        hovertemplate=f"median {median:.1f} µs, 10th to 90th percentile {p10:.1f} to {p90:.1f} µs<extra></extra>",
+        hovertemplate="median {1}, 10th to 90th percentile {0} to {2}<extra></extra>".format(*map(human_us, times)),
     )
     if document.reference_median_us is not None:
         reference = document.reference_median_us
         figure.add_scatter(
-            x=[reference],
+            x=[reference / 1e3 / length],
             y=["reference"],
             mode="markers+text",
             marker={"color": GREY, "size": 12, "symbol": "circle"},
             text=[human_ms(reference / 1e3)],
             textposition="top center",
-            hovertemplate=f"median {reference:.1f} µs<extra></extra>",
+            hovertemplate=f"median {human_us(reference)}<extra></extra>",
         )
     figure.update_layout(
         title="Launch time: median, and 10th to 90th percentile",
@@ -134,7 +136,7 @@ def timing_figure(document: Timed) -> go.Figure:
         height=240,
         showlegend=False,
     )
-    figure.update_xaxes(title="µs", rangemode="tozero")
+    figure.update_xaxes(title=unit, rangemode="tozero")
     figure.update_yaxes(type="category", autorange="reversed")
     return figure
 
@@ -159,7 +161,7 @@ def prediction_tiles(problem: GemmProblem) -> list[Tile]:
         tiles.append(
             Tile(
                 f"{gpu.name}, predicted",
-                f"{prediction.latency_us:,.1f} µs",
+                human_us(prediction.latency_us),
                 f"{rate:,.1f} TFLOP/s (GPU model {MODEL_VERSION}). {error}",
             )
         )

@@ -24,7 +24,7 @@ from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate, most_tiles
 from cache_engine.mirror.evaluation_queries import EvaluationFilter, evaluations
 from cache_engine.mirror.sync import Mirror
-from cache_engine.units import human_bytes
+from cache_engine.units import human_bytes, human_us, ms_unit
 
 Chip = Hardware | Gpu
 CHIPS: dict[str, Chip] = {**PRESETS, **GPUS}
@@ -130,29 +130,29 @@ def evaluate_on(
 def evaluation_tiles(evaluated: Evaluated) -> list[Tile]:
     """The numbers of a single shape on one chip."""
     result = evaluated.result
-    latency = Tile("Latency", f"{result.latency_us:,.2f} µs", f"Predicted for {evaluated.chip}.")
+    latency = Tile("Latency", human_us(result.latency_us), f"Predicted for {evaluated.chip}.")
     peak = Tile("% of peak", f"{evaluated.utilization:.1%}", "Achieved ÷ peak FLOP/s.")
     if isinstance(result, Prediction):
         whose = "all measured GPUs" if result.calibrated_on == "all" else result.calibrated_on
         return [
             Tile(
                 "Latency",
-                f"{result.latency_us:,.2f} µs",
-                f"Predicted for {evaluated.chip}. 68 % of measurements lie from {result.low_us:,.2f} to "
-                f"{result.high_us:,.2f} µs.",
+                human_us(result.latency_us),
+                f"Predicted for {evaluated.chip}. 68 % of measurements lie from {human_us(result.low_us)} to "
+                f"{human_us(result.high_us)}.",
             ),
             peak,
-            Tile("Roofline", f"{result.roofline_us:,.2f} µs", "Roofline bound from datasheet peak and bandwidth."),
+            Tile("Roofline", human_us(result.roofline_us), "Roofline bound from datasheet peak and bandwidth."),
             Tile("Tile", f"{result.tile_m} × {result.tile_n}", f"Best tile in the model (calibrated on {whose})."),
             Tile("Split-k", f"{result.split_k}", "Number of k slices reduced at the end."),
         ]
     return [
         latency,
         peak,
-        Tile("Compute time", f"{result.compute_us:,.2f} µs", "On the slowest core."),
+        Tile("Compute time", human_us(result.compute_us), "On the slowest core."),
         Tile(
             "Memory time",
-            f"{result.memory_us:,.2f} µs",
+            human_us(result.memory_us),
             f"On the slowest core. All cores together move {human_bytes(result.traffic_bytes)} to and from DRAM.",
         ),
         Tile("Tile", "×".join(map(str, result.tile)), f"m × n × k in the SRAM of one core; loop order {result.order}."),
@@ -163,8 +163,9 @@ def evaluation_tiles(evaluated: Evaluated) -> list[Tile]:
 def comparison_table(evaluated: Sequence[Evaluated]) -> list[Row]:
     """One problem on two chips, metric by metric, and the ratio of the second to the first."""
     first, second = evaluated
+    unit, length = ms_unit(max(one.result.latency_us for one in evaluated) / 1e3)
     numbers = (
-        ("Latency, µs", [one.result.latency_us for one in evaluated]),
+        (f"Latency, {unit}", [one.result.latency_us / 1e3 / length for one in evaluated]),
         ("Rate, TFLOP/s", [one.flops_rate / 1e12 for one in evaluated]),
         ("% of peak", [100 * one.utilization for one in evaluated]),
         ("Peak, TFLOP/s", [one.on.peak_flops / 1e12 for one in evaluated]),

@@ -14,6 +14,7 @@ from cache_engine.catalogue.layers import Parallel, layers_named, layers_of
 from cache_engine.catalogue.published import LARGEST_CONFIG_BYTES, published
 from cache_engine.errors import UsageError
 from cache_engine.insight.passes import ModelPass
+from cache_engine.units import human_us, ms_unit
 
 _PATTERNS: tuple[Pattern, ...] = ("", "/", "x")
 """Of bars, when there are more of them than colours."""
@@ -63,10 +64,10 @@ def pass_table(passes: Sequence[ModelPass]) -> list[Row]:
 def pass_tiles(one: ModelPass) -> list[Tile]:
     """A pass on a chip, and one layer of each kind."""
     return [
-        Tile("Pass", f"{one.pass_us / 1e3:,.2f} ms", f"All products with weights, predicted for {one.chip.name}."),
+        Tile("Pass", human_us(one.pass_us), f"All products with weights, predicted for {one.chip.name}."),
         Tile("% of peak", f"{one.utilization:.1%}", "Achieved ÷ peak FLOP/s, over the pass."),
         *(
-            Tile(f"One {kind}", f"{latency:,.1f} µs", "All its products, once each.")
+            Tile(f"One {kind}", human_us(latency), "All its products, once each.")
             for kind, latency in one.layers().items()
         ),
     ]
@@ -75,20 +76,22 @@ def pass_tiles(one: ModelPass) -> list[Tile]:
 def pass_figure(passes: Sequence[ModelPass]) -> Bars:
     """Where the time of a pass goes: a bar for each chip, a piece of it for each operation."""
     series = []
+    unit, length = ms_unit(max(one.pass_us for one in passes) / 1e3)
     for index, row in enumerate(passes[0].rows):
         rows = [one.rows[index] for one in passes]
         words = [
             f"{one.chip.name}, {row.operation.name}\n"
-            f"{row.pass_us / 1e3:,.3f} ms, {row.pass_us / one.pass_us:.1%} of the pass"
+            f"{human_us(row.pass_us)}, {row.pass_us / one.pass_us:.1%} of the pass"
             for row, one in zip(rows, passes, strict=True)
         ]
         colour, pattern = COLOURS[index % len(COLOURS)], _PATTERNS[index // len(COLOURS) % len(_PATTERNS)]
-        series.append(Series(row.operation.name, [row.pass_us / 1e3 for row in rows], words, colour, pattern))
+        times = [row.pass_us / 1e3 / length for row in rows]
+        series.append(Series(row.operation.name, times, words, colour, pattern))
     return Bars(
         "Where the time goes",
         [one.chip.name for one in passes],
         series,
-        "ms per pass",
+        f"{unit} per pass",
         stacked=True,
         horizontal=True,
         height=190 + 44 * len(passes),

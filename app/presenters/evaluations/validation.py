@@ -19,6 +19,7 @@ from cache_engine.evaluator.validation import (
     range_text,
     validate,
 )
+from cache_engine.units import human_us
 
 MOST_POINTS = 2_000
 """The most points of a scatter plot, for each GPU; of more, an even sample is drawn."""
@@ -103,7 +104,7 @@ def validation_figure(points: Sequence[Row]) -> Cloud:
         own = [point for point in points if point["GPU"] == gpu]
         at = [(point["Measured, µs"], point["Predicted, µs"]) for point in own]
         words = [
-            f"{point['m × n × k']}, error {point['Error']:+.1%}\nmeasured {x:,.2f} µs, predicted {y:,.2f} µs"
+            f"{point['m × n × k']}, error {point['Error']:+.1%}\nmeasured {human_us(x)}, predicted {human_us(y)}"
             for point, (x, y) in zip(own, at, strict=True)
         ]
         dots.append(Dots(gpu, at, words, COLOURS[index % len(COLOURS)], SYMBOLS[index % len(SYMBOLS)], small=True))

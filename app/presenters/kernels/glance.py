@@ -15,7 +15,7 @@ from cache_engine.model.asked import Shape
 from cache_engine.model.events import TIERS
 from cache_engine.policy.demand import Ledger, rate
 from cache_engine.store.codec import stored_bytes
-from cache_engine.units import human_age, human_bytes, human_ms, human_rate
+from cache_engine.units import human_age, human_bytes, human_ms, human_rate, human_us
 
 RESOURCES, SPEED, DEMAND, LIFE = "Resources", "Speed", "Demand", "In the cache"
 _MOST_GPUS, _MOST_SIZES, _MOST_ASKED = 3, 3, 32
@@ -45,14 +45,14 @@ def speed_rows(timings: Sequence[Row], points: Sequence[Evaluated]) -> list[Row]
     words = {}
     if timings:
         last = timings[0]
-        speed = f"{last['median_us']:,.1f} µs, {last['tflops']:,.1f} TFLOP/s"
+        speed = f"{human_us(last['median_us'])}, {last['tflops']:,.1f} TFLOP/s"
         words[f"Measured, m = {last['m']:,}"] = speed if last["verified"] else "WRONG RESULT"
         words["On"] = last["device"]
         words["Of cuBLAS"] = human_rate(last["speed_ratio"])
     else:
         words["Measured"] = "not timed yet"
     for point in points[:_MOST_GPUS]:
-        words[f"Predicted, {point.chip}"] = f"{point.result.latency_us:,.1f} µs, {point.utilization:.0%} of peak"
+        words[f"Predicted, {point.chip}"] = f"{human_us(point.result.latency_us)}, {point.utilization:.0%} of peak"
     if not points:
         words["Predicted"] = "–"
     return _rows(SPEED, words)

@@ -18,6 +18,7 @@ from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.insight.comparison import Pair
 from cache_engine.model.artifact import Record
 from cache_engine.model.measurement import Measurement
+from cache_engine.units import human_us
 
 MODEL = f"{EVALUATOR} {MODEL_VERSION}"
 
@@ -115,18 +116,15 @@ def speed_figure(points: Sequence[Evaluated], timings: Iterable[Row]) -> Cloud:
 def speed_pairs(first: Record, second: Record, timings: tuple[Sequence[Row], Sequence[Row]]) -> list[Pair]:
     """Times of two kernels side by side: measured on each device, predicted for each GPU."""
     measured = [
-        {f"m = {timing['m']:,} on {timing['device']}": _us(timing["median_us"]) for timing in reversed(rows)}
+        {f"m = {timing['m']:,} on {timing['device']}": human_us(timing["median_us"]) for timing in reversed(rows)}
         for rows in timings
     ]
     predicted = [
-        {point.chip: _us(point.result.latency_us) for point in predictions(record)[0]} for record in (first, second)
+        {point.chip: human_us(point.result.latency_us) for point in predictions(record)[0]}
+        for record in (first, second)
     ]
     return [
         Pair(f"{name}, {how}", values[0].get(name), values[1].get(name))
         for how, values in (("measured", measured), ("predicted", predicted))
         for name in dict.fromkeys((*values[0], *values[1]))
     ]
-
-
-def _us(time: float) -> str:
-    return f"{time:,.2f} µs"

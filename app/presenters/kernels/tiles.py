@@ -5,11 +5,17 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY
-from cache_engine.insight.tiling import Level, levels, plain
+from cache_engine.insight.tiling import Level, Roles, ScaleBlocks, levels, plain, roles, scale_blocks
 from cache_engine.model.artifact import Record
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.units import counted
 
 _MOST_PARTS = 64  # along one side; more would be a grey area, and take long to draw
 _MOST_STAGES = 6  # drawn one behind the other
+_MOST_IN_RING = 16
+_MOST_SCALES = 16  # whose borders are drawn; more would hide the tile
+_LOWEST, _TALLEST = 220, 430  # pixels
+_SCALES = COLOURS[4]
 
 
 def tile_figure(record: Record) -> go.Figure:
@@ -17,41 +23,109 @@ def tile_figure(record: Record) -> go.Figure:
     c = record.config
     figure = go.Figure()
     gap = max(c.block_m, c.block_n, c.block_k) / 10
-    drawn = min(c.stages, _MOST_STAGES)
-    for stage in reversed(range(drawn)):
-        behind = -stage * gap / 4
-        opacity = 0.1 if stage else 0.35
-        _rectangle(figure, behind - gap - c.block_k, behind, c.block_k, c.block_m, COLOURS[1], opacity)
-        _rectangle(figure, behind, behind - gap - c.block_k, c.block_n, c.block_k, COLOURS[2], opacity)
+    _operands(figure, c, scale_blocks(record), gap)
     _rectangle(figure, 0, 0, c.block_n, c.block_m, COLOURS[0], 0.2)
-    lines = [f"A {c.block_m} × {c.block_k}", f"{c.stages} stages"]
-    if c.block_m > c.block_k:
-        _label(figure, -gap - c.block_k / 2, c.block_m / 2, "<br>".join(lines))
-    else:  # too low for two lines of text
-        _label(figure, -gap - c.block_k / 2, c.block_m + gap / 2, ", ".join(lines))
-    _label(figure, c.block_n / 2, -gap - c.block_k / 2, f"B {c.block_k} × {c.block_n}, {c.stages} stages")
     below = [f"Block {c.block_m} × {c.block_n}"]
     for level, colour, width in zip(levels(record)[1:], (COLOURS[0], GREY), (2.0, 0.5), strict=False):
         _grid(figure, level, colour, width)
         below.append(f"{level.name} {plain(level.m)} × {plain(level.n)}")
-    _label(figure, c.block_n / 2, c.block_m + gap / 2, " · ".join(below))
+    below_m = c.block_m + (gap * 1.3 if c.block_m <= c.block_k else gap / 2)  # under the label of A, if that is there
+    _label(figure, c.block_n / 2, below_m, " · ".join(below))
     if c.split_k > 1:
-        _label(figure, c.block_n / 2, c.block_m + gap * 1.3, f"split-k over {c.split_k} blocks")
+        below_m += gap * 0.8
+        _label(figure, c.block_n / 2, below_m, f"split-k over {c.split_k} blocks")
+    below_m += gap
+    parts = roles(record)
+    if parts is not None:
+        below_m = _ring(figure, record, parts, gap, below_m)
     # Shapes alone give a plot no range.
     figure.add_scatter(
         x=[-3 * gap - c.block_k, c.block_n + gap],
-        y=[-3 * gap - c.block_k, c.block_m + 2 * gap],
+        y=[-3 * gap - c.block_k, below_m],
         mode="markers",
         marker_opacity=0,
         hoverinfo="skip",
         showlegend=False,
     )
+    tall = (below_m + 3 * gap + c.block_k) / (c.block_n + 4 * gap + c.block_k)
     figure.update_layout(
-        title="Tile shapes (elements, to scale)", margin={"l": 8, "r": 8, "t": 40, "b": 8}, height=430, showlegend=False
+        title="Tile shapes (elements, to scale)",
+        margin={"l": 8, "r": 8, "t": 40, "b": 8},
+        height=round(min(_TALLEST, max(_LOWEST, 60 + 400 * tall))),
+        showlegend=False,
     )
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False, autorange="reversed", scaleanchor="x")
     return figure
+
+
+def _operands(figure: go.Figure, c: KernelConfig, scales: ScaleBlocks | None, gap: float) -> None:
+    """The tiles of A, on the left, and of B, above, with their stages one behind the other, and what they are."""
+    for stage in reversed(range(min(c.stages, _MOST_STAGES))):
+        behind = -stage * gap / 4
+        opacity = 0.1 if stage else 0.35
+        _rectangle(figure, behind - gap - c.block_k, behind, c.block_k, c.block_m, COLOURS[1], opacity)
+        _rectangle(figure, behind, behind - gap - c.block_k, c.block_n, c.block_k, COLOURS[2], opacity)
+    of_a = [f"A {c.block_m} × {c.block_k}", f"{c.stages} stages"]
+    of_b = [f"B {c.block_k} × {c.block_n}", f"{c.stages} stages"]
+    if scales is not None:
+        _scales(figure, c, scales, gap)
+        of_a.append(f"scales {scales.a_rows} × {scales.k}")
+        of_b.append(f"scales {scales.k} × {scales.b_columns}")
+    if c.block_m > c.block_k:
+        _label(figure, -gap - c.block_k / 2, c.block_m / 2, "<br>".join(of_a))
+    else:  # too low for two lines of text
+        _label(figure, -gap - c.block_k, c.block_m + gap / 2, ", ".join(of_a), xanchor="left")
+    between = "<br>" if c.block_k >= c.block_n else ", "
+    _label(figure, c.block_n / 2, -gap - c.block_k / 2, between.join(of_b))
+
+
+def _scales(figure: go.Figure, c: KernelConfig, scales: ScaleBlocks, gap: float) -> None:
+    """Along the inner edges of A and B their scales, each as long as the rows or columns that share it."""
+    broad = gap / 4
+    x: list[float | None] = []
+    y: list[float | None] = []
+    _rectangle(figure, -gap - broad, 0, broad, c.block_m, _SCALES, 0.8)
+    _rectangle(figure, 0, -gap - broad, c.block_n, broad, _SCALES, 0.8)
+    if c.block_m // scales.a_rows <= _MOST_SCALES:
+        for row in range(0, c.block_m, scales.a_rows):
+            x += [-gap - c.block_k, -gap, None]
+            y += [row, row, None]
+    if c.block_n // scales.b_columns <= _MOST_SCALES:
+        for column in range(0, c.block_n, scales.b_columns):
+            x += [column, column, None]
+            y += [-gap - c.block_k, -gap, None]
+    figure.add_scatter(x=x, y=y, mode="lines", line={"color": _SCALES, "width": 1}, hoverinfo="skip", name="Scales")
+
+
+def _ring(figure: go.Figure, record: Record, parts: Roles, gap: float, top: float) -> float:
+    """Who fills the stages and who empties them, from left to right; returns the lower edge. Not to scale."""
+    c = record.config
+    high = 0.9 * gap
+    whole = max(c.block_n + gap + c.block_k, 1.6 * max(c.block_m, c.block_n))  # else its words overlap
+    left = (c.block_n - gap - c.block_k - whole) / 2
+    side, drawn = whole * 0.2, min(c.stages, _MOST_IN_RING)
+    step = (whole - 2.4 * side) / drawn
+    _rectangle(figure, left, top, side, high, COLOURS[3], 0.35)
+    for stage in range(drawn):
+        at = left + 1.2 * side + stage * step
+        _rectangle(figure, at, top, 0.9 * step, high / 2, COLOURS[1], 0.35)
+        _rectangle(figure, at, top + high / 2, 0.9 * step, high / 2, COLOURS[2], 0.35)
+    _rectangle(figure, left + whole - side, top, side, high, COLOURS[0], 0.35)
+    for at, words in (
+        (left + side / 2, f"{counted(parts.producers, 'producer')}<br>{parts.produce}"),
+        (left + whole / 2, f"→ {c.stages} stages →<br>of A and B"),
+        (left + whole - side / 2, f"{counted(parts.consumers, 'consumer')}<br>{parts.consume}"),
+    ):
+        _label(figure, at, top + 2.1 * high, words)
+    group = levels(record)[1]
+    if group.along_m * group.along_n == parts.consumers <= _MOST_IN_RING:
+        for row in range(int(group.along_m)):
+            for column in range(int(group.along_n)):
+                number = row * int(group.along_n) + column + 1
+                middle = (column + 0.5) * float(group.n), (row + 0.5) * float(group.m)
+                _label(figure, *middle, f"Consumer {number}")
+    return top + 3.4 * high
 
 
 def _grid(figure: go.Figure, level: Level, colour: str, width: float) -> None:
@@ -87,5 +161,5 @@ def _rectangle(figure: go.Figure, x: float, y: float, width: float, height: floa
     )
 
 
-def _label(figure: go.Figure, x: float, y: float, text: str) -> None:
-    figure.add_annotation(x=x, y=y, text=text, showarrow=False)
+def _label(figure: go.Figure, x: float, y: float, text: str, xanchor: str = "center") -> None:
+    figure.add_annotation(x=x, y=y, text=text, showarrow=False, xanchor=xanchor)

@@ -261,8 +261,8 @@ def settings_table(settings: Settings, root: Path) -> list[Row]:
             "Setting": setting.name,
             "Value": _setting_value(settings, setting.name, root),
             "Origin": settings.origin(setting.name),
-            "Environment variable": variable(setting.name),
             "Description": setting.metadata["help"],
+            "Environment variable": variable(setting.name),
         }
         for setting in sorted(SETTINGS, key=lambda setting: settings.origin(setting.name) == Origin.DEFAULT)
     ]
