@@ -15,10 +15,16 @@ QUEUE = "gemm-cache-farm"
 TASK = "gemm_cache.compile"
 REDELIVER_S = 300
 """How long after a worker vanished its work is given to another; more than any compile takes."""
+LEASE_S = 20
+"""How long after a process died another compiles its key; one that lives renews its lease four times as often."""
 _PURPOSE = "the farm"
 _DAY_S = 86_400
 _WAIT_S, _START_S = 5.0, 120.0
 _UNACKED = f"{QUEUE}:unacked"  # where kombu's Redis transport notes what a worker has and has not finished
+
+
+class BrokerAway(RemoteError):
+    """The broker does not answer, which is no fault of the kernel that is asked for."""
 
 
 def application(url: str, *, redeliver_s: int = REDELIVER_S) -> Any:
@@ -104,16 +110,24 @@ class Broker:
         """Whether it was; raises ``RemoteError``."""
         return bool(self._ask(lambda r: r.exists(f"{QUEUE}:canceled:{job}")))
 
-    def take(self, key: str, owner: str, lease_s: int) -> bool:
-        """Whether ``owner`` compiles a key now, and no other for so many seconds; raises ``RemoteError``."""
-        name = f"{QUEUE}:lease:{key}"
-        if self._ask(lambda r: r.set(name, owner, nx=True, ex=lease_s)):
-            return True
-        return bool(self._ask(lambda r: r.get(name)) == owner.encode())
+    def take(self, key: str, owner: str) -> bool:
+        """Whether ``owner`` compiles a key now, and no other for ``LEASE_S``; raises ``RemoteError``."""
+        return bool(self._ask(lambda r: r.set(f"{QUEUE}:lease:{key}", owner, nx=True, ex=LEASE_S)))
 
-    def release(self, key: str) -> None:
-        """Lets others compile it; raises ``RemoteError``."""
-        self._ask(lambda r: r.delete(f"{QUEUE}:lease:{key}"))
+    def renew(self, key: str, owner: str) -> None:
+        """Keeps it for as long again, also where the broker has lost who took it; raises ``RemoteError``."""
+        name = f"{QUEUE}:lease:{key}"
+        if not self._ask(lambda r: r.set(name, owner, nx=True, ex=LEASE_S)) and self._is_of(name, owner):
+            self._ask(lambda r: r.expire(name, LEASE_S))
+
+    def release(self, key: str, owner: str) -> None:
+        """Lets others compile it, if ``owner`` still has it; raises ``RemoteError``."""
+        name = f"{QUEUE}:lease:{key}"
+        if self._is_of(name, owner):
+            self._ask(lambda r: r.delete(name))
+
+    def _is_of(self, name: str, owner: str) -> bool:
+        return bool(self._ask(lambda r: r.get(name)) == owner.encode())
 
     def tries(self, owner: str) -> int:
         """How often a message was begun, this time included; raises ``RemoteError``."""
@@ -129,7 +143,7 @@ class Broker:
 
 @contextmanager
 def reaching(url: str) -> Iterator[None]:
-    """For a body that asks the broker: its errors become ``RemoteError``."""
+    """For a body that asks the broker: its errors become ``BrokerAway``."""
     from kombu.exceptions import OperationalError
     from redis.exceptions import RedisError
 
@@ -137,7 +151,7 @@ def reaching(url: str) -> Iterator[None]:
         yield
     except (RedisError, OperationalError, OSError, ValueError, TypeError) as error:
         where = urlsplit(url).hostname or "?"
-        raise RemoteError(f"the broker at {printable(where)} does not answer: {printable(str(error))[:200]}") from error
+        raise BrokerAway(f"the broker at {printable(where)} does not answer: {printable(str(error))[:200]}") from error
 
 
 def _checked(url: str) -> str:

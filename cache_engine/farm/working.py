@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from cache_engine.config import Settings
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import GemmCacheError, NotHereError, RemoteError, UsageError
-from cache_engine.farm.broker import QUEUE, TASK, Broker, application
+from cache_engine.farm.broker import LEASE_S, QUEUE, TASK, Broker, BrokerAway, application
 from cache_engine.farm.messages import Answered, Asked, asked, encode
 from cache_engine.model.key import CacheKey
+from cache_engine.process import Background, Order
 from cache_engine.queue.tickets import Priority
 from cache_engine.remote.base import Remote
 from cache_engine.remote.entries import MOST_BYTES, name_of
@@ -30,8 +35,8 @@ _LOOK_S = 0.5
 class Worker:
     """A process that compiles for a farm. It opens store, remote and broker when it is first asked, after any fork."""
 
-    def __init__(self, settings: Settings, broker: str, remote: str, key: SigningKey, lease_s: int) -> None:
-        self._settings, self._urls, self._key, self._lease_s = settings, (broker, remote), key, lease_s
+    def __init__(self, settings: Settings, broker: str, remote: str, key: SigningKey) -> None:
+        self._settings, self._urls, self._key = settings, (broker, remote), key
         self._opened: tuple[int, Cache, Broker, Remote] | None = None
 
     def work(self, text: object) -> None:
@@ -39,7 +44,7 @@ class Worker:
 
         Raises:
             UsageError: for such a message.
-            RemoteError: when the broker does not answer.
+            BrokerAway: when the broker does not answer.
         """
         message = asked(text)
         _, broker, _ = self._open()
@@ -49,6 +54,8 @@ class Worker:
         compiled, error = False, ""
         try:
             compiled = self._compiled(message)
+        except BrokerAway:
+            raise
         except (GemmCacheError, OSError) as trouble:
             error = str(trouble)
         took = time.perf_counter() - started
@@ -63,24 +70,29 @@ class Worker:
         if selection.key != message.key:
             here = selection.compiler.fingerprint()
             raise NotHereError(f"this worker makes another key of it, with {here.compiler} {here.version}")
-        owner = f"{message.job}:{message.key}"
-        if broker.tries(owner) > MOST_TRIES:
+        if broker.tries(f"{message.job}:{message.key}") > MOST_TRIES:
             raise NotHereError(f"{MOST_TRIES} workers ended while they compiled it")
-        while not broker.take(selection.key, owner, self._lease_s):
+        # Not of the message: a broker may deliver one twice.
+        owner = secrets.token_hex(16)
+        while not broker.take(selection.key, owner):
             if _has(remote, selection.key):
                 return False
-            time.sleep(_LOOK_S)  # another submitter asked for it too; its lease ends
-        if _has(remote, selection.key):
-            return False
+            time.sleep(_LOOK_S)  # another is at it, or was killed; its lease ends
+        with _kept(broker, selection.key, owner):
+            return not _has(remote, selection.key) and self._made(message, selection.key)
+
+    def _made(self, message: Asked, key: CacheKey) -> bool:
+        """Sends the kernel, which is compiled if this machine does not have it; whether it was."""
+        cache, _, remote = self._open()
         kernel = cache.get_or_compile(
-            problem, family=message.family, compiler=message.compiler, config=config, priority=Priority.WARM
-        )
+            message.gemm, family=message.family, compiler=message.compiler, config=message.config,
+            priority=Priority.WARM,
+        )  # fmt: skip
         if kernel.unpublished is not None:
             raise RemoteError(f"it was compiled but not stored: {kernel.unpublished}")
-        sent = push(cache.store, remote, [selection.key], sign=self._key.sign)
+        sent = push(cache.store, remote, [key], sign=self._key.sign)
         if sent.refused:
             raise RemoteError(sent.refused[0].cause)
-        broker.release(selection.key)
         return kernel.tier == "compiled"
 
     def _open(self) -> tuple[Cache, Broker, Remote]:
@@ -104,7 +116,7 @@ def serve(worker: Worker, broker: str, *, processes: int, redeliver_s: int) -> i
             worker.work(text)
         except UsageError as error:
             _log.warning("a message is dropped: %s", error)
-        except RemoteError as error:  # of the broker; whoever asked sends it again
+        except BrokerAway as error:  # who asked sends it again
             _log.warning("%s", error)
 
     only(app)
@@ -123,6 +135,35 @@ def only(app: Any) -> None:
     for name in list(app.tasks):
         if name != TASK:
             app.tasks.unregister(name)
+
+
+class _Keeper:
+    """Renews a lease."""
+
+    def __init__(self, broker: Broker, key: CacheKey, owner: str) -> None:
+        self._renew = partial(broker.renew, key, owner)
+
+    def work(self, order: Order | None) -> float | None:
+        """One step of its thread; see ``process.Worker``."""
+        if order is Order.END:
+            return None
+        with suppress(RemoteError):  # a broker that comes back is asked again
+            self._renew()
+        return LEASE_S / 4
+
+
+@contextmanager
+def _kept(broker: Broker, key: CacheKey, owner: str) -> Iterator[None]:
+    """Keeps a lease for the body of a ``with``, however long that takes, and gives it back."""
+    keeper = _Keeper(broker, key, owner)  # its thread does not keep it
+    thread = Background(keeper, LEASE_S / 4)
+    try:
+        yield
+    finally:
+        thread.end()
+        thread.join()
+        with suppress(RemoteError):
+            broker.release(key, owner)
 
 
 def _has(remote: Remote, key: CacheKey) -> bool:

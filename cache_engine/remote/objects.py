@@ -72,7 +72,8 @@ class Objects:
                 "retry_timeout": timedelta(seconds=patience.request_s / 2),
             },
         }
-        if url.startswith("file://"):
+        self._is_directory = url.startswith("file://")
+        if self._is_directory:
             limits = {"mkdir": True}
         self.url = url
         try:
@@ -94,12 +95,17 @@ class Objects:
                 found = obstore.get(self._store, name)
             except FileNotFoundError:
                 return None
+            if self._is_directory and found.meta["size"] <= most_bytes:
+                return bytes(found.bytes())  # in a quarter of the time
             data = bytearray()
-            # Not all at once: what a server says of the size need not be so.
+            # Not all at once: what a server says of the size need not be so. obstore would hold a body without an end
+            # that comes with a length. To ask for a chunk after the last costs as much as the last.
             for chunk in found.stream():
                 data += chunk
                 if len(data) > most_bytes:
                     raise CorruptEntry(f"{self._named(name)} has more than {human_bytes(most_bytes)}")
+                if len(data) == found.meta["size"]:
+                    break
             return bytes(data)
 
     def create(self, name: str, data: bytes) -> bool:

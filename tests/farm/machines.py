@@ -138,7 +138,7 @@ def _worker(command: dict[str, Any], log: str, broker: str, remote: str, key: st
         patch.setattr(serving, "make_artifact", compiling)
         patch.setattr(working.Worker, "work", working_)
         settings = Settings.load(dir=command["store"], durability="fast").for_batch(1)
-        worker = working.Worker(settings, broker, remote, SigningKey.read(Path(key)), lease_s=REDELIVER_S)
+        worker = working.Worker(settings, broker, remote, SigningKey.read(Path(key)))
         working.serve(worker, broker, processes=1, redeliver_s=REDELIVER_S)
 
 

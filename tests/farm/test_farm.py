@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from cache_engine.config import Settings
+from cache_engine.engine import serving
 from cache_engine.engine.cache import Cache
 from cache_engine.engine.selection import Selection
 from cache_engine.errors import RemoteError, UsageError
-from cache_engine.farm import submitting
+from cache_engine.farm import broker as broker_module
+from cache_engine.farm import submitting, working
 from cache_engine.farm.broker import QUEUE, TASK, Broker, application
 from cache_engine.farm.messages import Answered, Asked, answered, encode
 from cache_engine.farm.submitting import Farmed, Submission
@@ -171,11 +174,49 @@ def test_a_canceled_job_is_dropped_and_another_is_not(
 
 def test_one_compiles_a_key_at_a_time_and_its_lease_ends(redis_server: Redis) -> None:
     broker = Broker(redis_server.url)
-    assert broker.take("a" * 64, "one", 100)
-    assert broker.take("a" * 64, "one", 100)  # its message came again, since its worker died
-    assert not broker.take("a" * 64, "two", 100)
-    broker.release("a" * 64)
-    assert broker.take("a" * 64, "two", 100)
+    key = "a" * 64
+    assert broker.take(key, "one")
+    assert not broker.take(key, "two")
+    broker.release(key, "two")
+    broker.renew(key, "two")
+    assert not broker.take(key, "two")
+    redis_server.kill()
+    redis_server.start()
+    broker.renew(key, "one")  # the broker has lost that
+    assert not broker.take(key, "two")
+    broker.release(key, "one")
+    assert broker.take(key, "two")
+
+
+def test_a_message_that_comes_twice_is_compiled_once_however_long_that_takes(
+    cache: Cache, redis_server: Redis, remote: Objects, builder: Builder, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Each process has a lease of its own, and renews it."""
+    monkeypatch.setattr(broker_module, "LEASE_S", 1)
+    monkeypatch.setattr(working, "LEASE_S", 1)
+    compiled, make = list[str](), serving.make_artifact  # type: ignore[attr-defined]
+
+    def slowly(selection: Selection, *rest: Any) -> Any:
+        compiled.append(selection.key)
+        time.sleep(3)
+        return make(selection, *rest)
+
+    monkeypatch.setattr(serving, "make_artifact", slowly)
+    (one,) = _table(cache, 1)
+    text = encode(Asked.of("d" * 32, one))
+    several = [
+        working.Worker(Settings.load(dir=tmp_path / name, durability="fast"), redis_server.url, remote.url, builder.key)
+        for name in ("first", "second")
+    ]
+    threads = [threading.Thread(target=worker.work, args=(text,)) for worker in several]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    answers = [answered(text) for text in Broker(redis_server.url).answers("d" * 32, 5)]
+    assert sorted(answer.compiled for answer in answers) == [False, True]
+    assert compiled == [one.key]
 
 
 @pytest.mark.parametrize("url", ["http://host", "rediss://host", "", "redis", "amqp://host//"])

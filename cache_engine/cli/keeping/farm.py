@@ -93,7 +93,7 @@ def worker_verb(
     key, remote = signing_key(sign), remote_named(settings, url)
     count = jobs or processors()
     settings = settings.for_batch(count).with_overrides({"enable_caching": True})
-    worker = Worker(settings, broker, remote.url, key, lease_s=redeliver)
+    worker = Worker(settings, broker, remote.url, key)
     print(printable(f"Compiling for {remote.url}, {count} at a time, signed with {key.fingerprint}."), file=sys.stderr)
     click.get_current_context().exit(serve(worker, broker, processes=count, redeliver_s=redeliver))
 

@@ -1,0 +1,176 @@
+"""Many processes and one key, and a server that comes and goes: nothing raises, and nothing wrong is served."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from cache_engine.engine.cache import open_cache
+from cache_engine.remote.base import Remote
+from cache_engine.remote.breaker import Breaker
+from cache_engine.remote.moving import push
+from cache_engine.store.disk import DiskStore
+from tests.helpers import fill
+from tests.remote.conftest import S3
+from tests.remote.waiting import until
+from tests.trust.keys import Builder, signers_file
+
+_KINDS = ("directory", "s3", "redis")
+_ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": S3["access_key_id"], "AWS_SECRET_ACCESS_KEY": S3["secret_access_key"],
+    "AWS_REGION": S3["region"], "AWS_ALLOW_HTTP": "true",
+}  # fmt: skip
+
+
+def _race(store: DiskStore, remote: Remote, endpoint: str, tmp_path: Path, keys: int) -> None:
+    wanted = fill(store, keys)
+    environment = {**os.environ, **_ENVIRONMENT, "AWS_ENDPOINT_URL": endpoint}
+    command = [sys.executable, "-m", "tests.remote.racers", str(tmp_path), remote.url, "16"]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=600, cwd=Path(__file__).parents[2]
+    )
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    assert all(isinstance(answer, dict) for answer in answers), answers
+    loaded = [store.get(key) for key in sorted(wanted)]
+    right = [hashlib.sha256(one.cubin).hexdigest() for one in loaded if one is not None]
+    for answer in answers:
+        served = [digest for _, digest in answer["done"]]
+        # A server that keeps a lookup waiting for a second is a failure, which is counted.
+        missed = [one for one, code in zip(served, right, strict=True) if one != code]
+        assert missed == [""] * len(missed)
+        assert bool(missed) <= bool(answer["failures"])
+    assert sum(not answer["failures"] for answer in answers) > 0
+    sent = [sum(each) for each in zip(*([count for count, _ in answer["done"]] for answer in answers), strict=True)]
+    if not endpoint:  # moto looks whether there is an object, and stores it, in two steps
+        assert sent == [1] * keys
+    assert min(sent) == 1
+
+
+@pytest.fixture
+def endpoint(request: pytest.FixtureRequest) -> str:
+    """Of the server of S3, where the remote is one."""
+    kind = request.node.callspec.params["remote"]
+    return str(request.getfixturevalue("s3_server")) if kind == "s3" else ""
+
+
+def test_sixteen_processes_push_one_key_and_are_served_one_entry(
+    store: DiskStore, remote: Remote, endpoint: str, tmp_path: Path
+) -> None:
+    _race(store, remote, endpoint, tmp_path, 1)
+
+
+@pytest.mark.soak
+def test_sixteen_processes_push_a_hundred_keys_and_are_served_one_entry_of_each(
+    store: DiskStore, remote: Remote, endpoint: str, tmp_path: Path
+) -> None:
+    _race(store, remote, endpoint, tmp_path, 100)
+
+
+class _Door:
+    """A way to a server that is closed and opened: what passes it is cut in the middle."""
+
+    def __init__(self, port: int) -> None:
+        self._server, self._open = port, threading.Event()
+        self._passing: set[socket.socket] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def shut(self) -> None:
+        self._open.clear()
+        for one in tuple(self._passing):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.shut()
+        self._listener.close()
+
+    def _listen(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                if not self._open.is_set():
+                    client.close()
+                    continue
+                server = socket.create_connection(("127.0.0.1", self._server))
+                self._passing |= {client, server}
+                for source, target in ((client, server), (server, client)):
+                    threading.Thread(target=self._pass, args=(source, target), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(2048):
+                target.sendall(data)
+        for one in (source, target):
+            self._passing.discard(one)
+            one.close()
+
+
+def _flap(shut: Callable[[], None], open_: Callable[[], None], count: Callable[[], int]) -> None:
+    """Down for a moment and up again, eight times, each time until something was served or for two seconds."""
+    generator = random.Random(19)
+    for _ in range(8):
+        shut()
+        time.sleep(generator.uniform(0.05, 0.3))
+        before, until_s = count(), time.monotonic() + 2
+        open_()
+        while count() == before and time.monotonic() < until_s:
+            time.sleep(0.005)
+        time.sleep(generator.uniform(0, 0.1))
+
+
+def test_of_a_remote_that_comes_and_goes_every_answer_is_right_or_none(
+    store: DiskStore, remote: Remote, tmp_path: Path, builder: Builder, request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """And nothing raises, and once it stays, it is asked again."""
+    keys = fill(store, 4)
+    push(store, remote, keys, sign=builder.key.sign)
+    monkeypatch.setitem(Breaker.__init__.__kwdefaults__, "first_pause_s", 0.05)
+    url, kind = remote.url, request.node.callspec.params["remote"]
+    if kind == "directory":
+        there, away = tmp_path / "remote", tmp_path / "away"
+        shut, open_ = (lambda: there.rename(away), lambda: away.rename(there))
+    else:
+        address = request.getfixturevalue("s3_server") if kind == "s3" else url
+        door = _Door(urlsplit(address).port or 0)
+        request.addfinalizer(door.close)
+        door.open()
+        shut, open_ = door.shut, door.open
+        url = url if kind == "s3" else f"redis://127.0.0.1:{door.port}/0"
+        for name, value in {**_ENVIRONMENT, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{door.port}"}.items():
+            monkeypatch.setenv(name, value)
+    settings = {"remote": url, "trusted_signers": signers_file(tmp_path, f"builder {builder.line}")}
+    served = Counter[bool]()
+    # Without a store and memory every lookup asks the remote.
+    with open_cache(enable_caching="packs", memory_bytes=0, **settings) as cache:
+        flapping = threading.Thread(target=_flap, args=(shut, open_, lambda: served[True]))
+        flapping.start()
+        while flapping.is_alive():
+            for key in keys:
+                loaded = cache.get(key)
+                assert loaded in (None, store.get(key))
+                served[loaded is not None] += 1
+            time.sleep(0.002)
+        flapping.join()
+        assert min(served[True], served[False]) > 3, served
+        until(lambda: cache.get(keys[0]) == store.get(keys[0]))
