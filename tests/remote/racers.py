@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from cache_engine.engine.cache import open_cache
 from cache_engine.remote.moving import push
@@ -30,7 +31,7 @@ def main(place: Path, url: str, processes: int) -> None:
 
     def act(number: int) -> object:
         remote, sign = open_remote(url), SigningKey.read(builders[number].file).sign
-        settings = {"remote": url, "trusted_signers": signers, "durability": "fast"}
+        settings: dict[str, Any] = {"remote": url, "trusted_signers": signers, "durability": "fast"}
         with open_cache(place / f"machine-{number}", **settings) as cache:
             done = [
                 (push(store, remote, [key], sign=sign).sent, _served(cache.get(key))) for key in sorted(store.keys())

@@ -14,7 +14,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -145,21 +147,21 @@ def test_of_a_remote_that_comes_and_goes_every_answer_is_right_or_none(
     """And nothing raises, and once it stays, it is asked again."""
     keys = fill(store, 4)
     push(store, remote, keys, sign=builder.key.sign)
-    monkeypatch.setitem(Breaker.__init__.__kwdefaults__, "first_pause_s", 0.05)
+    monkeypatch.setitem(Breaker.__init__.__kwdefaults__ or {}, "first_pause_s", 0.05)
     url, kind = remote.url, request.node.callspec.params["remote"]
     if kind == "directory":
         there, away = tmp_path / "remote", tmp_path / "away"
-        shut, open_ = (lambda: there.rename(away), lambda: away.rename(there))
+        shut, open_ = partial(os.rename, there, away), partial(os.rename, away, there)
     else:
         address = request.getfixturevalue("s3_server") if kind == "s3" else url
         door = _Door(urlsplit(address).port or 0)
         request.addfinalizer(door.close)
         door.open()
-        shut, open_ = door.shut, door.open
+        shut, open_ = partial(door.shut), partial(door.open)
         url = url if kind == "s3" else f"redis://127.0.0.1:{door.port}/0"
         for name, value in {**_ENVIRONMENT, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{door.port}"}.items():
             monkeypatch.setenv(name, value)
-    settings = {"remote": url, "trusted_signers": signers_file(tmp_path, f"builder {builder.line}")}
+    settings: dict[str, Any] = {"remote": url, "trusted_signers": signers_file(tmp_path, f"builder {builder.line}")}
     served = Counter[bool]()
     # Without a store and memory every lookup asks the remote.
     with open_cache(enable_caching="packs", memory_bytes=0, **settings) as cache:
