@@ -34,7 +34,7 @@ def run(
 
 def document(*arguments: object, store: Path, code: int = 0, timeout: float = 120) -> Any:
     done = run(*arguments, "--json", store=store, timeout=timeout)
-    assert done.returncode == code, done.stderr
+    assert done.returncode == code, done.stderr + done.stdout
     return json.loads(done.stdout)
 
 

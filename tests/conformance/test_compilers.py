@@ -221,8 +221,11 @@ def test_every_flag_that_may_be_given_is_one_it_takes(subject: Subject) -> None:
     given += [f"--ptxas-options={option}" for option in more]
     if not subject.takes_flags:
         return
-    flagged = subject.compiler.with_flags(extra_flags(True, given))
-    assert flagged.compile(subject.source("sm_90"), "sm_90").cubin
+    source = 'extern "C" __global__ void copy(float* to, const float* from) { to[threadIdx.x] = -from[threadIdx.x]; }'
+    plain = subject.compiler.compile(source, "sm_90")
+    assert subject.compiler.with_flags(extra_flags(True, given)).compile(source, "sm_90").cubin != plain.cubin
+    # A flag that has an effect on later compiles would be in no key.
+    assert subject.compiler.compile(source, "sm_90").cubin == plain.cubin
 
 
 def test_every_level_of_optimisation_is_another_key_and_the_lowest_is_other_code(
@@ -265,7 +268,7 @@ def test_a_missing_compiler_says_how_to_get_it(subject: Subject, monkeypatch: py
     "flag",
     [
         "-I/tmp", "--include-path=/tmp", "-include", "-arch=sm_80", "--gpu-architecture=sm_80", "-DN=3", "@file", "",
-        "--maxrregcount=128", "--fmad", "--fmad=maybe", "--restrict=true", "--pre-include=x",
+        "--maxrregcount=128", "--fmad", "--fmad=maybe", "--restrict", "--restrict=true", "--pre-include=x",
         "--ptxas-options=-arch=sm_80", "--ptxas-options=-O2",
         "--ptxas-options=-o,file", "--options-file=x", "--ptxas-options=@x", "--fmad=true\n-I/tmp", "; rm -rf /",
     ],

@@ -54,7 +54,7 @@ def run_in_a_shell(command: str, **environment: str) -> Any:
             GemmProblem(8, 32, 128, dtype="fp8_e5m2", arch="sm_89", scales="1x128,1x128,e8m0"), {}, {}, id="scales"
         ),
         pytest.param(SMALL, {}, {"fast_math": True}, id="fast-math"),
-        pytest.param(SMALL, {}, {"compiler_flags": ("--fmad=false", "--restrict")}, id="flags"),
+        pytest.param(SMALL, {}, {"compiler_flags": ("--fmad=false", "--ftz=true")}, id="flags"),
         pytest.param(
             GemmProblem(8, 32, 32, dtype=DType.FP32, arch="sm_80", opt_level=1, specialisation=Specialisation.EXACT),
             {"config": CONFIG},
