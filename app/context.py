@@ -8,7 +8,9 @@ import shlex
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from urllib.parse import urlencode
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
@@ -33,19 +35,78 @@ _T = TypeVar("_T")
 
 _OLD_ANSWERS = "old answers"
 _MOST_ANSWERS = 64
+STORE = "store"
+"""In the address and the session: which of ``stores`` is shown, if not the first."""
+
+
+def cache() -> Cache:
+    """The cache of the store that the reader has chosen; by default of the one that the dashboard was started on."""
+    chosen = st.session_state.get(STORE)
+    return _first() if chosen is None else cache_of(chosen)
+
+
+def stores() -> dict[str, Path]:
+    """All stores of this dashboard by name, the one that it was started on (``GEMM_CACHE_DIR``) first.
+
+    A store is named by its folder; where several have that name, by its whole path.
+    """
+    first = _first()
+    paths = list(dict.fromkeys((first.layout.root, *first.settings.stores)))
+    names = [path.name for path in paths]
+    return {path.name if names.count(path.name) == 1 else str(path): path for path in paths}
+
+
+def cache_of(name: str) -> Cache:
+    """The cache of one of ``stores``; one that was not there is never made.
+
+    Raises:
+        StoreError: when it cannot be opened.
+    """
+    path = stores()[name]
+    return _first() if path == _first().layout.root else _other(str(path))
+
+
+def choose_store(asked: str | None) -> None:
+    """Has the pages show a store, from the address or the switch; one that does not exist is not taken."""
+    known = list(stores())
+    if asked in known:
+        st.session_state[STORE] = asked
+    if st.session_state.get(STORE) in (None, known[0]):
+        st.session_state.pop(STORE, None)
+    elif st.query_params.get(STORE) != st.session_state[STORE]:
+        st.query_params[STORE] = st.session_state[STORE]
+
+
+def here(address: str) -> str:
+    """An address within this dashboard, which also names the store that is shown, for a tab of its own."""
+    chosen = st.session_state.get(STORE)
+    if chosen is None or not address or "://" in address or f"{STORE}=" in address:
+        return address
+    return f"{address}{'&' if '?' in address else '?'}{urlencode({STORE: chosen})}"
 
 
 @st.cache_resource(show_spinner=False)
-def cache() -> Cache:
-    """The cache of the store that the dashboard was started on (``GEMM_CACHE_DIR``)."""
-    opened = open_cache(enable_caching=True)  # the dashboard shows the store even where kernels do not use it
+def _first() -> Cache:
+    return _opened(open_cache(enable_caching=True))  # it shows the store even where kernels do not use it
+
+
+@st.cache_resource(show_spinner=False)
+def _other(root: str) -> Cache:
+    return _opened(open_cache(root, enable_caching=True, create=False))
+
+
+def _opened(opened: Cache) -> Cache:
     opened.mirror.query_limit_s = opened.settings.page_limit_s
     return opened
 
 
-@st.cache_resource(show_spinner=False)
 def jobs() -> Jobs:
-    """The jobs of that store."""
+    """The jobs of the store."""
+    return _jobs(str(cache().layout.root))
+
+
+@st.cache_resource(show_spinner=False)
+def _jobs(root: str) -> Jobs:  # noqa: ARG001 (what it is of)
     return Jobs(cache().layout)
 
 
@@ -59,13 +120,14 @@ def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.a
     Raises:
         MirrorError: when the mirror is unavailable and no earlier answer exists.
     """
-    asked = (_name_of(question), repr(arguments), repr(options))  # which is quicker than Streamlit's hash of them
+    # As texts, which is quicker than Streamlit's hash of them.
+    asked = (str(cache().layout.root), _name_of(question), repr(arguments), repr(options))
     answer: _T
     if _OLD_ANSWERS in st.session_state and asked in _last_answers():
         answer = _last_answers()[asked][0]  # one wait for each page is enough
         return answer
     try:
-        answer = _answer((str(cache().layout.root), generation(), *asked), question, arguments, options)
+        answer = _answer((generation(), *asked), question, arguments, options)
     except MirrorError as error:
         if asked not in _last_answers():
             raise
@@ -113,7 +175,7 @@ def age_of_answers() -> tuple[float, str] | None:
 
 
 @st.cache_resource(show_spinner=False)
-def _last_answers() -> dict[tuple[str, str, str], tuple[Any, float]]:
+def _last_answers() -> dict[tuple[str, str, str, str], tuple[Any, float]]:
     return {}
 
 

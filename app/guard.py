@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import streamlit as st
 
 from app import context, widgets
 from cache_engine.errors import GemmCacheError, NotPermitted
-from cache_engine.upkeep.admission import LOGIN, TOKEN, Attempts, Permission, Request, Visitor, fits, permission
+from cache_engine.upkeep.admission import (
+    LOGIN,
+    READ_ONLY,
+    TOKEN,
+    Attempts,
+    Permission,
+    Request,
+    Visitor,
+    fits,
+    permission,
+)
 
 _PROVED = "gave the admin token"
 _REFUSED = "why a token was refused"
@@ -40,7 +50,13 @@ def visitor() -> Visitor:
 def may() -> Permission:
     """Whether the reader may delete and import now."""
     settings = context.cache().settings
-    return permission(request(), visitor(), token=settings.admin_token is not None, users=settings.admin_users)
+    return permission(
+        request(),
+        visitor(),
+        token=settings.admin_token is not None,
+        users=settings.admin_users,
+        read_only=settings.dashboard_read_only,
+    )
 
 
 def require() -> str:
@@ -64,6 +80,18 @@ def act(trouble: str, do: Callable[[str], _Result]) -> _Result | None:
         return None
 
 
+def start_job(command: list[str], asked: dict[str, Any], given: bytes = b"") -> str:
+    """Starts a job on the store, which anyone may but in a read-only dashboard; returns its name.
+
+    Raises:
+        NotPermitted: in a read-only dashboard.
+        TooManyJobs, StoreError, OSError: as ``Jobs.start``.
+    """
+    if context.cache().settings.dashboard_read_only:
+        raise NotPermitted(f"not allowed: {READ_ONLY}")
+    return context.jobs().start(command, asked, given)
+
+
 def door() -> bool:
     """Shows whether the reader may delete and import, and how to get permission; returns whether."""
     given = may()
@@ -81,7 +109,9 @@ def door() -> bool:
             _draw_login()
         if who.user and st.button("Log out", icon=":material/logout:"):
             st.logout()
-        if not given.asks_for and not who.user:
+        if given.why_not == READ_ONLY:
+            st.caption("To change something, use the command line, or a dashboard without --read-only.")
+        elif not given.asks_for and not who.user:
             st.caption(
                 "To permit it, set GEMM_CACHE_ADMIN_TOKEN or set up a login before you start the dashboard, or run the "
                 "dashboard on localhost only. See “Who may do what” in the dashboard documentation."

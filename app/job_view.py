@@ -65,7 +65,11 @@ def follow(job_id: str) -> None:
     elif job.stages:
         _stages(job)
     label = "Kill now" if job.cancel_asked else "Cancel"
-    if st.button(label, icon=":material/cancel:", key=f"cancel-{job.cancel_asked}"):
+    given = guard.may()
+    help_text = None if given.granted else f"Off: {given.why_not}."
+    if st.button(
+        label, icon=":material/cancel:", key=f"cancel-{job.cancel_asked}", help=help_text, disabled=not given.granted
+    ):
         try:
             guard.require()
             context.jobs().cancel(job_id)

@@ -15,6 +15,7 @@ import streamlit as st  # noqa: E402
 
 from app import context, widgets  # noqa: E402
 from app.components import header  # noqa: E402
+from app.views import fleet  # noqa: E402
 from cache_engine.errors import GemmCacheError  # noqa: E402
 
 st.set_page_config(page_title="gemm-cache", page_icon=str(Path(__file__).with_name("icon.svg")), layout="wide")
@@ -65,8 +66,15 @@ page = st.navigation(
         st.Page("../pages/demand.py", title="Demand", icon=":material/trending_up:"),
         st.Page("../pages/caches.py", title="Caches", icon=":material/inventory_2:"),
         st.Page("../pages/compile.py", title="Compile", icon=":material/play_circle:"),
+        st.Page("../pages/farm.py", title="Farm", icon=":material/lan:"),
         st.Page("../pages/evaluations.py", title="Evaluations", icon=":material/insights:"),
         st.Page("../pages/admin.py", title="Admin", icon=":material/build:"),
+        st.Page(
+            "../pages/fleet.py",
+            title="Fleet",
+            icon=":material/hub:",
+            visibility="visible" if fleet.is_one() else "hidden",
+        ),
         st.Page("../pages/docs.py", title="Docs", icon=":material/menu_book:", visibility="hidden"),
     ],
     position="top",
@@ -74,6 +82,7 @@ page = st.navigation(
 st.set_page_config(page_title=f"{page.title} · gemm-cache")
 notice, asked = st.empty(), widgets.address()
 try:
+    fleet.switch()
     if context.store_is_gone():
         st.title(page.title)
         widgets.store_gone()

@@ -10,6 +10,7 @@ from typing import Any
 
 import streamlit as st
 
+from app import context
 from app.presenters.downloads import FORMULA
 from app.presenters.shared import Row
 from cache_engine.units import bytes_unit, ms_unit
@@ -43,6 +44,11 @@ def show(
         options: of ``st.dataframe``.
     """
     shown, columns = in_units(rows, sizes=sizes, times=times)
+    for name, column in (column_config or {}).items():
+        if (column.get("type_config") or {}).get("type") == "link":
+            for row in shown:
+                if row.get(name):
+                    row[name] = context.here(row[name])
     options.setdefault("placeholder", "–")
     return st.dataframe(_defused(shown), hide_index=True, column_config={**columns, **(column_config or {})}, **options)
 

@@ -62,6 +62,9 @@ def store_gone() -> None:
 
 def may_store() -> bool:
     """Whether kernels can be stored and jobs started; says so where they cannot."""
+    if context.cache().settings.dashboard_read_only:
+        st.info("Read-only dashboard: nothing can be compiled here. Use the command line.", icon=":material/edit_off:")
+        return False
     root = context.cache().layout.root
     if os.access(root, os.W_OK):
         return True
@@ -74,7 +77,7 @@ def empty_store() -> None:
     """What to do on an empty store."""
     st.info("This store is empty. Compile a kernel, or run this command to add example kernels:")
     command("sample")
-    st.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
+    page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
 
 
 def choose_one(label: str, choices: Sequence[str], default: str, *, key: str, hidden: bool = False) -> str:
@@ -181,7 +184,20 @@ def kernel_link(label: str, key: str, **also: str) -> None:
         label: Markdown.
         also: of the address, such as ``part``.
     """
-    st.page_link(_KERNEL, label=label, icon=":material/memory:", query_params={"key": key, **also})
+    page_link(_KERNEL, label=label, icon=":material/memory:", query_params={"key": key, **also})
+
+
+def page_link(page: str, *, label: str, icon: str, query_params: Mapping[str, Any] | None = None) -> None:
+    """A link to a page, in the store that is shown. Every link to a page of this dashboard is made here.
+
+    Args:
+        label: Markdown.
+    """
+    chosen = st.session_state.get(context.STORE)
+    asked = dict(query_params or {})
+    if chosen is not None:
+        asked.setdefault(context.STORE, chosen)
+    st.page_link(page, label=label, icon=icon, query_params=asked or None)
 
 
 def paging(total: int, page_rows: int, *, key: str, **options: Any) -> int:
@@ -231,7 +247,7 @@ def follow_old_link() -> None:
 def compare_link(label: str, first: str, second: str | None = None) -> None:
     """A link to the comparison of a kernel with another, or with one to choose there."""
     keys = {"a": first} if second is None else {"a": first, "b": second}
-    st.page_link(_COMPARE, label=label, icon=":material/compare_arrows:", query_params=keys)
+    page_link(_COMPARE, label=label, icon=":material/compare_arrows:", query_params=keys)
 
 
 def remember_results() -> None:
@@ -243,7 +259,7 @@ def results_link() -> None:
     """A link to the list of kernels as last shown."""
     seen: dict[str, list[str]] = st.session_state.get(_RESULTS, _list_address())
     label = "Back to results" if seen else "All kernels"
-    st.page_link(_KERNELS, label=label, icon=":material/arrow_back:", query_params=seen)
+    page_link(_KERNELS, label=label, icon=":material/arrow_back:", query_params=seen)
 
 
 def _list_address() -> dict[str, list[str]]:

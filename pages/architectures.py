@@ -157,4 +157,4 @@ if rows:
     toolchains()
 else:
     widgets.empty_store()
-st.page_link("../pages/coverage.py", label="Coverage of a model by target", icon=":material/grid_on:")
+widgets.page_link("../pages/coverage.py", label="Coverage of a model by target", icon=":material/grid_on:")

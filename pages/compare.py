@@ -7,13 +7,13 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from app import context, tables, widgets
-from app.adapted_view import list_adapted
 from app.caches import compared, links
 from app.components import listing
 from app.components.machine_code import draw_difference
 from app.presenters.kernels.compare import compared_figure, pair_table
 from app.presenters.kernels.listed import kernel_filter
 from app.presenters.kernels.speed import MODEL, speed_pairs
+from app.views.adapted import list_adapted
 from cache_engine.adapted.facts import describe
 from cache_engine.adapted.groups import Group
 from cache_engine.errors import GemmCacheError

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import context, job_view, tables, widgets
+from app import context, guard, job_view, tables, widgets
 from app.components import into_view
 from app.presenters.compiling.forms import (
     AUTO,
@@ -91,7 +91,7 @@ def fill_in(form: Sequence[Field], prefix: str) -> Row:
 def start(verb: str, form: Sequence[Field], values: Row, given: bytes = b"") -> None:
     """Starts a job, which reads ``given``, and shows it, or the reason why it could not start."""
     try:
-        job_id = context.jobs().start(command_of(verb, form, values), values, given)
+        job_id = guard.start_job(command_of(verb, form, values), values, given)
     except (GemmCacheError, OSError) as error:
         widgets.problem("Could not start the job.", str(error))
         return

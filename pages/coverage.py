@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, job_view, tables, widgets
+from app import context, guard, job_view, tables, widgets
 from app.components import into_view
 from app.presenters.compiling.forms import command_of, model_values, table_form
 from app.presenters.store.coverage import (
@@ -128,7 +128,7 @@ def compile_missing(model: str, dtype: str, by_arch: dict[str, int], missing: li
     try:
         form = table_form(cache.settings.default_arch)
         values = model_values(form, model=model, dtype=dtype, arch=list(by_arch), tokens=TOKENS)
-        st.query_params["job"] = context.jobs().start(command_of(job_view.TABLE, form, values), values)
+        st.query_params["job"] = guard.start_job(command_of(job_view.TABLE, form, values), values)
     except (GemmCacheError, OSError) as error:
         widgets.problem("Could not start the job.", str(error))
     else:
@@ -152,7 +152,7 @@ def followed() -> bool:
         else:
             job_view.ended(job)
         label = "Open job"
-        st.page_link("../pages/compile.py", label=label, icon=":material/task:", query_params={"job": named})
+        widgets.page_link("../pages/compile.py", label=label, icon=":material/task:", query_params={"job": named})
     return job.state == RUNNING
 
 

@@ -132,7 +132,7 @@ def looks_like(span: Span, report: DemandReport) -> None:
     missing = len(set(keys) - set(cached))
     st.text(f"Of its {counted(len(set(keys)), 'kernel')} for {kind[0]} on {kind[1]}, {missing:,} are missing.")
     tables.show(rows, column_config={"Launches": tables.PERCENT}, key="model")
-    st.page_link(
+    widgets.page_link(
         "../pages/architectures.py",
         label="Coverage, and compile what is missing",
         icon=":material/developer_board:",
@@ -171,5 +171,5 @@ if ledger.sketches:
     looks_like(span, by_shape)
 else:
     st.info("Nothing was asked for in this time. Every kernel that a program gets counts, and each launch by matmul.")
-    st.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
+    widgets.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
 again()

@@ -9,7 +9,6 @@ from functools import partial
 import streamlit as st
 
 from app import context, guard, tables, widgets
-from app.adapted_view import show_adapted
 from app.caches import entry as others
 from app.caches import links as of_others
 from app.components import figure
@@ -42,6 +41,7 @@ from app.presenters.kernels.kernel import (
 from app.presenters.kernels.speed import MODEL, prediction_table, predictions, speed_figure, timing_table
 from app.presenters.kernels.tiles import tile_figure
 from app.presenters.shared import when
+from app.views.adapted import show_adapted
 from cache_engine.adapted.facts import describe
 from cache_engine.engine.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
@@ -233,7 +233,7 @@ def not_found(key: str, cause: str) -> None:
         tables.show(event_rows(events, context.timezone()), height="content", key="past")
     if is_key(key):
         decisions(key)
-    st.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
+    widgets.page_link("../pages/compile.py", label="Compile a kernel", icon=":material/play_circle:")
 
 
 def recompiling(key: CacheKey, gone: Departure) -> None:
@@ -255,7 +255,7 @@ def recompiling(key: CacheKey, gone: Departure) -> None:
         st.caption("The store no longer knows what it was compiled for. A program that needs it compiles it by itself.")
     if not gone.is_evicted:
         link = {"tab": "Quarantine"}
-        st.page_link("../pages/admin.py", label="Open Quarantine", icon=":material/healing:", query_params=link)
+        widgets.page_link("../pages/admin.py", label="Open Quarantine", icon=":material/healing:", query_params=link)
 
 
 def show(record: Record, part: str) -> None:

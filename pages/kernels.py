@@ -7,12 +7,12 @@ from functools import partial
 import streamlit as st
 
 from app import context, widgets
-from app.adapted_view import list_adapted
 from app.caches import links
 from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
 from app.presenters.kernels.listed import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
 from app.presenters.shared import page_count, rows_shown
+from app.views.adapted import list_adapted
 from cache_engine.catalogue import read_search
 from cache_engine.catalogue.searching import advice
 from cache_engine.mirror import queries
@@ -82,7 +82,7 @@ def actions(picked: tuple[str, ...]) -> None:
     )
     if 0 < count <= MOST_IN_A_LINK:
         keys = {"keys": ",".join(picked)}
-        st.page_link("../pages/admin.py", label="Delete…", icon=":material/delete:", query_params=keys)
+        widgets.page_link("../pages/admin.py", label="Delete…", icon=":material/delete:", query_params=keys)
     else:
         why = f"Select up to {MOST_IN_A_LINK} kernels. A preview of the cleanup comes first."
         st.button("Delete…", icon=":material/delete:", help=why, disabled=True, type="tertiary")

@@ -35,6 +35,7 @@ from app.presenters.store.overview import (
     rate_words,
     tier_table,
 )
+from app.presenters.store.remote import remote_check
 from app.presenters.store.toolchains import stale_words, toolchain_table
 from cache_engine.device.probe import gpu
 from cache_engine.insight.toolchains import STALE, made_by_toolchain
@@ -70,6 +71,7 @@ def checks(in_queue: QueueState) -> list[Check]:
     return [
         *health(row, failures, events, now),
         limits_check(row, settings.max_entries, settings.max_bytes, settings.cleanup_interval_h),
+        *filter(None, [remote_check(row, events, settings, now)]),
         queue_check(in_queue),
         gpu_check(gpu()),
     ]
@@ -93,14 +95,14 @@ def checked(found: Sequence[Check]) -> None:
 def act_on(check: Check) -> None:
     """What the reader can do about it."""
     if check.action == INTEGRITY:
-        st.page_link(
+        widgets.page_link(
             "../pages/admin.py",
             label="Open integrity check",
             icon=":material/healing:",
             query_params={"tab": "Integrity"},
         )
     elif check.action == CLEANUP:
-        st.page_link("../pages/admin.py", label="Review cleanup", icon=":material/delete_sweep:")
+        widgets.page_link("../pages/admin.py", label="Review cleanup", icon=":material/delete_sweep:")
     elif check.sums and st.button(
         "Mark as seen", icon=":material/done_all:", help=SEEN_HELP, key=f"seen-{check.about}", disabled=not may_see
     ):
@@ -208,7 +210,7 @@ def toolchains() -> None:
         key="toolchains",
     )
     if any(made.state == STALE for made in found):
-        st.page_link(
+        widgets.page_link(
             "../pages/admin.py",
             label="Review stale kernels to delete",
             icon=":material/delete_sweep:",
@@ -226,7 +228,7 @@ def activity() -> None:
             ("Slowest compiles", "compile time"),
             ("Most-hit kernels", "hits"),
         ):
-            st.page_link("../pages/kernels.py", label=label, icon=":material/memory:", query_params={"sort": sort})
+            widgets.page_link("../pages/kernels.py", label=label, icon=":material/memory:", query_params={"sort": sort})
     if busiest:
         listing.kernel_list(busiest, key="busiest")
     else:

@@ -177,6 +177,7 @@ VERBS = {
     "verify --signatures": ((), TRUST),
     "farm worker": ((*BROKER, "--sign", "key"), FARM),
     "farm compile": (("Llama-3.1-8B", *BROKER), FARM),
+    "farm status": (("--broker", "redis://host"), FARM),
     "remote status": (("file:///none",), REMOTE),
     "remote push": (("file:///none",), REMOTE),
     "remote pull": (("file:///none",), REMOTE),

@@ -12,18 +12,21 @@ from app.presenters.store.admin import mirror_table, mirror_tiles
 from cache_engine.errors import GemmCacheError
 from cache_engine.mirror import queries
 from cache_engine.units import counted, human_ms
+from cache_engine.upkeep.admission import READ_ONLY
 
 _SMALL = st.column_config.TextColumn(width="small")
 
 
-def draw(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses data)
+def draw(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses data: only a read-only dashboard has it off)
     """State and buttons."""
     mirror = context.cache().mirror
     st.caption("This dashboard reads a DuckDB index of the store. It can be rebuilt at any time without data loss.")
     left, right = st.columns(2)
     if left.button("Sync now", icon=":material/sync:", width="stretch"):
         _sync(rebuild=False)
-    if right.button("Rebuild index", icon=":material/refresh:", width="stretch"):
+    off = READ_ONLY if context.cache().settings.dashboard_read_only else ""
+    help_text = f"Off: {off}." if off else None
+    if right.button("Rebuild index", icon=":material/refresh:", width="stretch", help=help_text, disabled=bool(off)):
         _sync(rebuild=True)
     try:
         mirror.sync()

@@ -46,7 +46,7 @@ def remember_results() -> None:
 def results_link() -> None:
     """A link to the list of entries as last shown."""
     seen: dict[str, list[str]] = st.session_state.get(_RESULTS, {"part": ["Entries"]})
-    st.page_link(_CACHES, label="Back to entries", icon=":material/arrow_back:", query_params=seen)
+    widgets.page_link(_CACHES, label="Back to entries", icon=":material/arrow_back:", query_params=seen)
 
 
 def matching_link(text: str) -> None:
@@ -54,12 +54,12 @@ def matching_link(text: str) -> None:
     count = context.ask(queries.count, EntryFilter(text)) if text else 0
     if count:
         label = f"{counted(count, 'entry', 'entries')} of other frameworks"
-        st.page_link(_CACHES, label=label, icon=":material/inventory_2:", query_params={"q": text})
+        widgets.page_link(_CACHES, label=label, icon=":material/inventory_2:", query_params={"q": text})
 
 
 def entry_link(label: str, address: Address) -> None:
     """A link to an entry's page."""
-    st.page_link(_KERNEL, label=label, icon=":material/memory:", query_params=_of(address))
+    widgets.page_link(_KERNEL, label=label, icon=":material/memory:", query_params=_of(address))
 
 
 def open_entry(address: Address) -> NoReturn:
@@ -74,7 +74,7 @@ def entry_address(address: Address) -> str:
 
 def compare_link(label: str, first: Address, second: Address | None = None) -> None:
     """A link to the comparison of an entry with another, or with one to choose there."""
-    st.page_link(_COMPARE, label=label, icon=":material/compare_arrows:", query_params=_sides(first, second))
+    widgets.page_link(_COMPARE, label=label, icon=":material/compare_arrows:", query_params=_sides(first, second))
 
 
 def compare_address(first: Address, second: Address) -> str:

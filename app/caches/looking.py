@@ -78,9 +78,13 @@ class Scanner:
             self._ended_at = time.monotonic()
 
 
-@st.cache_resource(show_spinner=False)
 def scanner() -> Scanner:
-    """The scanner of this dashboard."""
+    """The scanner of the store's index."""
+    return _scanner(str(context.cache().layout.root))
+
+
+@st.cache_resource(show_spinner=False)
+def _scanner(store: str) -> Scanner:  # noqa: ARG001 (what it is of)
     cache = context.cache()
     return Scanner(lambda progress: cache.scan_caches(progress=progress))
 

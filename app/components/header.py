@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import context
+from app import context, widgets
 from app.components import mount
 from app.presenters.as_command import equal
 from app.presenters.kernels.listed import kernel_filter
@@ -54,7 +54,9 @@ def draw(page: str) -> None:
             with st.container(key="export-page", width="content"):
                 export_button(page.lower(), make, key="export", type="tertiary")
         with st.container(key="to-docs", width="content"):
-            st.page_link("../pages/docs.py", label="Docs", icon=":material/menu_book:", query_params=_document(page))
+            widgets.page_link(
+                "../pages/docs.py", label="Docs", icon=":material/menu_book:", query_params=_document(page)
+            )
     if pressed:
         _search()
     if page in _FOLLOWED:
@@ -180,7 +182,7 @@ def _kernel(row: Row) -> Place:
 
 
 def _link(place: Place) -> None:
-    st.page_link(
+    widgets.page_link(
         f"../pages/{place.page}.py",
         label=f"**{plain(place.name)}** {plain(place.about)}",
         icon=f":material/{_ICONS[place.kind]}:",

@@ -70,7 +70,7 @@ def kernel_list(
     keys = [row["key"] for row in rows]
     linked_list(
         kernel_table(rows, context.timezone(), time.time()),
-        [(one, (address or kernel_address)(one)) for one in keys],
+        [(one, context.here((address or kernel_address)(one))) for one in keys],
         COLUMNS,
         key=key,
         label="Kernels",

@@ -133,6 +133,7 @@ _PAGES = {
     "Demand": _demand,
     "Caches": _caches,
     "Compile": _compile,
+    "Farm": lambda *_: ("farm", "status"),
     "Evaluations": _evaluations,
     "Admin": _admin,
 }

@@ -44,6 +44,10 @@ PAGES = (
     Place("Page", "Compile", "A single shape", "compile", words="make build kernel jit"),
     Place("Page", "Compile a model", "Every GEMM of a model", "compile", {"what": "Whole model"}, "warm up missing"),
     Place("Page", "Jobs", "What runs, and what ran", "compile", words="running progress cancel queue"),
+    Place(
+        "Page", "Farm", "Workers, runs and failures of a compile farm", "farm", words="team queue redis celery cluster"
+    ),
+    Place("Page", "Fleet", "All stores of this dashboard", "fleet", words="stores nodes switch sum"),
     Place("Page", "Evaluations", "Predicted times", "evaluations", words="roofline chip latency predict"),
     Place(
         "Page", "Validation", "Predictions against measurements", "evaluations", {"e_kind": "Validation"}, "csv error"

@@ -16,6 +16,7 @@ from cache_engine.errors import GemmCacheError, GpuRequired
 from cache_engine.kernels.agreement import Agreement, agreement
 from cache_engine.kernels.select import choose, ranking
 from cache_engine.model.gemm import GemmProblem
+from cache_engine.model.key import CacheKey
 from cache_engine.model.measurement import TUNED
 from cache_engine.model.outcome import Failure
 from cache_engine.queue.tickets import Priority
@@ -90,6 +91,15 @@ def candidates(
             present = cache.look_up(selection.key)
             found.append(Candidate(selection, cycles, None if present is None else present.tier))
     return sorted(found, key=lambda candidate: candidate.predicted_cycles)
+
+
+def all_candidates(cache: Cache, chosen: Sequence[Selection]) -> list[Selection]:
+    """The kernels to time for the problems of these, in their order, each once; raises as ``candidates``."""
+    found: dict[CacheKey, Selection] = {}
+    for own in chosen:
+        for one in candidates(cache, own.problem, (own.family.name,), own.compiler.name):
+            found.setdefault(one.selection.key, one.selection)
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,18 +24,25 @@ ADDRESS = "127.0.0.1"
 PORT = 8501
 _MOST_PORTS = 100
 _OWN_NAMES = ("127.0.0.1", "localhost")
-# What others who can reach the dashboard may do, without and with an admin token.
-_REACH = (
-    "Anyone who can reach this address can view everything and compile. Deleting and importing need a login; without "
-    "one they are off. To require a token for them, set GEMM_CACHE_ADMIN_TOKEN.",
-    "Anyone who can reach this address can view everything and compile. Deleting and importing need the admin token.",
-)
+# What others who can reach the dashboard may do: without and with an admin token, and when it is read-only.
+_REACH = {
+    "none": "Anyone who can reach this address can view everything and compile. Deleting and importing need a login; "
+    "without one they are off. To require a token for them, set GEMM_CACHE_ADMIN_TOKEN.",
+    "token": "Anyone who can reach this address can view everything and compile. Deleting and importing need the admin "
+    "token.",
+    "read-only": "Anyone who can reach this address can view everything. Nothing can be changed here.",
+}
 
 
 @click.command(
     "dashboard",
     cls=Verb,
-    examples=("dashboard", "dashboard --store ./demo-store --port 8502 --browser", "dashboard --host 0.0.0.0"),
+    examples=(
+        "dashboard",
+        "dashboard --store ./demo-store --port 8502 --browser",
+        "dashboard --host 0.0.0.0 --read-only",
+        "--store ./one dashboard --also ./two --also ./three",
+    ),
     done="The dashboard is stopped.",
     missing="The extra dashboard is not installed.",
 )
@@ -50,22 +57,46 @@ _REACH = (
     help="Address to bind (0.0.0.0 = all interfaces).",
 )
 @click.option("--name", multiple=True, help="Extra allowed host name (repeatable).")
+@click.option(
+    "--also",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="A further store to show (repeatable); the pages have a switch. Default: the setting stores.",
+)
+@click.option("--read-only", is_flag=True, help="Change nothing: no compile, cancel, deletion or import.")
 @click.option("--headless/--browser", default=True, help="Whether to open a browser.")
 @click.pass_obj
-def dashboard_verb(settings: Settings, /, port: int | None, host: str, name: tuple[str, ...], headless: bool) -> None:
+def dashboard_verb(
+    settings: Settings, /, port: int | None, host: str, name: tuple[str, ...], also: tuple[Path, ...], read_only: bool,
+    headless: bool,
+) -> None:  # fmt: skip
     """Serve the dashboard of the store, until Ctrl-C.
 
     By default it listens at 127.0.0.1: only this machine can reach it. With --host, deleting and importing need the
     admin token (GEMM_CACHE_ADMIN_TOKEN) or a login, and are off without either.
     """
-    with open_cache(settings) as cache:
+    with open_cache(settings, create=not read_only) as cache:
         root = cache.layout.root
     guarded = settings.admin_token is not None
     environment = {} if settings.file is None else {CONFIG_VARIABLE: str(settings.file)}
     if settings.log is not None:
         environment[variable("log")] = settings.log
+    if also:
+        environment[variable("stores")] = os.pathsep.join(str(one.absolute()) for one in also)
+    if read_only:
+        environment[variable("dashboard_read_only")] = "yes"
     listens_at = port or _free_port(host)
-    serve(root, listens_at, headless=headless, address=host, names=name, guarded=guarded, environment=environment)
+    read_only = read_only or settings.dashboard_read_only
+    serve(
+        root,
+        listens_at,
+        headless=headless,
+        address=host,
+        names=name,
+        reach=_REACH["read-only" if read_only else "token" if guarded else "none"],
+        environment=environment,
+    )
 
 
 def serve(
@@ -75,7 +106,7 @@ def serve(
     headless: bool,
     address: str = ADDRESS,
     names: Sequence[str] = (),
-    guarded: bool = False,
+    reach: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> NoReturn:
     """Replaces this process by the dashboard.
@@ -86,7 +117,7 @@ def serve(
         address: where to listen.
         names: further host names under which requests are accepted. All others are refused, or a page on the web could
             reach the dashboard under a name of its own.
-        guarded: whether an admin token is set; it is only printed.
+        reach: what others who can reach it may do, in words to print.
         environment: further variables for the dashboard.
 
     Raises:
@@ -115,7 +146,7 @@ def serve(
     shown = f"[{address}]" if ":" in address else address
     print(f"Dashboard of {store} at http://{shown}:{port} (Ctrl-C ends it)", file=sys.stderr, flush=True)
     if not is_loopback(address):
-        print(_REACH[guarded], file=sys.stderr, flush=True)
+        print(reach, file=sys.stderr, flush=True)
     os.chdir(dashboard_script().parent)
     os.execve(sys.executable, command, variables)
 

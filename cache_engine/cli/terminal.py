@@ -106,8 +106,12 @@ def sentence(text: str) -> str:
 
 
 @contextmanager
-def progress(description: str, total: int | None) -> Iterator[tuple[Progress, Any]]:
-    """A progress bar on standard error, with the time left if the total is known; yields it with its task."""
+def progress(description: str, total: int | None, *, time_left: bool = True) -> Iterator[tuple[Progress, Any]]:
+    """A progress bar on standard error; yields it with its task.
+
+    Args:
+        time_left: whether it shows the time left, by its own speed, if the total is known. Else the description has it.
+    """
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -123,8 +127,7 @@ def progress(description: str, total: int | None) -> Iterator[tuple[Progress, An
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        *((TextColumn("left"), TimeRemainingColumn()) if time_left else ()),
         console=Console(stderr=True),
     )
     with bar:

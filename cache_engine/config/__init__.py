@@ -182,9 +182,10 @@ class Settings:
         "read",
         "read: look kernels up in the remote that are not cached here. write: send it those that are compiled here.",
     )
-    signing_key: Path | None = _setting(
-        kinds.path(), None, "A private key of OpenSSH (Ed25519) that signs what is sent to the remote."
-    )
+    signing_key: Path | None = _setting(kinds.path(), None, "An OpenSSH private key (Ed25519) that signs what is sent.")
+    broker: str | None = _setting(kinds.broker(), None, "The queue of a compile farm, in Redis: redis://host:6379/0.")
+    stores: tuple[Path, ...] = _setting(kinds.paths(), (), "Further stores for the dashboard to show.")
+    dashboard_read_only: bool = _setting(kinds.yes_or_no(), False, "Let no one change anything in the dashboard.")
     admin_token: str | None = _setting(
         kinds.token(),
         None,

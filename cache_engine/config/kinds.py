@@ -160,6 +160,15 @@ def text(*, optional: bool = False) -> Kind:
     return Kind("a text", lambda value: isinstance(value, str) or (optional and value is None))
 
 
+def broker() -> Kind:
+    """The URL of a broker, which may have a password in it; or none."""
+
+    def is_allowed(value: object) -> bool:
+        return value is None or (isinstance(value, str) and value.startswith("redis://"))
+
+    return Kind("a URL such as redis://host:6379/0", is_allowed, is_secret=True)
+
+
 def texts() -> Kind:
     """Several texts: separated by spaces in the environment, an array in a file, a tuple in a program."""
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from cache_engine.errors import RemoteError, UsageError
 from cache_engine.extras import needing, require
 from cache_engine.units import printable
@@ -20,7 +22,8 @@ LEASE_S = 20
 _PURPOSE = "the farm"
 _DAY_S = 86_400
 _WAIT_S, _START_S = 5.0, 120.0
-_UNACKED = f"{QUEUE}:unacked"  # where kombu's Redis transport notes what a worker has and has not finished
+_CHUNK = 500  # messages
+UNACKED = f"{QUEUE}:unacked"  # where kombu's Redis transport notes what a worker has and has not finished
 
 
 class BrokerAway(RemoteError):
@@ -60,9 +63,9 @@ def application(url: str, *, redeliver_s: int = REDELIVER_S) -> Any:
             "socket_timeout": _WAIT_S,
             "socket_connect_timeout": _WAIT_S,
             # Of our own: another application may use the same Redis.
-            "unacked_key": _UNACKED,
-            "unacked_index_key": f"{_UNACKED}:index",
-            "unacked_mutex_key": f"{_UNACKED}:mutex",
+            "unacked_key": UNACKED,
+            "unacked_index_key": f"{UNACKED}:index",
+            "unacked_mutex_key": f"{UNACKED}:mutex",
         },
     )
     return app
@@ -71,21 +74,14 @@ def application(url: str, *, redeliver_s: int = REDELIVER_S) -> Any:
 class Broker:
     """What the farm keeps in Redis next to the queue. Nothing of it is needed for results: the remote has those."""
 
-    def __init__(self, url: str) -> None:
-        """Connects when it is first asked; raises as ``application``."""
-        require("farm", _PURPOSE)
-        import redis
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
-
+    def __init__(self, url: str, wait_s: float = _WAIT_S) -> None:
+        """Connects when it is first asked; raises as ``application``. Each answer may take ``wait_s``."""
         self.url = _checked(url)
-        self._redis = redis.Redis.from_url(
-            self.url, socket_timeout=_WAIT_S, socket_connect_timeout=_WAIT_S, retry=Retry(NoBackoff(), 0)
-        )
+        self._redis = connected(url, wait_s)
 
     def waiting(self) -> tuple[int, int]:
         """How many messages no worker has taken, and how many are taken and not finished; raises ``RemoteError``."""
-        return self._ask(lambda r: int(r.llen(QUEUE))), self._ask(lambda r: int(r.hlen(_UNACKED)))
+        return self._ask(lambda r: int(r.llen(QUEUE))), self._ask(lambda r: int(r.hlen(UNACKED)))
 
     def answer(self, job: str, text: str) -> None:
         """Leaves an answer for a submitter; raises ``RemoteError``."""
@@ -105,6 +101,19 @@ class Broker:
     def cancel(self, job: str) -> None:
         """Has workers drop what a submitter asked for; raises ``RemoteError``."""
         self._ask(lambda r: r.set(f"{QUEUE}:canceled:{job}", b"1", ex=_DAY_S))
+
+    def withdraw(self, job: str) -> int:
+        """Takes what a submitter asked for out of the queue; returns how many messages. Raises ``RemoteError``.
+
+        What a worker has taken meanwhile is dropped there, once the job is canceled.
+        """
+        own, start, gone = [], 0, 0
+        while messages := self._ask(lambda r: r.lrange(QUEUE, start, start + _CHUNK - 1)):  # noqa: B023 (called at once)
+            own += [one for one in messages if _job_of(one) == job]
+            start += len(messages)
+        for one in own:  # each near the head: it is the newest
+            gone += int(self._ask(lambda r: r.lrem(QUEUE, 1, one)))  # noqa: B023
+        return gone
 
     def is_canceled(self, job: str) -> bool:
         """Whether it was; raises ``RemoteError``."""
@@ -141,6 +150,23 @@ class Broker:
             return call(self._redis)
 
 
+def connected(url: str, wait_s: float) -> Any:
+    """A client of Redis, which connects when it is first asked; each answer may take ``wait_s``.
+
+    Raises:
+        UsageError: when this is not the URL of a broker.
+        ExtraMissing: when the extra ``farm`` is not installed.
+    """
+    require("farm", _PURPOSE)
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    return redis.Redis.from_url(
+        _checked(url), socket_timeout=wait_s, socket_connect_timeout=wait_s, retry=Retry(NoBackoff(), 0)
+    )
+
+
 @contextmanager
 def reaching(url: str) -> Iterator[None]:
     """For a body that asks the broker: its errors become ``BrokerAway``."""
@@ -152,6 +178,22 @@ def reaching(url: str) -> Iterator[None]:
     except (RedisError, OperationalError, OSError, ValueError, TypeError) as error:
         where = urlsplit(url).hostname or "?"
         raise BrokerAway(f"the broker at {printable(where)} does not answer: {printable(str(error))[:200]}") from error
+
+
+def _job_of(message: bytes) -> str:
+    """The job that a message in the queue is of, by the name that ``submitting`` gave it; empty where it has none."""
+    try:
+        return msgspec.json.decode(message, type=_Queued).headers.id.partition("-")[0]
+    except (msgspec.MsgspecError, UnicodeError):
+        return ""
+
+
+class _Headers(msgspec.Struct):
+    id: str
+
+
+class _Queued(msgspec.Struct):
+    headers: _Headers
 
 
 def _checked(url: str) -> str:

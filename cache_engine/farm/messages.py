@@ -81,7 +81,7 @@ def asked(text: object) -> Asked:
         UsageError: when it is none, or too long.
     """
     found = _decoded(text, Asked)
-    if not _JOB.fullmatch(found.job):
+    if not is_job(found.job):
         raise UsageError("the message names no job")
     return found
 
@@ -92,6 +92,11 @@ def answered(text: object) -> Answered:
     if not 0 <= found.seconds < float("inf"):
         raise UsageError("the message has an impossible time")
     return msgspec.structs.replace(found, error=printable(found.error), worker=printable(found.worker))
+
+
+def is_job(text: str) -> bool:
+    """Whether this can be the name of a job."""
+    return bool(_JOB.fullmatch(text))
 
 
 def _decoded(text: object, kind: type[_T]) -> _T:

@@ -38,6 +38,7 @@ class Farmed:
         failed: why others could not be made, by key.
         workers: processes that answered.
         resent: messages that were sent again, as the broker had lost them.
+        canceled: how many kernels were left when the run was canceled from elsewhere, as on the page Farm.
     """
 
     present: int
@@ -46,6 +47,7 @@ class Farmed:
     failed: dict[CacheKey, str] = field(default_factory=dict)
     workers: set[str] = field(default_factory=set)
     resent: int = 0
+    canceled: int = 0
 
 
 class Submission:
@@ -77,7 +79,7 @@ class Submission:
         on_left(len(left))
         self._patiently(lambda: self._send(left), on_trouble)
         heard = time.monotonic()
-        while left:
+        while left and not done.canceled:
             texts = self._patiently(lambda: self._broker.answers(self.job, _POLL_S), on_trouble)
             for answer in filter(None, map(_read, texts)):
                 heard = time.monotonic()
@@ -91,9 +93,17 @@ class Submission:
             on_left(len(left))
         return done
 
-    def cancel(self) -> None:
-        """Has workers drop what they have not begun; raises ``RemoteError``."""
+    def cancel(self) -> int:
+        """Withdraws what no worker has taken, and has workers drop what they have not begun.
+
+        Returns:
+            How many messages were withdrawn.
+
+        Raises:
+            RemoteError: when the broker does not answer.
+        """
         self._broker.cancel(self.job)
+        return self._broker.withdraw(self.job)
 
     def _send(self, selections: dict[CacheKey, Selection]) -> None:
         with reaching(self._broker.url):
@@ -113,6 +123,10 @@ class Submission:
 
     def _look(self, left: dict[CacheKey, Selection], done: Farmed, on_trouble: Callable[[str], None]) -> None:
         """Where no answer comes: sends again what the broker has lost, and says when no worker takes anything."""
+        if self._patiently(lambda: self._broker.is_canceled(self.job), on_trouble):
+            self._patiently(self.cancel, on_trouble)
+            done.canceled = len(left)
+            return
         waiting, taken = self._patiently(self._broker.waiting, on_trouble)
         if taken:
             return

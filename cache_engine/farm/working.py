@@ -15,6 +15,7 @@ from typing import Any
 from cache_engine.config import Settings
 from cache_engine.engine.cache import Cache, open_cache
 from cache_engine.errors import GemmCacheError, NotHereError, RemoteError, UsageError
+from cache_engine.farm.board import Board, Heart
 from cache_engine.farm.broker import LEASE_S, QUEUE, TASK, Broker, BrokerAway, application
 from cache_engine.farm.messages import Answered, Asked, asked, encode
 from cache_engine.model.key import CacheKey
@@ -37,7 +38,10 @@ class Worker:
 
     def __init__(self, settings: Settings, broker: str, remote: str, key: SigningKey) -> None:
         self._settings, self._urls, self._key = settings, (broker, remote), key
+        self.host = socket.gethostname()
+        self.name = f"{self.host}:{os.getpid()}"  # of the main process; those that compile are forked from it
         self._opened: tuple[int, Cache, Broker, Remote] | None = None
+        self._board = Board(broker)
 
     def work(self, text: object) -> None:
         """Does what a message asks for, and answers. A message that asks for nothing valid is dropped.
@@ -50,6 +54,7 @@ class Worker:
         _, broker, _ = self._open()
         if broker.is_canceled(message.job):
             return
+        self._board.begins(self.name, message)
         started = time.perf_counter()
         compiled, error = False, ""
         try:
@@ -59,8 +64,9 @@ class Worker:
         except (GemmCacheError, OSError) as trouble:
             error = str(trouble)
         took = time.perf_counter() - started
-        name = f"{socket.gethostname()}:{os.getpid()}"
+        name = f"{self.host}:{os.getpid()}"
         broker.answer(message.job, encode(Answered(message.key, error, name, compiled, took)))
+        self._board.ends(self.name, message, compiled=compiled, error=error)
 
     def _compiled(self, message: Asked) -> bool:
         """Has the remote have the kernel; whether that took a compile here."""
@@ -120,12 +126,16 @@ def serve(worker: Worker, broker: str, *, processes: int, redeliver_s: int) -> i
             _log.warning("%s", error)
 
     only(app)
-    name = f"gemm-cache-{os.getpid()}@{socket.gethostname()}"
+    name = f"gemm-cache-{os.getpid()}@{worker.host}"
     command = app.Worker(
         hostname=name, concurrency=processes, pool="prefork", queues=[QUEUE], loglevel="WARNING", quiet=True,
         without_gossip=True, without_mingle=True, without_heartbeat=True,
     )  # fmt: skip
-    command.start()
+    heart = Heart(broker, worker.name, worker.host, processes)
+    try:
+        command.start()
+    finally:
+        heart.stop()
     return int(command.exitcode or 0)
 
 

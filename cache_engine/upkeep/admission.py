@@ -25,6 +25,7 @@ _MOST_PEERS = 1000
 ANYONE = "*"
 
 TOKEN, LOGIN = "token", "login"
+READ_ONLY = "this dashboard is read-only (--read-only)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +75,18 @@ class Permission:
     asks_for: tuple[str, ...] = ()
 
 
-def permission(request: Request, visitor: Visitor, *, token: bool, users: tuple[str, ...]) -> Permission:
+def permission(
+    request: Request, visitor: Visitor, *, token: bool, users: tuple[str, ...], read_only: bool = False
+) -> Permission:
     """Whether a visitor may act.
 
     Args:
+        read_only: whether no one may.
         token: whether an admin token is set.
         users: who may once logged in; ``ANYONE`` stands for all who can log in.
     """
+    if read_only:
+        return Permission(False, why_not=READ_ONLY)
     asks_for = tuple(way for way, there in ((TOKEN, token), (LOGIN, visitor.login)) if there)
     if not asks_for:
         elsewhere = why_not_local(request)

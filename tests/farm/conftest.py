@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cache_engine.farm.broker import connected
 from cache_engine.remote.objects import Objects
 from tests.remote.redis_server import program
 from tests.trust.keys import Builder
@@ -50,6 +51,22 @@ class Redis:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+@pytest.fixture(scope="module")
+def shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    """One server for the tests of a module."""
+    server = Redis(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def broker(shared_redis: Redis) -> Redis:
+    """The server of the module, empty."""
+    connected(shared_redis.url, 5.0).flushall()
+    return shared_redis
 
 
 @pytest.fixture

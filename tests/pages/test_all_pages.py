@@ -26,6 +26,8 @@ PAGES = (
     "demand",
     "caches",
     "compile",
+    "farm",
+    "fleet",
     "evaluations",
     "admin",
 )

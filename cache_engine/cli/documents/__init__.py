@@ -7,7 +7,7 @@ a job's result as one.
 - ``comparing`` -- ``diff``, ``explain``
 - ``store`` -- ``stats``, ``clean``, ``verify``, ``quarantine``, ``sync``, ``doctor``, ``report``
 - ``moving`` -- ``export``, ``import``, ``remote``, and who signed, in ``verify``
-- ``lengths`` -- the compile queue, and how long things took, in ``stats``
+- ``lengths`` -- the compile queue, and how long things took, in ``stats``; ``jobs``; ``farm status``
 - ``toolchains`` -- ``regressions``
 - ``migrating`` -- ``migrate``
 - ``decisions`` -- ``log``, ``pin``, ``unpin``, ``history``, ``audit``

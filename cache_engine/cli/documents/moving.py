@@ -182,6 +182,7 @@ class FarmReport(msgspec.Struct, kw_only=True):
         kernels: that the model needs. present: those that the remote had before.
         compiled, found: those that workers compiled for this, and that came to the remote otherwise.
         workers: processes that answered. resent: messages that were sent again, as the broker had lost them.
+        canceled: how many were left when the run was canceled from elsewhere.
     """
 
     url: str
@@ -193,6 +194,7 @@ class FarmReport(msgspec.Struct, kw_only=True):
     workers: list[str]
     resent: int
     seconds: float
+    canceled: int = 0
 
 
 class SignatureRow(msgspec.Struct, kw_only=True):
@@ -347,6 +349,7 @@ def farmed(url: str, kernels: int, done: Farmed, seconds: float) -> FarmReport:
         workers=sorted(done.workers),
         resent=done.resent,
         seconds=seconds,
+        canceled=done.canceled,
     )
 
 

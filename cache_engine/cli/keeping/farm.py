@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,21 +14,21 @@ import click
 
 from cache_engine.catalogue import TOKENS
 from cache_engine.cli import terminal
-from cache_engine.cli.documents import moving
+from cache_engine.cli.documents import lengths, moving
 from cache_engine.cli.keeping.packs import print_refused, signing_key
 from cache_engine.cli.keeping.remote import remote_named
 from cache_engine.cli.support import Verb, VerbGroup, element_options, emit, input_dtype, json_option, open_cache
 from cache_engine.cli.support.completion import models
 from cache_engine.config import Settings
-from cache_engine.errors import GemmCacheError
+from cache_engine.errors import GemmCacheError, UsageError
 from cache_engine.extras import require
-from cache_engine.model.gemm import DType
 from cache_engine.model.sizes import parse_sizes
-from cache_engine.units import counted, human_ms, printable
+from cache_engine.units import counted, human_age, human_ms, printable
 
 if TYPE_CHECKING:
-    from cache_engine.batch.warm import WarmPlan
-    from cache_engine.farm.submitting import Farmed, Submission
+    from cache_engine.engine.selection import Selection
+    from cache_engine.insight.coverage import Wanted
+    from cache_engine.policy.compile_time import CompileTimes
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _MISSING = "The extra farm, remote or trust is not installed, or the compiler."
@@ -36,7 +37,7 @@ _MISSING = "The extra farm, remote or trust is not installed, or the compiler."
 def _farm_options(verb: _F) -> _F:
     for decorate in (
         click.option("--remote", "url", help="The object store for the kernels. Default: the setting remote."),
-        click.option("--broker", required=True, metavar="URL", help="Redis, such as redis://host:6379/0."),
+        click.option("--broker", metavar="URL", help="Redis: redis://host:6379/0. Default: the setting broker."),
     ):
         verb = decorate(verb)
     return verb
@@ -79,7 +80,7 @@ def farm_verb() -> None:
 )  # fmt: skip
 @click.pass_obj
 def worker_verb(
-    settings: Settings, /, broker: str, url: str | None, sign: Path, jobs: int | None, redeliver: int
+    settings: Settings, /, broker: str | None, url: str | None, sign: Path, jobs: int | None, redeliver: int
 ) -> None:
     """Compile what the queue asks for, until stopped by Ctrl-C.
 
@@ -90,6 +91,7 @@ def worker_verb(
     from cache_engine.farm.working import Worker, serve
 
     require("farm", "the farm")
+    broker = _broker_named(settings, broker)
     key, remote = signing_key(sign), remote_named(settings, url)
     count = jobs or processors()
     settings = settings.for_batch(count).with_overrides({"enable_caching": True})
@@ -114,76 +116,135 @@ def worker_verb(
 @click.option("--arch", "archs", multiple=True, help="Target (repeatable). Default: the local GPU, else sm_90.")
 @click.option("--m", "ms", default=TOKENS, show_default=True, metavar="SIZES", help="Tokens, such as 1,16,64-512.")
 @element_options
+@click.option("--tune", is_flag=True, help="Also the 8 configs of each kernel that tune would time, for a GPU later.")
 @_farm_options
 @json_option
 @click.pass_obj
 def compile_verb(
-    settings: Settings, /, table: str, archs: tuple[str, ...], ms: str, dtype: str, scales: str, broker: str,
-    url: str | None, as_json: bool,
+    settings: Settings, /, table: str, archs: tuple[str, ...], ms: str, dtype: str, scales: str, tune: bool,
+    broker: str | None, url: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Have workers compile what a model needs and the remote lacks.
 
-    The kernels are those of warm with the same arguments. Ctrl-C cancels what no worker has begun; the same command
-    resumes. Afterwards remote pull, or a lookup, brings them.
+    The kernels are those of warm with the same arguments, those that this store is asked for most first. Workers have
+    no GPU and time nothing: with --tune they compile what tune would time for the first m of each kernel. Ctrl-C
+    withdraws what no worker has begun; the same command resumes. Afterwards remote pull, or a lookup, brings them.
     """
+    from cache_engine.farm.board import Board
+    from cache_engine.farm.following import Following
     from cache_engine.farm.submitting import Submission
 
     started = time.perf_counter()
     require("farm", "the farm")
-    remote = remote_named(settings, url)
+    broker, remote = _broker_named(settings, broker), remote_named(settings, url)
     submission = Submission(broker, remote)
-    plan = _plan(settings, table, archs, ms, input_dtype(dtype), scales)
-    selections = [kernel.selection for kernel in plan.kernels]
-    print(printable(_planned(plan)), file=sys.stderr)
-    with terminal.progress("Compiling on the farm", len(selections)) as (bar, task):
+    asked = _asked(settings, _wanted(table, archs, ms, dtype, scales), tune=tune)
+    print(printable(asked.in_words), file=sys.stderr)
+    run = Following(Board(broker), submission.job, table, asked.selections, asked.times)
+    with terminal.progress("Compiling on the farm", len(asked.selections), time_left=False) as (bar, task):
 
         def on_left(left: int) -> None:
-            bar.update(task, completed=len(selections) - left)
+            takes = run.left(left)
+            words = f"{counted(run.processes, 'process', 'processes')}, {human_ms(takes * 1e3)} left (predicted)"
+            bar.update(task, completed=len(asked.selections) - left, description=words)
 
-        done = _followed(
-            submission,
-            lambda: submission.run(
-                selections,
-                on_left,
-                lambda trouble: bar.console.print(printable(trouble), markup=False),
-            ),
+        def on_trouble(trouble: str) -> None:
+            bar.console.print(printable(trouble), markup=False)
+
+        try:
+            done = submission.run(asked.selections, on_left, on_trouble)
+        except KeyboardInterrupt:
+            with contextlib.suppress(GemmCacheError):
+                withdrawn = submission.cancel()
+                on_trouble(f"{counted(withdrawn, 'kernel')} withdrawn; workers finish what they compile")
+            raise
+        finally:
+            run.end()
+    document = moving.farmed(remote.url, len(asked.selections), done, time.perf_counter() - started)
+    emit(document, as_json, lambda: _print_farmed(document), failed=document.failed or document.canceled)
+
+
+@farm_verb.command(
+    "status",
+    cls=Verb,
+    examples=("farm status --broker redis://host:6379/0",),
+    done="What the farm does is printed.",
+    failed="The broker does not answer.",
+    missing="The extra farm is not installed.",
+)
+@click.option("--broker", metavar="URL", help="Redis: redis://host:6379/0. Default: the setting broker.")
+@json_option
+@click.pass_obj
+def status_verb(settings: Settings, /, broker: str | None, as_json: bool) -> None:
+    """Say what a farm does now.
+
+    The queue, workers and what each compiles, runs and their predicted end, the last 24 hours, and the last failures.
+    """
+    from cache_engine.farm.watching import look
+
+    require("farm", "the farm")
+    document = lengths.farm_state(look(_broker_named(settings, broker)))
+    emit(document, as_json, lambda: _print_state(document))
+
+
+def _broker_named(settings: Settings, broker: str | None) -> str:
+    named = broker or settings.broker
+    if named is None:
+        raise UsageError("name the broker with --broker, such as redis://host:6379/0, or with the setting broker")
+    return named
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The kernels to ask for, in order, what predicts their compile times, and how many of them are to be timed."""
+
+    selections: list[Selection]
+    times: CompileTimes
+    to_tune: int
+
+    @property
+    def in_words(self) -> str:
+        """How many, and how long one process would take, if the remote had none of them."""
+        from cache_engine.engine.making import compile_of
+
+        tuned = f", {self.to_tune:,} of them for tune to time" if self.to_tune else ""
+        takes = human_ms(1e3 * sum(self.times.seconds(compile_of(one)) for one in self.selections))
+        return (
+            f"{counted(len(self.selections), 'kernel')}{tuned}; one process would take {takes} for all, "
+            f"predicted {self.times.in_words}."
         )
-    document = moving.farmed(remote.url, len(selections), done, time.perf_counter() - started)
-    emit(document, as_json, lambda: _print_farmed(document), failed=document.failed)
 
 
-def _followed(submission: Submission, run: Callable[[], Farmed]) -> Farmed:
-    try:
-        return run()
-    except KeyboardInterrupt:
-        with contextlib.suppress(GemmCacheError):
-            submission.cancel()
-        raise
+def _asked(settings: Settings, asked: list[list[Wanted]], *, tune: bool) -> _Asked:
+    """The kernels; by the demand and the records of the store, where there is one."""
+    from cache_engine.batch.tuning import all_candidates
+    from cache_engine.farm.following import by_demand, compile_times
+    from cache_engine.insight.coverage import coverage, distinct, require_served
 
-
-def _plan(settings: Settings, table: str, archs: tuple[str, ...], ms: str, dtype: DType, scales: str) -> WarmPlan:
-    """The kernels, and how long one machine would take for them; by the store's records, where there is a store."""
-    from cache_engine.batch.warm import plan_warming
-    from cache_engine.catalogue import shapes_of
-    from cache_engine.insight.coverage import coverage, require_served, wanted
-
-    asked = wanted(shapes_of(table), dtype, archs or (None,), parse_sizes(ms), scales=scales)
     has_store = settings.directory_exists
     if not has_store:
         settings = settings.with_overrides({"enable_caching": False})
     with open_cache(settings, create=not has_store) as cache:
         cells = coverage(cache, asked)
         require_served(cells)
-        return plan_warming(cache, cells, 1)
+        kernels = distinct(cells)
+        if cache.has_store:
+            kernels = by_demand(kernels, cache.demand.ledger())
+        needed = {kernel.key: kernel.selection for kernel in kernels}
+        candidates = all_candidates(cache, list(needed.values())) if tune else []
+        more = [one for one in candidates if one.key not in needed]
+        return _Asked([*needed.values(), *more], compile_times(cache), len(more))
+
+
+def _wanted(table: str, archs: tuple[str, ...], ms: str, dtype: str, scales: str) -> list[list[Wanted]]:
+    """What the options ask for."""
+    from cache_engine.catalogue import shapes_of
+    from cache_engine.insight.coverage import wanted
+
+    return wanted(shapes_of(table), input_dtype(dtype), archs or (None,), parse_sizes(ms), scales=scales)
 
 
 # ---- For people ----
-
-
-def _planned(plan: WarmPlan) -> str:
-    takes = human_ms(plan.estimate.seconds * 1e3)
-    alone = f"; those that this store lacks take one processor {takes}, {plan.estimate.by}" if plan.missing else ""
-    return f"{counted(len(plan.kernels), 'kernel')}{alone}."
 
 
 def _print_farmed(d: moving.FarmReport) -> None:
@@ -195,3 +256,27 @@ def _print_farmed(d: moving.FarmReport) -> None:
             f"{human_ms(d.seconds * 1e3)}."
         )
     )
+    if d.canceled:
+        print(f"Canceled from elsewhere, with {counted(d.canceled, 'kernel')} left. The same command resumes.")
+
+
+def _print_state(d: lengths.FarmState) -> None:
+    here = [one for one in d.workers if one.is_here]
+    terminal.print_fields(
+        {
+            "queue": f"{counted(d.waiting, 'kernel')} waiting, {d.taken:,} taken by workers",
+            "workers": f"{len(here):,}, {counted(sum(one.processes for one in here), 'process', 'processes')}",
+            "24 hours": f"{sum(one.compiled for one in d.hours):,} compiled, {sum(one.found for one in d.hours):,} "
+            f"found, {sum(one.failed for one in d.hours):,} failed",
+        }
+    )
+    columns = {"worker": terminal.LEFT, "processes": terminal.RIGHT, "heard": terminal.RIGHT, "compiles": terminal.LEFT}
+    rows = [
+        (one.name, f"{one.processes:,}", human_age(one.heard_s), ", ".join(one.doing) if one.is_here else "gone")
+        for one in d.workers
+    ]
+    terminal.print_table(columns, rows)
+    for run in d.runs:
+        print(printable(f"{run.table}: {run.kernels - run.left:,} of {counted(run.kernels, 'kernel')}, {run.state}"))
+    for failure in d.failures:
+        print(printable(f"failed: {failure.kernel}, on {failure.worker}: {failure.error}"))

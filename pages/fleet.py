@@ -1,0 +1,37 @@
+"""Fleet: all stores of this dashboard, their sums, and a row for each."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app import tables, widgets
+from app.presenters.store.fleet import fleet_tiles, node_table
+from app.views import fleet
+
+st.title("Fleet")
+nodes = fleet.nodes()
+widgets.tiles(fleet_tiles(nodes))
+st.header("Stores")
+tables.show(
+    node_table(nodes),
+    sizes=["On disk"],
+    column_config={
+        "Open": tables.LINK,
+        "Hit rate": tables.PERCENT,
+        **dict.fromkeys(("Kernels", "Hits", "Misses", "From the remote", "Sent to it"), tables.COUNT),
+    },
+    height="content",
+    key="nodes",
+)
+with st.container(horizontal=True):  # real links, which a keyboard reaches
+    for node in nodes:
+        fleet.link(node)
+for node in nodes:
+    if node.trouble:
+        widgets.problem("A store could not be read.", f"{node.path}: {node.trouble}")
+remotes = sorted({node.remote for node in nodes if node.remote})
+st.header("Remote")
+for remote in remotes:
+    st.text(remote)
+if not remotes:
+    st.caption("No remote is set (setting remote).")

@@ -1,0 +1,105 @@
+"""The page Farm, with a real Redis: what it shows, and that neither lies nor silence of the broker break it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.presenters.store.farm import COMMANDS
+from cache_engine.farm.board import Board, Run
+from cache_engine.farm.broker import Broker, connected
+from cache_engine.farm.messages import Asked
+from cache_engine.model.gemm import GemmProblem
+from tests.farm.conftest import Redis
+from tests.farm.test_board import HOSTILE, JOB, beats, fill_with_lies, silent_broker
+from tests.helpers import make_store
+from tests.pages.opening import HERE, Open, Reader, sound
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    server = Redis(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def broker(shared_redis: Redis, monkeypatch: pytest.MonkeyPatch) -> str:
+    connected(shared_redis.url, 5.0).flushall()
+    monkeypatch.setenv("GEMM_CACHE_BROKER", shared_redis.url)
+    return shared_redis.url
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store").layout.root
+
+
+def _texts(app: AppTest) -> str:
+    return "\n".join(str(one.value) for one in (*app.text, *app.caption, *app.warning))
+
+
+def test_without_a_broker_the_page_says_what_a_farm_is_and_how_to_start_one(open_page: Open, store: Path) -> None:
+    app = sound(open_page(store, "farm"))
+    assert [code.value for code in app.code][:3] == list(COMMANDS)
+    team = (ROOT / "docs/team.md").read_text()
+    for command in COMMANDS:
+        assert command in team
+
+
+def test_workers_runs_and_failures_are_shown_and_a_run_can_be_canceled(
+    open_page: Open, reader: Reader, store: Path, broker: str
+) -> None:
+    board = Board(broker)
+    beats(broker)
+    board.follows(JOB, Run("Llama-3.1-8B", ["sm_90a"], 50, 10, 30, board.now(), 90.0))
+    app = sound(open_page(store, "farm"))
+    assert [(one.label, one.value) for one in app.metric][2] == ("Workers", "1")
+    assert "Llama-3.1-8B for sm_90a" in _texts(app)
+    table = app.dataframe[0].value
+    assert (table["Worker"][0], table["Processes"][0], table["State"][0]) == ("north:7", 4, "here")
+    # Who may not delete may not cancel either, whatever was drawn.
+    reader.request = replace(HERE, bound_to="0.0.0.0")
+    assert next(one for one in sound(app.run()).button if one.label == "Cancel").disabled
+    reader.request = HERE
+    next(one for one in sound(app.run()).button if one.label == "Cancel").click().run()
+    assert Broker(broker).is_canceled(JOB)
+    sound(app.run())
+    assert not [one for one in app.button if one.label == "Cancel"]
+
+
+def test_what_failed_is_shown_with_its_text(open_page: Open, store: Path, broker: str) -> None:
+    from cache_engine.engine.cache import open_cache
+
+    with open_cache(store) as cache:
+        message = Asked.of(JOB, cache.select(GemmProblem(16, 48, 32, arch="sm_80")))
+    Board(broker).ends("north:7", message, compiled=False, error="ptxas ended with code 1")
+    app = sound(open_page(store, "farm"))
+    hours, failures = (one.value for one in app.dataframe)
+    assert failures["Cause"][0] == "ptxas ended with code 1"
+    assert hours["Failed"].sum() == 1
+
+
+def test_hostile_text_is_only_ever_text(open_page: Open, store: Path, broker: str) -> None:
+    fill_with_lies(broker)
+    app = sound(open_page(store, "farm"))
+    assert "<script>" in str(app.dataframe[0].value["Worker"][0])
+    for markdown in (*app.markdown, *app.caption, *app.title, *app.header, *app.info, *app.warning, *app.success):
+        assert "script" not in markdown.value
+    for bar in app.get("progress"):
+        assert HOSTILE[:8] not in str(bar.proto)
+
+
+def test_a_silent_broker_is_said_in_words(open_page: Open, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with silent_broker() as url:
+        monkeypatch.setenv("GEMM_CACHE_BROKER", url)
+        app = sound(open_page(store, "farm"))
+    assert "The queue does not answer." in _texts(app)
+    assert "has not answered within 1 s" in _texts(app)

@@ -1,0 +1,84 @@
+"""Several stores in one dashboard: one is shown, the address says which, and Fleet has the sums."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from cache_engine.engine.cache import open_cache
+from tests.helpers import make_store, publish
+from tests.pages.opening import Open, listed, sound
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Two stores, of one kernel and of two."""
+    found = {name: tmp_path / name for name in ("north", "south")}
+    for kernels, path in enumerate(found.values(), start=1):
+        for seed in range(kernels):
+            publish(make_store(path), 10 * kernels + seed)
+    monkeypatch.setenv("GEMM_CACHE_STORES", str(found["south"]))
+    return found
+
+
+def _kernels(app: AppTest) -> str:
+    return next(one.value for one in sound(app).metric if one.label == "Kernels")
+
+
+def _store(app: AppTest) -> str:
+    found = app.query_params.get("store", "")
+    return found if isinstance(found, str) else found[0]
+
+
+def test_the_switch_shows_another_store_and_its_address_is_a_link(open_page: Open, fleet: dict[str, Path]) -> None:
+    app = open_page(fleet["north"], "overview")
+    assert (_kernels(app), _store(app)) == ("1", "")
+    app.selectbox[0].select("south").run()
+    assert (_kernels(app), _store(app)) == ("2", "south")
+    app.switch_page("../pages/kernels.py").run()
+    assert len(listed(sound(app))) == 2
+    assert _store(app) == "south", "the address of every page names the store"
+    assert '"kernel?key=' in app.get("bidi_component")[0].proto.json
+    assert "&store=south" in app.get("bidi_component")[0].proto.json, "links open in a tab of their own"
+    app.selectbox[0].select("north").run()
+    assert len(listed(sound(app))) == 1
+    assert _store(app) == ""
+
+
+def test_a_link_names_a_store(open_page: Open, fleet: dict[str, Path]) -> None:
+    assert _kernels(open_page(fleet["north"], "overview", store="south")) == "2"
+    app = open_page(fleet["north"], "overview", store="../../etc")
+    assert _kernels(app) == "1"
+    assert "does not show" in app.warning[0].value
+
+
+def test_fleet_adds_up_all_stores_and_names_one_that_cannot_be_read(
+    open_page: Open, fleet: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_cache(fleet["south"], durability="fast") as cache:
+        for key in list(cache.store.keys()):
+            assert cache.look_up(key) is not None
+    (tmp_path / "file").touch()
+    other = tmp_path / "other" / "south"
+    shutil.copytree(fleet["south"], other)
+    gone = tmp_path / "never"
+    monkeypatch.setenv("GEMM_CACHE_STORES", os.pathsep.join(map(str, (fleet["south"], tmp_path / "file", other, gone))))
+    app = open_page(fleet["north"], "fleet")
+    assert not app.exception
+    assert [(one.label, one.value) for one in app.metric][:2] == [("Stores", "3"), ("Kernels", "5")]
+    table = app.dataframe[0].value
+    assert list(table["Store"]) == ["north", str(fleet["south"]), "file", str(other), "never"]
+    assert [number for number in table["Kernels"] if number == number] == [1, 2, 2]
+    assert table["Open"][2] == ".?store=file"
+    assert len(app.error) == 2
+    assert not gone.exists(), "a store is never made by looking"
+
+
+def test_one_store_has_no_switch(open_page: Open, fleet: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GEMM_CACHE_STORES")
+    assert not [one for one in sound(open_page(fleet["north"], "overview")).selectbox if one.label == "Store"]
+    assert sound(open_page(fleet["north"], "fleet")).metric[0].value == "1"
