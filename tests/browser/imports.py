@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import os
@@ -24,3 +25,13 @@ for _module in pkgutil.walk_packages(app.__path__, "app."):
 assert len(os.listdir("/proc/self/task")) == 1, "what has threads cannot be forked"
 gc.collect()
 gc.freeze()  # or a collection in a child would copy all that is imported
+
+
+def _end_at_once() -> None:
+    """DuckDB would complain of what the collector did not collect."""
+    if os.getpid() == _HERE:
+        os._exit(0)
+
+
+_HERE = os.getpid()
+atexit.register(_end_at_once)

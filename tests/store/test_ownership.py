@@ -144,7 +144,15 @@ def test_everything_on_the_way_is_made_for_its_owner_alone(tmp_path: Path) -> No
     assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o700, 0o600}
 
 
-def test_a_group_of_the_user_alone_is_the_user(tmp_path: Path) -> None:
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that every user can reach. Pytest closes the one above ``tmp_path`` when another session starts."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_a_group_of_the_user_alone_is_the_user(public: Path) -> None:
     """Many systems give each user a group, and new directories to that group as well. Here: the user ``daemon``."""
     import grp
     import pwd
@@ -152,15 +160,11 @@ def test_a_group_of_the_user_alone_is_the_user(tmp_path: Path) -> None:
     user = pwd.getpwnam("daemon")
     assert grp.getgrgid(user.pw_gid).gr_name == "daemon"
     assert not grp.getgrgid(user.pw_gid).gr_mem
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents:
-        if parent.is_relative_to(tempfile.gettempdir()) and parent != Path(tempfile.gettempdir()):
-            parent.chmod(parent.stat().st_mode | 0o055)
     others = [grp.getgrnam(name).gr_gid for name in ("users", "bin")]  # ``bin`` is the group of another user alone
     for name, group in zip(("own", "users", "bin"), (user.pw_gid, *others), strict=True):
-        (tmp_path / name).mkdir()
-        os.chown(tmp_path / name, user.pw_uid, group)
-        (tmp_path / name).chmod(0o770)
+        (public / name).mkdir()
+        os.chown(public / name, user.pw_uid, group)
+        (public / name).chmod(0o770)
     code = (
         "import os, sys; from pathlib import Path; from cache_engine.store.disk import open_store\n"
         "import cache_engine.store.journal, portalocker, grp, pwd\n"
@@ -170,7 +174,7 @@ def test_a_group_of_the_user_alone_is_the_user(tmp_path: Path) -> None:
         "    try: print(open_store(Path(sys.argv[1], name, 'store')).marker.exists())\n"
         "    except StoreUnusable as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, str(public)], capture_output=True, text=True)
     own, *refused = done.stdout.splitlines()
     assert own == "True", done.stderr
     assert [line.partition(";")[0].rpartition(" ")[2] for line in refused] == ["users", "bin"]
