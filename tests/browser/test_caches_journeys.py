@@ -68,9 +68,11 @@ def test_two_caches_of_vllm_differ_in_a_port_and_in_a_tuned_config(page: Page, t
         expect(page.get_by_test_id("stException")).to_have_count(0)
 
 
+@pytest.mark.soak
 def test_triton_s_cache_is_cleaned_on_the_page_while_processes_compile_and_none_fails(
     page: Page, tmp_path: Path
 ) -> None:
+    """Every day ``races/test_triton_deletion.py`` cleans while processes compile, and ``pages`` cleans on the page."""
     pytest.importorskip("triton")
     from tests.races.test_triton_deletion import age, compiling
 

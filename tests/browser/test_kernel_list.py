@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from cache_engine import open_cache
 from cache_engine.model.key import CacheKey
@@ -176,24 +175,29 @@ def test_the_link_of_an_evicted_kernel_says_when_and_why(page: Page, dashboard: 
     expect(page.get_by_text(re.compile("by an engineer"))).to_be_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_labels_of_the_drawing_have_the_contrast_of_text(
-    browser: Browser, shown: Shown, scheme: Literal["light", "dark"]
-) -> None:
-    """On the tiles of A and B, which are drawn with an opacity of 0.35 on the page."""
-    page = browser.new_page(color_scheme=scheme)
+def test_labels_of_the_drawing_have_the_contrast_of_text(page: Page, shown: Shown) -> None:
+    """In both themes, on the tiles of A and B, which are drawn with an opacity of 0.35 on the page."""
+    app = page.get_by_test_id("stApp")
     page.goto(f"{shown.address}/kernel?key={next(make_store(shown.store).keys())}")
     label = page.locator(".annotation-text").first
     expect(label).to_be_attached(timeout=3 * WAIT_MS)
     at_rest(page)  # a figure is drawn twice
     expect(label).to_have_css("fill", re.compile("rgb"))
-    text = _colour(label.evaluate("label => getComputedStyle(label).fill"))
+    light = app.evaluate("app => getComputedStyle(app).backgroundColor")
+    _check_contrast(page)
+    page.emulate_media(color_scheme="dark")
+    expect(app).not_to_have_css("background-color", light, timeout=WAIT_MS)
+    at_rest(page)
+    _check_contrast(page)
+
+
+def _check_contrast(page: Page) -> None:
+    text = _colour(page.locator(".annotation-text").first.evaluate("label => getComputedStyle(label).fill"))
     ground = _colour(page.get_by_test_id("stApp").evaluate("app => getComputedStyle(app).backgroundColor"))
     for tile in ((0, 114, 178), (213, 94, 0)):
         behind = [0.35 * over + 0.65 * under for over, under in zip(tile, ground, strict=True)]
         lighter, darker = sorted((_luminance(text), _luminance(behind)), reverse=True)
         assert (lighter + 0.05) / (darker + 0.05) >= 4.5
-    page.close()
 
 
 def _colour(css: str) -> list[float]:

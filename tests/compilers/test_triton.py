@@ -116,10 +116,17 @@ def test_every_config_offered_stays_within_its_target(arch: str, dtype: DType) -
         assert resources(compiled.cubin, compiled.log, compiled.shared_bytes).spill_bytes < 512, config
 
 
-def test_copies_are_16_bytes_wide_where_rows_allow() -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param(tuple(zip(Layout, Specialisation, strict=True)), id="each once"),
+        pytest.param(tuple(itertools.product(Layout, Specialisation)), id="all pairs", marks=pytest.mark.soak),
+    ],
+)
+def test_copies_are_16_bytes_wide_where_rows_allow(kinds: tuple[tuple[Layout, Specialisation], ...]) -> None:
     """Triton uses the hints of the template about pointers and size arguments."""
     widths = re.compile(rb"cp\.async\.c[ga]\S*\s*\[[^\]]*\],\s*\[[^\]]*\],\s*0x(\w+)")
-    for layout, specialisation in itertools.product(Layout, Specialisation):
+    for layout, specialisation in kinds:
         ptx = _compiled("sm_80", layout=layout, specialisation=specialisation).ptx
         assert set(widths.findall(ptx)) == {b"10"}, (layout, specialisation)
 
@@ -224,7 +231,9 @@ def test_an_idle_worker_that_is_lost_is_replaced(fresh: triton.Triton, harm: str
     assert fresh._idle != [worker]
 
 
+@pytest.mark.soak
 def test_threads_compile_side_by_side(fresh: triton.Triton) -> None:
+    """More often than ``conformance``, with less."""
     sources = [_source(GemmProblem(16, 64 + 8 * number, 64)) for number in range(4)]
     with ThreadPoolExecutor(2) as pool:
         together = list(pool.map(lambda source: fresh.compile(source, "sm_80").cubin, sources))

@@ -233,11 +233,14 @@ def test_every_level_of_optimisation_is_another_key_and_the_lowest_is_other_code
 ) -> None:
     """The default is the highest. Levels may make the same code; the lowest and the highest do not."""
     problem = GemmProblem(64, 64, 64, arch="sm_90")
+    asked = {level: replace(problem, opt_level=level) for level in OPT_LEVELS}
+    keys = {cache.selector.select(each, None, subject.compiler.name, None).key for each in asked.values()}
+    assert len(keys) == len(OPT_LEVELS)
     kernels = {
-        level: cache.get_or_compile(replace(problem, opt_level=level), compiler=subject.compiler.name)
-        for level in OPT_LEVELS
+        level: cache.get_or_compile(asked[level], compiler=subject.compiler.name)
+        for level in (OPT_LEVELS if subject.compiler.name == "nvrtc" else (0, 3))  # the others take seconds
     }
-    assert len({kernel.key for kernel in kernels.values()}) == len(OPT_LEVELS)
+    assert {kernel.key for kernel in kernels.values()} <= keys
     assert {kernel.tier for kernel in kernels.values()} == {"compiled"}
     for level, kernel in kernels.items():
         assert kernel.record.problem.opt_level == level
