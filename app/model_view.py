@@ -23,7 +23,7 @@ MOST_TOKENS = 2**24
 _FORMATS = {
     "% of peak": st.column_config.NumberColumn(format="percent"),
     "share": st.column_config.NumberColumn(format="percent"),
-    "MB": st.column_config.NumberColumn(format="%.0f"),
+    "MB": st.column_config.NumberColumn(format="%,.0f"),
 }
 
 bound: Any = {"bind": "query-params"}
@@ -64,7 +64,7 @@ def show_model(chips: list[Chip], kept: Evaluations, patience: Patience) -> list
     formats: dict[str, Any] = {f"{one.chip.name}, {unit}": how for one in passes for unit, how in _FORMATS.items()}
     pinned = {
         "Operation": st.column_config.TextColumn(pinned=True),
-        "GFLOP": st.column_config.NumberColumn(format="%.1f"),
+        "GFLOP": st.column_config.NumberColumn(format="%,.1f"),
     }
     tables.show(table, height="content", column_config={**pinned, **formats}, key="e_table")
     if parallel.chips > 1:

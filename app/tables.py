@@ -67,7 +67,8 @@ def in_units(
     ]
     for name, unit_of in units:
         unit, length = unit_of(max((row[name] for row in rows if row[name] is not None), default=0.0))
-        digits = 0 if unit == "B" else 1
+        least = min((row[name] for row in rows if row[name] is not None and row[name] > 0), default=length) / length
+        digits = 0 if unit == "B" else 1 if least >= 0.05 else 2
         columns[name] = st.column_config.NumberColumn(format=f"%,.{digits}f {unit}")
         for row in shown:
             row[name] = None if row[name] is None else row[name] / length

@@ -36,6 +36,7 @@ _PLACED = """<style>
   .st-key-search-button button :is([data-testid="stMarkdownContainer"], kbd, [data-testid*="hortcut"]) {
     position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
 }
+.st-key-search-button { margin-right: .75rem }
 .st-key-news { position: fixed; bottom: 1rem; right: 1rem; width: auto; z-index: 999990 }
 </style>"""
 POLL_S = 5.0

@@ -18,10 +18,11 @@ from app.presenters.store import architectures
     [
         ([512, None], [512, None], "%,.0f B"),
         ([1024, 2048], [1, 2], "%,.1f KiB"),
-        ([1024, 1977719.5 * 1024], [1 / 1024**2, 1977719.5 / 1024**2], "%,.1f GiB"),
+        ([1024, 1977719.5 * 1024], [1 / 1024**2, 1977719.5 / 1024**2], "%,.2f GiB"),
+        ([20 * 1024, 1024**2], [20 / 1024, 1], "%,.2f MiB"),
         ([], [], "%,.0f B"),
     ],
-    ids=["bytes", "KiB", "GiB", "none"],
+    ids=["bytes", "KiB", "GiB", "small", "none"],
 )
 def test_a_column_of_sizes_has_one_unit_that_suits_its_largest(sizes: list[Any], shown: list[Any], unit: str) -> None:
     rows = [{"Kernel": "a", "On disk": size} for size in sizes]

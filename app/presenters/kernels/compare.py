@@ -13,11 +13,15 @@ from cache_engine.insight.comparison import Pair, change, shown
 
 
 def pair_table(pairs: Iterable[Pair], first: str, second: str) -> list[Row]:
-    """Properties of two kernels side by side, as text: one column holds numbers and words."""
-    return [
+    """Properties of two kernels side by side, as text: one column holds numbers and words. Changes where there are any."""
+    rows = [
         {"Property": pair.name, first: shown(pair.first), second: shown(pair.second), "Change": change(pair)}
         for pair in pairs
     ]
+    if not any(row["Change"] for row in rows):
+        for row in rows:
+            del row["Change"]
+    return rows
 
 
 def compared_figure(pairs: Sequence[Pair], first: str, second: str) -> go.Figure:

@@ -93,7 +93,7 @@ def covered_words(cells: Iterable[Iterable[Cell]], cached: Collection[str]) -> s
     """How many of all kernels of the matrix are cached."""
     wanted = {kernel.key for row in cells for cell in row for kernel in cell.kernels}
     there = sum(key in cached for key in wanted)
-    return f"{there:,} of {counted(len(wanted), 'kernel')} cached (m = {TOKENS})."
+    return f"{there:,} of {counted(len(wanted), 'kernel')} cached (m = {TOKENS.replace('-', '–')})."
 
 
 def missing_archs(cells: Iterable[Iterable[Cell]], cached: Collection[str]) -> dict[str, int]:
