@@ -13,7 +13,7 @@ from cache_engine.insight.comparison import Pair, change, shown
 
 
 def pair_table(pairs: Iterable[Pair], first: str, second: str) -> list[Row]:
-    """Properties of two kernels side by side, as text: one column holds numbers and words. Changes where there are any."""
+    """Properties of two kernels side by side, as text: a column holds numbers and words. Changes, if there are any."""
     rows = [
         {"Property": pair.name, first: shown(pair.first), second: shown(pair.second), "Change": change(pair)}
         for pair in pairs

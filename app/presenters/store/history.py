@@ -132,4 +132,4 @@ def _over_time(
     across = f"1 bar = {span.step}, {_zone(span, zone)}"
     most = 1.0 if stacked else None
     names = list(steps.values())
-    return Bars(title, names, series, unit, across, stacked, percent=stacked, most=most, height=320)
+    return Bars(title, names, series, unit, across, stacked, percent=stacked, most=most, height=220)
