@@ -13,8 +13,8 @@ from playwright.sync_api import Browser, Page
 from tests.browser.conftest import Shown
 
 PAGES = (
-    "Overview", "Kernels", "Compare", "Architectures", "Coverage", "Demand", "Caches", "Compile", "Evaluations",
-    "Admin",
+    "Overview", "Kernels", "Compare", "Architectures", "Coverage", "Demand", "Caches", "Compile", "Farm",
+    "Evaluations", "Admin",
 )  # fmt: skip
 # What has figures, or colours of its own. The theme of the others is the same.
 DRAWN = {"Overview", "Architectures", "Coverage", "Compile", "Kernel", "Code"}
