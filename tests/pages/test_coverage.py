@@ -60,7 +60,7 @@ def test_compiling_the_missing_starts_a_job_and_leads_to_it(
     started: list[tuple[list[str], Asked | None]] = []
     really = Jobs.start
 
-    def noting(jobs: Jobs, command: list[str], asked: Asked | None = None) -> str:
+    def noting(jobs: Jobs, command: list[str], asked: Asked | None = None, *_: object) -> str:
         started.append((command, asked))
         return really(jobs, ["stats"])
 
