@@ -7,5 +7,6 @@
 - ``moving`` -- ``push`` and ``pull`` between a store and a remote, ``compare`` of both
 - ``checking`` -- ``verify`` what a remote has, and ``plan`` what is old there
 - ``tier`` -- lookups in a remote; its ``breaker`` stops asking while it fails
+- ``oci`` -- a pack as an image layout of OCI, which registries carry
 - ``behind`` -- kernels that were compiled here are sent by a thread
 """

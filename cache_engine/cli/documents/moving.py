@@ -243,10 +243,11 @@ def signature_rows(checked: Iterable[tuple[CacheKey, Signed]]) -> list[Signature
 
 
 def exported(file: Path, found: Exported, missing: list[CacheKey]) -> ExportReport:
-    """The document of an export to a file."""
+    """The document of an export to a file, or to a directory of files."""
+    files = [file] if file.is_file() else [path for path in file.rglob("*") if path.is_file()]
     return ExportReport(
         file=str(file.absolute()),
-        bytes=file.stat().st_size,
+        bytes=sum(path.stat().st_size for path in files),
         entries=found.entries,
         refused=list(found.refused),
         missing=missing,

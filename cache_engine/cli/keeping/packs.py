@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +26,7 @@ from cache_engine.model.gemm import DType
 from cache_engine.model.key import CacheKey
 from cache_engine.model.sizes import parse_sizes
 from cache_engine.units import counted, human_bytes, printable
-from cache_engine.upkeep.packs import Refused
+from cache_engine.upkeep.packs import Exported, Refused
 
 if TYPE_CHECKING:
     from cache_engine.engine.cache import Cache
@@ -71,6 +72,7 @@ def needed(
         "export kernels.gemmpack",
         "export h100.gemmpack --arch sm_90 --arch sm_90a",
         "export kernels.gemmpack --sign ~/.ssh/id_ed25519",
+        "export llama.oci --oci --sign ~/.ssh/id_ed25519",
         "export llama.gemmpack --for Llama-3.1-8B --arch sm_90a --sign ~/.ssh/id_ed25519",
     ),
     done="All kernels are in the pack.",
@@ -87,11 +89,14 @@ def needed(
     help="Sign each kernel with this private key of OpenSSH (Ed25519).",
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
+@click.option(
+    "--oci", is_flag=True, help="Make FILE a directory, an OCI image layout with the pack, for oras or skopeo."
+)
 @json_option
 @click.pass_obj
 def export_verb(
-    settings: Settings, /, file: Path, arch: tuple[str, ...], sign: Path | None, force: bool, as_json: bool,
-    **asked: Any,
+    settings: Settings, /, file: Path, arch: tuple[str, ...], sign: Path | None, force: bool, oci: bool,
+    as_json: bool, **asked: Any,
 ) -> None:  # fmt: skip
     """Write the kernels of the store to a pack, FILE.
 
@@ -99,7 +104,10 @@ def export_verb(
     frameworks keep in the store are packed too, and used once they are imported; code for the host stays local.
     With --for, the pack has only what serves a model, as warm with the same arguments compiles it.
     With --sign, stores that trust the key (setting trusted_signers) know who made the kernels.
+    With --oci, registries of containers carry it, and import takes what comes from there.
     """
+    if oci and force:
+        raise UsageError("--force replaces a file; an OCI image layout is a directory: delete it, or give another name")
     targets = {architecture(name).name for name in arch}
 
     def wanted(record: Record) -> bool:
@@ -113,8 +121,8 @@ def export_verb(
         keys, absent = _of_model(cache, arch, asked)
         total = cache.count()[0] if keys is None else len(keys)
         with terminal.progress("Exporting", total) as (bar, task), named(file):
-            exported = cache.export(
-                file,
+            export = partial(
+                cache.export,
                 wanted=wanted,
                 adapted=adapted,
                 keys=keys,
@@ -122,6 +130,7 @@ def export_verb(
                 sign=key.sign if key else lambda record: record,
                 on_entry=lambda: bar.advance(task),
             )
+            exported = _as_layout(file, export) if oci else export(file)
     document = moving.exported(file, exported, absent)
     if key is not None:
         document.signed_by = key.fingerprint
@@ -142,11 +151,12 @@ def export_verb(
 def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool) -> None:
     """Import the kernels of a pack, or of Triton's cache, FILE.
 
-    Each kernel is verified; one that the store has stays as it is. A kernel is a program for your GPU: import packs
+    A pack may be in an OCI image layout, as export --oci writes it. Each kernel is verified; one that the store has stays as it is. A kernel is a program for your GPU: import packs
     and caches only from people whose programs you would run. Of a directory that is a cache of Triton's own, libraries
     for the host, results of tuning and unfinished kernels are left where they are.
     """
     with named(file):
+        given, file = file, pack_named(file)
         is_directory = stat.S_ISDIR(file.stat().st_mode)
     settings = settings.with_overrides({"enable_caching": True})
     with open_cache(settings) as cache:
@@ -159,8 +169,21 @@ def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool)
         pack = cache.open_pack(file)
         with terminal.progress("Importing", len(pack)) as (bar, task):
             imported = cache.import_pack(pack, dry_run=dry_run, on_entry=lambda: bar.advance(task))
-    document = moving.imported(file, imported, dry_run)
+    document = moving.imported(given, imported, dry_run)
     emit(document, as_json, lambda: _print_imported(document), failed=imported.refused)
+
+
+def _as_layout(folder: Path, export: Callable[[Path], Exported]) -> Exported:
+    from cache_engine.remote.oci import write_layout
+
+    return write_layout(folder, export, about=lambda done: f"{counted(done.entries, 'compiled GEMM kernel')}")
+
+
+def pack_named(path: Path) -> Path:
+    """The pack that an argument names, be it in an OCI image layout; raises ``PackUnusable`` and ``OSError``."""
+    from cache_engine.remote.oci import is_layout, pack_in
+
+    return pack_in(path) if is_layout(path) else path
 
 
 def _of_model(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cache_engine.cli.documents import moving
-from cache_engine.cli.keeping.packs import model_options, needed
+from cache_engine.cli.keeping.packs import model_options, needed, pack_named
 from cache_engine.cli.support import Verb, emit, json_option, named, open_cache
 from cache_engine.cli.terminal import LEFT, RIGHT, print_table
 from cache_engine.model.architecture import architecture
@@ -43,6 +43,7 @@ def preflight_verb(settings: Settings, /, file: Path, archs: tuple[str, ...], as
     for name in archs:
         architecture(name)
     with named(file):
+        file = pack_named(file)
         file.stat()
     alone = settings.with_overrides({"packs": (file,)})
     with open_cache(alone, packs_suffice=True, create=False) as cache:

@@ -1,0 +1,187 @@
+"""A pack as an OCI image layout: a directory that registries of containers carry, and the tools that copy to them.
+
+::
+
+    oci-layout                 the version of the layout
+    index.json                 names the manifest by digest, with a tag
+    blobs/sha256/<digest>      the manifest; an empty config, {}; and the pack, as its one layer
+
+Source: OCI image specification 1.1, "Image Layout" and "Guidelines for Artifact Usage". What is read back is hostile:
+digests alone name files, so that no name leads elsewhere, sizes are bounded, and each file must have its digest. Who
+made the kernels, the signatures in the pack say, not the digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from cache_engine.errors import CorruptEntry, PackUnusable, UsageError
+from cache_engine.store.files import read_whole
+from cache_engine.store.ownership import open_file
+from cache_engine.store.pack import SUFFIX
+from cache_engine.units import counted, printable
+
+ARTIFACT = "application/vnd.gemm-cache.pack.v1"
+"""The type of the artifact, and of its layer."""
+_MANIFEST, _INDEX = "application/vnd.oci.image.manifest.v1+json", "application/vnd.oci.image.index.v1+json"
+_EMPTY, _EMPTY_DATA = "application/vnd.oci.empty.v1+json", b"{}"
+_MARK, _VERSION = "oci-layout", "1.0.0"
+_ANNOTATION = "org.opencontainers.image."
+_MOST_BYTES, _MOST_MANIFESTS = 4 * 1024**2, 100  # of an index or a manifest: what the specification has registries take
+_DIGEST = re.compile("sha256:([0-9a-f]{64})")
+TAG = "latest"
+"""The name of the manifest in a layout, as in ``skopeo copy oci:FOLDER:latest``."""
+
+_T = TypeVar("_T")
+_Read = TypeVar("_Read", bound=msgspec.Struct)
+
+
+class _Layout(msgspec.Struct):
+    imageLayoutVersion: str  # noqa: N815 -- the specification's names, here and below
+
+
+class _Descriptor(msgspec.Struct, omit_defaults=True):
+    mediaType: str  # noqa: N815
+    digest: str
+    size: Annotated[int, msgspec.Meta(ge=0)]
+    annotations: dict[str, str] = {}
+    artifactType: str = ""  # noqa: N815
+
+
+class _Index(msgspec.Struct):
+    schemaVersion: int  # noqa: N815
+    manifests: list[_Descriptor]
+    mediaType: str = _INDEX  # noqa: N815
+
+
+class _Manifest(msgspec.Struct):
+    schemaVersion: int  # noqa: N815
+    config: _Descriptor
+    layers: list[_Descriptor]
+    mediaType: str = _MANIFEST  # noqa: N815
+    artifactType: str = ""  # noqa: N815
+    annotations: dict[str, str] = {}
+
+
+def write_layout(folder: Path, write: Callable[[Path], _T], *, about: Callable[[_T], str]) -> _T:
+    """Makes a layout of the pack that ``write`` writes to a path, and returns what that returns.
+
+    The directory is complete or does not exist.
+
+    Args:
+        about: what it has, in words, for people who look at it in a registry.
+
+    Raises:
+        UsageError: when there is something of that name.
+        OSError: when writing fails; then nothing has changed.
+    """
+    if os.path.lexists(folder):
+        raise UsageError(f"{folder} exists; give another name")
+    staged = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
+    blobs = staged / "blobs" / "sha256"
+    try:
+        blobs.mkdir(parents=True)
+        pack = blobs / f"written{SUFFIX}"
+        done = write(pack)
+        name = {f"{_ANNOTATION}title": folder.name.removesuffix(".oci") + SUFFIX}
+        layer = _Descriptor(ARTIFACT, f"sha256:{_digest(pack)}", pack.stat().st_size, name)
+        pack.rename(_blob(staged, layer))
+        config = _put(blobs, _EMPTY, _EMPTY_DATA)
+        manifest = _Manifest(
+            2, config, [layer], artifactType=ARTIFACT, annotations={f"{_ANNOTATION}description": about(done)}
+        )
+        named = _put(blobs, _MANIFEST, _encode(manifest))
+        named.annotations, named.artifactType = {f"{_ANNOTATION}ref.name": TAG}, ARTIFACT
+        (staged / "index.json").write_bytes(_encode(_Index(2, [named])))
+        (staged / _MARK).write_bytes(_encode(_Layout(_VERSION)))
+        staged.rename(folder)
+    except BaseException as error:
+        shutil.rmtree(staged, ignore_errors=True)
+        if isinstance(error, OSError) and str(error.filename).startswith(str(staged)):
+            error.filename, error.filename2 = str(folder), None  # the name that the user gave
+        raise
+    return done
+
+
+def is_layout(path: Path) -> bool:
+    """Whether this is the directory of a layout."""
+    return os.path.lexists(path / _MARK)
+
+
+def pack_in(folder: Path) -> Path:
+    """The file of the one pack in a layout, which has its digest. Its entries are not checked.
+
+    Raises:
+        PackUnusable: when the layout is damaged, or has none or several.
+        OSError: when it cannot be read.
+    """
+    try:
+        version = _decoded(folder / _MARK, _Layout).imageLayoutVersion
+        if not version.startswith("1."):
+            raise _refusal(folder, f"has version {printable(version[:20])!r} of the layout; this program reads 1")
+        index = _decoded(folder / "index.json", _Index)
+        if len(index.manifests) > _MOST_MANIFESTS:
+            raise _refusal(folder, f"lists {len(index.manifests):,} manifests; at most {_MOST_MANIFESTS} are read")
+        found = {one.digest: one for one in index.manifests if one.mediaType == _MANIFEST}
+        packs = [layer for one in found.values() for layer in _layers(folder, one)]
+        if len(packs) != 1:
+            raise _refusal(folder, f"has {counted(len(packs), 'pack')}, not one; copy one tag to a layout of its own")
+        path = _blob(folder, packs[0])
+        if os.path.getsize(path) != packs[0].size or f"sha256:{_digest(path)}" != packs[0].digest:
+            raise _refusal(folder, "has a pack that does not match its digest; copy it again")
+    except (CorruptEntry, FileNotFoundError) as error:
+        raise _refusal(folder, f"is damaged: {printable(str(error))}") from error
+    return path
+
+
+def _layers(folder: Path, manifest: _Descriptor) -> list[_Descriptor]:
+    """The packs of a manifest; none of another artifact."""
+    read = _decoded(_blob(folder, manifest), _Manifest, manifest.digest)
+    return [layer for layer in read.layers if layer.mediaType == ARTIFACT]
+
+
+def _decoded(path: Path, kind: type[_Read], digest: str = "") -> _Read:
+    data = read_whole(path, _MOST_BYTES)
+    if data is None:
+        raise CorruptEntry(f"it has no {path.name}")
+    if digest and f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
+        raise CorruptEntry(f"the file {path.name} does not match its digest")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise CorruptEntry(f"{path.name} cannot be read: {error}") from error
+
+
+def _blob(folder: Path, what: _Descriptor) -> Path:
+    found = _DIGEST.fullmatch(what.digest)
+    if found is None:
+        raise CorruptEntry(f"{printable(what.digest[:80])!r} is no SHA-256 digest")
+    return folder / "blobs" / "sha256" / found[1]
+
+
+def _digest(path: Path) -> str:
+    with os.fdopen(open_file(path), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _put(blobs: Path, kind: str, data: bytes) -> _Descriptor:
+    digest = hashlib.sha256(data).hexdigest()
+    (blobs / digest).write_bytes(data)
+    return _Descriptor(kind, f"sha256:{digest}", len(data))
+
+
+def _encode(value: msgspec.Struct) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1)
+
+
+def _refusal(folder: Path, why: str) -> PackUnusable:
+    return PackUnusable(f"the OCI layout {folder} {why}")
