@@ -151,9 +151,10 @@ def export_verb(
 def import_verb(settings: Settings, /, file: Path, dry_run: bool, as_json: bool) -> None:
     """Import the kernels of a pack, or of Triton's cache, FILE.
 
-    A pack may be in an OCI image layout, as export --oci writes it. Each kernel is verified; one that the store has stays as it is. A kernel is a program for your GPU: import packs
-    and caches only from people whose programs you would run. Of a directory that is a cache of Triton's own, libraries
-    for the host, results of tuning and unfinished kernels are left where they are.
+    A pack may be in an OCI image layout, as export --oci writes it. Each kernel is verified; one that the store has
+    stays as it is. A kernel is a program for your GPU: import packs and caches only from people whose programs you
+    would run. Of a directory that is a cache of Triton's own, libraries for the host, results of tuning and unfinished
+    kernels are left where they are.
     """
     with named(file):
         given, file = file, pack_named(file)
