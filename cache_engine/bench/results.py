@@ -74,16 +74,18 @@ class Score:
         name: what it is.
         value: the figure.
         of: what it was found from.
+        goal: what it should not exceed, if there is such a goal.
     """
 
     name: str
     value: float
     of: str
+    goal: float | None = None
 
     @property
     def met(self) -> bool | None:
-        """``None``: it has no goal."""
-        return None
+        """Whether the goal was reached; ``None`` without one."""
+        return _met((self.value, self.goal))
 
 
 @dataclass(frozen=True, slots=True)

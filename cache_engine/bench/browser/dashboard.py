@@ -12,26 +12,30 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cache_engine.bench.browser.multiply import multiply_rows
 from cache_engine.bench.browser.population import add_records, ask, settle
-from cache_engine.bench.results import LeftOut, Report, Result, Size
+from cache_engine.bench.results import LeftOut, Report, Result, Score, Size
 from cache_engine.engine.cache import open_cache
 from cache_engine.errors import UsageError
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-PAGES = ("Kernels", "Architectures", "Coverage", "Compare", "Demand", "Compile", "Evaluations", "Admin", "Overview")
+_MAIN = "Overview"
+PAGES = ("Kernels", "Architectures", "Coverage", "Compare", "Demand", "Compile", "Evaluations", "Admin", _MAIN)
 
 _FEW = 100
 _RECORDS = 10_000
 # What pages are to take at so many entries, and what one more letter in the search box is.
 _PAGE_GOALS_S = {10_000: 0.300, 1_000_000: 0.600}
 _LETTER_GOALS_S = {100_000: 0.250}
+_FIRST_GOALS_S = {10_000: 2.0}
+_SHIFT_GOAL = 0.1
 _MEMORY_GOAL_BYTES = 400e6
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -40,12 +44,16 @@ _CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-sta
 _WATCH = """
 () => {
   const now = () => performance.now();
-  const start = () => { window.watched = {started: now(), changed: now(), answered: false}; };
+  const start = () => { window.watched = {started: now(), changed: now(), answered: false, shift: 0}; };
   const isPainted = ({target, type}) => {
     const canvas = (target.closest ? target : target.parentElement)?.closest('canvas');
     return !canvas || (target === canvas && type === 'attributes');
   };
   start();
+  window.watched.started = 0;  // when the browser was sent here
+  new PerformanceObserver(list => {
+    for (const shift of list.getEntries()) if (!shift.hadRecentInput) window.watched.shift += shift.value;
+  }).observe({type: 'layout-shift', buffered: true});
   for (const kind of ['click', 'keydown']) document.addEventListener(kind, start, {capture: true});
   new MutationObserver(changes => {
     if (changes.some(isPainted)) window.watched.changed = now();
@@ -58,7 +66,7 @@ _WATCH = """
 _AT_REST = """
 title => {
   const app = document.querySelector('[data-testid=stApp]');
-  const idle = app.dataset.testScriptState === 'notRunning' && !document.querySelector('[data-stale=true]');
+  const idle = app?.dataset.testScriptState === 'notRunning' && !document.querySelector('[data-stale=true]');
   const there = document.querySelector('h1')?.innerText === title;
   const {started, changed, answered} = window.watched;
   const quiet = performance.now() - changed;
@@ -67,8 +75,20 @@ title => {
 """
 
 
+@dataclass(frozen=True, slots=True)
+class _Dashboard:
+    """A tab on a dashboard, its address, its process, and the seconds that the first visit of all took."""
+
+    tab: Page
+    address: str
+    pid: int
+    first_s: float
+
+
 def dashboard(report: Report, place: Path, rows: int, titles: Sequence[str] = PAGES, samples: int = 5) -> None:
-    """Pages, and a letter more in the search box, with ``rows`` kernels mirrored, compared with a hundred.
+    """The first visit, pages, and a letter more in the search box, with ``rows`` kernels, compared with a hundred.
+
+    And how far what is shown moves while a page is drawn.
 
     Args:
         titles: of the pages.
@@ -86,14 +106,19 @@ def dashboard(report: Report, place: Path, rows: int, titles: Sequence[str] = PA
         stack.callback(browser.close)
         small = stack.enter_context(_opened(browser, place / "few", _FEW))
         large = stack.enter_context(_opened(browser, place / "many", rows))
+        firsts = (small.first_s, large.first_s)
+        _report(report, f"first visit of a cold server, {rows:,} kernels", firsts, _FIRST_GOALS_S.get(rows))
         for title in titles:
             seconds = _medians(small, large, partial(_visit, title=title), samples)
             _report(report, f"{title}, {rows:,} kernels", seconds, _PAGE_GOALS_S.get(rows))
-        for tab, _ in (small, large):
-            _visit(tab, "Kernels")
+        for title in titles:
+            shift = _shift(large, title)
+            report(Score(f"layout shift of {title}, {rows:,} kernels", shift, "opened by its address", _SHIFT_GOAL))
+        for each in (small, large):
+            _visit(each.tab, "Kernels")
         seconds = _medians(small, large, _type_letter, samples)
         _report(report, f"a letter typed in the search, {rows:,} kernels", seconds, _LETTER_GOALS_S.get(rows))
-        few_bytes, many_bytes = (_memory_bytes(server) for _, server in (small, large))
+        few_bytes, many_bytes = (_memory_bytes(each.pid) for each in (small, large))
         name = f"memory of the dashboard, {rows:,} kernels"
         goal = _MEMORY_GOAL_BYTES / few_bytes if rows >= 1_000_000 else None
         report(Size(name, many_bytes, f"{_FEW} kernels", few_bytes, goal))
@@ -103,10 +128,8 @@ def _report(report: Report, name: str, seconds: tuple[float, float], goal: float
     report(Result(name, seconds[1], f"{_FEW} kernels", seconds[0], goal_seconds=goal))
 
 
-def _medians(
-    small: tuple[Page, int], large: tuple[Page, int], act: Callable[[Page], float], samples: int
-) -> tuple[float, float]:
-    times = [(act(small[0]), act(large[0])) for _ in range(samples + 1)][1:]
+def _medians(small: _Dashboard, large: _Dashboard, act: Callable[[Page], float], samples: int) -> tuple[float, float]:
+    times = [(act(small.tab), act(large.tab)) for _ in range(samples + 1)][1:]
     few, many = zip(*times, strict=True)
     return statistics.median(few), statistics.median(many)
 
@@ -120,6 +143,22 @@ def _visit(tab: Page, title: str) -> float:
 
 def _go(tab: Page, title: str) -> float:
     tab.get_by_role("link", name=title, exact=True).click()
+    return _rest(tab, title)
+
+
+def _shift(opened: _Dashboard, title: str) -> float:
+    """How far what a page shows moves while it is drawn, as Chromium's ``layout-shift`` entries add up.
+
+    By its address: in the half second after a click, none counts.
+    """
+    _arrive(opened.tab, opened.address, title)
+    moved: float = opened.tab.evaluate("window.watched.shift")
+    return moved
+
+
+def _arrive(tab: Page, address: str, title: str) -> float:
+    """Seconds from sending the browser to a page's address to its rest."""
+    tab.goto(address if title == _MAIN else f"{address}/{title.lower()}")
     return _rest(tab, title)
 
 
@@ -138,8 +177,8 @@ def _rest(tab: Page, title: str) -> float:
 
 
 @contextmanager
-def _opened(browser: Browser, store: Path, rows: int) -> Iterator[tuple[Page, int]]:
-    """A tab on the dashboard of a store with so many kernels mirrored, and the server's process."""
+def _opened(browser: Browser, store: Path, rows: int) -> Iterator[_Dashboard]:
+    """A dashboard of a store with so many kernels mirrored, whose pages were all visited once."""
     with open_cache(store, durability="fast") as cache:
         add_records(cache, min(rows, _RECORDS))
         ask(cache, min(rows, _RECORDS))
@@ -154,21 +193,21 @@ def _opened(browser: Browser, store: Path, rows: int) -> Iterator[tuple[Page, in
     try:
         tab = browser.new_page(viewport={"width": 1280, "height": 900})
         tab.add_init_script(f"document.addEventListener('DOMContentLoaded', {_WATCH})")
-        _open(tab, f"http://127.0.0.1:{port}", server)
+        address = f"http://127.0.0.1:{port}"
+        _wait_until_served(address, server)
+        first_s = _arrive(tab, address, _MAIN)
         for title in PAGES:  # the first time, a page's modules are loaded
             _go(tab, title)
-        yield tab, server.pid
+        yield _Dashboard(tab, address, server.pid, first_s)
     finally:
         server.terminate()
         server.wait(timeout=20)
 
 
-def _open(tab: Page, address: str, server: subprocess.Popen[bytes]) -> None:
+def _wait_until_served(address: str, server: subprocess.Popen[bytes]) -> None:
     while server.poll() is None:
         try:
             with urllib.request.urlopen(f"{address}/_stcore/health", timeout=1):  # noqa: S310 (our own server)
-                tab.goto(address)
-                tab.get_by_role("link", name=PAGES[0], exact=True).wait_for()
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
