@@ -24,6 +24,7 @@ from streamlit.web.server import server_util
 
 from app.server.compression import Compressed
 from app.server.gate import Application, Gate, Message, Receive, Send
+from app.server.style import Styled
 
 
 def no_address() -> None:
@@ -32,6 +33,13 @@ def no_address() -> None:
 
 net_util.get_external_ip = no_address
 net_util.get_internal_ip = no_address  # sends no request, but an address that is not served is no origin of ours either
+
+
+def style_sheet() -> str:
+    """The page's style sheet, and those of components: without them, these would first be drawn as they are not."""
+    here = Path(__file__).parent
+    files = (here / "server" / "page.css", *sorted((here / "components" / "static").glob("*.css")))
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
 class Dashboard(st.App):
@@ -43,7 +51,8 @@ class Dashboard(st.App):
         """Answers one request or connection."""
         if self._gate is None:
             shell = Path(file_util.get_static_dir(), "index.html").read_text(encoding="utf-8")
-            self._gate = Gate(Compressed(super().__call__), config.get_option("server.allowedHosts"), shell)
+            served = Compressed(Styled(super().__call__, style_sheet()))
+            self._gate = Gate(served, config.get_option("server.allowedHosts"), shell)
         await self._gate(scope, receive, send)
 
 

@@ -20,9 +20,6 @@ from cache_engine.mirror.queries import OLD_SORTS, SORTS, KernelFilter
 from cache_engine.units import counted
 
 PAGE_ROWS = 50
-# Where the page is wide, there is room for them.
-# Elsewhere nothing of them is left: what only surrounds them would leave a gap.
-COUNTS = '<style>@media (max-width: 100rem) { :has(> [class*="st-key-counts-of-"]) { display: none } }</style>'
 MOST_IN_A_LINK = 100  # keys of 64 digits
 
 
@@ -138,7 +135,6 @@ again.button("Reload", icon=":material/refresh:", shortcut="U", help="Rescan the
 
 wanted = kernel_filter(text or "", chosen)
 counts = context.ask(queries.facet_counts, wanted)
-st.html(COUNTS)
 for column, (facet, label) in zip(st.columns(len(chosen)), FACET_LABELS.items(), strict=True):
     called = facet_choices(counts.values[facet], chosen[facet])
     column.multiselect(

@@ -23,22 +23,6 @@ from cache_engine.units import counted
 
 SHORTCUT = "Ctrl+K"
 _ICONS = {"Page": "article", "Setting": "tune", "Model": "hub", "Target": "developer_board", "Kernel": "memory"}
-# In the bar that Streamlit draws, which has no place for widgets of an app. Where there is little room, the words of
-# buttons are for screen readers.
-_PLACED = """<style>
-:has(> .st-key-in-header) { position: absolute }
-.st-key-in-header { position: fixed; top: .6rem; right: 4rem; width: auto; z-index: 999991 }
-@media (max-width: 100rem) {
-  :is(.st-key-as-command button, .st-key-export-page button, .st-key-to-docs a) [data-testid="stMarkdownContainer"] {
-    position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
-}
-@media (max-width: 64rem) {
-  .st-key-search-button button :is([data-testid="stMarkdownContainer"], kbd, [data-testid*="hortcut"]) {
-    position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
-}
-.st-key-search-button { margin-right: .75rem }
-.st-key-news { position: fixed; bottom: 1rem; right: 1rem; width: auto; z-index: 999990 }
-</style>"""
 POLL_S = 5.0
 _FOLLOWED = ("Overview", "Kernels", "Architectures", "Coverage")
 _DRAWN = "kernels when the page was drawn"
@@ -46,7 +30,6 @@ _DRAWN = "kernels when the page was drawn"
 
 def draw(page: str) -> None:
     """All of it, for the page of this title; called when that is drawn, so that its values are known."""
-    st.html(_PLACED)
     with st.container(key="in-header", horizontal=True, vertical_alignment="center", gap="xxsmall"):
         pressed = st.button("Search", icon=":material/search:", type="tertiary", shortcut=SHORTCUT, key="search-button")
         _command(page)

@@ -161,7 +161,9 @@ def _print_line(line: Line) -> None:
         print(f"no reference {line.name}: {printable(line.reason)}", flush=True)
         return
     if isinstance(line, Score):
-        print(printable(f"{line.name:<52} {line.value:>10.2f}   {'':>9}  {line.of}"), flush=True)
+        goal = "" if line.goal is None else f"≤ {line.goal:.3g} {'✓' if line.met else '✗'}"
+        text = f"{line.name:<52} {line.value:>10.2f}   {'':>9}  {line.of:<34} {'':>10}   {goal}"
+        print(printable(text.rstrip()), flush=True)
         return
     if isinstance(line, Result):
         value, beside = short_time(line.seconds), short_time(line.beside_seconds)

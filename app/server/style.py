@@ -1,0 +1,57 @@
+"""Adds the dashboard's style sheet to the page that Streamlit serves.
+
+A script could only send it to the browser with what it draws, in which case that moves once it arrives.
+"""
+
+from __future__ import annotations
+
+from app.server.gate import Application, Message, Receive, Send
+
+_HEAD_ENDS = b"</head>"
+# What the sheet changes, or would leave in a browser after an update of this package alone.
+_OWN = {b"content-length", b"etag", b"last-modified"}
+
+
+class Styled:
+    """An ASGI application in front of another: HTML has a style sheet."""
+
+    def __init__(self, inner: Application, sheet: str) -> None:
+        """Sends nothing yet."""
+        self._inner, self._tag = inner, b"<style>%b</style>" % sheet.encode()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answers one request or connection."""
+        if not _asks_for_page(scope):
+            await self._inner(scope, receive, send)
+            return
+        # Streamlit compresses its page under some addresses; the few kilobytes are sent as they are.
+        plain = [(name, value) for name, value in scope["headers"] if name.lower() != b"accept-encoding"]
+        start: Message = {}
+        parts: list[bytes] = []
+
+        async def send_styled(message: Message) -> None:
+            if message["type"] == "http.response.start" and _is_page(message):
+                start.update(message)
+            elif not start:
+                await send(message)
+            else:
+                parts.append(message.get("body", b""))
+                if not message.get("more_body", False):
+                    body = b"".join(parts).replace(_HEAD_ENDS, self._tag + _HEAD_ENDS, 1)
+                    kept = [(name, value) for name, value in start["headers"] if name.lower() not in _OWN]
+                    await send({**start, "headers": [*kept, (b"content-length", str(len(body)).encode())]})
+                    await send({"type": "http.response.body", "body": body})
+
+        await self._inner({**scope, "headers": plain}, receive, send_styled)
+
+
+def _asks_for_page(scope: Message) -> bool:
+    """Whether a browser goes to an address; only then does it ask for HTML by name."""
+    if scope["type"] != "http" or scope["method"] != "GET":
+        return False
+    return any(name.lower() == b"accept" and b"text/html" in value for name, value in scope["headers"])
+
+
+def _is_page(start: Message) -> bool:
+    kinds = [value for name, value in start["headers"] if name.lower() == b"content-type"]
+    return start["status"] == 200 and bool(kinds) and kinds[0].startswith(b"text/html")
