@@ -24,7 +24,7 @@ from streamlit.web.server import server_util
 
 from app.server.compression import Compressed
 from app.server.gate import Application, Gate, Message, Receive, Send
-from app.server.style import Styled
+from app.server.style import Styled, style_sheet
 
 
 def no_address() -> None:
@@ -33,13 +33,6 @@ def no_address() -> None:
 
 net_util.get_external_ip = no_address
 net_util.get_internal_ip = no_address  # sends no request, but an address that is not served is no origin of ours either
-
-
-def style_sheet() -> str:
-    """The page's style sheet, and those of components: without them, these would first be drawn as they are not."""
-    here = Path(__file__).parent
-    files = (here / "server" / "page.css", *sorted((here / "components" / "static").glob("*.css")))
-    return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
 class Dashboard(st.App):

@@ -5,11 +5,20 @@ A script could only send it to the browser with what it draws, in which case tha
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from app.server.gate import Application, Message, Receive, Send
 
 _HEAD_ENDS = b"</head>"
 # What the sheet changes, or would leave in a browser after an update of this package alone.
 _OWN = {b"content-length", b"etag", b"last-modified"}
+
+
+def style_sheet() -> str:
+    """The page's style sheet, and those of components: without them, these would first be drawn as they are not."""
+    here = Path(__file__).parents[1]
+    files = (here / "server" / "page.css", *sorted((here / "components" / "static").glob("*.css")))
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
 class Styled:

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.serve import style_sheet
 from app.server.gate import Message
-from app.server.style import Styled
+from app.server.style import Styled, style_sheet
 
 PAGE = b"<html><head><title>x</title></head><body></head></body></html>"
 STYLED = b"<html><head><title>x</title><style>a { b: c }</style></head><body></head></body></html>"
