@@ -31,6 +31,7 @@ from cache_engine.model.gemm import INPUT_DTYPES, DType
 from cache_engine.units import counted
 
 MOST_LINKS = 6
+ROW_PX = 35  # of a table of Streamlit's
 ESTIMATED_S = 300  # an estimate reads up to 2,000 records
 
 st.title("Coverage")
@@ -76,7 +77,7 @@ def draw(model: str, dtype: str, archs: list[str], only_missing: bool) -> None:
     chips = st.column_config.MultiselectColumn(options=list(colours), color=list(colours.values()))
     picked = tables.show(
         matrix_table(shown, cached),
-        height="content",
+        height=ROW_PX * (1 + len(shown)) + 3,  # as its content, but known before it is drawn, so that nothing moves
         column_config={"Operation": st.column_config.TextColumn(pinned=True), **dict.fromkeys(archs, chips)},
         on_select="rerun",
         selection_mode="single-cell",
