@@ -70,10 +70,25 @@ class Core:
 
     def python(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Runs it."""
-        environment = {**os.environ, "PYTHONPATH": f"{self._packages}{os.pathsep}{ROOT}"}
-        # -S: without site-packages.
-        command = [sys.executable, "-S", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+        return subprocess.run(
+            self._command(*arguments), capture_output=True, text=True, env=self._environment(), timeout=120
+        )
+
+    def forking(self) -> subprocess.Popen[str]:
+        """One that runs ``_FORKING``."""
+        return subprocess.Popen(
+            self._command("-c", _FORKING),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._environment(),
+        )
+
+    def _command(self, *arguments: object) -> list[str]:
+        return [sys.executable, "-S", *map(str, arguments)]  # -S: without site-packages
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": f"{self._packages}{os.pathsep}{ROOT}"}
 
     def run(self, *arguments: object) -> str:
         """What ``gemm-cache`` prints with these arguments; it must succeed."""
@@ -224,6 +239,32 @@ def test_every_verb_is_in_the_table() -> None:
     assert [verb for verb in _every_verb() if verb not in VERBS] == []
 
 
+# Runs ``_WITH_GPU`` in a child for each line of arguments, forked from a process that has imported what most verbs do.
+_FORKING = """
+import json, os, sys
+import rich.console, rich.table, cache_engine.cli.support, cache_engine.engine.cache
+for line in sys.stdin:
+    program, arguments, folder = json.loads(line)
+    child = os.fork()
+    if child:
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        continue
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    sys.argv[1:] = arguments
+    exec(program)
+    break
+"""
+
+
+@pytest.fixture(scope="module")
+def forking(_filled: Core) -> Iterator[subprocess.Popen[str]]:
+    """The process that forks one for each verb: Python and the imports take 0.3 s."""
+    with _filled.forking() as process:
+        yield process
+
+
 # As on a machine with a GPU, where the verbs that need one would go on.
 _WITH_GPU = """
 import sys
@@ -236,19 +277,26 @@ main()
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_works_without_extras_or_says_the_one_command_to_run(verb: str, filled: Core) -> None:
+def test_a_verb_works_without_extras_or_says_the_one_command_to_run(
+    verb: str, filled: Core, forking: subprocess.Popen[str], tmp_path: Path
+) -> None:
     given, extra = VERBS[verb]
     (record,) = (filled.store / "metadata").rglob("*.json")
     folder = filled.store.parent
     named = {KEY: record.stem, **{name: str(folder / name) for name in (PACK, OTHER_PACK, RESULTS, MEASURED)}}
     named[CACHE] = f"triton={folder / 'triton'}"
     arguments = [named.get(each, each) for each in (*verb.split(), *given)]
-    done = filled.python("-c", _WITH_GPU, "--store", filled.store, *arguments)
+    assert forking.stdin is not None
+    assert forking.stdout is not None
+    asked = (_WITH_GPU, ["--store", str(filled.store), *arguments], str(tmp_path))
+    print(json.dumps(asked), file=forking.stdin, flush=True)
+    code = int(forking.stdout.readline())
+    said = [(tmp_path / name).read_text() for name in ("stdout", "stderr")]
     if extra == CORE:
-        assert done.returncode == 0, (done.stdout, done.stderr)
+        assert code == 0, said
         return
-    assert done.returncode == 3, (done.stdout, done.stderr)
-    (line,) = done.stderr.splitlines()
+    assert code == 3, said
+    (line,) = said[1].splitlines()
     command = re.escape(f"pip install 'gemm-cache[{extra}]'")
     assert re.fullmatch(rf"error: .+ needs \w+, which is not installed; run: {command}", line)
 

@@ -129,9 +129,11 @@ def test_a_link_to_a_kernel_opens_it_in_a_fresh_browser(page: Page, shown: Shown
     expect(page.get_by_text("1–1 of 1", exact=True)).to_be_visible(timeout=WAIT_MS)
 
 
+@pytest.mark.soak
 def test_reloading_after_the_mirror_was_deleted_shows_the_same(
     page: Page, dashboard: str, compiled_store: Path
 ) -> None:
+    """As ``pages/test_overview.py`` tries every day without a browser."""
     page.goto(dashboard)
     before = [_metric(page, label) for label in ("Kernels", "Hit rate", "Compile time spent")]
     (compiled_store / "mirror.duckdb").unlink()

@@ -35,7 +35,9 @@ PAGES = (
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_on_a_filled_store(open_page: Open, compiled_store: Path, page: str) -> None:
-    assert sound(open_page(compiled_store, page)).title[0].value == page.capitalize()
+    app = sound(open_page(compiled_store, page))
+    assert app.title[0].value == page.capitalize()
+    assert not any("The link asks for" in warning.value for warning in app.warning), "a plain address is no link"
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.widgets import _is_shown
 from tests.pages.opening import Open, sound
-from tests.pages.test_all_pages import HOSTILE, PAGES
+from tests.pages.test_all_pages import HOSTILE
 
 SAID = "The link asks for what does not exist here. The defaults are shown."
 
@@ -71,11 +71,6 @@ def test_a_hostile_value_is_only_ever_text(open_page: Open, compiled_store: Path
     app = open_page(compiled_store, "overview", span=text)
     assert _named(app) == [f"span = {text}"]
     assert all(text not in one.value for one in (*app.markdown, *app.warning))
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_a_plain_address_is_no_link(open_page: Open, compiled_store: Path, page: str) -> None:
-    assert _named(open_page(compiled_store, page)) == []
 
 
 @pytest.mark.parametrize(
