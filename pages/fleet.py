@@ -29,9 +29,11 @@ with st.container(horizontal=True):  # real links, which a keyboard reaches
 for node in nodes:
     if node.trouble:
         widgets.problem("A store could not be read.", f"{node.path}: {node.trouble}")
-remotes = sorted({node.remote for node in nodes if node.remote})
 st.header("Remote")
-for remote in remotes:
-    st.text(remote)
-if not remotes:
+for node in nodes:
+    if node.remote is not None:
+        st.text(f"{node.name}: {node.remote.words}")
+        if node.remote.cause:
+            st.text(node.remote.cause)
+if not any(node.remote for node in nodes):
     st.caption("No remote is set (setting remote).")

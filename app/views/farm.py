@@ -21,7 +21,7 @@ from app.presenters.store.farm import (
 from cache_engine.errors import ExtraMissing
 from cache_engine.farm.board import MOST_FAILURES
 from cache_engine.farm.watching import MOST_RUNS, MOST_WORKERS, RUNNING, Farm, SeenRun, Watcher
-from cache_engine.units import counted, human_age, printable
+from cache_engine.units import human_age, printable
 
 POLL_S = 3.0
 _WAIT_S = 1.0
@@ -108,6 +108,7 @@ def _canceled(broker: str, job: str) -> bool:
     from cache_engine.farm.broker import Broker
 
     Broker(broker, wait_s=_WAIT_S).cancel(job)
+    _watcher(broker).changed()
     return True
 
 
@@ -149,7 +150,7 @@ def _failures(farm: Farm) -> None:
         column_config={"When": tables.AGE, "Cause": st.column_config.TextColumn(width="large")},
         key="failed",
     )
-    st.caption(f"The last {counted(len(farm.failures), 'failure')}; at most {MOST_FAILURES} are stored.")
+    st.caption(f"The newest first; the last {MOST_FAILURES} are stored.")
 
 
 @st.cache_resource(show_spinner=False, max_entries=4)

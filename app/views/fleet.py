@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import streamlit as st
 
 from app import context, widgets
 from app.presenters.palette import plain
 from app.presenters.store.fleet import Node
+from app.presenters.store.remote import remote_check
 from cache_engine.errors import GemmCacheError
 from cache_engine.mirror import queries
 
+_EVENTS = 500
 _SWITCH = "store chosen by the switch"
 
 
@@ -62,6 +66,7 @@ def _node(name: str) -> Node:
     try:
         opened = context.cache_of(name)
         opened.mirror.sync()
-        return Node(name, path, opened.mirror.query(queries.overview), "", opened.settings.remote or "")
+        row, events = opened.mirror.query(queries.overview), opened.mirror.query(queries.events, limit=_EVENTS)
     except (GemmCacheError, OSError) as error:
-        return Node(name, path, None, str(error), "")
+        return Node(name, path, None, str(error))
+    return Node(name, path, row, remote=remote_check(row, events, opened.settings, time.time()))

@@ -234,7 +234,7 @@ class Watcher:
         """Asks nothing yet; raises as ``connected``."""
         connected(url, _WAIT_S)
         self._url, self._lock = url, Lock()
-        self._is_looking = False
+        self._is_looking = self._is_old = False
         self._answered = Event()
         self._last: tuple[Farm, float] | None = None
         self._trouble = ""
@@ -247,7 +247,12 @@ class Watcher:
             fresh_s: an answer of so many seconds ago is new.
         """
         with self._lock:
-            if self._last is not None and not self._trouble and time.monotonic() - self._last[1] < fresh_s:
+            if (
+                self._last is not None
+                and not self._is_old
+                and not self._trouble
+                and time.monotonic() - self._last[1] < fresh_s
+            ):
                 return self._last[0], time.monotonic() - self._last[1], ""
             if not self._is_looking:
                 self._answered.clear()
@@ -260,6 +265,11 @@ class Watcher:
                 return None, 0.0, trouble
             return self._last[0], time.monotonic() - self._last[1], trouble
 
+    def changed(self) -> None:
+        """Says that the farm was changed from here, so that the next reader asks."""
+        with self._lock:
+            self._is_old = True
+
     def _look(self) -> None:
         found, trouble = None, "looking at the broker failed"
         try:
@@ -268,7 +278,7 @@ class Watcher:
             trouble = str(error)
         finally:
             with self._lock:
-                self._is_looking, self._trouble = False, trouble
+                self._is_looking, self._is_old, self._trouble = False, False, trouble
                 if found is not None:
                     self._last = (found, time.monotonic())
             self._answered.set()

@@ -66,6 +66,7 @@ def test_fleet_adds_up_all_stores_and_names_one_that_cannot_be_read(
     other = tmp_path / "other" / "south"
     shutil.copytree(fleet["south"], other)
     gone = tmp_path / "never"
+    monkeypatch.setenv("GEMM_CACHE_REMOTE", "s3://bucket/kernels")
     monkeypatch.setenv("GEMM_CACHE_STORES", os.pathsep.join(map(str, (fleet["south"], tmp_path / "file", other, gone))))
     app = open_page(fleet["north"], "fleet")
     assert not app.exception
@@ -75,6 +76,7 @@ def test_fleet_adds_up_all_stores_and_names_one_that_cannot_be_read(
     assert [number for number in table["Kernels"] if number == number] == [1, 2, 2]
     assert table["Open"][2] == ".?store=file"
     assert len(app.error) == 2
+    assert [text.value for text in app.text if text.value.startswith("north: s3://bucket/kernels, read: 0 hits")]
     assert not gone.exists(), "a store is never made by looking"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from app.presenters.shared import Row, Tile
+from app.presenters.store.overview import Check
 from cache_engine.model.events import REMOTE, TIERS, hit_rate
 from cache_engine.units import counted, human_bytes, human_ms, human_rate
 
@@ -18,13 +19,14 @@ class Node:
     Attributes:
         row: the mirror's overview; ``None`` where it cannot be read.
         trouble: why it cannot.
+        remote: the state of its remote, if it has one.
     """
 
     name: str
     path: str
     row: Row | None
     trouble: str = ""
-    remote: str = ""
+    remote: Check | None = None
 
     @property
     def hits(self) -> int:
@@ -68,7 +70,7 @@ def node_table(nodes: Sequence[Node]) -> list[Row]:
         {
             "Store": node.name,
             "Open": f".?{urlencode({'store': node.name})}",
-            "State": node.trouble or "fine",
+            "State": "cannot be read" if node.trouble else "fine",
             "Kernels": node.row["entries"] if node.row else None,
             "On disk": node.row["stored_bytes"] if node.row else None,
             "Hits": node.hits if node.row else None,
