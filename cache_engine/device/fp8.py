@@ -135,7 +135,7 @@ def scaled(values: Any, stored: Any, height: int = 1) -> Any:
     """Values × scales: rows × k with a scale for each block of ``height`` rows. Arrays of NumPy or of CuPy."""
     *outer, rows, k = values.shape
     of_rows = scale_values(stored, k // SCALE_BLOCK).repeat(height, axis=-2)[..., :rows, :]
-    return (values.reshape(*outer, rows, -1, SCALE_BLOCK) * of_rows[..., None]).reshape(values.shape)
+    return (values.reshape(*outer, rows, k // SCALE_BLOCK, SCALE_BLOCK) * of_rows[..., None]).reshape(values.shape)
 
 
 def dequantise(codes: Codes, stored: Any, scales: ScalesLike, *, of_b: bool = False, dtype: DTypeLike) -> Any:

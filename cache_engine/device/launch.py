@@ -10,7 +10,7 @@ from cache_engine.device.fp8 import E8M0_BIAS, FP8, fp8_in_order, fp8_values
 from cache_engine.device.memory_pool import shared_pool
 from cache_engine.device.probe import require_gpu
 from cache_engine.errors import UsageError
-from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.gemm import DType, GemmProblem, Mode
 from cache_engine.model.kernel import Box, Launch
 
 # What NumPy and CuPy know elements as. They have bf16 and fp8 only with a package more, so their bits travel as whole
@@ -36,7 +36,8 @@ class Operands:
     """What a kernel takes: A, B and C as stored, and what the problem's epilogue takes.
 
     Arrays are CuPy's, or addresses as ``numpy.uint64``. ``alpha`` and ``beta`` are factors, ``bias`` has n elements of
-    C's type; what the epilogue does not name may keep its default. Scales are there where the problem has them.
+    C's type; what the epilogue does not name may keep its default. Scales are there where the problem has them. For
+    groups ``counts`` has the rows of each, of int32, and ``bias`` has n elements for each.
     """
 
     a: Any
@@ -47,6 +48,7 @@ class Operands:
     bias: Any = None
     a_scales: Any = None
     b_scales: Any = None
+    counts: Any = None
 
 
 def cupy_version() -> str:
@@ -112,6 +114,7 @@ class LoadedKernel:
             with shared_pool().serving():
                 self._workspace = cupy.zeros(launch.workspace_bytes, dtype=cupy.uint8)
         self._m, self._n, self._k = (numpy.int32(size) for size in (problem.m, problem.n, problem.k))
+        self._groups = numpy.int32(problem.batch)
         self._factor = numpy.dtype(ARRAY_TYPES[problem.accumulate]).type
         self._maps: dict[tuple[str, int], Any] = {}
 
@@ -131,6 +134,8 @@ class LoadedKernel:
             "bias": operands.bias,
             "a_scales": operands.a_scales,
             "b_scales": operands.b_scales,
+            "counts": operands.counts,
+            "groups": self._groups,
             "workspace": self._workspace,
         }
         launch, null = self._launch, numpy.uint64(0)
@@ -156,7 +161,8 @@ class LoadedKernel:
 def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:
     """Standard normal A and B (of int8, 32 times that), and a C whose every bit is set: NaN, where its type has it.
 
-    Scales are powers of two from 1/4 to 4. With an epilogue, factors and a bias for it, and a C to be added to.
+    Scales are powers of two from 1/4 to 4. With an epilogue, factors and a bias for it, and a C to be added to. Of
+    groups the first has about half of the rows, and every fifth none.
 
     Args:
         seed: for the same again; by default another every time.
@@ -178,32 +184,46 @@ def random_operands(problem: GemmProblem, seed: int | None = None) -> Operands:
             part[...] = to_stored(cupy.clip(cupy.rint(32 * values), -127, 127) if whole else values, dtype)
         return array
 
-    def some_scales(shape: tuple[int, int]) -> Any:
-        powers = cupy.clip(cupy.rint(generator.standard_normal((batch, *shape), dtype=cupy.float32)), -2, 2)
+    def some_scales(matrices: int, shape: tuple[int, int]) -> Any:
+        powers = cupy.clip(cupy.rint(generator.standard_normal((matrices, *shape), dtype=cupy.float32)), -2, 2)
         return (powers + E8M0_BIAS).astype(cupy.uint8) if problem.scales.is_e8m0 else 2**powers
 
     batch, m, n, k = problem.batch, problem.m, problem.n, problem.k
-    a_scales, b_scales = map(some_scales, problem.scales.shapes(m, n, k)) if problem.scales else (None, None)
-    epilogue = problem.epilogue
+    of_rows, epilogue = problem.row_matrices, problem.epilogue
+    matrices, shapes = (of_rows, batch), problem.scales.shapes(m, n, k) if problem.scales else ()
+    a_scales, b_scales = map(some_scales, matrices, shapes) if shapes else (None, None)
     return Operands(
-        a=filled(problem.dtype, batch, *((k, m) if problem.layout.a_transposed else (m, k))),
+        a=filled(problem.dtype, of_rows, *((k, m) if problem.layout.a_transposed else (m, k))),
         b=filled(problem.dtype, batch, *((n, k) if problem.layout.b_transposed else (k, n))),
-        c=filled(problem.output, batch, m, n) if epilogue.beta else poisoned(problem),
+        c=filled(problem.output, of_rows, m, n) if epilogue.beta else poisoned(problem),
         alpha=0.75 if epilogue.alpha else 1.0,
         beta=-0.5 if epilogue.beta else 0.0,
-        bias=filled(problem.output, n) if epilogue.bias else None,
+        bias=filled(problem.output, *((batch,) if problem.mode else ()), n) if epilogue.bias else None,
         a_scales=a_scales,
         b_scales=b_scales,
+        counts=_some_counts(problem, generator) if problem.mode else None,
     )
+
+
+def _some_counts(problem: GemmProblem, generator: Any) -> Any:
+    """Rows of each group: uneven, some none, together at most m where the groups share it."""
+    import cupy
+    import numpy
+
+    shares = cupy.asnumpy(abs(generator.standard_normal(problem.batch, dtype=cupy.float32)))
+    shares[::5] = 0
+    shares[0] = shares.sum() or 1.0
+    whole = shares.sum() if problem.mode is Mode.GROUPED else shares.max()
+    return cupy.asarray((shares * (problem.m / whole)).astype(numpy.int32))
 
 
 def poisoned(problem: GemmProblem) -> Any:
     """A C whose every bit is set: what a kernel does not write shows as NaN, or as -1 where C is of whole numbers."""
     import cupy
 
-    size = problem.batch * problem.m * problem.n
+    size = problem.row_matrices * problem.m * problem.n
     c = cupy.full(size * problem.output.itemsize, 0xFF, dtype=cupy.uint8)
-    return c.view(ARRAY_TYPES[problem.output]).reshape(problem.batch, problem.m, problem.n)
+    return c.view(ARRAY_TYPES[problem.output]).reshape(problem.row_matrices, problem.m, problem.n)
 
 
 def to_stored(values: Any, dtype: DType) -> Any:

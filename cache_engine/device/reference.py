@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cache_engine.device.fp8 import FP8, scaled
+from cache_engine.device.groups import rows_of_groups
 from cache_engine.device.launch import CHUNK_ELEMENTS, LoadedKernel, Operands, from_stored, random_operands
 from cache_engine.errors import NotHereError
 from cache_engine.model.gemm import NO_EPILOGUE, Activation, DType, Epilogue, GemmProblem
@@ -74,7 +75,7 @@ def check(kernel: LoadedKernel, problem: GemmProblem, seed: int | None = None) -
 def largest_error(problem: GemmProblem, operands: Operands, before: Any) -> float:
     """Largest difference of C from the same in higher precision, relative to the largest element of that; or NaN.
 
-    A part at a time, so that it fits next to operands that fill the GPU.
+    Of groups, of the rows that they have. A part at a time, so that it fits next to operands that fill the GPU.
 
     Args:
         before: C as it was before the kernel, where the epilogue takes that; else not looked at.
@@ -88,25 +89,33 @@ def largest_error(problem: GemmProblem, operands: Operands, before: Any) -> floa
     _cublas_library()
     precision = "float64" if problem.dtype in (DType.FP32, DType.FP64, DType.INT8) else "float32"
     rows = max(1, CHUNK_ELEMENTS // max(problem.n, problem.k))
-    errors, sizes = [], []
-    for batch in range(problem.batch):
+    errors, sizes = [0.0], [0.0]
+    for batch, (matrix, whole) in enumerate(_rows(problem, operands)):
         b = from_stored(operands.b[batch], problem.dtype, precision)
         if problem.scales:
             b = scaled(b, operands.b_scales[batch], problem.scales.b_columns)
         b = b.T if problem.layout.b_transposed else b
-        for start in range(0, problem.m, rows):
-            part = slice(start, start + rows)
-            a = operands.a[batch][:, part].T if problem.layout.a_transposed else operands.a[batch][part]
+        for start in range(whole.start, whole.stop, rows):
+            part = slice(start, min(start + rows, whole.stop))
+            a = operands.a[matrix][:, part].T if problem.layout.a_transposed else operands.a[matrix][part]
             a = from_stored(cupy.ascontiguousarray(a), problem.dtype, precision)
-            expected = cupy.matmul(scaled(a, operands.a_scales[batch][part]) if problem.scales else a, b)
-            old = from_stored(before[batch][part], problem.output, precision) if problem.epilogue.beta else None
-            finish(expected, problem, operands, old)
-            computed = from_stored(operands.c[batch][part], problem.output, precision)
+            expected = cupy.matmul(scaled(a, operands.a_scales[matrix][part]) if problem.scales else a, b)
+            old = from_stored(before[matrix][part], problem.output, precision) if problem.epilogue.beta else None
+            bias = operands.bias[batch] if problem.mode and problem.epilogue.bias else operands.bias
+            finish(expected, problem, replace(operands, bias=bias), old)
+            computed = from_stored(operands.c[matrix][part], problem.output, precision)
             errors.append(float(abs(computed - expected).max()))
             sizes.append(float(abs(expected).max()))
     largest = float(numpy.max(sizes))
     # An expected C of zeroes alone, which random operands do not make, has no size to be relative to. NaN stays NaN.
     return float(numpy.max(errors)) / (largest or 1.0)
+
+
+def _rows(problem: GemmProblem, operands: Operands) -> list[tuple[int, slice]]:
+    """For each product which matrix of A and C has its rows, and which rows of that they are."""
+    if not problem.mode:
+        return [(batch, slice(0, problem.m)) for batch in range(problem.batch)]
+    return rows_of_groups(problem, operands.counts.tolist())
 
 
 def finish(expected: Any, problem: GemmProblem, operands: Operands, old: Any) -> None:
@@ -142,6 +151,8 @@ def cublas(problem: GemmProblem, operands: Operands) -> Reference | str:
     Raises:
         NotHereError: when it is not installed.
     """
+    if problem.mode:
+        return "cublasGemmEx does not multiply groups that are counted on the device"
     known = _CUBLAS.get((problem.dtype, problem.output))
     if known is None:
         return f"cublasGemmEx does not make {problem.output} of {problem.dtype}"

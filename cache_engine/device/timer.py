@@ -9,8 +9,8 @@ from typing import Any
 
 from cache_engine.device.launch import LoadedKernel
 from cache_engine.device.memory_pool import shared_pool
-from cache_engine.device.nvml import sm_clock_mhz
 from cache_engine.device.probe import require_gpu
+from cache_engine.device.probe.nvml import sm_clock_mhz
 from cache_engine.device.reference import Reference, check, cublas, tolerance
 from cache_engine.model.fingerprint import DeviceFingerprint
 from cache_engine.model.gemm import GemmProblem

@@ -12,7 +12,7 @@ def titled(record: Record) -> str:
     p = record.problem
     types = p.dtype if p.dtype == p.out_dtype else f"{p.dtype}→{p.out_dtype}"
     types += f" scaled {p.scales}" if p.scales else ""
-    batch = f" batch {p.batch}" if p.batch > 1 else ""
+    batch = f" {p.batch} groups {p.mode}" if p.mode else f" batch {p.batch}" if p.batch > 1 else ""
     return f"{p.m}×{p.n}×{p.k}{batch} {types} {record.arch} · {record.family}"
 
 
@@ -25,7 +25,7 @@ def described(record: Record, created: str) -> dict[str, str]:
     p, r = record.problem, record.resources
     return {
         "Target": record.arch,
-        "Problem": f"{p.m} × {p.n} × {p.k}, batch {p.batch}",
+        "Problem": f"{p.m} × {p.n} × {p.k}, {f'{p.batch} groups, {p.mode}' if p.mode else f'batch {p.batch}'}",
         "Compile-time sizes": f"{p.specialisation}: {p.served}",
         "Types": p.types,
         "Family": record.family,

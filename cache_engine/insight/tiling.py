@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from cache_engine.kernels.grouped import Grouped
 from cache_engine.kernels.hopper import GROUP_WARPS, Hopper
 from cache_engine.kernels.hopper import MMA_M as GROUP_M
 from cache_engine.kernels.scaled import Scaled
 from cache_engine.kernels.simt import LANES_M, LANES_N, Simt
 from cache_engine.kernels.tensor_core import MMA_K_BYTES, MMA_M, MMA_N, TensorCore
 from cache_engine.model.artifact import Record
-from cache_engine.model.gemm import SCALE_BLOCK, DType, Scales
+from cache_engine.model.gemm import SCALE_BLOCK, DType, Mode, Scales
 from cache_engine.model.kernel import ceil_div
 from cache_engine.units import counted
 
@@ -68,7 +69,7 @@ def levels(record: Record) -> list[Level]:
     """Block, warp and instruction (or lane), largest first; as far as the family fixes them."""
     c = record.config
     block = Level("Block", Fraction(c.block_m), Fraction(c.block_n), c.block_k, Fraction(1), Fraction(1))
-    if record.family not in (TensorCore.name, Scaled.name, Simt.name, Hopper.name):
+    if record.family not in (TensorCore.name, Scaled.name, Grouped.name, Simt.name, Hopper.name):
         return [block]  # Triton places warps and chooses instructions itself
     warp_m, warp_n = Fraction(c.block_m, c.warps_m), Fraction(c.block_n, c.warps_n)
     warp = Level("Warp", warp_m, warp_n, c.block_k, Fraction(c.warps_m), Fraction(c.warps_n))
@@ -92,13 +93,19 @@ def level_table(record: Record) -> list[dict[str, str]]:
     grid_m, grid_n = ceil_div(p.m, c.block_m), ceil_div(p.n, c.block_n)
     steps = ceil_div(ceil_div(p.k, c.block_k), c.split_k)
     split = f" × {c.split_k} split-k slices" if c.split_k > 1 else ""
-    unit = "tiles" if record.family == Hopper.name else "blocks"  # its blocks compute one tile after the other
-    rows = [
+    # Blocks of these compute one tile after the other.
+    unit = "tiles" if record.family in (Hopper.name, Grouped.name) else "blocks"
+    products = f"batch {p.batch}"
+    if p.mode:  # how many tiles a group has is known on the device alone
+        rows = ceil_div(p.m, max(p.batch, 1)) if p.mode == Mode.GROUPED else p.m
+        grid_m, products = ceil_div(rows, c.block_m), f"{p.batch} groups"
+        unit += " (of even groups)" if p.mode == Mode.GROUPED else " at most"
+    table = [
         {
             "Level": "Grid",
             "Tile of C": f"{p.m} × {p.n}",
             "k depth": f"{p.k}",
-            "Count": f"{grid_m} × {grid_n} {unit}{split} × batch {p.batch}; {steps} steps of {c.block_k}",
+            "Count": f"{grid_m} × {grid_n} {unit}{split} × {products}; {steps} steps of {c.block_k}",
         }
     ]
     parent = ""
@@ -107,8 +114,8 @@ def level_table(record: Record) -> list[dict[str, str]]:
         held = inside if parent else f"{c.stages}-stage pipeline in shared memory"
         parent = level.name.lower()
         part = f"{plain(level.m)} × {plain(level.n)}"
-        rows.append({"Level": level.name, "Tile of C": part, "k depth": f"{level.k}", "Count": held})
-    return [*rows, *_role_rows(record), *_scale_rows(record)]
+        table.append({"Level": level.name, "Tile of C": part, "k depth": f"{level.k}", "Count": held})
+    return [*table, *_role_rows(record), *_scale_rows(record)]
 
 
 def _role_rows(record: Record) -> list[dict[str, str]]:

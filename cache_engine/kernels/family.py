@@ -7,8 +7,9 @@ from typing import Protocol
 
 from cache_engine.errors import InfeasibleConfig
 from cache_engine.model.architecture import Architecture, architecture
-from cache_engine.model.gemm import NO_EPILOGUE, Activation, DType, GemmProblem, Specialisation, bucket_of
+from cache_engine.model.gemm import NO_EPILOGUE, Activation, DType, GemmProblem, Mode, Specialisation, bucket_of
 from cache_engine.model.kernel import Box, KernelConfig, Launch, ceil_div
+from cache_engine.model.occupancy import occupancy
 
 # Rows of tiles that consecutive blocks walk down before moving one column on (templates/raster.cuh).
 RASTER_ROWS = 8
@@ -19,7 +20,9 @@ MAX_SPLIT_K = 64
 OPERANDS = ("alpha", "beta", "bias", "workspace")
 """What the CUDA families' kernels take after the sizes."""
 SCALE_OPERANDS = ("a_scales", "b_scales")
-"""What those for operands with scales take before these."""
+"""What those for operands with scales, and for groups, take before these."""
+GROUP_OPERANDS = ("counts", "groups")
+"""What those for groups take before all of these."""
 
 Constants = dict[str, str | int]
 
@@ -52,8 +55,6 @@ class Family(Protocol):
     flops_per_clock: Mapping[DType, int]
     takes_epilogue: bool
     """Whether it can finish C as an ``Epilogue`` asks."""
-    takes_scales: bool
-    """Whether it multiplies operands with scales, and only these."""
     splits_k: bool
     copying_threads: int
     """Threads of a block that multiply nothing: they have tiles copied for those that do."""
@@ -61,6 +62,10 @@ class Family(Protocol):
     """Whether its blocks stay on their SMs, and compute one tile of C after the other."""
     hidden_parameters: tuple[str, ...]
     """Of the compiled kernel, last: pointers that the compiler adds and the kernel does not use."""
+
+    def takes(self, problem: GemmProblem) -> bool:
+        """Whether it is for operands of this kind: with or without scales, in groups or not."""
+        ...
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type."""
@@ -130,23 +135,43 @@ def launch_of(family: Family, problem: GemmProblem, config: KernelConfig, shared
     Args:
         shared_bytes: dynamic shared memory that the compiled kernel is known to take; else what the family says.
     """
-    tiles = ceil_div(problem.m, config.block_m) * ceil_div(problem.n, config.block_n)
+    tiles, batch = _tile_rows(problem, config) * ceil_div(problem.n, config.block_n), problem.batch
+    if problem.mode:  # blocks find the groups themselves
+        tiles, batch = tiles * problem.row_matrices, 1
     workspace = 0
     if config.split_k > 1:
         # A counter for each tile, and then each slice's sums (templates/split_k.cuh).
         sums = config.split_k * config.block_m * config.block_n * problem.accumulate.itemsize
-        workspace = ceil_div(tiles * problem.batch, 64) * 256 + tiles * problem.batch * sums
+        workspace = ceil_div(tiles * batch, 64) * 256 + tiles * batch * sums
     if shared_bytes is None:
         shared_bytes = family.shared_bytes(problem, config)
     if family.is_persistent:
-        tiles = min(tiles, max(1, architecture(problem.arch or "").example_sms // problem.batch))
-    grid = (tiles, config.split_k, problem.batch)
+        tiles = min(tiles, max(1, _resident(family, problem, config, shared_bytes) // batch))
+    grid = (tiles, config.split_k, batch)
     sizes = ("n", "k") if problem.specialisation is Specialisation.DYNAMIC else ()
     operands = OPERANDS if family.takes_epilogue else ()
-    operands = (*SCALE_OPERANDS, *operands) if family.takes_scales else operands
+    operands = (*SCALE_OPERANDS, *operands) if problem.scales or problem.mode else operands
+    operands = (*GROUP_OPERANDS, *operands) if problem.mode else operands
     boxes = family.boxes(problem, config)
     parameters = (*sizes, *operands, *(box.parameter for box in boxes), *family.hidden_parameters)
     return Launch(grid, threads_of(family, config), shared_bytes, parameters, workspace, boxes)
+
+
+def _tile_rows(problem: GemmProblem, config: KernelConfig) -> int:
+    """Rows of tiles in each C; where groups share one, the most that they can have."""
+    if problem.mode is not Mode.GROUPED:
+        return ceil_div(problem.m, config.block_m)
+    filled = min(problem.m, problem.batch)
+    return filled + (problem.m - filled) // config.block_m
+
+
+def _resident(family: Family, problem: GemmProblem, config: KernelConfig, shared_bytes: int) -> int:
+    """How many blocks the target's example GPU holds at once, as far as is known without compiling."""
+    target, registers = architecture(problem.arch or ""), family.registers_estimate(problem, config)
+    held = occupancy(
+        target, threads=threads_of(family, config), registers=registers, shared_bytes=shared_bytes
+    ).blocks_per_sm
+    return target.example_sms * max(1, held)
 
 
 def threads_of(family: Family, config: KernelConfig) -> int:
@@ -176,6 +201,8 @@ def kernel_name(family: Family, problem: GemmProblem, config: KernelConfig, assu
     types = problem.dtype if problem.dtype == problem.output else f"{problem.dtype}_{problem.output}"
     if problem.scales:
         types += f"_{problem.scales.replace(',', '_')}"
+    if problem.mode is Mode.MASKED:
+        types = f"masked_{types}"
     finish = f"{problem.epilogue}_".replace("+", "_") if problem.epilogue != NO_EPILOGUE else ""
     sizes = f"n{problem.n}_k{problem.k}"
     if problem.specialisation is Specialisation.EXACT:

@@ -38,11 +38,14 @@ class Hopper:
         DType.FP8_E5M2: 4096,
     }
     takes_epilogue = True
-    takes_scales = False
     splits_k = False
     hidden_parameters: tuple[str, ...] = ()
     copying_threads = 128
     is_persistent = True
+
+    def takes(self, problem: GemmProblem) -> bool:
+        """Operands without scales, in no groups."""
+        return not problem.scales and not problem.mode
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type."""

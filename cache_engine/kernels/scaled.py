@@ -38,11 +38,14 @@ class Scaled:
     # As of tensor_core: they rank configs of one type alone.
     flops_per_clock: Mapping[DType, int] = {DType.FP8_E4M3: 4096, DType.FP8_E5M2: 4096}
     takes_epilogue = True
-    takes_scales = True
     splits_k = True
     copying_threads = 0
     is_persistent = False
     hidden_parameters: tuple[str, ...] = ()
+
+    def takes(self, problem: GemmProblem) -> bool:
+        """Operands with scales, in no groups."""
+        return bool(problem.scales) and not problem.mode
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type."""
@@ -72,8 +75,6 @@ class Scaled:
         """A step in k is a block of scales; the rest as of ``tensor_core``."""
         if config.block_k != SCALE_BLOCK:
             return f"block_k must be {SCALE_BLOCK}, the length of a block of scales"
-        if config.block_n > SCALE_BLOCK * config.warps_n:
-            return f"block_n must be at most {SCALE_BLOCK} · warps_n, so that the columns of a warp share scales"
         if config.block_n > SCALE_BLOCK * config.warps_n:
             return f"block_n must be at most {SCALE_BLOCK} · warps_n, so that the columns of a warp share scales"
         return _TILES_OF_WARPS.shape_fault(problem, config)

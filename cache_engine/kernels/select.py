@@ -17,6 +17,7 @@ from operator import itemgetter
 from cache_engine.errors import InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.kernels.agreement import Factors
 from cache_engine.kernels.family import Family, check_config, threads_of
+from cache_engine.kernels.grouped import Grouped
 from cache_engine.kernels.hopper import Hopper
 from cache_engine.kernels.rates import L2_BYTES, SHARED_BYTES, rates_of
 from cache_engine.kernels.scaled import Scaled
@@ -24,11 +25,11 @@ from cache_engine.kernels.simt import Simt
 from cache_engine.kernels.tensor_core import TensorCore
 from cache_engine.kernels.triton_matmul import TritonMatmul
 from cache_engine.model.architecture import Architecture, architecture
-from cache_engine.model.gemm import NO_EPILOGUE, DType, GemmProblem
+from cache_engine.model.gemm import NO_EPILOGUE, SCALE_BLOCK, DType, GemmProblem, Mode, Scales
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.occupancy import occupancy
 
-_ALL: tuple[Family, ...] = (TensorCore(), Scaled(), Simt(), TritonMatmul(), Hopper())
+_ALL: tuple[Family, ...] = (TensorCore(), Scaled(), Simt(), TritonMatmul(), Hopper(), Grouped())
 FAMILIES = {family.name: family for family in _ALL}
 
 STEADY = 0.05
@@ -99,12 +100,13 @@ def _family_for(problem: GemmProblem, name: str | None, templates: str) -> Famil
     target = architecture(problem.arch or "")
     if name is not None and name not in FAMILIES:
         raise UsageError(f"unknown family {name!r}; use one of: {', '.join(FAMILIES)}")
-    is_scaled = bool(problem.scales)
-    of_kind = [family for family in FAMILIES.values() if family.takes_scales is is_scaled]
+    of_kind = [family for family in FAMILIES.values() if family.takes(problem)]
     offered = [family for family in of_kind if family.template.endswith(templates)]
     candidates = offered if name is None else [FAMILIES[name]]
-    if not candidates or candidates[0].takes_scales is not is_scaled:
-        what = f"operands {'with' if is_scaled else 'without'} scales"
+    if not candidates or not candidates[0].takes(problem):
+        what = f"operands {'with' if problem.scales else 'without'} scales"
+        if problem.mode or name == Grouped.name:
+            what += f" in mode {problem.mode}" if problem.mode else " without a mode"
         refusal = f"family {name} does not take {what}" if name else f"no family of this compiler takes {what}"
         raise UsageError(f"{refusal}; use one of: {', '.join(family.name for family in of_kind)}")
     if problem.epilogue != NO_EPILOGUE and not any(family.takes_epilogue for family in candidates):
@@ -164,7 +166,7 @@ def predicted_cycles(problem: GemmProblem, family: str, config: KernelConfig) ->
         raise InvalidProblem(f"family {family} does not compute {problem.dtype}")
     check_config(FAMILIES[family], problem, config, target)
     candidate = _candidate(FAMILIES[family], problem, config, target)
-    (m, n, k, batch), rates = problem.planned_sizes, rates_of(target)
+    (m, n, k, batch), rates = problem.planned_products, rates_of(target)
     tiles = -(-m // config.block_m) * -(-n // config.block_n) * batch
     if config.split_k == 1:
         cycles = _unsplit(candidate, tiles, -(-k // config.block_k), target.example_sms)
@@ -185,8 +187,8 @@ def _predicted(family: str, problem: GemmProblem, factors: Factors) -> list[_Pre
     """Predicted cycles of every candidate, without split-k, and with the split of k that it would use."""
     target = architecture(problem.arch or "")
     most_slices = _MOST_SLICES if FAMILIES[family].splits_k else 1
-    candidates = _candidates(family, problem.dtype, target.name, factors)
-    (m, n, k, batch), sms = problem.planned_sizes, target.example_sms
+    candidates = _candidates(family, problem.dtype, problem.scales, target.name, factors)
+    (m, n, k, batch), sms = problem.planned_products, target.example_sms
     predicted: list[_Predicted] = []
     for candidate in candidates:
         tiles = -(-m // candidate.block_m) * -(-n // candidate.block_n) * batch
@@ -203,7 +205,7 @@ def _steadiest(predicted: list[_Predicted], problem: GemmProblem) -> KernelConfi
     most = least[0] * (1 + STEADY)
     near = [one for one in predicted if one[0] <= most]
     if len(near) > 1:
-        m, n, k, batch = problem.planned_sizes
+        m, n, k, batch = problem.planned_products
         sms = architecture(problem.arch or "").example_sms
 
         def by_a100(one: _Predicted) -> float:
@@ -277,14 +279,20 @@ def turning_points(
     Raises:
         InvalidProblem, UsageError: as ``choose``.
     """
-    return _turning_points(_family_for(problem, family, templates).name, problem, last, factors)
+    chosen = _family_for(problem, family, templates).name
+    if problem.mode is not Mode.GROUPED:
+        return _turning_points(chosen, problem, last, factors)
+    # The choice depends on how many rows a group has on average.
+    each, groups = replace(problem, m=-(-problem.m // problem.batch), mode=Mode.MASKED), problem.batch
+    points = _turning_points(chosen, each, -(-last // groups), factors)
+    return tuple(max(problem.m, (point - 1) * groups + 1) for point in points)
 
 
 @lru_cache(maxsize=2048)
 def _turning_points(family: str, problem: GemmProblem, last: int, factors: Factors) -> tuple[int, ...]:
     target = architecture(problem.arch or "")
     most_slices = _MOST_SLICES if FAMILIES[family].splits_k else 1
-    candidates = _candidates(family, problem.dtype, target.name, factors)
+    candidates = _candidates(family, problem.dtype, problem.scales, target.name, factors)
     step = gcd(*(candidate.config.block_m for candidate in candidates))
     # By how many stretches have the same rows of tiles: the candidates and their positions, which decide a draw.
     by_height: dict[int, list[tuple[int, _Candidate, int]]] = {}
@@ -317,9 +325,12 @@ def _turning_points(family: str, problem: GemmProblem, last: int, factors: Facto
 
 
 @lru_cache(maxsize=256)
-def _candidates(family_name: str, dtype: DType, target_name: str, factors: Factors) -> tuple[_Candidate, ...]:
+def _candidates(
+    family_name: str, dtype: DType, scales: Scales, target_name: str, factors: Factors
+) -> tuple[_Candidate, ...]:
     family, target = FAMILIES[family_name], architecture(target_name)
-    problem = GemmProblem(1, 1, 1, dtype=dtype, arch=target_name)  # limits do not depend on sizes
+    # Limits do not depend on sizes, and not on the mode.
+    problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, scales=scales, arch=target_name)
     by_tile = {tile: factor for named, tile, factor in factors if named == family_name}
     candidates = []
     for config in family.configs(problem):

@@ -42,11 +42,14 @@ class Simt:
         DType.INT8: 128,
     }
     takes_epilogue = True
-    takes_scales = False
     splits_k = True
     copying_threads = 0
     is_persistent = False
     hidden_parameters: tuple[str, ...] = ()
+
+    def takes(self, problem: GemmProblem) -> bool:
+        """Operands without scales, in no groups."""
+        return not problem.scales and not problem.mode
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type; converting to bf16 came with 8.0."""

@@ -44,11 +44,14 @@ class TensorCore:
         DType.INT8: 4096,
     }
     takes_epilogue = True
-    takes_scales = False
     splits_k = True
     copying_threads = 0
     is_persistent = False
     hidden_parameters: tuple[str, ...] = ()
+
+    def takes(self, problem: GemmProblem) -> bool:
+        """Operands without scales, in no groups."""
+        return not problem.scales and not problem.mode
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type."""

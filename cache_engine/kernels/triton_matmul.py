@@ -41,11 +41,14 @@ class TritonMatmul:
     # NVIDIA A100 white paper.
     flops_per_clock: Mapping[DType, int] = {DType.FP16: 2048, DType.BF16: 2048, DType.TF32: 1024}
     takes_epilogue = False
-    takes_scales = False
     splits_k = False
     copying_threads = 0
     is_persistent = False
     hidden_parameters: tuple[str, ...] = ("global_scratch", "profile_scratch")
+
+    def takes(self, problem: GemmProblem) -> bool:
+        """Operands without scales, in no groups."""
+        return not problem.scales and not problem.mode
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type."""

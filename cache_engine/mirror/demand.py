@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import duckdb
 
 _PLACE = (
-    "start, seconds, n, k, batch, dtype, out_dtype, layout, epilogue, specialisation, opt_level, arch, scales, m, power"
+    "start, seconds, n, k, batch, dtype, out_dtype, layout, epilogue, specialisation, opt_level, arch, scales, mode, "
+    "m, power"
 )
 
 
@@ -86,4 +87,5 @@ def _values(shape: Shape) -> rows.Row:
     s = shape
     return (
         s.n, s.k, s.batch, s.dtype, s.out_dtype, s.layout, s.epilogue, s.specialisation, s.opt_level, s.arch, s.scales,
+        s.mode,
     )  # fmt: skip

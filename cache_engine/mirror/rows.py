@@ -35,7 +35,7 @@ def kernel_row(record: Record, stamp: str) -> Row:
     components = dict(record.components)
     searched = (
         record.name, record.key, record.family, record.compiler, record.arch, p.dtype, p.out_dtype, p.layout,
-        f"{p.m}x{p.n}x{p.k}", str(record.config), p.specialisation, p.scales,
+        f"{p.m}x{p.n}x{p.k}", str(record.config), p.specialisation, p.scales, p.mode,
     )  # fmt: skip
     return (
         record.key, record.name, record.family, record.compiler, record.compiler_version, toolchain_text(components),

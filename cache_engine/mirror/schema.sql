@@ -197,6 +197,7 @@ CREATE TABLE demand (
     opt_level      BIGINT,
     arch           VARCHAR,
     scales         VARCHAR,
+    mode           VARCHAR,
     m              BIGINT,     -- 0: several, which the histogram has
     power          BIGINT,     -- these m are at most 2 ** power, and above half of that
     requests       DOUBLE

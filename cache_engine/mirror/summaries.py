@@ -18,6 +18,7 @@ Row = dict[str, Any]
 
 _SHAPE = (
     "n", "k", "batch", "dtype", "out_dtype", "layout", "epilogue", "specialisation", "opt_level", "arch", "scales",
+    "mode",
 )  # fmt: skip
 
 # As Timeline.ledger does: a period counts as asked for in its middle, and one in the future as now.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from cache_engine.model.gemm import OPT_LEVELS, Epilogue, GemmProblem, Scales, Specialisation, bucket_of
+from cache_engine.model.gemm import OPT_LEVELS, Epilogue, GemmProblem, Mode, Scales, Specialisation, bucket_of
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import Components
 
@@ -88,6 +88,7 @@ class RecordedProblem(msgspec.Struct, frozen=True):
     specialisation: str = Specialisation.NK.value
     opt_level: Small = OPT_LEVELS[-1]
     scales: str = Scales.NONE.value
+    mode: str = Mode.BATCHED.value
 
     @classmethod
     def of(cls, problem: GemmProblem) -> RecordedProblem:
@@ -95,24 +96,25 @@ class RecordedProblem(msgspec.Struct, frozen=True):
         p = problem
         return cls(
             p.m, p.n, p.k, p.batch, p.dtype.value, p.output.value, p.layout.value, str(p.epilogue),
-            p.specialisation.value, p.opt_level, p.scales.value,
+            p.specialisation.value, p.opt_level, p.scales.value, p.mode.value,
         )  # fmt: skip
 
     @property
     def types(self) -> str:
-        """Element types, scales, layout and epilogue, for people."""
+        """Element types, scales, layout, mode and epilogue, for people."""
         epilogue = f"; epilogue {self.epilogue}" if self.epilogue else ""
         scales = f" with scales {self.scales}" if self.scales else ""
-        return f"{self.dtype} in{scales}, {self.out_dtype} out; layout {self.layout}{epilogue}"
+        mode = f"; mode {self.mode}" if self.mode else ""
+        return f"{self.dtype} in{scales}, {self.out_dtype} out; layout {self.layout}{mode}{epilogue}"
 
     @property
     def served(self) -> str:
         """What else its kernel serves, for people."""
-        bucket = bucket_of(max(self.m, 1))
+        bucket, batch = bucket_of(max(self.m, 1)), "number of groups" if self.mode else "batch"
         words: dict[str, str] = {
-            Specialisation.NK: "n and k fixed, for every m and batch",
+            Specialisation.NK: f"n and k fixed, for every m and {batch}",
             Specialisation.EXACT: "m, n and k fixed, for every batch",
-            Specialisation.BUCKETED: f"n and k fixed, for m from {bucket // 2 + 1:,} to {bucket:,}, every batch",
+            Specialisation.BUCKETED: f"n and k fixed, for m from {bucket // 2 + 1:,} to {bucket:,}, every {batch}",
             Specialisation.DYNAMIC: "for every shape whose rows allow accesses as wide",
         }
         return words.get(self.specialisation, "what it serves is not known to this program")
@@ -136,6 +138,7 @@ class RecordedProblem(msgspec.Struct, frozen=True):
             specialisation=self.specialisation,  # type: ignore[arg-type]
             opt_level=self.opt_level,
             scales=self.scales,  # type: ignore[arg-type]
+            mode=self.mode,  # type: ignore[arg-type]
         )
 
 

@@ -36,6 +36,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     opt_level: Annotated[int, msgspec.Meta(ge=0, le=99)] = OPT_LEVELS[-1]
     arch: _Name = ""
     scales: _Name = ""
+    mode: _Name = ""
 
     @classmethod
     def of(cls, problem: GemmProblem) -> Shape:
@@ -44,7 +45,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cls(
             n=p.n, k=p.k, batch=p.batch, dtype=p.dtype.value, out_dtype=p.output.value, layout=p.layout.value,
             epilogue=str(p.epilogue), specialisation=p.specialisation.value, opt_level=p.opt_level, arch=p.arch or "",
-            scales=p.scales.value,
+            scales=p.scales.value, mode=p.mode.value,
         )  # fmt: skip
 
     def problem(self, m: int) -> GemmProblem:
@@ -57,6 +58,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             m, self.n, self.k, batch=self.batch, dtype=self.dtype, out_dtype=self.out_dtype, layout=self.layout,  # type: ignore[arg-type]  # checked there
             epilogue=Epilogue.parse(self.epilogue), specialisation=self.specialisation,  # type: ignore[arg-type]
             opt_level=self.opt_level, arch=self.arch or None, scales=self.scales,  # type: ignore[arg-type]
+            mode=self.mode,  # type: ignore[arg-type]
         )  # fmt: skip
 
 

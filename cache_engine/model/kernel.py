@@ -90,7 +90,7 @@ class Launch:
     integer (which a kernel with a constant m does not look at), then ``parameters``.
 
     Attributes:
-        grid: blocks along x (tiles of C), y (slices of k), z (the batch).
+        grid: blocks along x (tiles of C, or as many as a GPU holds), y (slices of k), z (the batch; for groups 1).
         threads: threads of one block, along x.
         shared_bytes: dynamic shared memory of one block. Above 48 KiB a launch needs the function's attribute
             ``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`` set to it first.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from cache_engine.errors import UsageError
 from cache_engine.model.asked import Shape
-from cache_engine.model.gemm import DType
+from cache_engine.model.gemm import DType, Mode
 from cache_engine.policy.sketch import Sketch, merged
 
 MOST_SHAPES = 1024
@@ -135,7 +135,7 @@ def by_count(shape: Shape, m: int) -> float:  # noqa: ARG001 (as shares calls it
 
 def by_flops(shape: Shape, m: int) -> float:
     """Floating-point operations of a launch."""
-    return 2.0 * shape.batch * m * shape.n * shape.k
+    return 2.0 * _row_matrices(shape) * m * shape.n * shape.k
 
 
 def by_bytes(shape: Shape, m: int) -> float:
@@ -145,7 +145,13 @@ def by_bytes(shape: Shape, m: int) -> float:
         read, written = DType(s.dtype).itemsize, DType(s.out_dtype).itemsize
     except ValueError:
         return 0.0
-    return float(s.batch * ((m * s.k + s.n * s.k) * read + m * s.n * written))
+    rows = m * (s.k * read + s.n * written)
+    return float(_row_matrices(s) * rows + s.batch * s.n * s.k * read)
+
+
+def _row_matrices(shape: Shape) -> int:
+    """As of ``GemmProblem``."""
+    return 1 if shape.mode == Mode.GROUPED else shape.batch
 
 
 def rate(ledger: Ledger, weight: float, at: float) -> float:

@@ -26,6 +26,7 @@ _SIZES = ("M", "N", "K", "M_MOST")
 _OF_THE_PROBLEM = frozenset(
     {*_SIZES, "IN_TYPE", "OUT_TYPE", "INPUT_PRECISION", "A_TRANSPOSED", "B_TRANSPOSED", "WARPS"}
     | {"WITH_ALPHA", "WITH_BETA", "WITH_BIAS", "ACTIVATION", "SCALED", "B_SCALE_COLUMNS", "SCALE_TYPE"}
+    | {"MASKED"}
 )
 # Components that every key with this schema has, with the constants of its problem.
 _ALWAYS = frozenset({"template", "compiler_version", "compiler_build", "flags", "KERNEL_NAME"})

@@ -132,6 +132,7 @@ def _cupy(stream: Stream) -> Any:
     )
     module.__dict__.update(
         ndarray=Array,
+        asnumpy=numpy.asarray,
         empty=lambda shape, dtype=float: array(numpy.empty(shape, dtype)),
         random=SimpleNamespace(default_rng=numpy.random.default_rng),
         cuda=_module(

@@ -12,8 +12,8 @@ import pytest
 from cache_engine.device import launch as launching
 from cache_engine.device import reference
 from cache_engine.device.launch import LoadedKernel, random_operands
-from cache_engine.device.nvml import driver_release, sm_clock_mhz
 from cache_engine.device.probe import gpu
+from cache_engine.device.probe.nvml import driver_release, sm_clock_mhz
 from cache_engine.device.reference import _column_major, _without, check, cublas, largest_error, tolerance
 from cache_engine.device.timer import repeats_within, time_kernel
 from cache_engine.errors import GpuRequired, NotHereError

@@ -53,6 +53,7 @@ def run_in_a_shell(command: str, **environment: str) -> Any:
         pytest.param(
             GemmProblem(8, 32, 128, dtype="fp8_e5m2", arch="sm_89", scales="1x128,1x128,e8m0"), {}, {}, id="scales"
         ),
+        pytest.param(GemmProblem(8, 32, 64, 3, arch="sm_80", mode="masked"), {}, {}, id="mode"),
         pytest.param(SMALL, {}, {"fast_math": True}, id="fast-math"),
         pytest.param(SMALL, {}, {"compiler_flags": ("--fmad=false", "--ftz=true")}, id="flags"),
         pytest.param(

@@ -16,7 +16,16 @@ from cache_engine.kernels.family import check_config
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.architecture import ARCHITECTURES, architecture
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.model.gemm import OUTPUT_DTYPES, DType, Epilogue, GemmProblem, Layout, Scales, Specialisation
+from cache_engine.model.gemm import (
+    OUTPUT_DTYPES,
+    DType,
+    Epilogue,
+    GemmProblem,
+    Layout,
+    ModeLike,
+    Scales,
+    Specialisation,
+)
 from cache_engine.model.kernel import KernelConfig
 from tests.helpers import require_triton
 
@@ -51,7 +60,7 @@ KINDS = [
     (family, dtype)
     for family in FAMILIES
     for dtype in FAMILIES[family].flops_per_clock
-    if _here(family, dtype) and not FAMILIES[family].takes_scales
+    if _here(family, dtype) and FAMILIES[family].takes(GemmProblem(1, 1, 1))
 ]
 SCALED = [(dtype, scales) for dtype in (DType.FP8_E4M3, DType.FP8_E5M2) for scales in Scales if scales]
 
@@ -140,6 +149,28 @@ def test_blocks_with_scales(
         m, n, k, batch, dtype, out_dtype, epilogue=epilogue, specialisation=specialisation, scales=scales
     )
     right(kernels, problem, "scaled")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scales"), [*((dtype, Scales.NONE) for dtype in FAMILIES["grouped"].flops_per_clock), *SCALED]
+)
+@pytest.mark.parametrize(
+    ("mode", "m", "n", "k", "groups", "epilogue"),
+    [
+        ("grouped", 4096, 7168, 2048, 64, ""),
+        ("grouped", 37, 1000, 384, 5, "bias"),
+        ("masked", 128, 4096, 7168, 32, ""),
+        ("masked", 17, 1000, 384, 7, "alpha+beta+bias+relu"),
+        ("masked", 3, 64, 128, 1000, ""),
+    ],
+)
+def test_groups(
+    kernels: Cache, dtype: DType, scales: Scales, mode: ModeLike, m: int, n: int, k: int, groups: int, epilogue: str
+) -> None:
+    if not _here("grouped", dtype):
+        pytest.skip("not on this GPU")
+    epilogue = "" if dtype is DType.INT8 else epilogue
+    right(kernels, GemmProblem(m, n, k, groups, dtype, epilogue=epilogue, scales=scales, mode=mode), "grouped")
 
 
 @pytest.mark.parametrize("slices", [2, 3, 8])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from cache_engine.errors import InfeasibleConfig, InvalidProblem, UsageError
 from cache_engine.kernels import select
 from cache_engine.kernels.family import Family, check_config, launch_of
 from cache_engine.kernels.rates import rates_of
-from cache_engine.kernels.select import FAMILIES, STEADY, choose, predicted_cycles, ranking
+from cache_engine.kernels.select import FAMILIES, STEADY, choose, predicted_cycles, ranking, turning_points
 from cache_engine.model.architecture import ARCHITECTURES, architecture
 from cache_engine.model.gemm import INPUT_DTYPES, MAX_DIMENSION, MAX_ELEMENTS, DType, GemmProblem, Layout
 from cache_engine.model.kernel import KernelConfig
@@ -236,6 +238,60 @@ def test_a_family_takes_scales_or_takes_none(scales: str, family: str | None, te
     problem = GemmProblem(8, 64, 128, dtype="fp8_e4m3", scales=scales, arch="sm_90")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=said):
         choose(problem, family, templates=templates)
+
+
+@pytest.mark.parametrize(
+    ("mode", "family", "templates", "said"),
+    [
+        (
+            "grouped",
+            "tensor_core",
+            ".cu",
+            "does not take operands without scales in mode grouped; .*: grouped$",
+        ),
+        ("", "grouped", ".cu", "family grouped does not take operands without scales without a mode; .*: tensor_core"),
+        ("masked", None, ".py", "no family of this compiler takes operands without scales in mode masked"),
+    ],
+)
+def test_a_family_takes_groups_or_takes_none(mode: str, family: str | None, templates: str, said: str) -> None:
+    problem = GemmProblem(8, 64, 128, 4, arch="sm_90", mode=mode)  # type: ignore[arg-type]
+    assert choose(problem)[0].name == ("grouped" if mode else "tensor_core")
+    with pytest.raises(UsageError, match=said):
+        choose(problem, family, templates=templates)
+
+
+@given(
+    m=st.integers(1, 3000), last=st.integers(1, 3000), groups=st.sampled_from([1, 3, 64]),
+    mode=st.sampled_from(["grouped", "masked"]), scales=st.sampled_from(["", "1x128,128x128"]),
+)  # fmt: skip
+def test_the_choice_for_groups_turns_where_it_is_said_to(
+    m: int, last: int, groups: int, mode: Any, scales: Any
+) -> None:
+    """It is that for the rows that a group has on average, as a batch of so many products."""
+    dtype: Any = "fp8_e4m3" if scales else "bf16"
+    problem = GemmProblem(min(m, last), 4096, 7168, groups, dtype, arch="sm_90", mode=mode, scales=scales)
+    points = turning_points(problem, max(m, last))
+    assert points[0] == problem.m
+    assert list(points) == sorted(set(points))
+    for size in {*points[1:], max(m, last)}:
+        before = points[[one < size for one in points].count(True) - 1]
+        chosen = [choose(replace(problem, m=one))[1] for one in (before, size - 1)]
+        assert chosen[0] == chosen[1]
+    if mode == "grouped":
+        each = replace(problem, m=-(-problem.m // groups), mode="masked")
+        assert choose(problem)[1] == choose(each)[1]
+
+
+def test_a_launch_for_groups_has_a_block_for_each_tile_or_as_many_as_a_gpu_holds() -> None:
+    config = _config(16, 64, 32, 1, 2, 3)
+    few = GemmProblem(37, 128, 64, 5, arch="sm_90", mode="grouped")
+    family, _ = choose(few)
+    assert launch_of(family, few, config).grid == ((5 + 32 // 16) * 2, 1, 1)
+    assert launch_of(family, replace(few, mode="masked"), config).grid == (5 * 3 * 2, 1, 1)  # type: ignore[arg-type]
+    many = launch_of(family, replace(few, m=2**20), config)
+    assert many.grid[0] % 132 == 0
+    assert many.grid[0] < 132 * 33
+    assert many.parameters[:4] == ("counts", "groups", "a_scales", "b_scales")
 
 
 def test_scales_need_fp8_of_the_target_and_steps_of_one_block() -> None:

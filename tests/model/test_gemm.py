@@ -15,6 +15,7 @@ from cache_engine.model.gemm import (
     Epilogue,
     GemmProblem,
     Layout,
+    Mode,
     Scales,
     Specialisation,
     bucket_of,
@@ -79,6 +80,30 @@ def test_scales_that_do_not_fit_the_problem_are_refused(change: dict[str, Any], 
     assert GemmProblem(8, **asked).scales is Scales.BLOCKS
     with pytest.raises(InvalidProblem, match=said):
         GemmProblem(8, **asked | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"mode": "ragged"}, "unknown mode 'ragged'; use one of: grouped, masked, or leave it out"),
+        ({"layout": "tn"}, "the layout is tn, and with mode grouped the rows of A must lie one after the other"),
+        ({"specialisation": "exact"}, "counted on the device, so m cannot be a constant; use the specialisation nk"),
+    ],
+)
+def test_a_mode_that_does_not_fit_the_problem_is_refused(change: dict[str, Any], said: str) -> None:
+    asked: dict[str, Any] = {"n": 8, "k": 64, "batch": 4, "mode": "grouped"}
+    assert GemmProblem(8, **asked).mode is Mode.GROUPED
+    with pytest.raises(InvalidProblem, match=said):
+        GemmProblem(8, **asked | change)
+
+
+def test_groups_share_their_rows_or_have_their_own() -> None:
+    grouped, masked = (GemmProblem(100, 64, 32, 8, mode=mode) for mode in ("grouped", "masked"))  # type: ignore[arg-type]
+    assert (grouped.flops, masked.flops) == (2 * 100 * 64 * 32, 8 * 2 * 100 * 64 * 32)
+    assert grouped.moved_bytes == 2 * (100 * 32 + 8 * 64 * 32 + 100 * 64)
+    assert masked.moved_bytes == 2 * 8 * (100 * 32 + 64 * 32 + 100 * 64)
+    assert (grouped.planned_products, masked.planned_products) == ((13, 64, 32, 8), (100, 64, 32, 8))
+    assert GemmProblem(2**24, 2**10, 2**14, 2**16 - 1, mode="grouped").batch == 2**16 - 1, "A is there once"
 
 
 def test_scales_are_counted_where_they_lie() -> None:

@@ -23,7 +23,7 @@ from cache_engine.errors import UsageError
 from cache_engine.kernels import source as source_module
 from cache_engine.model import key as key_module
 from cache_engine.model.fingerprint import ToolchainFingerprint
-from cache_engine.model.gemm import MAX_DIMENSION, DType, GemmProblem, Layout, Scales, Specialisation
+from cache_engine.model.gemm import MAX_DIMENSION, DType, GemmProblem, Layout, Mode, Scales, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.model.key import KeyPrefix, check_prefix, is_key, key_of
 from tests.helpers import needs_host_compiler, require_triton
@@ -95,6 +95,16 @@ def test_scales_change_the_key(cache: Cache) -> None:
     labels |= {"STAGES", "SPLIT_K", "RASTER_ROWS", "N", "K", "A_TRANSPOSED", "B_TRANSPOSED", "A_VECTOR", "B_VECTOR"}
     labels |= {"C_VECTOR", "WITH_ALPHA", "WITH_BETA", "WITH_BIAS", "ACTIVATION"}
     assert set(cache.select(plain).constants) == labels
+
+
+def test_the_mode_changes_the_key_and_the_number_of_groups_does_not(cache: Cache) -> None:
+    plain = GemmProblem(256, 256, 512, 8, arch="sm_90")
+    config = KernelConfig(64, 64, 32, 2, 2, 4)
+    keys = {mode: _key(cache, replace(plain, mode=mode), config) for mode in Mode}
+    assert len(set(keys.values())) == len(Mode)
+    for mode in (Mode.GROUPED, Mode.MASKED):
+        assert _key(cache, replace(plain, mode=mode, m=40, batch=3), config) == keys[mode]
+    assert "MASKED" not in cache.select(plain).constants
 
 
 def test_the_template_of_tensor_core_is_that_of_every_kernel_in_stores() -> None:

@@ -95,7 +95,7 @@ class _Launch:
         self.line = 0
         self._late, self._count = kernel.late, self._blocks * self._threads
         self._lanes = np.arange(self._count)
-        self._is_waiting, self._is_done = (np.zeros(self._count, dtype=bool) for _ in range(2))
+        self._is_waiting, self._is_meeting, self._is_done = (np.zeros(self._count, dtype=bool) for _ in range(3))
         self._is_set = {register: np.zeros(self._count, dtype=bool) for register in program.doubtful}
         shared, of_global = granules(program)
         self._shared = Shared(self._blocks, self._threads, shared_mem, shared, late=kernel.late)
@@ -155,7 +155,7 @@ class _Launch:
         blocks = self._program.blocks
         at = np.zeros(self._count, dtype=np.int64)
         for _ in range(_MOST_BLOCKS):
-            is_stopped = self._is_waiting | self._is_done
+            is_stopped = self._is_waiting | self._is_meeting | self._is_done
             if self.hopper is not None:
                 # Those of its warp meet it again before they do anything else.
                 is_stopped |= np.repeat(self.hopper.is_asleep.reshape(-1, _WARP).any(1), _WARP)
@@ -244,14 +244,19 @@ class _Launch:
         self._is_waiting[self._warps(mask)] = True
 
     def meet(self, mask: Any) -> None:
-        """Lanes of whole warps: ``bar.warp.sync``."""
-        self._shared.pass_warps(self._warps(mask))
+        """Lanes wait for the others of their warp: ``bar.warp.sync``."""
+        self._is_meeting[self._chosen(mask)] = True
+        met = np.repeat(self._is_meeting.reshape(-1, _WARP).all(1), _WARP)
+        self._is_meeting[met] = False
+        self._shared.pass_warps(self._lanes[met])
 
     def leave(self, mask: Any) -> None:
         """The kernel."""
         self._is_done[self._chosen(mask)] = True
 
     def _pass_barriers(self) -> None:
+        if self._is_meeting.any():
+            raise Fault("a part of a warp waits for the others, which never come")
         whole = self._is_waiting.reshape(-1, self._threads)
         if not whole.all(1).any():
             if self.hopper is not None and self.hopper.land():

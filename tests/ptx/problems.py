@@ -232,7 +232,7 @@ def expected_of(problem: GemmProblem, a: Array, b: Array, *, to_even: bool = Fal
         a = scaled(a, of_a)
         b = scaled(b.transpose(0, 2, 1), of_b, problem.scales.b_columns).transpose(0, 2, 1)
     with np.errstate(invalid="ignore"):
-        sums = _as_multiplied(a, problem.dtype, to_even) @ _as_multiplied(b, problem.dtype, to_even)
+        sums = as_multiplied(a, problem.dtype, to_even) @ as_multiplied(b, problem.dtype, to_even)
     before, bias = (from_stored(one, problem.output, "float64") for one in _further(problem))
     epilogue = problem.epilogue
     sums = sums * (_ALPHA if epilogue.alpha else 1)
@@ -274,8 +274,8 @@ def operands_of(problem: GemmProblem) -> tuple[Array, Array]:
     return a.astype(np.float32), b.astype(np.float32)
 
 
-def _as_multiplied(values: Array, dtype: DType, to_even: bool) -> Array:
-    """Of tf32 the nearest with eleven significant bits: the documents promise no less."""
+def as_multiplied(values: Array, dtype: DType, to_even: bool = False) -> Array:
+    """What tensor cores multiply: of tf32 the nearest with eleven significant bits. The documents promise no less."""
     if dtype is not DType.TF32:
         return values.astype(np.float64)
     mantissa, exponent = np.frexp(np.abs(values.astype(np.float64)))

@@ -244,6 +244,15 @@ def test_a_kernel_that_does_not_end_is_refused(monkeypatch: pytest.MonkeyPatch) 
         launch("$again: bra $again;")
 
 
+def test_lanes_that_are_ahead_wait_for_their_warp() -> None:
+    body = "bra $test; $on: {} bar.sync 0; bra $end; $test: setp.lt.s32 %p1, %r1, 16; @%p1 bra $on; bra $on; $end:"
+    launch(body.format("bar.warp.sync -1;"))
+    with pytest.raises(Fault, match="a part of a warp executes"):
+        launch(body.format(""))
+    with pytest.raises(Fault, match="waits for the others, which never come"):
+        launch("setp.lt.s32 %p1, %r1, 16; @%p1 bra $end; bar.warp.sync -1; $end:")
+
+
 def test_a_barrier_that_a_warp_never_reaches_is_refused() -> None:
     body = "setp.lt.s32 %p1, %r1, 32; @%p1 bra $end; bar.sync 0; $end:"
     with pytest.raises(Fault, match="the others never reach"):

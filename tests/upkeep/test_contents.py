@@ -164,6 +164,13 @@ def test_every_field_that_the_key_names_is_compared(
             check_record(msgspec.structs.replace(record, **change))
 
 
+def test_the_mode_of_a_record_is_compared() -> None:
+    record = _honest("grouped", GemmProblem(100, 256, 192, 3, arch="sm_90", mode="masked"))
+    check_record(record)
+    with pytest.raises(CorruptEntry, match="MASKED is '0' in the record, '1' in the key"):
+        check_record(msgspec.structs.replace(record, problem=msgspec.structs.replace(record.problem, mode="grouped")))
+
+
 def test_unknown_values_contradict_nothing() -> None:
     """A record of a version with another family, another type, another schema."""
     components = (("schema", "1"), ("family", "new"), ("compiler", "nvrtc"), ("arch", RECORD.arch), ("N", "1"))

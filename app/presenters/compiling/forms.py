@@ -24,6 +24,7 @@ from cache_engine.model.gemm import (
     Epilogue,
     GemmProblem,
     Layout,
+    Mode,
     Scales,
     Specialisation,
 )  # fmt: skip
@@ -131,6 +132,11 @@ _SCALES = Field(
     help="Blocks of A and of B that have a scale each, for fp8 with layout nt and k a multiple of 128. Scales are fp32 "
     "or E8M0.",
 )  # fmt: skip
+_MODE = Field(
+    "mode", "Mode", Kind.CHOICE, WITHOUT, "--mode", (WITHOUT, *filter(None, Mode)), rare=True,
+    help="For mixtures of experts: as many groups of rows as the batch says, counted on the device. grouped: one "
+    "after the other, m in all. masked: with room for m rows each.",
+)  # fmt: skip
 _COMPILER = Field("compiler", "Compiler", Kind.CHOICE, AUTO, "--compiler", (AUTO, *COMPILERS), rare=True)
 _FAMILY = Field("family", "Family", Kind.CHOICE, AUTO, "--family", (AUTO, *FAMILIES), rare=True)
 _MOST_CONFIGS = 1000
@@ -149,6 +155,7 @@ def shape_form(default_arch: str) -> tuple[Field, ...]:
         Field("arch", "Target", Kind.CHOICE, default_arch, "--arch", _TARGETS, help=_TARGETS_HELP, always=True),
         _EPILOGUE,
         _SCALES,
+        _MODE,
         _SPECIALISATION,
         _OPT_LEVEL,
         _COMPILER,
@@ -227,7 +234,8 @@ def problem_of(values: Row) -> GemmProblem:
     names = ("m", "n", "k", "batch", "dtype", "layout", "arch", "specialisation")
     given = {name: values[name] for name in names} | {"opt_level": int(values["opt_level"])}
     epilogue = Epilogue.parse("+".join(values["epilogue"]))
-    return GemmProblem(**given, out_dtype=_out_dtype(values), epilogue=epilogue, scales=_scales(values))
+    mode = Mode.BATCHED if values["mode"] == WITHOUT else Mode(values["mode"])
+    return GemmProblem(**given, out_dtype=_out_dtype(values), epilogue=epilogue, scales=_scales(values), mode=mode)
 
 
 def choice_of(values: Row) -> dict[str, Any]:

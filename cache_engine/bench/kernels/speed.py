@@ -28,8 +28,8 @@ from cache_engine.bench.results import LeftOut
 from cache_engine.catalogue import model_shapes
 from cache_engine.device.launch import cupy_version
 from cache_engine.device.memory_pool import shared_pool
-from cache_engine.device.nvml import driver_release
 from cache_engine.device.probe import require_gpu
+from cache_engine.device.probe.nvml import driver_release
 from cache_engine.device.timer import Timing, time_kernel
 from cache_engine.engine.cache import Cache, CompiledKernel
 from cache_engine.errors import GemmCacheError, NotHereError, UsageError

@@ -24,6 +24,7 @@ class ShapeRow(msgspec.Struct, kw_only=True):
     specialisation: str
     opt_level: int
     scales: str
+    mode: str
     arch: str
 
 

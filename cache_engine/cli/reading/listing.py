@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from cache_engine.cli.documents import kernels, store
 from cache_engine.cli.documents.caches import AdaptedList
 from cache_engine.cli.documents.lengths import LastDay, Length, Queue
-from cache_engine.cli.support import Verb, emit, filter_options, json_option, named, open_cache, printing
+from cache_engine.cli.support import Verb, emit, json_option, last_first, named, open_cache, printing
 from cache_engine.cli.terminal import LEFT, RIGHT, Align, print_fields, print_table
 from cache_engine.config import Settings
 from cache_engine.errors import UsageError
 from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, printable
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 _LISTED = "The kernels are listed, or none matches."
 _TIERS = {"memory": "in memory", "pack": "in packs", "disk": "on disk", "remote": "in the remote"}
 _LENGTHS = {
@@ -37,6 +38,34 @@ _DISPENSABLE_OF_OTHERS = ("config", "compile time", "code", "regs", "version", "
 _UNKNOWN = "–"
 
 
+def _filter_options(verb: _F) -> _F:
+    """Gives a verb the options of a list of kernels."""
+    from cache_engine.mirror.queries import OLD_SORTS, SORTS  # no other verb needs the mirror
+
+    sorts = [name.replace(" ", "-") for name in SORTS]
+    for decorate in last_first(
+        click.option("--arch", multiple=True, help="Only this target (repeatable)."),
+        click.option("--dtype", multiple=True, help="Only this element type (repeatable)."),
+        click.option("--family", multiple=True, help="Only this family (repeatable)."),
+        click.option("--compiler", multiple=True, help="Only this compiler (repeatable)."),
+        click.option("--framework", multiple=True, help="Only kernels that this framework put here (repeatable)."),
+        click.option(
+            "--sort",
+            type=click.Choice([*sorts, *OLD_SORTS]),
+            metavar="BY",
+            default=sorts[0],
+            show_default=True,
+            help=f"Sort order, one of: {', '.join(sorts)}.",
+        ),
+        click.option("--ascending", is_flag=True, help="Smallest, oldest or A first. Default: last."),
+        click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Rows to print."),
+        click.option("--offset", type=click.IntRange(0, 10**9), default=0, help="Number of rows to skip."),
+        json_option,
+    ):
+        verb = decorate(verb)
+    return verb
+
+
 @click.command(
     "ls",
     cls=Verb,
@@ -49,7 +78,7 @@ _UNKNOWN = "–"
     done=_LISTED,
     missing="The extra dashboard is not installed.",
 )
-@filter_options
+@_filter_options
 @click.pass_obj
 def ls_verb(settings: Settings, /, **options: Any) -> None:
     """List kernels, most recently used first.
@@ -69,7 +98,7 @@ def ls_verb(settings: Settings, /, **options: Any) -> None:
     missing="The extra dashboard is not installed.",
 )
 @click.argument("text", nargs=-1, required=True)
-@filter_options
+@_filter_options
 @click.pass_obj
 def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) -> None:
     """List kernels matching every word of TEXT.

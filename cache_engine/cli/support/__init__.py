@@ -33,7 +33,7 @@ from cache_engine.cli.support.verb import (
 from cache_engine.cli.terminal import escaped, look_alike
 from cache_engine.config import PACKS
 from cache_engine.errors import CompileError, GemmCacheError, Level, NotHereError, StoreUnusable, UsageError
-from cache_engine.model.gemm import INPUT_DTYPES, OPT_LEVELS, DType, GemmProblem, Layout, Specialisation
+from cache_engine.model.gemm import INPUT_DTYPES, OPT_LEVELS, DType, GemmProblem, Layout, Mode, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.units import printable
 
@@ -220,7 +220,7 @@ def job_option(verb: _F) -> _F:
     return click.option("--report-to", "job", type=click.Path(path_type=Path), hidden=True)(verb)
 
 
-def _last_first(*decorators: Callable[[Any], Any]) -> Iterator[Callable[[Any], Any]]:
+def last_first(*decorators: Callable[[Any], Any]) -> Iterator[Callable[[Any], Any]]:
     """Decorators in the order to apply them, so that help shows them in the order given."""
     return iter(decorators[::-1])
 
@@ -253,6 +253,13 @@ def _scales_option(verb: _F) -> _F:
     return click.option("--scales", default="", metavar="A,B[,e8m0]", help=help_text)(verb)
 
 
+def _mode_option(verb: _F) -> _F:
+    help_text = (
+        "Groups of rows, counted on the device: grouped, one after the other; masked, with room for M rows each."
+    )
+    return click.option("--mode", default="", metavar="|".join(filter(None, Mode)), help=help_text)(verb)
+
+
 def input_dtype(name: str) -> DType:
     """The type that ``--dtype`` names.
 
@@ -282,11 +289,11 @@ def problem_options(verb: _F) -> _F:
 
 def shape_options(verb: _F) -> _F:
     """Gives a verb the arguments and options of a problem."""
-    for decorate in _last_first(
+    for decorate in last_first(
         click.argument("m", type=Size()),
         click.argument("n", type=Size()),
         click.argument("k", type=Size()),
-        click.option("--batch", type=Size(), default=1, show_default=True, help="Number of independent products."),
+        click.option("--batch", "--groups", type=Size(), default=1, show_default=True, help="Products, or groups."),
         _dtype_option,
         click.option("--out-dtype", help="Element type of C. Default: that of A and B."),
         click.option(
@@ -302,6 +309,7 @@ def shape_options(verb: _F) -> _F:
             help="Operations on the product before it is stored: alpha, beta, bias, and relu or gelu, joined with +.",
         ),
         _scales_option,
+        _mode_option,
         specialise_option,
         opt_level_option,
         click.option("--arch", metavar="ARCH", help="Target, such as sm_90a. Default: the local GPU, else sm_90."),
@@ -311,13 +319,13 @@ def shape_options(verb: _F) -> _F:
 
 
 def _choice_options(verb: _F) -> _F:
-    for decorate in _last_first(
+    for decorate in last_first(
         click.option(
             "--compiler", help="Compiler: nvrtc, nvcc or triton. Default: the one that the family needs, else nvrtc."
         ),
         click.option(
             "--family",
-            help="Kernel family: tensor_core, scaled, simt, triton or hopper. Default: by compiler and problem.",
+            help="Kernel family: tensor_core, scaled, grouped, simt, triton, hopper. Default: by compiler and problem.",
         ),
         click.option("--config", metavar="NAME=VALUE,…", help="Use this config instead of choosing one."),
         job_option,
@@ -330,7 +338,7 @@ def asked_problem(asked: dict[str, Any]) -> GemmProblem:
     """The problem that the options of ``shape_options`` describe."""
     names = (
         "m", "n", "k", "batch", "dtype", "out_dtype", "layout", "arch", "epilogue", "specialisation", "opt_level",
-        "scales",
+        "scales", "mode",
     )  # fmt: skip
     return GemmProblem(**{name: asked[name] for name in names})
 
@@ -345,34 +353,6 @@ def asked_choice(asked: dict[str, Any]) -> dict[str, Any]:
         "compiler": asked["compiler"],
         "config": None if config is None else KernelConfig.parse(config),
     }
-
-
-def filter_options(verb: _F) -> _F:
-    """Gives a verb the options of a list of kernels."""
-    from cache_engine.mirror.queries import OLD_SORTS, SORTS  # no other verb needs the mirror
-
-    sorts = [name.replace(" ", "-") for name in SORTS]
-    for decorate in _last_first(
-        click.option("--arch", multiple=True, help="Only this target (repeatable)."),
-        click.option("--dtype", multiple=True, help="Only this element type (repeatable)."),
-        click.option("--family", multiple=True, help="Only this family (repeatable)."),
-        click.option("--compiler", multiple=True, help="Only this compiler (repeatable)."),
-        click.option("--framework", multiple=True, help="Only kernels that this framework put here (repeatable)."),
-        click.option(
-            "--sort",
-            type=click.Choice([*sorts, *OLD_SORTS]),
-            metavar="BY",
-            default=sorts[0],
-            show_default=True,
-            help=f"Sort order, one of: {', '.join(sorts)}.",
-        ),
-        click.option("--ascending", is_flag=True, help="Smallest, oldest or A first. Default: last."),
-        click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Rows to print."),
-        click.option("--offset", type=click.IntRange(0, 10**9), default=0, help="Number of rows to skip."),
-        json_option,
-    ):
-        verb = decorate(verb)
-    return verb
 
 
 def _fail(kind: str, message: str, code: int, level: Level = Level.ERROR, **details: object) -> NoReturn:

@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from cache_engine.cli.support.given import settings_of
 from cache_engine.model.architecture import ARCHITECTURES
-from cache_engine.model.gemm import INPUT_DTYPES, DType, Layout, Scales, Specialisation
+from cache_engine.model.gemm import INPUT_DTYPES, DType, Layout, Mode, Scales, Specialisation
 from cache_engine.store.layout import StoreLayout, key_of_record_name, original_of_quarantined
 
 
@@ -107,6 +107,7 @@ COMPLETERS: dict[str, Completer] = {
     "compiler": _compilers,
     "family": _families,
     "layout": _one_of(*Layout),
+    "mode": _one_of(*filter(None, Mode)),
     "scales": _one_of(*filter(None, Scales)),
     "specialisation": _one_of(*Specialisation),
     "table": models,

@@ -261,7 +261,8 @@ class _Served:
 def _served_by(shape: Shape | RecordedProblem, arch: str, specialisation: str) -> tuple[object, ...]:
     """What a kernel has in common with all that it serves. One that is not dynamic is of one n and k."""
     sizes = (0, 0) if specialisation == Specialisation.DYNAMIC else (shape.n, shape.k)
-    return (*sizes, arch, shape.dtype, shape.out_dtype, shape.layout, shape.epilogue, shape.opt_level)
+    types = (shape.dtype, shape.out_dtype, shape.layout, shape.epilogue, shape.scales, shape.mode)
+    return (*sizes, arch, *types, shape.opt_level)
 
 
 class _Missing:

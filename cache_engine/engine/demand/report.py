@@ -187,7 +187,7 @@ def in_words(shape: Shape) -> str:
     s = shape
     types = s.dtype if s.out_dtype == s.dtype else f"{s.dtype}→{s.out_dtype}"
     parts = [f"{s.batch} × " if s.batch > 1 else "", f"m × {s.n} × {s.k} {types}"]
-    extra = [s.scales, s.layout if s.layout != "nt" else "", s.epilogue]
+    extra = [s.scales, s.mode, s.layout if s.layout != "nt" else "", s.epilogue]
     extra += [s.specialisation if s.specialisation != "nk" else ""]
     extra += [f"O{s.opt_level}" if s.opt_level != 3 else "", s.arch]
     return " ".join(["".join(parts), *filter(None, extra)])

@@ -27,11 +27,14 @@ from cache_engine.model.gemm.kinds import (
     EpilogueLike,
     Layout,
     LayoutLike,
+    Mode,
+    ModeLike,
     Scales,
     ScalesLike,
     Specialisation,
     SpecialisationLike,
     bucket_of,
+    checked_mode,
     checked_scales,
     member_of,
 )
@@ -54,6 +57,8 @@ __all__ = [
     "GemmProblem",
     "Layout",
     "LayoutLike",
+    "Mode",
+    "ModeLike",
     "Scales",
     "ScalesLike",
     "Specialisation",
@@ -75,10 +80,10 @@ class GemmProblem:
         ```
 
     Attributes:
-        m: rows of A and C, from 1 to 16 777 216.
+        m: rows of A and C, from 1 to 16 777 216; of all groups together where the mode is ``grouped``.
         n: columns of B and C, from 1 to 16 777 216.
         k: columns of A and rows of B, from 1 to 16 777 216.
-        batch: how many independent products lie one behind the other, 1 to 65 535.
+        batch: how many independent products lie one behind the other, 1 to 65 535. With a mode they are called groups.
         dtype: element type of A and B.
         out_dtype: element type of C; by default that of the inputs, bf16 for fp8, int32 for int8.
         layout: how A and B are stored.
@@ -88,6 +93,8 @@ class GemmProblem:
         opt_level: how hard the compiler may optimise, 0 to 3.
         scales: the blocks of A and B that have a scale each, of fp8 alone, with k a multiple of 128 and the layout nt;
             by default none.
+        mode: whether the products are groups, whose rows are counted on the device; by default they are not. A is then
+            stored by rows, and m is never a constant.
     """
 
     m: int
@@ -102,6 +109,7 @@ class GemmProblem:
     specialisation: Specialisation
     opt_level: int
     scales: Scales
+    mode: Mode
 
     def __init__(
         self,
@@ -117,6 +125,7 @@ class GemmProblem:
         specialisation: SpecialisationLike = Specialisation.NK,
         opt_level: int = OPT_LEVELS[-1],
         scales: ScalesLike = Scales.NONE,
+        mode: ModeLike = Mode.BATCHED,
     ) -> None:
         """Takes names in place of the members of enumerations, and whole numbers of NumPy.
 
@@ -142,14 +151,17 @@ class GemmProblem:
         if isinstance(opt_level, bool) or opt_level not in OPT_LEVELS:
             levels = ", ".join(map(str, OPT_LEVELS))
             raise InvalidProblem(f"opt level is {opt_level!r}; it must be one of: {levels}")
-        elements = batch * max(m * k, n * k, m * n)
+        if mode is not Mode.BATCHED:
+            mode = checked_mode(mode, layout, specialisation)
+        matrices = 1 if mode is Mode.GROUPED else batch
+        elements = max(matrices * m * k, batch * n * k, matrices * m * n)
         if elements > MAX_ELEMENTS:
             raise InvalidProblem(
                 f"an operand of {elements:,} elements is larger than any GPU holds; the limit is {MAX_ELEMENTS:,}"
             )
         if scales is not Scales.NONE:
             scales = checked_scales(scales, dtype, layout, k)
-        values = (m, n, k, batch, dtype, out_dtype, layout, arch, epilogue, specialisation, opt_level, scales)
+        values = (m, n, k, batch, dtype, out_dtype, layout, arch, epilogue, specialisation, opt_level, scales, mode)
         for name, value in zip(self.__slots__, values, strict=True):
             object.__setattr__(self, name, value)
 
@@ -175,17 +187,23 @@ class GemmProblem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations, a multiply-add counted as two."""
-        return 2 * self.batch * self.m * self.n * self.k
+        """Floating-point operations, a multiply-add counted as two; of ``masked``, as if all rows were used."""
+        return 2 * self.row_matrices * self.m * self.n * self.k
+
+    @property
+    def row_matrices(self) -> int:
+        """How many matrices A and C are: one for each product, or one for all groups."""
+        return 1 if self.mode is Mode.GROUPED else self.batch
 
     @property
     def moved_bytes(self) -> int:
         """Bytes of A, B, their scales and C, each counted once."""
-        inputs = (self.m * self.k + self.n * self.k) * self.dtype.itemsize
+        of_a, of_b = self.m * self.k * self.dtype.itemsize, self.n * self.k * self.dtype.itemsize
         if self.scales:
             itemsize = 1 if self.scales.is_e8m0 else 4
-            inputs += itemsize * sum(map(math.prod, self.scales.shapes(self.m, self.n, self.k)))
-        return self.batch * (inputs + self.m * self.n * self.output.itemsize)
+            a_shape, b_shape = self.scales.shapes(self.m, self.n, self.k)
+            of_a, of_b = of_a + itemsize * math.prod(a_shape), of_b + itemsize * math.prod(b_shape)
+        return self.row_matrices * (of_a + self.m * self.n * self.output.itemsize) + self.batch * of_b
 
     @property
     def planned_sizes(self) -> tuple[int, int, int, int]:
@@ -195,6 +213,12 @@ class GemmProblem:
         if self.specialisation is Specialisation.DYNAMIC:
             return _ANY_SIZES
         return (self.m, self.n, self.k, self.batch)
+
+    @property
+    def planned_products(self) -> tuple[int, int, int, int]:
+        """The same sizes as so many equal products: rows that groups share count as spread evenly over these."""
+        m, n, k, batch = self.planned_sizes
+        return (-(-m // batch) if self.mode is Mode.GROUPED else m, n, k, batch)
 
     def on(self, arch: str) -> GemmProblem:
         """The same problem for another target."""

@@ -1,4 +1,4 @@
-"""What a problem is made of: element types, layouts, epilogues, scales, specialisations, and the bounds on sizes."""
+"""What a problem is made of: types, layouts, epilogues, scales, modes, specialisations, and the bounds on sizes."""
 
 from __future__ import annotations
 
@@ -170,6 +170,24 @@ ScalesLike: TypeAlias = Scales | Literal["", "1x128,128x128", "1x128,1x128", "1x
 """The blocks that have scales, or their name."""
 
 
+class Mode(StrEnum):
+    """Where the rows of A and C of a batch lie: in matrices of one size, or in groups, whose rows the device counts.
+
+    ``""``: each product has an A and a C of its own, with m rows. ``grouped``: the products share one A and one C of m
+    rows; those of the first group come first, then those of the second, with no gap. ``masked``: each has its own, with
+    room for m rows, of which the first are used. How many rows each group has is on the device when the kernel starts,
+    as in mixtures of experts: ``grouped`` for prefill, ``masked`` for decode.
+    """
+
+    BATCHED = ""
+    GROUPED = "grouped"
+    MASKED = "masked"
+
+
+ModeLike: TypeAlias = Mode | Literal["", "grouped", "masked"]
+"""A mode, or its name."""
+
+
 def bucket_of(m: int) -> int:
     """The bucket of m: the power of two that is not less."""
     return 1 << (m - 1).bit_length()
@@ -246,6 +264,29 @@ def checked_scales(asked: object, dtype: DType, layout: Layout, k: int) -> Scale
     if layout is not Layout.NT:
         raise InvalidProblem(f"the layout is {layout}, and with scales it must be nt: A m x k, B n x k")
     return scales
+
+
+def checked_mode(asked: object, layout: Layout, specialisation: Specialisation) -> Mode:
+    """A mode that is asked for, checked against the rest of the problem.
+
+    Raises:
+        InvalidProblem: naming the rule that it breaks.
+    """
+    text = str(asked)
+    if text not in [each.value for each in Mode]:
+        names = ", ".join(filter(None, Mode))
+        raise InvalidProblem(f"unknown mode {text!r}; use one of: {names}, or leave it out")
+    mode = Mode(text)
+    if mode and layout.a_transposed:
+        raise InvalidProblem(
+            f"the layout is {layout}, and with mode {mode} the rows of A must lie one after the other; use nt or nn"
+        )
+    if mode and specialisation is Specialisation.EXACT:
+        raise InvalidProblem(
+            f"with mode {mode} the rows of a group are counted on the device, so m cannot be a constant; "
+            "use the specialisation nk, bucketed or dynamic"
+        )
+    return mode
 
 
 def member_of(kind: type[_E], what: str, value: object, allowed: Collection[_E] = ()) -> _E:

@@ -1,0 +1,165 @@
+"""Kernels for groups on the machine: which of them, with which counts, and what C must be."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cache_engine.device.fp8 import E8M0_BIAS, scaled
+from cache_engine.device.groups import rows_of_groups
+from cache_engine.device.launch import ARRAY_TYPES, LoadedKernel, Operands, from_stored, to_stored
+from cache_engine.kernels.family import launch_of
+from cache_engine.kernels.select import FAMILIES
+from cache_engine.model.gemm import DType, GemmProblem, Layout, Mode, Scales, Specialisation
+from cache_engine.model.kernel import KernelConfig
+from tests.ptx.machine import Kernel
+from tests.ptx.problems import Array, Case, as_multiplied, assert_right, kernel_of
+
+_GROUPED = FAMILIES["grouped"]
+_ALPHA, _BETA = 0.75, -0.5
+# Rows of each of five groups, of at most M together, or each. With empty groups, all empty, one that has everything,
+# and numbers that are multiples of nothing; then numbers that no caller should give.
+M = 37
+COUNTS = {
+    "uneven": (5, 0, 17, 1, 14),
+    "one has all": (0, 0, 0, M, 0),
+    "the last has all": (0, 0, 0, 0, M),
+    "none": (0, 0, 0, 0, 0),
+    "fewer than there is room for": (3, 3, 3, 3, 3),
+    "whole tiles": (16, 16, 0, 0, 0),
+    "too many": (20, 20, 20, 20, 20),
+    "negative": (-3, 7, -(2**31), 9, -1),
+    "huge": (2**31 - 1, 2**31 - 1, 4, 2**30, 1),
+}
+_SMALL = {size: KernelConfig(16, 64, 64 // size, 1, 2, 3) for size in (1, 2, 4)}
+_SCALED = KernelConfig(16, 64, 128, 1, 2, 2)
+# Blocks fewer than tiles, so that each computes several; and as many as a launch has.
+_BLOCKS = (2, 3, None)
+
+
+@dataclass(frozen=True)
+class GroupedCase:
+    """A kernel, a problem, the rows of its groups, and how many blocks compute them."""
+
+    case: Case
+    counts: tuple[int, ...]
+    blocks: int | None = 2
+
+    def __str__(self) -> str:
+        return f"{self.case} counts {self.counts}, {self.blocks} blocks"
+
+
+def case_of(
+    counts: str | Sequence[int], blocks: int | None = 2, config: KernelConfig | None = None, **asked: Any
+) -> GroupedCase:
+    """A case, by default of bf16 on sm_90 with a small tile."""
+    given = {"m": M, "n": 72, "k": 72, "batch": 5, "arch": "sm_90", "mode": "grouped"} | asked
+    problem = GemmProblem(**given)
+    config = config or (_SCALED if problem.scales else _SMALL[problem.dtype.itemsize])
+    rows = COUNTS[counts] if isinstance(counts, str) else tuple(counts)
+    return GroupedCase(Case(_GROUPED, problem, config), rows, blocks)
+
+
+def _made() -> list[GroupedCase]:
+    """Every type, mode, layout of B and specialisation, with each kind of counts in turn; then each kind of scales."""
+    turn = itertools.count()
+    rows, blocks = list(COUNTS), itertools.cycle(_BLOCKS)
+    sizes = itertools.cycle(((72, 72), (64, 96), (70, 46), (67, 41), (135, 64)))
+    kinds = [Specialisation.NK, Specialisation.BUCKETED, Specialisation.DYNAMIC]
+    modes = [Mode.GROUPED, Mode.MASKED]
+    epilogues = itertools.cycle(("", "bias", "", "alpha+beta+bias+relu", "", "beta"))
+    cases = []
+    for dtype, mode, layout, kind in itertools.product(_GROUPED.flops_per_clock, modes, (Layout.NT, Layout.NN), kinds):
+        n, k = next(sizes)
+        epilogue = "" if dtype is DType.INT8 else next(epilogues)
+        asked = {"mode": mode, "layout": layout, "specialisation": kind, "dtype": dtype, "n": n, "k": k}
+        cases.append(case_of(rows[next(turn) % len(rows)], next(blocks), **asked, epilogue=epilogue))
+    for scales, mode, dtype, kind in itertools.product(
+        filter(None, Scales), modes, (DType.FP8_E4M3, DType.FP8_E5M2), kinds
+    ):
+        asked = {"mode": mode, "scales": scales, "dtype": dtype, "specialisation": kind}
+        n, k = (135, 256) if next(turn) % 2 else (64, 384)
+        cases.append(case_of(rows[next(turn) % len(rows)], next(blocks), **asked, n=n, k=k, epilogue=next(epilogues)))
+    return cases
+
+
+CASES = _made()
+
+
+def check_groups(one: GroupedCase, kernel: Kernel | None = None) -> None:
+    """Launches a kernel with copies that land late and early, and compares each element of C; others must be untouched.
+
+    Raises:
+        AssertionError: when one is wrong.
+        Fault: what the machine has to say.
+    """
+    case, problem = one.case, one.case.problem
+    run = kernel or kernel_of(case)
+    launch = launch_of(case.family, problem, case.config)
+    if one.blocks is not None:
+        launch = replace(launch, grid=(one.blocks, 1, 1))
+    loaded = LoadedKernel(b"", run.program.name, launch, problem, run)
+    given = _Given(one)
+    for run.late in (True, False):
+        given.check(run, loaded)
+
+
+class _Given:
+    """The operands of a case, as values and as stored, and what becomes of them."""
+
+    def __init__(self, one: GroupedCase) -> None:
+        p = self._problem = one.case.problem
+        generator = np.random.default_rng(zlib.crc32(repr((p, one.counts)).encode()))
+        self._rows = rows_of_groups(p, one.counts)
+        self._counts = np.array(one.counts, dtype=np.int32)
+        most = 3 if p.dtype is DType.FP8_E5M2 else 7
+        self._a, b, before, self._bias = (
+            generator.integers(-most, most, shape, endpoint=True).astype(np.float32)
+            for shape in (
+                (p.row_matrices, p.m, p.k), (p.batch, p.k, p.n), (p.row_matrices, p.m, p.n), (p.batch, p.n)
+            )
+        )  # fmt: skip
+        self._b = b
+        self._before = to_stored(before, p.output).astype(ARRAY_TYPES[p.output])
+        if not p.epilogue.beta:
+            self._before.view(np.uint8)[...] = 0xFF
+        self._scales: tuple[Array, ...] = ()
+        if p.scales:
+            shapes = zip((p.row_matrices, p.batch), p.scales.shapes(p.m, p.n, p.k), strict=True)
+            powers = [generator.integers(-2, 2, (count, *shape), endpoint=True) for count, shape in shapes]
+            self._scales = tuple(
+                (one + E8M0_BIAS).astype(np.uint8) if p.scales.is_e8m0 else np.exp2(one).astype(np.float32)
+                for one in powers
+            )
+
+    def check(self, run: Kernel, loaded: LoadedKernel) -> None:
+        p = self._problem
+        c = self._before.copy()
+        transposed = p.layout.b_transposed
+        b = to_stored(np.ascontiguousarray(self._b.transpose(0, 2, 1) if transposed else self._b), p.dtype)
+        bias = to_stored(self._bias, p.output).astype(ARRAY_TYPES[p.output]) if p.epilogue.bias else None
+        run.unwritten = () if p.epilogue.beta else (c,)
+        loaded(Operands(to_stored(self._a, p.dtype), b, c, _ALPHA, _BETA, bias, *self._scales, counts=self._counts)
+               if self._scales else
+               Operands(to_stored(self._a, p.dtype), b, c, _ALPHA, _BETA, bias, counts=self._counts))  # fmt: skip
+        written = np.zeros(c.shape, dtype=bool)
+        for group, (matrix, rows) in enumerate(self._rows):
+            written[matrix, rows] = True
+            assert_right(p, c[matrix, rows], self._expected(group, matrix, rows), self._a, self._b)
+        assert np.array_equal(c[~written], self._before[~written]), "rows of no group were written"
+
+    def _expected(self, group: int, matrix: int, rows: slice) -> Array:
+        p = self._problem
+        a, b = self._a[matrix, rows], self._b[group]
+        if p.scales:
+            a = scaled(a, self._scales[0][matrix, rows])
+            b = scaled(b.T, self._scales[1][group], p.scales.b_columns).T
+        sums = as_multiplied(a, p.dtype) @ as_multiplied(b, p.dtype)
+        before = from_stored(self._before[matrix, rows], p.output, "float64") if p.epilogue.beta else 0
+        exact: Array = sums * (_ALPHA if p.epilogue.alpha else 1) + _BETA * before
+        return exact + (self._bias[group] if p.epilogue.bias else 0)

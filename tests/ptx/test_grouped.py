@@ -1,0 +1,98 @@
+"""What NVRTC makes of the template for groups, executed instruction by instruction: right, and never outside of C."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import pytest
+
+from cache_engine.kernels.family import check_config
+from cache_engine.model.architecture import architecture
+from cache_engine.model.gemm import DType, Mode
+from tests.ptx.faults import Fault
+from tests.ptx.grouped import CASES, COUNTS, case_of, check_groups
+from tests.ptx.machine import Kernel
+from tests.ptx.problems import kernel_of, ptx_of, source_of
+
+_SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
+_SOAK_PARTS = 8
+_SCALES = {"dtype": "fp8_e4m3", "scales": "1x128,128x128", "n": 135, "k": 256}
+
+
+@pytest.mark.parametrize("mode", ["grouped", "masked"])
+def test_every_kind_of_counts(mode: str) -> None:
+    """Also counts that no caller should give: below 0, beyond m, and whose sum is no number of 32 bits."""
+    kernel = kernel_of(case_of("uneven", mode=mode).case)
+    for counts in COUNTS:
+        print(counts)
+        check_groups(case_of(counts, mode=mode), kernel)
+
+
+def test_blocks_with_scales_of_rows_and_of_groups() -> None:
+    for mode in ("grouped", "masked"):
+        check_groups(case_of("uneven", mode=mode, **_SCALES))
+
+
+def test_a_sample_of_the_kinds() -> None:
+    """Another one each day."""
+    for one in random.Random(_SEED).sample(CASES, 4):
+        print(f"SAMPLE_SEED={_SEED} takes the same: {one}")
+        check_groups(one)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(_SOAK_PARTS))
+def test_every_kind_multiplies(part: int) -> None:
+    for one in CASES[part::_SOAK_PARTS]:
+        print(one)
+        check_groups(one)
+
+
+def test_the_cases_are_what_the_family_offers() -> None:
+    for one in CASES:
+        check_config(one.case.family, one.case.problem, one.case.config, architecture(one.case.problem.arch or ""))
+    kinds = {(p.dtype, p.mode, p.scales, p.layout) for p in (one.case.problem for one in CASES)}
+    assert len(kinds) == 6 * 2 * 2 + 2 * 2 * 4
+    assert {DType.BF16, DType.FP8_E5M2} < {one.case.problem.dtype for one in CASES}
+    assert {one.counts for one in CASES} == set(COUNTS.values())
+    assert {mode for mode in Mode if mode} == {one.case.problem.mode for one in CASES}
+
+
+# What of the source is wrong, what takes its place, and the case that must show it.
+MISTAKES = {
+    "a count below 0 is taken": ("count < 0 ? 0 : count < most", "count < most", "negative", {}),
+    "a count beyond m is taken": ("count < most ? count : most", "count", "too many", {}),
+    "a masked count beyond m is taken": ("count < most ? count : most", "count", "too many", {"mode": "masked"}),
+    "each group may have m rows": ("MASKED ? m : m - first_row", "m", "too many", {}),
+    "rows before a group are not counted": ("first_row += rows;", "", "uneven", {}),
+    "rows before a masked group are": ("if (!MASKED) first_row", "first_row", "uneven", {"mode": "masked"}),
+    "a masked group begins where the last ended": ("static_cast<long long>(group) * m", "group * rows", "uneven",
+                                                   {"mode": "masked"}),
+    "the group after is taken": ("const long long group = walk.group,", "const long long group = (walk.group + 1) % 5,",
+                                 "uneven", {}),
+    "a group too many is read": ("if (++group < groups) enter();", "++group; enter();", "uneven", {}),
+    "an empty group has a tile": ("rows + BLOCK_M - 1) / BLOCK_M) * columns;", "rows + BLOCK_M) / BLOCK_M) * columns;",
+                                  "one has all", {}),
+    "tiles of a group are not counted": ("first_tile += tiles;", "", "uneven", {}),
+    "a tile is left out": ("tile += block_count()", "tile += block_count() + 1", "uneven", {}),
+    "no barrier between tiles": ("sync_block();\n        product.store", "product.store", "uneven", {}),
+    "lanes that are ahead do not wait": ("        sync_warp();", "", "uneven", {}),
+    "rows of the next group are stored": ("{walk.rows, sizes.n, sizes.k}", "{sizes.m, sizes.n, sizes.k}", "uneven", {}),
+    "the bias of the first group": ("bias + group * sizes.n", "bias", "uneven", {"epilogue": "bias"}),
+    "scales of A of the first group": ("a_scales + row * scales_of_a_row", "a_scales", "uneven", _SCALES),
+    "scales of B of the first group": ("b_scales + group * scales_of_b", "b_scales", "uneven", _SCALES),
+    "columns for rows": ("row) * BLOCK_M, static_cast<int>(within / band_rows) * BLOCK_N",
+                         "row) * BLOCK_N, static_cast<int>(within / band_rows) * BLOCK_M", "one has all", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_the_template_is_seen(name: str) -> None:
+    right, wrong, counts, asked = MISTAKES[name]
+    one = case_of(counts, **asked)
+    source = source_of(one.case)
+    assert source.count(right) == 1, "the template no longer holds the line to be spoilt"
+    with pytest.raises((Fault, AssertionError)):
+        check_groups(one, Kernel(ptx_of(source.replace(right, wrong), "sm_90")))
