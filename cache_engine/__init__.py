@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from cache_engine.device.profiling import OperatorCall, OperatorCalls, OperatorStatistics
     from cache_engine.engine.cache import Cache, open_cache
     from cache_engine.engine.demand.report import DemandReport, DemandShare
-    from cache_engine.engine.matmul import matmul
+    from cache_engine.engine.matmul import grouped_matmul, matmul
     from cache_engine.engine.operator import GemmOperator, Switches, default_cache, switches
     from cache_engine.engine.serving import CompiledKernel
     from cache_engine.engine.serving.launching import Product
@@ -206,6 +206,7 @@ __all__ = [
     "__version__",
     "default_cache",
     "dequantise",
+    "grouped_matmul",
     "matmul",
     "model_shapes",
     "open_cache",
@@ -225,7 +226,7 @@ _HOMES = {
     "device.profiling": "OperatorCall OperatorCalls OperatorStatistics",
     "engine.cache": "Cache open_cache",
     "engine.demand.report": "DemandReport DemandShare",
-    "engine.matmul": "matmul",
+    "engine.matmul": "grouped_matmul matmul",
     "engine.operator": "GemmOperator Switches default_cache switches",
     "engine.serving": "CompiledKernel",
     "engine.serving.launching": "Product",

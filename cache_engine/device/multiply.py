@@ -20,6 +20,7 @@ from cache_engine.model.kernel import Launch
 from cache_engine.model.key import CacheKey
 
 if TYPE_CHECKING:
+    from cache_engine.device.groups import Counts
     from cache_engine.device.profiling import Watch
 
 
@@ -65,7 +66,7 @@ def multiply(
     a: Any, b: Any, out: Any | None, bias: Any | None, *, a_scales: Any | None = None, b_scales: Any | None = None,
     dtype: DType | None, out_dtype: DType | None, alpha: float, beta: float, epilogue: Epilogue,
     find: Find, found_by: Hashable, kind: GemmProblem | None = None, fusion: bool = True,
-    watch: Watch | None = None, stream: Any | None = None, tell: Tell = lambda *_: None,
+    watch: Watch | None = None, stream: Any | None = None, tell: Tell = lambda *_: None, counts: Counts | None = None,
 ) -> Any:  # fmt: skip
     """``activation(alpha · A · B + beta · out + bias)`` on a stream; see ``cache_engine.matmul``.
 
@@ -77,6 +78,7 @@ def multiply(
         watch: to measure the launch.
         stream: by default the current one.
         tell: called with what serves, once in each call.
+        counts: of groups, see ``cache_engine.grouped_matmul``; then without a kind, and with fusion.
 
     Raises:
         UsageError: as ``plan_matmul`` and ``check_places``; and when there is no ``out`` to be added.
@@ -88,7 +90,7 @@ def multiply(
             return multiply(
                 a, b, out, bias, dtype=dtype, out_dtype=out_dtype, alpha=alpha, beta=beta, epilogue=epilogue,
                 find=find, found_by=found_by, kind=kind, fusion=fusion, watch=watch, tell=tell, a_scales=a_scales,
-                b_scales=b_scales,
+                b_scales=b_scales, counts=counts,
             )  # fmt: skip
     import cupy
 
@@ -97,10 +99,14 @@ def multiply(
     views = {name: view(array, name, current.ptr) for name, array in arrays.items() if array is not None}
     a_view, b_view, out_view, bias_view = views["A"], views["B"], views.get("out"), views.get("the bias")
     scale_views = [views[name] for name in ("a_scales", "b_scales") if name in views]
-    plan = plan_matmul(
-        a_view.form, b_view.form, _form(out_view), _form(bias_view), dtype, out_dtype, epilogue, kind,
-        _form(views.get("a_scales")), _form(views.get("b_scales")),
-    )  # fmt: skip
+    if counts is not None:
+        views["counts"] = view(counts.array, "counts", current.ptr)
+        plan = _grouped_plan(views, counts, dtype, out_dtype, epilogue)
+    else:
+        plan = plan_matmul(
+            a_view.form, b_view.form, _form(out_view), _form(bias_view), dtype, out_dtype, epilogue, kind,
+            _form(views.get("a_scales")), _form(views.get("b_scales")),
+        )  # fmt: skip
     check_places(a_view, b_view, out_view, bias_view, *scale_views)
     gpu = cupy.cuda.runtime.getDevice()
     for name, one in views.items():
@@ -113,6 +119,8 @@ def multiply(
         c = _address(out_view)
     added = None if bias_view is None else _operand(bias_view, transposed=False, copy=False)
     operands = Operands(*_a_and_b(a_view, b_view, plan), c, alpha, beta, added, *map(_address, scale_views))
+    if counts is not None:
+        operands = replace(operands, counts=_address(views["counts"]))
     if watch is None:
         kernel(operands)
     else:
@@ -225,6 +233,25 @@ def _operand(one: ArrayView, transposed: bool, copy: bool) -> Any:
     )
     with shared_pool().serving():
         return array.copy(order="C")
+
+
+def _grouped_plan(
+    views: dict[str, ArrayView], counts: Counts, dtype: DType | None, out_dtype: DType | None, epilogue: Epilogue
+) -> MatmulPlan:
+    """The plan for groups, their counts checked as far as they are known."""
+    from cache_engine.device.groups import check_counts, plan_groups  # for few callers
+
+    a, b, where = views["A"], views["B"], views["counts"]
+    optional = (_form(views.get(name)) for name in ("out", "the bias", "a_scales", "b_scales"))
+    out, bias, a_scales, b_scales = optional
+    plan = plan_groups(a.form, b.form, where.form, out, bias, dtype, out_dtype, epilogue, a_scales, b_scales)
+    if counts.known is not None:
+        check_counts(plan.problem, counts.known)
+    if where.address % where.form.itemsize:
+        raise UsageError(f"counts start at an address that is no multiple of {where.form.itemsize}; copy them first")
+    if "out" in views and views["out"].overlaps(where):
+        raise UsageError("out overlaps counts; give it separate memory, or leave it out")
+    return plan
 
 
 def _form(one: ArrayView | None) -> Form | None:

@@ -1,4 +1,4 @@
-"""``matmul``: from arrays on a GPU to their product in one call, with a kernel from the cache."""
+"""``matmul`` and ``grouped_matmul``: from arrays on a GPU to products in one call, with a kernel from the cache."""
 
 from __future__ import annotations
 
@@ -112,6 +112,72 @@ def matmul(
         tell=lambda name, better: served.append((name, better)),
     )
     return array if wait is None else Product(array, *served[0])
+
+
+def grouped_matmul(
+    a: Any,
+    b: Any,
+    counts: Any,
+    out: Any | None = None,
+    *,
+    a_scales: Any | None = None,
+    b_scales: Any | None = None,
+    dtype: DTypeLike | None = None,
+    out_dtype: DTypeLike | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    bias: Any | None = None,
+    activation: ActivationLike = Activation.NONE,
+    check: bool = False,
+    cache: Cache | None = None,
+    stream: Any | None = None,
+) -> Any:
+    """``matmul`` of groups of rows, each with a matrix of its own in ``b``: the experts of a mixture.
+
+    Example:
+        ```python
+        # tokens: m × k, sorted by expert; weights: experts × n × k; counts: int32, the tokens of each expert
+        y = grouped_matmul(tokens, weights.swapaxes(1, 2), counts)
+        ```
+
+    Args:
+        a: m × k, the rows of all groups, those of the first group first; or groups × m × k, where the first rows of
+            each matrix are used. Read as it lies where that is row by row without a gap; else a copy of it is.
+        b: groups × k × n.
+        counts: how many rows each group has. An array of int32 on the GPU, which is not waited for; or whole numbers in
+            a list, a tuple or a NumPy array, which are checked.
+        out: as of ``matmul``: m × n, or groups × m × n. Rows that belong to no group are left as they are.
+        a_scales: as of ``matmul``: with a row for each of ``a``.
+        b_scales: as of ``matmul``, for each group.
+        bias: groups × n.
+        check: whether counts on the GPU are checked too, which waits for it. The kernel clamps those that are not, so
+            it never writes outside of ``out``.
+
+        The others are those of ``matmul``. The kernel always applies the epilogue.
+
+    Returns:
+        ``out``, or a new array, whose rows of no group may hold anything.
+
+    Raises:
+        GpuRequired: when there is no GPU.
+        UsageError: when the arrays do not go together, or counts are wrong: a number below 0 or beyond m, or, where the
+            groups share ``a``, numbers whose sum is not m.
+        OutOfDeviceMemory: when there is no room for a copy.
+        NotCached, CompilerMissing, CompileError: as ``Cache.get_or_compile``.
+    """
+    require_gpu("grouped_matmul")
+    from cache_engine.device.groups import given_counts
+
+    def find(problem: GemmProblem) -> Code:
+        there = cache or default_cache()
+        return code_of(there.get_to_launch(problem), there.journal)
+
+    return multiply(
+        a, b, out, bias, a_scales=a_scales, b_scales=b_scales, dtype=_dtype("dtype", dtype),
+        out_dtype=_dtype("out_dtype", out_dtype), alpha=alpha, beta=beta,
+        epilogue=_epilogue(alpha != 1.0, beta != 0.0, bias is not None, str(activation)), find=find,
+        found_by=(None, None, cache, False), stream=stream, counts=given_counts(counts, check=check, stream=stream),
+    )  # fmt: skip
 
 
 @cached

@@ -20,7 +20,7 @@ import numpy
 import pytest
 
 from cache_engine.config import Settings
-from cache_engine.device import by_cupy, fp8, multiply, probe, unfused
+from cache_engine.device import by_cupy, fp8, groups, multiply, probe, unfused
 from cache_engine.device import launch as launching
 from cache_engine.engine import matmul as multiplication
 from cache_engine.engine import operator
@@ -29,7 +29,7 @@ from cache_engine.engine.serving import launching as serving_code
 from cache_engine.kernels.family import launch_of
 from cache_engine.kernels.select import choose
 from cache_engine.model.fingerprint import DeviceFingerprint
-from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.model.gemm import DType, GemmProblem, Mode
 from cache_engine.model.key import CacheKey
 from cache_engine.store.journal import Journal, NoJournal
 
@@ -39,7 +39,7 @@ Kernel = Callable[..., None]
 
 # What CuPy and NumPy have alike.
 _SAME = (
-    "abs", "ascontiguousarray", "asarray", "clip", "full", "matmul", "maximum", "rint", "searchsorted", "uint8",
+    "abs", "ascontiguousarray", "clip", "full", "matmul", "maximum", "rint", "searchsorted", "uint8",
     "uint16", "uint32", "float32", "zeros",
 )  # fmt: skip
 
@@ -132,6 +132,7 @@ def _cupy(stream: Stream) -> Any:
     )
     module.__dict__.update(
         ndarray=Array,
+        asarray=lambda values: numpy.asarray(values).view(Array),
         asnumpy=numpy.asarray,
         empty=lambda shape, dtype=float: array(numpy.empty(shape, dtype)),
         random=SimpleNamespace(default_rng=numpy.random.default_rng),
@@ -226,6 +227,9 @@ def kernel(problem: GemmProblem, parameters: tuple[str, ...]) -> Kernel:
         given = dict(zip(parameters, further, strict=True))
         assert type(m) is numpy.int32
         p, layout = replace(problem, m=int(m)), problem.layout  # one kernel serves many m
+        if p.mode:
+            _grouped(p, at, a, b, c, given)
+            return
         for address in (a, b, c, given["bias"]) if p.epilogue.bias else (a, b, c):
             place = address.ctypes.data if isinstance(address, numpy.ndarray) else int(address)
             assert place % 16 == 0, "operands start at multiples of 16 bytes"
@@ -255,3 +259,26 @@ def kernel(problem: GemmProblem, parameters: tuple[str, ...]) -> Kernel:
         out[...] = launching.to_stored(result.astype("float32" if p.output is not DType.FP64 else "float64"), p.output)
 
     return run
+
+
+def _grouped(p: GemmProblem, at: Any, a: Any, b: Any, c: Any, given: dict[str, Any]) -> None:
+    """What a right kernel for groups does: of each group, what one of its rows would."""
+    out, counts = at(c, p.output, p.row_matrices, p.m, p.n), at(given["counts"], DType.INT32, p.batch)
+    assert int(given["groups"]) == p.batch
+    plain = replace(p, mode=Mode.BATCHED, batch=1)
+    of_a, of_b = p.scales.shapes(p.m, p.n, p.k) if p.scales else ((0, 0), (0, 0))
+    kind = DType.FP8_E4M3 if p.scales.is_e8m0 else DType.FP32
+    for group, (matrix, rows) in enumerate(groups.rows_of_groups(p, counts.tolist())):
+        if rows.start == rows.stop:
+            continue
+        matrices = at(b, p.dtype, p.batch, *((p.n, p.k) if p.layout.b_transposed else (p.k, p.n)))
+        own = {name: given[name] for name in ("alpha", "beta")}
+        own["bias"] = array(at(given["bias"], p.output, p.batch, p.n)[group]) if p.epilogue.bias else None
+        if p.scales:
+            own["a_scales"] = array(at(given["a_scales"], kind, p.row_matrices, *of_a)[matrix, rows])
+            own["b_scales"] = array(at(given["b_scales"], kind, p.batch, *of_b)[group])
+        part = array(out[matrix, rows])
+        operands = (array(at(a, p.dtype, p.row_matrices, p.m, p.k)[matrix, rows]), array(matrices[group]), part)
+        one = replace(plain, m=rows.stop - rows.start)
+        kernel(one, tuple(own))((), (), (*operands, numpy.int32(one.m), *own.values()), 0)
+        out[matrix, rows] = part

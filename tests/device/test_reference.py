@@ -156,6 +156,18 @@ def test_a_right_kernel_is_found_right(
     assert _checked(monkeypatch, problem) <= tolerance(problem)
 
 
+@pytest.mark.parametrize("mode", ["grouped", "masked"])
+@pytest.mark.parametrize(("dtype", "scales", "k"), [("bf16", "", 11), ("fp8_e4m3", "1x128,128x128", 128)])
+def test_a_right_kernel_for_groups_is_found_right_and_one_of_other_groups_wrong(
+    monkeypatch: pytest.MonkeyPatch, dtype: Any, scales: Any, k: int, mode: Any
+) -> None:
+    monkeypatch.setattr(reference, "CHUNK_ELEMENTS", 3 * k)
+    problem = GemmProblem(23, 6, k, 7, dtype, arch="sm_90", epilogue="alpha+beta+bias+relu", scales=scales, mode=mode)
+    assert _checked(monkeypatch, problem) <= tolerance(problem)
+    monkeypatch.setattr(numpy_gpu.groups, "rows_of_groups", lambda _, counts: [(0, slice(0, 2))] * len(counts))
+    assert not _checked(monkeypatch, problem) <= tolerance(problem)
+
+
 @pytest.mark.parametrize("text", ["alpha", "beta", "bias", "relu", "gelu"])
 def test_a_kernel_that_forgets_a_part_of_the_epilogue_is_found_wrong(
     monkeypatch: pytest.MonkeyPatch, text: str

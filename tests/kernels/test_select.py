@@ -16,7 +16,7 @@ from cache_engine.kernels.family import Family, check_config, launch_of
 from cache_engine.kernels.rates import rates_of
 from cache_engine.kernels.select import FAMILIES, STEADY, choose, predicted_cycles, ranking, turning_points
 from cache_engine.model.architecture import ARCHITECTURES, architecture
-from cache_engine.model.gemm import INPUT_DTYPES, MAX_DIMENSION, MAX_ELEMENTS, DType, GemmProblem, Layout
+from cache_engine.model.gemm import INPUT_DTYPES, MAX_DIMENSION, MAX_ELEMENTS, DType, GemmProblem, Layout, Mode
 from cache_engine.model.kernel import KernelConfig
 
 SIZES = st.integers(1, 4096) | st.sampled_from([1, 7168, 129_280, MAX_DIMENSION])
@@ -278,7 +278,7 @@ def test_the_choice_for_groups_turns_where_it_is_said_to(
         chosen = [choose(replace(problem, m=one))[1] for one in (before, size - 1)]
         assert chosen[0] == chosen[1]
     if mode == "grouped":
-        each = replace(problem, m=-(-problem.m // groups), mode="masked")
+        each = replace(problem, m=-(-problem.m // groups), mode=Mode.MASKED)
         assert choose(problem)[1] == choose(each)[1]
 
 
@@ -287,7 +287,7 @@ def test_a_launch_for_groups_has_a_block_for_each_tile_or_as_many_as_a_gpu_holds
     few = GemmProblem(37, 128, 64, 5, arch="sm_90", mode="grouped")
     family, _ = choose(few)
     assert launch_of(family, few, config).grid == ((5 + 32 // 16) * 2, 1, 1)
-    assert launch_of(family, replace(few, mode="masked"), config).grid == (5 * 3 * 2, 1, 1)  # type: ignore[arg-type]
+    assert launch_of(family, replace(few, mode=Mode.MASKED), config).grid == (5 * 3 * 2, 1, 1)
     many = launch_of(family, replace(few, m=2**20), config)
     assert many.grid[0] % 132 == 0
     assert many.grid[0] < 132 * 33

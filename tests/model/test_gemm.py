@@ -98,7 +98,7 @@ def test_a_mode_that_does_not_fit_the_problem_is_refused(change: dict[str, Any],
 
 
 def test_groups_share_their_rows_or_have_their_own() -> None:
-    grouped, masked = (GemmProblem(100, 64, 32, 8, mode=mode) for mode in ("grouped", "masked"))  # type: ignore[arg-type]
+    grouped, masked = (GemmProblem(100, 64, 32, 8, mode=mode) for mode in ("grouped", "masked"))
     assert (grouped.flops, masked.flops) == (2 * 100 * 64 * 32, 8 * 2 * 100 * 64 * 32)
     assert grouped.moved_bytes == 2 * (100 * 32 + 8 * 64 * 32 + 100 * 64)
     assert masked.moved_bytes == 2 * 8 * (100 * 32 + 64 * 32 + 100 * 64)
