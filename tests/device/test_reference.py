@@ -9,8 +9,8 @@ from typing import Any
 import numpy
 import pytest
 
+from cache_engine.device import groups, reference
 from cache_engine.device import launch as launching
-from cache_engine.device import reference
 from cache_engine.device.launch import LoadedKernel, random_operands
 from cache_engine.device.probe import gpu
 from cache_engine.device.probe.nvml import driver_release, sm_clock_mhz
@@ -164,7 +164,7 @@ def test_a_right_kernel_for_groups_is_found_right_and_one_of_other_groups_wrong(
     monkeypatch.setattr(reference, "CHUNK_ELEMENTS", 3 * k)
     problem = GemmProblem(23, 6, k, 7, dtype, arch="sm_90", epilogue="alpha+beta+bias+relu", scales=scales, mode=mode)
     assert _checked(monkeypatch, problem) <= tolerance(problem)
-    monkeypatch.setattr(numpy_gpu.groups, "rows_of_groups", lambda _, counts: [(0, slice(0, 2))] * len(counts))
+    monkeypatch.setattr(groups, "rows_of_groups", lambda _, counts: [(0, slice(0, 2))] * len(counts))
     assert not _checked(monkeypatch, problem) <= tolerance(problem)
 
 

@@ -58,7 +58,7 @@ def case_of(
     counts: str | Sequence[int], blocks: int | None = 2, config: KernelConfig | None = None, **asked: Any
 ) -> GroupedCase:
     """A case, by default of bf16 on sm_90 with a small tile."""
-    given = {"m": M, "n": 72, "k": 72, "batch": 5, "arch": "sm_90", "mode": "grouped"} | asked
+    given: dict[str, Any] = {"m": M, "n": 72, "k": 72, "batch": 5, "arch": "sm_90", "mode": "grouped"} | asked
     problem = GemmProblem(**given)
     config = config or (_SCALED if problem.scales else _SMALL[problem.dtype.itemsize])
     rows = COUNTS[counts] if isinstance(counts, str) else tuple(counts)
@@ -77,7 +77,7 @@ def _made() -> list[GroupedCase]:
     for dtype, mode, layout, kind in itertools.product(_GROUPED.flops_per_clock, modes, (Layout.NT, Layout.NN), kinds):
         n, k = next(sizes)
         epilogue = "" if dtype is DType.INT8 else next(epilogues)
-        asked = {"mode": mode, "layout": layout, "specialisation": kind, "dtype": dtype, "n": n, "k": k}
+        asked: dict[str, Any] = {"mode": mode, "layout": layout, "specialisation": kind, "dtype": dtype, "n": n, "k": k}
         cases.append(case_of(rows[next(turn) % len(rows)], next(blocks), **asked, epilogue=epilogue))
     for scales, mode, dtype, kind in itertools.product(
         filter(None, Scales), modes, (DType.FP8_E4M3, DType.FP8_E5M2), kinds
@@ -91,7 +91,7 @@ def _made() -> list[GroupedCase]:
 CASES = _made()
 
 
-def check_groups(one: GroupedCase, kernel: Kernel | None = None) -> None:
+def check_groups(one: GroupedCase, kernel: Kernel | None = None, lates: tuple[bool, ...] = (True, False)) -> None:
     """Launches a kernel with copies that land late and early, and compares each element of C; others must be untouched.
 
     Raises:
@@ -105,7 +105,7 @@ def check_groups(one: GroupedCase, kernel: Kernel | None = None) -> None:
         launch = replace(launch, grid=(one.blocks, 1, 1))
     loaded = LoadedKernel(b"", run.program.name, launch, problem, run)
     given = _Given(one)
-    for run.late in (True, False):
+    for run.late in lates:
         given.check(run, loaded)
 
 
@@ -144,9 +144,8 @@ class _Given:
         b = to_stored(np.ascontiguousarray(self._b.transpose(0, 2, 1) if transposed else self._b), p.dtype)
         bias = to_stored(self._bias, p.output).astype(ARRAY_TYPES[p.output]) if p.epilogue.bias else None
         run.unwritten = () if p.epilogue.beta else (c,)
-        loaded(Operands(to_stored(self._a, p.dtype), b, c, _ALPHA, _BETA, bias, *self._scales, counts=self._counts)
-               if self._scales else
-               Operands(to_stored(self._a, p.dtype), b, c, _ALPHA, _BETA, bias, counts=self._counts))  # fmt: skip
+        scales = dict(zip(("a_scales", "b_scales"), self._scales, strict=False))
+        loaded(Operands(to_stored(self._a, p.dtype), b, c, _ALPHA, _BETA, bias, counts=self._counts, **scales))
         written = np.zeros(c.shape, dtype=bool)
         for group, (matrix, rows) in enumerate(self._rows):
             written[matrix, rows] = True
