@@ -91,7 +91,7 @@ def _made() -> list[GroupedCase]:
 CASES = _made()
 
 
-def check_groups(one: GroupedCase, kernel: Kernel | None = None, lates: tuple[bool, ...] = (True, False)) -> None:
+def check_groups(one: GroupedCase, kernel: Kernel | None = None, orders: tuple[bool, ...] = (True, False)) -> None:
     """Launches a kernel with copies that land late and early, and compares each element of C; others must be untouched.
 
     Raises:
@@ -105,7 +105,7 @@ def check_groups(one: GroupedCase, kernel: Kernel | None = None, lates: tuple[bo
         launch = replace(launch, grid=(one.blocks, 1, 1))
     loaded = LoadedKernel(b"", run.program.name, launch, problem, run)
     given = _Given(one)
-    for run.late in lates:
+    for run.late in orders:
         given.check(run, loaded)
 
 

@@ -28,7 +28,7 @@ def test_every_kind_of_counts(mode: str) -> None:
     kernel = kernel_of(case_of("uneven", mode=mode).case)
     for number, counts in enumerate(COUNTS):
         print(counts)
-        check_groups(case_of(counts, 7, mode=mode), kernel, lates=(number % 2 == 0,))
+        check_groups(case_of(counts, 7, mode=mode), kernel, orders=(number % 2 == 0,))
 
 
 def test_blocks_with_scales_of_rows_and_of_groups() -> None:
