@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -44,12 +43,11 @@ def rows_of_groups(problem: GemmProblem, counts: Iterable[int]) -> list[tuple[in
     return found
 
 
-def given_counts(counts: Any, *, check: bool, stream: Any | None) -> Counts:
-    """Counts as a caller gives them: on the GPU, or as numbers, which are copied there.
+def given_counts(counts: Any, *, check: bool) -> Counts:
+    """Counts as a caller gives them: on the GPU, or as numbers, which are copied there on the current stream.
 
     Args:
         check: whether those on the GPU are read, which waits for it.
-        stream: to copy and to read on; by default the current one.
 
     Raises:
         UsageError: when they are no row of whole numbers, or on the GPU not of int32.
@@ -57,21 +55,16 @@ def given_counts(counts: Any, *, check: bool, stream: Any | None) -> Counts:
     import cupy
     import numpy
 
-    from cache_engine.device.multiply import stream_of
-
     speaks_dlpack = hasattr(counts, "__dlpack_device__") and not isinstance(counts, numpy.ndarray)
-    with nullcontext() if stream is None else stream_of(stream):
-        if hasattr(counts, "__cuda_array_interface__") or speaks_dlpack:
-            element = str(getattr(counts, "dtype", "int32")).removeprefix("torch.")
-            if element != "int32":
-                raise UsageError(f"counts has elements of {element}; on a GPU they must be int32: convert them")
-            return Counts(counts, cupy.asnumpy(cupy.asarray(counts)).ravel().tolist() if check else None)
-        numbers = numpy.asarray(counts)
-        if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
-            raise UsageError(
-                f"counts is {counts!r}; give the rows of each group as whole numbers, or an array on the GPU"
-            )
-        return Counts(cupy.asarray(numpy.clip(numbers, -1, 2**31 - 1).astype(numpy.int32)), numbers.tolist())
+    if hasattr(counts, "__cuda_array_interface__") or speaks_dlpack:
+        element = str(getattr(counts, "dtype", "int32")).removeprefix("torch.")
+        if element != "int32":
+            raise UsageError(f"counts has elements of {element}; on a GPU they must be int32: convert them")
+        return Counts(counts, cupy.asnumpy(cupy.asarray(counts)).ravel().tolist() if check else None)
+    numbers = numpy.asarray(counts)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        raise UsageError(f"counts is {counts!r}; give the rows of each group as whole numbers, or an array on the GPU")
+    return Counts(cupy.asarray(numpy.clip(numbers, -1, 2**31 - 1).astype(numpy.int32)), numbers.tolist())
 
 
 def check_counts(problem: GemmProblem, counts: Sequence[int]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cache as cached
 from typing import TYPE_CHECKING, Any
 
-from cache_engine.device.multiply import multiply
+from cache_engine.device.multiply import multiply, stream_of
 from cache_engine.device.probe import require_gpu
 from cache_engine.engine.operator import default_cache, fuses
 from cache_engine.engine.serving.launching import Product, code_of
@@ -166,7 +167,10 @@ def grouped_matmul(
         NotCached, CompilerMissing, CompileError: as ``Cache.get_or_compile``.
     """
     require_gpu("grouped_matmul")
-    from cache_engine.device.groups import given_counts
+    from cache_engine.device.groups import given_counts  # few programs call this
+
+    with nullcontext() if stream is None else stream_of(stream):
+        given = given_counts(counts, check=check)
 
     def find(problem: GemmProblem) -> Code:
         there = cache or default_cache()
@@ -176,7 +180,7 @@ def grouped_matmul(
         a, b, out, bias, a_scales=a_scales, b_scales=b_scales, dtype=_dtype("dtype", dtype),
         out_dtype=_dtype("out_dtype", out_dtype), alpha=alpha, beta=beta,
         epilogue=_epilogue(alpha != 1.0, beta != 0.0, bias is not None, str(activation)), find=find,
-        found_by=(None, None, cache, False), stream=stream, counts=given_counts(counts, check=check, stream=stream),
+        found_by=(None, None, cache, False), stream=stream, counts=given,
     )  # fmt: skip
 
 
