@@ -7,9 +7,10 @@ import os
 import shlex
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -120,14 +121,13 @@ def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.a
     Raises:
         MirrorError: when the mirror is unavailable and no earlier answer exists.
     """
-    # As texts, which is quicker than Streamlit's hash of them.
-    asked = (str(cache().layout.root), _name_of(question), repr(arguments), repr(options))
+    asked = _asked(question, arguments, options)
     answer: _T
     if _OLD_ANSWERS in st.session_state and asked in _last_answers():
         answer = _last_answers()[asked][0]  # one wait for each page is enough
         return answer
     try:
-        answer = _answer((generation(), *asked), question, arguments, options)
+        answer = _answer((generation(), *asked), partial(cache().mirror.query, question, *arguments, **options))
     except MirrorError as error:
         if asked not in _last_answers():
             raise
@@ -138,6 +138,28 @@ def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.a
             _last_answers().clear()
         _last_answers()[asked] = (answer, time.time())
     return answer
+
+
+def ask_ahead(*questions: partial[Any]) -> None:
+    """Asks several questions in one opening of the index, which takes longer than most answers.
+
+    ``ask`` then finds the answers, if it is called with the same arguments. What fails here is left to it.
+    """
+    if _OLD_ANSWERS in st.session_state:
+        return
+    with suppress(MirrorError):
+        at = generation()
+        missing = {}
+        for one in questions:
+            name = (at, *_asked(one.func, one.args, one.keywords))
+            try:
+                _answer(name, _unanswered)
+            except LookupError:
+                missing[name] = one
+        if len(missing) > 1:
+            answers = cache().mirror.query(_answer_all, list(missing.values()))
+            for name, answer in zip(missing, answers, strict=True):
+                _answer(name, partial(_itself, answer))
 
 
 def generation() -> int:
@@ -179,14 +201,30 @@ def _last_answers() -> dict[tuple[str, str, str, str], tuple[Any, float]]:
     return {}
 
 
-def _name_of(question: Callable[..., Any]) -> str:
-    """Modules of queries may have functions of one name."""
-    return f"{question.__module__}.{question.__qualname__}"
+def _asked(question: Callable[..., Any], arguments: object, options: object) -> tuple[str, str, str, str]:
+    """What names a question, as texts, which is quicker than Streamlit's hash of them.
+
+    Modules of queries may have functions of one name.
+    """
+    name = f"{question.__module__}.{question.__qualname__}"
+    return str(cache().layout.root), name, repr(arguments), repr(options)
+
+
+def _answer_all(connection: Connection, questions: list[partial[Any]]) -> list[Any]:
+    return [one.func(connection, *one.args, **one.keywords) for one in questions]
+
+
+def _unanswered() -> NoReturn:
+    raise LookupError
+
+
+def _itself(answer: Any) -> Any:
+    return answer
 
 
 @st.cache_resource(show_spinner=False, max_entries=_MOST_ANSWERS)
-def _answer(of: tuple[Any, ...], _question: Callable[..., Any], _arguments: Any, _options: Any) -> Any:  # noqa: ARG001
-    return cache().mirror.query(_question, *_arguments, **_options)
+def _answer(of: tuple[Any, ...], _make: Callable[[], Any]) -> Any:  # noqa: ARG001
+    return _make()
 
 
 @st.cache_data(show_spinner=False, ttl=60)

@@ -13,6 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app import context, tables
 from app.presenters.shared import Row, Tile, page_count
+from app.presenters.store.admin import arch_figure, arch_table
 from cache_engine.mirror.queries import FACETS
 from cache_engine.units import human_age
 
@@ -214,9 +215,6 @@ def paging(total: int, page_rows: int, *, key: str, **options: Any) -> int:
 
 def arch_sums(rows: list[Row], title: str, *, key: str) -> None:
     """Kernels and bytes by target, as a figure and as a table; nothing where there are no rows."""
-    # Which loads Plotly, in a tenth of a second, for pages that most readers do not open first.
-    from app.presenters.store.admin import arch_figure, arch_table
-
     if rows:
         st.plotly_chart(arch_figure(rows, title), key=key, config={"displayModeBar": False})
         with st.expander("Show data table"):

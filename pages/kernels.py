@@ -10,16 +10,19 @@ from app import context, widgets
 from app.caches import links
 from app.components import listing
 from app.presenters.downloads import LIST_FILES, MOST_ROWS, pack_file
+from app.presenters.kernels.adapted import adapted_filter
 from app.presenters.kernels.listed import FACET_LABELS, facet_choices, first_choices, kernel_filter, page_number
 from app.presenters.shared import page_count, rows_shown
 from app.views.adapted import list_adapted
 from cache_engine.catalogue import read_search
 from cache_engine.catalogue.searching import advice
-from cache_engine.mirror import queries
+from cache_engine.foreign.survey import EntryFilter
+from cache_engine.mirror import adapted_queries, foreign_queries, queries
+from cache_engine.mirror.adapted_queries import AdaptedFilter
 from cache_engine.mirror.queries import OLD_SORTS, SORTS, KernelFilter
 from cache_engine.units import counted
 
-PAGE_ROWS = 50
+PAGE_ROWS, MOST_PAGES = 50, 10**6
 MOST_IN_A_LINK = 100  # keys of 64 digits
 
 
@@ -134,6 +137,13 @@ text = search.text_input(
 again.button("Reload", icon=":material/refresh:", shortcut="U", help="Rescan the store.")
 
 wanted = kernel_filter(text or "", chosen)
+shown_at = (page_number(asked.get("page", ""), MOST_PAGES) - 1) * PAGE_ROWS
+context.ask_ahead(  # all that a letter in the search field asks anew
+    partial(queries.facet_counts, wanted),
+    partial(queries.kernels, wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=shown_at),
+    partial(adapted_queries.adapted_count, adapted_filter(text or "", chosen) or AdaptedFilter()),
+    partial(foreign_queries.count, EntryFilter(text or "")),
+)
 counts = context.ask(queries.facet_counts, wanted)
 for column, (facet, label) in zip(st.columns(len(chosen)), FACET_LABELS.items(), strict=True):
     called = facet_choices(counts.values[facet], chosen[facet])
