@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -140,7 +140,22 @@ def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.a
     return answer
 
 
-def ask_ahead(*questions: partial[Any]) -> None:
+class Question(NamedTuple):
+    """What ``ask`` is called with."""
+
+    function: Callable[..., Any]
+    arguments: tuple[object, ...]
+    options: dict[str, object]
+
+
+def question(
+    function: Callable[Concatenate[Connection, _P], Any], /, *arguments: _P.args, **options: _P.kwargs
+) -> Question:
+    """A question for ``ask_ahead``, from the arguments of ``ask``."""
+    return Question(function, arguments, options)
+
+
+def ask_ahead(*questions: Question) -> None:
     """Asks several questions in one opening of the index, which takes longer than most answers.
 
     ``ask`` then finds the answers, if it is called with the same arguments. What fails here is left to it.
@@ -151,7 +166,7 @@ def ask_ahead(*questions: partial[Any]) -> None:
         at = generation()
         missing = {}
         for one in questions:
-            name = (at, *_asked(one.func, one.args, one.keywords))
+            name = (at, *_asked(*one))
             try:
                 _answer(name, _unanswered)
             except LookupError:
@@ -210,8 +225,8 @@ def _asked(question: Callable[..., Any], arguments: object, options: object) -> 
     return str(cache().layout.root), name, repr(arguments), repr(options)
 
 
-def _answer_all(connection: Connection, questions: list[partial[Any]]) -> list[Any]:
-    return [one.func(connection, *one.args, **one.keywords) for one in questions]
+def _answer_all(connection: Connection, questions: list[Question]) -> list[Any]:
+    return [one.function(connection, *one.arguments, **one.options) for one in questions]
 
 
 def _unanswered() -> NoReturn:

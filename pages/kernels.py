@@ -139,10 +139,12 @@ again.button("Reload", icon=":material/refresh:", shortcut="U", help="Rescan the
 wanted = kernel_filter(text or "", chosen)
 shown_at = (page_number(asked.get("page", ""), MOST_PAGES) - 1) * PAGE_ROWS
 context.ask_ahead(  # all that a letter in the search field asks anew
-    partial(queries.facet_counts, wanted),
-    partial(queries.kernels, wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=shown_at),
-    partial(adapted_queries.adapted_count, adapted_filter(text or "", chosen) or AdaptedFilter()),
-    partial(foreign_queries.count, EntryFilter(text or "")),
+    context.question(queries.facet_counts, wanted),
+    context.question(
+        queries.kernels, wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=shown_at
+    ),
+    context.question(adapted_queries.adapted_count, adapted_filter(text or "", chosen) or AdaptedFilter()),
+    context.question(foreign_queries.count, EntryFilter(text or "")),
 )
 counts = context.ask(queries.facet_counts, wanted)
 for column, (facet, label) in zip(st.columns(len(chosen)), FACET_LABELS.items(), strict=True):
