@@ -17,6 +17,7 @@ _TABLES = {
     "Memory refused": "test_any_allocation",
     "Parsers fuzzed": "test_no_bytes_that",
     "Random kills": "test_a_thousand_kills",
+    "A farm under kills": "test_two_hundred_kills",
     "Readers while others evict": "test_two_minutes_of_reading",
     "Contention": "test_(sixteen|the_turns)",
     "Damage to files": "test_no_(?!bytes)",

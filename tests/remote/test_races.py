@@ -26,7 +26,7 @@ from cache_engine.remote.base import Remote
 from cache_engine.remote.breaker import Breaker
 from cache_engine.remote.moving import push
 from cache_engine.store.disk import DiskStore
-from tests.helpers import fill
+from tests.helpers import fill, make_store
 from tests.remote.conftest import S3
 from tests.remote.waiting import until
 from tests.trust.keys import Builder, signers_file
@@ -81,6 +81,33 @@ def test_sixteen_processes_push_a_hundred_keys_and_are_served_one_entry_of_each(
     store: DiskStore, remote: Remote, endpoint: str, tmp_path: Path
 ) -> None:
     _race(store, remote, endpoint, tmp_path, 100)
+
+
+@pytest.mark.parametrize("years", [-1, 1])
+def test_a_clock_that_is_off_by_a_year_changes_no_answer(
+    store: DiskStore, remote: Remote, endpoint: str, tmp_path: Path, builder: Builder,
+    monkeypatch: pytest.MonkeyPatch, years: int,
+) -> None:  # fmt: skip
+    """Of the machine that sends, and then of the one that asks."""
+    for name, value in {**_ENVIRONMENT, "AWS_ENDPOINT_URL": endpoint or "http://127.0.0.1:1"}.items():
+        monkeypatch.setenv(name, value)
+    now = time.time
+    settings: dict[str, Any] = {
+        "remote": remote.url, "trusted_signers": signers_file(tmp_path, f"builder {builder.line}"),
+        "durability": "fast",
+    }  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: now() + years * 365 * 86_400)
+        ahead, here = fill(store, 1)[0], make_store(tmp_path / "here")
+        assert push(store, remote, [ahead], sign=builder.key.sign).sent == 1
+    behind = fill(here, 1, start=1)[0]
+    assert push(here, remote, [behind], sign=builder.key.sign).sent == 1
+    with open_cache(tmp_path / "now", **settings) as cache:
+        assert cache.get(ahead) == store.get(ahead)
+    monkeypatch.setattr(time, "time", lambda: now() + years * 365 * 86_400)
+    with open_cache(tmp_path / "off", **settings) as cache:
+        assert cache.get(behind) == here.get(behind)
+        assert cache.get(ahead) == store.get(ahead)
 
 
 class _Door:
