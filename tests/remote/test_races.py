@@ -56,7 +56,7 @@ def _race(store: DiskStore, remote: Remote, endpoint: str, tmp_path: Path, keys:
         missed = [one for one, code in zip(served, right, strict=True) if one != code]
         assert missed == [""] * len(missed)
         assert bool(missed) <= bool(answer["failures"])
-    assert sum(not answer["failures"] for answer in answers) > 0
+    assert any(digest for answer in answers for _, digest in answer["done"])
     sent = [sum(each) for each in zip(*([count for count, _ in answer["done"]] for answer in answers), strict=True)]
     if not endpoint:  # moto looks whether there is an object, and stores it, in two steps
         assert sent == [1] * keys
