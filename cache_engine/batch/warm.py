@@ -25,6 +25,8 @@ from cache_engine.model.gemm import (
     GemmProblem,
     Layout,
     LayoutLike,
+    Mode,
+    ModeLike,
     Scales,
     ScalesLike,
     Specialisation,
@@ -123,6 +125,7 @@ def problems_of(
     specialisation: SpecialisationLike = Specialisation.NK,
     opt_level: int = OPT_LEVELS[-1],
     scales: ScalesLike = Scales.NONE,
+    mode: ModeLike = Mode.BATCHED,
     family: str | None = None,
     compiler: str | None = None,
 ) -> list[GemmProblem]:
@@ -150,6 +153,8 @@ def problems_of(
         specialisation: which sizes are constants of the kernels.
         opt_level: how hard the compiler may optimise.
         scales: the blocks of A and B that have a scale each.
+        mode: of the products of experts, which are then groups: ``"grouped"``, with the rows of all, or ``"masked"``,
+            with room for every token in each.
         family: of kernels to take; give ``warm`` the same.
         compiler: which compiler makes them; give ``warm`` the same.
 
@@ -175,6 +180,7 @@ def problems_of(
         specialisation=asked.specialisation,
         opt_level=asked.opt_level,
         scales=asked.scales,
+        mode=mode,
     )
     cells = coverage(cache, rows, family, compiler)
     require_served(cells)

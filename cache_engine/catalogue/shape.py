@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem
+from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, Mode
 from cache_engine.model.sizes import Sizes, joined_sizes
 
 TOKENS = "1-8192"
@@ -47,18 +47,22 @@ class ModelShape:
         said = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         return f"ModelShape({', '.join(f'{name}={value!r}' for name, value, usual in said if value != usual)})"
 
-    def rows(self, tokens: int) -> int:
-        """The m for so many tokens: all of them; of an expert, its share when all get as many, rounded up."""
-        if not self.experts:
-            return tokens
-        return -(-tokens * self.experts_per_token // self.experts)
+    def rows(self, tokens: int, mode: Mode = Mode.BATCHED) -> int:
+        """The m for so many tokens: all of them; of an expert, its share when all get as many, rounded up.
 
-    def row_sizes(self, tokens: Sizes) -> Sizes:
-        """Every m that these numbers of tokens make."""
-        if not self.experts:
+        Of experts in mode ``grouped`` the rows of all that are here; in mode ``masked`` all tokens, as all may choose one.
+        """
+        if not self.experts or mode is Mode.MASKED:
+            return tokens
+        shares = self.batch if mode is Mode.GROUPED else 1
+        return -(-tokens * self.experts_per_token * shares // self.experts)
+
+    def row_sizes(self, tokens: Sizes, mode: Mode = Mode.BATCHED) -> Sizes:
+        """Every m that these numbers of tokens make; of ``grouped`` also those between them."""
+        if not self.experts or mode is Mode.MASKED:
             return tokens
         # An expert gets at most one row more for a further token, so a range makes a range.
-        return joined_sizes([range(self.rows(each[0]), self.rows(each[-1]) + 1) for each in tokens])
+        return joined_sizes([range(self.rows(each[0], mode), self.rows(each[-1], mode) + 1) for each in tokens])
 
     def problem(self, m: int, dtype: DType, out_dtype: DType | None = None) -> GemmProblem:
         """The problem for m rows, without the epilogue."""

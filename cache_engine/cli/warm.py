@@ -59,7 +59,7 @@ class _Sizes(click.ParamType[Sizes]):
     examples=(
         "warm Llama-3.1-8B --arch sm_90a",
         "warm shapes.csv --m 1,16,64-512 --dtype fp16 --dry-run",
-        "warm DeepSeek-V3 --dtype fp8_e4m3 --scales 1x128,128x128 --m 1-4096",
+        "warm DeepSeek-V3 --dtype fp8_e4m3 --scales 1x128,128x128 --mode grouped --m 1-4096",
         "warm Llama-3.1-8B --load",
     ),
     done="Every kernel is in the store.",

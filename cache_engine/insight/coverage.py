@@ -14,7 +14,8 @@ from cache_engine.catalogue import TOKENS, ModelShape
 from cache_engine.engine.cache import Cache
 from cache_engine.errors import GemmCacheError, NotHereError, UsageError
 from cache_engine.insight.covering import Covering, cover
-from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, Specialisation
+from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, Layout, Mode, ModeLike, Specialisation
+from cache_engine.model.gemm.kinds import checked_mode
 from cache_engine.model.sizes import Sizes, count_sizes, parse_sizes, sizes_text
 
 EVERY_M = parse_sizes(TOKENS)
@@ -76,6 +77,7 @@ def wanted(
     *,
     epilogue: Epilogue | None = None,
     most: int = MOST_CHOICES,
+    mode: ModeLike = Mode.BATCHED,
     **asked: Any,
 ) -> list[list[Wanted]]:
     """For each shape, in order, what it asks for on each target.
@@ -86,6 +88,7 @@ def wanted(
             shares for all experts.
         epilogue: of every problem; by default the shape's own.
         most: how many ``choices`` there may be.
+        mode: of the products of experts, which are then groups; others have none.
         asked: what else each problem has, by the names of ``GemmProblem``.
 
     Raises:
@@ -97,7 +100,8 @@ def wanted(
             f"an exact kernel serves one m, so m of {sizes_text(ms)} needs {count_sizes(ms):,} kernels for each shape; "
             f"name the sizes you need, in ranges of {MOST_EXACT} at most, or use another specialisation"
         )
-    count = choices(shapes, ms, len(archs))
+    of_experts = checked_mode(mode, Layout.NT, Specialisation.NK)
+    count = choices(shapes, ms, len(archs), of_experts)
     if count > most:
         raise UsageError(
             f"these shapes, sizes of m and targets make {count:,} choices of a config, and the limit is {most:,} "
@@ -105,12 +109,13 @@ def wanted(
         )
     rows = []
     for shape in shapes:
-        sizes = shape.row_sizes(ms) if shape.m is None else (range(shape.m, shape.m + 1),)
+        own_mode = of_experts if shape.experts else Mode.BATCHED
+        sizes = shape.row_sizes(ms, own_mode) if shape.m is None else (range(shape.m, shape.m + 1),)
         finish = epilogue
         if finish is None:  # int8 takes none: a bias is added after its sums are scaled
             finish = NO_EPILOGUE if dtype is DType.INT8 else shape.epilogue
         # The largest m breaks a limit if any does.
-        problem = replace(shape.problem(sizes[-1][-1], dtype), epilogue=finish, **asked)
+        problem = replace(shape.problem(sizes[-1][-1], dtype), epilogue=finish, mode=own_mode, **asked)
         rows.append([Wanted(shape, replace(problem, arch=arch), sizes) for arch in archs])
     return rows
 
@@ -129,13 +134,13 @@ def coverage(
     return [[_cell(cache, one, family, compiler) for one in row] for row in asked]
 
 
-def choices(shapes: Iterable[ModelShape], ms: Sizes, targets: int) -> int:
+def choices(shapes: Iterable[ModelShape], ms: Sizes, targets: int, mode: Mode = Mode.BATCHED) -> int:
     """How often a config is chosen to find a coverage: once for a size, and once for each 16 sizes of a range."""
 
     def each(sizes: Sizes) -> int:
         return sum(-(-len(one) // _SIZES_PER_CHOICE) for one in sizes)
 
-    return targets * sum(1 if shape.m is not None else each(shape.row_sizes(ms)) for shape in shapes)
+    return targets * sum(1 if shape.m is not None else each(shape.row_sizes(ms, mode)) for shape in shapes)
 
 
 def distinct(cells: Iterable[Iterable[Cell]]) -> list[Covering]:

@@ -189,6 +189,8 @@ def table_form(default_arch: str) -> tuple[Field, ...]:
             _EPILOGUE, help="Applied to all layers. Leave empty for that of each layer, such as the bias of gpt-oss."
         ),
         _SCALES,
+        replace(_MODE, help="For experts: all of them in one kernel. grouped: rows sorted by expert. masked: room for "
+                "every token at each."),
         _SPECIALISATION,
         _OPT_LEVEL,
         _COMPILER,
@@ -234,8 +236,9 @@ def problem_of(values: Row) -> GemmProblem:
     names = ("m", "n", "k", "batch", "dtype", "layout", "arch", "specialisation")
     given = {name: values[name] for name in names} | {"opt_level": int(values["opt_level"])}
     epilogue = Epilogue.parse("+".join(values["epilogue"]))
-    mode = Mode.BATCHED if values["mode"] == WITHOUT else Mode(values["mode"])
-    return GemmProblem(**given, out_dtype=_out_dtype(values), epilogue=epilogue, scales=_scales(values), mode=mode)
+    return GemmProblem(
+        **given, out_dtype=_out_dtype(values), epilogue=epilogue, scales=_scales(values), mode=_mode(values)
+    )
 
 
 def choice_of(values: Row) -> dict[str, Any]:
@@ -257,7 +260,12 @@ def made_of(values: Row) -> dict[str, Any]:
         "specialisation": Specialisation(values["specialisation"]),
         "opt_level": int(values["opt_level"]),
         "scales": _scales(values),
+        "mode": _mode(values),
     }
+
+
+def _mode(values: Row) -> Mode:
+    return Mode.BATCHED if values["mode"] == WITHOUT else Mode(values["mode"])
 
 
 def _scales(values: Row) -> Scales:

@@ -121,8 +121,8 @@ def worker_verb(
 @json_option
 @click.pass_obj
 def compile_verb(
-    settings: Settings, /, table: str, archs: tuple[str, ...], ms: str, dtype: str, scales: str, tune: bool,
-    broker: str | None, url: str | None, as_json: bool,
+    settings: Settings, /, table: str, archs: tuple[str, ...], ms: str, dtype: str, scales: str, mode: str,
+    tune: bool, broker: str | None, url: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Have workers compile what a model needs and the remote lacks.
 
@@ -138,7 +138,7 @@ def compile_verb(
     require("farm", "the farm")
     broker, remote = _broker_named(settings, broker), remote_named(settings, url)
     submission = Submission(broker, remote)
-    asked = _asked(settings, _wanted(table, archs, ms, dtype, scales), tune=tune)
+    asked = _asked(settings, _wanted(table, archs, ms, dtype, scales, mode), tune=tune)
     print(printable(asked.in_words), file=sys.stderr)
     run = Following(Board(broker), submission.job, table, asked.selections, asked.times)
     with terminal.progress("Compiling on the farm", len(asked.selections), time_left=False) as (bar, task):
@@ -236,12 +236,12 @@ def _asked(settings: Settings, asked: list[list[Wanted]], *, tune: bool) -> _Ask
         return _Asked([*needed.values(), *more], compile_times(cache), len(more))
 
 
-def _wanted(table: str, archs: tuple[str, ...], ms: str, dtype: str, scales: str) -> list[list[Wanted]]:
+def _wanted(table: str, archs: tuple[str, ...], ms: str, dtype: str, scales: str, mode: str) -> list[list[Wanted]]:
     """What the options ask for."""
     from cache_engine.catalogue import shapes_of
     from cache_engine.insight.coverage import wanted
 
-    return wanted(shapes_of(table), input_dtype(dtype), archs or (None,), parse_sizes(ms), scales=scales)
+    return wanted(shapes_of(table), input_dtype(dtype), archs or (None,), parse_sizes(ms), scales=scales, mode=mode)
 
 
 # ---- For people ----

@@ -55,8 +55,8 @@ def toolchains_verb(settings: Settings, /, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def coverage_verb(
-    settings: Settings, /, table: str, archs: tuple[str, ...], ms: str, dtype: str, scales: str, missing: bool,
-    as_json: bool,
+    settings: Settings, /, table: str, archs: tuple[str, ...], ms: str, dtype: str, scales: str, mode: str,
+    missing: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Show which kernels of a model are cached.
 
@@ -68,7 +68,7 @@ def coverage_verb(
     from cache_engine.insight.coverage import coverage, distinct, wanted
     from cache_engine.model.sizes import parse_sizes
 
-    asked = wanted(shapes_of(table), input_dtype(dtype), archs or (None,), parse_sizes(ms), scales=scales)
+    asked = wanted(shapes_of(table), input_dtype(dtype), archs or (None,), parse_sizes(ms), scales=scales, mode=mode)
     with open_cache(settings, create=False) as cache:
         cells = coverage(cache, asked)
         cached = stored(cache, [kernel.key for kernel in distinct(cells)])

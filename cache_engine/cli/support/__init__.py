@@ -239,8 +239,8 @@ def specialise_option(verb: _F) -> _F:
 
 
 def element_options(verb: _F) -> _F:
-    """Gives a verb ``--dtype`` and ``--scales``."""
-    return _dtype_option(_scales_option(verb))
+    """Gives a verb ``--dtype``, ``--scales`` and ``--mode``."""
+    return _dtype_option(_scales_option(_mode_option(verb)))
 
 
 def _dtype_option(verb: _F) -> _F:
