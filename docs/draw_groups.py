@@ -1,6 +1,6 @@
-"""Draws ``images/kernel-grouped.svg``: tiles of C of groups with few, many and no rows, and the blocks that compute them.
+"""Draws ``images/kernel-grouped.svg``: tiles of C of groups with few, many and no rows, and which block computes each.
 
-Run as ``python docs/draw_groups.py``. Which tiles there are and whose they are follows from the counts, as in the kernel.
+Run as ``python docs/draw_groups.py``. Which tiles there are, and whose, follows from the counts as in the kernel.
 """
 
 from __future__ import annotations

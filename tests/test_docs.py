@@ -114,10 +114,12 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert sorted(listed) == sorted({*cache_engine.__all__} - {"__version__"}), "docs/api.md"
 
 
-def test_the_picture_of_the_house_is_up_to_date() -> None:
-    program = "import sys; sys.path.insert(0, 'docs'); import draw_house; print(draw_house.draw(), end='')"
+@pytest.mark.parametrize(("script", "picture"), [("draw_house", "house"), ("draw_groups", "kernel-grouped")])
+def test_a_picture_is_what_its_script_draws(script: str, picture: str) -> None:
+    program = f"import sys; sys.path.insert(0, 'docs'); import {script}; print({script}.draw(), end='')"
     drawn = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert (ROOT / "docs" / "images" / "house.svg").read_text(encoding="utf-8") == drawn, "python docs/draw_house.py"
+    found = (ROOT / "docs" / "images" / f"{picture}.svg").read_text(encoding="utf-8")
+    assert found == drawn, f"python docs/{script}.py"
 
 
 def test_the_description_of_the_package_has_no_link_that_could_lead_nowhere() -> None:

@@ -50,7 +50,7 @@ class ModelShape:
     def rows(self, tokens: int, mode: Mode = Mode.BATCHED) -> int:
         """The m for so many tokens: all of them; of an expert, its share when all get as many, rounded up.
 
-        Of experts in mode ``grouped`` the rows of all that are here; in mode ``masked`` all tokens, as all may choose one.
+        Of experts in mode ``grouped`` the rows of all that are here; in ``masked`` all tokens, as all may choose one.
         """
         if not self.experts or mode is Mode.MASKED:
             return tokens
