@@ -14,7 +14,7 @@ from cache_engine.catalogue import TOKENS, ModelShape
 from cache_engine.engine.cache import Cache
 from cache_engine.errors import GemmCacheError, NotHereError, UsageError
 from cache_engine.insight.covering import Covering, cover
-from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, Layout, Mode, ModeLike, Specialisation
+from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem, Layout, Mode, Specialisation
 from cache_engine.model.gemm.kinds import checked_mode
 from cache_engine.model.sizes import Sizes, count_sizes, parse_sizes, sizes_text
 
@@ -77,7 +77,7 @@ def wanted(
     *,
     epilogue: Epilogue | None = None,
     most: int = MOST_CHOICES,
-    mode: ModeLike = Mode.BATCHED,
+    mode: str = Mode.BATCHED,
     **asked: Any,
 ) -> list[list[Wanted]]:
     """For each shape, in order, what it asks for on each target.
