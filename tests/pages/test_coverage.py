@@ -62,7 +62,9 @@ def test_compiling_the_missing_starts_a_job_and_leads_to_it(
 
     def noting(jobs: Jobs, command: list[str], asked: Asked | None = None, *_: object) -> str:
         started.append((command, asked))
-        return really(jobs, ["stats"])
+        job = really(jobs, ["compile", "64", "48", "80", "--dtype", "fp32", "--arch", "sm_75"])
+        jobs._children[job].wait()
+        return job
 
     monkeypatch.setattr(Jobs, "start", noting)
     app = sound(open_page(compiled_store, "coverage", model="Qwen3-0.6B", dtype="bf16", archs="sm_75"))
