@@ -141,6 +141,8 @@ def grouped_matmul(
         y = grouped_matmul(tokens, weights.swapaxes(1, 2), counts)
         ```
 
+    Arguments not named here are those of ``matmul``. The kernel always applies the epilogue.
+
     Args:
         a: m × k, the rows of all groups, those of the first group first; or groups × m × k, where the first rows of
             each matrix are used. Read as it lies where that is row by row without a gap; else a copy of it is.
@@ -153,8 +155,6 @@ def grouped_matmul(
         bias: groups × n.
         check: whether counts on the GPU are checked too, which waits for it. The kernel clamps those that are not, so
             it never writes outside of ``out``.
-
-        The others are those of ``matmul``. The kernel always applies the epilogue.
 
     Returns:
         ``out``, or a new array, whose rows of no group may hold anything.

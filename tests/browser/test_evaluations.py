@@ -94,12 +94,14 @@ def test_a_search_ends_with_the_tab_that_asked_for_it(page: Page, address: str) 
 
 
 def _server_of(address: str) -> int:
-    """The process that serves an address; only its own command line names the port so."""
-    wanted = f'"server.port": {address.rpartition(":")[2]},'.encode()
-    for process in Path("/proc").glob("[0-9]*"):
+    """The process that has the socket open which listens at an address."""
+    listening, place = "0A", f":{int(address.rpartition(':')[2]):04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    sockets = {f"socket:[{row[9]}]" for row in rows if row[3] == listening and row[1].endswith(place)}
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):
-            if wanted in (process / "cmdline").read_bytes():
-                return int(process.name)
+            if str(descriptor.readlink()) in sockets:
+                return int(descriptor.parts[2])
     pytest.fail("no process serves this address")
 
 

@@ -275,7 +275,7 @@ def test_the_choice_for_groups_turns_where_it_is_said_to(
     assert list(points) == sorted(set(points))
     for size in {*points[1:], max(m, last)}:
         before = points[[one < size for one in points].count(True) - 1]
-        chosen = [choose(replace(problem, m=one))[1] for one in (before, size - 1)]
+        chosen = [choose(replace(problem, m=one))[1] for one in (before, max(before, size - 1))]
         assert chosen[0] == chosen[1]
     if mode == "grouped":
         each = replace(problem, m=-(-problem.m // groups), mode=Mode.MASKED)
