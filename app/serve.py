@@ -10,11 +10,14 @@ Started as ``serve.py OPTIONS``, a JSON object of Streamlit's options.
 from __future__ import annotations
 
 import json
+import pkgutil
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import streamlit as st
@@ -22,9 +25,13 @@ from streamlit import config, file_util, net_util
 from streamlit.cli_util import open_browser
 from streamlit.web.server import server_util
 
+import app
 from app.server.compression import Compressed
 from app.server.gate import Application, Gate, Message, Receive, Send
 from app.server.style import Styled, style_sheet
+
+_OFTEN_NEEDED = ("duckdb", "pandas", "pyarrow.compute", "cache_engine.mirror.sync")  # by Streamlit and every page
+_PROGRAMS = ("app.main", "app.serve")
 
 
 def no_address() -> None:
@@ -49,9 +56,18 @@ class Dashboard(st.App):
         await self._gate(scope, receive, send)
 
 
+def _import_pages() -> None:
+    """Imports what pages need, which takes more than a second, while the first reader's browser starts."""
+    ours = (module.name for module in pkgutil.walk_packages(app.__path__, f"{app.__name__}."))
+    for name in (*_OFTEN_NEEDED, *(one for one in ours if one not in _PROGRAMS)):
+        with suppress(ImportError):  # of an extra that is not installed; the page that needs it says so
+            import_module(name)
+
+
 @asynccontextmanager
 async def _opening(_: st.App) -> AsyncIterator[None]:
     """Opens a browser where one is wanted; the server listens already."""
+    Thread(target=_import_pages, name="imports", daemon=True).start()
     if not config.get_option("server.headless"):
         open_browser(server_util.get_url(server_util.get_display_address(config.get_option("server.address"))))
     yield

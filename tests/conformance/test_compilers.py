@@ -228,18 +228,16 @@ def test_every_flag_that_may_be_given_is_one_it_takes(subject: Subject) -> None:
     assert subject.compiler.compile(source, "sm_90").cubin == plain.cubin
 
 
+@pytest.mark.parametrize("levels", [(0, 3), pytest.param(OPT_LEVELS, marks=pytest.mark.soak)], ids=["two", "all"])
 def test_every_level_of_optimisation_is_another_key_and_the_lowest_is_other_code(
-    subject: Subject, cache: Cache
+    subject: Subject, cache: Cache, levels: tuple[int, ...]
 ) -> None:
     """The default is the highest. Levels may make the same code; the lowest and the highest do not."""
     problem = GemmProblem(64, 64, 64, arch="sm_90")
     asked = {level: replace(problem, opt_level=level) for level in OPT_LEVELS}
     keys = {cache.selector.select(each, None, subject.compiler.name, None).key for each in asked.values()}
     assert len(keys) == len(OPT_LEVELS)
-    kernels = {
-        level: cache.get_or_compile(asked[level], compiler=subject.compiler.name)
-        for level in (OPT_LEVELS if subject.compiler.name == "nvrtc" else (0, 3))  # the others take seconds
-    }
+    kernels = {level: cache.get_or_compile(asked[level], compiler=subject.compiler.name) for level in levels}
     assert {kernel.key for kernel in kernels.values()} <= keys
     assert {kernel.tier for kernel in kernels.values()} == {"compiled"}
     for level, kernel in kernels.items():
