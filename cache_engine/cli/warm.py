@@ -88,7 +88,7 @@ class _Sizes(click.ParamType[Sizes]):
 @specialise_option
 @opt_level_option
 @click.option("--compiler", help="Compiler: nvrtc, nvcc or triton. Default: that of the family, else nvrtc.")
-@click.option("--family", help="Kernel family: tensor_core, scaled, grouped, simt, triton, hopper. Default: by problem.")
+@click.option("--family", help="Kernel family: tensor_core, scaled, grouped, simt, triton, hopper. Default: the best.")
 @click.option("--jobs", type=click.IntRange(1), help="Parallel compiles. Default: one per CPU.")
 @click.option("--load", is_flag=True, help="Load each kernel on the GPU, to check that the driver accepts it.")
 @device_option
