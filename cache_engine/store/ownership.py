@@ -140,8 +140,8 @@ def open_way(path: Path, *, make: bool = False) -> int:
                     continue
             else:
                 way = way.parent if name == os.pardir else way / name
-            os.close(here)
-            here = there
+            done, here = here, there  # first, or Ctrl-C in between would have it closed twice
+            os.close(done)
     except BaseException:
         os.close(here)
         raise

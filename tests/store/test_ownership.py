@@ -23,6 +23,7 @@ from cache_engine.model.key import CacheKey
 from cache_engine.store.disk import DiskStore, open_store
 from cache_engine.store.journal import SNAPSHOT, Journal, fold, read_journal
 from cache_engine.store.lock import file_lock
+from cache_engine.store.ownership import open_way
 from cache_engine.store.pack import Pack
 from cache_engine.store.timings import Timings
 from cache_engine.upkeep.packs import export_pack
@@ -292,6 +293,26 @@ def test_a_mirror_of_another_user_is_built_again(store: DiskStore) -> None:
         pass
     assert mirror.sync().added == 1
     assert mirror.path.stat().st_uid == 0
+
+
+# ---- Interruptions ----
+
+
+def test_ctrl_c_right_after_a_folder_of_the_way_was_closed_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It closed the folder a second time, and ended as an error of the store: bad file descriptor."""
+    really, before = os.close, len(os.listdir("/proc/self/fd"))
+
+    def interrupted(descriptor: int) -> None:
+        monkeypatch.setattr(os, "close", really)
+        really(descriptor)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        open_way(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 # ---- Packs ----
