@@ -82,7 +82,8 @@ struct TileProduct {
 #pragma unroll
                 for (int at = 0; at < SUMS; ++at) {
                     const int i = at / 4 / MMA_COLUMNS, j = at / 4 % MMA_COLUMNS, c = at % 4;
-                    sums[i][j][c] = multiply_add(partial[i][j][c], scales.factor(i, j, c), sums[i][j][c]);
+                    const SUM_TYPE factor = scales.factor(i, j, c);
+                    sums[i][j][c] = multiply_add(partial[i][j][c], factor, sums[i][j][c]);
                 }
             } else {
                 multiply(sums, step);
