@@ -138,7 +138,7 @@ again.button("Reload", icon=":material/refresh:", shortcut="U", help="Rescan the
 
 wanted = kernel_filter(text or "", chosen)
 shown_at = (page_number(asked.get("page", ""), MOST_PAGES) - 1) * PAGE_ROWS
-context.ask_ahead(  # all that a letter in the search field asks anew
+context.ask_ahead(  # all that each letter in the search field asks
     context.question(queries.facet_counts, wanted),
     context.question(
         queries.kernels, wanted, sort=sorted_by, descending=not ascending, limit=PAGE_ROWS, offset=shown_at

@@ -134,7 +134,7 @@ def pack_in(folder: Path) -> Path:
         found = {one.digest: one for one in index.manifests if one.mediaType == _MANIFEST}
         packs = [layer for one in found.values() for layer in _layers(folder, one)]
         if len(packs) != 1:
-            raise _refusal(folder, f"has {counted(len(packs), 'pack')}, not one; copy one tag to a layout of its own")
+            raise _refusal(folder, f"has {counted(len(packs), 'pack')}, not one; copy one tag into an empty layout")
         path = _blob(folder, packs[0])
         if os.path.getsize(path) != packs[0].size or f"sha256:{_digest(path)}" != packs[0].digest:
             raise _refusal(folder, "has a pack that does not match its digest; copy it again")
