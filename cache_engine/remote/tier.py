@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import TypeVar
 
 from cache_engine.errors import CorruptEntry, RemoteError
-from cache_engine.model.artifact import Record
+from cache_engine.model.artifact import CUBIN, Record
 from cache_engine.model.events import REMOTE
 from cache_engine.model.key import CacheKey
-from cache_engine.process import Thread, renew_after_fork
+from cache_engine.remote.asking import Askers
 from cache_engine.remote.base import Remote
 from cache_engine.remote.breaker import Breaker, breaker_of
 from cache_engine.remote.entries import MOST_BYTES, name_of, unpacked
@@ -35,7 +35,7 @@ class Fetched:
 
 
 class RemoteTier:
-    """Looks entries up in a remote. Safe to use from several threads; a forked child has threads of its own.
+    """Looks entries up in a remote. Safe to use from several threads.
 
     A miss is not remembered: another machine may push the kernel at any moment.
     """
@@ -59,12 +59,7 @@ class RemoteTier:
         """
         self._remote, self._prove, self._wait_s = remote, prove, wait_s
         self.breaker = breaker or breaker_of(remote)
-        self.renew_after_fork()
-        renew_after_fork(self)
-
-    def renew_after_fork(self) -> None:
-        """In a forked child: the threads that ask are the parent's."""
-        self._asking: set[Thread] = set()
+        self._askers = Askers()
 
     def get(self, key: CacheKey) -> Loaded | None:
         """The entry, every byte and its signature checked; ``None`` when there is none, or the remote is not asked.
@@ -90,7 +85,8 @@ class RemoteTier:
         record_data, blob_data = unpacked(key, data)
         self._prove(record_data)
         try:
-            record, cubin = checked(key, record_data, blob_data)
+            # The other sections are under the digest, which was signed, and are decoded when they are read.
+            record, cubin = checked(key, record_data, blob_data, (CUBIN,))
         except UnknownFormat as error:
             raise CorruptEntry(str(error)) from error
         return Fetched(record, cubin, record_data, blob_data)
@@ -98,31 +94,16 @@ class RemoteTier:
     def close(self, *, wait: bool) -> None:
         """Ends the threads. With ``wait``, waits for what they ask, which the client's own limits end in time."""
         self.breaker.close(wait=wait)
-        for thread in tuple(self._asking) if wait else ():
-            thread.join(self._wait_s)
+        self._askers.close(self._wait_s if wait else 0.0)
 
     def _soon(self, ask: Callable[[], _T]) -> _T:
-        """What ``ask`` returns or raises, if it does in time: a client may hang where its own limits do not reach."""
-        answers: SimpleQueue[tuple[_T | None, BaseException | None]] = SimpleQueue()
-
-        def work() -> None:
-            try:
-                answers.put((ask(), None))
-            except BaseException as error:
-                answers.put((None, error))
-
+        """What ``ask`` returns or raises, if it does in time."""
         try:
-            thread = Thread(work)
+            answer, failure = self._askers.ask(ask, self._wait_s)
+        except Empty:
+            raise RemoteError(f"{self._remote.url} has not answered within {self._wait_s:g} s") from None
         except RuntimeError as error:
             raise RemoteError(f"no thread can be started to ask {self._remote.url}: {error}") from error
-        self._asking.add(thread)
-        try:
-            answer, failure = answers.get(timeout=self._wait_s)
-        except Empty:
-            # Kept, so that the end of the process waits for it; the dead ones go.
-            self._asking -= {each for each in tuple(self._asking) if not each.is_alive}
-            raise RemoteError(f"{self._remote.url} has not answered within {self._wait_s:g} s") from None
-        self._asking.discard(thread)
         if isinstance(failure, RemoteError | CorruptEntry | MemoryError):
             raise failure
         if failure is not None:  # of the client's own kind, or a panic

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import threading
+from collections.abc import Sequence
 
 import msgspec
 import xxhash
@@ -128,8 +129,11 @@ def check_header(key: CacheKey, blob: Blob, data: bytes) -> None:
     raise CorruptEntry(f"blob of {key[:12]} has no valid header")
 
 
-def check_blob(key: CacheKey, blob: Blob, data: bytes) -> bytes:
+def check_blob(key: CacheKey, blob: Blob, data: bytes, sections: Sequence[str] = SECTIONS) -> bytes:
     """Checks a whole blob file against its record; returns the compiled code.
+
+    Args:
+        sections: those that are decoded as well, the code first. The digest covers the bytes of all.
 
     Raises:
         CorruptEntry: naming the part that does not match.
@@ -138,7 +142,7 @@ def check_blob(key: CacheKey, blob: Blob, data: bytes) -> bytes:
     if len(data) != blob.stored_bytes:
         kind = Truncated if len(data) < blob.stored_bytes else CorruptEntry
         raise kind(f"blob of {key[:12]} has {len(data):,} bytes where its record says {blob.stored_bytes:,}")
-    cubin, *_ = [decode_section(key, blob, name, data) for name in SECTIONS]
+    cubin, *_ = [decode_section(key, blob, name, data) for name in sections]
     if hashlib.sha256(data).hexdigest() != blob.digest:
         raise CorruptEntry(f"blob of {key[:12]} does not match the digest in its record")
     return cubin

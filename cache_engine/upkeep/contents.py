@@ -28,6 +28,7 @@ _OF_THE_PROBLEM = frozenset(
     | {"WITH_ALPHA", "WITH_BETA", "WITH_BIAS", "ACTIVATION", "SCALED", "B_SCALE_COLUMNS", "SCALE_TYPE"}
     | {"MASKED"}
 )
+_TILES = tuple((field.name, field.name.upper()) for field in fields(KernelConfig))
 # Components that every key with this schema has, with the constants of its problem.
 _ALWAYS = frozenset({"template", "compiler_version", "compiler_build", "flags", "KERNEL_NAME"})
 
@@ -49,7 +50,7 @@ def check_record(record: Record) -> None:
     for label, value in (("family", record.family), ("compiler", record.compiler), ("arch", record.arch)):
         _compare(record, label, value, components.get(label))
     constants = _constants(record)
-    tiles = {field.name.upper(): str(getattr(record.config, field.name)) for field in fields(KernelConfig)}
+    tiles = {label: str(getattr(record.config, name)) for name, label in _TILES}
     expected = {"compiler_version": record.compiler_version, "KERNEL_NAME": record.name, **tiles, **(constants or {})}
     for label, value in expected.items():
         if label in components:

@@ -7,7 +7,7 @@ them, and that the code is for its target. Only checked bytes are stored, under 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from pathlib import Path
@@ -25,7 +25,7 @@ from cache_engine.adapted.groups import (
 from cache_engine.adapted.packing import is_group, packed_row, unpacked_row
 from cache_engine.errors import CorruptEntry, StoreError, UsageError
 from cache_engine.foreign.values import Entry
-from cache_engine.model.artifact import CUBIN, Record
+from cache_engine.model.artifact import CUBIN, SECTIONS, Record
 from cache_engine.model.events import IMPORT
 from cache_engine.model.key import CacheKey
 from cache_engine.store.codec import UnknownFormat, check_blob, decode_record, decode_section
@@ -319,15 +319,20 @@ def coherent(key: CacheKey, record_data: bytes, blob_data: bytes) -> Record:
     return record
 
 
-def checked(key: CacheKey, record_data: bytes, blob_data: bytes) -> tuple[Record, bytes]:
+def checked(
+    key: CacheKey, record_data: bytes, blob_data: bytes, sections: Sequence[str] = SECTIONS
+) -> tuple[Record, bytes]:
     """The record and the compiled code of an entry, after checking its bytes and that its fields agree.
+
+    Args:
+        sections: as of ``check_blob``.
 
     Raises:
         CorruptEntry, UnknownFormat: when it must not be served; the text says why.
     """
     record = decode_record(key, record_data)
     check_record(record)
-    cubin = check_blob(key, record.blob, blob_data)
+    cubin = check_blob(key, record.blob, blob_data, sections)
     check_code(record, cubin)
     return record, cubin
 

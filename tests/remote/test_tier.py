@@ -107,6 +107,7 @@ def test_nothing_that_a_poisoned_remote_has_is_served(
         "other code": packed(signed, other_blob),
         "another key's": packed(builder.key.sign(other_record), other_blob),
         "changed record": packed(signed.replace(b'"registers":', b'"registers":1', 1), blob),
+        "changed log": packed(signed, blob[:-1] + bytes([blob[-1] ^ 1])),
         "cut": packed(signed, blob)[:-1],
         "longer": packed(signed, blob) + b"x",
         "empty": b"",
@@ -193,7 +194,7 @@ def test_a_silent_server_costs_a_second_once(opened: Callable[..., RemoteTier]) 
         with pytest.raises(OSError, match="s3://bucket/x"):
             tier.get(CacheKey("ab" * 32))
         assert tier.get(CacheKey("ab" * 32)) is None
-        until(lambda: not any(thread.is_alive for thread in tier._asking))
+        until(lambda: not tier._askers.are_asking)
 
 
 def test_a_forked_process_does_without_an_object_store_and_does_not_hang(
