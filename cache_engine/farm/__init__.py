@@ -5,9 +5,11 @@ counts when the remote has it, signed by who compiled it.
 
 - ``messages`` -- what is asked, and what is answered; checked and bounded
 - ``broker`` -- the queue, answers, and who compiles which key, in Redis; the Celery application
-- ``working`` -- what a worker does with a message
+- ``making`` -- what a worker of any engine does: the remote gets the kernel, signed
+- ``working`` -- a worker of Celery
 - ``board`` -- what workers and submitters say of themselves in Redis, for people
 - ``watching`` -- what a farm does now, by its queue and its board
 - ``following`` -- what a submitter asks for, in which order, and when it will be done
-- ``submitting`` -- a table of kernels sent, followed, and sent again where a broker lost it
+- ``executor`` -- what every engine does for a submitter, and what became of a table
+- ``submitting`` -- Celery: a table of kernels sent, followed, and sent again where a broker lost it
 """

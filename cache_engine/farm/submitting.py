@@ -5,16 +5,16 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cache_engine.engine.selection import Selection
-from cache_engine.errors import RemoteError, UsageError
+from cache_engine.errors import RemoteError
+from cache_engine.farm.board import Board
 from cache_engine.farm.broker import QUEUE, TASK, Broker, application, reaching
-from cache_engine.farm.messages import Answered, Asked, answered, encode
+from cache_engine.farm.executor import GIVE_UP_S, Farmed, Watched, keys_there, read_answer
+from cache_engine.farm.messages import Answered, Asked, encode
 from cache_engine.model.key import CacheKey
 from cache_engine.remote.base import Remote
-from cache_engine.remote.entries import FOLDER, key_in
 
 _T = TypeVar("_T")
 
@@ -23,40 +23,16 @@ _QUIET_S = 3.0
 """Without an answer for so long, the broker is asked whether it still has the work."""
 _MOST_RESENT = 20
 """How often, on average, a message is sent again before the broker is taken for a liar."""
-_GIVE_UP_S = 600.0
-"""How long the broker may be away."""
-
-
-@dataclass(slots=True)
-class Farmed:
-    """What became of a table.
-
-    Attributes:
-        present: kernels that the remote had before.
-        compiled: those that workers compiled for this, and
-        found: those that came to the remote otherwise meanwhile.
-        failed: why others could not be made, by key.
-        workers: processes that answered.
-        resent: messages that were sent again, as the broker had lost them.
-        canceled: how many kernels were left when the run was canceled from elsewhere, as on the page Farm.
-    """
-
-    present: int
-    compiled: int = 0
-    found: int = 0
-    failed: dict[CacheKey, str] = field(default_factory=dict)
-    workers: set[str] = field(default_factory=set)
-    resent: int = 0
-    canceled: int = 0
 
 
 class Submission:
-    """Kernels that a farm is asked for."""
+    """An executor: Celery, with a broker that the submitter asks about what it holds."""
 
     def __init__(self, broker: str, remote: Remote) -> None:
         """Sends nothing yet; raises as ``broker.application``."""
         self._app = application(broker)
         self._broker, self._remote, self.job = Broker(broker), remote, secrets.token_hex(16)
+        self.board: Watched = Board(broker)
 
     def run(
         self,
@@ -64,16 +40,8 @@ class Submission:
         on_left: Callable[[int], None] = lambda _: None,
         on_trouble: Callable[[str], None] = lambda _: None,
     ) -> Farmed:
-        """Has the remote have these kernels.
-
-        Args:
-            on_left: called with how many the remote lacks, first for all that it has from before.
-            on_trouble: called with what keeps work from going on, in words.
-
-        Raises:
-            RemoteError: when the remote does not answer, or the broker for ten minutes.
-        """
-        there = self._there()
+        """As ``Executor.run``."""
+        there = keys_there(self._remote)
         left = {one.key: one for one in selections if one.key not in there}
         done = Farmed(present=len({one.key for one in selections}) - len(left))
         on_left(len(left))
@@ -81,7 +49,7 @@ class Submission:
         heard = time.monotonic()
         while left and not done.canceled:
             texts = self._patiently(lambda: self._broker.answers(self.job, _POLL_S), on_trouble)
-            for answer in filter(None, map(_read, texts)):
+            for answer in filter(None, map(read_answer, texts)):
                 heard = time.monotonic()
                 if answer.key in left:
                     self._count(answer, left, done)
@@ -133,7 +101,7 @@ class Submission:
         if waiting:
             on_trouble(f"{waiting:,} kernels wait, and no worker takes them; gemm-cache farm worker starts one")
             return
-        for key in self._there() & left.keys():
+        for key in keys_there(self._remote) & left.keys():
             del left[key]
             done.found += 1
         done.resent += len(left)
@@ -147,7 +115,7 @@ class Submission:
         on_trouble: Callable[[str], None],
     ) -> None:
         """What workers said counts for nothing until the remote has it: what it lacks is asked for again."""
-        there = self._there()
+        there = keys_there(self._remote)
         lacking = {one.key: one for one in selections if one.key not in there and one.key not in done.failed}
         if not lacking:
             return
@@ -158,12 +126,9 @@ class Submission:
         left.update(lacking)
         self._patiently(lambda: self._send(left), on_trouble)
 
-    def _there(self) -> set[CacheKey]:
-        return {key for name, _ in self._remote.sizes(FOLDER) if (key := key_in(name)) is not None}
-
     def _patiently(self, ask: Callable[[], _T], on_trouble: Callable[[str], None]) -> _T:
         """The answer of a broker, which may be away for a while."""
-        until = time.monotonic() + _GIVE_UP_S
+        until = time.monotonic() + GIVE_UP_S
         while True:
             try:
                 return ask()
@@ -172,11 +137,3 @@ class Submission:
                     raise
                 on_trouble(str(error))
                 time.sleep(1.0)
-
-
-def _read(text: str) -> Answered | None:
-    """An answer; ``None`` for what is none, since a broker may hold anything."""
-    try:
-        return answered(text)
-    except UsageError:
-        return None

@@ -13,18 +13,13 @@ from functools import partial
 from typing import Any
 
 from cache_engine.config import Settings
-from cache_engine.engine.cache import Cache, open_cache
-from cache_engine.errors import GemmCacheError, NotHereError, RemoteError, UsageError
+from cache_engine.errors import NotHereError, RemoteError, UsageError
 from cache_engine.farm.board import Board, Heart
 from cache_engine.farm.broker import LEASE_S, QUEUE, TASK, Broker, BrokerAway, application
-from cache_engine.farm.messages import Answered, Asked, asked, encode
+from cache_engine.farm.making import Maker, answer_of
+from cache_engine.farm.messages import Asked, asked, encode
 from cache_engine.model.key import CacheKey
 from cache_engine.process import Background, Order
-from cache_engine.queue.tickets import Priority
-from cache_engine.remote.base import Remote
-from cache_engine.remote.entries import MOST_BYTES, name_of
-from cache_engine.remote.moving import push
-from cache_engine.remote.opening import open_remote
 from cache_engine.trust.keys import SigningKey
 
 _log = logging.getLogger(__name__)
@@ -40,7 +35,7 @@ class Worker:
         self._settings, self._urls, self._key = settings, (broker, remote), key
         self.host = socket.gethostname()
         self.name = f"{self.host}:{os.getpid()}"  # of the main process; those that compile are forked from it
-        self._opened: tuple[int, Cache, Broker, Remote] | None = None
+        self._opened: tuple[int, Maker, Broker] | None = None
         self._board = Board(broker)
 
     def work(self, text: object) -> None:
@@ -51,60 +46,33 @@ class Worker:
             BrokerAway: when the broker does not answer.
         """
         message = asked(text)
-        _, broker, _ = self._open()
+        _, broker = self._open()
         if broker.is_canceled(message.job):
             return
         self._board.begins(self.name, message)
-        started = time.perf_counter()
-        compiled, error = False, ""
-        try:
-            compiled = self._compiled(message)
-        except BrokerAway:
-            raise
-        except (GemmCacheError, OSError) as trouble:
-            error = str(trouble)
-        took = time.perf_counter() - started
-        name = f"{self.host}:{os.getpid()}"
-        broker.answer(message.job, encode(Answered(message.key, error, name, compiled, took)))
-        self._board.ends(self.name, message, compiled=compiled, error=error)
+        answer = answer_of(message, f"{self.host}:{os.getpid()}", self._made)
+        broker.answer(message.job, encode(answer))
+        self._board.ends(self.name, message, compiled=answer.compiled, error=answer.error)
 
-    def _compiled(self, message: Asked) -> bool:
-        """Has the remote have the kernel; whether that took a compile here."""
-        cache, broker, remote = self._open()
-        problem, config = message.gemm, message.config
-        selection = cache.select(problem, family=message.family, compiler=message.compiler, config=config)
-        if selection.key != message.key:
-            here = selection.compiler.fingerprint()
-            raise NotHereError(f"this worker makes another key of it, with {here.compiler} {here.version}")
-        if broker.tries(f"{message.job}:{message.key}") > MOST_TRIES:
+    def _made(self, message: Asked) -> bool:
+        """Has the remote have the kernel, as the one process that is at it; whether that took a compile here."""
+        maker, broker = self._open()
+        key = maker.checked(message)
+        if broker.tries(f"{message.job}:{key}") > MOST_TRIES:
             raise NotHereError(f"{MOST_TRIES} workers ended while they compiled it")
         # Not of the message: a broker may deliver one twice.
         owner = secrets.token_hex(16)
-        while not broker.take(selection.key, owner):
-            if _has(remote, selection.key):
+        while not broker.take(key, owner):
+            if maker.has(key):
                 return False
             time.sleep(_LOOK_S)  # another is at it, or was killed; its lease ends
-        with _kept(broker, selection.key, owner):
-            return not _has(remote, selection.key) and self._made(message, selection.key)
+        with _kept(broker, key, owner):
+            return maker.made(message, key)
 
-    def _made(self, message: Asked, key: CacheKey) -> bool:
-        """Sends the kernel, which is compiled if this machine does not have it; whether it was."""
-        cache, _, remote = self._open()
-        kernel = cache.get_or_compile(
-            message.gemm, family=message.family, compiler=message.compiler, config=message.config,
-            priority=Priority.WARM,
-        )  # fmt: skip
-        if kernel.unpublished is not None:
-            raise RemoteError(f"it was compiled but not stored: {kernel.unpublished}")
-        sent = push(cache.store, remote, [key], sign=self._key.sign)
-        if sent.refused:
-            raise RemoteError(sent.refused[0].cause)
-        return kernel.tier == "compiled"
-
-    def _open(self) -> tuple[Cache, Broker, Remote]:
+    def _open(self) -> tuple[Maker, Broker]:
         if self._opened is None or self._opened[0] != os.getpid():
             broker, remote = self._urls
-            self._opened = (os.getpid(), open_cache(settings=self._settings), Broker(broker), open_remote(remote))
+            self._opened = (os.getpid(), Maker(self._settings, remote, self._key), Broker(broker))
         return self._opened[1:]
 
 
@@ -174,7 +142,3 @@ def _kept(broker: Broker, key: CacheKey, owner: str) -> Iterator[None]:
         thread.join()
         with suppress(RemoteError):
             broker.release(key, owner)
-
-
-def _has(remote: Remote, key: CacheKey) -> bool:
-    return remote.get(name_of(key), MOST_BYTES) is not None

@@ -18,8 +18,9 @@ from cache_engine.errors import RemoteError, UsageError
 from cache_engine.farm import broker as broker_module
 from cache_engine.farm import submitting, working
 from cache_engine.farm.broker import QUEUE, TASK, Broker, application
+from cache_engine.farm.executor import Farmed
 from cache_engine.farm.messages import Answered, Asked, answered, encode
-from cache_engine.farm.submitting import Farmed, Submission
+from cache_engine.farm.submitting import Submission
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.remote.entries import FOLDER, key_in
 from cache_engine.remote.moving import pull
