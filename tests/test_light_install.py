@@ -220,6 +220,7 @@ VERBS = {
     "caches clean": (("--arch", "sm_80", "--cache", CACHE), CORE),
     "bench": (("pages", "--entries", "10", "--rows", "10"), DASHBOARD),
     "bench evaluator": ((), EVALUATE),
+    "bench farm": ((), FARM),
     "bench fleet": ((), REMOTE),
     "bench kernels": ((), GPU),
     "bench dashboard": ((), DASHBOARD),

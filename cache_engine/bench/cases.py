@@ -8,6 +8,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
+from cache_engine.bench import farming
 from cache_engine.bench.browser import dashboard, pages
 from cache_engine.bench.entries import caches, footprint, hits, opening, peers, publishing, remotes, scanning
 from cache_engine.bench.kernels import compiling, warming
@@ -18,9 +19,10 @@ from cache_engine.errors import ExtraMissing
 from cache_engine.extras import require
 
 ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD = "all", "compile", "store", "pages", "evaluator", "dashboard"
-SETS = (ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD)
-"""Everything but the last, the compilers, the store and its peers, the wait for pages, the evaluator, or the dashboard
-in a browser."""
+FARM = "farm"
+SETS = (ALL, COMPILE, STORE, PAGES, EVALUATOR, DASHBOARD, FARM)
+"""Everything but the last two, the compilers, the store and its peers, the wait for pages, the evaluator, the dashboard
+in a browser, or workers of a compile farm."""
 
 
 def run(report: Report, chosen: str, entries: int, rows: int) -> None:
@@ -48,6 +50,8 @@ def run(report: Report, chosen: str, entries: int, rows: int) -> None:
                 if chosen != ALL:
                     raise
                 report(LeftOut(name, str(error)))
+        if chosen == FARM:
+            farming.farming(report, place / "farm")
         if chosen == DASHBOARD:
             require("dashboard", "the dashboard")
             for mirrored in (entries, rows, 10 * rows):

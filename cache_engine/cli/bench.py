@@ -47,16 +47,17 @@ def _kernel_options(verb: _F) -> _F:
         "bench store --entries 1000",
         "bench all --json",
         "bench dashboard",
+        "bench farm",
         "bench fleet --nodes 10000",
         "bench kernels --seconds 300",
     ),
     done="Everything is measured, whether goals are met or not.",
     failed="kernels: a result is wrong.",
-    missing="kernels: there is no NVIDIA GPU. Others: an extra is not installed.",
+    missing="kernels: there is no NVIDIA GPU. farm: there is no redis-server. Others: an extra is not installed.",
 )
 @click.argument(
     "what",
-    type=click.Choice(["all", "compile", "store", "pages", "evaluator", "dashboard", "fleet", "kernels"]),
+    type=click.Choice(["all", "compile", "store", "pages", "evaluator", "dashboard", "farm", "fleet", "kernels"]),
     default="all",
 )
 @click.option(
@@ -82,6 +83,7 @@ def bench_verb(
     pages      syncing and queries
     evaluator  searching, storing and loading results
     dashboard  pages in Chromium, with up to ten times the rows
+    farm       what a kernel costs on a compile farm, and a second worker; needs redis-server
     fleet      what many machines would ask of a shared store, from costs measured on this one
     all        compile, store, pages, evaluator and importing; takes minutes
     kernels    kernels against cuBLAS on the local GPU, for all shapes of three models

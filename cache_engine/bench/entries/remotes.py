@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cache_engine.bench.entries.subjects import PROBLEM
+from cache_engine.bench.entries.subjects import PROBLEM, new_signer
 from cache_engine.bench.results import LeftOut, Report
 from cache_engine.bench.timing import compare
 from cache_engine.engine.cache import Cache, open_cache
@@ -30,7 +30,7 @@ def remotes(report: Report, place: Path) -> None:
         report(LeftOut("remote", str(error)))
         return
     place.mkdir()
-    signers = _signers(place)
+    signers = new_signer(place)
     with open_cache(place / "store", durability="fast") as alone:
         kernel = alone.get_or_compile(PROBLEM)
         url = f"file://{place}/remote"
@@ -134,17 +134,3 @@ def _send(cache: Cache, url: str, place: Path, key: CacheKey) -> None:
     from cache_engine.trust.keys import SigningKey
 
     push(cache.store, open_remote(url), [key], sign=SigningKey.read(place / "key").sign)
-
-
-def _signers(place: Path) -> Path:
-    """A new key in the folder, and the file that trusts it."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-
-    private, key, signers = Ed25519PrivateKey.generate(), place / "key", place / "trusted_signers"
-    key.touch(0o600)
-    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    signers.touch(0o600)
-    signers.write_bytes(b"bench@example.com " + public + b"\n")
-    return signers

@@ -47,3 +47,17 @@ def store_of(folder: Path, record: Record, cubin: bytes) -> DiskStore:
     key = CacheKey(record.key)
     store.publish(key, Artifact(cubin, b"", b"", b"", record.resources), describer(record, key))
     return store
+
+
+def new_signer(place: Path) -> Path:
+    """A new signing key, the file ``key`` in a folder; returns the file that trusts it."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    private, key, signers = Ed25519PrivateKey.generate(), place / "key", place / "trusted_signers"
+    key.touch(0o600)
+    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    signers.touch(0o600)
+    signers.write_bytes(b"bench@example.com " + public + b"\n")
+    return signers
