@@ -176,7 +176,7 @@ def performance(record: Record) -> None:
     st.caption(
         f"{MODEL}: estimates a vendor-library GEMM of this shape on this GPU; it does not model this kernel's code."
     )
-    figure.draw(speed_figure(points, timings), key="roofline")
+    figure.draw(speed_figure(points, timings, m, record.problem.batch), key="roofline")
     columns = {"TFLOP/s": RATE, "% of peak": tables.PERCENT}
     tables.show(prediction_table(points), column_config=columns, height="content", key="predictions")
 

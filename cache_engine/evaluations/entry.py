@@ -9,7 +9,7 @@ from xxhash import xxh3_64_hexdigest
 
 from cache_engine.errors import CorruptEntry, UsageError
 from cache_engine.evaluator.cost import EVALUATOR, MODEL_VERSION, ORDERS, Evaluation, Partition, SearchMode, Tile
-from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.problem import EvaluationProblem, check_unscaled
 from cache_engine.model.artifact import Count, Ms, Seconds
 from cache_engine.store.results.interchange import UNREADABLE
 
@@ -115,8 +115,12 @@ def key_of(problem: EvaluationProblem, mode: SearchMode, model_version: str = MO
 
     The evaluator with the major version of its model; G, M, K, N; types; then ``t`` when tiles were searched, ``p``
     when partitions were, ``r`` when adding up partial sums counts, and the compute rate when it is not 1.
+
+    Raises:
+        InvalidProblem: when operands have scales, which that model does not count.
     """
     p = problem
+    check_unscaled(p)
     searched = ("t" if mode.tile_search else "") + ("p" if mode.partition_search else "")
     options = ("r" if mode.reduce_partial_sums else "") + ("" if mode.compute_rate == 1 else f"x{mode.compute_rate!r}")
     major = model_version.partition(".")[0]

@@ -142,12 +142,12 @@ def predict(problem: EvaluationProblem, gpu: Gpu) -> Prediction:
     """
     check_rated(gpu, problem.dtype, problem.out_dtype)
     m, n, k, batch = (np.array([float(size)]) for size in (problem.m, problem.n, problem.k, problem.batch))
-    work = _Work(m, n, k, batch, ITEMSIZE[problem.dtype], ITEMSIZE[problem.out_dtype])
+    work = _Work(m, n, k, batch, problem.in_bytes, problem.out_bytes, scale_bytes=problem.scale_bytes)
     return _predicted(gpu, work, problem.dtype, problem.m)
 
 
 def predict_grouped(
-    sizes: Sequence[int], n: int, k: int, gpu: Gpu, dtype: str = "bf16", out_dtype: str = "bf16"
+    sizes: Sequence[int], n: int, k: int, gpu: Gpu, dtype: str = "bf16", out_dtype: str = "bf16", scales: str = ""
 ) -> Prediction:
     """A grouped GEMM, as of a mixture of experts: one launch in which each m of ``sizes`` has its own weights, n × k.
 
@@ -157,13 +157,14 @@ def predict_grouped(
         InvalidProblem: as ``predict``, or when no group has rows.
     """
     check_rated(gpu, dtype, out_dtype)
-    rows = [EvaluationProblem(m, n, k, 1, dtype, out_dtype).m for m in sizes if m]
-    if not rows:
+    parts = [EvaluationProblem(m, n, k, 1, dtype, out_dtype, scales) for m in sizes if m]
+    if not parts:
         raise InvalidProblem("every group has 0 rows; give at least one group some")
+    rows, of_each = [part.m for part in parts], parts[0]
     groups = np.array([float(len(rows))])
     work = _Work(
         np.array([sum(rows) / len(rows)]), np.array([float(n)]), np.array([float(k)]), groups,
-        ITEMSIZE[dtype], ITEMSIZE[out_dtype], np.array(rows, dtype=np.float64),
+        of_each.in_bytes, of_each.out_bytes, np.array(rows, dtype=np.float64), of_each.scale_bytes,
     )  # fmt: skip
     return _predicted(gpu, work, dtype, sum(rows) / len(rows))
 
@@ -210,6 +211,7 @@ class _Work:
     in_bytes: int = 2
     out_bytes: int = 2
     rows: Floats | None = None
+    scale_bytes: tuple[float, float] = (0.0, 0.0)
 
     def tiles(self, tile_m: Floats, tile_n: Floats) -> Floats:
         """Tiles of C, of each size."""
@@ -244,8 +246,8 @@ class _Costs:
             self._epilogue *= factor.epilogue
             memory = factor.memory
         written = work.batch * work.m * work.n * work.out_bytes
-        read = work.batch * work.m * work.k * work.in_bytes
-        weights = work.batch * work.n * work.k * work.in_bytes
+        read = work.batch * work.m * work.k * (work.in_bytes + work.scale_bytes[0])
+        weights = work.batch * work.n * work.k * (work.in_bytes + work.scale_bytes[1])
         kept = gpu.l2_bytes / gpu.l2_partitions * p.l2_share
         away = 1 / (1 + ((_ROTATED * (weights + written) + read) / kept) ** -p.l2_sharpness)
         moved = weights + read + p.write_weight * written
@@ -263,7 +265,9 @@ class _Costs:
         waves = (1 - self._blend) * np.ceil(per_sm) + self._blend * np.maximum(per_sm, 1)
         deep = waves * depth
         multiplying = 2 * (area + self._loss * (tile_m + tile_n)) / self._rate
-        through_l2 = tiles * depth * (self._work.in_bytes * (tile_m + tile_n) / self._l2) + self._written
+        of_a, of_b = self._work.scale_bytes
+        copied = self._work.in_bytes * (tile_m + tile_n) + (of_a * tile_m + of_b * tile_n)
+        through_l2 = tiles * depth * (copied / self._l2) + self._written
         overlapped = np.sqrt(
             np.sqrt(_fourth(deep) * (multiplying**4 + self._step**4) + _fourth(through_l2) + self._dram)
         )
@@ -314,7 +318,9 @@ def _predicted(gpu: Gpu, work: _Work, dtype: str, m: float) -> Prediction:
 
 def _roofline_us(gpu: Gpu, work: _Work, dtype: str) -> Floats:
     compute = 2 * work.batch * work.m * work.n * work.k / gpu.peak_of(dtype)
+    of_a, of_b = work.scale_bytes
     operands = (work.m * work.k + work.k * work.n) * work.in_bytes + work.m * work.n * work.out_bytes
+    operands = operands + work.k * (work.m * of_a + work.n * of_b)
     return np.maximum(compute, work.batch * operands / gpu.dram_bandwidth) * 1e6
 
 

@@ -139,7 +139,7 @@ def predict_work(work: Work, gpu: Gpu) -> Prediction:
     if isinstance(work, EvaluationProblem):
         return predict(work, gpu)
     rows = [rows for rows, count in work.groups for _ in range(count)]
-    return predict_grouped(rows, work.n, work.k, gpu, work.dtype, work.parts[0].out_dtype)
+    return predict_grouped(rows, work.n, work.k, gpu, work.dtype, work.parts[0].out_dtype, work.scales)
 
 
 def _dealt(lengths: Sequence[float], counts: Sequence[int], sets: int) -> list[list[int]]:

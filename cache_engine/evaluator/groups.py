@@ -13,6 +13,7 @@ from functools import cached_property
 
 from cache_engine.errors import InvalidProblem
 from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.model.gemm import DType, GemmProblem, Mode
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,14 @@ class GroupedProblem:
     k: int
     dtype: str = "bf16"
     out_dtype: str = ""
+    scales: str = ""
 
     @cached_property
     def parts(self) -> tuple[EvaluationProblem, ...]:
         """The products with the same number of rows, as a batch each."""
         return tuple(
-            EvaluationProblem(rows, self.n, self.k, count, self.dtype, self.out_dtype) for rows, count in self.groups
+            EvaluationProblem(rows, self.n, self.k, count, self.dtype, self.out_dtype, self.scales)
+            for rows, count in self.groups
         )
 
     @property
@@ -65,12 +68,29 @@ class GroupedProblem:
 Work = EvaluationProblem | GroupedProblem
 
 
-def grouped(rows: Iterable[int], n: int, k: int, dtype: str = "bf16") -> Work | None:
+def grouped(
+    rows: Iterable[int], n: int, k: int, dtype: str = "bf16", out_dtype: str = "", scales: str = ""
+) -> Work | None:
     """The launch of products with these rows; a batch, where all have as many; ``None`` where none has rows."""
     groups = tuple(sorted(((one, count) for one, count in Counter(rows).items() if one), reverse=True))
     if len(groups) > 1:
-        return GroupedProblem(groups, n, k, dtype)
-    return EvaluationProblem(groups[0][0], n, k, groups[0][1], dtype) if groups else None
+        return GroupedProblem(groups, n, k, dtype, out_dtype, scales)
+    return EvaluationProblem(groups[0][0], n, k, groups[0][1], dtype, out_dtype, scales) if groups else None
+
+
+def work_of(problem: GemmProblem) -> Work:
+    """What a launch of a kernel computes. How many rows a group has is known on the device alone: here they are even.
+
+    Groups that share their rows (``grouped``) get the same number of these or one more; those with rows of their own
+    (``masked``) use all. Both types of fp8 are as fast, and count as ``fp8``.
+    """
+    p = problem
+    dtype = "fp8" if p.dtype in (DType.FP8_E4M3, DType.FP8_E5M2) else p.dtype.value
+    each, more = divmod(p.m, p.batch) if p.mode is Mode.GROUPED else (p.m, 0)
+    if each and more:
+        groups = ((each + 1, more), (each, p.batch - more))
+        return GroupedProblem(groups, p.n, p.k, dtype, p.output.value, p.scales.value)
+    return EvaluationProblem(each or 1, p.n, p.k, more or p.batch, dtype, p.output.value, p.scales.value)
 
 
 def zipf(experts: int, skew: float) -> list[float]:

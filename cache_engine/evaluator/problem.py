@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cache_engine.errors import InvalidProblem
+from cache_engine.model.gemm import SCALE_BLOCK, Scales
 
 MAX_DIMENSION = 10**12
 
@@ -24,6 +25,7 @@ class EvaluationProblem:
         m, n, k, batch: sizes, each from 1 to 10¹².
         dtype: element type of A and B; a name in ``ITEMSIZE``.
         out_dtype: element type of C; by default that of the inputs, but bf16 for fp8 and int8.
+        scales: the blocks of A and B that have a scale each, a name in ``Scales``; of fp8, with k a multiple of 128.
 
     Raises:
         InvalidProblem: naming the field and what it may be.
@@ -35,6 +37,7 @@ class EvaluationProblem:
     batch: int = 1
     dtype: str = "bf16"
     out_dtype: str = ""
+    scales: str = ""
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):
@@ -44,6 +47,8 @@ class EvaluationProblem:
         for what, dtype in (("dtype", self.dtype), ("out dtype", self.out_dtype)):
             if not isinstance(dtype, str) or dtype not in ITEMSIZE:
                 raise InvalidProblem(f"unknown {what} {dtype!r}; use one of: {', '.join(ITEMSIZE)}")
+        if self.scales:
+            _check_scales(self.scales, self.dtype, self.k)
 
     @property
     def in_bytes(self) -> int:
@@ -56,15 +61,45 @@ class EvaluationProblem:
         return ITEMSIZE[self.out_dtype]
 
     @property
+    def scale_bytes(self) -> tuple[float, float]:
+        """Bytes of scales for each element of A, and of B; what fills up rows is left out."""
+        if not self.scales:
+            return 0.0, 0.0
+        of_a, of_b = Scales(self.scales).sizes(SCALE_BLOCK, SCALE_BLOCK, 4 * SCALE_BLOCK)
+        return of_a / (4 * SCALE_BLOCK**2), of_b / (4 * SCALE_BLOCK**2)
+
+    @property
     def flops(self) -> int:
         """Floating-point operations, a multiply-add counted as two."""
         return 2 * self.batch * self.m * self.n * self.k
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes of A, B and C, each counted once."""
+        """Bytes of A, B, their scales and C, each counted once."""
         operands = (self.m * self.k + self.k * self.n) * self.in_bytes
+        if self.scales:
+            operands += sum(Scales(self.scales).sizes(self.m, self.n, self.k))
         return self.batch * (operands + self.m * self.n * self.out_bytes)
+
+
+def check_unscaled(problem: EvaluationProblem) -> None:
+    """Checks that operands have no scales.
+
+    Raises:
+        InvalidProblem: when they have.
+    """
+    if problem.scales:
+        raise InvalidProblem("the core-grid model counts no scales; leave them out, or name a GPU")
+
+
+def _check_scales(scales: str, dtype: str, k: int) -> None:
+    known = [kind.value for kind in Scales if kind]
+    if scales not in known:
+        raise InvalidProblem(f"unknown scales {scales!r}; use one of: {'; '.join(known)}")
+    if dtype != "fp8" or k % SCALE_BLOCK:
+        raise InvalidProblem(
+            f"scales are of fp8 and a k that is a multiple of {SCALE_BLOCK}; dtype is {dtype}, k {k:,}: leave them out"
+        )
 
 
 def _size(name: str, value: Any) -> int:

@@ -39,7 +39,7 @@ from cache_engine.evaluator.cost import (
     traffic,
 )
 from cache_engine.evaluator.hardware import Hardware
-from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.problem import EvaluationProblem, check_unscaled
 from cache_engine.extras import needing
 
 with needing("evaluate", "the search"):
@@ -68,6 +68,7 @@ def evaluate(
 
     Raises:
         InvalidHardware: when its cubes are so small, or its SRAM so large, that tiles are too many to search.
+        InvalidProblem: when operands have scales.
         SearchStopped: when ``may_go_on`` says no.
     """
     mode = (mode or SearchMode()).on(hardware, problem.dtype)
@@ -147,6 +148,7 @@ class BlockSearch:
     """Tilings of the blocks of one problem, each found once."""
 
     def __init__(self, problem: EvaluationProblem, hardware: Hardware, mode: SearchMode) -> None:
+        check_unscaled(problem)
         self._hardware = hardware
         self._tile_search = mode.tile_search
         self._in_bytes, self._out_bytes = problem.in_bytes, problem.out_bytes

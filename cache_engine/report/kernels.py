@@ -10,7 +10,7 @@ from cache_engine.engine.cache import Cache
 from cache_engine.engine.reproduction import reproducing_command
 from cache_engine.errors import GemmCacheError
 from cache_engine.evaluator.gpus import Gpu, gpus_running
-from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.groups import Work, work_of
 from cache_engine.insight.comparison import Pair, change, compare, sass_difference, shown
 from cache_engine.insight.description import described
 from cache_engine.insight.inspection import inspect
@@ -151,10 +151,11 @@ def _speed(record: Record, timings: Sequence[Measurement]) -> Iterable[Part]:
         yield Note("Not timed in this store.")
     p = record.problem
     try:
-        from cache_engine.evaluator.gpu import EVALUATOR, MODEL_VERSION, predict
+        from cache_engine.evaluator.gpu import EVALUATOR, MODEL_VERSION
+        from cache_engine.evaluator.grouped import predict_work
 
-        problem = EvaluationProblem(p.m, p.n, p.k, p.batch, p.dtype, p.out_dtype)
-        found = [(gpu, predict(problem, gpu)) for gpu in gpus_running(record.arch)]
+        problem = work_of(p.on(record.arch))
+        found = [(gpu, predict_work(problem, gpu)) for gpu in gpus_running(record.arch)]
     except GemmCacheError as error:  # a dtype that the model does not know, or its extra is missing
         yield Note(f"No prediction: {error}")
         return
@@ -180,9 +181,9 @@ def _speed(record: Record, timings: Sequence[Measurement]) -> Iterable[Part]:
     yield Figure("Predicted rate under the roofline", drawn, Table(heads, rows))
 
 
-def _roof(gpu: Gpu, problem: EvaluationProblem, latency_us: float) -> Roof:
+def _roof(gpu: Gpu, problem: Work, latency_us: float) -> Roof:
     at = Point(f"{gpu.name}, predicted", problem.flops / problem.moved_bytes, problem.flops / latency_us / 1e6)
-    return Roof(gpu.name, gpu.dram_bandwidth / 1e12, gpu.peak_flops / 1e12, (at,))
+    return Roof(gpu.name, gpu.dram_bandwidth / 1e12, gpu.peak_of(problem.dtype) / 1e12, (at,))
 
 
 def _timings(timings: Sequence[Measurement]) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,11 @@ from cache_engine.evaluator.cost import SearchMode, ceil_div
 from cache_engine.evaluator.gpu import predict
 from cache_engine.evaluator.gpus import GPUS
 from cache_engine.evaluator.grouped import _dealt, _GroupSearch, evaluate_work, predict_work
-from cache_engine.evaluator.groups import GroupedProblem, busiest, grouped, routed, zipf
+from cache_engine.evaluator.groups import GroupedProblem, busiest, grouped, routed, work_of, zipf
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate, partitions_of
+from cache_engine.model.gemm import GemmProblem
 from tests.evaluator.test_search import random_case
 
 CHIP = PRESETS["SG2262"]
@@ -155,3 +157,49 @@ def test_on_a_gpu_a_launch_is_between_equal_products_and_lone_ones(name: str) ->
     batch = EvaluationProblem(128, 4096, 7168, 256)
     assert predict_work(alike, gpu).latency_us == pytest.approx(predict(batch, gpu).latency_us, rel=1e-9)
     assert predict_work(batch, gpu) == predict(batch, gpu)
+
+
+def test_groups_of_a_kernel_have_even_rows_and_masked_ones_all_of_theirs() -> None:
+    """DeepSeek-V3's experts: of 100 rows 256 groups get one or none; a kernel's groups are no products of all rows."""
+    few = work_of(GemmProblem(100, 4096, 7168, batch=256, mode="grouped"))
+    assert few == EvaluationProblem(1, 4096, 7168, 100, "bf16", "bf16")
+    uneven = work_of(GemmProblem(1000, 4096, 7168, batch=256, mode="grouped", dtype="fp8_e4m3", scales="1x128,128x128"))
+    assert isinstance(uneven, GroupedProblem)
+    assert (uneven.groups, uneven.rows, uneven.dtype, uneven.scales) == (
+        ((4, 232), (3, 24)), 1000, "fp8", "1x128,128x128",
+    )  # fmt: skip
+    masked = work_of(GemmProblem(100, 4096, 7168, batch=8, mode="masked", dtype="fp16"))
+    assert masked == EvaluationProblem(100, 4096, 7168, 8, "fp16", "fp16")
+    assert work_of(GemmProblem(100, 64, 64, batch=8)) == EvaluationProblem(100, 64, 64, 8, "bf16", "bf16")
+    for problem in (
+        GemmProblem(512, 4096, 7168, batch=256, mode="grouped"),
+        GemmProblem(300, 4096, 7168, batch=7, dtype="fp8_e5m2", scales="1x128,1x128,e8m0"),
+    ):
+        work = work_of(problem)
+        assert (work.flops, work.moved_bytes) == (problem.flops, problem.moved_bytes), "as the problem itself says"
+
+
+def test_bytes_of_scales_count_on_a_gpu_and_a_core_grid_takes_none() -> None:
+    plain = EvaluationProblem(1, 7168, 16384, 16, "fp8")
+    times = [predict(replace(plain, scales=scales), GPUS["H100"]) for scales in ("", "1x128,128x128", "1x128,1x128")]
+    assert times[0].latency_us < times[1].latency_us < times[2].latency_us
+    assert times[2].roofline_us / times[0].roofline_us == pytest.approx(1 + 4 / 128, rel=1e-3), "of B, nearly all"
+    uneven = GroupedProblem(((40, 3), (39, 2)), 7168, 2048, "fp8", "bf16", "1x128,1x128")
+    with_scales, without = (predict_work(one, GPUS["H100"]) for one in (uneven, replace(uneven, scales="")))
+    assert with_scales.latency_us > without.latency_us
+    for work in (replace(plain, scales="1x128,128x128"), uneven):
+        with pytest.raises(InvalidProblem, match="core-grid model counts no scales"):
+            evaluate_work(work, CHIP)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"scales": "1x64"}, "unknown scales '1x64'"),
+        ({"scales": "1x128,1x128", "dtype": "bf16"}, "dtype is bf16"),
+        ({"scales": "1x128,1x128", "k": 200}, "k 200"),
+    ],
+)
+def test_scales_that_no_kernel_has_are_refused(asked: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidProblem, match=why):
+        replace(EvaluationProblem(16, 64, 256, dtype="fp8"), **asked)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from app.presenters.kernels.speed import predictions, speed_figure, speed_pairs, timing_table
+from cache_engine.evaluator.gpus import GPUS
 from cache_engine.model.artifact import RecordedProblem
 from tests.pages.opening import a_record
 
@@ -43,13 +44,30 @@ def test_measurements_name_their_reference_and_whether_the_result_was_right() ->
 def test_measured_and_predicted_points_are_labelled() -> None:
     points, trouble = predictions(SM_80)
     assert trouble == ""
-    figure = speed_figure(points, [invented(), invented(m=7, tflops=3.0)])
+    figure = speed_figure(points, [invented(), invented(m=7, tflops=3.0)], SM_80.problem.m, 1)
     marks = {dots.name: dots for dots in figure.dots}
     gpus = ("A100", "L40S", "L4", "RTX4090", "A40", "A6000", "A10")
     assert set(marks) == {*(f"{gpu}, predicted" for gpu in gpus), "measured"}
     assert [y for _, y in marks["measured"].points] == [12.5]
     assert marks["measured"].words == ["an invented <b>GPU</b>, measured: 12.5 TFLOP/s"]
-    assert "measured" not in {dots.name for dots in speed_figure(points, []).dots}
+    assert "measured" not in {dots.name for dots in speed_figure(points, [], SM_80.problem.m, 1).dots}
+
+
+def test_groups_and_scales_count_in_predictions() -> None:
+    """A kernel for 256 groups computes its rows once, not for each group; fp8 is under the roof of its own rate."""
+    asked: RecordedProblem = msgspec.structs.replace(
+        SM_80.problem, m=4096, n=4096, k=7168, batch=256, mode="grouped", dtype="fp8_e4m3", out_dtype="bf16",
+        scales="1x128,128x128",
+    )  # fmt: skip
+    points, trouble = predictions(msgspec.structs.replace(SM_80, arch="sm_90a", problem=asked))
+    assert trouble == ""
+    assert {point.problem.flops for point in points} == {2 * 4096 * 4096 * 7168}
+    h100 = next(point for point in points if point.chip == "H100")
+    assert h100.peak == GPUS["H100"].fp8_flops
+    figure = speed_figure(points, [invented(m=4096, batch=256)], 4096, 256)
+    assert "measured" in {dots.name for dots in figure.dots}
+    roof = next(line for line in figure.lines if line.name == "H100 roofline")
+    assert max(y for _, y in roof.points) == pytest.approx(h100.peak / 1e12)
 
 
 def test_two_kernels_times_are_compared() -> None:
@@ -67,7 +85,7 @@ def test_two_kernels_times_are_compared() -> None:
     [
         ("sm_75", {}, "none of them runs this target"),
         ("<script>", {}, "none of them runs this target"),
-        ("sm_80", {"dtype": "fp32"}, "covers only bf16 and fp16"),
+        ("sm_80", {"dtype": "fp32", "out_dtype": "fp32"}, "not calibrated on GPUs"),
         ("sm_80", {"m": 0}, "m is "),
     ],
 )

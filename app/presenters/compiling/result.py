@@ -13,9 +13,10 @@ from cache_engine.batch.jobs import Job
 from cache_engine.cli.documents.comparing import Explained
 from cache_engine.cli.documents.kernels import Compiled, Timed
 from cache_engine.evaluator.gpu import DTYPES as PREDICTED_DTYPES
-from cache_engine.evaluator.gpu import MODEL_VERSION, predict
+from cache_engine.evaluator.gpu import MODEL_VERSION, RATED
 from cache_engine.evaluator.gpus import gpus_running
-from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.grouped import predict_work
+from cache_engine.evaluator.groups import work_of
 from cache_engine.evaluator.validation import PUBLISHED_MAPE, PUBLISHED_MAPE_UNMEASURED
 from cache_engine.model.events import TIERS
 from cache_engine.model.gemm import GemmProblem
@@ -146,14 +147,16 @@ def timing_figure(document: Timed) -> go.Figure:
 
 def prediction_tiles(problem: GemmProblem) -> list[Tile]:
     """The predicted time of the problem on each GPU that runs its target; none where the model does not apply."""
-    if problem.dtype not in PREDICTED_DTYPES or problem.output not in PREDICTED_DTYPES:
+    asked = work_of(problem)
+    if asked.dtype not in RATED or problem.output not in PREDICTED_DTYPES:
         return []
     tiles = []
     for gpu in gpus_running(problem.arch or ""):
-        asked = EvaluationProblem(problem.m, problem.n, problem.k, problem.batch, problem.dtype, problem.output)
-        prediction = predict(asked, gpu)
+        prediction = predict_work(asked, gpu)
         rate = asked.flops / prediction.latency_us / 1e6
-        if prediction.calibrated_on in PUBLISHED_MAPE:
+        if asked.dtype not in PREDICTED_DTYPES:
+            error = f"{asked.dtype} was never measured; the datasheet's rate is taken."
+        elif prediction.calibrated_on in PUBLISHED_MAPE:
             error = f"Mean error {PUBLISHED_MAPE[prediction.calibrated_on]} %."
         else:
             best, worst = PUBLISHED_MAPE_UNMEASURED

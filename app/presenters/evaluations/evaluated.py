@@ -22,6 +22,7 @@ from cache_engine.evaluator.groups import Work
 from cache_engine.evaluator.hardware import PRESETS, Hardware
 from cache_engine.evaluator.problem import EvaluationProblem
 from cache_engine.evaluator.search import evaluate, most_tiles
+from cache_engine.insight.passes import peak_of
 from cache_engine.mirror.evaluation_queries import EvaluationFilter, evaluations
 from cache_engine.mirror.sync import Mirror
 from cache_engine.units import human_bytes, human_us, ms_unit
@@ -68,14 +69,19 @@ class Evaluated:
         return self.problem.flops / self.problem.moved_bytes
 
     @property
+    def peak(self) -> float:
+        """Operations per second of the chip at most, of the problem's type."""
+        return peak_of(self.on, self.problem.dtype)
+
+    @property
     def utilization(self) -> float:
         """Share of the chip's peak."""
-        return self.flops_rate / self.on.peak_flops
+        return self.flops_rate / self.peak
 
     @property
     def bound_by(self) -> str:
         """What limits it according to the roofline."""
-        return "compute" if self.intensity >= self.on.peak_flops / self.on.dram_bandwidth else "memory"
+        return "compute" if self.intensity >= self.peak / self.on.dram_bandwidth else "memory"
 
 
 def described_chip(text: str | bytes) -> Chip:
@@ -168,7 +174,7 @@ def comparison_table(evaluated: Sequence[Evaluated]) -> list[Row]:
         (f"Latency, {unit}", [one.result.latency_us / 1e3 / length for one in evaluated]),
         ("Rate, TFLOP/s", [one.flops_rate / 1e12 for one in evaluated]),
         ("% of peak", [100 * one.utilization for one in evaluated]),
-        ("Peak, TFLOP/s", [one.on.peak_flops / 1e12 for one in evaluated]),
+        ("Peak, TFLOP/s", [one.peak / 1e12 for one in evaluated]),
         ("DRAM, TB/s", [one.on.dram_bandwidth / 1e12 for one in evaluated]),
     )
     return [
@@ -221,7 +227,7 @@ def roofline_table(points: Sequence[Evaluated]) -> list[Row]:
             "Chip": point.chip,
             "FLOP/byte": point.intensity,
             "TFLOP/s": point.flops_rate / 1e12,
-            "Roofline, TFLOP/s": min(point.on.peak_flops, point.on.dram_bandwidth * point.intensity) / 1e12,
+            "Roofline, TFLOP/s": min(point.peak, point.on.dram_bandwidth * point.intensity) / 1e12,
             "Limited by": point.bound_by,
         }
         for point in points

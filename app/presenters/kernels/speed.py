@@ -12,9 +12,10 @@ from app.presenters.evaluations.figures import roofline_figure
 from app.presenters.figure import Cloud, Dots
 from app.presenters.shared import Row, moment
 from cache_engine.errors import InvalidProblem
-from cache_engine.evaluator.gpu import DTYPES, EVALUATOR, MODEL_VERSION, Prediction, predict
+from cache_engine.evaluator.gpu import EVALUATOR, MODEL_VERSION, Prediction
 from cache_engine.evaluator.gpus import GPUS, gpus_running
-from cache_engine.evaluator.problem import EvaluationProblem
+from cache_engine.evaluator.grouped import predict_work
+from cache_engine.evaluator.groups import work_of
 from cache_engine.insight.comparison import Pair
 from cache_engine.model.artifact import Record
 from cache_engine.model.measurement import Measurement
@@ -33,11 +34,10 @@ def predictions(record: Record, m: int | None = None) -> tuple[list[Evaluated], 
     gpus = gpus_running(record.arch)
     if not gpus:
         return [], f"The GPU model covers {', '.join(GPUS)}; none of them runs this target."
-    if p.dtype not in DTYPES or p.out_dtype not in DTYPES:
-        return [], f"The GPU model covers only {' and '.join(DTYPES)}."
     try:
-        problem = EvaluationProblem(p.m if m is None else m, p.n, p.k, p.batch, p.dtype, p.out_dtype)
-        return [Evaluated("predicted", gpu, problem, predict(problem, gpu)) for gpu in gpus], ""
+        problem = p.on(record.arch)
+        work = work_of(problem if m is None else replace(problem, m=m))
+        return [Evaluated("predicted", gpu, work, predict_work(work, gpu)) for gpu in gpus], ""
     except InvalidProblem as error:
         return [], str(error)
 
@@ -99,12 +99,12 @@ def all_timings_table(timings: Iterable[Measurement], zone: tzinfo) -> list[Row]
     ]
 
 
-def speed_figure(points: Sequence[Evaluated], timings: Iterable[Row]) -> Cloud:
-    """Predictions of one problem on the rooflines of their GPUs, and the timings of that problem."""
+def speed_figure(points: Sequence[Evaluated], timings: Iterable[Row], m: int, batch: int) -> Cloud:
+    """Predictions of one problem on the rooflines of their GPUs, and the timings of this m and batch."""
     figure = roofline_figure(points)
     dots = [replace(one, name=f"{one.name}, predicted") for one in figure.dots]
     problem = points[0].problem
-    timings = [timing for timing in timings if (timing["m"], timing["batch"]) == (problem.m, problem.batch)]
+    timings = [timing for timing in timings if (timing["m"], timing["batch"]) == (m, batch)]
     if not timings:
         return replace(figure, dots=dots)
     intensity = problem.flops / problem.moved_bytes

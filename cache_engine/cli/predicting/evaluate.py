@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 @click.option("--batch", type=Size(), default=1, show_default=True, help="Number of independent products.")
 @click.option("--dtype", default="bf16", show_default=True, help=f"Element type of A and B: {', '.join(ITEMSIZE)}.")
 @click.option("--out-dtype", default="", help="Element type of C. Default: that of A and B; bf16 for fp8 and int8.")
+@click.option("--scales", default="", metavar="A,B[,e8m0]", help="On a GPU: blocks of A and B with a scale, of fp8.")
 @click.option("--no-tile-search", is_flag=True, help="Use one cube as the tile; do not search.")
 @click.option("--no-partition-search", is_flag=True, help="Use a square grid of cores over m and n; do not search.")
 @click.option("--reduce-partial-sums", is_flag=True, help="Count the time to add partial sums over k.")
@@ -94,7 +95,7 @@ def evaluate_verb(settings: Settings, /, m: str | None, n: int | None, k: int | 
     if n is None:
         from cache_engine.cli.predicting.models import evaluate_model
 
-        _only_of(("batch", "out_dtype"), "a single shape")
+        _only_of(("batch", "out_dtype", "scales"), "a single shape")
         evaluate_model(settings, m, mode, asked)
         return
     _only_of(("config", "tokens", "phase", *_MODEL_OPTIONS), "a model")
@@ -103,7 +104,7 @@ def evaluate_verb(settings: Settings, /, m: str | None, n: int | None, k: int | 
     if len(asked["chips"]) > 1:
         raise UsageError("a single shape is evaluated on one chip; give one --chip")
     size = Size().convert(m, None, None)
-    problem = EvaluationProblem(size, n, k, asked["batch"], asked["dtype"], asked["out_dtype"])
+    problem = EvaluationProblem(size, n, k, asked["batch"], asked["dtype"], asked["out_dtype"], asked["scales"])
     _evaluate_shape(settings, problem, asked["chips"][0], mode, as_json=asked["as_json"])
 
 
@@ -186,4 +187,5 @@ def _print_predicted(d: documents.Predicted) -> None:
 
 
 def _problem_text(p: EvaluationProblem) -> str:
-    return f"{p.m} × {p.n} × {p.k}, batch {p.batch}, {p.dtype} in, {p.out_dtype} out"
+    scales = f", scales {p.scales}" if p.scales else ""
+    return f"{p.m} × {p.n} × {p.k}, batch {p.batch}, {p.dtype} in, {p.out_dtype} out{scales}"

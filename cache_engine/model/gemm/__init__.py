@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -198,11 +197,9 @@ class GemmProblem:
     @property
     def moved_bytes(self) -> int:
         """Bytes of A, B, their scales and C, each counted once."""
-        of_a, of_b = self.m * self.k * self.dtype.itemsize, self.n * self.k * self.dtype.itemsize
-        if self.scales:
-            itemsize = 1 if self.scales.is_e8m0 else 4
-            a_shape, b_shape = self.scales.shapes(self.m, self.n, self.k)
-            of_a, of_b = of_a + itemsize * math.prod(a_shape), of_b + itemsize * math.prod(b_shape)
+        scales_of_a, scales_of_b = self.scales.sizes(self.m, self.n, self.k)
+        of_a = self.m * self.k * self.dtype.itemsize + scales_of_a
+        of_b = self.n * self.k * self.dtype.itemsize + scales_of_b
         return self.row_matrices * (of_a + self.m * self.n * self.output.itemsize) + self.batch * of_b
 
     @property

@@ -165,6 +165,12 @@ class Scales(StrEnum):
         columns += -columns % 4 if self.is_e8m0 else 0
         return (m, columns), (-(-n // self.b_columns), columns)
 
+    def sizes(self, m: int, n: int, k: int) -> tuple[int, int]:
+        """Bytes of the scales of A and of B; 0 without scales."""
+        itemsize = 0 if not self else 1 if self.is_e8m0 else 4
+        (a_rows, columns), (b_rows, _) = self.shapes(m, n, k)
+        return itemsize * a_rows * columns, itemsize * b_rows * columns
+
 
 ScalesLike: TypeAlias = Scales | Literal["", "1x128,128x128", "1x128,1x128", "1x128,128x128,e8m0", "1x128,1x128,e8m0"]
 """The blocks that have scales, or their name."""
