@@ -66,7 +66,7 @@ COMPARED = (
         "64x128x128, clusters of 1x2 blocks",
     ),
     Compared(
-        GemmProblem(*_LARGE, dtype="fp8_e4m3", arch="sm_90a", scales=_SCALES), ("scaled",),
+        GemmProblem(*_LARGE, dtype="fp8_e4m3", arch="sm_90a", scales=_SCALES), ("scaled", "hopper"),
         "128x128x128, clusters of 1x2 blocks",
     ),
 )  # fmt: skip

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import Constants, specialised_constants, vector_elements
-from cache_engine.model.gemm import DType, GemmProblem
+from cache_engine.kernels.family import Constants, scale_constants, specialised_constants, vector_elements
+from cache_engine.model.gemm import SCALE_BLOCK, DType, GemmProblem
 from cache_engine.model.kernel import Box, KernelConfig
 
 TARGET = "sm_90a"
@@ -15,10 +15,11 @@ _MMA_N = (64, 128, 256)
 _TURNED_BYTES = 2
 _LINE_BYTES = 128
 GROUP_WARPS = 4
-_WARPS = ((8, 1), (4, 2))  # two warp groups, one above the other or side by side
+_WARPS = ((8, 1), (4, 2), (4, 1))  # two warp groups, one above the other or side by side; or one
 _MOST_SUMS = 128  # that a thread holds
+_MOST_SCALED = 200  # with scales: sums, products of one wgmma, and scales
 _STAGED_BYTES = 16 * (32 + 8) * 4  # of a warp: fp32, and a gap after each row
-_REGISTERS = 168  # of a thread: all that an SM has, over 384
+_REGISTERS = 64 * 1024  # of an SM, which a block has alone; a thread's share is whole eights, and 255 at most
 _BOX_EDGE = 256
 _VECTOR_BYTES = 16
 
@@ -44,8 +45,8 @@ class Hopper:
     is_persistent = True
 
     def takes(self, problem: GemmProblem) -> bool:
-        """Operands without scales, in no groups."""
-        return not problem.scales and not problem.mode
+        """Operands in no groups, with scales or without."""
+        return not problem.mode
 
     def min_capability(self, dtype: DType) -> tuple[int, int]:
         """The first compute capability on which it computes the type."""
@@ -81,12 +82,12 @@ class Hopper:
 
     def registers_estimate(self, problem: GemmProblem, config: KernelConfig) -> int:
         """What all threads of a block have on average: they divide those of the SM among them."""
-        return _REGISTERS
+        return min(_REGISTERS // (config.threads + self.copying_threads) // 8 * 8, 255)
 
     def shape_fault(self, problem: GemmProblem, config: KernelConfig) -> str | None:
-        """Two warp groups, tiles that divide into wgmma's, lines of 128 bytes, boxes that the copy engine takes."""
+        """Warp groups, tiles that divide into wgmma's, lines of 128 bytes, boxes that the copy engine takes."""
         if (config.warps_m, config.warps_n) not in _WARPS:
-            return "two warp groups multiply: warps_m and warps_n must be 8 and 1, or 4 and 2"
+            return "one or two warp groups multiply: warps_m and warps_n must be 8 and 1, 4 and 2, or 4 and 1"
         if config.stages < 2:
             return "stages must be at least 2"
         if config.block_k * problem.dtype.itemsize != _LINE_BYTES:
@@ -101,7 +102,7 @@ class Hopper:
         sums = config.block_m // rows * columns // 2
         if sums > _MOST_SUMS:
             return f"a thread would hold {sums} sums; the most is {_MOST_SUMS}"
-        return None
+        return _scaled_fault(problem, sums, columns) if problem.scales else None
 
     def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
         """A tile of A, and of B; of a B that is stored across k, a panel of it, as wide as a line."""
@@ -116,7 +117,21 @@ class Hopper:
         """Everything the template needs, by name."""
         widest = _VECTOR_BYTES // problem.dtype.itemsize
         store = vector_elements(problem.n, _VECTOR_BYTES // problem.output.itemsize)
-        return specialised_constants(self, problem, config, widest=widest, widest_store=store)
+        return {
+            **specialised_constants(self, problem, config, widest=widest, widest_store=store),
+            **scale_constants(problem),
+        }
+
+
+def _scaled_fault(problem: GemmProblem, sums: int, columns: int) -> str | None:
+    """Why scales cannot be taken with so many sums of a thread, and columns of a warp group."""
+    if columns > SCALE_BLOCK:
+        return f"block_n must be at most {SCALE_BLOCK} · warps_n, so that the columns of a warp group share scales"
+    scales = columns // 4 if problem.scales.b_columns == 1 else 1
+    held = sums + columns // 2 + scales
+    if held > _MOST_SCALED:
+        return f"a thread would hold {held} sums, products and scales; the most is {_MOST_SCALED}"
+    return None
 
 
 def _or_nn(dtype: DType) -> str:
@@ -125,7 +140,7 @@ def _or_nn(dtype: DType) -> str:
 
 
 # By the size of an element. (block_m, block_n, warps_m, warps_n, stages): each ring takes about 200 KB of the 227 that
-# a block may have; sums on their way to C take 20.
+# a block may have; sums on their way to C take 20. One warp group alone is for few rows: a second one would have none.
 _CONFIGS = {
     itemsize: tuple(
         KernelConfig(block_m, block_n, _LINE_BYTES // itemsize, warps_m, warps_n, stages)
@@ -136,6 +151,9 @@ _CONFIGS = {
             (128, 64, 8, 1, 8),
             (64, 256, 4, 2, 5),
             (64, 128, 4, 2, 8),
+            (64, 256, 4, 1, 5),
+            (64, 128, 4, 1, 8),
+            (64, 64, 4, 1, 12),
         )
     )
     for itemsize in (1, 2, 4)

@@ -139,16 +139,17 @@ def test_every_epilogue(kernels: Cache, family: str, dtype: DType, text: str) ->
     ],
 )
 @pytest.mark.parametrize(("dtype", "scales"), SCALED)
+@pytest.mark.parametrize("family", ["scaled", "hopper"])
 def test_blocks_with_scales(
-    kernels: Cache, dtype: DType, scales: Scales, m: int, n: int, k: int, batch: int, epilogue: str, out_dtype: DType,
-    specialisation: Specialisation,
+    kernels: Cache, family: str, dtype: DType, scales: Scales, m: int, n: int, k: int, batch: int, epilogue: str,
+    out_dtype: DType, specialisation: Specialisation,
 ) -> None:  # fmt: skip
-    if not _here("scaled", dtype):
-        pytest.skip("no fp8 on this GPU")
+    if not _here(family, dtype):
+        pytest.skip("not on this GPU")
     problem = GemmProblem(
         m, n, k, batch, dtype, out_dtype, epilogue=epilogue, specialisation=specialisation, scales=scales
     )
-    right(kernels, problem, "scaled")
+    right(kernels, problem, family)
 
 
 @pytest.mark.parametrize(

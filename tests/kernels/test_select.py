@@ -229,7 +229,12 @@ def test_what_timings_correct_moves_the_choice() -> None:
 @pytest.mark.parametrize(
     ("scales", "family", "templates", "said"),
     [
-        ("1x128,128x128", "tensor_core", ".cu", "family tensor_core does not take operands with scales; .*: scaled$"),
+        (
+            "1x128,128x128",
+            "tensor_core",
+            ".cu",
+            "family tensor_core does not take operands with scales; .*: scaled, hopper$",
+        ),
         ("", "scaled", ".cu", "scaled does not take operands without scales; .*: tensor_core, simt, triton, hopper$"),
         ("1x128,128x128", None, ".py", "no family of this compiler takes operands with scales"),
     ],

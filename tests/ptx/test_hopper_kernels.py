@@ -9,25 +9,23 @@ import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cache_engine.device.launch import LoadedKernel
 from cache_engine.engine.cache import open_cache
 from cache_engine.errors import UsageError
 from cache_engine.kernels.family import check_config, launch_of
-from cache_engine.kernels.select import FAMILIES, choose
-from cache_engine.kernels.source import render
+from cache_engine.kernels.select import choose
 from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from tests.faults.counting import report
 from tests.ptx.faults import Fault
-from tests.ptx.machine import Kernel
-from tests.ptx.problems import EPILOGUES, assert_right, expected_of, is_output, launched, operands_of, ptx_of
+from tests.ptx.hopper_problems import HOPPER, check, deep, source_of
+from tests.ptx.problems import EPILOGUES, is_output, ptx_of
 
 _SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
-_HOPPER = FAMILIES["hopper"]
 _LAYOUTS = (Layout.NT, Layout.NN)
 # The tiles that the family offers, with rings so short that a small problem goes around them.
 _CONFIGS = (
@@ -37,6 +35,9 @@ _CONFIGS = (
     KernelConfig(256, 128, 64, 8, 1, 2),
     KernelConfig(128, 256, 64, 8, 1, 2),
     KernelConfig(64, 256, 64, 4, 2, 2),
+    KernelConfig(64, 256, 64, 4, 1, 2),
+    KernelConfig(64, 128, 64, 4, 1, 2),
+    KernelConfig(64, 64, 64, 4, 1, 3),
 )
 # m, n, k, batch: several tiles each way, none of them whole; k shorter than a tile, and longer than any ring.
 _SHAPES = ((150, 136, 200, 1), (40, 264, 24, 2), (300, 72, 456, 1), (128, 256, 128, 1))
@@ -45,42 +46,21 @@ _KINDS = [(dtype, layout) for dtype in (DType.BF16, DType.FP16) for layout in _L
 _KINDS += [(dtype, Layout.NT) for dtype in _ALONG_K]
 
 
-def _deep(config: KernelConfig, dtype: DType) -> KernelConfig:
-    """With a tile as deep as 128 bytes of the type."""
-    return replace(config, block_k=128 // dtype.itemsize)
-
-
 def _cases() -> list[tuple[GemmProblem, KernelConfig]]:
     cases = []
     kinds = itertools.product(_KINDS, _SHAPES, Specialisation, EPILOGUES)
     for number, ((dtype, layout), (m, n, k, batch), specialisation, epilogue) in enumerate(kinds):
         outputs = [one for one in (dtype, DType.FP32, DType.BF16, DType.FP16) if is_output(dtype, one)]
         output = outputs[number % len(outputs)]
-        deep = k * 2 // dtype.itemsize // 16 * 16  # as many bytes for each type, and rows of whole 16 bytes
+        depth = k * 2 // dtype.itemsize // 16 * 16  # as many bytes for each type, and rows of whole 16 bytes
         problem = GemmProblem(
-            m, n, deep or k, batch, dtype, output, layout, "sm_90a", epilogue, specialisation, OPT_LEVELS[-1]
+            m, n, depth or k, batch, dtype, output, layout, "sm_90a", epilogue, specialisation, OPT_LEVELS[-1]
         )
-        cases.append((problem, _deep(_CONFIGS[number * 7 // 4 % len(_CONFIGS)], dtype)))
+        cases.append((problem, deep(_CONFIGS[number * 7 // 4 % len(_CONFIGS)], dtype)))
     return cases
 
 
 CASES = _cases()
-
-
-def _source(problem: GemmProblem, config: KernelConfig) -> str:
-    return render(_HOPPER.template, _HOPPER.constants(problem, config))
-
-
-def _check(problem: GemmProblem, config: KernelConfig, ptx: str | None = None) -> None:
-    """On two blocks for each of the batch, so that a block computes several tiles; copies late, then early."""
-    kernel = Kernel(ptx or ptx_of(_source(problem, config), "sm_90a"))
-    launch = launch_of(_HOPPER, problem, config)
-    launch = replace(launch, grid=(min(2, launch.grid[0]), 1, launch.grid[2]))
-    a, b = operands_of(problem)
-    expected = expected_of(problem, a, b, to_even=True)
-    for kernel.late in (True, False):
-        loaded = LoadedKernel(b"", kernel.program.name, launch, problem, kernel)
-        assert_right(problem, launched(problem, kernel, loaded, a, b), expected, a, b)
 
 
 @pytest.mark.parametrize("part", range(3))
@@ -89,7 +69,7 @@ def test_kernels_multiply(part: int) -> None:
     offered = [case for case in CASES if (case[0].dtype in _ALONG_K) is (part == 0)]
     problem, config = random.Random(_SEED + part).choice(offered)
     print(f"SAMPLE_SEED={_SEED} takes the same: {problem!r} {config}")
-    _check(problem, config)
+    check(problem, config)
 
 
 def test_the_store_keeps_what_is_executed_here(tmp_path: Path) -> None:
@@ -99,8 +79,8 @@ def test_the_store_keeps_what_is_executed_here(tmp_path: Path) -> None:
         stored = cache.text(kernel.record, "ptx")
         assert not cache.verify()
     assert (kernel.record.family, kernel.record.resources.spill_bytes) == ("hopper", 0)
-    assert (kernel.launch.threads, kernel.launch.grid) == (384, (2, 1, 1))
-    assert stored == ptx_of(_source(problem, kernel.record.config), "sm_90a")
+    assert (kernel.launch.threads, kernel.launch.grid) == (256, (2, 1, 1))
+    assert stored == ptx_of(source_of(problem, kernel.record.config), "sm_90a")
 
 
 @pytest.mark.soak
@@ -108,30 +88,28 @@ def test_the_store_keeps_what_is_executed_here(tmp_path: Path) -> None:
 def test_every_kind_of_hopper_kernel_multiplies(part: int) -> None:
     for problem, config in CASES[part::16]:
         print(f"{problem!r} {config}")
-        _check(problem, config)
+        check(problem, config)
     report({"trials": len(CASES[part::16])})
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("config", _HOPPER.configs(GemmProblem(1, 1, 1)), ids=str)
+@pytest.mark.parametrize("config", HOPPER.configs(GemmProblem(1, 1, 1)), ids=str)
 def test_every_config_of_hopper_multiplies(config: KernelConfig) -> None:
     for dtype, layout in _KINDS:
         problem = GemmProblem(config.block_m + 8, config.block_n + 24, 720, 1, dtype, layout=layout, arch="sm_90a")
-        _check(problem, _deep(config, dtype))
+        check(problem, deep(config, dtype))
     report({"trials": len(_KINDS)})
 
 
 def test_the_cases_are_what_the_family_offers() -> None:
     for problem, config in CASES:
-        assert _HOPPER.problem_fault(problem) is None
-        check_config(_HOPPER, problem, config, architecture("sm_90a"))
-    assert {problem.dtype for problem, _ in CASES} == set(_HOPPER.flops_per_clock)
-    for dtype in _HOPPER.flops_per_clock:
-        offered = _HOPPER.configs(GemmProblem(1, 1, 1, dtype=dtype))
-        assert {replace(one, stages=2) for one in offered} == {replace(_deep(one, dtype), stages=2) for one in _CONFIGS}
-        assert {config for problem, config in CASES if problem.dtype is dtype} == {
-            _deep(one, dtype) for one in _CONFIGS
-        }
+        assert HOPPER.problem_fault(problem) is None
+        check_config(HOPPER, problem, config, architecture("sm_90a"))
+    assert {problem.dtype for problem, _ in CASES} == set(HOPPER.flops_per_clock)
+    for dtype in HOPPER.flops_per_clock:
+        offered = HOPPER.configs(GemmProblem(1, 1, 1, dtype=dtype))
+        assert {replace(one, stages=2) for one in offered} == {replace(deep(one, dtype), stages=2) for one in _CONFIGS}
+        assert {config for problem, config in CASES if problem.dtype is dtype} == {deep(one, dtype) for one in _CONFIGS}
 
 
 # ---- Mistakes ----
@@ -139,12 +117,13 @@ def test_the_cases_are_what_the_family_offers() -> None:
 _RIGHT = (GemmProblem(150, 136, 200, arch="sm_90a"), KernelConfig(128, 64, 64, 8, 1, 2))
 _TURNED = (GemmProblem(130, 264, 136, arch="sm_90a", layout="nn"), KernelConfig(64, 256, 64, 4, 2, 2))
 _FP8 = (GemmProblem(70, 136, 208, dtype="fp8_e4m3", arch="sm_90a"), KernelConfig(128, 64, 128, 8, 1, 2))
+_ONE_GROUP = (GemmProblem(70, 136, 200, arch="sm_90a"), KernelConfig(64, 128, 64, 4, 1, 2))
 _TF32 = (GemmProblem(70, 136, 72, dtype="tf32", arch="sm_90a"), KernelConfig(128, 64, 32, 8, 1, 2))
 _MISTAKES = [
-    (_RIGHT, "nothing waits for tiles", "barrier_wait(place.full(), place.parity);", ""),
+    (_RIGHT, "nothing waits for tiles", "barrier_wait(place.full(), place.parity);\n        mul", "mul"),
     (_RIGHT, "nothing waits for room", "barrier_wait(place.empty(), place.parity ^ 1);", ""),
-    (_RIGHT, "the wrong phase of tiles", "barrier_wait(place.full(), place.parity);",
-     "barrier_wait(place.full(), place.parity ^ 1);"),
+    (_RIGHT, "the wrong phase of tiles", "barrier_wait(place.full(), place.parity);\n        mul",
+     "barrier_wait(place.full(), place.parity ^ 1); mul"),
     (_RIGHT, "the wrong phase of room", "barrier_wait(place.empty(), place.parity ^ 1);",
      "barrier_wait(place.empty(), place.parity);"),
     (_RIGHT, "the parity never turns", "parity ^= 1;", ""),
@@ -157,14 +136,15 @@ _MISTAKES = [
      "barrier_arrive_expecting(place.full(), A_BYTES);"),
     (_RIGHT, "fewer warps are waited for", "barrier_init(place.empty(), WARPS_M * WARPS_N);",
      "barrier_init(place.empty(), WARPS_M * WARPS_N - 4);"),
-    (_RIGHT, "one warp of a group is waited for", "if (k > 0 && lane == 0) barrier_arrive(last);",
-     "if (k > 0 && lane == 0 && warp % 4 == 0) barrier_arrive(last);"),
+    (_RIGHT, "one warp of a group is waited for", "if (k > 0 && tells) barrier_arrive(last);",
+     "if (k > 0 && tells && thread_index() / 32 % 4 == 0) barrier_arrive(last);"),
     (_RIGHT, "room is made before products have ended", "products_wait<1>();", ""),
-    (_RIGHT, "the buffer that is read now is given back", "if (k > 0 && lane == 0) barrier_arrive(last);",
-     "if (lane == 0) barrier_arrive(place.empty());"),
-    (_RIGHT, "the last buffer is not given back", "products_wait<0>();\n        if (lane == 0) barrier_arrive(last);",
+    (_RIGHT, "the buffer that is read now is given back", "if (k > 0 && tells) barrier_arrive(last);",
+     "if (tells) barrier_arrive(place.empty());"),
+    (_RIGHT, "the last buffer is not given back", "products_wait<0>();\n    if (tells) barrier_arrive(last);",
      "products_wait<0>();"),
-    (_RIGHT, "sums are stored before they are there", "products_wait<0>();", "products_wait<1>();"),
+    (_RIGHT, "sums are stored before they are there", "    products_wait<0>();\n    if",
+     "    products_wait<1>();\n    if"),
     (_RIGHT, "no fence before products", "    products_begin();\n", ""),
     (_RIGHT, "products are in no group", "    products_commit();\n", ""),
     (_RIGHT, "sums do not begin at 0", "adds || k > 0);", "true);"),
@@ -198,8 +178,12 @@ _MISTAKES = [
     (_FP8, "the other type of 8 bits", '(e4m3, "k32.f32.e4m3.e4m3")', '(e4m3, "k32.f32.e5m2.e5m2")'),
     (_TF32, "a step of k too few", "k < BLOCK_K; k += MMA_K", "k < BLOCK_K - MMA_K; k += MMA_K"),
     (_RIGHT, "registers grow beyond what there is", "MULTIPLYING_REGISTERS = 232", "MULTIPLYING_REGISTERS = 256"),
-    (_RIGHT, "a part of a warp starts products", "multiply_all(c, sizes, {alpha, beta, bias});",
-     "if (thread_index() % 32) multiply_all(c, sizes, {alpha, beta, bias});"),
+    (_ONE_GROUP, "registers change hands that a group has already", "DIVIDES_REGISTERS = GROUPS > 1",
+     "DIVIDES_REGISTERS = true"),
+    (_ONE_GROUP, "warps that are not there are waited for", "barrier_init(place.empty(), WARPS_M * WARPS_N);",
+     "barrier_init(place.empty(), 8);"),
+    (_RIGHT, "a part of a warp starts products", "multiply_all(c, SCALES, sizes, {alpha, beta, bias});",
+     "if (thread_index() % 32) multiply_all(c, SCALES, sizes, {alpha, beta, bias});"),
     (_RIGHT, "every lane starts copies", "&& is_elected()) copy_tiles", ") copy_tiles"),
     (_TURNED, "panels lie too near", "matrix_at(b + k * (B_TURNED ? ACROSS : ALONG), B_TURNED ? PANEL_BYTES : 16)",
      "matrix_at(b + k * (B_TURNED ? ACROSS : ALONG), 4096)"),
@@ -220,17 +204,17 @@ _QUICK = (
 
 @cache
 def _right_ptx(case: tuple[GemmProblem, KernelConfig]) -> str:
-    return ptx_of(_source(*case), "sm_90a")
+    return ptx_of(source_of(*case), "sm_90a")
 
 
 def _spoilt(what: str) -> None:
     ((case, _, right, wrong),) = [one for one in _MISTAKES if one[1] == what]
-    source = _source(*case)
+    source = source_of(*case)
     assert source.count(right) == 1, "the template no longer holds what is to be spoilt"
     if "REGISTERS" in right:  # the compiler would refuse it
         source = source.replace("static_assert(GROUP *", "static_assert(true || GROUP *")
     with pytest.raises((Fault, AssertionError)):
-        _check(*case, ptx_of(source.replace(right, wrong), "sm_90a"))
+        check(*case, ptx_of(source.replace(right, wrong), "sm_90a"))
 
 
 @pytest.mark.parametrize("what", _QUICK)
@@ -246,9 +230,11 @@ def test_every_mistake_is_seen(what: str) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("case", [_RIGHT, _TURNED, _FP8, _TF32], ids=["along k", "across k", "fp8", "tf32"])
+@pytest.mark.parametrize(
+    "case", [_RIGHT, _ONE_GROUP, _TURNED, _FP8, _TF32], ids=["along k", "one group", "across k", "fp8", "tf32"]
+)
 def test_the_kernels_are_right_before(case: tuple[GemmProblem, KernelConfig]) -> None:
-    _check(*case, _right_ptx(case))
+    check(*case, _right_ptx(case))
 
 
 # ---- What is refused ----
@@ -289,3 +275,12 @@ def test_it_serves_only_when_it_is_asked_for() -> None:
     assert (family.name, config.block_m * config.block_n) == ("hopper", 128 * 256)
     launch = launch_of(family, problem, config)
     assert (launch.grid, launch.threads, launch.parameters[-2:]) == ((132, 1, 1), 384, ("a_map", "b_map"))
+
+
+@pytest.mark.parametrize("scales", ["", "1x128,128x128"])
+@pytest.mark.parametrize("m", [1, 16, 64])
+@pytest.mark.parametrize(("n", "k"), [(2112, 7168), (4096, 4096), (7168, 2048)])
+def test_few_rows_get_one_warp_group(m: int, n: int, k: int, scales: Any) -> None:
+    problem = GemmProblem(m, n, k, dtype="fp8_e4m3", arch="sm_90a", scales=scales)
+    config = choose(problem, "hopper")[1]
+    assert (config.block_m, config.warps_m, config.warps_n) == (64, 4, 1)

@@ -37,7 +37,10 @@ _SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
 _PARTS, _IN_PART = 6, 3
 _SOAK_PARTS = 24
 SMALL = KernelConfig(16, 64, 64, 1, 2, 3)
-SMALL_SCALED = KernelConfig(16, 64, 128, 1, 2, 3)
+SCALED_FAMILIES = [
+    ("scaled", "sm_90", KernelConfig(16, 64, 128, 1, 2, 3)),
+    ("hopper", "sm_90a", KernelConfig(64, 128, 128, 4, 1, 2)),
+]
 
 
 @pytest.mark.parametrize("part", range(_PARTS))
@@ -130,14 +133,17 @@ def test_nan_and_infinity_go_where_they_go_in_numpy(dtype: DType) -> None:
     assert np.isinf(computed).any()
 
 
-def test_quantised_matrices_multiply_within_the_bounds_of_their_formats() -> None:
+@pytest.mark.parametrize(("family", "arch", "config"), SCALED_FAMILIES)
+def test_quantised_matrices_multiply_within_the_bounds_of_their_formats(
+    family: str, arch: str, config: KernelConfig
+) -> None:
     """Of ordinary numbers: the kernel is off by fp32's rounding alone, and quantising by what fp8's may cost."""
-    problem = GemmProblem(20, 140, 256, dtype="fp8_e4m3", out_dtype="fp32", scales="1x128,128x128", arch="sm_90")
+    problem = GemmProblem(20, 140, 256, dtype="fp8_e4m3", out_dtype="fp32", scales="1x128,128x128", arch=arch)
     generator = np.random.default_rng(5)
     a, b = (generator.standard_normal(shape) * np.exp(generator.standard_normal((shape[0], 1)) * 4)
             for shape in ((20, 256), (140, 256)))  # fmt: skip
     (a_codes, a_scales), (b_codes, b_scales) = quantise(a, problem.scales), quantise(b, problem.scales, of_b=True)
-    case = Case(FAMILIES["scaled"], problem, SMALL_SCALED)
+    case = Case(FAMILIES[family], problem, config)
     c = np.full((20, 140), np.nan, dtype=np.float32)
     loaded_as(case, kernel_of(case))(Operands(a_codes, b_codes, c, a_scales=a_scales, b_scales=b_scales))
     near_a = dequantise(a_codes, a_scales, problem.scales, dtype=problem.dtype)
@@ -152,10 +158,11 @@ def test_quantised_matrices_multiply_within_the_bounds_of_their_formats() -> Non
     assert np.any(np.abs(sums - a @ b.T) > allowed / 100), "the bound is of the right size"
 
 
-def test_the_extreme_codes_of_e8m0_are_what_they_stand_for() -> None:
+@pytest.mark.parametrize(("family", "arch", "config"), SCALED_FAMILIES)
+def test_the_extreme_codes_of_e8m0_are_what_they_stand_for(family: str, arch: str, config: KernelConfig) -> None:
     """255 is NaN, and 0 the subnormal 2⁻¹²⁷, which other scales can lift."""
-    problem = GemmProblem(16, 64, 128, dtype="fp8_e4m3", out_dtype="fp32", scales="1x128,1x128,e8m0", arch="sm_90")
-    case = Case(FAMILIES["scaled"], problem, SMALL_SCALED)
+    problem = GemmProblem(16, 64, 128, dtype="fp8_e4m3", out_dtype="fp32", scales="1x128,1x128,e8m0", arch=arch)
+    case = Case(FAMILIES[family], problem, config)
     ones = np.full((1, 16, 128), 0x38, dtype=np.uint8)  # 1.0
     a_scales, b_scales = (np.full((rows, 4), 127, dtype=np.uint8) for rows in (16, 64))
     a_scales[3, 0], a_scales[5, 0], b_scales[7, 0] = 255, 0, 254

@@ -7,13 +7,18 @@
 // through shared memory, so that lanes finish and store neighbours in a row. The copy engine
 // fills edges with zeroes, and rounds fp32 to tf32; stores are masked; so every m, n and k is right whose rows are whole 16 bytes.
 //
+// Of fp8 with scales a tile is as deep as a block of them. wgmma sums its products apart; threads multiply these sums by
+// their scales and add them to those of all k: DeepSeek-V3 Technical Report, 2024, section 3.3.2, and DeepGEMM's README of
+// February 2025, "two-level accumulation (promotion)". For the reason see tile_product.cuh.
+//
 // Constants: BLOCK_M BLOCK_N BLOCK_K (128 bytes) WARPS_M WARPS_N (those that multiply) STAGES RASTER_ROWS A_TRANSPOSED (0)
-// B_TRANSPOSED C_VECTOR (elements per store, 16 bytes at most), IN_TYPE SUM_TYPE OUT_TYPE KERNEL_NAME, and those of sizes.cuh and
-// epilogue.cuh.
+// B_TRANSPOSED C_VECTOR (elements per store, 16 bytes at most), IN_TYPE SUM_TYPE OUT_TYPE KERNEL_NAME, and those of sizes.cuh,
+// scales.cuh and epilogue.cuh.
 
 #include "primitives.cuh"
 #include "sizes.cuh"
 #include "hopper.cuh"
+#include "scales.cuh"
 #include "epilogue.cuh"
 
 constexpr int LINE_BYTES = 128;
@@ -40,7 +45,9 @@ constexpr int STAGED = 32, STAGED_ROW = STAGED + 8, STAGED_ROWS = 16;
 constexpr int LANES = STAGED / C_VECTOR;  // for a row
 static_assert(C_VECTOR * sizeof(OUT_TYPE) <= 16 && STAGED_ROWS % C_VECTOR == 0, "lanes store whole rows");
 
-// Of the 64 K registers that an SM has, one thread that starts copies needs few.
+// Of the 64 K registers that an SM has, one thread that starts copies needs few. Of two warp groups each has as many as a
+// thread can use.
+constexpr bool DIVIDES_REGISTERS = GROUPS > 1;
 constexpr int COPYING_REGISTERS = 40, MULTIPLYING_REGISTERS = 232;
 static_assert(GROUP * (COPYING_REGISTERS + GROUPS * MULTIPLYING_REGISTERS) <= 65536, "registers of a block");
 
@@ -116,8 +123,9 @@ DEVICE void copy_tiles(const TensorMap* a_map, const TensorMap* b_map, Sizes siz
     }
 }
 
-// Starts the products of the two tiles in a buffer, as one group.
-DEVICE void multiply_stage(float (&sums)[MMA_ROWS][MMA_N / 2], unsigned a, unsigned b, bool adds) {
+// Starts the products of the two tiles in a buffer, or of ROWS times 64 rows of them, as one group.
+template <int ROWS>
+DEVICE void multiply_stage(float (&sums)[ROWS][MMA_N / 2], unsigned a, unsigned b, bool adds) {
     products_begin();
 #pragma unroll
     for (int k = 0; k < BLOCK_K; k += MMA_K) {
@@ -125,12 +133,61 @@ DEVICE void multiply_stage(float (&sums)[MMA_ROWS][MMA_N / 2], unsigned a, unsig
         constexpr unsigned ALONG = sizeof(IN_TYPE), ACROSS = LINE_BYTES;
         const unsigned long long b_matrix = matrix_at(b + k * (B_TURNED ? ACROSS : ALONG), B_TURNED ? PANEL_BYTES : 16);
 #pragma unroll
-        for (int i = 0; i < MMA_ROWS; ++i) {
+        for (int i = 0; i < ROWS; ++i) {
             const unsigned long long a_matrix = matrix_at(a + i * 64 * LINE_BYTES + k * ALONG, 16);
             multiply_tiles<false, B_TURNED>(IN_TYPE{}, sums[i], a_matrix, b_matrix, adds || k > 0);
         }
     }
     products_commit();
+}
+
+// Sums the products of a tile.
+DEVICE void sum_tile(float (&sums)[MMA_ROWS][MMA_N / 2], Place& place, unsigned a_offset, unsigned b_offset, int k_end) {
+    const bool tells = thread_index() % 32 == 0;  // one lane of each warp
+    unsigned last = 0;  // the barrier of the buffer whose products were started before
+    for (int k = 0; k < k_end; k += BLOCK_K) {
+        barrier_wait(place.full(), place.parity);
+        multiply_stage(sums, place.tiles() + a_offset, place.tiles() + b_offset, k > 0);
+        products_wait<1>();
+        if (k > 0 && tells) barrier_arrive(last);
+        last = place.empty();
+        place.advance();
+    }
+    products_wait<0>();
+    if (tells) barrier_arrive(last);
+}
+
+// Scales of operands, and the first row and column of C that a lane computes; where columns share a scale, a warp.
+struct Scales {
+    const SCALE_TYPE *a, *b;
+    int row, column;
+};
+
+// The same with scales: products of 64 rows and one block of k at a time, while the other warp group starts others.
+DEVICE void sum_scaled_tile(float (&sums)[MMA_ROWS][MMA_N / 2], Place& place, unsigned a_offset, unsigned b_offset,
+                            const Scales& scales, Sizes sizes) {
+#pragma unroll
+    for (int i = 0; i < MMA_ROWS * MMA_N / 2; ++i) sums[i / (MMA_N / 2)][i % (MMA_N / 2)] = 0;
+#pragma unroll 1
+    for (int k = 0; k < sizes.k; k += BLOCK_K) {
+        // Read ahead of tiles and products, which hide the wait for them.
+        StepScales<MMA_ROWS, 64, MMA_N / 8> step;
+        step.read_a(scales.a, scales.row, k, sizes);
+        step.read_b(scales.b, scales.column, k, sizes);
+        barrier_wait(place.full(), place.parity);
+#pragma unroll
+        for (int i = 0; i < MMA_ROWS; ++i) {
+            float products[1][MMA_N / 2];
+            multiply_stage(products, place.tiles() + a_offset + i * 64 * LINE_BYTES, place.tiles() + b_offset, false);
+            products_wait<0>();
+            if (i == MMA_ROWS - 1 && thread_index() % 32 == 0) barrier_arrive(place.empty());
+#pragma unroll
+            for (int j = 0; j < MMA_N / 2; ++j) {
+                sums[i][j] = multiply_add(products[0][j], step.factor(i, j / 4, j % 4), sums[i][j]);
+            }
+        }
+        place.advance();
+    }
 }
 
 // Puts STAGED columns of sums into shared memory. Of each 16 x 8 part a lane holds two neighbours in row lane / 4 and two
@@ -181,7 +238,8 @@ DEVICE void store_tile(OUT_TYPE* c, const float (&sums)[MMA_ROWS][MMA_N / 2], fl
     }
 }
 
-DEVICE void multiply_all(OUT_TYPE* c, Sizes sizes, const Epilogue& epilogue) {
+DEVICE void multiply_all(OUT_TYPE* c, const SCALE_TYPE* a_scales, const SCALE_TYPE* b_scales, Sizes sizes,
+                         const Epilogue& epilogue) {
     const int warp = thread_index() / 32;
     const int lane = thread_index() % 32;
     const int group_row = warp / 4 / WARPS_N * (MMA_ROWS * 64);
@@ -189,30 +247,37 @@ DEVICE void multiply_all(OUT_TYPE* c, Sizes sizes, const Epilogue& epilogue) {
     const unsigned a_offset = group_row * LINE_BYTES;
     const unsigned b_offset = A_BYTES + group_column * LINE_BYTES;
     const int first_row = group_row + warp % 4 * 16;
-    c += static_cast<long long>(batch_index()) * sizes.m * sizes.n;
+    const long long batch = batch_index();
+    c += batch * sizes.m * sizes.n;
+    a_scales += batch * sizes.m * scales_per_row(sizes.k);
+    b_scales += batch * scale_rows_of_b(sizes.n) * scales_per_row(sizes.k);
 
     Place place;
     for (unsigned index = block_index(); index < tile_count(sizes); index += block_count()) {
-        float sums[MMA_ROWS][MMA_N / 2];
-        unsigned last = 0;  // the barrier of the buffer whose products were started before
-        for (int k = 0; k < sizes.k; k += BLOCK_K) {
-            barrier_wait(place.full(), place.parity);
-            multiply_stage(sums, place.tiles() + a_offset, place.tiles() + b_offset, k > 0);
-            products_wait<1>();
-            if (k > 0 && lane == 0) barrier_arrive(last);
-            last = place.empty();
-            place.advance();
-        }
-        products_wait<0>();
-        if (lane == 0) barrier_arrive(last);
         const Tile tile = tile_of(index, sizes);
+        float sums[MMA_ROWS][MMA_N / 2];
+        if constexpr (SCALED) {
+            const int column = tile.column + group_column + (B_SCALE_COLUMNS == 1 ? lane % 4 * 2 : 0);
+            const Scales scales = {a_scales, b_scales, tile.row + first_row + lane / 4, column};
+            sum_scaled_tile(sums, place, a_offset, b_offset, scales, sizes);
+        } else {
+            sum_tile(sums, place, a_offset, b_offset, sizes.k);
+        }
         store_tile(c, sums, staged_sums(warp), tile.row + first_row, tile.column + group_column, sizes, epilogue);
     }
 }
 
+#if SCALED
+#define SCALE_PARAMETERS const SCALE_TYPE* a_scales, const SCALE_TYPE* b_scales,
+#define SCALES a_scales, b_scales
+#else
+#define SCALE_PARAMETERS
+#define SCALES nullptr, nullptr
+#endif
+
 KERNEL_ALONE(THREADS)
-KERNEL_NAME(const IN_TYPE*, const IN_TYPE*, OUT_TYPE* c, SIZE_PARAMETERS, SUM_TYPE alpha, SUM_TYPE beta, const OUT_TYPE* bias,
-            void*, const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map) {
+KERNEL_NAME(const IN_TYPE*, const IN_TYPE*, OUT_TYPE* c, SIZE_PARAMETERS, SCALE_PARAMETERS SUM_TYPE alpha, SUM_TYPE beta,
+            const OUT_TYPE* bias, void*, const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map) {
     const Sizes sizes = SIZES;
     static_cast<void>(WHOLE_K);  // the copy engine fills what lies beyond k
     if (thread_index() == 0) {
@@ -226,10 +291,10 @@ KERNEL_NAME(const IN_TYPE*, const IN_TYPE*, OUT_TYPE* c, SIZE_PARAMETERS, SUM_TY
     }
     sync_block();
     if (thread_index() >= GROUPS * GROUP) {
-        shrink_registers<COPYING_REGISTERS>();
+        if constexpr (DIVIDES_REGISTERS) shrink_registers<COPYING_REGISTERS>();
         if (thread_index() / 32 == GROUPS * 4 && is_elected()) copy_tiles(&a_map, &b_map, sizes);
     } else {
-        grow_registers<MULTIPLYING_REGISTERS>();
-        multiply_all(c, sizes, {alpha, beta, bias});
+        if constexpr (DIVIDES_REGISTERS) grow_registers<MULTIPLYING_REGISTERS>();
+        multiply_all(c, SCALES, sizes, {alpha, beta, bias});
     }
 }

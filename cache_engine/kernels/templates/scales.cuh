@@ -23,11 +23,13 @@ DEVICE int scales_per_row(int k) {
 
 DEVICE int scale_rows_of_b(int n) { return (n + B_SCALE_COLUMNS - 1) / B_SCALE_COLUMNS; }
 
-// The scales that a lane needs for its part of one tile, of one block of k.
+// The scales that a lane needs for its part of one tile, of one block of k: of ROWS x COLUMNS parts, 16 x 8 each, those
+// of rows APART rows apart. Of a part it holds two neighbours in one row, and two in the row eight below.
+template <int ROWS, int APART, int COLUMNS>
 struct StepScales {
-    static_assert(WARP_N <= SCALE_K, "the columns of a warp are of one block");
-    static constexpr int B_COUNT = B_SCALE_COLUMNS == 1 ? MMA_COLUMNS * 2 : 1;
-    float a[MMA_ROWS * 2];
+    static_assert(!SCALED || COLUMNS * 8 <= SCALE_K, "the columns of a warp are of one block");
+    static constexpr int B_COUNT = B_SCALE_COLUMNS == 1 ? COLUMNS * 2 : 1;
+    float a[ROWS * 2];
     float b[B_COUNT];
 
     // row is that of the lane's first element.
@@ -35,10 +37,11 @@ struct StepScales {
         const int per_row = scales_per_row(sizes.k);
         const int block = k / SCALE_K;
 #pragma unroll
-        for (int i = 0; i < MMA_ROWS * 2; ++i) {
+        for (int i = 0; i < ROWS * 2; ++i) {
+            const int of = row + i / 2 * APART + i % 2 * 8;
             a[i] = 0;
-            if (WHOLE_M || row + i * 8 < sizes.m) {
-                const long long at = static_cast<long long>(row + i * 8) * per_row + block;
+            if (WHOLE_M || of < sizes.m) {
+                const long long at = static_cast<long long>(of) * per_row + block;
                 a[i] = scale_value(load_global<SCALE_TYPE, 1>(a_scales + at).at[0]);
             }
         }
@@ -59,7 +62,7 @@ struct StepScales {
         }
     }
 
-    // The factor of element c of the 16 x 8 part (i, j) of the warp's.
+    // The factor of element c of part (i, j).
     DEVICE float factor(int i, int j, int c) const {
         return a[i * 2 + c / 2] * b[B_SCALE_COLUMNS == 1 ? j * 2 + c % 2 : 0];
     }

@@ -73,7 +73,7 @@ struct TileProduct {
                 // those of single columns are too many for the registers until the products are done.
                 const int k = slice.first + step * BLOCK_K;
                 const int column = tile.column + warp_column;
-                StepScales scales;
+                StepScales<MMA_ROWS, 16, MMA_COLUMNS> scales;
                 scales.read_a(a_scales, tile.row + warp_row + lane / 4, k, sizes);
                 if constexpr (B_SCALE_COLUMNS > 1) scales.read_b(b_scales, column, k, sizes);
                 SUM_TYPE partial[MMA_ROWS][MMA_COLUMNS][4] = {};
