@@ -7,8 +7,10 @@ import random
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from cache_engine.device.fp8 import dequantise, quantise, scaled
@@ -19,6 +21,7 @@ from cache_engine.kernels.select import FAMILIES, choose
 from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Scales
 from cache_engine.model.kernel import KernelConfig
+from tests.device import numpy_gpu
 from tests.faults.counting import report
 from tests.ptx.problems import (
     CASES,
@@ -133,6 +136,12 @@ def test_nan_and_infinity_go_where_they_go_in_numpy(dtype: DType) -> None:
     assert np.isinf(computed).any()
 
 
+def _on_gpu(operand: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """An operand for reading, of which a tensor map can be made."""
+    operand.flags.writeable = False
+    return operand.view(numpy_gpu.Array)
+
+
 @pytest.mark.parametrize(("family", "arch", "config"), SCALED_FAMILIES)
 def test_quantised_matrices_multiply_within_the_bounds_of_their_formats(
     family: str, arch: str, config: KernelConfig
@@ -145,7 +154,9 @@ def test_quantised_matrices_multiply_within_the_bounds_of_their_formats(
     (a_codes, a_scales), (b_codes, b_scales) = quantise(a, problem.scales), quantise(b, problem.scales, of_b=True)
     case = Case(FAMILIES[family], problem, config)
     c = np.full((20, 140), np.nan, dtype=np.float32)
-    loaded_as(case, kernel_of(case))(Operands(a_codes, b_codes, c, a_scales=a_scales, b_scales=b_scales))
+    loaded_as(case, kernel_of(case))(
+        Operands(_on_gpu(a_codes), _on_gpu(b_codes), c, a_scales=a_scales, b_scales=b_scales)
+    )
     near_a = dequantise(a_codes, a_scales, problem.scales, dtype=problem.dtype)
     near_b = dequantise(b_codes, b_scales, problem.scales, of_b=True, dtype=problem.dtype)
     sums, size = near_a @ near_b.T, np.abs(near_a) @ np.abs(near_b).T
@@ -168,7 +179,7 @@ def test_the_extreme_codes_of_e8m0_are_what_they_stand_for(family: str, arch: st
     a_scales[3, 0], a_scales[5, 0], b_scales[7, 0] = 255, 0, 254
     c = np.zeros((16, 64), dtype=np.float32)
     weights = np.full((1, 64, 128), 0x38, dtype=np.uint8)
-    loaded_as(case, kernel_of(case))(Operands(ones, weights, c, a_scales=a_scales, b_scales=b_scales))
+    loaded_as(case, kernel_of(case))(Operands(_on_gpu(ones), _on_gpu(weights), c, a_scales=a_scales, b_scales=b_scales))
     assert np.isnan(c[3]).all()
     assert c[5, 7] == 128 * 2.0 ** (127 - 127)
     assert c[5, 6] == 128 * 2.0**-127
