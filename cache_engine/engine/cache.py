@@ -197,9 +197,10 @@ class Cache(Keeping):
 
     @property
     def store(self) -> DiskStore:
-        """Entries on disk; raises ``StoreUnusable`` where there is no store, as with caching off or packs alone."""
+        """Entries on disk, those a remote served too; raises ``StoreUnusable`` with caching off, or packs alone."""
         if self._store is None:
             raise StoreUnusable(f"{self._without_store}, so there is no store; set enable_caching, and dir if need be")
+        self._serving.settle()
         return self._store
 
     @property
@@ -298,6 +299,7 @@ class Cache(Keeping):
 
     def stats(self) -> Statistics:
         """The store's state and history; this process's own counts included. With packs alone, only those."""
+        self._serving.settle()
         self.journal.flush()
         if isinstance(self.journal, NoJournal) and self.settings.enable_caching:
             totals = self.journal.totals
@@ -308,6 +310,7 @@ class Cache(Keeping):
 
     def tally(self) -> Tally:
         """What the journal knows: sums over time, use and the last events; this process's own counts included."""
+        self._serving.settle()
         self.journal.flush()
         return read_journal(self.layout.journal)
 

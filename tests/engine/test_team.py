@@ -6,6 +6,7 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.key import CacheKey
 from cache_engine.remote.moving import push
 from cache_engine.remote.objects import Objects
+from cache_engine.store.disk import DiskStore
 from cache_engine.store.lock import file_lock
 from cache_engine.trust.signers import TrustedSigners
 from tests.trust.keys import Builder, signers_file
@@ -65,6 +67,46 @@ def test_what_one_machine_compiled_the_other_is_served_signed(
     assert (stats.totals.hits, stats.totals.misses) == ({"remote": 1, "memory": 1}, 0)
     assert stats.totals.saved_us > 0
     assert stats.tier_hit_rates["remote"] == 1.0
+    with machine(remote=None) as later:
+        assert later.get_or_compile(PROBLEM).tier == "disk"
+
+
+def test_the_caller_does_not_wait_for_the_disk_and_whoever_looks_does(
+    machine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = threading.Event()
+    place = DiskStore.place
+
+    def slow(*arguments: object) -> None:
+        assert disk.wait(60)
+        place(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DiskStore, "place", slow)
+    with machine() as cache:
+        kernel = cache.get_or_compile(PROBLEM)
+        assert (kernel.tier, cache.get_or_compile(PROBLEM).tier) == ("remote", "memory")
+        assert not list((cache.settings.dir / "metadata").rglob("*.json"))
+        threading.Timer(0.05, disk.set).start()
+        assert cache.section(kernel.record, "cubin") == kernel.cubin
+        assert cache.count()[0] == 1
+
+
+def test_what_was_served_is_on_disk_when_the_process_ends_without_closing(
+    machine: Open, tmp_path: Path, built: tuple[Path, Builder]
+) -> None:
+    with machine() as cache:
+        settings = {name: str(getattr(cache.settings, name)) for name in ("dir", "remote", "trusted_signers")}
+    code = f"""
+import time
+from cache_engine import GemmProblem, open_cache
+from cache_engine.store.disk import DiskStore
+place = DiskStore.place
+DiskStore.place = lambda *given: (time.sleep(0.5), place(*given))  # a slow disk
+cache = open_cache(**{settings!r})
+problem = GemmProblem(64, 48, 80, dtype="fp32", arch="sm_90")
+assert cache.get_or_compile(problem).tier == "remote"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
     with machine(remote=None) as later:
         assert later.get_or_compile(PROBLEM).tier == "disk"
 

@@ -69,9 +69,7 @@ class Serving:
         without_store: str = SWITCHED_OFF,
     ) -> None:
         """Serves packs and an opened store, or none; then ``without_store`` says why."""
-        self._store = store
-        self._faster = faster
-        self._without_store = without_store
+        self._store, self._faster, self._without_store = store, faster, without_store
         self.unpublished = 0  # kernels that were compiled and could not be stored
         self._settings = settings
         self._journal = journal
@@ -89,6 +87,7 @@ class Serving:
             slower.append(store)
         self._tiers = Tiers(MemoryTier(settings.memory_bytes), slower, journal.failure)
         self._team = Team(store, settings, journal, self._housekeeper, self._tiers)
+        self.settle = self._team.settle
         self._compiling = ThreadLocks()
         self._slots = None if store is None else Slots(store.layout, settings.slots, settings.lock_timeout_s)
 
@@ -130,12 +129,12 @@ class Serving:
                 return self.hit(selection, found, stages, priority)
         key = selection.key
         fault: Exception | None = None
-        with self._key_lock(key, priority) as no_lock:
+        with (lock := self._key_lock(key, priority)) as no_lock:
             if not force:
                 with stages(LOAD):
                     again = self._look_again(key, no_lock)
                     if not isinstance(again, Found):
-                        fault, again = again, self._team.find(key, is_locked=no_lock is None)
+                        fault, again = again, self._team.find(key, lock if no_lock is None else None)
                 if again is not None:
                     return self.hit(selection, again, stages, priority)
             self._miss(selector, selection, priority, fault, force=force)

@@ -27,6 +27,12 @@ class KeyLock:
         lock.__enter__()
         self._held = lock
 
+    def hand_over(self) -> KeyLock:
+        """Another that holds what this one held, beyond the end of its ``with``."""
+        other = KeyLock(self._lock)
+        other._held, self._held = self._held, None
+        return other
+
     def release(self) -> None:
         """Lets go of it, if it is held."""
         held, self._held = self._held, None

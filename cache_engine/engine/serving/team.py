@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from cache_engine.errors import CorruptEntry, ExtraMissing, LockTimeout, StoreEr
 from cache_engine.model.events import REMOTE, REMOTE_DOWN, REMOTE_UP
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure, in_words
+from cache_engine.process import run_at_end
 from cache_engine.store.base import Loaded
 from cache_engine.store.codec import stored_bytes
 from cache_engine.store.disk import DiskStore
@@ -24,6 +26,7 @@ from cache_engine.units import printable
 from cache_engine.upkeep.cleaning import Housekeeper
 
 if TYPE_CHECKING:
+    from cache_engine.engine.serving.backfill import Backfill
     from cache_engine.remote.base import Remote
     from cache_engine.remote.behind import Behind, Way
     from cache_engine.remote.breaker import Breaker
@@ -51,14 +54,17 @@ class Team:
         self._is_opened = not settings.reads_remote
         self._tier: RemoteTier | None = None
         self._behind: Behind | None = None
+        self._backfill: Backfill | None = None
+        self._forget_end: Callable[[], None] = lambda: None
 
-    def find(self, key: CacheKey, *, is_locked: bool) -> Found | None:
+    def find(self, key: CacheKey, lock: KeyLock | None) -> Found | None:
         """The entry of a key that no tier of this machine has; what is found is stored here, also in memory.
 
         Args:
-            is_locked: whether this process holds the lock of the key. Without it nothing is written to disk.
+            lock: of the key, where this process holds it; taken over until the entry is on disk, where it goes behind
+                the caller. Without the lock nothing is written to disk.
         """
-        found = self._fetch(key, is_locked=is_locked)
+        found = self._fetch(key, lock)
         if found is not None:
             self._tiers.memory.put(key, found.loaded)
         return found
@@ -67,8 +73,9 @@ class Team:
         """As ``find``, for a caller that holds no lock and that puts it in memory. Waits for no other process."""
         if not self._settings.reads_remote:
             return None
-        with KeyLock(partial(self._try_key, key)) as no_lock:
-            return self._fetch(key, is_locked=no_lock is None)
+        lock = KeyLock(partial(self._try_key, key))
+        with lock as no_lock:
+            return self._fetch(key, lock if no_lock is None else None)
 
     @property
     def each(self) -> Callable[[Callable[[CacheKey], Found | None], Iterable[CacheKey]], Iterator[Found | None]]:
@@ -79,7 +86,7 @@ class Team:
 
         return in_parallel
 
-    def _fetch(self, key: CacheKey, *, is_locked: bool) -> Found | None:
+    def _fetch(self, key: CacheKey, lock: KeyLock | None) -> Found | None:
         tier = self._opened()
         if tier is None:
             return None
@@ -90,11 +97,8 @@ class Team:
             return None
         if fetched is None:
             return None
-        if is_locked and self._store is not None:
-            try:
-                self._keep(self._store, key, fetched)
-            except (OSError, StoreError, MemoryError) as error:
-                self._tiers.skip(self._store.name, key, error)
+        if lock is not None and self._store is not None:
+            self._backfilling().put(partial(self._keep, self._store, key, fetched), lock)
         return Found(tier.name, Loaded(fetched.record, fetched.cubin))
 
     def published(self, key: CacheKey) -> None:
@@ -106,10 +110,19 @@ class Team:
                 from cache_engine.remote.behind import Behind
 
                 self._behind = Behind(self._store, self._way, self._journal.shared)
+                self._close_at_end()
         self._behind.put(key)
 
+    def settle(self) -> None:
+        """Returns when what was served from the remote is on disk."""
+        if self._backfill is not None:
+            self._backfill.settle()
+
     def close(self, *, wait: bool) -> None:
-        """Ends its threads; with ``wait``, waits for what they ask and send, about a second at most."""
+        """Ends its threads; with ``wait``, waits for what they store, and for what they ask and send about a second."""
+        self._forget_end()
+        if self._backfill is not None:
+            self._backfill.close(wait=wait)
         if self._behind is not None:
             self._behind.close(wait=wait)
         if self._tier is not None:
@@ -127,12 +140,30 @@ class Team:
             return Failure(in_words(error))
         return None
 
+    def _backfilling(self) -> Backfill:
+        with self._opening:
+            if self._backfill is None:
+                from cache_engine.engine.serving.backfill import Backfill
+
+                self._backfill = Backfill()
+                self._close_at_end()
+            return self._backfill
+
+    def _close_at_end(self) -> None:
+        """Has the end of the process do what ``close`` does, if the program does not."""
+        self._forget_end()
+        self._forget_end = run_at_end(partial(_close_if_alive, weakref.ref(self)))
+
     def _keep(self, store: DiskStore, key: CacheKey, fetched: Fetched) -> None:
-        if store.is_foreign(key):
-            raise StoreError("the existing entry has another format version")
-        store.place(fetched.record, fetched.record_data, fetched.blob_data)
-        if self._housekeeper is not None:
-            self._housekeeper.published(stored_bytes(fetched.record))
+        """Stores what was fetched, or counts and says why not."""
+        try:
+            if store.is_foreign(key):
+                raise StoreError("the existing entry has another format version")
+            store.place(fetched.record, fetched.record_data, fetched.blob_data)
+            if self._housekeeper is not None:
+                self._housekeeper.published(stored_bytes(fetched.record))
+        except (OSError, StoreError, MemoryError) as error:
+            self._tiers.skip(store.name, key, error)
 
     def _opened(self) -> RemoteTier | None:
         if not self._is_opened:
@@ -190,3 +221,9 @@ class Team:
         else:
             _log.warning("%s answers again", url)
         self._journal.event(REMOTE_DOWN if why else REMOTE_UP, detail=why)
+
+
+def _close_if_alive(reference: weakref.ref[Team]) -> None:
+    team = reference()
+    if team is not None:
+        team.close(wait=True)
