@@ -115,7 +115,12 @@ def test_an_end_that_cannot_wait_stores_nothing_and_holds_no_lock(
 ) -> None:
     disk, store = slow
     backfill, stored, busy = Backfill(), list[int](), threading.Event()
-    Key().put(backfill, lambda: (busy.set(), store())[1])
+
+    def begin() -> None:
+        busy.set()
+        store()
+
+    Key().put(backfill, begin)
     assert busy.wait(30)
     key = Key()
     key.put(backfill, lambda: stored.append(1))

@@ -72,7 +72,7 @@ def test_what_one_machine_compiled_the_other_is_served_signed(
 
 
 def test_the_caller_does_not_wait_for_the_disk_and_whoever_looks_does(
-    machine: Open, monkeypatch: pytest.MonkeyPatch
+    machine: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = threading.Event()
     place = DiskStore.place
@@ -85,7 +85,7 @@ def test_the_caller_does_not_wait_for_the_disk_and_whoever_looks_does(
     with machine() as cache:
         kernel = cache.get_or_compile(PROBLEM)
         assert (kernel.tier, cache.get_or_compile(PROBLEM).tier) == ("remote", "memory")
-        assert not list((cache.settings.dir / "metadata").rglob("*.json"))
+        assert not list((tmp_path / "store/metadata").rglob("*.json"))
         threading.Timer(0.05, disk.set).start()
         assert cache.section(kernel.record, "cubin") == kernel.cubin
         assert cache.count()[0] == 1
