@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from base64 import b64encode
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,10 +16,12 @@ import streamlit as st  # noqa: E402
 
 from app import context, widgets  # noqa: E402
 from app.components import header  # noqa: E402
+from app.server import imports  # noqa: E402
 from app.views import fleet  # noqa: E402
 from cache_engine.errors import GemmCacheError  # noqa: E402
 
-st.set_page_config(page_title="gemm-cache", page_icon=str(Path(__file__).with_name("icon.svg")), layout="wide")
+icon = f"data:image/svg+xml;base64,{b64encode(Path(__file__).with_name('icon.svg').read_bytes()).decode()}"
+st.set_page_config(page_title="gemm-cache", page_icon=icon, layout="wide")
 
 page = st.navigation(
     [
@@ -64,3 +67,4 @@ try:
             header.draw(page.title)
 except GemmCacheError as error:
     widgets.problem("Could not load this page.", str(error))
+imports.page_is_drawn()

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app import context, guard, tables, widgets
-from app.components import figure, listing
+from app import context, guard, widgets
+from app.components import figure, listing, table
 from app.presenters.palette import plain
 from app.presenters.shared import total
 from app.presenters.store.history import SPANS, Span, compile_figure, history_table, hit_figure
@@ -47,14 +47,31 @@ from cache_engine.upkeep import acknowledged
 ICONS = {FINE: "check_circle", LOOK: "visibility", TROUBLE: "warning", PLAIN: "do_not_disturb_on"}
 MOST_LINKS = 3
 MOST_MISSES_SHOWN = 20
+MOST_EVENTS, MOST_BUSY = 500, 10
+USUAL_SPAN = "7 days"
 MOST_COMPARED = 200  # misses whose nearest kernel is looked for
-COMPARE = st.column_config.LinkColumn(display_text="compare", width="small")
 SEEN_HELP = "Ends this warning of past failures; later ones are shown. For those who may delete."
 
 cache, now, zone = context.cache(), time.time(), context.timezone()
 may_see = guard.may().granted and os.access(cache.layout.root, os.W_OK)
+span = SPANS.get(st.session_state.get("span") or st.query_params.get("span", ""), SPANS[USUAL_SPAN])
+lately_since, day_since = (int(now) - LATELY_S) // HOUR_S * HOUR_S, (int(now) - DAY_S) // HOUR_S * HOUR_S + HOUR_S
+before_step_s, before_since, _ = span.before(now)
+context.ask_ahead(  # all that the page and its header ask of every store
+    context.question(queries.overview),
+    context.question(queries.events, limit=MOST_EVENTS),
+    context.question(queries.acts, (SEEN,), limit=1),
+    context.question(queries.history, HOUR_S, since=lately_since),
+    context.question(queries.history, HOUR_S, since=day_since),
+    context.question(queries.history, span.step_s, since=span.since(now)),
+    *([context.question(queries.history, before_step_s, since=before_since)] if span.back_s else []),
+    context.question(summaries.made_over_time, span.step_s),
+    context.question(queries.made_with),
+    context.question(queries.busiest, limit=MOST_BUSY),
+    context.question(queries.count, queries.KernelFilter()),
+)
 row = context.ask(queries.overview)
-events = context.ask(queries.events, limit=500)
+events = context.ask(queries.events, limit=MOST_EVENTS)
 
 
 def seen() -> dict[str, int]:
@@ -65,7 +82,7 @@ def seen() -> dict[str, int]:
 
 def checks(in_queue: QueueState) -> list[Check]:
     """Each side of the store's health."""
-    lately = context.ask(queries.history, HOUR_S, since=(int(now) - LATELY_S) // HOUR_S * HOUR_S)
+    lately = context.ask(queries.history, HOUR_S, since=lately_since)
     failures = acknowledged.since({name: total(lately, name) for name in acknowledged.FAILURES}, row, seen())
     settings = cache.settings
     return [
@@ -129,7 +146,7 @@ def queue(in_queue: QueueState) -> None:
         if check.state == FINE:
             st.text(f"{check.about}: {check.words}")
         with st.expander("Compile queue"):
-            tables.show(turns, times=["Time"], key="queue")
+            table.draw(turns, key="queue", label="Compile queue", times=["Time"])
 
 
 def period(name: str, span: Span) -> Period:
@@ -153,8 +170,13 @@ def over_time(rows: Sequence[dict[str, object]], span: Span) -> None:
     with right:
         figure.draw(compile_figure(rows, span, zone, now), key="compile-figure")
     with st.expander("Show data table"):
-        columns = {"Hit rate": tables.PERCENT}
-        tables.show(history_table(rows, span, zone), times=["Spent", "Saved"], column_config=columns, key="history")
+        table.draw(
+            history_table(rows, span, zone),
+            key="history",
+            label="History",
+            times=["Spent", "Saved"],
+            shares=["Hit rate"],
+        )
 
 
 def missed() -> None:
@@ -167,16 +189,22 @@ def missed() -> None:
     compile_ms = context.ask(summaries.compile_ms_of, sorted({miss.key for miss in misses}))
     st.text(miss_words(misses, compile_ms))
     nearest = context.ask(summaries.nearest_of, sorted({miss.key for miss in misses[:MOST_COMPARED]}))
-    columns = {"Misses": tables.COUNT, "Last": tables.AGE, "Open": tables.LINK, "Nearest": COMPARE}
-    table = miss_table(misses, compile_ms, nearest, zone, MOST_MISSES_SHOWN)
-    shown = [name for name in table[0] if name != "Key"]
-    tables.show(table, times=["Cost"], column_order=shown, column_config=columns, key="misses")
+    rows = miss_table(misses, compile_ms, nearest, zone, MOST_MISSES_SHOWN)
+    table.draw(
+        rows,
+        key="misses",
+        label="Misses",
+        times=["Cost"],
+        ages=["Last"],
+        links={"Nearest": "compare", "Open": "open"},
+        only=[name for name in rows[0] if name != "Key"],
+    )
     st.caption(
         "What cost the most first. *compare* leads to what differs from the nearest kernel stored before, *open* to "
         "the kernel's decisions. Cost: compiling, as last measured."
     )
     with st.container(horizontal=True):  # real links, which a keyboard reaches
-        for row in table[:MOST_LINKS]:
+        for row in rows[:MOST_LINKS]:
             widgets.kernel_link(plain(f"{row['Why']}: {row['Kernel']}"), row["Key"], part="History")
 
 
@@ -184,16 +212,14 @@ def tiers() -> None:
     """Each tier's hit rate, and how long things took, over all time."""
     with st.expander("Hit rate by tier, and how long lookups and compiles took"):
         rates = tier_table(row, packs=bool(cache.settings.packs), remote=cache.settings.reads_remote)
-        columns = dict.fromkeys(("Lookups", "Hits"), tables.COUNT)
-        tables.show(rates, height="content", column_config=columns, key="tiers")
+        table.draw(rates, key="tiers", label="Hit rate by tier")
         st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
         if row["remote_sent"] or row["remote_dropped"]:
             st.caption(f"Sent to the remote: {row['remote_sent']:,} kernels; {row['remote_dropped']:,} dropped.")
-        day = context.ask(queries.history, HOUR_S, since=(int(now) - DAY_S) // HOUR_S * HOUR_S + HOUR_S)
+        day = context.ask(queries.history, HOUR_S, since=day_since)
         st.caption(rate_words(row, day))
         if lengths := length_table(row):
-            times = ["Half within", "90 %", "99 %"]
-            tables.show(lengths, times=times, column_config={"Count": tables.COUNT}, key="lengths")
+            table.draw(lengths, key="lengths", label="Lengths of lookups", times=["Half within", "90 %", "99 %"])
             st.caption("How long lookups and the work of misses took, over all time; at most 9 % off.")
 
 
@@ -202,12 +228,14 @@ def toolchains() -> None:
     st.header("Toolchains")
     found = made_by_toolchain(cache, context.ask(queries.made_with))
     st.text(stale_words(found, zone))
-    tables.show(
+    table.draw(
         toolchain_table(found, zone),
-        sizes=["On disk"],
-        column_order=("Toolchain", "Build", "State", "Stale because", "Kernels", "On disk", "Last compiled", "Open"),
-        column_config={"Kernels": tables.COUNT, "Last compiled": tables.AGE, "Open": tables.LINK},
         key="toolchains",
+        label="Toolchains",
+        sizes=["On disk"],
+        ages=["Last compiled"],
+        links={"Open": "open"},
+        only=("Toolchain", "Build", "State", "Stale because", "Kernels", "On disk", "Last compiled", "Open"),
     )
     if any(made.state == STALE for made in found):
         widgets.page_link(
@@ -220,7 +248,7 @@ def toolchains() -> None:
 
 def activity() -> None:
     """The most-hit kernels, and the last events."""
-    busiest = context.ask(queries.busiest, limit=10)
+    busiest = context.ask(queries.busiest, limit=MOST_BUSY)
     st.header("Most-hit kernels")
     with st.container(horizontal=True):
         for label, sort in (
@@ -235,8 +263,8 @@ def activity() -> None:
         st.caption("No cache hits yet.")
     st.header("Recent activity")
     if events:
-        table = event_table(events[:20], zone)
-        tables.show(table, column_config={"When": tables.AGE, "Open": tables.LINK}, key="events")
+        rows = event_table(events[:20], zone)
+        table.draw(rows, key="events", label="Recent activity", ages=["When"], links={"Open": "open"})
     else:
         st.caption("No activity yet.")
 
@@ -245,7 +273,7 @@ left, right = st.columns([2, 3], vertical_alignment="bottom")
 left.title("Overview")
 left.text(f"Store: {cache.layout.root}")
 with right:
-    name = widgets.choose_one("Time range", list(SPANS), "7 days", key="span")
+    name = widgets.choose_one("Time range", list(SPANS), USUAL_SPAN, key="span")
 in_queue = cache.queue()
 checked(checks(in_queue))
 queue(in_queue)

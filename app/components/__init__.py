@@ -28,12 +28,13 @@ def mount(name: str, *, key: str, data: Any, height: int | None = None, **callba
 
     Args:
         name: of its script and its style sheet.
-        data: what the script gets; it must draw all text of it as text.
+        data: what the script gets, as the one item of a list; it must draw all text of it as text.
         height: in pixels, for what takes its place before its script has run; by default as much as is drawn.
         callbacks: ``on_NAME_change`` for each of its states and triggers.
     """
     renderer = _renderer(get_bidi_component_manager(), name)
-    return renderer(key=key, data=data, height="content" if height is None else height, **callbacks)
+    # Streamlit looks for data frames in a dictionary, for which it imports pandas, but not in a list.
+    return renderer(key=key, data=[data], height="content" if height is None else height, **callbacks)
 
 
 def into_view(key: str, name: str) -> None:

@@ -15,6 +15,7 @@ from app.presenters.kernels.listed import kernel_filter
 from app.presenters.palette import MOST, Place, places, plain
 from app.presenters.shared import Row, dtypes
 from cache_engine.device.probe import local_arch
+from cache_engine.engine.cache import Cache
 from cache_engine.errors import GemmCacheError
 from cache_engine.mirror import queries
 from cache_engine.report.html import written
@@ -95,16 +96,31 @@ def _values() -> Mapping[str, Any]:
 
 def _reports() -> dict[str, Callable[[], Report]]:
     """What makes the report of a page, for those that are known by their address alone."""
-    from cache_engine.report.kernels import comparison_report, kernel_report
+    cache, asked = context.cache(), st.query_params
+    found: dict[str, Callable[[], Report]] = {"Overview": lambda: _store_report(cache)}
+    if key := asked.get("key"):
+        found["Kernel"] = lambda: _kernel_report(cache, key)
+    if (first := asked.get("a")) and (second := asked.get("b")):
+        found["Compare"] = lambda: _comparison_report(cache, first, second)
+    return found
+
+
+def _store_report(cache: Cache) -> Report:  # what makes reports is imported for those who want one
     from cache_engine.report.stores import store_report
 
-    cache, asked = context.cache(), st.query_params
-    found: dict[str, Callable[[], Report]] = {"Overview": lambda: store_report(cache, time.time())}
-    if key := asked.get("key"):
-        found["Kernel"] = lambda: kernel_report(cache, cache.find(key))
-    if (first := asked.get("a")) and (second := asked.get("b")):
-        found["Compare"] = lambda: comparison_report(cache, cache.find(first), cache.find(second))
-    return found
+    return store_report(cache, time.time())
+
+
+def _kernel_report(cache: Cache, key: str) -> Report:
+    from cache_engine.report.kernels import kernel_report
+
+    return kernel_report(cache, cache.find(key))
+
+
+def _comparison_report(cache: Cache, first: str, second: str) -> Report:
+    from cache_engine.report.kernels import comparison_report
+
+    return comparison_report(cache, cache.find(first), cache.find(second))
 
 
 @st.fragment(run_every=POLL_S)

@@ -21,7 +21,7 @@ async ([script, data]) => {
   window.drawing ??= (await import(URL.createObjectURL(new Blob([script], {type: 'text/javascript'})))).default;
   document.querySelector('#place')?.remove();
   document.body.append(Object.assign(document.createElement('div'), {id: 'place'}));
-  window.drawing({data, parentElement: document.querySelector('#place')});
+  window.drawing({data: [data], parentElement: document.querySelector('#place')});
 }
 """
 # Each mark's box in the figure, and whether any label is cut off by its edges.

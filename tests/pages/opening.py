@@ -36,8 +36,8 @@ def sound(app: AppTest) -> AppTest:
 
 def code_of(app: AppTest) -> dict[str, str]:
     """The texts of the panes of code on the page, by their names."""
-    (view,) = (each for each in app.get("bidi_component") if '"chains"' in each.proto.json)
-    return {pane["name"]: pane["text"] for pane in json.loads(view.proto.json)["panes"]}
+    (view,) = (each for each in components(app) if "chains" in each)
+    return {pane["name"]: pane["text"] for pane in view["panes"]}
 
 
 def as_shown(text: str) -> str:
@@ -47,18 +47,35 @@ def as_shown(text: str) -> str:
 
 def listed(app: AppTest) -> list[dict[str, str]]:
     """The first list of kernels or entries on the page, a row each, as its component gets it."""
-    told = next(one for one in _components(app) if "rows" in one and "kind" not in one)
+    told = next(one for one in components(app) if "rows" in one and "kind" not in one)
     names = [column["name"] for column in told["columns"]]
     return [dict(zip(names, row["cells"], strict=True)) for row in told["rows"]]
 
 
 def drawn(app: AppTest) -> list[dict[str, Any]]:
     """The figures on the page, as their component gets them."""
-    return [one for one in _components(app) if "kind" in one]
+    return [one for one in components(app) if "kind" in one]
 
 
-def _components(app: AppTest) -> list[dict[str, Any]]:
-    return [json.loads(one.proto.json) for one in app.get("bidi_component")]
+def tabled(app: AppTest, column: str) -> list[dict[str, str]]:
+    """The first plain table on the page that has this column, a row each: what is shown, or where a link leads."""
+    told = next(table for table in tables(app) if column in (one["name"] for one in table["columns"]))
+    names = [one["name"] for one in told["columns"]]
+    return [
+        {name: cell.get("href", cell["text"]) for name, cell in zip(names, cells, strict=True)}
+        for cells in told["cells"]
+    ]
+
+
+def tables(app: AppTest) -> list[dict[str, Any]]:
+    """The plain tables on the page, as their component gets them."""
+    return [one for one in components(app) if "cells" in one]
+
+
+def components(app: AppTest) -> list[dict[str, Any]]:
+    """What each component gets; those of ``app.components.mount`` as the one item of a list."""
+    told = (json.loads(one.proto.json) for one in app.get("bidi_component"))
+    return [one[0] if isinstance(one, list) else one for one in told]
 
 
 def a_record(seed: int = 1) -> Record:

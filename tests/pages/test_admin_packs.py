@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from app.admin import packs
 from cache_engine.model.events import IMPORT
 from cache_engine.upkeep.packs import export_pack
 from tests.helpers import make_entry, make_store
-from tests.pages.opening import Open, sound
+from tests.pages.opening import Open, components, sound
 from tests.pages.test_admin import _acts, _button, _press, _said, _table
 
 
@@ -41,8 +40,7 @@ def test_an_import_is_previewed_first(open_page: Open, compiled_store: Path, tmp
     app.checkbox(key="trusted").set_value(True).run()
     _press(app, "Import 4 kernels")
     assert "Imported 4 kernels" in _said(sound(app))
-    places = [json.loads(one.proto.json) for one in app.get("bidi_component")]
-    assert [one["to"] for one in places if one.get("to")], "it is brought into view"
+    assert [one["to"] for one in components(app) if one.get("to")], "it is brought into view"
     assert len(list(other.keys())) == 4
     (event,) = _acts(other.layout.root, IMPORT)
     assert event.detail == "4 entries of some.gemmpack"

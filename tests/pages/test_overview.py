@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
 from app.presenters.store.overview import (
     FINE,
@@ -27,7 +25,7 @@ from cache_engine.queue.slots import Slots
 from cache_engine.queue.tickets import Priority, QueueState, State, Turn
 from cache_engine.store.journal import Journal
 from tests.helpers import fill, make_store, record_file
-from tests.pages.opening import Open, drawn, listed, sound
+from tests.pages.opening import Open, drawn, listed, sound, tabled, tables
 
 NOW = 1_800_000_000.0
 ROW = {"last_publish_at": NOW - 120, "unreadable": 0, "synced_at": NOW - 5}
@@ -42,18 +40,13 @@ def test_rates_are_of_the_last_day() -> None:
     assert words.endswith("30 promotions, 4 demotions.")
 
 
-def _table(app: AppTest, column: str) -> Any:
-    """The table that has this column."""
-    return next(table.value for table in app.dataframe if column in table.value)
-
-
 def test_the_overview_shows_size_hits_and_savings(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "overview"))
     shown = {metric.label: metric.value for metric in app.metric}
     assert shown["Kernels"] == "4"
     assert shown["Hit rate"] == "20.0%"
     assert set(shown) == {"Kernels", "On disk", "Hit rate", "Compile time saved", "Compile time spent"}
-    assert list(_table(app, "Event")["Event"]) == ["compiled"] * 4
+    assert [row["Event"] for row in tabled(app, "Event")] == ["compiled"] * 4
     assert [row["Hits"] for row in listed(app)] == ["1"]
 
 
@@ -63,14 +56,15 @@ def test_the_figures_over_time_have_a_table_behind_them_that_adds_up(open_page: 
         app.segmented_control[0].set_value(span).run()
         sound(app)
         assert len(drawn(app)) == 2
-        table = _table(app, "Compiles")
-        assert (table["Memory"].sum(), table["Miss"].sum(), table["Compiles"].sum()) == (1, 4, 4)
+        table = tabled(app, "Compiles")
+        assert [sum(int(row[name]) for row in table) for name in ("Memory", "Miss", "Compiles")] == [1, 4, 4]
+        assert all(row["From"][:2] == "20" for row in table), "a moment, not an age"
 
 
 def test_a_disk_that_never_hits_shows_behind_a_memory_that_does(open_page: Open, compiled_store: Path) -> None:
     """Five lookups: the memory served one, and four had to compile."""
-    tiers = _table(sound(open_page(compiled_store, "overview")), "Tier")
-    assert tiers.to_numpy().tolist() == [["Memory", 5, 1, "20.0%"], ["Disk", 4, 0, "0.0%"]]
+    tiers = tabled(sound(open_page(compiled_store, "overview")), "Tier")
+    assert [list(row.values()) for row in tiers] == [["Memory", "5", "1", "20.0%"], ["Disk", "4", "0", "0.0%"]]
 
 
 def test_a_remote_has_a_hit_rate_where_lookups_ask_it_or_it_has_hit() -> None:
@@ -111,13 +105,13 @@ def test_a_store_unused_in_that_time_reports_that(open_page: Open, tmp_path: Pat
 
 def test_stale_kernels_are_reported_with_a_link_to_their_cleanup(open_page: Open, compiled_store: Path) -> None:
     app = sound(open_page(compiled_store, "overview"))
-    assert list(_table(app, "Build")["State"]) == ["✓ current"]
+    assert [row["State"] for row in tabled(app, "Build")] == ["✓ current"]
     assert any("No stale kernels" in text.value for text in app.text)
     assert not any("stale" in link.proto.label for link in app.get("page_link"))
     fill(make_store(compiled_store), 3)
     app = sound(open_page(compiled_store, "overview"))
-    assert list(_table(app, "Build")["State"]) == ["✓ current", "✗ stale"]
-    assert list(_table(app, "Build")["Kernels"]) == [4, 3]
+    assert [row["State"] for row in tabled(app, "Build")] == ["✓ current", "✗ stale"]
+    assert [row["Kernels"] for row in tabled(app, "Build")] == ["4", "3"]
     assert any("3 stale kernels" in text.value and "which no lookup can hit" in text.value for text in app.text)
     (link,) = (link.proto for link in app.get("page_link") if "stale" in link.proto.label)
     assert (link.page, link.query_string) == ("admin", "rule=stale")
@@ -194,7 +188,7 @@ def test_without_a_gpu_the_reason_is_shown_and_is_not_an_error() -> None:
 
 
 def test_the_compile_queue_is_shown_with_who_waits(open_page: Open, compiled_store: Path) -> None:
-    assert not any("Process" in table.value for table in sound(open_page(compiled_store, "overview")).dataframe)
+    assert not any("Process" in str(table["columns"]) for table in tables(sound(open_page(compiled_store, "overview"))))
     layout, key = make_store(compiled_store).layout, CacheKey(64 * "a")
     slots = Slots(layout, 1, 60.0)
     with slots.turn(key, Priority.WARM):
@@ -202,10 +196,9 @@ def test_the_compile_queue_is_shown_with_who_waits(open_page: Open, compiled_sto
         assert any(text.startswith("Compile queue: 1 of ") and "in use; none waits" in text for text in texts)
     with slots.turn(key, Priority.WARM), slots.waiting(key, Priority.CALLER):
         app = sound(open_page(compiled_store, "overview"))
-        table = _table(app, "Process")
-        assert table[["State", "Kernel", "For"]].to_numpy().tolist() == [
-            ["compiles", "a" * 12, "warm"],
-            ["waits", "a" * 12, "caller"],
+        assert [(row["State"], row["Kernel"], row["For"]) for row in tabled(app, "Process")] == [
+            ("compiles", "a" * 12, "warm"),
+            ("waits", "a" * 12, "caller"),
         ]
         assert any("1 waiting, 1 caller among them" in warning.value for warning in app.warning)
         assert not any("1 waiting" in text.value for text in app.text)  # once is enough

@@ -265,7 +265,7 @@ function say(state, event) {
   state.words.style.top = `${y + own.height > place.height ? Math.max(0, y - own.height - 20) : y}px`;
 }
 
-export default function ({ data, parentElement }) {
+export default function ({ data: [data], parentElement }) {
   let state = states.get(parentElement);
   if (!state) {
     const root = html("figure", { class: "drawn" });

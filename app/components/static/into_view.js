@@ -5,7 +5,7 @@ const SETTLES_MS = 4000;
 const TOP = 72; // pixels, which the bar at the top covers
 let last = "";
 
-export default function ({ data, parentElement }) {
+export default function ({ data: [data], parentElement }) {
   if (!data.to || data.to === last) return undefined;
   last = data.to;
   parentElement.style.scrollMarginTop = `${TOP}px`;

@@ -187,7 +187,7 @@ function walk(event) {
 
 const states = new WeakMap();
 
-export default function ({ data, parentElement, setStateValue, setTriggerValue }) {
+export default function ({ data: [data], parentElement, setStateValue, setTriggerValue }) {
   let state = states.get(parentElement);
   if (!state) {
     const root = element("div", { className: "kernels" });

@@ -1,7 +1,7 @@
 // Runs when the dialog is drawn, and again with each new list of links.
 const DIALOG = '[role="dialog"]';
 
-export default function ({ data }) {
+export default function ({ data: [data] }) {
   // Popovers call themselves dialogs too.
   const findDialog = () => [...document.querySelectorAll(DIALOG)].find((each) => each.querySelector("input"));
   let dialog = null;

@@ -141,7 +141,7 @@ def queue_table(queue: QueueState) -> list[Row]:
             "Kernel": turn.key[:12],
             "For": turn.priority.name.lower(),
             "Time": turn.seconds * 1e3,
-            "Process": turn.pid,
+            "Process": str(turn.pid),
         }
         for turn in (*queue.compiling, *queue.queued, *queue.waiting)
     ]

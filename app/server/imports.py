@@ -1,0 +1,64 @@
+"""Imports what pages need, which takes more than a second, and looks at the store, while the first browser starts.
+
+What the first page needs comes first. The rest waits until that is drawn: it would take the processor from both.
+"""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from threading import Event
+
+import app
+from cache_engine.assets import assets_root
+from cache_engine.errors import GemmCacheError
+
+_FIRST = ("app/main.py", "pages/overview.py")
+_LAZY = ("duckdb", "cache_engine.mirror.sync")  # which every page imports when it asks the index
+_LATER = ("pandas", "pyarrow.compute")  # by Streamlit, for tables
+_PROGRAMS = ("app.main", "app.serve")
+_OURS = ("app", "cache_engine")
+# A reader who comes later than that finds everything imported.
+_LONGEST_WAIT_S = 10.0
+# Once a page has been sent, the browser asks for what draws it.
+_BROWSER_S = 1.0
+
+_drawn = Event()
+
+
+def page_is_drawn() -> None:
+    """Says that a page was sent to a browser."""
+    _drawn.set()
+
+
+def import_pages() -> None:
+    """Imports what the first page needs and, once a page is drawn or none is asked for, what others need."""
+    for script in _FIRST:
+        _import(imported_by(assets_root() / script))
+    _import(_LAZY)
+    with suppress(GemmCacheError):  # the page will say it
+        import_module("app.context").generation()
+    if _drawn.wait(_LONGEST_WAIT_S):
+        time.sleep(_BROWSER_S)
+    _import(_LATER)
+    names = (module.name for module in pkgutil.walk_packages(app.__path__, f"{app.__name__}."))
+    _import(name for name in names if name not in _PROGRAMS)
+
+
+def imported_by(script: Path) -> Iterator[str]:
+    """Our modules that a script imports at its start, and names in them, which may be modules too."""
+    for node in ast.parse(script.read_bytes()).body:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in _OURS:
+            yield node.module
+            yield from (f"{node.module}.{one.name}" for one in node.names)
+
+
+def _import(names: Iterator[str] | tuple[str, ...]) -> None:
+    for name in names:
+        with suppress(ImportError):  # of an extra that is not installed; the page that needs it says so
+            import_module(name)

@@ -1,0 +1,91 @@
+"""Plain tables: what each cell shows, and the file of all of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.presenters.table import cells, csv_text, numeric
+from app.server.imports import imported_by
+from cache_engine.assets import assets_root
+from cache_engine.mirror.sync import Mirror
+from tests.pages.opening import Open, sound
+
+AT = datetime(2026, 11, 23, 6, 30, 5, tzinfo=UTC)
+ROW = {
+    "Name": "=1+1", "Size": 2048, "Time": 1500.0, "Rate": 0.25, "Count": 12345, "Ratio": 1.23456, "When": AT,
+    "From": AT, "Open": "kernel?key=a", "Nearest": None, "None": None,
+}  # fmt: skip
+
+
+def test_each_cell_is_in_the_unit_of_its_column() -> None:
+    (row,) = cells(
+        [ROW],
+        AT.timestamp() + 7200,
+        sizes=["Size"],
+        times=["Time"],
+        shares=["Rate"],
+        ages=["When"],
+        links={"Open": "open", "Nearest": "compare"},
+    )
+    exactly = {"title": "2026-11-23 06:30:05 UTC", "value": AT.timestamp()}
+    assert dict(zip(ROW, row, strict=True)) == {
+        "Name": {"text": "=1+1"},
+        "Size": {"text": "2.0 KiB", "value": 2048},
+        "Time": {"text": "1.5 s", "value": 1500.0},
+        "Rate": {"text": "25.0%", "value": 0.25},
+        "Count": {"text": "12,345", "value": 12345},
+        "Ratio": {"text": "1.235", "value": 1.23456},
+        "When": {"text": "2 h ago", **exactly},
+        "From": {"text": "2026-11-23 06:30", **exactly},
+        "Open": {"text": "open", "href": "kernel?key=a"},
+        "Nearest": {"text": ""},
+        "None": {"text": "–"},
+    }
+
+
+def test_numbers_and_moments_are_on_the_right_and_a_column_of_nothing_is_not() -> None:
+    assert numeric([ROW, {**ROW, "Count": None}]) == ["Size", "Time", "Rate", "Count", "Ratio", "When", "From"]
+    assert numeric([]) == []
+
+
+def test_the_file_has_the_values_and_no_formula() -> None:
+    texts = ["=1+1", "+1", "-1", "@x", "\tx", "plain", 'a "quoted", one\nof two lines']
+    head, *lines = csv.reader(io.StringIO(csv_text([{"Name": text, "Size": -2048} for text in texts]), newline=""))
+    assert head == ["Name", "Size"]
+    assert [line[0] for line in lines] == [f"'{text}" if text[0] in "=+-@\t" else text for text in texts]
+    assert {line[1] for line in lines} == {"-2048"}, "a number is no formula, and stays in bytes"
+
+
+def test_the_first_page_opens_the_index_once_and_draws_no_grid(
+    open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each opening takes 16 ms; Streamlit's grid would have it import pandas, and the browser load 300 kB."""
+    asked: list[object] = []
+    query = Mirror.query
+
+    def counted(*given: Any, **options: Any) -> Any:
+        asked.append(given)
+        return query(*given, **options)
+
+    monkeypatch.setattr(Mirror, "query", counted)
+    app = sound(open_page(compiled_store, "overview"))
+    assert not app.dataframe
+    about_misses = 2  # which kernels those are, the page learns from the log of decisions
+    assert len(asked) == 1 + about_misses
+
+
+def test_the_first_page_is_imported_before_it_is_asked_for() -> None:
+    overview = set(imported_by(assets_root() / "pages" / "overview.py"))
+    assert {
+        "app.components.table",
+        "app.context",
+        "cache_engine.mirror.queries",
+        "cache_engine.queue.tickets",
+    } <= overview
+    assert not {"streamlit", "os", "__future__"} & overview
