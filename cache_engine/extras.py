@@ -18,6 +18,7 @@ EXTRAS = {
     "trust": ("cryptography",),
     "remote": ("obstore", "redis"),
     "farm": ("celery", "redis"),
+    "farm-dask": ("distributed",),
 }
 """The modules that this package imports from what an extra installs."""
 

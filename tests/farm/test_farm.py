@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,100 +17,13 @@ from cache_engine.errors import RemoteError, UsageError
 from cache_engine.farm import broker as broker_module
 from cache_engine.farm import submitting, working
 from cache_engine.farm.broker import QUEUE, TASK, Broker, application
-from cache_engine.farm.executor import Farmed
+from cache_engine.farm.executor import keys_there
 from cache_engine.farm.messages import Answered, Asked, answered, encode
 from cache_engine.farm.submitting import Submission
-from cache_engine.model.gemm import DType, GemmProblem
-from cache_engine.remote.entries import FOLDER, key_in
-from cache_engine.remote.moving import pull
 from cache_engine.remote.objects import Objects
-from cache_engine.trust.signers import TrustedSigners
-from tests.cli.test_cli import document, run
 from tests.farm.conftest import Redis, Workers
-from tests.trust.keys import Builder, signers_file
-
-
-def _table(cache: Cache, count: int) -> list[Selection]:
-    problems = (GemmProblem(16, 48 + 16 * n, 32, dtype=DType.FP32, arch="sm_80") for n in range(count))
-    return [cache.select(problem) for problem in problems]
-
-
-class _InBackground:
-    """A submission that another thread follows."""
-
-    def __init__(self, broker: str, remote: Objects, selections: Sequence[Selection]) -> None:
-        self.left: list[int] = []
-        self.some_done = threading.Event()
-        self.troubles: list[str] = []
-        self._found: list[Farmed | BaseException] = []
-        self._total = len(selections)
-        self.submission = Submission(broker, remote)
-        self._thread = threading.Thread(target=self._run, args=(selections,), daemon=True)
-        self._thread.start()
-
-    def _run(self, selections: Sequence[Selection]) -> None:
-        try:
-            self._found.append(self.submission.run(selections, self._on_left, self.troubles.append))
-        except BaseException as error:
-            self._found.append(error)
-
-    def _on_left(self, left: int) -> None:
-        self.left.append(left)
-        if left < self._total:
-            self.some_done.set()
-
-    def result(self, log: Path, timeout: float = 180) -> Farmed:
-        self._thread.join(timeout)
-        assert self._found, (self.left[-1:], self.troubles[-3:], log.read_text()[-3000:])
-        (found,) = self._found
-        if isinstance(found, BaseException):
-            raise found
-        return found
-
-
-def _keys(remote: Objects) -> set[str]:
-    return {key for name, _ in remote.sizes(FOLDER) if (key := key_in(name)) is not None}
-
-
-def test_broker_and_worker_are_killed_in_the_middle_and_the_table_completes(
-    cache: Cache, redis_server: Redis, workers: Workers, remote: Objects, builder: Builder, tmp_path: Path
-) -> None:
-    table = _table(cache, 6)
-    workers.start()
-    running = _InBackground(redis_server.url, remote, table)
-    assert running.some_done.wait(120), workers.log.read_text()
-    redis_server.kill()
-    workers.kill()
-    redis_server.start()  # empty
-    workers.start()
-    done = running.result(workers.log)
-    assert done.failed == {}
-    assert done.resent > 0
-    assert _keys(remote) == {one.key for one in table}
-    assert done.present == 0
-    assert done.compiled + done.found == 6
-    # What came is signed by the worker, and so another machine takes it.
-    signers = TrustedSigners(signers_file(tmp_path, f"worker@farm {builder.line}"))
-    taken = pull(cache.store, cache.journal, remote, [one.key for one in table], prove=signers.require)
-    assert (taken.taken, taken.refused) == (6, ())
-    assert Submission(redis_server.url, remote).run(table).present == 6  # nothing is asked for again
-
-
-def test_a_model_is_compiled_by_a_worker_and_pulled_by_another_machine(
-    redis_server: Redis, workers: Workers, remote: Objects, builder: Builder, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """The commands of docs/team.md."""
-    (tmp_path / "model.csv").write_text("n,k\n48,80\n")
-    asked = (tmp_path / "model.csv", "--arch", "sm_80", "--m", "16", "--dtype", "fp32", "--remote", remote.url)
-    workers.start()
-    done = document("farm", "compile", *asked, "--broker", redis_server.url, store=tmp_path / "none")
-    assert (done["kernels"], done["compiled"], done["failed"], len(done["workers"])) == (1, 1, [], 1)
-    assert not (tmp_path / "none").exists()
-    again = run("farm", "compile", *asked, "--broker", redis_server.url, store=tmp_path / "none")
-    assert "has 1 of 1 kernel: 1 before, 0 compiled" in again.stdout
-    monkeypatch.setenv("GEMM_CACHE_TRUSTED_SIGNERS", str(signers_file(tmp_path, f"worker@farm {builder.line}")))
-    assert document("remote", "pull", remote.url, store=tmp_path / "other")["taken"] == 1
+from tests.farm.running import InBackground, table
+from tests.trust.keys import Builder
 
 
 def test_a_hostile_broker_can_ask_for_compiles_only(
@@ -120,7 +32,7 @@ def test_a_hostile_broker_can_ask_for_compiles_only(
     """No pickle is read, no other task runs, what is no message is dropped, and the worker lives on."""
     from celery import Celery
 
-    first, second = _table(cache, 2)
+    first, second = table(cache, 2)
     evil = Celery("evil", broker=redis_server.url, set_as_current=False)
     evil.conf.update(task_default_queue=QUEUE, accept_content=["pickle", "json"])
     bad = tmp_path / "executed"
@@ -133,12 +45,12 @@ def test_a_hostile_broker_can_ask_for_compiles_only(
     wrong = encode(Asked.of(job, first)).replace(first.key, second.key)
     evil.send_task(TASK, args=[wrong])
     workers.start()
-    done = _InBackground(redis_server.url, remote, [first]).result(workers.log)
+    done = InBackground(Submission(redis_server.url, remote), [first]).result(workers.log)
     assert (done.compiled, done.failed) == (1, {})
     (answer,) = map(answered, Broker(redis_server.url).answers(job, 5))
     assert answer.error.startswith("this worker makes another key of it")
     assert not bad.exists()
-    assert _keys(remote) == {first.key}
+    assert keys_there(remote) == {first.key}
     log = workers.log.read_text()
     assert "ContentDisallowed" in log or "refusing to deserialize" in log.lower(), log[-2000:]
     assert "a message is dropped: a message is text of at most" in log
@@ -149,12 +61,12 @@ def test_a_broker_that_says_kernels_are_done_is_not_believed(
 ) -> None:
     """The remote is asked: without a worker it stays empty, whatever the answers say."""
     monkeypatch.setattr(submitting, "_MOST_RESENT", 0)
-    (one,) = _table(cache, 1)
-    running = _InBackground(redis_server.url, remote, [one])
+    (one,) = table(cache, 1)
+    running = InBackground(Submission(redis_server.url, remote), [one])
     broker = Broker(redis_server.url)
     lie = encode(Answered(one.key, "", "a liar", compiled=True, seconds=0.1))
     for text in ("{}", lie) * 20:
-        broker.answer(running.submission.job, text)
+        broker.answer(running.executor.job, text)
         time.sleep(0.2)
     with pytest.raises(RemoteError, match="which does not have them"):
         running.result(tmp_path)
@@ -163,14 +75,14 @@ def test_a_broker_that_says_kernels_are_done_is_not_believed(
 def test_a_canceled_job_is_dropped_and_another_is_not(
     cache: Cache, redis_server: Redis, workers: Workers, remote: Objects
 ) -> None:
-    first, second = _table(cache, 2)
+    first, second = table(cache, 2)
     broker, app, job = Broker(redis_server.url), application(redis_server.url), "e" * 32
     app.send_task(TASK, args=[encode(Asked.of(job, first))])
     broker.cancel(job)
     workers.start()
-    done = _InBackground(redis_server.url, remote, [second]).result(workers.log)
+    done = InBackground(Submission(redis_server.url, remote), [second]).result(workers.log)
     assert (done.compiled, len(done.workers)) == (1, 1)
-    assert _keys(remote) == {second.key}  # one worker: the first was dropped before the second began
+    assert keys_there(remote) == {second.key}  # one worker: the first was dropped before the second began
 
 
 def test_one_compiles_a_key_at_a_time_and_its_lease_ends(redis_server: Redis) -> None:
@@ -204,7 +116,7 @@ def test_a_message_that_comes_twice_is_compiled_once_however_long_that_takes(
         return make(selection, *rest)
 
     monkeypatch.setattr(serving, "make_artifact", slowly)
-    (one,) = _table(cache, 1)
+    (one,) = table(cache, 1)
     text = encode(Asked.of("d" * 32, one))
     several = [
         working.Worker(Settings.load(dir=tmp_path / name, durability="fast"), redis_server.url, remote.url, builder.key)
