@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
@@ -49,16 +50,12 @@ class DaskSubmission:
             UsageError: when this is no address with TLS, or the configuration of Dask names no certificates.
             ExtraMissing: when Dask's scheduler is not installed.
         """
-        if urlsplit(scheduler).scheme != "tls":
-            raise UsageError(
-                f"{printable(scheduler[:80])!r} is no scheduler of Dask with TLS; it starts with tls://, such as "
-                "tls://host:8786. Without TLS whoever reaches the network can run programs on workers."
-            )
-        self._scheduler, self._security = scheduler, _security()
+        self._scheduler, self._address, self._security = scheduler, _address(scheduler), _security()
         self._remote, self.job = remote, secrets.token_hex(16)
         self.board: Watched = self
         self._client: Any = None
         self._futures: dict[CacheKey, Any] = {}
+        self._sent, self._heard_at = set[CacheKey](), 0.0
 
     def run(
         self,
@@ -67,10 +64,19 @@ class DaskSubmission:
         on_trouble: Callable[[str], None] = lambda _: None,
     ) -> Farmed:
         """As ``Executor.run``; a scheduler that refuses the certificate, or has another, raises at once."""
+        try:
+            return self._run(selections, on_left, on_trouble)
+        except Exception:  # not where it is interrupted: ``cancel`` asks the scheduler
+            self._close()
+            raise
+
+    def _run(
+        self, selections: Sequence[Selection], on_left: Callable[[int], None], on_trouble: Callable[[str], None]
+    ) -> Farmed:
         wanted = {one.key: one for one in selections}
         answers: dict[CacheKey, Answered] = {}
         done: Farmed | None = None
-        rounds, away_since = 0, time.monotonic()
+        rounds, self._heard_at = 0, time.monotonic()
         while True:
             there = keys_there(self._remote)
             failed = {key: one.error for key, one in answers.items() if one.error and key not in there}
@@ -78,18 +84,17 @@ class DaskSubmission:
             if done is None:
                 done = Farmed(present=len(wanted) - len(left))
                 on_left(len(left))
-            else:
-                done.resent += len(left)
             if not left:
                 break
             if rounds > _MOST_ROUNDS:
                 raise RemoteError(f"workers say that {len(left):,} kernels are in the remote, which does not have them")
             try:
-                self._follow(left, answers, on_left, on_trouble)
-                rounds, away_since = rounds + 1, time.monotonic()
+                done.resent += self._send(left)
+                self._follow(answers, on_left, on_trouble)
+                rounds += 1
             except _Away as error:
                 self._close()
-                if time.monotonic() - away_since > GIVE_UP_S:
+                if time.monotonic() - self._heard_at > GIVE_UP_S:
                     raise
                 on_trouble(str(error))
                 time.sleep(1.0)
@@ -123,14 +128,11 @@ class DaskSubmission:
 
     def _follow(
         self,
-        left: dict[CacheKey, Selection],
         answers: dict[CacheKey, Answered],
         on_left: Callable[[int], None],
         on_trouble: Callable[[str], None],
     ) -> None:
-        """Asks for kernels, those before others first, until each has an answer; raises ``_Away``."""
-        with self._reaching():
-            self._send(left)
+        """Waits until each kernel that was asked for has an answer; raises ``_Away``."""
         heard = time.monotonic()
         while self._futures:
             with self._reaching():
@@ -148,7 +150,7 @@ class DaskSubmission:
 
     def _take(self, answers: dict[CacheKey, Answered]) -> bool:
         """Takes the answers that are here; whether there were some."""
-        before = len(self._futures)
+        before, self._heard_at = len(self._futures), time.monotonic()
         for key, future in [(key, one) for key, one in self._futures.items() if one.done()]:
             with suppress(TimeoutError):  # who had it ended: Dask has it made again
                 if (answer := _answer(key, future)) is not None:
@@ -156,20 +158,27 @@ class DaskSubmission:
                 del self._futures[key]
         return len(self._futures) < before
 
-    def _send(self, left: dict[CacheKey, Selection]) -> None:
+    def _send(self, left: dict[CacheKey, Selection]) -> int:
+        """Asks for kernels, those before others first; returns how many were asked for before. Raises ``_Away``."""
         from distributed import Client
 
-        if self._client is None:
-            self._client = Client(
-                self._scheduler, security=self._security, timeout=_CONNECT_S, set_as_default=False, name=self.job
-            )
-        # Of the key: a scheduler that two ask for a kernel has it made once.
-        self._futures = {
-            key: self._client.submit(
-                compile_kernel, encode(Asked.of(self.job, one)), key=f"gemm-cache-{key}", pure=False, priority=-n
-            )
-            for n, (key, one) in enumerate(left.items())
-        }
+        with self._reaching():
+            if self._client is None:
+                # One that is away is seen here, as a client that is interrupted while it connects hangs for 20 s.
+                socket.create_connection(self._address, _CONNECT_S).close()
+                self._client = Client(
+                    self._scheduler, security=self._security, timeout=_CONNECT_S, set_as_default=False, name=self.job
+                )
+            # Of the key: a scheduler that two ask for a kernel has it made once.
+            self._futures = {
+                key: self._client.submit(
+                    compile_kernel, encode(Asked.of(self.job, one)), key=f"gemm-cache-{key}", pure=False, priority=-n
+                )
+                for n, (key, one) in enumerate(left.items())
+            }
+        again = len(self._sent & left.keys())
+        self._sent |= left.keys()
+        return again
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -177,7 +186,7 @@ class DaskSubmission:
         from distributed.client import ClosedClientError
         from distributed.comm.core import FatalCommClosedError
 
-        where, is_connecting = printable(urlsplit(self._scheduler).hostname or "?"), self._client is None
+        where, is_connecting = printable(self._address[0]), self._client is None
         try:
             yield
         except CancelledError as error:
@@ -205,6 +214,19 @@ def _answer(key: CacheKey, future: Any) -> Answered | None:
         return Answered(key, printable(str(future.exception(timeout=_ANSWER_S)))[:500], "?", False, 0.0)
     found = read_answer(future.result(timeout=_ANSWER_S))
     return found if found is not None and found.key == key else None
+
+
+def _address(scheduler: str) -> tuple[str, int]:
+    parts = urlsplit(scheduler)
+    try:
+        if parts.scheme == "tls" and parts.hostname and parts.port:
+            return parts.hostname, parts.port
+    except ValueError:  # of an impossible port
+        pass
+    raise UsageError(
+        f"{printable(scheduler[:80])!r} is no scheduler of Dask with TLS; name one such as tls://host:8786. Without "
+        "TLS whoever reaches the network can run programs on workers."
+    )
 
 
 def _security() -> Any:

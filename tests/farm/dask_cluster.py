@@ -41,6 +41,13 @@ class Certificates:
         return {f"DASK_DISTRIBUTED__COMM__TLS__{name}": str(file) for name, file in files.items()}
 
 
+def require_dask() -> None:
+    """Skips a test where Dask's scheduler is not installed; in CI it must be."""
+    if find_spec("distributed") is None:
+        assert not os.environ.get("CI"), "Dask's scheduler is not installed"
+        pytest.skip("Dask's scheduler is not installed")
+
+
 _ROLES = ("CLIENT", "SCHEDULER", "WORKER")
 
 
@@ -48,9 +55,6 @@ class Scheduler:
     """A scheduler, which keeps nothing: one that is killed has lost everything."""
 
     def __init__(self, folder: Path) -> None:
-        if find_spec("distributed") is None:
-            assert not os.environ.get("CI"), "Dask's scheduler is not installed"
-            pytest.skip("Dask's scheduler is not installed")
         self.certificates = Certificates(folder / "certificates")
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

@@ -18,7 +18,7 @@ from cache_engine.remote.objects import Objects
 from cache_engine.trust.signers import TrustedSigners
 from tests.cli.test_cli import document, run
 from tests.farm.conftest import Redis, Workers
-from tests.farm.dask_cluster import Certificates, DaskWorkers, Scheduler
+from tests.farm.dask_cluster import Certificates, DaskWorkers, Scheduler, require_dask
 from tests.farm.running import InBackground, table
 from tests.trust.keys import Builder, signers_file
 
@@ -48,6 +48,7 @@ class Farm:
 
 @pytest.fixture(scope="module")
 def shared_scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
+    require_dask()
     server = Scheduler(tmp_path_factory.mktemp("dask"))
     server.start()
     yield server
@@ -199,10 +200,27 @@ def test_certificates_of_another_authority_are_refused_on_both_sides(
             DaskSubmission(scheduler.url, remote).run([one])
 
 
+def test_a_scheduler_that_stays_away_is_an_error_in_words(
+    cache: Cache, remote: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_dask()
+    from cache_engine.farm import dask_submitting
+
+    monkeypatch.setattr(dask_submitting, "GIVE_UP_S", 0.5)
+    troubles: list[str] = []
+    with _using(Certificates(tmp_path / "certificates").environment):
+        submission = dask_submitting.DaskSubmission("tls://127.0.0.1:1", remote)
+        with pytest.raises(RemoteError, match=r"the scheduler at 127\.0\.0\.1 does not answer"):
+            submission.run(table(cache, 1), on_trouble=troubles.append)
+    assert len(troubles) == 1
+
+
 def test_dask_without_tls_or_without_certificates_is_refused(remote: Objects, tmp_path: Path) -> None:
+    require_dask()
     asked_for = ("farm", "compile", "Llama-3.1-8B", "--remote", remote.url)
     refused = {
         ("--engine", "dask", "--scheduler", "tcp://host:8786"): "is no scheduler of Dask with TLS",
+        ("--engine", "dask", "--scheduler", "tls://host:99999"): "name one such as tls://host:8786",
         ("--engine", "dask", "--scheduler", "tls://host:8786"): "DASK_DISTRIBUTED__COMM__TLS__CA_FILE",
         ("--engine", "dask"): "--scheduler",
         ("--engine", "dask", "--scheduler", "tls://host:8786", "--broker", "redis://host"): "leave out --broker",
