@@ -26,6 +26,10 @@ run: $(INSTALLED)
 	$(BIN)/gemm-cache --store $(STORE) sample
 	$(BIN)/gemm-cache --store $(STORE) dashboard $(if $(PORT),--port $(PORT))
 
+# Bytecode is kept, also where the environment says otherwise: the tests start many hundreds of processes, and each would
+# compile the engine again.
+test soak: export PYTHONDONTWRITEBYTECODE =
+
 # Everything CI checks.
 test: lint $(DOCS) $(BROWSER) $(STRACE)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not soak and not gpu"

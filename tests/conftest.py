@@ -29,8 +29,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than processors: tests wait for processes, disks and browsers."""
-    return (os.cpu_count() or 1) + 1
+    """Two more than processors: tests wait for processes, disks and browsers."""
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.fixture(autouse=True)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import streamlit as st
+from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
 from app import context, guard
 from cache_engine.assets import dashboard_script
 from tests.pages.opening import Open, Reader
+
+# The test runner reads the metadata of all installed packages for every page, which takes longer than most pages.
+_installed_components = cache(manifest_scanner.scan_component_manifests)
 
 
 @pytest.fixture
@@ -29,6 +34,7 @@ def open_page(monkeypatch: pytest.MonkeyPatch, reader: Reader) -> Iterator[Open]
         monkeypatch.setenv("GEMM_CACHE_DIR", str(store))
         # The test runner has no server. Its reader sits at the machine, unless a test says otherwise.
         monkeypatch.setattr(guard, "request", lambda: reader.request)
+        monkeypatch.setattr(manifest_scanner, "scan_component_manifests", _installed_components)
         app = AppTest.from_file(str(dashboard_script()), default_timeout=60)
         for name, value in parameters.items():
             app.query_params[name] = value
