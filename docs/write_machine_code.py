@@ -149,7 +149,7 @@ def cells(kernel: CompiledKernel, sass: str) -> Iterator[str]:
         yield f"{loop.products / loop.instructions:.0%}"
         yield f"{loop.multiply_adds / loop.instructions:,.0f}"
     itemsize = kernel.problem.dtype.itemsize
-    yield copies_of(sass, [box.columns * box.rows * itemsize for box in kernel.launch.boxes])
+    yield copies_of(sass, [box.columns * box.rows * itemsize for box in kernel.launch.boxes if box.operand != "c"])
     yield f"{resources.registers}"
     yield f"{resources.spill_bytes}"
 

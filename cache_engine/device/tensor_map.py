@@ -19,7 +19,7 @@ _ADDRESS_STEP = _STRIDE_STEP = _LINE_STEP = 16
 _MOST_SIZE, _MOST_STRIDE, _MOST_EDGE, _SWIZZLED_BYTES = 1 << 32, 1 << 40, 256, 128
 # Enumerations of cuda.h: CU_TENSOR_MAP_DATA_TYPE_…, _INTERLEAVE_NONE, _SWIZZLE_128B, _L2_PROMOTION_L2_128B and
 # _FLOAT_OOB_FILL_NONE, which means zeroes. Of TFLOAT32 the copy engine rounds fp32 to tf32; codes of fp8 are bytes.
-_DATA_TYPES = {DType.FP16: 6, DType.BF16: 9, DType.TF32: 11, DType.FP8_E4M3: 0, DType.FP8_E5M2: 0}
+_DATA_TYPES = {DType.FP16: 6, DType.BF16: 9, DType.FP32: 7, DType.TF32: 11, DType.FP8_E4M3: 0, DType.FP8_E5M2: 0}
 _INTERLEAVE, _SWIZZLE, _PROMOTION, _FILL = 0, 3, 2, 0
 
 
@@ -68,12 +68,16 @@ class TensorMap:
 
 def map_of(problem: GemmProblem, box: Box, address: int) -> TensorMap:
     """The map of an operand as it is stored: batch × rows × columns."""
-    across = problem.layout.a_transposed if box.operand == "a" else not problem.layout.b_transposed
-    other = problem.m if box.operand == "a" else problem.n
-    columns, rows = (other, problem.k) if across else (problem.k, other)
-    row_bytes = columns * problem.dtype.itemsize
+    m, n, k, layout = problem.m, problem.n, problem.k, problem.layout
+    columns, rows = {
+        "a": (m, k) if layout.a_transposed else (k, m),
+        "b": (k, n) if layout.b_transposed else (n, k),
+        "c": (n, m),
+    }[box.operand]
+    dtype = problem.output if box.operand == "c" else problem.dtype
+    row_bytes = columns * dtype.itemsize
     strides = (row_bytes, rows * row_bytes)
-    return TensorMap(problem.dtype, address, (columns, rows, problem.batch), strides, (box.columns, box.rows, 1))
+    return TensorMap(dtype, address, (columns, rows, problem.batch), strides, (box.columns, box.rows, 1))
 
 
 def encode(tensor: TensorMap) -> Any:

@@ -10,7 +10,7 @@ from cache_engine.model.kernel import Box, KernelConfig
 
 TARGET = "sm_90a"
 MMA_M = 64
-"""Rows of one wgmma. This and the next six are fixed in the template."""
+"""Rows of one wgmma. This and the next nine are fixed in the template."""
 _MMA_N = (64, 128, 256)
 _TURNED_BYTES = 2
 _LINE_BYTES = 128
@@ -18,7 +18,8 @@ GROUP_WARPS = 4
 _WARPS = ((8, 1), (4, 2), (4, 1))  # two warp groups, one above the other or side by side; or one
 _MOST_SUMS = 128  # that a thread holds
 _MOST_SCALED = 200  # with scales: sums, products of one wgmma, and scales
-_STAGED_BYTES = 16 * (32 + 8) * 4  # of a warp: fp32, and a gap after each row
+_STORED_ROWS = 16
+_STORING_BOXES = 2  # of a warp, each so many lines
 _REGISTERS = 64 * 1024  # of an SM, which a block has alone; a thread's share is whole eights, and 255 at most
 _BOX_EDGE = 256
 _VECTOR_BYTES = 16
@@ -71,9 +72,9 @@ class Hopper:
         return _CONFIGS[problem.dtype.itemsize]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The ring of A and B tiles, two barriers for each of its buffers, and room for sums on their way to C."""
+        """The ring of A and B tiles, two barriers for each of its buffers, and boxes of C on their way to it."""
         ring = config.stages * ((config.block_m + config.block_n) * _LINE_BYTES + 2 * 8)
-        return ring + config.warps_m * config.warps_n * _STAGED_BYTES
+        return ring + config.warps_m * config.warps_n * _STORING_BOXES * _STORED_ROWS * _LINE_BYTES
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
         """Every wgmma reads its rows of A and columns of B."""
@@ -105,9 +106,12 @@ class Hopper:
         return _scaled_fault(problem, sums, columns) if problem.scales else None
 
     def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """A tile of A, and of B; of a B that is stored across k, a panel of it, as wide as a line."""
+        """A tile of A, and of B (where that is stored across k, a panel as wide as a line), and what a warp stores."""
         line = _LINE_BYTES // problem.dtype.itemsize
-        return Box("a", line, config.block_m), Box("b", line, config.block_n if problem.layout.b_transposed else line)
+        a, b = Box("a", line, config.block_m), Box("b", line, config.block_n if problem.layout.b_transposed else line)
+        if not _is_boxed(problem):
+            return a, b
+        return a, b, Box("c", _LINE_BYTES // problem.output.itemsize, _STORED_ROWS)
 
     def m_divisor(self, problem: GemmProblem) -> int:
         """Rows of A are never m long here."""
@@ -120,7 +124,13 @@ class Hopper:
         return {
             **specialised_constants(self, problem, config, widest=widest, widest_store=store),
             **scale_constants(problem),
+            "C_BOXED": int(_is_boxed(problem)),
         }
+
+
+def _is_boxed(problem: GemmProblem) -> bool:
+    """Whether the copy engine can store C: its rows are whole 16 bytes."""
+    return problem.n * problem.output.itemsize % _VECTOR_BYTES == 0
 
 
 def _scaled_fault(problem: GemmProblem, sums: int, columns: int) -> str | None:
@@ -140,7 +150,7 @@ def _or_nn(dtype: DType) -> str:
 
 
 # By the size of an element. (block_m, block_n, warps_m, warps_n, stages): each ring takes about 200 KB of the 227 that
-# a block may have; sums on their way to C take 20. One warp group alone is for few rows: a second one would have none.
+# a block may have; C on its way takes 32. One warp group alone is for few rows: a second one would have none.
 _CONFIGS = {
     itemsize: tuple(
         KernelConfig(block_m, block_n, _LINE_BYTES // itemsize, warps_m, warps_n, stages)
@@ -149,7 +159,7 @@ _CONFIGS = {
             (256, 128, 8, 1, 4),
             (128, 128, 8, 1, 6),
             (128, 64, 8, 1, 8),
-            (64, 256, 4, 2, 5),
+            (64, 256, 4, 2, 4),
             (64, 128, 4, 2, 8),
             (64, 256, 4, 1, 5),
             (64, 128, 4, 1, 8),

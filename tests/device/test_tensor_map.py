@@ -27,7 +27,7 @@ RIGHT = TensorMap(DType.BF16, 0x1000, (72, 60, 3), (144, 8640), (64, 128, 1))
     [
         (
             {"dtype": DType.INT8},
-            "its elements are int8; the copy engine's are fp16, bf16, tf32, fp8_e4m3, fp8_e5m2 here",
+            "its elements are int8; the copy engine's are fp16, bf16, fp32, tf32, fp8_e4m3, fp8_e5m2 here",
         ),
         ({"address": 0x1008}, "begins at 0x1008"),
         ({"sizes": (72, 0, 3)}, "each must be 1 to 2"),
@@ -53,6 +53,8 @@ def test_a_map_that_breaks_a_rule_is_refused(changed: dict[str, Any], what: str)
         (Layout.NT, "b", (72, 56, 3), (144, 144 * 56)),
         (Layout.NN, "b", (56, 72, 3), (112, 112 * 72)),
         (Layout.TN, "a", (40, 72, 3), (80, 80 * 72)),
+        (Layout.NT, "c", (56, 40, 3), (112, 112 * 40)),
+        (Layout.NN, "c", (56, 40, 3), (112, 112 * 40)),
     ],
 )
 def test_a_map_is_of_the_operand_as_it_is_stored(
@@ -60,6 +62,12 @@ def test_a_map_is_of_the_operand_as_it_is_stored(
 ) -> None:
     found = map_of(GemmProblem(40, 56, 72, batch=3, layout=layout), Box(operand, 64, 128), 0x1000)
     assert found == TensorMap(DType.BF16, 0x1000, sizes, strides, (64, 128, 1))
+
+
+def test_a_map_of_c_has_its_type() -> None:
+    """Of tf32 the copy engine would round what it stores."""
+    found = map_of(GemmProblem(40, 56, 72, dtype="tf32"), Box("c", 32, 16), 0x1000)
+    assert found == TensorMap(DType.FP32, 0x1000, (56, 40, 1), (224, 224 * 40), (32, 16, 1))
 
 
 class _Driver:
@@ -82,7 +90,7 @@ def test_the_driver_is_asked_for_the_map(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
     assert encode(RIGHT).tolist() == [7] * 128
     assert driver.asked == [9, 3, 0x1000, [72, 60, 3], [144, 8640], [64, 128, 1], [1, 1, 1], 0, 3, 2, 0]
-    kinds = {DType.FP16: 6, DType.TF32: 11, DType.FP8_E4M3: 0, DType.FP8_E5M2: 0}
+    kinds = {DType.FP16: 6, DType.FP32: 7, DType.TF32: 11, DType.FP8_E4M3: 0, DType.FP8_E5M2: 0}
     for dtype, kind in kinds.items():
         encode(replace(RIGHT, dtype=dtype, box=(128 // dtype.itemsize, 64, 1)))
         assert driver.asked[0] == kind
@@ -109,8 +117,8 @@ def test_a_launch_makes_a_map_once_for_each_place(monkeypatch: pytest.MonkeyPatc
     )
     for b in (0x2000, 0x2000, 0x3000):
         kernel(Operands(np.uint64(0x1000), np.uint64(b), np.uint64(0x4000)))
-    assert [one.address for one in made] == [0x1000, 0x2000, 0x3000]
-    assert [arguments[-2:] for arguments in launches] == [(1, 2), (1, 2), (1, 3)]
+    assert [one.address for one in made] == [0x1000, 0x2000, 0x4000, 0x3000]
+    assert [arguments[-3:] for arguments in launches] == [(1, 2, 3), (1, 2, 3), (1, 4, 3)]
     for place in range(100):
         kernel(Operands(np.uint64(0x1000), np.uint64(0x5000 + 16 * place), np.uint64(0x4000)))
     assert len(kernel._maps) <= 64

@@ -19,7 +19,9 @@ def _numpy_for_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def encode(tensor: TensorMap) -> Any:
         tensor.check()
-        kind = {DType.FP8_E4M3: 0, DType.FP8_E5M2: 0, DType.FP16: 6, DType.BF16: 9, DType.TF32: 11}[tensor.dtype]
+        kind = {DType.FP8_E4M3: 0, DType.FP8_E5M2: 0, DType.FP16: 6, DType.BF16: 9, DType.TF32: 11, DType.FP32: 7}[
+            tensor.dtype
+        ]
         return maps.encode(kind, tensor.address, tensor.sizes, tensor.strides, tensor.box, maps.SWIZZLE_128B)
 
     monkeypatch.setattr(tensor_map, "encode", encode)

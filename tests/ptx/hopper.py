@@ -18,6 +18,7 @@ from tests.ptx.faults import Fault
 from tests.ptx.memory import Memory
 from tests.ptx.order import Order
 from tests.ptx.shared import Shared
+from tests.ptx.stores import Stores
 
 Array = npt.NDArray[Any]
 GROUP = 128
@@ -60,6 +61,7 @@ class Hopper:
 
     Attributes:
         is_asleep: threads that wait for a phase.
+        stores: boxes that are being stored.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Hopper:
         self._barriers = Barriers(threads, shared, self._order)
         self._maps = [maps.decode(one) for one in parameters]
         self._copies: list[_Copy] = []
+        self.stores = Stores(threads, shared, memory, self._order, late=late)
         self._groups = [_Group() for _ in range(blocks * threads // GROUP)] if threads % GROUP == 0 else []
         self._registers: dict[int, int] = {}
         self.is_asleep = np.zeros(blocks * threads, dtype=bool)
@@ -113,12 +116,7 @@ class Hopper:
     def copy(self, targets: Array, sources: Array, first: tuple[Array, ...], barriers: Array, lanes: Array) -> None:
         """``cp.async.bulk.tensor`` to shared memory."""
         for index, lane in enumerate(lanes.tolist()):
-            number, rest = divmod(int(sources[index]) - PARAMETERS, maps.SIZE)
-            if rest or not 0 <= number < len(self._maps):
-                raise Fault("a copy is of no tensor map")
-            tensor = self._maps[number]
-            if len(first) != len(tensor.sizes):
-                raise Fault(f"a copy is of {len(first)} dimensions, its tensor of {len(tensor.sizes)}")
+            tensor = self._map_at(int(sources[index]), len(first))
             block, start = lane // self._threads, int(targets[index])
             self._shared.offset_of(start, 128)
             pieces = maps.offsets_of(tensor, start)
@@ -133,6 +131,20 @@ class Hopper:
             self._copies.append(_Copy(lane, tensor, coordinates, offsets, places, int(barriers[index])))
             if not self._late:
                 self.land()
+
+    def store(self, sources: Array, targets: Array, first: tuple[Array, ...], lanes: Array) -> None:
+        """``cp.async.bulk.tensor`` from shared memory."""
+        for index, lane in enumerate(lanes.tolist()):
+            tensor = self._map_at(int(targets[index]), len(first))
+            self.stores.start(lane, tensor, tuple(int(one[index]) for one in first), int(sources[index]))
+
+    def _map_at(self, address: int, dimensions: int) -> maps.TensorMap:
+        number, rest = divmod(address - PARAMETERS, maps.SIZE)
+        if rest or not 0 <= number < len(self._maps):
+            raise Fault("a copy is of no tensor map")
+        if dimensions != len(self._maps[number].sizes):
+            raise Fault(f"a copy is of {dimensions} dimensions, its tensor of {len(self._maps[number].sizes)}")
+        return self._maps[number]
 
     def land(self) -> bool:
         """The newest copy lands; whether there was one."""
@@ -260,3 +272,4 @@ class Hopper:
             raise Fault("the kernel has ended while copies were under way")
         if any(group.sums or group.open for group in self._groups):
             raise Fault("the kernel has ended while products were under way")
+        self.stores.end()

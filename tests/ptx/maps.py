@@ -96,6 +96,17 @@ def box_of(tensor: TensorMap, memory: Array, first: tuple[int, ...]) -> Array:
     Args:
         memory: the bytes of the array that the tensor begins.
     """
+    places, is_inside = places_of(tensor, first)
+    if is_inside.any() and places[is_inside].max() + tensor.element > len(memory):
+        raise Fault("a tensor map reaches beyond the array that it is of")
+    found = np.zeros((*places.shape, tensor.element), dtype=np.uint8)
+    found[is_inside] = memory[places[is_inside][:, None] + np.arange(tensor.element)]
+    lines: Array = found.reshape(-1, tensor.box[0] * tensor.element)
+    return rounded_to_tf32(lines.view(np.uint32)).view(np.uint8) if tensor.kind == _TF32 else lines
+
+
+def places_of(tensor: TensorMap, first: tuple[int, ...]) -> tuple[Array, Array]:
+    """Where each element of a box lies behind the tensor's first byte, and which are inside of it; slowest first."""
     places = np.zeros(tensor.box[::-1], dtype=np.int64)
     is_inside = np.ones(tensor.box[::-1], dtype=bool)
     strides = (tensor.element, *tensor.strides)
@@ -103,12 +114,7 @@ def box_of(tensor: TensorMap, memory: Array, first: tuple[int, ...]) -> Array:
         index = start + np.arange(edge).reshape([-1 if axis == at else 1 for at in reversed(range(len(first)))])
         places = places + index * stride
         is_inside = is_inside & (index >= 0) & (index < size)
-    if is_inside.any() and places[is_inside].max() + tensor.element > len(memory):
-        raise Fault("a tensor map reaches beyond the array that it is of")
-    found = np.zeros((*places.shape, tensor.element), dtype=np.uint8)
-    found[is_inside] = memory[places[is_inside][:, None] + np.arange(tensor.element)]
-    lines: Array = found.reshape(-1, tensor.box[0] * tensor.element)
-    return rounded_to_tf32(lines.view(np.uint32)).view(np.uint8) if tensor.kind == _TF32 else lines
+    return places, is_inside
 
 
 def rounded_to_tf32(bits: Array) -> Array:

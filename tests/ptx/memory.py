@@ -22,6 +22,7 @@ Array = npt.NDArray[Any]
 _APART = 40  # bits: offsets of an array never reach the next, however wrong
 _START = 16  # within its part of the address space: as aligned as a launch asks for, and no more
 _NONE, _SEVERAL = -1, -2
+_WARP = 32
 
 
 class _Buffer:
@@ -33,7 +34,8 @@ class _Buffer:
             count = -(-self.size // granule)
             self.is_written = np.full(count, is_written)
             self.writer, self.reader = (np.full(count, _NONE, dtype=np.int64) for _ in range(2))
-            self.written_at = np.full(count, -1, dtype=np.int64)
+            self.written_at, self.read_at = (np.full(count, -1, dtype=np.int64) for _ in range(2))
+            self.is_arriving = np.zeros(count, dtype=bool)
 
     def words(self, kind: str, width: int) -> Array:
         """Its bytes as words; those at the end that make none are left out."""
@@ -62,6 +64,8 @@ class Memory:
         self._heard = np.zeros((blocks, blocks), dtype=bool)
         self._knows_since = np.full((blocks, blocks), np.iinfo(np.int64).max)
         self._counted: dict[int, list[int]] = {}
+        # By warp: when its lanes last met.
+        self._met = np.full(lanes // _WARP, -1, dtype=np.int64)
 
     def add(self, array: Array, *, is_written: bool = True) -> int:
         """Adds an array; returns its address.
@@ -75,10 +79,13 @@ class Memory:
 
     def bytes_from(self, host_address: int) -> Array:
         """The bytes of the array that lies at an address of this process; the kernel may not write it."""
+        return self._at_host(host_address, writable=False).raw
+
+    def _at_host(self, host_address: int, *, writable: bool) -> _Buffer:
         for buffer in self._buffers.values():
-            if buffer.raw.ctypes.data == host_address and not buffer.writable:
-                return buffer.raw
-        raise Fault("a tensor map is of no array that the kernel was given for reading")
+            if buffer.raw.ctypes.data == host_address and buffer.writable is writable:
+                return buffer
+        raise Fault(f"a tensor map is of no array that the kernel was given for {'writing' if writable else 'reading'}")
 
     def read(self, addresses: Array, lanes: Array, width: int, word: int) -> Array:
         """What lies at each address: ``width`` bytes as little-endian words of ``word`` bytes, lanes × words."""
@@ -98,6 +105,29 @@ class Memory:
             self._check_write(buffer, offsets, lanes[which], width)
             at = offsets[:, None] // words.itemsize + np.arange(words.shape[1])
             buffer.words(words.dtype.str[1:], words.itemsize)[at] = words[which]
+
+    def begin_store(self, host_address: int, targets: Array, lane: int) -> None:
+        """A thread has bytes stored asynchronously, elements × bytes, to the array at an address of this process."""
+        buffer = self._at_host(host_address, writable=True)
+        if targets.size and targets.max() >= buffer.size:
+            raise Fault("a tensor map reaches beyond the array that it is of")
+        spread = np.unique(targets // self._granule)[None]
+        threads = np.array([[lane]])
+        self._check_free(buffer, spread)
+        self._check_readers(buffer, spread, threads)
+        self._check_ordered(buffer, spread, threads, "is written that another thread wrote, with nothing to order them")
+        buffer.is_arriving[spread] = True
+
+    def put(self, host_address: int, targets: Array, found: Array) -> None:
+        """The bytes arrive."""
+        self._at_host(host_address, writable=True).raw[targets] = found
+
+    def end_store(self, host_address: int, targets: Array, lane: int) -> None:
+        """They have arrived, and the thread knows it."""
+        buffer, spread = self._at_host(host_address, writable=True), np.unique(targets // self._granule)
+        buffer.is_arriving[spread] = False
+        buffer.writer[spread], buffer.written_at[spread] = lane, self._tick()
+        buffer.is_written[spread] = True
 
     def add_atomically(self, addresses: Array, lanes: Array, values: Array) -> Array:
         """Adds to words of 32 bits, one lane after the other; returns what was there: ``atom.add``."""
@@ -124,9 +154,14 @@ class Memory:
         now = self._tick()
         part = slice(block * self._threads, (block + 1) * self._threads)
         self._sealed[part] = self._fenced[part]
+        self._met[part.start // _WARP : part.stop // _WARP] = now
         self._barrier[block] = now
         news = self._heard[block] & (self._knows_since[block] > now)
         self._knows_since[block][news] = now
+
+    def pass_warps(self, lanes: Array) -> None:
+        """What each thread of these warps has read before, it has read before all that its warp does after."""
+        self._met[lanes // _WARP] = self._tick()
 
     def _meet(self, address: int, block: int) -> None:
         """A block's atomic operation on a word tells later ones of what the block wrote, and hears of the earlier."""
@@ -138,26 +173,37 @@ class Memory:
 
     def _check_read(self, buffer: _Buffer, offsets: Array, lanes: Array, width: int) -> None:
         spread = self._spread(offsets, width)
+        self._check_free(buffer, spread)
         if not buffer.is_written[spread].all():
             raise Fault("memory is read that has not been written")
         threads = lanes[:, None]
         self._check_ordered(buffer, spread, threads, "is read that another thread wrote, with nothing to order them")
         before = buffer.reader[spread]
-        buffer.reader[spread] = threads
+        buffer.reader[spread], buffer.read_at[spread] = threads, self._tick()
         shared = (buffer.reader[spread] != threads) | ((before != _NONE) & (before != threads))
         buffer.reader[spread[shared]] = _SEVERAL
 
     def _check_write(self, buffer: _Buffer, offsets: Array, lanes: Array, width: int) -> None:
         spread, threads = self._spread(offsets, width), lanes[:, None]
-        found = buffer.reader[spread]
-        if ((found != _NONE) & (found != threads)).any():
-            raise Fault("memory is written that another thread has read")
+        self._check_free(buffer, spread)
+        self._check_readers(buffer, spread, threads)
         self._check_ordered(buffer, spread, threads, "is written that another thread wrote, with nothing to order them")
         buffer.writer[spread] = threads
         if (buffer.writer[spread] != threads).any():
             raise Fault("two threads write to the same memory at once")
         buffer.written_at[spread] = self._tick()
         buffer.is_written[spread] = True
+
+    def _check_free(self, buffer: _Buffer, spread: Array) -> None:
+        if buffer.is_arriving[spread].any():
+            raise Fault("memory is accessed that a box is being stored to")
+
+    def _check_readers(self, buffer: _Buffer, spread: Array, threads: Array) -> None:
+        """Others than the thread itself may have been lanes of its warp, before they met."""
+        reader, warps = buffer.reader[spread], threads // _WARP
+        has_met = (reader // _WARP == warps) & (buffer.read_at[spread] < self._met[warps])
+        if ((reader != _NONE) & (reader != threads) & ~has_met).any():
+            raise Fault("memory is written that another thread has read")
 
     def _check_ordered(self, buffer: _Buffer, spread: Array, threads: Array, what: str) -> None:
         writer = buffer.writer[spread]

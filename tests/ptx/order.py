@@ -52,7 +52,8 @@ class Order:
         every = np.arange(blocks * self.warps)
         self._own = every % self.warps
         self._known[every, self._own] = 1
-        self._fenced_at = np.zeros(blocks * threads, dtype=np.int64)
+        # Each lane's last fence; and the last one before its warp met, or its block.
+        self._fenced_at, self._fence_known = (np.zeros(blocks * threads, dtype=np.int64) for _ in range(2))
         self._now = 0
 
     def places(self, block: int, offsets: Array) -> Array:
@@ -78,11 +79,16 @@ class Order:
         self._known[warps] = self._known[warps].max(0)
         every = np.arange(warps.start, warps.stop)
         self._known[every, self._own[every]] += 1
+        self.pass_warps(np.arange(block * self._threads, (block + 1) * self._threads))
 
     def fence(self, lanes: Array) -> None:
         """``fence.proxy.async``."""
         self._now += 1
         self._fenced_at[lanes] = self._now
+
+    def pass_warps(self, lanes: Array) -> None:
+        """Lanes of these warps learn of each other's fences."""
+        self._fence_known[lanes] = self._fenced_at[lanes]
 
     # ---- Loads and stores ----
 
@@ -106,12 +112,12 @@ class Order:
 
     # ---- What is asynchronous ----
 
-    def begin_read(self, places: Array, warps: Array) -> None:
-        """Warps, together, begin to read."""
+    def begin_read(self, places: Array, warps: Array, lane: int | None = None) -> None:
+        """Warps, together, begin to read; or one of their lanes alone, which knows of others' fences where they met."""
         self._check_free(places, reading=True)
         for warp in warps:
             self._check_known(places, np.full(len(places), warp), "is read")
-        self._check_fenced(places)
+        self._check_fenced(places, lane)
         self._leaving[places] += 1
 
     def end_read(self, places: Array, warps: Array) -> None:
@@ -161,9 +167,12 @@ class Order:
         if (self._read_at[places] > self._known[warps, : self.warps]).any():
             raise Fault("shared memory is written by a warp that has not waited for who reads it")
 
-    def _check_fenced(self, places: Array) -> None:
+    def _check_fenced(self, places: Array, lane: int | None = None) -> None:
         lanes = self._stored_by[places]
-        if ((lanes != _NONE) & (self._fenced_at[np.maximum(lanes, 0)] < self._stored_at[places])).any():
+        fenced = self._fenced_at[np.maximum(lanes, 0)]
+        if lane is not None:
+            fenced = np.where(lanes == lane, fenced, self._fence_known[np.maximum(lanes, 0)])
+        if ((lanes != _NONE) & (fenced < self._stored_at[places])).any():
             raise Fault("shared memory that was stored to is accessed asynchronously, with no proxy fence between")
 
     def check_told(self, warp: int, told: Array, by: int) -> None:

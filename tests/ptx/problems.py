@@ -200,7 +200,7 @@ def launched(problem: GemmProblem, kernel: Kernel, loaded: LoadedKernel, a: Arra
     c = before if problem.epilogue.beta else np.full_like(before.view(np.uint8), 0xFF).view(before.dtype)
     for one in (stored_a, stored_b, bias):
         one.flags.writeable = False
-    stored_a, stored_b = stored_a.view(numpy_gpu.Array), stored_b.view(numpy_gpu.Array)
+    stored_a, stored_b, c = (one.view(numpy_gpu.Array) for one in (stored_a, stored_b, c))
     kernel.unwritten = () if problem.epilogue.beta else (c,)
     scales = scales_of(problem)
     for one in scales:

@@ -98,6 +98,15 @@ class Shared:
         first = (block * self._stride + offset) // self._granule
         self._is_barrier[first : first + -(-width // self._granule)] = True
 
+    def check_met(self, block: int, offsets: Array, lane: int) -> None:
+        """Whether a thread may have 16 bytes at each offset read: others have written there, but not since they met."""
+        spread = self._spread((offsets + block * self._stride).reshape(-1), 16)
+        self._check_others(self._writer[spread], np.int32(lane), "is read that another thread wrote since they met")
+
+    def note_read(self, block: int, offsets: Array, lane: int) -> None:
+        """What a thread had read asynchronously, it knows to have been read."""
+        self._reader[self._spread((offsets + block * self._stride).reshape(-1), 16)] = lane
+
     def check_inside(self, offsets: Array) -> None:
         """Whether 16 bytes at each offset are a block's."""
         outside = (offsets < 0) | (offsets + 16 > self._size)
@@ -179,6 +188,8 @@ class Shared:
 
     def pass_warps(self, lanes: Array) -> None:
         """What each thread of these warps did before comes before all that its warp does after."""
+        if self._order is not None:
+            self._order.pass_warps(lanes)
         meets = np.zeros(len(self._block_of) // _WARP, dtype=bool)
         meets[lanes // _WARP] = True
         for found in (self._writer, self._reader):
@@ -211,7 +222,7 @@ class Shared:
         self._check_others(self._writer[spread], threads, "is written that another thread wrote since the last barrier")
         self._check_others(self._reader[spread], threads, "is written that another thread read since the last barrier")
 
-    def _check_others(self, found: Array, threads: Array, what: str) -> None:
+    def _check_others(self, found: Array, threads: Any, what: str) -> None:
         if ((found != threads) & (found != _NONE) & (found != _OF_WARPS - threads // _WARP)).any():
             raise Fault(f"shared memory {what}")
 

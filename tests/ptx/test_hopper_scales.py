@@ -197,7 +197,7 @@ def test_it_takes_scales_only_when_it_is_asked_for() -> None:
     family, config = choose(problem, "hopper")
     assert (family.name, config.block_m * config.block_n) == ("hopper", 128 * 256)
     parameters = launch_of(family, problem, config).parameters
-    assert (parameters[:3], parameters[-2:]) == (("a_scales", "b_scales", "alpha"), ("a_map", "b_map"))
+    assert (parameters[:3], parameters[-2:]) == (("a_scales", "b_scales", "alpha"), ("b_map", "c_map"))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Instructions of sm_90a as calls of ``hopper.py``.
 
-Source: PTX ISA 9.2, 9.7.13.15 "mbarrier", 9.7.9.27 "cp.async.bulk.tensor", 9.7.15 "wgmma", 9.7.13.8 "elect.sync",
-9.7.19.5 "setmaxnreg" and 9.7.13.4 "fence.proxy.async".
+Source: PTX ISA 9.2, 9.7.13.15 "mbarrier", 9.7.9.27 "cp.async.bulk.tensor" and "cp.async.bulk.wait_group", 9.7.15
+"wgmma", 9.7.13.8 "elect.sync", 9.7.19.5 "setmaxnreg" and 9.7.13.4 "fence.proxy.async".
 """
 
 from __future__ import annotations
@@ -59,6 +59,12 @@ def translated(instruction: Instruction, given: Operands) -> list[str] | None:
             call = "fence("
         case (*_, dimensions, "shared::cluster", "global", "mbarrier::complete_tx::bytes") if opcode[:4] == _COPY:
             call = _copy(instruction, dimensions, given)
+        case (*_, dimensions, "global", "shared::cta", "bulk_group") if opcode[:4] == _COPY:
+            call = _store(instruction, dimensions, given)
+        case ("cp", "async", "bulk", "commit_group"):
+            call = "stores.commit("
+        case ("cp", "async", "bulk", "wait_group", *reads) if reads in ([], ["read"]):
+            call = f"stores.wait({int(str(operands[0]))}, {bool(reads)}"
         case ("elect", "sync") if operands[1] == "0xffffffff":
             call = f"elect({given.target(str(operands[0]).removeprefix('_|'), '?')}"
         case ("setmaxnreg", "inc" | "dec", "sync", "aligned", "u32"):
@@ -85,11 +91,23 @@ def translated(instruction: Instruction, given: Operands) -> list[str] | None:
 
 def _copy(instruction: Instruction, dimensions: str, given: Operands) -> str:
     target, source, barrier = instruction.operands
-    if not isinstance(source, Tensor) or dimensions != f"{len(source.first)}d":
-        raise _unknown(instruction)
-    first = "".join(f"X.each({given.value(one, 'i4')}, M), " for one in source.first)
+    tensor, first = _box(instruction, source, dimensions, given)
     places = [f"X.at({given.address(one, 'u4')}, M)" for one in (target, barrier)]
-    return f"copy({places[0]}, X.each({given.value(source.base, 'u8')}, M), ({first}), {places[1]}"
+    return f"copy({places[0]}, {tensor}, {first}, {places[1]}"
+
+
+def _store(instruction: Instruction, dimensions: str, given: Operands) -> str:
+    target, source = instruction.operands
+    tensor, first = _box(instruction, target, dimensions, given)
+    return f"store(X.at({given.address(source, 'u4')}, M), {tensor}, {first}"
+
+
+def _box(instruction: Instruction, tensor: Operand, dimensions: str, given: Operands) -> tuple[str, str]:
+    """A tensor map's address, and where in the tensor a box begins."""
+    if not isinstance(tensor, Tensor) or dimensions != f"{len(tensor.first)}d":
+        raise _unknown(instruction)
+    first = "".join(f"X.each({given.value(one, 'i4')}, M), " for one in tensor.first)
+    return f"X.each({given.value(tensor.base, 'u8')}, M)", f"({first})"
 
 
 def _product(instruction: Instruction, given: Operands) -> str:

@@ -3,17 +3,18 @@
 // A block stays on its SM and computes tiles of C, BLOCK_M x BLOCK_N each, one after the other. One warp group has
 // the copy engine bring tiles of A and B into a ring of STAGES buffers; the others multiply them with wgmma, straight
 // from there, and store C. Two barriers for each buffer hand it back and forth: `full` when both tiles have landed, `empty`
-// when every warp has done with them. While C is stored, tiles of the next one are already on their way. Sums go to C
-// through shared memory, so that lanes finish and store neighbours in a row. The copy engine
-// fills edges with zeroes, and rounds fp32 to tf32; stores are masked; so every m, n and k is right whose rows are whole 16 bytes.
+// when every warp has done with them. While C is stored, tiles of the next one are already on their way. What is finished goes to C
+// through shared memory, in boxes that the copy engine stores while the warp goes on; where rows of C are not whole 16 bytes,
+// lanes store them. The copy engine fills edges with zeroes, stores nothing beyond them, and rounds fp32 to tf32; so every m, n
+// and k is right for which rows of A and B are whole 16 bytes.
 //
 // Of fp8 with scales a tile is as deep as a block of them. wgmma sums its products apart; threads multiply these sums by
 // their scales and add them to those of all k: DeepSeek-V3 Technical Report, 2024, section 3.3.2, and DeepGEMM's README of
 // February 2025, "two-level accumulation (promotion)". For the reason see tile_product.cuh.
 //
 // Constants: BLOCK_M BLOCK_N BLOCK_K (128 bytes) WARPS_M WARPS_N (those that multiply) STAGES RASTER_ROWS A_TRANSPOSED (0)
-// B_TRANSPOSED C_VECTOR (elements per store, 16 bytes at most), IN_TYPE SUM_TYPE OUT_TYPE KERNEL_NAME, and those of sizes.cuh,
-// scales.cuh and epilogue.cuh.
+// B_TRANSPOSED C_VECTOR (elements that rows of C are whole groups of, 16 bytes at most) C_BOXED (1 where these are 16 bytes:
+// there is a tensor map of C), IN_TYPE SUM_TYPE OUT_TYPE KERNEL_NAME, and those of sizes.cuh, scales.cuh and epilogue.cuh.
 
 #include "primitives.cuh"
 #include "sizes.cuh"
@@ -39,11 +40,16 @@ constexpr bool B_TURNED = !B_TRANSPOSED;
 static_assert(!A_TRANSPOSED, "A is stored along k");
 static_assert(!B_TURNED || sizeof(IN_TYPE) == 2, "wgmma turns elements of 16 bits alone");
 
-// What each warp that multiplies has of shared memory for its sums: 16 rows of 32 columns, and between rows what keeps
-// those of four rows in different banks. Columns that a lane stores at a time make rows for the warp.
-constexpr int STAGED = 32, STAGED_ROW = STAGED + 8, STAGED_ROWS = 16;
-constexpr int LANES = STAGED / C_VECTOR;  // for a row
-static_assert(C_VECTOR * sizeof(OUT_TYPE) <= 16 && STAGED_ROWS % C_VECTOR == 0, "lanes store whole rows");
+// What each warp that multiplies has of shared memory for its part of C: two boxes of 16 lines, one to be filled while the copy
+// engine reads the other. Behind them are the barriers of the ring.
+constexpr int WARPS = WARPS_M * WARPS_N;
+constexpr int BOX_ROWS = 16, BOX_COLUMNS = LINE_BYTES / sizeof(OUT_TYPE);
+constexpr unsigned BOX_BYTES = BOX_ROWS * LINE_BYTES;
+constexpr unsigned BOXES = STAGES * STAGE_BYTES;
+constexpr unsigned BARRIERS = BOXES + 2 * WARPS * BOX_BYTES;
+constexpr int PART_COLUMNS = 32, PART_SUMS = PART_COLUMNS / 2;  // that are finished at a time: a long epilogue is code for 16 sums, not for a box
+static_assert(MMA_N % BOX_COLUMNS == 0 && BOX_COLUMNS % PART_COLUMNS == 0, "warps fill whole boxes");
+static_assert(BOXES % (2 * BOX_BYTES) == 0, "of a warp's boxes one address has a bit more");
 
 // Of the 64 K registers that an SM has, one thread that starts copies needs few. Of two warp groups each has as many as a
 // thread can use.
@@ -58,8 +64,11 @@ DEVICE unsigned char* memory_of_block() {
 
 DEVICE unsigned ring() { return shared_address(memory_of_block()); }
 
-DEVICE float* staged_sums(int warp) {
-    return reinterpret_cast<float*>(memory_of_block() + STAGES * (STAGE_BYTES + 16)) + warp * STAGED_ROWS * STAGED_ROW;
+// An element of the boxes, by its place in shared memory; where that is in a box. The copy engine permutes 16-byte chunks of a line.
+DEVICE OUT_TYPE* element_at(unsigned place) { return reinterpret_cast<OUT_TYPE*>(memory_of_block() + place); }
+
+DEVICE unsigned place_in(unsigned box, int row, int column) {
+    return box + row * LINE_BYTES + ((column * sizeof(OUT_TYPE)) ^ row % 8 * 16);
 }
 
 // The buffer of the ring that comes next, and the parity of the phase that it is in.
@@ -74,7 +83,7 @@ struct Place {
         }
     }
     DEVICE unsigned tiles() const { return ring() + buffer * STAGE_BYTES; }
-    DEVICE unsigned full() const { return ring() + STAGES * STAGE_BYTES + buffer * 8; }
+    DEVICE unsigned full() const { return ring() + BARRIERS + buffer * 8; }
     DEVICE unsigned empty() const { return full() + STAGES * 8; }
 };
 
@@ -190,56 +199,91 @@ DEVICE void sum_scaled_tile(float (&sums)[MMA_ROWS][MMA_N / 2], Place& place, un
     }
 }
 
-// Puts STAGED columns of sums into shared memory. Of each 16 x 8 part a lane holds two neighbours in row lane / 4 and two
-// in the row eight below.
-DEVICE void stage(float* staged, const float* sums, int lane) {
-    float* own = staged + lane / 4 * STAGED_ROW + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < STAGED / 2; i += 2) {
-        store_shared<float, 2>(own + i % 4 / 2 * 8 * STAGED_ROW + i / 4 * 8, Vector<float, 2>{sums[i], sums[i + 1]});
+// Takes the sums of a part. Registers cannot be indexed, so each number is a branch of its own.
+template <int NUMBER = 0>
+DEVICE void choose(float (&chosen)[PART_SUMS], const float (&sums)[MMA_ROWS][MMA_N / 2], int number) {
+    constexpr int ACROSS = MMA_N / PART_COLUMNS;
+    if constexpr (NUMBER + 1 < MMA_ROWS * ACROSS) {
+        if (number > NUMBER) return choose<NUMBER + 1>(chosen, sums, number);
     }
+#pragma unroll
+    for (int i = 0; i < PART_SUMS; ++i) chosen[i] = sums[NUMBER / ACROSS][NUMBER % ACROSS * PART_SUMS + i];
 }
 
-// Finishes and stores what a warp has of a tile, from a row and column on. There is one loop over the parts that are
-// staged, for the code of an epilogue, which may be long, to be there once.
-DEVICE void store_tile(OUT_TYPE* c, const float (&sums)[MMA_ROWS][MMA_N / 2], float* staged, int row, int column,
-                       Sizes sizes, const Epilogue& epilogue) {
-    constexpr int ACROSS = MMA_N / STAGED;
+// Finishes PART_COLUMNS columns of sums, and puts them into a box from a column on. Of each 16 x 8 part of C a lane holds two
+// neighbours in a row, and two in the row eight below. `row` and `column` say where the lane's first lie in C.
+DEVICE void fill_box(unsigned box, int first, const float (&sums)[PART_SUMS], const OUT_TYPE* c, int row, int column,
+                     Sizes sizes, const Epilogue& epilogue) {
+    constexpr int PAIR = C_VECTOR < 2 ? 1 : 2;
     const int lane = thread_index() % 32;
-    const float* own = staged + lane / LANES * STAGED_ROW + lane % LANES * C_VECTOR;
-    row += lane / LANES;
-    column += lane % LANES * C_VECTOR;
-#pragma unroll 1
-    for (int part = 0; part < MMA_ROWS * ACROSS; ++part) {
+    const unsigned own = place_in(box, lane / 4, first + lane % 4 * 2);
+    bool adds_c = false;
+    if constexpr (WITH_BETA) adds_c = epilogue.beta != 0;
 #pragma unroll
-        for (int i = 0; i < MMA_ROWS * ACROSS; ++i) {  // registers cannot be indexed
-            if (i == part) stage(staged, sums[i / ACROSS] + i % ACROSS * (STAGED / 2), lane);
+    for (int i = 0; i < PART_SUMS; i += PAIR) {
+        const int aside = i / 4 * 8 + i % 2, below = i % 4 / 2 * 8;
+        const bool is_inside = WHOLE_N || column + aside < sizes.n;
+        Vector<OUT_TYPE, PAIR> bias = {}, result = {};
+        if (is_inside) bias = load_bias<PAIR>(column + aside, epilogue);
+        if (adds_c && is_inside && (WHOLE_M || row + below < sizes.m)) {
+            result = load_global<OUT_TYPE, PAIR>(c + static_cast<long long>(row + below) * sizes.n + column + aside);
         }
-        sync_warp();
-        const int across = column + part % ACROSS * STAGED;
-        if (WHOLE_N || across < sizes.n) {
-            const Vector<OUT_TYPE, C_VECTOR> bias = load_bias<C_VECTOR>(across, epilogue);
-#pragma unroll 1
-            for (int i = 0; i < STAGED_ROWS; i += C_VECTOR) {
-                const int down = row + part / ACROSS * 64 + i;
-                if (!WHOLE_M && down >= sizes.m) break;
-                constexpr int READ = C_VECTOR < 4 ? C_VECTOR : 4;
-                float values[C_VECTOR];
-#pragma unroll
-                for (int j = 0; j < C_VECTOR; j += READ) {
-                    const Vector<float, READ> read = load_shared<float, READ>(own + i * STAGED_ROW + j);
-#pragma unroll
-                    for (int l = 0; l < READ; ++l) values[j + l] = read.at[l];
-                }
-                finish<C_VECTOR>(c + static_cast<long long>(down) * sizes.n + across, values, bias, epilogue);
-            }
-        }
-        sync_warp();
+        finish<PAIR>(result.at, &sums[i], bias, epilogue);
+        store_shared<OUT_TYPE, PAIR>(element_at((own ^ aside * sizeof(OUT_TYPE)) + below * LINE_BYTES), result);
     }
 }
 
-DEVICE void multiply_all(OUT_TYPE* c, const SCALE_TYPE* a_scales, const SCALE_TYPE* b_scales, Sizes sizes,
-                         const Epilogue& epilogue) {
+// Has lanes store a box, C_VECTOR elements each.
+DEVICE void store_lines(OUT_TYPE* c, unsigned box, int row, int column, Sizes sizes) {
+    constexpr int LANES = BOX_COLUMNS / C_VECTOR;  // for a line
+#pragma unroll 1
+    for (int i = thread_index() % 32; i < BOX_ROWS * LANES; i += 32) {
+        const int down = i / LANES, aside = i % LANES * C_VECTOR;
+        if (row + down < sizes.m && column + aside < sizes.n) {
+            store_global<OUT_TYPE, C_VECTOR>(c + static_cast<long long>(row + down) * sizes.n + column + aside,
+                                             load_shared<OUT_TYPE, C_VECTOR>(element_at(place_in(box, down, aside))));
+        }
+    }
+}
+
+// Finishes and stores what a warp has of a tile, from a row and column on. There is one loop over the parts, for the code of an
+// epilogue, which may be long, to be there once.
+DEVICE void store_tile(OUT_TYPE* c, const TensorMap* c_map, const float (&sums)[MMA_ROWS][MMA_N / 2], unsigned& box, int row,
+                       int column, Sizes sizes, const Epilogue& epilogue) {
+    constexpr int ACROSS = MMA_N / BOX_COLUMNS, PARTS = BOX_COLUMNS / PART_COLUMNS;
+    const int lane = thread_index() % 32;
+    const bool is_storing = C_BOXED && is_elected();
+#pragma unroll 1
+    for (int i = 0; i < MMA_ROWS * ACROSS; ++i) {
+        const int down = row + i / ACROSS * 64, across = column + i % ACROSS * BOX_COLUMNS;
+        if constexpr (C_BOXED) {
+            if (is_storing) boxes_wait_read<1>();  // what was in this box
+            sync_warp();
+        }
+#pragma unroll 1
+        for (int part = 0; part < PARTS; ++part) {
+            float chosen[PART_SUMS];
+            choose(chosen, sums, i * PARTS + part);
+            const int first = part * PART_COLUMNS;
+            fill_box(box, first, chosen, c, down + lane / 4, across + first + lane % 4 * 2, sizes, epilogue);
+        }
+        if constexpr (C_BOXED) {
+            fence_async();
+            sync_warp();
+            if (is_storing) {
+                store_box(c_map, across, down, batch_index(), ring() + box);
+                boxes_commit();
+            }
+        } else {
+            sync_warp();
+            store_lines(c, box, down, across, sizes);
+        }
+        box ^= BOX_BYTES;
+    }
+}
+
+DEVICE void multiply_all(OUT_TYPE* c, const TensorMap* c_map, const SCALE_TYPE* a_scales, const SCALE_TYPE* b_scales,
+                         Sizes sizes, const Epilogue& epilogue) {
     const int warp = thread_index() / 32;
     const int lane = thread_index() % 32;
     const int group_row = warp / 4 / WARPS_N * (MMA_ROWS * 64);
@@ -253,6 +297,7 @@ DEVICE void multiply_all(OUT_TYPE* c, const SCALE_TYPE* a_scales, const SCALE_TY
     b_scales += batch * scale_rows_of_b(sizes.n) * scales_per_row(sizes.k);
 
     Place place;
+    unsigned box = BOXES + warp * 2 * BOX_BYTES;
     for (unsigned index = block_index(); index < tile_count(sizes); index += block_count()) {
         const Tile tile = tile_of(index, sizes);
         float sums[MMA_ROWS][MMA_N / 2];
@@ -263,8 +308,9 @@ DEVICE void multiply_all(OUT_TYPE* c, const SCALE_TYPE* a_scales, const SCALE_TY
         } else {
             sum_tile(sums, place, a_offset, b_offset, sizes.k);
         }
-        store_tile(c, sums, staged_sums(warp), tile.row + first_row, tile.column + group_column, sizes, epilogue);
+        store_tile(c, c_map, sums, box, tile.row + first_row, tile.column + group_column, sizes, epilogue);
     }
+    if (C_BOXED && is_elected()) boxes_wait();
 }
 
 #if SCALED
@@ -275,9 +321,18 @@ DEVICE void multiply_all(OUT_TYPE* c, const SCALE_TYPE* a_scales, const SCALE_TY
 #define SCALES nullptr, nullptr
 #endif
 
+#if C_BOXED
+#define C_MAP_PARAMETER , const __grid_constant__ TensorMap c_map
+#define C_MAP &c_map
+#else
+#define C_MAP_PARAMETER
+#define C_MAP nullptr
+#endif
+
 KERNEL_ALONE(THREADS)
 KERNEL_NAME(const IN_TYPE*, const IN_TYPE*, OUT_TYPE* c, SIZE_PARAMETERS, SCALE_PARAMETERS SUM_TYPE alpha, SUM_TYPE beta,
-            const OUT_TYPE* bias, void*, const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map) {
+            const OUT_TYPE* bias, void*, const __grid_constant__ TensorMap a_map,
+            const __grid_constant__ TensorMap b_map C_MAP_PARAMETER) {
     const Sizes sizes = SIZES;
     static_cast<void>(WHOLE_K);  // the copy engine fills what lies beyond k
     if (thread_index() == 0) {
@@ -295,6 +350,6 @@ KERNEL_NAME(const IN_TYPE*, const IN_TYPE*, OUT_TYPE* c, SIZE_PARAMETERS, SCALE_
         if (thread_index() / 32 == GROUPS * 4 && is_elected()) copy_tiles(&a_map, &b_map, sizes);
     } else {
         if constexpr (DIVIDES_REGISTERS) grow_registers<MULTIPLYING_REGISTERS>();
-        multiply_all(c, SCALES, sizes, {alpha, beta, bias});
+        multiply_all(c, C_MAP, SCALES, sizes, {alpha, beta, bias});
     }
 }

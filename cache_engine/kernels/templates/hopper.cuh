@@ -46,6 +46,22 @@ DEVICE void copy_box(unsigned target, const TensorMap* map, int x, int y, int z,
                  :: "r"(target), "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier) : "memory");
 }
 
+// Starts storing a box of shared memory to a tensor of three dimensions; what lies outside of the tensor is left out.
+DEVICE void store_box(const TensorMap* map, int x, int y, int z, unsigned source) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];"
+                 :: "l"(map), "r"(x), "r"(y), "r"(z), "r"(source) : "memory");
+}
+
+// Ends a group of the boxes that this thread stores.
+DEVICE void boxes_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until at most PENDING of this thread's groups are still to be read from shared memory.
+template <int PENDING>
+DEVICE void boxes_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(PENDING) : "memory"); }
+
+// Waits until all of this thread's groups have been stored.
+DEVICE void boxes_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
 // ---- Warps --------------------------------------------------------------------------------------------------------
 
 // What lanes have written to shared memory before, all lanes of their warp see after.
