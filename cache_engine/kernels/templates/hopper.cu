@@ -47,7 +47,8 @@ constexpr int BOX_ROWS = 16, BOX_COLUMNS = LINE_BYTES / sizeof(OUT_TYPE);
 constexpr unsigned BOX_BYTES = BOX_ROWS * LINE_BYTES;
 constexpr unsigned BOXES = STAGES * STAGE_BYTES;
 constexpr unsigned BARRIERS = BOXES + 2 * WARPS * BOX_BYTES;
-constexpr int PART_COLUMNS = 32, PART_SUMS = PART_COLUMNS / 2;  // that are finished at a time: a long epilogue is code for 16 sums, not for a box
+// Columns that are finished at a time: GELU's long code is there for 8 sums of a lane, not for all of a box.
+constexpr int PART_COLUMNS = ACTIVATION == 2 ? 16 : 32, PART_SUMS = PART_COLUMNS / 2;
 static_assert(MMA_N % BOX_COLUMNS == 0 && BOX_COLUMNS % PART_COLUMNS == 0, "warps fill whole boxes");
 static_assert(BOXES % (2 * BOX_BYTES) == 0, "of a warp's boxes one address has a bit more");
 
