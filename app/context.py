@@ -7,6 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -30,12 +31,14 @@ from cache_engine.model.artifact import Record
 
 if TYPE_CHECKING:
     from cache_engine.mirror import Connection
+    from cache_engine.mirror.sync import Mirror
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _OLD_ANSWERS = "old answers"
 _MOST_ANSWERS = 64
+_AT_ONCE = 4
 STORE = "store"
 """In the address and the session: which of ``stores`` is shown, if not the first."""
 
@@ -98,6 +101,7 @@ def _other(root: str) -> Cache:
 
 def _opened(opened: Cache) -> Cache:
     opened.mirror.query_limit_s = opened.settings.page_limit_s
+    opened.mirror.reads_often = True
     return opened
 
 
@@ -156,9 +160,10 @@ def question(
 
 
 def ask_ahead(*questions: Question) -> None:
-    """Asks several questions in one opening of the index, which takes longer than most answers.
+    """Asks several questions in one opening of the index, and some at once: each keeps one processor busy.
 
-    ``ask`` then finds the answers, if it is called with the same arguments. What fails here is left to it.
+    ``ask`` then finds the answers, if it is called with the same arguments. What fails here is left to it. They run in
+    threads, where there is no session.
     """
     if _OLD_ANSWERS in st.session_state:
         return
@@ -172,9 +177,12 @@ def ask_ahead(*questions: Question) -> None:
             except LookupError:
                 missing[name] = one
         if len(missing) > 1:
-            answers = cache().mirror.query(_answer_all, list(missing.values()))
-            for name, answer in zip(missing, answers, strict=True):
-                _answer(name, partial(_itself, answer))
+            mirror = cache().mirror
+            # While it is read here, it is open for all of them.
+            with mirror.read(), ThreadPoolExecutor(_AT_ONCE) as pool:
+                answers = [pool.submit(_answer_of, one, mirror) for one in missing.values()]
+                for name, answer in zip(missing, answers, strict=True):
+                    _answer(name, answer.result)
 
 
 def generation() -> int:
@@ -225,16 +233,14 @@ def _asked(question: Callable[..., Any], arguments: object, options: object) -> 
     return str(cache().layout.root), name, repr(arguments), repr(options)
 
 
-def _answer_all(connection: Connection, questions: list[Question]) -> list[Any]:
-    return [one.function(connection, *one.arguments, **one.options) for one in questions]
+def _answer_of(asked: Question, mirror: Mirror) -> Any:
+    """Not ``Mirror.query``: while others read a mirror that is damaged, it cannot be rebuilt."""
+    with mirror.read() as connection:
+        return asked.function(connection, *asked.arguments, **asked.options)
 
 
 def _unanswered() -> NoReturn:
     raise LookupError
-
-
-def _itself(answer: Any) -> Any:
-    return answer
 
 
 @st.cache_resource(show_spinner=False, max_entries=_MOST_ANSWERS)

@@ -1,7 +1,7 @@
 """Syncs the mirror with a store's files, and opens it to read.
 
 DuckDB lets one process write or many read, and says so by failing; so all access goes through a lock of our own, shared
-to read and exclusive to write, and no connection stays open. Nothing but this package touches the file.
+to read and exclusive to write, and the file stays open for none. Nothing but this package touches the file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
@@ -24,7 +24,7 @@ from cache_engine.mirror.adapted import sync_adapted
 from cache_engine.mirror.demand import sync_demand
 from cache_engine.mirror.evaluations import results_state, sync_evaluations
 from cache_engine.mirror.home import home_of, is_own
-from cache_engine.mirror.interrupting import interrupted_after, passing_on_ctrl_c
+from cache_engine.mirror.reading import LOCKED, Attaching, connect, interrupted_after, passing_on_ctrl_c
 from cache_engine.mirror.records import SETTLED_NS, UNREAD, mtime_ns, sync_records
 from cache_engine.mirror.timings import sync_timings, timings_state
 from cache_engine.model.events import Tally
@@ -49,15 +49,6 @@ _SCHEMA = Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
 SCHEMA_VERSION = hashlib.sha256(_SCHEMA.encode()).hexdigest()[:16]
 _WRITE_TIMEOUT_S = 30.0
 _READ_TIMEOUT_S = 10.0
-# The longest wait for programs that do not use our lock, such as DuckDB's shell.
-_PATIENCE_S = 1.0
-# DuckDB's message when another process has the file open.
-_LOCKED = "Could not set lock on file"
-# An extension that is not built in would be downloaded, and a failing download stalls for seconds.
-_CONFIG: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +81,12 @@ class Mirror:
 
     Attributes:
         query_limit_s: the longest time to read from a connection before it is interrupted; ``None`` means no limit.
+        reads_often: whether to keep, between two times of reading, what makes the next one quicker: an instance of
+            DuckDB with its threads and no file open.
     """
 
     query_limit_s: float | None = None
+    reads_often = False
 
     def __init__(self, store: DiskStore) -> None:
         """Opens nothing yet."""
@@ -102,6 +96,7 @@ class Mirror:
         self._generation = 0
         self._skipped = 0
         self._in_process = threading.Lock()
+        self._attaching = Attaching()
         renew_after_fork(self)
 
     def renew_after_fork(self) -> None:
@@ -135,7 +130,7 @@ class Mirror:
                     try:
                         synced = self._write(rebuild)
                     except duckdb.Error as error:
-                        if _LOCKED in str(error):
+                        if LOCKED in str(error):
                             raise MirrorError(f"another program has the mirror open: {error}") from error
                         # Damaged. Nothing is lost: it is rebuilt from the files.
                         _log.warning("the mirror is damaged and is rebuilt: %s", error)
@@ -150,12 +145,12 @@ class Mirror:
         """Opens the mirror, creates its tables if there are none, and syncs it atomically. Call it under the lock."""
         if rebuild or not is_own(self._layout):
             self._discard()
-        connection = self._connect()
+        connection = connect(self.path)
         try:
             if _schema_version(connection) not in (None, SCHEMA_VERSION):
                 connection.close()
                 self._discard()
-                connection = self._connect()
+                connection = connect(self.path)
             self.path.chmod(0o600)
             connection.begin()
             if _schema_version(connection) is None:
@@ -179,7 +174,7 @@ class Mirror:
 
         with self._in_process, passing_on_ctrl_c():
             try:
-                with file_lock(self._layout.mirror_lock, _WRITE_TIMEOUT_S), closing(self._connect()) as connection:
+                with file_lock(self._layout.mirror_lock, _WRITE_TIMEOUT_S), closing(connect(self.path)) as connection:
                     connection.begin()
                     done = action(connection)
                     row = connection.execute(
@@ -208,11 +203,11 @@ class Mirror:
                 if not is_own(self._layout):
                     raise MirrorError(f"{self.path} is not your own file; gemm-cache sync --rebuild creates it again")
                 try:
-                    connection = self._connect(read_only=True)
-                except duckdb.Error as error:
-                    raise _unreadable(error) from error
-                try:
-                    with passing_on_ctrl_c(), interrupted_after(connection, self.query_limit_s):
+                    with (
+                        self._reading() as connection,
+                        passing_on_ctrl_c(),
+                        interrupted_after(connection, self.query_limit_s),
+                    ):
                         yield connection
                 except duckdb.InterruptException as error:
                     raise MirrorError(
@@ -221,8 +216,6 @@ class Mirror:
                     ) from error
                 except duckdb.Error as error:
                     raise _unreadable(error) from error
-                finally:
-                    connection.close()
         except LockTimeout as error:
             raise MirrorError(f"cannot read the mirror: {error}") from error
 
@@ -276,18 +269,8 @@ class Mirror:
             return os.stat(self.path).st_ino
         return None
 
-    def _connect(self, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
-        """Opens the file; waits shortly if another program has it open."""
-        import duckdb
-
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                return duckdb.connect(str(self.path), read_only=read_only, config=_CONFIG)
-            except duckdb.IOException as error:
-                if _LOCKED not in str(error) or time.monotonic() >= deadline:
-                    raise
-                time.sleep(0.02)
+    def _reading(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        return self._attaching.reading(self.path) if self.reads_often else closing(connect(self.path, read_only=True))
 
     def _discard(self) -> None:
         for path in (self._layout.mirror, self._layout.mirror_log):
@@ -301,7 +284,7 @@ def _unreadable(error: duckdb.Error) -> MirrorError:
     # Bytes that are not DuckDB's, or tables of another version that has rebuilt it since the sync. Not a wrong query.
     damaged = (duckdb.IOException, duckdb.CatalogException, duckdb.InternalException, duckdb.FatalException,
                duckdb.SerializationException)  # fmt: skip
-    helps = isinstance(error, damaged) and _LOCKED not in str(error)
+    helps = isinstance(error, damaged) and LOCKED not in str(error)
     return (MirrorDamaged if helps else MirrorError)(f"cannot read the mirror: {error}")
 
 

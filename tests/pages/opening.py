@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.presenters.downloads import FORMULA
+from cache_engine.mirror.reading import Attaching
 from cache_engine.model.artifact import Record
 from cache_engine.store.codec import encode_blob
 from cache_engine.upkeep.admission import Request
@@ -25,6 +27,19 @@ class Reader:
     """Visitors of the pages: how they connect."""
 
     request: Request = HERE
+
+
+def openings(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """A list that grows by each time that the index was opened to be read."""
+    opened: list[object] = []
+    detach = Attaching._detach
+
+    def noted(*given: Any) -> None:
+        opened.append(given)
+        detach(*given)
+
+    monkeypatch.setattr(Attaching, "_detach", noted)
+    return opened
 
 
 def sound(app: AppTest) -> AppTest:

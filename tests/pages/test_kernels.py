@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from app.presenters.kernels.listed import COLUMNS, facet_choices, first_choices, page_number
 from cache_engine.engine.cache import open_cache
 from cache_engine.mirror.queries import SORTS
-from cache_engine.mirror.sync import Mirror
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.store.disk import DiskStore
 from tests.helpers import fill, make_store
-from tests.pages.opening import Open, listed, sound
+from tests.pages.opening import Open, listed, openings, sound
 
 
 def test_a_kernel_compiled_meanwhile_appears(open_page: Open, compiled_store: Path) -> None:
@@ -35,14 +32,7 @@ def test_search_narrows_the_list(open_page: Open, compiled_store: Path, text: st
 def test_a_search_opens_the_index_once(open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening it takes longer than most of its answers, and a reader waits for it at each letter."""
     app = sound(open_page(compiled_store, "kernels"))
-    opened = []
-    read = Mirror.read
-
-    def counted(mirror: Mirror) -> AbstractContextManager[Any]:
-        opened.append(mirror)
-        return read(mirror)
-
-    monkeypatch.setattr(Mirror, "read", counted)
+    opened = openings(monkeypatch)
     app.text_input(key="q").set_value("sm_90").run()
     assert len(listed(sound(app))) == 2
     assert len(opened) == 1

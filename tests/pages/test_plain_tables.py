@@ -6,15 +6,13 @@ import csv
 import io
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from app.presenters.table import cells, csv_text, numeric
 from app.server.imports import imported_by
 from cache_engine.assets import assets_root
-from cache_engine.mirror.sync import Mirror
-from tests.pages.opening import Open, sound
+from tests.pages.opening import Open, openings, sound
 
 AT = datetime(2026, 11, 23, 6, 30, 5, tzinfo=UTC)
 ROW = {
@@ -65,19 +63,12 @@ def test_the_file_has_the_values_and_no_formula() -> None:
 def test_the_first_page_opens_the_index_once_and_draws_no_grid(
     open_page: Open, compiled_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each opening takes 16 ms; Streamlit's grid would have it import pandas, and the browser load 300 kB."""
-    asked: list[object] = []
-    query = Mirror.query
-
-    def counted(*given: Any, **options: Any) -> Any:
-        asked.append(given)
-        return query(*given, **options)
-
-    monkeypatch.setattr(Mirror, "query", counted)
+    """Streamlit's grid would have it import pandas, and the browser load 300 kB."""
+    opened = openings(monkeypatch)
     app = sound(open_page(compiled_store, "overview"))
     assert not app.dataframe
     about_misses = 2  # which kernels those are, the page learns from the log of decisions
-    assert len(asked) == 1 + about_misses
+    assert len(opened) == 1 + about_misses
 
 
 def test_the_first_page_is_imported_before_it_is_asked_for() -> None:
