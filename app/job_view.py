@@ -113,7 +113,7 @@ def job_list() -> None:
         job_table(jobs, time.time(), context.timezone()),
         height=min(400, 36 * (len(jobs) + 1)),
         column_config={
-            "Open": st.column_config.LinkColumn(display_text="Open", width="small"),
+            "Open": tables.LINK,
             "Command": st.column_config.TextColumn(width="large"),
             "Started": st.column_config.DatetimeColumn(format="distance"),
             "Process": st.column_config.NumberColumn(format="%d", help="Process ID."),

@@ -21,8 +21,8 @@ from cache_engine.insight.passes import PHASES, ModelPass, Step, asking, model_p
 
 MOST_TOKENS = 2**24
 _FORMATS = {
-    "% of peak": st.column_config.NumberColumn(format="percent"),
-    "share": st.column_config.NumberColumn(format="percent"),
+    "% of peak": tables.PERCENT,
+    "share": tables.PERCENT,
     "MB": st.column_config.NumberColumn(format="%,.0f"),
 }
 

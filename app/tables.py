@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,8 @@ from cache_engine.units import bytes_unit, ms_unit
 COUNT = st.column_config.NumberColumn(format="localized")
 AGE = st.column_config.DatetimeColumn(format="distance")
 LINK = st.column_config.LinkColumn(display_text="open", width="small")
-PERCENT = st.column_config.NumberColumn(format="percent")
+PERCENT = st.column_config.NumberColumn(format="%,.1f%%")  # of shares: 0.5 is shown as 50.0%
+TIME = st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm:ss")
 _FORMULA = re.compile(FORMULA)
 _TIMED = re.compile(r"(?:^|(?<=, ))(µs|ms|s)\b")
 _MS = {"µs": 1e-3, "ms": 1.0, "s": 1e3}
@@ -45,12 +47,17 @@ def show(
     """
     shown, columns = in_units(rows, sizes=sizes, times=times)
     for name, column in (column_config or {}).items():
+        if column is PERCENT:  # Streamlit's own percentages have no digit after the point here and two there
+            for row in shown:
+                row[name] = None if row.get(name) is None else row[name] * 100
         if (column.get("type_config") or {}).get("type") == "link":
             for row in shown:
                 if row.get(name):
                     row[name] = context.here(row[name])
     options.setdefault("placeholder", "–")
-    return st.dataframe(_defused(shown), hide_index=True, column_config={**columns, **(column_config or {})}, **options)
+    times_of_day = {name: TIME for row in shown for name, value in row.items() if isinstance(value, datetime)}
+    formats = {**times_of_day, **columns, **(column_config or {})}
+    return st.dataframe(_defused(shown), hide_index=True, column_config=formats, **options)
 
 
 def in_units(

@@ -51,6 +51,12 @@ def command(*arguments: str) -> None:
     st.code(context.command(*arguments), language=None, wrap_lines=True)
 
 
+def confirmed(label: str, count: int, *, key: str, permitted: bool) -> bool:
+    """Whether the reader has typed a count, before what cannot be undone."""
+    typed = st.text_input(label, key=key, max_chars=12, disabled=not permitted, width=320)
+    return permitted and (typed or "").strip() == str(count)
+
+
 def store_gone() -> None:
     """What every page shows once the store is gone."""
     problem(

@@ -75,7 +75,7 @@ def speed() -> None:
         return
     columns = {
         **dict.fromkeys(("Median TFLOP/s", "Best TFLOP/s"), st.column_config.NumberColumn(format="%,.1f")),
-        "Median speed, % of the library's": st.column_config.NumberColumn(format="percent"),
+        "Median speed, % of the library's": tables.PERCENT,
         **dict.fromkeys(("Kernels timed", "Timings", "Compared with a library"), tables.COUNT),
         "Last timed": tables.AGE,
     }

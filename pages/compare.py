@@ -23,6 +23,7 @@ from cache_engine.mirror import queries
 from cache_engine.model.artifact import Record
 
 SHOWN = 20
+VALUE = st.column_config.TextColumn(width=200)  # so that both are in sight
 
 
 def kernel_of(place: str, label: str) -> Stored | None:
@@ -102,7 +103,8 @@ def side_by_side(first: Stored, second: Stored) -> None:
     for heading, pairs in found.sections().items():
         with left if pairs in (found.components, found.config) else right:
             st.header(heading)
-            tables.show(pair_table(pairs, *heads), height="content", key=heading)
+            columns = dict.fromkeys(heads, VALUE) if pairs is found.components else None
+            tables.show(pair_table(pairs, *heads), height="content", column_config=columns, key=heading)
     if found.instructions:
         figure = compared_figure(found.instructions, *heads)
         left.caption("Static instruction counts (GEMM-specific opcodes only).")

@@ -231,7 +231,7 @@ def table(form: Sequence[Field]) -> None:
         widgets.problem("Invalid request.", str(error))
         return
     # As text: the one progress bar on this page is the job's.
-    st.text(f"{cached:,} of {counted(len(needed), 'kernel')} cached (m = {sizes_text(ms)})")
+    st.text(f"{cached:,} of {counted(len(needed), 'kernel')} cached (m = {sizes_text(ms).replace('-', '–')}).")
     refused = [cell.refused for row in cells for cell in row if cell.refused]
     if refused:
         st.warning(

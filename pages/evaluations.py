@@ -134,7 +134,7 @@ def evaluate_each(label: str, problem: EvaluationProblem, chips: list[Chip], pat
 
 def behind(table: list[dict[str, Any]], name: str) -> None:
     """The data table of a plot."""
-    with st.expander("Show data table", icon=":material/table:"):
+    with st.expander("Show data table"):
         formats = {column: NUMBER for column in table[0] if column != "n \\ m"} if table else {}
         tables.show(table, column_config=formats, key=f"numbers-{name}")
         st.download_button("Download as CSV", as_csv(table), f"{name}.csv", "text/csv", key=f"csv-{name}")

@@ -28,7 +28,8 @@ with st.container(horizontal=True):  # real links, which a keyboard reaches
         fleet.link(node)
 for node in nodes:
     if node.trouble:
-        widgets.problem("A store could not be read.", f"{node.path}: {node.trouble}")
+        cause = node.trouble if node.path in node.trouble else f"{node.path}: {node.trouble}"
+        widgets.problem("A store could not be read.", cause)
 st.header("Remote")
 for node in nodes:
     if node.remote is not None:

@@ -61,6 +61,7 @@ SMALL = st.column_config.TextColumn(width="small")
 RATE = st.column_config.NumberColumn(format="%,.1f")
 PLAIN = {"displayModeBar": False}
 MOST_DECISIONS = 500
+LONG_LOG = 25  # lines
 STEP_S = 60  # answers about demand are cached for as long
 ROW = 27  # pixels, so that the four tables fit on one screen
 
@@ -83,7 +84,7 @@ def at_a_glance(record: Record, inspection: Inspection) -> None:
         with place:
             columns = {title: st.column_config.TextColumn(width=130)}
             tables.show(rows, height="content", row_height=ROW, column_config=columns, alt=title, key=f"glance-{title}")
-    for note in inspection.notes:
+    for note in (*inspection.notes, *record.warnings):
         st.text(note)
 
 
@@ -274,7 +275,7 @@ def show(record: Record, part: str) -> None:
     else:
         lines, how_many = first_lines(cache.text(record, "log"))
         st.caption(how_many)
-        st.code(lines or "(empty)", language=None, height=600)
+        st.code(lines or "(empty)", language=None, height=600 if lines.count("\n") >= LONG_LOG else "content")
 
 
 top = st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute")
@@ -284,7 +285,7 @@ if of_others.asks("entry"):  # of another framework
     heading.title("Kernel")
     others.draw()
     widgets.end_page()
-links = top.container(horizontal=True, vertical_alignment="center", width="content")
+links = top.container(horizontal=True, vertical_alignment="center", width="content", key="kernel-links")
 with links:
     widgets.results_link()
 asked = st.query_params.get("key")

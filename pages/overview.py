@@ -12,7 +12,7 @@ from app import context, guard, widgets
 from app.components import figure, listing, table
 from app.presenters.palette import plain
 from app.presenters.shared import total
-from app.presenters.store.history import SPANS, Span, compile_figure, history_table, hit_figure
+from app.presenters.store.history import SPANS, Span, compile_figure, history_table, hit_figure, starts
 from app.presenters.store.misses import miss_table, miss_words
 from app.presenters.store.overview import (
     CLEANUP,
@@ -156,7 +156,8 @@ def period(name: str, span: Span) -> Period:
     if span.back_s:
         step_s, start, end = span.before(now)
         before = [one for one in context.ask(queries.history, step_s, since=start) if one["start"] < end]
-    return Period(rows, before, context.ask(summaries.made_over_time, span.step_s), span.since(now), name.lower())
+    made = context.ask(summaries.made_over_time, span.step_s)
+    return Period(rows, before, made, starts(rows, span, now), span.since(now), name.lower())
 
 
 def over_time(rows: Sequence[dict[str, object]], span: Span) -> None:
@@ -197,7 +198,7 @@ def missed() -> None:
         times=["Cost"],
         ages=["Last"],
         links={"Nearest": "compare", "Open": "open"},
-        only=[name for name in rows[0] if name != "Key"],
+        only=[name for name in rows[0] if name != "Key" and any(row[name] for row in rows)],
     )
     st.caption(
         "What cost the most first. *compare* leads to what differs from the nearest kernel stored before, *open* to "
@@ -212,15 +213,17 @@ def tiers() -> None:
     """Each tier's hit rate, and how long things took, over all time."""
     with st.expander("Hit rate by tier, and how long lookups and compiles took"):
         rates = tier_table(row, packs=bool(cache.settings.packs), remote=cache.settings.reads_remote)
-        table.draw(rates, key="tiers", label="Hit rate by tier")
+        table.draw(rates, key="tiers", label="Hit rate by tier", shares=["Hit rate"])
         st.caption("Each tier's hit rate counts the lookups that no tier above it served, over all time.")
         if row["remote_sent"] or row["remote_dropped"]:
             st.caption(f"Sent to the remote: {row['remote_sent']:,} kernels; {row['remote_dropped']:,} dropped.")
         day = context.ask(queries.history, HOUR_S, since=day_since)
         st.caption(rate_words(row, day))
         if lengths := length_table(row):
-            table.draw(lengths, key="lengths", label="Lengths of lookups", times=["Half within", "90 %", "99 %"])
-            st.caption("How long lookups and the work of misses took, over all time; at most 9 % off.")
+            table.draw(
+                lengths, key="lengths", label="Lengths of lookups", times=["Half within", "90% within", "99% within"]
+            )
+            st.caption("How long lookups and the work of misses took, over all time; at most 9% off.")
 
 
 def toolchains() -> None:

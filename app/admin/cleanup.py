@@ -80,8 +80,7 @@ def draw(permitted: bool) -> None:
         st.info("Nothing to delete.", icon=":material/check:")
         return
     _draw_plan(preview)
-    typed = st.text_input(f"Type {count} to enable deletion", key="confirm", max_chars=12, disabled=not permitted)
-    confirmed = permitted and (typed or "").strip() == str(count)
+    confirmed = widgets.confirmed(f"Type {count} to enable deletion", count, key="confirm", permitted=permitted)
     label = f"Delete {counted(count, 'kernel')}"
     if st.button(label, type="primary", icon=":material/delete:", disabled=not confirmed):
         _delete(plan)

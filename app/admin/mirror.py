@@ -21,12 +21,12 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses data: onl
     """State and buttons."""
     mirror = context.cache().mirror
     st.caption("This dashboard reads a DuckDB index of the store. It can be rebuilt at any time without data loss.")
-    left, right = st.columns(2)
-    if left.button("Sync now", icon=":material/sync:", width="stretch"):
+    buttons = st.container(horizontal=True)
+    if buttons.button("Sync now", icon=":material/sync:"):
         _sync(rebuild=False)
     off = READ_ONLY if context.cache().settings.dashboard_read_only else ""
     help_text = f"Off: {off}." if off else None
-    if right.button("Rebuild index", icon=":material/refresh:", width="stretch", help=help_text, disabled=bool(off)):
+    if buttons.button("Rebuild index", icon=":material/refresh:", help=help_text, disabled=bool(off)):
         _sync(rebuild=True)
     try:
         mirror.sync()

@@ -71,13 +71,8 @@ def _draw_item(item: Item, permitted: bool) -> None:
 def _draw_delete(items: list[Item], permitted: bool) -> None:
     count, size = len(items), sum(item.stored_bytes for item in items)
     label = f"Delete {counted(count, 'item')} permanently"
-    typed = st.text_input(
-        f"Type {count} to delete {counted(count, 'item')} ({human_bytes(size)}) permanently",
-        key="confirm-delete",
-        max_chars=12,
-        disabled=not permitted,
-    )
-    confirmed = permitted and (typed or "").strip() == str(count)
+    question = f"Type {count} to delete {counted(count, 'item')} ({human_bytes(size)}) permanently"
+    confirmed = widgets.confirmed(question, count, key="confirm-delete", permitted=permitted)
     if st.button(label, icon=":material/delete_forever:", disabled=not confirmed):
         cache = context.cache()
 

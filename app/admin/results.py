@@ -31,10 +31,13 @@ def _draw_pruning(permitted: bool) -> None:
     automatic = (
         f"Every {hours:g} hours, results are pruned with the defaults." if hours else "Automatic pruning is off."
     )
-    st.caption(f"Deletes results that are unused for long and, above the limit, the tenth unused longest. {automatic}")
+    st.caption(
+        "Deletes results that were not used for so many days, and of a chip with more results than the limit the tenth "
+        f"that was unused longest. {automatic}"
+    )
     left, right = st.columns(2)
     most = int(left.number_input("Results of a chip, at most", 0, 10**9, MAX_ENTRIES, key="prune-entries"))
-    days = float(right.number_input("Unused for, days", 0.0, 1e5, UNUSED_DAYS, key="prune-days"))
+    days = float(right.number_input("Unused for, days", 0.0, 1e5, UNUSED_DAYS, format="%g", key="prune-days"))
     plan = context.cache().evaluations.plan_pruning(most, days)
     if not plan:
         st.info("Nothing to prune.", icon=":material/check:")

@@ -19,7 +19,7 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (reading needs no permission)
     changed = sum(row["Origin"] != "default" for row in table)
     st.caption(f"Settings that differ from their default: {changed} of {len(table)}.")
     columns = {
-        "Setting": st.column_config.TextColumn(pinned=True),
+        "Setting": st.column_config.TextColumn(pinned=True, width=170),
         "Value": st.column_config.TextColumn(width=180),
         "Description": st.column_config.TextColumn(width=640),
     }

@@ -63,10 +63,7 @@ def draw() -> None:
     count = len(document.entries)
     if not count:
         return
-    typed = st.text_input(
-        f"Type {count} to enable deletion", key="confirm-caches", max_chars=12, disabled=not permitted
-    )
-    confirmed = permitted and (typed or "").strip() == str(count)
+    confirmed = widgets.confirmed(f"Type {count} to enable deletion", count, key="confirm-caches", permitted=permitted)
     what = f"the IRs of {counted(count, 'entry', 'entries')}" if irs_only else counted(count, "entry", "entries")
     if st.button(f"Delete {what}", type="primary", icon=":material/delete:", disabled=not confirmed):
         _delete(preview)

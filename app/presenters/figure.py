@@ -39,6 +39,7 @@ class Bars:
         groups: the name of each group, in order.
         unit: of the values, the title of their axis.
         across: the title of the axis of the groups.
+        names: what that axis says of each group, nothing for those of which it says nothing; by default their names.
         most: where the axis of the values ends; by default a little above the largest.
         percent: whether values are shares, shown in percent.
         height: in pixels.
@@ -53,6 +54,7 @@ class Bars:
     horizontal: bool = False
     percent: bool = False
     most: float | None = None
+    names: Sequence[str] = ()
     height: int = 250
 
 

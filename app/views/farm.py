@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import streamlit as st
 
 from app import context, guard, tables, widgets
+from app.components import figure
 from app.presenters.store.farm import (
     COMMANDS,
     failure_table,
@@ -42,7 +43,7 @@ def what_a_farm_is() -> None:
         st.text(step)
         st.code(command, language=None, wrap_lines=True)
     st.text("To see it on this page, name the queue before you start the dashboard:")
-    st.code("export GEMM_CACHE_BROKER=redis://host:6379/0", language=None)
+    st.code("export GEMM_CACHE_BROKER=redis://host:6379/0", language=None, wrap_lines=True)
     widgets.page_link("../pages/docs.py", label="Team", icon=":material/menu_book:", query_params={"document": "team"})
 
 
@@ -80,11 +81,13 @@ def _runs(farm: Farm, broker: str) -> None:
         st.caption("No run in the last day. gemm-cache farm compile starts one.")
     for seen in farm.runs:
         with st.container(border=True, key=f"run-{seen.job}"):
-            left, right = st.columns([5, 1], vertical_alignment="center")
+            # Where there is nothing to cancel, a bar that is full reaches the other side.
+            running = seen.state == RUNNING
+            left, *right = st.columns([5, 1], vertical_alignment="center") if running else [st.container()]
             left.text(run_name(seen))
             left.progress(run_share(seen), text=run_words(seen))
-            if seen.state == RUNNING:
-                with right:
+            for place in right:
+                with place:
                     _cancel(seen, broker)
     if len(farm.runs) == MOST_RUNS:
         st.caption(f"The last {MOST_RUNS}.")
@@ -134,7 +137,7 @@ def _throughput(farm: Farm) -> None:
         st.caption("Nothing was compiled in the last 24 hours.")
         return
     zone = context.timezone()
-    st.plotly_chart(hour_figure(farm.hours, zone), key="hours", config={"displayModeBar": False})
+    figure.draw(hour_figure(farm.hours, zone), key="hours")
     with st.expander("Show data table"):
         columns = dict.fromkeys(("Compiled", "Found", "Failed"), tables.COUNT)
         tables.show(hour_table(farm.hours, zone), column_config=columns, key="hours-table")

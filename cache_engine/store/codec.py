@@ -125,7 +125,7 @@ def check_header(key: CacheKey, blob: Blob, data: bytes) -> None:
     if len(data) < _HEADER.size:
         raise Truncated(f"blob of {key[:12]} ends within its header")
     if data.startswith(_MAGIC) and data[12 : _HEADER.size] != expected[12:]:
-        raise Misplaced(f"the blob at the path of {key[:12]} belongs to {data[12:18].hex()}")
+        raise Misplaced(_misplaced("blob", key, data[12 : _HEADER.size].hex()))
     raise CorruptEntry(f"blob of {key[:12]} has no valid header")
 
 
@@ -227,7 +227,7 @@ def decode_record(key: CacheKey, data: bytes) -> Record:
     if not code.offset + code.stored_bytes <= record.blob.stored_bytes <= MAX_BLOB_BYTES:
         raise CorruptEntry(f"record of {key[:12]} names a blob of {record.blob.stored_bytes:,} bytes, which none has")
     if record.key != key:
-        raise Misplaced(f"the record at the path of {key[:12]} belongs to {record.key[:12]}")
+        raise Misplaced(_misplaced("record", key, record.key))
     return record
 
 
@@ -275,6 +275,12 @@ def _checksum(data: bytes | memoryview) -> str:
 
 def _compress(raw: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True).compress(raw)
+
+
+def _misplaced(what: str, key: str, found: str) -> str:
+    """What is wrong, with as much of both keys as tells them apart: one changed bit may be at their end."""
+    digits = next((length for length in (12, 24, 40) if key[:length] != found[:length]), 64)
+    return f"the {what} at the path of {key[:digits]} belongs to {found[:digits]}"
 
 
 def _header(key: CacheKey, compressed: bool) -> bytes:

@@ -167,7 +167,7 @@ def test_a_link_opens_the_same_lines_panes_and_search(page: Page, kernels: Kerne
     expect(page.get_by_role("status").filter(has_text=lines)).to_be_visible(timeout=WAIT_MS)
 
 
-def test_declarations_are_folded_and_unfold(page: Page, kernels: Kernels) -> None:
+def test_declarations_are_folded_and_unfold_and_another_theme_draws_the_view_once(page: Page, kernels: Kernels) -> None:
     page.goto(kernels.code_of(kernels.spilling))
     source = page.get_by_role("textbox", name="Source code")
     expect(source).to_contain_text("#define KERNEL_NAME", timeout=WAIT_MS)
@@ -176,6 +176,11 @@ def test_declarations_are_folded_and_unfold(page: Page, kernels: Kernels) -> Non
     expect(source).to_contain_text("#define BLOCK_M")
     page.get_by_role("button", name="Fold", exact=True).click()
     expect(source).not_to_contain_text("#define BLOCK_M")
+    view = page.locator(".code-view")
+    view.evaluate("view => { view.dataset.light = true }")
+    page.emulate_media(color_scheme="dark")
+    expect(page.locator(".code-view:not([data-light])")).to_have_count(1)
+    expect(view).to_have_count(1)  # drawn in the new colours in place of the old
 
 
 def test_code_is_copied_and_downloaded_whole(page: Page, kernels: Kernels) -> None:

@@ -99,11 +99,34 @@ def test_every_kind_of_figure_stands_at_its_values_and_fits(
     assert page.evaluate(CUT) == []
 
     cells = draw(HeatMap("Title", ["16", "32"], ["1", HOSTILE], [[0.0, 50.0], [None, 100.0]], "m", "n", "%"))
-    assert [mark["words"] for mark in cells] == ["m 16, n 1: 0.0 %", "m 32, n 1: 50.0 %", f"m 32, n {HOSTILE}: 100.0 %"]
+    assert [mark["words"] for mark in cells] == ["m 16, n 1: 0.0%", "m 32, n 1: 50.0%", f"m 32, n {HOSTILE}: 100.0%"]
     assert cells[0]["y"] > cells[2]["y"], "the first row is at the bottom"
     colours = page.locator(".mark").evaluate_all("marks => marks.map(mark => mark.getAttribute('fill'))")
     assert colours == ["rgb(68,1,84)", "rgb(33,145,140)", "rgb(253,231,37)"]
     assert page.locator("img").count() == 0
+
+
+def test_names_are_cut_in_their_middle_and_a_unit_of_a_letter_stands_after_the_title(
+    page: Page, draw: Callable[[Figure], list[dict[str, Any]]]
+) -> None:
+    page.set_viewport_size({"width": 300, "height": 600})
+    groups = [f"128 × m × 1536 × 2048 × 7168 bf16 {arch}" for arch in ("sm_80", "sm_90")]
+    series = [Series("", [1.0, 2.0], ["1", "2"], "#437a00")]
+    draw(Bars("Shares", groups, series, "Share", horizontal=True))
+    said = page.locator("svg[role=img] text").all_text_contents()
+    assert [text.split("…")[1][-5:] for text in said if "…" in text] == ["sm_80", "sm_90"], "they can be told apart"
+    draw(
+        Bars(
+            "Compile time",
+            ["a", "b", "c"],
+            [Series("", [1.0, 2.0, 3.0], ["1", "2", "3"], "#437a00")],
+            "s",
+            names=["", "x", ""],
+        )
+    )
+    assert page.locator("figcaption").text_content() == "Compile time, s"
+    assert page.locator("svg[role=img] text").all_text_contents()[-1:] == ["x"], "a name that is empty is not drawn"
+    assert page.get_by_text("s", exact=True).count() == 0
 
 
 def test_a_mark_says_its_words_and_a_figure_follows_the_width_of_its_place(

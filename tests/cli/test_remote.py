@@ -109,7 +109,7 @@ def test_the_three_commands_of_the_page_share_a_kernel(tmp_path: Path) -> None:
         (row,) = cache.search("sm_90")
         assert row["remote_hits"] == 1
         (tier,) = [line for line in tier_table(cache.query(queries.overview), packs=False, remote=True) if line["Hits"]]
-        assert (tier["Tier"], tier["Hit rate"]) == ("Remote", "100.0%")
+        assert (tier["Tier"], tier["Hit rate"]) == ("Remote", 1.0)
         stored = cache.store.stored(row["key"])
     assert stored is not None
     assert str(TrustedSigners(tmp_path / "trusted_signers").check(stored[0])) == "good, by builder@example.com"

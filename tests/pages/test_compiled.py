@@ -135,7 +135,7 @@ def test_a_prediction_of_the_model_is_labelled_as_one() -> None:
     latency = predict(EvaluationProblem(4096, 7168, 2048, 1, "fp16", "fp16"), GPUS["H100"]).latency_us
     assert (h100.label, h100.value) == ("H100, predicted", human_us(latency))
     assert f"GPU model {MODEL_VERSION}" in h100.help
-    assert "Mean error 6.2 %" in h100.help
+    assert "Mean error 6.2%" in h100.help
     assert h200.label == "H200, predicted"
     assert [tile.label for tile in unmeasured] == ["GH200, predicted", "H20, predicted"]
     l40s, *_ = prediction_tiles(problem.on("sm_89"))

@@ -17,7 +17,7 @@ from cache_engine.model.gemm import GemmProblem
 from tests.farm.conftest import Redis
 from tests.farm.test_board import HOSTILE, JOB, beats, fill_with_lies, silent_broker
 from tests.helpers import make_store
-from tests.pages.opening import HERE, Open, Reader, sound
+from tests.pages.opening import HERE, Open, Reader, drawn, sound
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,6 +85,9 @@ def test_what_failed_is_shown_with_its_text(open_page: Open, store: Path, broker
     hours, failures = (one.value for one in app.dataframe)
     assert failures["Cause"][0] == "ptxas ended with code 1"
     assert hours["Failed"].sum() == 1
+    (figure,) = drawn(app)
+    assert {one["name"]: sum(one["values"]) for one in figure["series"]} == {"Compiled": 0, "Found": 0, "Failed": 1}
+    assert len(figure["names"]) == len(figure["groups"]) == 24
 
 
 def test_hostile_text_is_only_ever_text(open_page: Open, store: Path, broker: str) -> None:

@@ -45,6 +45,14 @@ def test_shares_of_the_tiers_add_up_and_steps_without_a_lookup_are_empty() -> No
     assert len(figure.groups) == len(figure.series[0].values) == 25, "every step of the time range has a place"
 
 
+def test_the_time_axis_names_hours_in_a_day_and_days_in_a_week_without_repeating_the_year() -> None:
+    names = {name: [one for one in hit_figure(ROWS, span, ZONE, NOW).names if one] for name, span in SPANS.items()}
+    assert names["24 hours"] == ["15:30", "18:30", "21:30", "15 Jan", "03:30", "06:30", "09:30", "12:30"]
+    assert names["7 days"] == ["09 Jan", "10 Jan", "11 Jan", "12 Jan", "13 Jan", "14 Jan", "15 Jan"]
+    assert (len(names["90 days"]), names["90 days"][0]) == (91, "17 Oct")
+    assert hit_figure([], SPANS["All time"], ZONE, NOW).names == ["2027-01-14"]
+
+
 def test_compile_times_are_compared_in_seconds() -> None:
     figure = compile_figure(ROWS, SPANS["24 hours"], ZONE, NOW)
     assert [[one for one in bars.values if one is not None] for bars in figure.series] == [[0.0, 0.5], [3.0, 0.0]]

@@ -29,7 +29,7 @@ def test_the_history_has_the_decisions_the_newest_first(open_page: Open, compile
     app = sound(open_page(compiled_store, "kernel", key=record.key, part="History"))
     (shown,) = [table.value for table in app.dataframe if "Decision" in table.value.columns]
     assert list(shown["Decision"][:2]) == ["choice", "miss"]
-    assert (shown["Runner-up"][0], shown["Margin"][0]) == ("other", 0.2)
+    assert (shown["Runner-up"][0], shown["Margin"][0]) == ("other", 20.0)
     assert set(HOSTILE) <= set(map(as_shown, shown["Reason"]))
     texts = [element.value for element in (*app.markdown, *app.caption)]
     assert not [text for text in texts if "<script>" in text]

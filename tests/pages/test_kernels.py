@@ -96,6 +96,7 @@ def test_where_there_is_room_the_counts_stand_below_the_filters(open_page: Open,
         "3 (1)",
         "and 3 more",
     ]
+    assert first_choices({name: name for name in "abcde"}) == "a\nb\nc\nd\ne", "a line for one more says which"
 
 
 def test_an_address_names_a_page_that_there_is() -> None:

@@ -69,9 +69,9 @@ def test_a_disk_that_never_hits_shows_behind_a_memory_that_does(open_page: Open,
 
 def test_a_remote_has_a_hit_rate_where_lookups_ask_it_or_it_has_hit() -> None:
     row = {"memory_hits": 5, "pack_hits": 0, "disk_hits": 3, "remote_hits": 0, "misses": 2}
-    assert [line["Hit rate"] for line in tier_table(row, packs=False, remote=True)] == ["50.0%", "60.0%", "0.0%"]
+    assert [line["Hit rate"] for line in tier_table(row, packs=False, remote=True)] == [0.5, 0.6, 0.0]
     (*_, last) = tier_table({**row, "remote_hits": 2}, packs=False, remote=False)
-    assert last == {"Tier": "Remote", "Lookups": 4, "Hits": 2, "Hit rate": "50.0%"}
+    assert last == {"Tier": "Remote", "Lookups": 4, "Hits": 2, "Hit rate": 0.5}
 
 
 def test_packs_have_a_hit_rate_where_they_are_mounted_or_have_hit() -> None:
@@ -79,9 +79,9 @@ def test_packs_have_a_hit_rate_where_they_are_mounted_or_have_hit() -> None:
     assert [line["Tier"] for line in tier_table(row, packs=True, remote=False)] == ["Memory", "Pack", "Disk"]
     assert [line["Lookups"] for line in tier_table(row, packs=False, remote=False)] == [10, 5]
     assert [line["Hit rate"] for line in tier_table({**row, "pack_hits": 5}, packs=False, remote=False)] == [
-        "33.3%",
-        "50.0%",
-        "60.0%",
+        1 / 3,
+        0.5,
+        0.6,
     ]
 
 

@@ -75,9 +75,11 @@ def test_the_cause_that_cost_most_comes_first() -> None:
     ]
     assert [row["Nearest kernel differs in"] for row in rows] == ["target", "", "m or epilogue"]
     assert [row["Nearest"] for row in rows] == ["compare?a=near&b=a", None, "compare?a=it&b=c"]
-    assert list(rows[0])[:3] == ["Why", "What happened", "Nearest kernel differs in"], "the cause stands first"
+    assert list(rows[0])[:4] == ["Why", "What happened", "Misses", "Cost"], "the cause stands first, then what it cost"
     assert len(miss_table(misses, {}, {}, UTC, 2)) == 2
-    assert miss_words(misses, {"a": 100.0}).startswith("4 misses, 200 ms of compiling: evicted before 3, ")
+    assert miss_words(misses, {"a": 100.0}).startswith(
+        "4 misses, which cost 200 ms of compiling. By cause: evicted before: 3, "
+    )
 
 
 STEP = {
@@ -89,8 +91,9 @@ STEP = {
 def test_numbers_change_against_the_period_before() -> None:
     before = {**STEP, "disk_hits": 5, "misses": 5, "saved_us": 2_000_000, "compile_us": 3_000_000}
     made = [{"start": 10, "entries": 3, "stored_bytes": 1024}, {"start": 90, "entries": 1, "stored_bytes": 2048}]
-    row, rows = {"entries": 4, "stored_bytes": 3072}, [STEP, STEP]
-    tiles = {tile.label: tile for tile in overview_tiles(row, Period(rows, [before], made, 50, "7 days"), 100, 1 << 30)}
+    row, rows = {"entries": 4, "stored_bytes": 3072}, [{**STEP, "start": start} for start in (60, 90)]
+    period = Period(rows, [before], made, range(50, 100, 10), 50, "7 days")
+    tiles = {tile.label: tile for tile in overview_tiles(row, period, 100, 1 << 30)}
     assert {label: tile.change for label, tile in tiles.items()} == {
         "Kernels": "+1 in 7 days",
         "On disk": "+2.0 KiB in 7 days",
@@ -100,7 +103,9 @@ def test_numbers_change_against_the_period_before() -> None:
     }
     assert list(tiles["Kernels"].over_time) == [3.0, 4.0]
     assert tiles["Compile time spent"].change_is_good is False
-    alone = overview_tiles(row, Period(rows, None, made, 0, "all time"), 100, 1 << 30)
+    course = tiles["Compile time spent"].over_time
+    assert course == (0.0, 1.0, 0.0, 0.0, 1.0), "a step in which nothing was compiled has its place"
+    alone = overview_tiles(row, Period(rows, None, made, (0, 90), 0, "all time"), 100, 1 << 30)
     assert [tile.change for tile in alone[2:]] == ["", "", ""]
 
 

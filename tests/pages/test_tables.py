@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,20 @@ def test_a_column_of_sizes_has_one_unit_that_suits_its_largest(sizes: list[Any],
     assert [row["On disk"] for row in changed] == shown
     assert columns["On disk"]["type_config"]["format"] == unit
     assert [row["On disk"] for row in rows] == sizes, "the rows given are left as they are"
+
+
+def test_shares_are_rounded_to_one_digit_and_times_of_day_have_no_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(st, "dataframe", lambda rows, **options: drawn.update(options, rows=rows))
+    rows: list[dict[str, Any]] = [
+        {"Hit rate": 0.99654, "When": datetime(2026, 11, 23, tzinfo=UTC)},
+        {"Hit rate": None, "When": None},
+    ]
+    tables.show(rows, column_config={"Hit rate": tables.PERCENT})
+    assert [row["Hit rate"] for row in drawn["rows"]] == [pytest.approx(99.654), None]
+    assert drawn["column_config"]["Hit rate"]["type_config"]["format"] == "%,.1f%%"
+    assert drawn["column_config"]["When"]["type_config"]["format"] == "YYYY-MM-DD HH:mm:ss"
+    assert rows[0]["Hit rate"] == 0.99654, "the rows given are left as they are"
 
 
 @pytest.mark.parametrize(("ms", "unit"), [(0.5, "µs"), (999, "ms"), (19_940, "s"), (19_940_000, "min"), (1e8, "h")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
 
 import msgspec
@@ -143,6 +144,18 @@ def test_the_blob_of_another_key_is_refused() -> None:
     data, blob = encode_blob(key, artifact, compress=True)
     with pytest.raises(CorruptEntry, match="belongs to"):
         decode_section(other, blob, CUBIN, data)
+
+
+def test_the_two_keys_of_a_misplaced_blob_differ_in_what_is_said_of_them() -> None:
+    key, artifact, _ = make_entry(1)
+    data, blob = encode_blob(key, artifact, compress=True)
+    damaged = bytearray(data)
+    damaged[40] ^= 1  # of the key, near its end
+    with pytest.raises(CorruptEntry, match="belongs to") as caught:
+        decode_section(key, blob, CUBIN, bytes(damaged))
+    named = re.search(r"path of (\w+) belongs to (\w+)$", str(caught.value))
+    assert named is not None
+    assert named[1] != named[2]
 
 
 def test_a_record_in_the_place_of_another_is_refused() -> None:

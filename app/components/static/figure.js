@@ -25,13 +25,17 @@ const wide = (words) => pen.measureText(words).width;
 const widest = (all) => Math.max(0, ...all.map(wide));
 const number = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 6 });
 
-/** The words, cut where they have no room. */
+/** The words, cut in their middle where they have no room: what tells names apart is often at their end. */
 function fitted(words, room) {
+  let left = words.length;
+  const cut = () => `${words.slice(0, Math.ceil(left / 2))}…${words.slice(words.length - Math.floor(left / 2))}`;
   if (wide(words) <= room) return words;
-  let end = words.length - 1;
-  while (end > 1 && wide(words.slice(0, end) + "…") > room) end -= 1;
-  return words.slice(0, end) + "…";
+  while (left > 2 && wide(cut()) > room) left -= 1;
+  return cut();
 }
+
+/** Whether a unit stands after the title: on its side, a letter or two cannot be read. */
+const isShort = (data) => data.kind === "Bars" && !data.horizontal && data.unit.length < 4;
 
 // ---- What bars are filled with ----
 
@@ -102,8 +106,10 @@ function bars(data, width, height, drawing, fills) {
   const end = data.most ?? (top ? top * 1.05 : 1);
   const marks = top ? ticks(end, data.horizontal ? Math.max(2, width / 120) : Math.max(2, height / 50)) : [0];
   const said = marks.map((value) => (data.percent ? `${number(value * 100)}%` : number(value)));
-  let names = data.horizontal ? data.groups.map((name) => fitted(name, width * 0.45)) : data.groups;
-  const left = data.horizontal ? widest(names) + 8 : widest(said) + 6 + (data.unit ? SAID + 2 : 0);
+  let names = data.names.length ? data.names : data.groups;
+  if (data.horizontal) names = names.map((name) => fitted(name, width * 0.5));
+  const unit = isShort(data) ? "" : data.unit;
+  const left = data.horizontal ? widest(names) + 8 : widest(said) + 6 + (unit ? SAID + 2 : 0);
   // Names of a few groups that have no room next to each other are tilted; of many groups some are named.
   const space = (width - left) / Math.max(1, data.groups.length);
   const tilted = !data.horizontal && data.groups.length <= 12 && widest(names) + 4 > space;
@@ -122,13 +128,16 @@ function bars(data, width, height, drawing, fills) {
   });
   if (data.horizontal) drawing.append(label((left + right) / 2, height - 3, data.unit, "middle"));
   else {
-    if (data.unit) drawing.append(upright(data.unit, FONT, (base + ceiling) / 2, base));
+    if (unit) drawing.append(upright(unit, FONT, (base + ceiling) / 2, base));
     if (data.across) drawing.append(label((left + right) / 2, height - 3, fitted(data.across, width), "middle"));
   }
   // The groups, named as far as there is room.
-  const every = data.horizontal ? Math.ceil(SAID / step) : tilted ? 1 : Math.ceil((widest(names) + 4) / step);
-  names.forEach((name, at) => {
-    if (at % every) return;
+  const named = names.flatMap((name, at) => (name ? [at] : []));
+  const apart = named.length > 1 ? (step * (named.at(-1) - named[0])) / (named.length - 1) : step;
+  const every = data.horizontal ? Math.ceil(SAID / step) : tilted ? 1 : Math.ceil((widest(names) + 4) / apart);
+  named.forEach((at, place) => {
+    const name = names[at];
+    if (place % every) return;
     const middle = (at + 0.5) * step;
     if (data.horizontal) drawing.append(label(left - 6, ceiling + middle + 4, name, "end"));
     else if (tilted) {
@@ -213,7 +222,7 @@ function heatMap(data, width, height, drawing) {
   data.values.forEach((cells, row) => cells.forEach((value, column) => {
     if (value === null) return;
     const box = { x: left + column * broad, y: base - (row + 1) * high, width: broad + 0.5, height: high + 0.5 };
-    const words = `${data.across} ${data.columns[column]}, ${data.up} ${data.rows[row]}: ${value.toFixed(1)} %`;
+    const words = `${data.across} ${data.columns[column]}, ${data.up} ${data.rows[row]}: ${value.toFixed(1)}%`;
     drawing.append(mark("rect", words, { ...box, fill: colour(value / 100) }));
   }));
   const every = Math.ceil((widest(data.columns) + 8) / broad);
@@ -246,7 +255,7 @@ function draw(state) {
   const fills = (data.series ?? []).map((one) => filled(one, defs));
   const drawing = svg("svg", { width, role: "img", "aria-label": data.title }, defs);
   const place = html("div", { class: "place" }, drawing);
-  root.replaceChildren(html("figcaption", {}, data.title), place, ...legend(data, fills));
+  root.replaceChildren(html("figcaption", {}, isShort(data) && data.unit ? `${data.title}, ${data.unit}` : data.title), place, ...legend(data, fills));
   const height = place.clientHeight; // what the title and the legend leave
   drawing.setAttribute("height", height);
   KINDS[data.kind](data, width, height, drawing, fills);

@@ -157,10 +157,10 @@ def prediction_tiles(problem: GemmProblem) -> list[Tile]:
         if asked.dtype not in PREDICTED_DTYPES:
             error = f"{asked.dtype} was never measured; the datasheet's rate is taken."
         elif prediction.calibrated_on in PUBLISHED_MAPE:
-            error = f"Mean error {PUBLISHED_MAPE[prediction.calibrated_on]} %."
+            error = f"Mean error {PUBLISHED_MAPE[prediction.calibrated_on]}%."
         else:
             best, worst = PUBLISHED_MAPE_UNMEASURED
-            error = f"{gpu.name} was not in the calibration set; held-out error {best}–{worst} %."
+            error = f"{gpu.name} was not in the calibration set; held-out error {best}–{worst}%."
         tiles.append(
             Tile(
                 f"{gpu.name}, predicted",

@@ -144,7 +144,7 @@ def evaluation_tiles(evaluated: Evaluated) -> list[Tile]:
             Tile(
                 "Latency",
                 human_us(result.latency_us),
-                f"Predicted for {evaluated.chip}. 68 % of measurements lie from {human_us(result.low_us)} to "
+                f"Predicted for {evaluated.chip}. 68% of measurements lie from {human_us(result.low_us)} to "
                 f"{human_us(result.high_us)}.",
             ),
             peak,

@@ -85,11 +85,11 @@ def validation_table(lines: Sequence[Validated]) -> list[Row]:
             "MAPE": line.model.mape,
             "Median": line.model.median,
             "Bias": line.model.bias,
-            "Within 20 %": line.model.within_20,
+            "Within 20%": line.model.within_20,
             "In interval": line.inside,
             "Roofline: MAPE": line.roofline.mape,
             "Roofline: bias": line.roofline.bias,
-            "Roofline: within 20 %": line.roofline.within_20,
+            "Roofline: within 20%": line.roofline.within_20,
         }
         for line in lines
     ]

@@ -75,13 +75,12 @@ def demand_rows(record: Record, ledger: Ledger, kernel_of: KernelOf) -> list[Row
     weights = {m: sketch.counters[m].certain for m in asked[:_MOST_ASKED]}
     ours = sum(weight for m, weight in weights.items() if kernel_of(shape, m)[1] == record.key)
     per_hour = 3600 * rate(ledger, sketch.total, max(ledger.at, ledger.since + 3600))
-    sizes = (f"{m:,} ({weights[m] / sketch.total:.0%})" for m in asked[:_MOST_SIZES])
     return _rows(
         DEMAND,
         {
             "Shape asked for": f"{per_hour:,.0f} an hour",
             "Of all requests": human_rate(sketch.total / ledger.total),
-            "Most frequent m": ", ".join(sizes),
+            **{f"With m = {m:,}": human_rate(weights[m] / sketch.total) for m in asked[:_MOST_SIZES]},
             "Served by this kernel": human_rate(ours / sum(weights.values()) if weights else None),
         },
     )

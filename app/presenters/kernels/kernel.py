@@ -8,6 +8,7 @@ from datetime import UTC, datetime, tzinfo
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY, Row, moment, when
+from app.presenters.store.misses import WHY
 from app.presenters.store.overview import EVENTS
 from cache_engine.cli.documents import kernels as documents
 from cache_engine.cli.documents import to_json
@@ -16,7 +17,7 @@ from cache_engine.insight.description import described
 from cache_engine.insight.inspection import block_threads
 from cache_engine.model.architecture import runs_on
 from cache_engine.model.artifact import Record
-from cache_engine.model.decision import Decision
+from cache_engine.model.decision import MISS, Decision
 from cache_engine.model.events import PUBLISH, TIERS
 from cache_engine.model.occupancy import Occupancy, occupancy
 from cache_engine.units import counted, human_ms
@@ -32,7 +33,6 @@ def record_properties(record: Record, zone: tzinfo, signature: str = "") -> list
     words = described(record, when(record.created_at, zone))
     if signature:
         words["Signature"] = signature
-    words |= {f"Warning {number}": text for number, text in enumerate(record.warnings, 1)}
     return [{"Property": name, "Value": value} for name, value in words.items()]
 
 
@@ -49,7 +49,7 @@ def record_document(record: Record) -> str:
 def occupancy_table(resident: Occupancy) -> list[Row]:
     """How many blocks each limit allows on one SM."""
     return [
-        {"Limit": name, "Blocks per SM": blocks, "Limiting": name in resident.bound_by}
+        {"Limit": name, "Blocks per SM": blocks, "Limiting": "✓" if name in resident.bound_by else ""}
         for name, blocks in resident.block_limits.items()
     ]
 
@@ -125,7 +125,7 @@ def decision_rows(decisions: Iterable[Decision], zone: tzinfo) -> list[Row]:
         {
             "When": moment(one.at, zone),
             "Decision": one.kind,
-            "Reason": one.reason,
+            "Reason": WHY[one.reason].lower() if one.kind == MISS and one.reason in WHY else one.reason,
             "Details": one.detail,
             "Runner-up": one.runner_up,
             "Margin": one.margin,

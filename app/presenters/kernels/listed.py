@@ -38,8 +38,9 @@ def facet_choices(counts: Mapping[str, int], chosen: Iterable[str]) -> dict[str,
 def first_choices(choices: Mapping[str, str]) -> str:
     """The first labels of ``facet_choices``, a line each, and how many more there are."""
     labels = list(choices.values())
-    more = len(labels) - _FIRST
-    return "\n".join([*labels[:_FIRST], *([f"and {more:,} more"] if more > 0 else [])])
+    if len(labels) > _FIRST + 1:  # the line that says how many are left may as well be the last of them
+        labels[_FIRST:] = [f"and {len(labels) - _FIRST:,} more"]
+    return "\n".join(labels)
 
 
 COLUMNS = (

@@ -12,7 +12,7 @@ from app.presenters.evaluations.figures import roofline_figure
 from app.presenters.figure import Cloud, Dots
 from app.presenters.shared import Row, moment
 from cache_engine.errors import InvalidProblem
-from cache_engine.evaluator.gpu import EVALUATOR, MODEL_VERSION, Prediction
+from cache_engine.evaluator.gpu import MODEL_VERSION, Prediction
 from cache_engine.evaluator.gpus import GPUS, gpus_running
 from cache_engine.evaluator.grouped import predict_work
 from cache_engine.evaluator.groups import work_of
@@ -21,7 +21,7 @@ from cache_engine.model.artifact import Record
 from cache_engine.model.measurement import Measurement
 from cache_engine.units import human_us
 
-MODEL = f"{EVALUATOR} {MODEL_VERSION}"
+MODEL = f"GPU model {MODEL_VERSION}"
 
 
 def predictions(record: Record, m: int | None = None) -> tuple[list[Evaluated], str]:

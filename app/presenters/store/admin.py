@@ -30,7 +30,7 @@ RULES = {
     "stale": "Stale toolchain",
     "entries": "Keep at most N kernels",
     "bytes": "Keep at most N GB",
-    "disk": "Keep at most N % of disk",
+    "disk": "Keep at most N% of disk",
     "archs": "Selected targets",
     "keys": "Selected kernels",
     "foreign": "Another format",
@@ -117,10 +117,10 @@ def repair_table(acts: Iterable[RepairAct]) -> list[Row]:
     return [
         {
             "Finding": act.finding.kind.value,
+            "Cause": act.finding.cause,
             "Repair action": act.finding.remedy,
             "Files": len(act.files),
             "Size": act.stored_bytes,
-            "Cause": act.finding.cause,
             "File": act.finding.path,
         }
         for act in acts
@@ -261,8 +261,8 @@ def settings_table(settings: Settings, root: Path) -> list[Row]:
             "Setting": setting.name,
             "Value": _setting_value(settings, setting.name, root),
             "Origin": settings.origin(setting.name),
-            "Description": setting.metadata["help"],
             "Environment variable": variable(setting.name),
+            "Description": setting.metadata["help"],
         }
         for setting in sorted(SETTINGS, key=lambda setting: settings.origin(setting.name) == Origin.DEFAULT)
     ]

@@ -32,9 +32,9 @@ def architecture_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
             "Median compile time": row["median_compile_ms"],
             "Hits": row["hits"],
             "Misses": row["misses"],
+            "Last used": moment(row["last_used_at"], zone),
             "Families": ", ".join(row["families"]),
             "Dtypes": ", ".join(row["dtypes"]),
-            "Last used": moment(row["last_used_at"], zone),
         }
         for row in rows
     ]

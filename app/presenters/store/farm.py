@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import tzinfo
 
-import plotly.graph_objects as go
-
-from app.presenters.shared import COLOURS, Row, Tile, moment
+from app.presenters.figure import Bars, Pattern, Series
+from app.presenters.shared import COLOURS, Row, Tile, moment, when
+from app.presenters.store.history import hour_names
 from cache_engine.farm.watching import RUNNING, Farm, Hour, SeenRun
 from cache_engine.units import counted, human_age, human_ms
 
@@ -17,7 +17,7 @@ COMMANDS = (
     "--remote s3://bucket/kernels",
 )
 """Those of docs/team.md; a test compares them."""
-_OUTCOMES = (
+_OUTCOMES: tuple[tuple[str, str, str, Pattern], ...] = (
     ("compiled", "Compiled", COLOURS[0], ""),
     ("found", "Found", COLOURS[1], "/"),
     ("failed", "Failed", COLOURS[2], "x"),
@@ -39,7 +39,6 @@ def farm_tiles(farm: Farm) -> list[Tile]:
             "Compiled",
             f"{sum(one.compiled for one in day):,}",
             f"In the last 24 hours; {sum(one.compiled for one in last):,} since the last full hour began.",
-            over_time=tuple(float(one.compiled) for one in day),
         ),
         Tile("Failed", f"{sum(one.failed for one in day):,}", "In the last 24 hours."),
     ]
@@ -82,29 +81,16 @@ def worker_table(farm: Farm) -> list[Row]:
     return rows
 
 
-def hour_figure(hours: tuple[Hour, ...], zone: tzinfo) -> go.Figure:
+def hour_figure(hours: tuple[Hour, ...], zone: tzinfo) -> Bars:
     """What workers did in each of the last 24 hours."""
-    figure = go.Figure()
-    starts = [moment(one.start, zone) for one in hours]
+    starts = [when(one.start, zone) for one in hours]
+    series = []
     for field, name, colour, pattern in _OUTCOMES:
-        figure.add_bar(
-            name=name,
-            x=[None if at is None else at.replace(tzinfo=None) for at in starts],
-            y=[getattr(one, field) for one in hours],
-            hovertemplate="%{x|%H:%M}: %{y:,}",
-            marker={"color": colour, "pattern": {"shape": pattern, "fillmode": "overlay", "size": 6, "solidity": 0.3}},
-        )
-    figure.update_layout(
-        title="Kernels per hour",
-        barmode="stack",
-        height=300,
-        margin={"t": 48, "b": 72, "l": 56, "r": 16},
-        legend={"orientation": "h", "yref": "container", "yanchor": "bottom", "y": 0, "x": 0},
-        showlegend=True,
-    )
-    figure.update_yaxes(title="Kernels", rangemode="tozero")
-    figure.update_xaxes(title=f"1 bar = 1 hour, {zone}", type="date")
-    return figure
+        counts = [getattr(one, field) for one in hours]
+        words = [f"{start}\n{name}: {count:,}" for start, count in zip(starts, counts, strict=True)]
+        series.append(Series(name, counts, words, colour, pattern))
+    names = hour_names([moment(one.start, zone) for one in hours])
+    return Bars("Kernels per hour", starts, series, "Kernels", f"1 bar = 1 hour, {zone}", stacked=True, names=names)
 
 
 def hour_table(hours: tuple[Hour, ...], zone: tzinfo) -> list[Row]:

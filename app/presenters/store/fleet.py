@@ -48,7 +48,11 @@ def fleet_tiles(nodes: Sequence[Node]) -> list[Tile]:
         return sum(row[name] for row in rows)
 
     return [
-        Tile("Stores", f"{len(rows):,}", f"Of {counted(len(nodes), 'store')}, so many can be read."),
+        Tile(
+            "Stores",
+            f"{len(rows):,}" if len(rows) == len(nodes) else f"{len(rows):,} of {len(nodes):,}",
+            f"Of {counted(len(nodes), 'store')}, so many can be read.",
+        ),
         Tile("Kernels", f"{total('entries'):,}", "In all stores; one that several have counts in each."),
         Tile("On disk", human_bytes(total("stored_bytes")), "In all stores."),
         Tile(

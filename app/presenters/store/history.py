@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, tzinfo
+from datetime import UTC, datetime, tzinfo
 
 from app.presenters.figure import Bars, Pattern, Series
 from app.presenters.shared import COLOURS, GREY, Row, moment, when
@@ -119,11 +119,15 @@ def _zone(span: Span, zone: tzinfo) -> tzinfo:
     return zone if span.step_s < DAY_S else UTC
 
 
-def _steps(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> dict[int, str]:
-    """The start of each step of the time range, in seconds since 1970 and on the clock."""
+def starts(rows: Sequence[Row], span: Span, now: float) -> Sequence[int]:
+    """The start of each step of the time range, also of those without a row, in seconds since 1970."""
     first = span.since(now) or (rows[0]["start"] if rows else int(now) // span.step_s * span.step_s)
-    starts = range(first, int(now) // span.step_s * span.step_s + 1, span.step_s)[-_MOST_STEPS:]
-    return {start: when(start, _zone(span, zone)) for start in starts}
+    return range(first, int(now) // span.step_s * span.step_s + 1, span.step_s)[-_MOST_STEPS:]
+
+
+def _steps(rows: Sequence[Row], span: Span, zone: tzinfo, now: float) -> dict[int, str]:
+    """The start of each step in seconds since 1970 and on the clock."""
+    return {start: when(start, _zone(span, zone)) for start in starts(rows, span, now)}
 
 
 def _over_time(
@@ -131,5 +135,20 @@ def _over_time(
 ) -> Bars:
     across = f"1 bar = {span.step}, {_zone(span, zone)}"
     most = 1.0 if stacked else None
-    names = list(steps.values())
-    return Bars(title, names, series, unit, across, stacked, percent=stacked, most=most, height=220)
+    groups = list(steps.values())
+    names = _names([moment(start, _zone(span, zone)) for start in steps], span)
+    return Bars(title, groups, series, unit, across, stacked, percent=stacked, most=most, names=names, height=220)
+
+
+def hour_names(starts: Iterable[datetime | None]) -> list[str]:
+    """What an axis says of hours: of every third the time, of the first of a day its date, of the others nothing."""
+    return ["" if at is None or at.hour % 3 else f"{at:%H:%M}" if at.hour else f"{at:%d %b}" for at in starts]
+
+
+def _names(starts: Sequence[datetime | None], span: Span) -> list[str]:
+    """What the axis says of each step: in a day every third hour, in days the first step of each."""
+    if span.step_s > DAY_S:
+        return ["" if at is None else f"{at:%Y-%m-%d}" for at in starts]
+    if span.step_s == HOUR_S:
+        return hour_names(starts)
+    return ["" if at is None or at.hour * HOUR_S >= span.step_s else f"{at:%d %b}" for at in starts]

@@ -64,13 +64,13 @@ def miss_table(
             {
                 "Why": WHY.get(miss.reason, miss.reason),
                 "What happened": miss.detail,
-                "Nearest kernel differs in": _differing(nearest.get(miss.key)),
-                "Nearest": _comparison(nearest.get(miss.key), miss.key),
-                "Kernel": miss.name or miss.key[:12],
                 "Misses": 0,
                 "Cost": None,
                 "Last": moment(miss.at, zone),
                 "Open": f"{kernel_address(miss.key)}&part=History",
+                "Kernel": miss.name or miss.key[:12],
+                "Nearest": _comparison(nearest.get(miss.key), miss.key),
+                "Nearest kernel differs in": _differing(nearest.get(miss.key)),
                 "Key": miss.key,
             },
         )
@@ -96,5 +96,7 @@ def miss_words(misses: Sequence[Decision], compile_ms: Mapping[str, float]) -> s
         words = WHY.get(miss.reason, "Another cause")
         counts[words] = counts.get(words, 0) + 1
     cost = human_ms(sum(compile_ms.get(miss.key, 0.0) for miss in misses))
-    causes = ", ".join(f"{words.lower()} {count:,}" for words, count in sorted(counts.items(), key=lambda one: -one[1]))
-    return f"{counted(len(misses), 'miss', 'misses')}, {cost} of compiling: {causes}."
+    causes = ", ".join(
+        f"{words.lower()}: {count:,}" for words, count in sorted(counts.items(), key=lambda one: -one[1])
+    )
+    return f"{counted(len(misses), 'miss', 'misses')}, which cost {cost} of compiling. By cause: {causes}."

@@ -201,13 +201,15 @@ class Period:
     Attributes:
         rows, before: sums by step; ``before`` is ``None`` for all time.
         made: kernels that are in the store, and their bytes, by when they were made; of all time.
-        since: the start of the range, in seconds since 1970.
+        starts: of each step, also of those without a row, in seconds since 1970.
+        since: the start of the range.
         words: the range: ``"7 days"``.
     """
 
     rows: Sequence[Row]
     before: Sequence[Row] | None
     made: Sequence[Row]
+    starts: Sequence[int]
     since: float
     words: str
 
@@ -264,7 +266,7 @@ def _time_tiles(period: Period) -> list[Tile]:
             human_ms(total(period.rows, "saved_us") / 1e3),
             "Sum of the original compile times of all hits on disk, in packs and in a remote in this time range. "
             "In-process hits are excluded: the process would have reused those kernels anyway.",
-            over_time=tuple(one["saved_us"] / 1e6 for one in period.rows),
+            over_time=_seconds(period, "saved_us"),
             change=_changed(period, "saved_us"),
             change_is_good=True,
         ),
@@ -272,11 +274,17 @@ def _time_tiles(period: Period) -> list[Tile]:
             "Compile time spent",
             human_ms(total(period.rows, "compile_us") / 1e3),
             f"{counted(total(period.rows, 'compiles'), 'compile')} in this time range.",
-            over_time=tuple(one["compile_us"] / 1e6 for one in period.rows),
+            over_time=_seconds(period, "compile_us"),
             change=_changed(period, "compile_us"),
             change_is_good=False,
         ),
     ]
+
+
+def _seconds(period: Period, column: str) -> tuple[float, ...]:
+    """A time of each step, as the figures below have it: nothing where nothing happened."""
+    found = {one["start"]: one[column] / 1e6 for one in period.rows}
+    return tuple(found.get(start, 0.0) for start in period.starts) if any(found.values()) else ()
 
 
 def _rate(rows: Sequence[Row]) -> float | None:
@@ -312,7 +320,7 @@ def tier_table(row: Row, *, packs: bool, remote: bool) -> list[Row]:
         if tier in unasked:
             continue
         rate = hit_rate(hits[tier], left - hits[tier])
-        rows.append({"Tier": tier.capitalize(), "Lookups": left, "Hits": hits[tier], "Hit rate": human_rate(rate)})
+        rows.append({"Tier": tier.capitalize(), "Lookups": left, "Hits": hits[tier], "Hit rate": rate})
         left -= hits[tier]
     return rows
 
@@ -323,9 +331,9 @@ def event_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
         {
             "When": moment(row["happened_at"], zone),
             "Event": EVENTS.get(row["kind"], row["kind"]),
-            "Kernel": row["name"] or row["key"][:12],
-            "Open": kernel_address(row["key"]) if row["name"] else "",
             "Details": row["detail"] or (f"in {human_ms(row['compile_ms'])}" if row["compile_ms"] else ""),
+            "Open": kernel_address(row["key"]) if row["name"] else "",
+            "Kernel": row["name"] or row["key"][:12],
         }
         for row in rows
     ]
@@ -360,8 +368,8 @@ def length_table(row: Row) -> list[Row]:
             "What": LENGTHS[span],
             "Count": one.count,
             "Half within": one.quantile_ms(0.5),
-            "90 %": one.quantile_ms(0.9),
-            "99 %": one.quantile_ms(0.99),
+            "90% within": one.quantile_ms(0.9),
+            "99% within": one.quantile_ms(0.99),
         }
         for span, one in distributions(row["spans"] or {}).items()
     ]

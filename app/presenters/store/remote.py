@@ -46,4 +46,4 @@ def _waits(row: Row) -> str:
     if waited is None or not waited.count:
         return "no lookup has waited for it"
     half, most = (human_ms(waited.quantile_ms(share)) for share in (0.5, 0.99))
-    return f"{counted(waited.count, 'lookup')} waited for it, half of them within {half}, 99 % within {most}"
+    return f"{counted(waited.count, 'lookup')} waited for it, half of them within {half}, 99% within {most}"

@@ -33,7 +33,8 @@ export class CodeView {
     this.selected = null;
     this.element = element("div", { className: "code-view" });
     this.element.style.setProperty("--height", `${data.height}px`);
-    root.append(element("style", { textContent: CSS }), this.element);
+    this.style = element("style", { textContent: CSS });
+    root.append(this.style, this.element);
     this.#build(root);
     this.#open();
   }
@@ -289,6 +290,7 @@ export class CodeView {
     this.#stopHover();
     this.panes.forEach((pane) => pane.destroy());
     this.element.remove();
+    this.style.remove();
   }
 }
 
