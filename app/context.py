@@ -37,6 +37,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _OLD_ANSWERS = "old answers"
+_AHEAD = "answers that were asked ahead"
 _MOST_ANSWERS = 64
 _AT_ONCE = 4
 STORE = "store"
@@ -130,8 +131,12 @@ def ask(question: Callable[Concatenate[Connection, _P], _T], /, *arguments: _P.a
     if _OLD_ANSWERS in st.session_state and asked in _last_answers():
         answer = _last_answers()[asked][0]  # one wait for each page is enough
         return answer
+    ahead: dict[object, Any] = st.session_state.get(_AHEAD, {})
     try:
-        answer = _answer((generation(), *asked), partial(cache().mirror.query, question, *arguments, **options))
+        if asked in ahead:
+            answer = ahead.pop(asked)  # once: who asks again may have changed the store
+        else:
+            answer = _answer((generation(), *asked), partial(cache().mirror.query, question, *arguments, **options))
     except MirrorError as error:
         if asked not in _last_answers():
             raise
@@ -169,20 +174,26 @@ def ask_ahead(*questions: Question) -> None:
         return
     with suppress(MirrorError):
         at = generation()
-        missing = {}
+        found, missing = {}, {}
         for one in questions:
-            name = (at, *_asked(*one))
+            asked = _asked(*one)
             try:
-                _answer(name, _unanswered)
+                found[asked] = _answer((at, *asked), _unanswered)
             except LookupError:
-                missing[name] = one
+                missing[asked] = one
         if len(missing) > 1:
             mirror = cache().mirror
             # While it is read here, it is open for all of them.
             with mirror.read(), ThreadPoolExecutor(_AT_ONCE) as pool:
                 answers = [pool.submit(_answer_of, one, mirror) for one in missing.values()]
-                for name, answer in zip(missing, answers, strict=True):
-                    _answer(name, answer.result)
+                for asked, answer in zip(missing, answers, strict=True):
+                    found[asked] = _answer((at, *asked), answer.result)
+        st.session_state[_AHEAD] = found
+
+
+def forget_ahead() -> None:
+    """Forgets what the last drawing of a page asked ahead and did not need: the store may have changed."""
+    st.session_state.pop(_AHEAD, None)
 
 
 def generation() -> int:

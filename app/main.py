@@ -49,6 +49,7 @@ page = st.navigation(
 )
 st.set_page_config(page_title=f"{page.title} · gemm-cache")
 notice, asked = st.empty(), widgets.address()
+context.forget_ahead()
 try:
     fleet.switch()
     if context.store_is_gone():

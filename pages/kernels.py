@@ -147,7 +147,9 @@ context.ask_ahead(  # all that each letter in the search field asks
     context.question(foreign_queries.count, EntryFilter(text or "")),
 )
 counts = context.ask(queries.facet_counts, wanted)
-for column, (facet, label) in zip(st.columns(len(chosen)), FACET_LABELS.items(), strict=True):
+with st.container(key="filters"):
+    columns = st.columns(len(chosen))
+for column, (facet, label) in zip(columns, FACET_LABELS.items(), strict=True):
     called = facet_choices(counts.values[facet], chosen[facet])
     column.multiselect(
         label,
@@ -160,8 +162,7 @@ for column, (facet, label) in zip(st.columns(len(chosen)), FACET_LABELS.items(),
         placeholder=label,
         label_visibility="collapsed",
     )
-    with column.container(key=f"counts-of-{facet}"):
-        st.text(first_choices(called))
+    column.text(first_choices(called))
 
 total = counts.total
 bar = st.container(horizontal=True, vertical_alignment="center")
