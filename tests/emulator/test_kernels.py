@@ -171,12 +171,20 @@ MISTAKES = [
     pytest.param("tensor_core", "wait_copies<STAGES - 2>();", "", id="copies not waited for"),
     pytest.param("tensor_core", "wait_copies<STAGES - 2>();", "wait_copies<STAGES - 1>();", id="one copy too few"),
     pytest.param(
-        "tensor_core", "sync_block();\n\n        const IN_TYPE* a_tile", "const IN_TYPE* a_tile", id="a barrier dropped"
+        "tensor_core",
+        "sync_block();\n            if constexpr (SCALED)",
+        "if constexpr (SCALED)",
+        id="a barrier dropped",
     ),
     pytest.param(
         "tensor_core", "lane % 16, k + lane / 16 * CHUNK", "lane % 16, k + lane / 8 * CHUNK", id="a wrong ldmatrix row"
     ),
-    pytest.param("tensor_core", "first_row + row < rows", "first_row + row <= rows", id="an edge off by one"),
+    pytest.param(
+        "tensor_core",
+        "row < rows_left) && (WHOLE_COLUMNS || columns_left",
+        "row <= rows_left) && (columns_left",
+        id="an edge off by one",
+    ),
     pytest.param("tensor_core", "!WHOLE_N && first_column + offset >= sizes.n", "false", id="a store not masked"),
     pytest.param(
         "tensor_core", "batch * sizes.n * sizes.k", "batch * sizes.n * (sizes.k + 8)", id="a wrong batch stride"

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tests.ptx.tensor import FP8
+
 Array = npt.NDArray[Any]
 
 
@@ -39,3 +41,10 @@ def to_tf32(bits: Array, ties_away: bool) -> Any:
     half = 0x1000 if ties_away else 0xFFF + (bits >> 13 & 1)
     rounded = (bits.astype(np.uint64) + half) & np.uint64(0xFFFFE000)
     return np.where((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FFFFFFF, rounded)
+
+
+def two_fp8_to_fp16(pairs: Array, kind: str) -> Any:
+    """Two codes of fp8 as two fp16, the lower byte in the lower half; of NaN the one that the ISA names."""
+    halves = FP8[kind][np.stack([pairs & 0xFF, pairs >> 8])]
+    lower, upper = np.where(np.isnan(halves), 0x7FFF, halves.astype(np.float16).view(np.uint16)).astype(np.uint32)
+    return upper << np.uint32(16) | lower

@@ -80,7 +80,8 @@ def _fp8_values(exponent_bits: int, mantissa_bits: int, bias: int) -> Array:
     return values
 
 
-_E4M3, _E5M2 = _fp8_values(4, 3, 7), _fp8_values(5, 2, 15)
+FP8 = {"e4m3": _fp8_values(4, 3, 7), "e5m2": _fp8_values(5, 2, 15)}
+"""Values by type and code."""
 
 
 def _bf16(halves: Array) -> Array:
@@ -106,8 +107,8 @@ KINDS = {
     "m16n8k16.row.col.f32.f16.f16.f32": Kind(_M16N8K16, "f2", lambda raw: raw.astype(np.float64), np.float32),
     "m16n8k16.row.col.f32.bf16.bf16.f32": Kind(_M16N8K16, "u2", _bf16, np.float32),
     "m16n8k8.row.col.f32.tf32.tf32.f32": Kind(_M16N8K8_TF32, "u4", _tf32, np.float32),
-    "m16n8k32.row.col.f32.e4m3.e4m3.f32": Kind(_M16N8K32, "u1", lambda raw: _E4M3[raw], np.float32),
-    "m16n8k32.row.col.f32.e5m2.e5m2.f32": Kind(_M16N8K32, "u1", lambda raw: _E5M2[raw], np.float32),
+    "m16n8k32.row.col.f32.e4m3.e4m3.f32": Kind(_M16N8K32, "u1", lambda raw: FP8["e4m3"][raw], np.float32),
+    "m16n8k32.row.col.f32.e5m2.e5m2.f32": Kind(_M16N8K32, "u1", lambda raw: FP8["e5m2"][raw], np.float32),
     "m16n8k32.row.col.s32.s8.s8.s32": Kind(_M16N8K32, "i1", lambda raw: raw.astype(np.float64), np.int32),
 }
 """By what stands behind ``mma.sync.aligned``."""

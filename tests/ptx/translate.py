@@ -256,6 +256,8 @@ class Translator:
             return [self._set(target, "u2", f"F.to_bf16({self.value(value, 'u4')})")]
         if (to, given) == ("tf32", "f32") and rounding in (["rna"], ["rn"]):
             return [self._set(target, "u4", f"F.to_tf32({self.value(value, 'u4')}, {rounding == ['rna']})")]
+        if (to, given) in (("f16x2", "e4m3x2"), ("f16x2", "e5m2x2")) and rounding == ["rn"]:
+            return [self._set(target, "u4", f"F.two_fp8_to_fp16({self.value(value, 'u2')}, {given[:4]!r})")]
         if (to, given) == ("f32", "f32") and rounding == ["rni"]:
             return [f"np.rint({self.value(value, 'f4')}, out={self.target(target, 'f4')}, where=M)"]
         to_kind, given_kind = TYPES[to], TYPES[given]

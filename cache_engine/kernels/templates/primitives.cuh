@@ -128,9 +128,38 @@ DEVICE void load_matrix_transposed(unsigned (&fragment)[4], const void* row) {
 MULTIPLY_ACCUMULATE(fp16, float, "+f", "m16n8k16.row.col.f32.f16.f16.f32")
 MULTIPLY_ACCUMULATE(bf16, float, "+f", "m16n8k16.row.col.f32.bf16.bf16.f32")
 MULTIPLY_ACCUMULATE(tf32, float, "+f", "m16n8k8.row.col.f32.tf32.tf32.f32")
+MULTIPLY_ACCUMULATE(int8, int, "+r", "m16n8k32.row.col.s32.s8.s8.s32")
+
+#if __CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200
 MULTIPLY_ACCUMULATE(e4m3, float, "+f", "m16n8k32.row.col.f32.e4m3.e4m3.f32")
 MULTIPLY_ACCUMULATE(e5m2, float, "+f", "m16n8k32.row.col.f32.e5m2.e5m2.f32")
-MULTIPLY_ACCUMULATE(int8, int, "+r", "m16n8k32.row.col.s32.s8.s8.s32")
+#else
+// Targets from 9.0 to 11.0 have no such instruction. The assembler would multiply as fp16, from 0 each time, and add sums to
+// D: twice the instructions, and registers spill. fp16 holds every value of both types, so nothing is lost here.
+#define TWO_AS_FP16(TYPE, KIND)                                                                                     \
+    DEVICE unsigned two_as_fp16(TYPE, unsigned four, int upper) {                                                   \
+        unsigned short pairs[2];                                                                                    \
+        unsigned result;                                                                                            \
+        asm("mov.b32 {%0, %1}, %2;" : "=h"(pairs[0]), "=h"(pairs[1]) : "r"(four));                                  \
+        asm("cvt.rn.f16x2." KIND " %0, %1;" : "=r"(result) : "h"(pairs[upper]));                                    \
+        return result;                                                                                              \
+    }
+TWO_AS_FP16(e4m3, "e4m3x2")
+TWO_AS_FP16(e5m2, "e5m2x2")
+
+// A register holds four neighbours along k: the lower two of all make a product, and the upper two another. Which element of
+// k is which does not matter, since A and B agree. Of one fragment the compiler converts each half once.
+template <typename T>
+DEVICE void multiply_accumulate(T type, float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper) {
+        unsigned half[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) half[i] = two_as_fp16(type, a[i], upper);
+        multiply_accumulate(fp16{}, d, half, two_as_fp16(type, b0, upper), two_as_fp16(type, b1, upper));
+    }
+}
+#endif
 
 // A register of fp32 as the tensor cores want it: rounded to tf32, the nearest, ties away from zero. They would cut off.
 DEVICE unsigned rounded_to_tf32(unsigned bits) {

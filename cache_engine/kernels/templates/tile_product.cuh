@@ -1,11 +1,18 @@
-// One tile of C, from A and B to its place, by the scheme of tensor_core.cu; where operands have scales, sums of 128
-// products are multiplied by theirs and added up in fp32 outside of the tensor cores. These may keep fewer bits than
-// fp32 has: an H100's keep 14 of sums of fp8 (DeepSeek-V3 Technical Report, 2024, section 3.3.2, from which the scheme is).
+// One tile of C, from A and B to its place.
+//
+// Tiles of A and B stream from global to shared memory through a ring of STAGES buffers (cp.async); each warp holds a
+// (BLOCK_M / WARPS_M) x (BLOCK_N / WARPS_N) part of C in registers and feeds mma.sync from shared memory with ldmatrix.
+// Edges are filled with zeroes on the way in and masked on the way out, so every m, n and k is right.
+//
+// Where operands have scales, sums of 128 products are multiplied by theirs and added up in fp32 outside of the tensor
+// cores. These may keep fewer bits than fp32 has: an H100's keep 14 of sums of fp8 (DeepSeek-V3 Technical Report, 2024,
+// section 3.3.2, from which the scheme is).
 
 constexpr int SUMS = MMA_ROWS * MMA_COLUMNS * 4;
 
 struct TileProduct {
-    const IN_TYPE *a, *b;
+    CopiesOfA a_copies;
+    CopiesOfB b_copies;
     const SCALE_TYPE *a_scales, *b_scales;
     Tile tile;
     Slice slice;
@@ -15,7 +22,8 @@ struct TileProduct {
 
     DEVICE TileProduct(const IN_TYPE* a, const IN_TYPE* b, const SCALE_TYPE* a_scales, const SCALE_TYPE* b_scales,
                        Tile tile, Slice slice, Sizes sizes)
-        : a(a), b(b), a_scales(a_scales), b_scales(b_scales), tile(tile), slice(slice), sizes(sizes) {
+        : a_copies(copies_of_a(a, tile, slice.first, sizes)), b_copies(copies_of_b(b, tile, slice.first, sizes)),
+          a_scales(a_scales), b_scales(b_scales), tile(tile), slice(slice), sizes(sizes) {
         a_ring = reinterpret_cast<IN_TYPE*>(shared_memory());
         b_ring = a_ring + STAGES * A_STAGE;
         lane = thread_index() % 32;
@@ -24,29 +32,30 @@ struct TileProduct {
         warp_column = warp % WARPS_N * WARP_N;
     }
 
-    DEVICE void load(int step) {
+    // Starts the copies of a step, whose turn it is, into a buffer.
+    DEVICE void load(int step, int buffer) {
         // One group is committed per step whether or not it holds copies, so that the count given to wait_copies holds
         // to the end.
         if (step < slice.tiles()) {
-            const int buffer = step % STAGES;
-            const int k = slice.first + step * BLOCK_K;
-            load_stage(a_ring + buffer * A_STAGE, b_ring + buffer * B_STAGE, a, b, tile, k, sizes);
+            a_copies.start(a_ring + buffer * A_STAGE);
+            b_copies.start(b_ring + buffer * B_STAGE);
         }
         commit_copies();
     }
 
-    // Adds the products of one step, and starts the copies of a later one behind the first of them.
-    DEVICE void multiply(SUM_TYPE (&sums)[MMA_ROWS][MMA_COLUMNS][4], int step) {
-        const IN_TYPE* a_tile = a_ring + step % STAGES * A_STAGE;
-        const IN_TYPE* b_tile = b_ring + step % STAGES * B_STAGE;
+    // Adds the products of a step, whose tiles are in a buffer, and starts the copies of a later one behind the first of
+    // them: the tensor cores are busy with these while addresses are computed.
+    DEVICE void multiply(SUM_TYPE (&sums)[MMA_ROWS][MMA_COLUMNS][4], int step, int buffer, int free_buffer) {
+        const IN_TYPE* a_tile = a_ring + buffer * A_STAGE;
+        const IN_TYPE* b_tile = b_ring + buffer * B_STAGE;
 #pragma unroll
         for (int k = 0; k < BLOCK_K; k += MMA_K) {
             unsigned a_fragment[MMA_ROWS][4];
             unsigned b_fragment[MMA_COLUMNS / 2][4];
 #pragma unroll
-            for (int i = 0; i < MMA_ROWS; ++i) load_a(a_fragment[i], a_tile, warp_row + i * 16, k, lane);
+            for (int i = 0; i < MMA_ROWS; ++i) load_a(a_fragment[i], a_tile, warp_row, i, k, lane);
 #pragma unroll
-            for (int j = 0; j < MMA_COLUMNS / 2; ++j) load_b(b_fragment[j], b_tile, warp_column + j * 16, k, lane);
+            for (int j = 0; j < MMA_COLUMNS / 2; ++j) load_b(b_fragment[j], b_tile, warp_column, j, k, lane);
 #pragma unroll
             for (int i = 0; i < MMA_ROWS; ++i) {
 #pragma unroll
@@ -55,13 +64,14 @@ struct TileProduct {
                                         b_fragment[j / 2][j % 2 * 2 + 1]);
                 }
             }
-            if (k == 0) load(step + STAGES - 1);
+            if (k == 0) load(step + STAGES - 1, free_buffer);
         }
     }
 
     DEVICE void sum(SUM_TYPE (&sums)[MMA_ROWS][MMA_COLUMNS][4]) {
 #pragma unroll
-        for (int stage = 0; stage < STAGES - 1; ++stage) load(stage);
+        for (int stage = 0; stage < STAGES - 1; ++stage) load(stage, stage);
+        int buffer = 0, free_buffer = STAGES - 1;
 #pragma unroll 1
         for (int step = 0; step < slice.tiles(); ++step) {
             // After this barrier the tile of this step is complete for all threads, and all have finished reading the
@@ -77,7 +87,7 @@ struct TileProduct {
                 scales.read_a(a_scales, tile.row + warp_row + lane / 4, k, sizes);
                 if constexpr (B_SCALE_COLUMNS > 1) scales.read_b(b_scales, column, k, sizes);
                 SUM_TYPE partial[MMA_ROWS][MMA_COLUMNS][4] = {};
-                multiply(partial, step);
+                multiply(partial, step, buffer, free_buffer);
                 if constexpr (B_SCALE_COLUMNS == 1) scales.read_b(b_scales, column + lane % 4 * 2, k, sizes);
 #pragma unroll
                 for (int at = 0; at < SUMS; ++at) {
@@ -86,8 +96,10 @@ struct TileProduct {
                     sums[i][j][c] = multiply_add(partial[i][j][c], factor, sums[i][j][c]);
                 }
             } else {
-                multiply(sums, step);
+                multiply(sums, step, buffer, free_buffer);
             }
+            free_buffer = buffer;
+            buffer = buffer == STAGES - 1 ? 0 : buffer + 1;
         }
     }
 

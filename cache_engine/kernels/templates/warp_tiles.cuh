@@ -27,60 +27,110 @@ DEVICE int swizzled(int row, int column) {
     return row * COLUMNS + chunk * CHUNK + column % CHUNK;
 }
 
-// Starts the copy of one tile whose first element is (first_row, first_column) of a rows x columns matrix, as it lies.
-// With TURNED, rows of the matrix become columns of the tile, of which there are BLOCK_K. Rows or columns that are WHOLE
-// are multiples of the tile's.
-template <int ROWS, int COLUMNS, int VECTOR, bool TURNED, bool WHOLE_ROWS, bool WHOLE_COLUMNS>
-DEVICE void load_tile(IN_TYPE* tile, const IN_TYPE* matrix, int first_row, int first_column, int rows, int columns) {
-    constexpr int VECTORS_PER_ROW = COLUMNS / VECTOR;
-    constexpr int VECTORS = ROWS * VECTORS_PER_ROW;
-    // Narrow copies are many: fully unrolled, their addresses alone would need more registers than there are.
-    constexpr int UNROLL = VECTOR * sizeof(IN_TYPE) == 16 && !TURNED ? 64 : 4;
-#pragma unroll UNROLL
-    for (int base = 0; base < VECTORS; base += THREADS) {
-        const int index = base + thread_index();
-        if (VECTORS % THREADS != 0 && index >= VECTORS) break;
-        const int row = index / VECTORS_PER_ROW;
-        const int column = index % VECTORS_PER_ROW * VECTOR;
-        const bool valid =
-            (WHOLE_ROWS || first_row + row < rows) && (WHOLE_COLUMNS || first_column + column < columns);
-        const IN_TYPE* source =
-            valid ? matrix + static_cast<long long>(first_row + row) * columns + first_column + column : matrix;
-        // cp.async moves no less than four bytes, in one piece.
-        if constexpr (TURNED && sizeof(IN_TYPE) == 4) {
-#pragma unroll
-            for (int i = 0; i < VECTOR; ++i) {
-                copy_async<4>(tile + swizzled<BLOCK_K>(column + i, row), valid ? source + i : source, valid);
-            }
-        } else if constexpr (TURNED || VECTOR * sizeof(IN_TYPE) < 4) {
-            Vector<IN_TYPE, VECTOR> elements = {};
-            if (valid) elements = load_global<IN_TYPE, VECTOR>(source);
-            if constexpr (TURNED) {
-#pragma unroll
-                for (int i = 0; i < VECTOR; ++i) {
-                    store_shared<IN_TYPE, 1>(tile + swizzled<BLOCK_K>(column + i, row), {elements.at[i]});
-                }
-            } else {
-                store_shared<IN_TYPE, VECTOR>(tile + swizzled<COLUMNS>(row, column), elements);
-            }
+// The copies of one operand's tiles into the ring, each BLOCK_K further along k than the one before. What does not change
+// from tile to tile is computed once: addresses would else be most of the loop's instructions.
+//
+// A tile lies as the matrix does, rows x columns; with TURNED, rows of the matrix become columns of the tile, of which
+// there are BLOCK_K. ALONG_K: columns of the matrix are along k, else rows. Rows or columns that are WHOLE are multiples of
+// the tile's.
+template <int ROWS, int COLUMNS, int VECTOR, bool TURNED, bool ALONG_K, bool WHOLE_ROWS, bool WHOLE_COLUMNS>
+struct Copies {
+    static constexpr int PER_ROW = COLUMNS / VECTOR;
+    static constexpr int COUNT = (ROWS * PER_ROW + THREADS - 1) / THREADS;  // of a thread
+    static constexpr int STRIDE = THREADS / PER_ROW;  // rows from one of the thread's to its next, where it has one column
+    // Eight rows further a row is permuted in the same way, so a thread's copies differ by constants.
+    static constexpr bool REGULAR =
+        !TURNED && VECTOR * sizeof(IN_TYPE) >= 4 && THREADS % PER_ROW == 0 && STRIDE % 8 == 0;
+
+    const IN_TYPE* next;  // the first element of the next tile, or, where REGULAR, of the thread's part of it
+    int rows_left, columns_left;  // from there to the ends of the matrix
+    int columns;
+
+    DEVICE Copies(const IN_TYPE* matrix, int first_row, int first_column, int rows, int columns) : columns(columns) {
+        if constexpr (REGULAR) {
+            first_row += thread_index() / PER_ROW;
+            first_column += thread_index() % PER_ROW * VECTOR;
+        }
+        next = matrix + static_cast<long long>(first_row) * columns + first_column;
+        rows_left = rows - first_row;
+        columns_left = columns - first_column;
+    }
+
+    // Starts those of the next tile.
+    DEVICE void start(IN_TYPE* tile) {
+        if constexpr (REGULAR) {
+            start_regular(tile);
         } else {
-            copy_async<VECTOR * sizeof(IN_TYPE)>(tile + swizzled<COLUMNS>(row, column), source, valid);
+            start_each(tile);
+        }
+        next += ALONG_K ? BLOCK_K : static_cast<long long>(BLOCK_K) * columns;
+        (ALONG_K ? columns_left : rows_left) -= BLOCK_K;
+    }
+
+    DEVICE void start_regular(IN_TYPE* tile) {
+        const int first_row = thread_index() / PER_ROW;
+        IN_TYPE* target = tile + swizzled<COLUMNS>(first_row, thread_index() % PER_ROW * VECTOR);
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            const int row = i * STRIDE;
+            if (ROWS % STRIDE != 0 && first_row + row >= ROWS) break;
+            const bool valid = (WHOLE_ROWS || row < rows_left) && (WHOLE_COLUMNS || columns_left > 0);
+            copy_async<VECTOR * sizeof(IN_TYPE)>(target + row * COLUMNS, next + static_cast<long long>(row) * columns, valid);
         }
     }
+
+    DEVICE void start_each(IN_TYPE* tile) {
+        // Narrow copies are many: fully unrolled, their addresses alone would need more registers than there are. Each
+        // element of one byte that is turned has an address of its own.
+        constexpr int UNROLL = VECTOR * sizeof(IN_TYPE) == 16 && !TURNED ? 64 : TURNED && sizeof(IN_TYPE) == 1 ? 2 : 4;
+#pragma unroll UNROLL
+        for (int base = 0; base < ROWS * PER_ROW; base += THREADS) {
+            const int index = base + thread_index();
+            if (ROWS * PER_ROW % THREADS != 0 && index >= ROWS * PER_ROW) break;
+            const int row = index / PER_ROW;
+            const int column = index % PER_ROW * VECTOR;
+            const bool valid = (WHOLE_ROWS || row < rows_left) && (WHOLE_COLUMNS || column < columns_left);
+            const IN_TYPE* source = next + static_cast<long long>(row) * columns + column;
+            // cp.async moves no less than four bytes, in one piece.
+            if constexpr (TURNED && sizeof(IN_TYPE) == 4) {
+#pragma unroll
+                for (int i = 0; i < VECTOR; ++i) {
+                    copy_async<4>(tile + swizzled<BLOCK_K>(column + i, row), source + i, valid);
+                }
+            } else if constexpr (TURNED || VECTOR * sizeof(IN_TYPE) < 4) {
+                Vector<IN_TYPE, VECTOR> elements = {};
+                if (valid) elements = load_global<IN_TYPE, VECTOR>(source);
+                if constexpr (TURNED) {
+#pragma unroll
+                    for (int i = 0; i < VECTOR; ++i) {
+                        store_shared<IN_TYPE, 1>(tile + swizzled<BLOCK_K>(column + i, row), {elements.at[i]});
+                    }
+                } else {
+                    store_shared<IN_TYPE, VECTOR>(tile + swizzled<COLUMNS>(row, column), elements);
+                }
+            } else {
+                copy_async<VECTOR * sizeof(IN_TYPE)>(tile + swizzled<COLUMNS>(row, column), source, valid);
+            }
+        }
+    }
+};
+
+// A is m x k, or as stored "t" k x m; B n x k, or as stored "n" k x n.
+using CopiesOfA = Copies<A_TRANSPOSED ? BLOCK_K : BLOCK_M, A_TRANSPOSED ? BLOCK_M : BLOCK_K, A_VECTOR,
+                         A_TRANSPOSED && A_ALONG_K, !A_TRANSPOSED, A_TRANSPOSED ? WHOLE_K : WHOLE_M,
+                         A_TRANSPOSED ? WHOLE_M : WHOLE_K>;
+using CopiesOfB = Copies<B_TRANSPOSED ? BLOCK_N : BLOCK_K, B_TRANSPOSED ? BLOCK_K : BLOCK_N, B_VECTOR,
+                         !B_TRANSPOSED && B_ALONG_K, B_TRANSPOSED, B_TRANSPOSED ? WHOLE_N : WHOLE_K,
+                         B_TRANSPOSED ? WHOLE_K : WHOLE_N>;
+
+DEVICE CopiesOfA copies_of_a(const IN_TYPE* a, Tile tile, int k, Sizes sizes) {
+    if constexpr (A_TRANSPOSED) return {a, k, tile.row, sizes.k, sizes.m};
+    return {a, tile.row, k, sizes.m, sizes.k};
 }
 
-DEVICE void load_stage(IN_TYPE* a_tile, IN_TYPE* b_tile, const IN_TYPE* a, const IN_TYPE* b, Tile tile, int k,
-                       Sizes sizes) {
-    if constexpr (A_TRANSPOSED) {
-        load_tile<BLOCK_K, BLOCK_M, A_VECTOR, A_ALONG_K, WHOLE_K, WHOLE_M>(a_tile, a, k, tile.row, sizes.k, sizes.m);
-    } else {
-        load_tile<BLOCK_M, BLOCK_K, A_VECTOR, false, WHOLE_M, WHOLE_K>(a_tile, a, tile.row, k, sizes.m, sizes.k);
-    }
-    if constexpr (B_TRANSPOSED) {
-        load_tile<BLOCK_N, BLOCK_K, B_VECTOR, false, WHOLE_N, WHOLE_K>(b_tile, b, tile.column, k, sizes.n, sizes.k);
-    } else {
-        load_tile<BLOCK_K, BLOCK_N, B_VECTOR, B_ALONG_K, WHOLE_K, WHOLE_N>(b_tile, b, k, tile.column, sizes.k, sizes.n);
-    }
+DEVICE CopiesOfB copies_of_b(const IN_TYPE* b, Tile tile, int k, Sizes sizes) {
+    if constexpr (B_TRANSPOSED) return {b, tile.column, k, sizes.n, sizes.k};
+    return {b, k, tile.column, sizes.k, sizes.n};
 }
 
 DEVICE void round_inputs(unsigned (&fragment)[4]) {
@@ -90,26 +140,28 @@ DEVICE void round_inputs(unsigned (&fragment)[4]) {
     }
 }
 
-// The 16 x MMA_K part of A at (row, k): four matrices in the order mma wants them: down the rows, then along k.
-DEVICE void load_a(unsigned (&fragment)[4], const IN_TYPE* tile, int row, int k, int lane) {
+// Part i of 16 x MMA_K of A, counted from a row, at k: four matrices in the order mma wants them: down the rows, then along
+// k. Parts are whole eights of rows apart, so that along k their addresses differ by constants.
+DEVICE void load_a(unsigned (&fragment)[4], const IN_TYPE* tile, int row, int i, int k, int lane) {
     if constexpr (A_ALONG_K) {
         const int offset = swizzled<A_COLUMNS>(row + lane % 16, k + lane / 16 * CHUNK);
-        load_matrix(fragment, tile + offset);
+        load_matrix(fragment, tile + offset + i * 16 * A_COLUMNS);
     } else {
-        const int offset = swizzled<A_COLUMNS>(k + lane % 8 + lane / 16 * 8, row + lane / 8 % 2 * 8);
-        load_matrix_transposed(fragment, tile + offset);
+        const int offset = swizzled<A_COLUMNS>(lane % 8 + lane / 16 * 8, row + i * 16 + lane / 8 % 2 * 8);
+        load_matrix_transposed(fragment, tile + offset + k * A_COLUMNS);
     }
     round_inputs(fragment);
 }
 
-// Two neighbouring MMA_K x 8 parts of B at (k, column): {0, 1} are the k halves of the left one, {2, 3} of the right.
-DEVICE void load_b(unsigned (&fragment)[4], const IN_TYPE* tile, int column, int k, int lane) {
+// Parts 2j and 2j + 1 of MMA_K x 8 of B, counted from a column, at k: {0, 1} are the k halves of the left one, {2, 3} of the
+// right.
+DEVICE void load_b(unsigned (&fragment)[4], const IN_TYPE* tile, int column, int j, int k, int lane) {
     if constexpr (B_ALONG_K) {
         const int offset = swizzled<B_COLUMNS>(column + lane % 8 + lane / 16 * 8, k + lane / 8 % 2 * CHUNK);
-        load_matrix(fragment, tile + offset);
+        load_matrix(fragment, tile + offset + j * 16 * B_COLUMNS);
     } else {
-        const int offset = swizzled<B_COLUMNS>(k + lane % 16, column + lane / 16 * 8);
-        load_matrix_transposed(fragment, tile + offset);
+        const int offset = swizzled<B_COLUMNS>(lane % 16, column + j * 16 + lane / 16 * 8);
+        load_matrix_transposed(fragment, tile + offset + k * B_COLUMNS);
     }
     round_inputs(fragment);
 }
