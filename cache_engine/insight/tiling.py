@@ -11,7 +11,7 @@ from cache_engine.kernels.hopper import MMA_M as GROUP_M
 from cache_engine.kernels.scaled import Scaled
 from cache_engine.kernels.simt import LANES_M, LANES_N, Simt
 from cache_engine.kernels.tensor_core import MMA_K_BYTES, MMA_M, MMA_N, TensorCore
-from cache_engine.model.artifact import Record
+from cache_engine.model.artifact import Record, RecordedProblem
 from cache_engine.model.gemm import SCALE_BLOCK, DType, Mode, Scales
 from cache_engine.model.kernel import ceil_div
 from cache_engine.units import counted
@@ -46,6 +46,27 @@ class ScaleBlocks:
     a_rows: int
     b_columns: int
     k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Groups of rows that every block walks through, and how many tiles of C each has, if their rows are even."""
+
+    groups: int
+    tiles: int
+
+
+def walk(record: Record) -> Walk | None:
+    """Through how many groups blocks walk; ``None`` without a mode."""
+    p, c = record.problem, record.config
+    if not p.mode:
+        return None
+    return Walk(p.batch, ceil_div(_rows_of_a_group(p), c.block_m) * ceil_div(p.n, c.block_n))
+
+
+def _rows_of_a_group(p: RecordedProblem) -> int:
+    """How many rows a group has on the device is not known here: even ones, or all that there is room for."""
+    return ceil_div(p.m, max(p.batch, 1)) if p.mode == Mode.GROUPED else p.m
 
 
 def roles(record: Record) -> Roles | None:
@@ -97,8 +118,7 @@ def level_table(record: Record) -> list[dict[str, str]]:
     unit = "tiles" if record.family in (Hopper.name, Grouped.name) else "blocks"
     products = f"batch {p.batch}"
     if p.mode:  # how many tiles a group has is known on the device alone
-        rows = ceil_div(p.m, max(p.batch, 1)) if p.mode == Mode.GROUPED else p.m
-        grid_m, products = ceil_div(rows, c.block_m), f"{p.batch} groups"
+        grid_m, products = ceil_div(_rows_of_a_group(p), c.block_m), f"{p.batch} groups"
         unit += " (of even groups)" if p.mode == Mode.GROUPED else " at most"
     table = [
         {

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cache_engine.insight.tiling import Level, Roles, ScaleBlocks
+from cache_engine.insight.tiling import Level, Roles, ScaleBlocks, Walk
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.report.html import safe
 from cache_engine.units import counted
@@ -19,7 +19,7 @@ WIDTH = 640
 _LABEL, _ROW, _TALL, _WIDEST = 150, 22, 240, 90
 _COLOURS = tuple(f"var(--c{number})" for number in range(6))
 _MUTED = "var(--muted)"
-_MOST_PARTS, _MOST_STAGES, _MOST_IN_RING = 64, 6, 16
+_MOST_PARTS, _MOST_STAGES, _MOST_IN_RING, _MOST_OF_A_GROUP = 64, 6, 16, 8
 _RING = 440
 
 
@@ -137,13 +137,18 @@ def roofs(shown: Sequence[Roof], across: str, up: str) -> str:
 
 
 def tiles(
-    config: KernelConfig, levels: Sequence[Level], roles: Roles | None = None, scales: ScaleBlocks | None = None
+    config: KernelConfig,
+    levels: Sequence[Level],
+    roles: Roles | None = None,
+    scales: ScaleBlocks | None = None,
+    walk: Walk | None = None,
 ) -> str:
     """A block's tile of C with its warps, one warp's instructions, and the stages of A and B next to it, to scale.
 
     Args:
         roles: who fills the stages and who empties them, where not every warp does both; drawn below, not to scale.
         scales: what shares a scale, if anything does; drawn along the inner edges of A and B.
+        walk: the groups that blocks walk through, if there are any; drawn below, not to scale.
     """
     m, n, k = config.block_m, config.block_n, config.block_k
     scale = 300 / max(m, n)
@@ -186,6 +191,9 @@ def tiles(
     if roles is not None:
         drawn += _ring(roles, config.stages, bottom + 10)
         bottom, right = bottom + 60, max(right, _RING)
+    if walk is not None:
+        drawn += _groups(walk, bottom + 10)
+        bottom, right = bottom + 76, max(right, _RING)
     return _drawing(bottom, drawn, right)
 
 
@@ -207,6 +215,22 @@ def _ring(roles: Roles, stages: int, top: float) -> list[str]:
         (_RING - 4, f"{counted(roles.consumers, 'consumer')}, {roles.consume}", "end"),
     )
     return [*drawn, *(_text(x, top + 36, text, anchor) for x, text, anchor in words)]
+
+
+def _groups(walk: Walk, top: float) -> list[str]:
+    """The first groups and the last, each with tiles in the colour of the block that computes them, of three blocks."""
+    numbers = [*range(1, min(walk.groups, 3) + 1), *([walk.groups] if walk.groups > 3 else [])]
+    shown, step, drawn = max(1, min(walk.tiles, _MOST_OF_A_GROUP)), (_RING - 8) / 4, []
+    wide = 0.85 * step / shown
+    for place, number in enumerate(numbers):
+        left = 4 + place * step
+        for tile in range(shown):
+            block = ((number - 1) * walk.tiles + tile) % 3
+            words = f"Group {number:,}, tile {tile + 1}"
+            drawn.append(_rectangle(left + tile * wide, top, wide - 1, 20, _COLOURS[block], words))
+        drawn.append(_text(left, top + 36, f"{'… ' if number > place + 1 else ''}Group {number:,}"))
+    words = f"{counted(walk.tiles, 'tile')} each, if rows are even; colours: which block computes it"
+    return [*drawn, _text(4, top + 54, words)]
 
 
 def _legend(names: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from cache_engine.evaluator.groups import Work, work_of
 from cache_engine.insight.comparison import Pair, change, compare, sass_difference, shown
 from cache_engine.insight.description import described
 from cache_engine.insight.inspection import inspect
-from cache_engine.insight.tiling import level_table, levels, roles, scale_blocks
+from cache_engine.insight.tiling import level_table, levels, roles, scale_blocks, walk
 from cache_engine.model.artifact import LOG, PTX, SOURCE, Record
 from cache_engine.model.measurement import Measurement
 from cache_engine.model.occupancy import Occupancy
@@ -34,7 +34,7 @@ def kernel_report(cache: Cache, record: Record) -> Report:
     """All that is known of one kernel. Takes as long as disassembling: half a second."""
     texts, missing = _texts(cache, record, _CODES)
     inspection = inspect(record, texts.get(SASS), missing.get(SASS, ""))
-    shape = tiles(record.config, levels(record), roles(record), scale_blocks(record))
+    shape = tiles(record.config, levels(record), roles(record), scale_blocks(record), walk(record))
     problem: list[Part] = [
         Facts(described(record, moment(record.created_at))),
         Figure("Tile shapes in elements, to scale", shape, _rows(level_table(record))),

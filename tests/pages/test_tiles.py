@@ -9,7 +9,7 @@ import pytest
 
 from app.presenters.kernels.tiles import tile_figure
 from cache_engine.insight.inspection import block_threads
-from cache_engine.insight.tiling import level_table, levels, roles, scale_blocks
+from cache_engine.insight.tiling import level_table, levels, roles, scale_blocks, walk
 from cache_engine.model.artifact import Record
 from cache_engine.model.kernel import MAX_TILE, KernelConfig
 from cache_engine.report.drawing import tiles
@@ -102,11 +102,43 @@ def test_a_scaled_kernel_shows_what_shares_a_scale() -> None:
         assert rows["Scales of B"] == f"{count} per step, of {of_b} elements each"
 
 
+@pytest.mark.parametrize(
+    ("mode", "batch", "names", "count"),
+    [
+        ("grouped", 256, ["Group 1", "Group 2", "Group 3", "… Group 256"], 2),  # DeepSeek-V3's experts
+        ("masked", 128, ["Group 1", "Group 2", "Group 3", "… Group 128"], 8 * 2),  # gpt-oss's
+        ("masked", 4, ["Group 1", "Group 2", "Group 3", "Group 4"], 8 * 2),
+        ("grouped", 2, ["Group 1", "Group 2"], 4 * 2),
+    ],
+)
+def test_a_grouped_kernel_shows_how_blocks_walk_through_the_groups(
+    mode: str, batch: int, names: list[str], count: int
+) -> None:
+    record = record_with(KernelConfig(128, 256, 64, 2, 4, 3), "grouped")
+    record = msgspec.structs.replace(record, problem=msgspec.structs.replace(record.problem, mode=mode, batch=batch))
+    figure, plain = tile_figure(record), tile_figure(record_with(record.config))
+    words = [note.text for note in figure.layout.annotations]
+    assert [word for word in words if "Group " in word] == names
+    assert any(word.startswith(f"{count} tiles each, if rows are even") for word in words)
+    drawn = figure.layout.shapes[len(plain.layout.shapes) :]
+    assert len(drawn) == len(names) * min(count, 8)
+    reported = tiles(record.config, levels(record), None, None, walk(record))
+    assert [name for name in names if f">{name}<" in reported] == names
+    assert reported.count("<rect") - tiles(record.config, levels(record)).count("<rect") == len(drawn)
+    # Tiles are taken in turn, across groups: the first of group 2 is the next block's.
+    colours = [shape.fillcolor for shape in drawn]
+    assert colours[min(count, 8)] == colours[0 if count % 3 == 0 else count % 3], "three blocks"
+    assert len(set(colours)) == min(3, len(colours))
+
+
 def test_an_extreme_config_is_drawn_quickly() -> None:
     """A record made up by someone else, with the largest numbers that one may hold."""
-    for family in ("tensor_core", "hopper", "scaled"):
+    for family in ("tensor_core", "hopper", "scaled", "grouped"):
         record = record_with(KernelConfig(*[MAX_TILE] * 7), family)
         record = msgspec.structs.replace(record, problem=msgspec.structs.replace(record.problem, scales="1x128,1x128"))
+        if family == "grouped":
+            huge = msgspec.structs.replace(record.problem, mode="masked", m=2**60, n=2**60, batch=2**60)
+            record = msgspec.structs.replace(record, problem=huge)
         assert len(tile_figure(record).to_json()) < 100_000
-        drawn = tiles(record.config, levels(record), roles(record), scale_blocks(record))
+        drawn = tiles(record.config, levels(record), roles(record), scale_blocks(record), walk(record))
         assert len(drawn) < 100_000

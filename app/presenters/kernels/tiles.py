@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from app.presenters.shared import COLOURS, GREY
-from cache_engine.insight.tiling import Level, Roles, ScaleBlocks, levels, plain, roles, scale_blocks
+from cache_engine.insight.tiling import Level, Roles, ScaleBlocks, Walk, levels, plain, roles, scale_blocks, walk
 from cache_engine.model.artifact import Record
 from cache_engine.model.kernel import KernelConfig
 from cache_engine.units import counted
@@ -14,6 +14,7 @@ _MOST_PARTS = 64  # along one side; more would be a grey area, and take long to 
 _MOST_STAGES = 6  # drawn one behind the other
 _MOST_IN_RING = 16
 _MOST_SCALES = 16  # whose borders are drawn; more would hide the tile
+_MOST_GROUPS, _MOST_OF_A_GROUP, _BLOCKS = 4, 8, 3  # of a walk; blocks whose tiles have a colour
 _LOWEST, _TALLEST = 220, 430  # pixels
 _SCALES = COLOURS[4]
 
@@ -38,6 +39,9 @@ def tile_figure(record: Record) -> go.Figure:
     parts = roles(record)
     if parts is not None:
         below_m = _ring(figure, record, parts, gap, below_m)
+    groups = walk(record)
+    if groups is not None:
+        below_m = _walk(figure, c, groups, gap, below_m)
     # Shapes alone give a plot no range.
     figure.add_scatter(
         x=[-3 * gap - c.block_k, c.block_n + gap],
@@ -126,6 +130,30 @@ def _ring(figure: go.Figure, record: Record, parts: Roles, gap: float, top: floa
                 middle = (column + 0.5) * float(group.n), (row + 0.5) * float(group.m)
                 _label(figure, *middle, f"Consumer {number}")
     return top + 3.4 * high
+
+
+def _walk(figure: go.Figure, c: KernelConfig, groups: Walk, gap: float, top: float) -> float:
+    """The first groups and the last, tiles in the colours of the blocks that compute them; returns the lower edge.
+
+    Not to scale, and of few blocks: how many a launch has depends on the GPU.
+    """
+    high = 0.9 * gap
+    whole = max(c.block_n + gap + c.block_k, 1.6 * max(c.block_m, c.block_n))
+    left = (c.block_n - gap - c.block_k - whole) / 2
+    numbers = [*range(1, min(groups.groups, _MOST_GROUPS - 1) + 1)]
+    numbers += [groups.groups] if groups.groups >= _MOST_GROUPS else []
+    shown = max(1, min(groups.tiles, _MOST_OF_A_GROUP))
+    step = whole / _MOST_GROUPS
+    for place, number in enumerate(numbers):
+        for tile in range(shown):
+            at = left + place * step + tile * 0.85 * step / shown
+            colour = COLOURS[((number - 1) * groups.tiles + tile) % _BLOCKS]
+            _rectangle(figure, at, top, 0.85 * step / shown, high, colour, 0.35)
+        jump = "… " if number > place + 1 else ""
+        _label(figure, left + place * step + 0.42 * step, top + 1.5 * high, f"{jump}Group {number:,}")
+    words = f"{counted(groups.tiles, 'tile')} each, if rows are even · colours: which block computes it"
+    _label(figure, left + whole / 2, top + 2.4 * high, words)
+    return top + 3.2 * high
 
 
 def _grid(figure: go.Figure, level: Level, colour: str, width: float) -> None:
