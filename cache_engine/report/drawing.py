@@ -170,17 +170,7 @@ def tiles(
         ]
     block = _rectangle(left, top, n * scale, m * scale, _COLOURS[0], f"Block {m} × {n}")
     drawn.append(f'<g opacity=".25">{block}</g>')
-    for number, level in enumerate(levels[1:]):
-        if max(level.along_m, level.along_n) > _MOST_PARTS:
-            continue
-        high, broad = float(level.m * level.along_m) * scale, float(level.n * level.along_n) * scale
-        colour, thick = ("var(--c0)", 2.0) if number == 0 else ("var(--grey)", 0.5)
-        for row in range(int(level.along_m) + 1):
-            y = top + row * float(level.m) * scale
-            drawn.append(_line([(left, y), (left + broad, y)], colour, thick))
-        for column in range(int(level.along_n) + 1):
-            x = left + column * float(level.n) * scale
-            drawn.append(_line([(x, top), (x, top + high)], colour, thick))
+    drawn += _grids(levels[1:], left, top, scale)
     stages = f"{config.stages} stages" if config.stages > 1 else "1 stage"
     drawn += [
         _text(left, 14, f"B {k} × {n}, {stages}{of_b}"),
@@ -195,6 +185,23 @@ def tiles(
         drawn += _groups(walk, bottom + 10)
         bottom, right = bottom + 76, max(right, _RING)
     return _drawing(bottom, drawn, right)
+
+
+def _grids(levels: Sequence[Level], left: float, top: float, scale: float) -> list[str]:
+    """Warps over the block's tile, and in the first warp its instructions or lanes."""
+    drawn = []
+    for number, level in enumerate(levels):
+        if max(level.along_m, level.along_n) > _MOST_PARTS:
+            continue
+        high, broad = float(level.m * level.along_m) * scale, float(level.n * level.along_n) * scale
+        colour, thick = ("var(--c0)", 2.0) if number == 0 else ("var(--grey)", 0.5)
+        for row in range(int(level.along_m) + 1):
+            y = top + row * float(level.m) * scale
+            drawn.append(_line([(left, y), (left + broad, y)], colour, thick))
+        for column in range(int(level.along_n) + 1):
+            x = left + column * float(level.n) * scale
+            drawn.append(_line([(x, top), (x, top + high)], colour, thick))
+    return drawn
 
 
 def _ring(roles: Roles, stages: int, top: float) -> list[str]:
