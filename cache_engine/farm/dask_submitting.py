@@ -87,7 +87,10 @@ class DaskSubmission:
             if not left:
                 break
             if rounds > _MOST_ROUNDS:
-                raise RemoteError(f"workers say that {len(left):,} kernels are in the remote, which does not have them")
+                raise RemoteError(
+                    f"workers say that {len(left):,} kernels are in the remote, which does not have them; "
+                    f"GEMM_CACHE_REMOTE of the workers must be {printable(self._remote.url)}"
+                )
             try:
                 done.resent += self._send(left)
                 self._follow(answers, on_left, on_trouble)
