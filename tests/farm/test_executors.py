@@ -206,12 +206,16 @@ def test_a_scheduler_that_stays_away_is_an_error_in_words(
     require_dask()
     from cache_engine.farm import dask_submitting
 
-    monkeypatch.setattr(dask_submitting, "GIVE_UP_S", 0.5)
     troubles: list[str] = []
+
+    def on_trouble(trouble: str) -> None:
+        troubles.append(trouble)
+        monkeypatch.setattr(dask_submitting, "GIVE_UP_S", 0.0)  # it was away for long
+
     with _using(Certificates(tmp_path / "certificates").environment):
         submission = dask_submitting.DaskSubmission("tls://127.0.0.1:1", remote)
         with pytest.raises(RemoteError, match=r"the scheduler at 127\.0\.0\.1 does not answer"):
-            submission.run(table(cache, 1), on_trouble=troubles.append)
+            submission.run(table(cache, 1), on_trouble=on_trouble)
     assert len(troubles) == 1
 
 
