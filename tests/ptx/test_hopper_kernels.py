@@ -77,10 +77,12 @@ def test_the_store_keeps_what_is_executed_here(tmp_path: Path) -> None:
     problem = GemmProblem(40, 72, 96, arch="sm_90a")
     with open_cache(tmp_path / "store", durability="fast") as cache:
         kernel = cache.get_or_compile(problem, family="hopper", config=HOPPER.configs(problem)[0])
-        stored = cache.text(kernel.record, "ptx")
+        stored, log = (cache.text(kernel.record, part) for part in ("ptx", "log"))
         assert not cache.verify()
-    # A sum in local memory would have every product wait for the one before.
+    # A sum in local memory would have every product wait for the one before, and ptxas says so.
     resources = kernel.record.resources
+    assert "ptxas info" in log
+    assert "wgmma.mma_async instructions are serialized" not in log
     assert (kernel.record.family, resources.spill_bytes, resources.stack_bytes) == ("hopper", 0, 0)
     assert (kernel.launch.threads, kernel.launch.grid) == (384, (1, 1, 1))
     assert stored == ptx_of(source_of(problem, kernel.record.config), "sm_90a")
