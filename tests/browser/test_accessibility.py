@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Page
 
 from tests.browser.conftest import Shown
 
@@ -42,11 +42,10 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
 
 
 @pytest.fixture
-def tab(browser: Browser) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
-    context.set_default_timeout(120_000)
-    yield context.new_page()
-    context.close()
+def tab(page: Page) -> Iterator[Page]:
+    page.set_default_timeout(120_000)
+    yield page
+    page.set_default_timeout(30_000)
 
 
 def _rest(tab: Page) -> None:

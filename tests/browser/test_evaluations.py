@@ -80,10 +80,11 @@ def test_a_link_with_a_chip_of_ones_own_and_the_files(page: Page, address: str, 
 
 def test_a_search_ends_with_the_tab_that_asked_for_it(page: Page, address: str) -> None:
     link = urlencode({"own": chip_text(ENDLESS), "e_chip": ENDLESS.name, **ENDLESS_SHAPE})
-    page.goto(f"{address}/evaluations?{link}")
-    expect(page.get_by_text("Searching…")).to_be_visible(timeout=WAIT_MS)
+    tab = page.context.new_page()
+    tab.goto(f"{address}/evaluations?{link}")
+    expect(tab.get_by_text("Searching…")).to_be_visible(timeout=WAIT_MS)
     server = _server_of(address)
-    page.close()
+    tab.close()
     deadline = time.monotonic() + 60
     idle = 0
     while idle < 2:  # once may be chance on a machine that has much to do

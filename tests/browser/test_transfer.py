@@ -18,7 +18,8 @@ WAIT_MS = 20_000
 TEXT = re.compile("javascript|css|svg|wasm")
 
 
-def test_files_are_compressed_and_asked_for_once(page: Page, shown: Shown) -> None:
+def test_files_are_compressed_and_asked_for_once(first_visit: Page, shown: Shown) -> None:
+    page = first_visit
     answers: list[dict[str, Any]] = []
     cached: set[str] = set()
     network = page.context.new_cdp_session(page)

@@ -75,7 +75,9 @@ def test_the_installed_command_compiles_and_samples(installed: Path, tmp_path: P
     assert "hit (disk)" in run("compile", "64", "48", "80", "--dtype", "fp32", "--arch", "sm_90")
 
 
-def test_the_installed_dashboard_shows_every_page(installed: Path, page: Page, compiled_store: Path) -> None:
+def test_the_installed_dashboard_shows_every_page(installed: Path, first_visit: Page, compiled_store: Path) -> None:
+    """In a browser that has no file of the checkout's dashboard."""
+    page = first_visit
     with served([str(installed)], compiled_store) as address:
         for path, heading in (
             ("", "Overview"),
