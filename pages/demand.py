@@ -75,6 +75,7 @@ def shares(span: Span) -> None:
         return
     figure.draw(share_figure(report), key="shares")
     columns = {
+        **({"Name": st.column_config.TextColumn(width=240)} if by == SHAPE else {}),
         "Launches/h": tables.COUNT,
         "Open": tables.LINK,
         **dict.fromkeys(("Launches", "GPU time", "Bytes", "FLOPs"), tables.PERCENT),
@@ -133,9 +134,9 @@ def looks_like(span: Span, report: DemandReport) -> None:
     st.text(f"Of its {counted(len(set(keys)), 'kernel')} for {kind[0]} on {kind[1]}, {missing:,} are missing.")
     tables.show(rows, column_config={"Launches": tables.PERCENT}, key="model")
     widgets.page_link(
-        "../pages/architectures.py",
+        "../pages/coverage.py",
         label="Coverage, and compile what is missing",
-        icon=":material/developer_board:",
+        icon=":material/grid_on:",
         query_params={"model": models[0].name, "dtype": kind[0], "archs": kind[1]},
     )
 

@@ -57,7 +57,7 @@ from cache_engine.model.key import CacheKey, is_key
 from cache_engine.units import counted, human_age
 
 PARTS = ("Summary", "Code", "Performance", "Cache key", "History", "Compiler log")
-SMALL = st.column_config.TextColumn(width="small")
+SMALL = st.column_config.TextColumn(width=130)
 RATE = st.column_config.NumberColumn(format="%,.1f")
 PLAIN = {"displayModeBar": False}
 MOST_DECISIONS = 500
@@ -111,9 +111,8 @@ def summary(record: Record) -> None:
             tables.show(occupancy_table(inspection.occupancy), height="content", key="occupancy")
         left.caption("On each chip that runs this cubin:")
         chips = occupancy_by_chip(record)
-        columns = {"Occupancy": tables.PERCENT}
         with left:
-            tables.show(chips, height="content", column_config=columns, key="chips")
+            tables.show(chips, height="content", key="chips")
     reproduction(record)
 
 

@@ -10,7 +10,9 @@ import msgspec
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.presenters.store.demand import main_kind
 from cache_engine import GemmProblem, model_shapes, open_cache
+from cache_engine.engine.demand.report import DemandReport, DemandShare
 from cache_engine.model.asked import Asked, Shape
 from cache_engine.model.decision import EVICTION, MISS, Decision
 from cache_engine.model.gemm import DType
@@ -49,7 +51,7 @@ def test_it_shows_shares_the_model_and_its_missing_kernels(open_page: Open, aske
     app = sound(open_page(asked, "demand"))
     shares = _table(app, "Name", "Launches", "GPU time", "Time from")
     assert len(shares) == 6
-    assert sum(row[1] for row in shares) == pytest.approx(1)  # type: ignore[misc]
+    assert sum(row[1] for row in shares) == pytest.approx(100)  # type: ignore[misc]
     assert {row[3] for row in shares} == {"predicted"}
     assert "sm_90: predicted for H100" in _words(app)
     assert "Most like Llama-3.1-8B: 5 of its 5 shapes were asked for" in _words(app)
@@ -70,7 +72,7 @@ def test_shares_that_take_too_long_are_not_added_up(
 
 def test_the_last_hours_and_another_grouping_are_part_of_the_address(open_page: Open, asked: Path) -> None:
     app = sound(open_page(asked, "demand", span="24 hours", by="Target"))
-    assert _table(app, "Name", "Launches") == [("sm_90", 1.0)]
+    assert _table(app, "Name", "Launches") == [("sm_90", 100.0)]
     app = sound(open_page(asked, "demand", span="28 days", by="Target"))
     assert {row[0] for row in _table(app, "Name")} == {"sm_80", "sm_90"}
     app = sound(open_page(asked, "demand", by="Model"))
@@ -82,7 +84,7 @@ def test_the_m_of_a_shape_have_times_and_the_kernels_that_serve_them(open_page: 
     app = sound(open_page(asked, "demand", span="24 hours", shape=shape))
     assert app.selectbox(key="shape").value == shape
     rows = _table(app, "m", "Launches", "Share", "Time from", "Stored")
-    assert rows[0] == (16, 3.0, 0.6, "predicted", "no")
+    assert rows[0] == (16, 3.0, 60.0, "predicted", "no")
     assert {row[0] for row in rows} == {1, 16, 3000}
 
 
@@ -107,6 +109,18 @@ def test_a_store_that_was_asked_for_nothing_says_what_counts(open_page: Open, tm
     app = sound(open_page(tmp_path / "empty", "demand"))
     assert "Nothing was asked for in this time" in app.info[0].value
     assert not app.selectbox
+
+
+def test_a_model_is_of_the_type_in_which_it_computes_most_not_of_its_router() -> None:
+    shapes = {"router": (Shape(n=8, k=4096, dtype="fp32"), 900.0, 1e9), "qkv": (Shape(n=6144, k=4096), 100.0, 1e12)}
+    shares = tuple(
+        DemandShare(name, shape, launches=launches, flops=flops) for name, (shape, launches, flops) in shapes.items()
+    )
+    report = DemandReport("shape", 0.0, 1.0, 1.0, DemandShare("all"), 0.0, shares)
+    kind = main_kind(report, {(8, 4096), (6144, 4096)})
+    assert kind is not None
+    assert kind[0] == "bf16"
+    assert main_kind(report, {(1, 1)}) is None
 
 
 def test_hostile_shapes_are_only_ever_text(open_page: Open, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_a_models_shapes_make_a_table_that_adds_up(open_page: Open, tmp_path: Pa
     for chip in CHIPS:
         assert rows[f"{chip}, ms per pass"].sum() == pytest.approx(whole[f"{chip}, ms per pass"])
         assert rows[f"{chip}, ms per pass"].sum() == pytest.approx((rows[f"{chip}, ms"] * rows["Calls per pass"]).sum())
-        assert rows[f"{chip}, share"].sum() == pytest.approx(1)
+        assert rows[f"{chip}, share"].sum() == pytest.approx(100)
     assert whole["SG2262, ms per pass"] == pytest.approx(812, abs=5)
     shown = [one.value for one in app.metric if one.label == "Pass"]
     assert shown == [human_us(whole[f"{chip}, ms per pass"] * 1e3) for chip in CHIPS]

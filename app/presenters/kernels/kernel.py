@@ -20,7 +20,7 @@ from cache_engine.model.artifact import Record
 from cache_engine.model.decision import MISS, Decision
 from cache_engine.model.events import PUBLISH, TIERS
 from cache_engine.model.occupancy import Occupancy, occupancy
-from cache_engine.units import counted, human_ms
+from cache_engine.units import counted, human_ms, human_rate
 
 MOST_LINES = 5_000
 """The most lines of a text on the page; the download has all."""
@@ -64,7 +64,7 @@ def occupancy_by_chip(record: Record) -> list[Row]:
             {
                 "Target": chip.name,
                 "Example chip": chip.example,
-                "Occupancy": resident.share,
+                "Occupancy": human_rate(resident.share),
                 "Warps per SM": f"{resident.warps_per_sm} of {resident.most_warps_per_sm}",
                 "Blocks per SM": resident.blocks_per_sm,
                 "Limited by": " and ".join(resident.bound_by),

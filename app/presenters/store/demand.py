@@ -168,12 +168,15 @@ def likeness_words(share: DemandShare) -> str:
 
 
 def main_kind(report: DemandReport, shapes: Collection[tuple[int, int]]) -> tuple[str, str] | None:
-    """The dtype and target that shapes with these (n, k) are asked for with most, by a report by shape."""
+    """The dtype and target in which shapes with these (n, k) compute most, by a report by shape.
+
+    By FLOPs: a router in fp32 may be launched most often, and yet computes next to nothing.
+    """
     weights: dict[tuple[str, str], float] = {}
     for share in report.shares:
         if share.shape is not None and (share.shape.n, share.shape.k) in shapes:
             kind = (share.shape.dtype, share.shape.arch)
-            weights[kind] = weights.get(kind, 0.0) + share.launches
+            weights[kind] = weights.get(kind, 0.0) + share.flops
     return max(weights, key=lambda kind: (weights[kind], kind)) if weights else None
 
 

@@ -331,9 +331,9 @@ def event_table(rows: Iterable[Row], zone: tzinfo) -> list[Row]:
         {
             "When": moment(row["happened_at"], zone),
             "Event": EVENTS.get(row["kind"], row["kind"]),
-            "Details": row["detail"] or (f"in {human_ms(row['compile_ms'])}" if row["compile_ms"] else ""),
-            "Open": kernel_address(row["key"]) if row["name"] else "",
             "Kernel": row["name"] or row["key"][:12],
+            "Open": kernel_address(row["key"]) if row["name"] else "",
+            "Details": row["detail"] or (f"in {human_ms(row['compile_ms'])}" if row["compile_ms"] else ""),
         }
         for row in rows
     ]
