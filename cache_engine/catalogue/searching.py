@@ -24,13 +24,13 @@ ARCHITECTURE_NAMES = {
     "blackwell": {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)},
 }
 NUMBERS = {
-    "m": "m", "n": "n", "k": "k", "batch": "batch", "registers": "registers", "spills": "spill_bytes",
-    "shared": "shared_bytes", "size": "size_bytes",
+    "m": "m", "n": "n", "k": "k", "batch": "batch", "groups": "batch", "registers": "registers",
+    "spills": "spill_bytes", "shared": "shared_bytes", "size": "size_bytes",
 }  # fmt: skip
 """Fields that are numbers, spills, shared memory and size in bytes, and their columns in the index."""
 WORDS = {
     "target": "arch", "arch": "arch", "dtype": "dtype", "family": "family", "layout": "layout", "compiler": "compiler",
-    "config": "config",
+    "config": "config", "scales": "scales", "mode": "mode",
 }  # fmt: skip
 """Fields that are words, and their columns in the index."""
 

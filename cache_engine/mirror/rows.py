@@ -41,7 +41,7 @@ def kernel_row(record: Record, stamp: str) -> Row:
         record.key, record.name, record.family, record.compiler, record.compiler_version, toolchain_text(components),
         components.get("schema", ""), components.get("template", ""), components.get("flags", ""), p.opt_level,
         p.specialisation, record.arch,
-        p.dtype, p.out_dtype, p.layout, p.m, p.n, p.k, p.batch, str(record.config),
+        p.dtype, p.out_dtype, p.layout, p.m, p.n, p.k, p.batch, p.scales, p.mode, str(record.config),
         r.registers, r.shared_bytes, r.stack_bytes, r.spill_bytes,
         record.size_bytes, stored_bytes(record), record.compile_ms, record.created_at, record.created_by,
         " ".join(searched).lower(), stamp,

@@ -20,7 +20,9 @@ CREATE TABLE kernels (
     m                BIGINT,     -- as first asked; the kernel serves every m
     n                BIGINT,
     k                BIGINT,
-    batch            BIGINT,
+    batch            BIGINT,     -- with a mode the number of groups
+    scales           VARCHAR,    -- of blocks of A and B
+    mode             VARCHAR,    -- of groups
     config           VARCHAR,
     registers        INTEGER,
     shared_bytes     BIGINT,

@@ -150,10 +150,10 @@ def _walk(figure: go.Figure, c: KernelConfig, groups: Walk, gap: float, top: flo
             colour = COLOURS[((number - 1) * groups.tiles + tile) % _BLOCKS]
             _rectangle(figure, at, top, 0.85 * step / shown, high, colour, 0.35)
         jump = "… " if number > place + 1 else ""
-        _label(figure, left + place * step + 0.42 * step, top + 1.5 * high, f"{jump}Group {number:,}")
+        _label(figure, left + place * step + 0.42 * step, top + 1.8 * high, f"{jump}Group {number:,}")
     words = f"{counted(groups.tiles, 'tile')} each, if rows are even · colours: which block computes it"
-    _label(figure, left + whole / 2, top + 2.4 * high, words)
-    return top + 3.2 * high
+    _label(figure, left + whole / 2, top + 3.1 * high, words)
+    return top + 4 * high
 
 
 def _grid(figure: go.Figure, level: Level, colour: str, width: float) -> None:
