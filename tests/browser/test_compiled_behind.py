@@ -102,7 +102,7 @@ def test_two_processes_with_cold_shapes_are_served_at_once_and_the_dashboard_sho
             expect(page.locator("figure").get_by_text("m × 768 × 128 bf16 sm_80")).to_be_visible()
 
             page.goto(f"{address}/kernel?key={cache.select(one).key}&part=History")
-            for text in ("miss", "never seen", "choice", "cost model"):
+            for text in ("miss", "not in the log before", "choice", "cost model"):
                 expect(_cell(page, text)).to_be_attached(timeout=WAIT_MS)
 
             with file_lock(cache.layout.slot_lock(0), 1):
@@ -113,5 +113,5 @@ def test_two_processes_with_cold_shapes_are_served_at_once_and_the_dashboard_sho
                 expect(queue).to_be_visible(timeout=WAIT_MS)
             assert better.wait(60)
             page.goto(f"{address}/kernel?key={better.key}&part=History")
-            expect(_cell(page, "never seen")).to_be_attached(timeout=WAIT_MS)
+            expect(_cell(page, "not in the log before")).to_be_attached(timeout=WAIT_MS)
             expect(page.get_by_test_id("stException")).to_have_count(0)
