@@ -76,30 +76,16 @@ def browser(_chromium: BrowserContext) -> Browser:
 
 @pytest.fixture
 def page(_chromium: BrowserContext) -> Iterator[Page]:
-    """A tab that is as good as fresh: what tests before have left are files in its cache."""
-    tab = next(iter(_chromium.pages), None) or _chromium.new_page()
+    """A fresh tab: what tests before have left are files in the profile's cache."""
+    tab = _chromium.new_page()
     try:
         with _watched(tab):
             yield tab
     finally:
-        for other in _chromium.pages[1:]:
-            other.close()
-        try:
-            _empty(tab)
-        except Error:  # it answers no more
-            tab.close()
+        for opened in _chromium.pages[1:]:
+            opened.close()
         _chromium.clear_permissions()
         _chromium.set_storage_state({})
-
-
-def _empty(tab: Page) -> None:
-    """Leaves nothing of a page in its tab."""
-    if tab.url.startswith("http"):
-        tab.wait_for_function("() => [sessionStorage.clear()]", timeout=5_000)
-    tab.goto("about:blank")
-    tab.set_viewport_size(VIEWPORT)
-    tab.emulate_media(color_scheme="light")
-    tab.mouse.move(0, 0)
 
 
 @pytest.fixture
