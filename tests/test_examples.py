@@ -123,7 +123,8 @@ def test_what_is_served_is_the_statistics_in_seconds_and_bytes(exporter: str, co
         assert values["gemm_cache_hits_total memory"] == statistics.totals.hits["memory"] == 1
         assert values["gemm_cache_misses_total"] == values["gemm_cache_compiles_total"] == 4
         assert values["gemm_cache_compile_seconds_total"] == pytest.approx(statistics.totals.compile_us / 1e6)
-        cache.get_or_compile(next(iter(cache.records())).problem.on("sm_80"))
+        record = next(iter(cache.records()))
+        cache.get_or_compile(record.problem.on(record.arch))
     with urllib.request.urlopen(exporter) as answer:
         assert _values(answer.read().decode())["gemm_cache_hits_total disk"] == 1, "of another process"
     with pytest.raises(urllib.error.HTTPError, match="404"):
