@@ -140,13 +140,15 @@ def launch_of(family: Family, problem: GemmProblem, config: KernelConfig, shared
         tiles, batch = tiles * problem.row_matrices, 1
     workspace = 0
     if config.split_k > 1:
-        # A counter for each tile, and then each slice's sums (templates/split_k.cuh).
+        # A counter for each tile, and then each slice's sums (templates/split_k.cuh). Where some threads only copy,
+        # each warp that multiplies counts for itself (templates/hopper.cu).
+        counters = config.warps_m * config.warps_n if family.copying_threads else 1
         sums = config.split_k * config.block_m * config.block_n * problem.accumulate.itemsize
-        workspace = ceil_div(tiles * batch, 64) * 256 + tiles * batch * sums
+        workspace = ceil_div(tiles * batch * counters, 64) * 256 + tiles * batch * sums
     if shared_bytes is None:
         shared_bytes = family.shared_bytes(problem, config)
     if family.is_persistent:
-        tiles = min(tiles, max(1, _resident(family, problem, config, shared_bytes) // batch))
+        tiles = min(tiles, max(1, _resident(family, problem, config, shared_bytes) // (batch * config.split_k)))
     grid = (tiles, config.split_k, batch)
     sizes = ("n", "k") if problem.specialisation is Specialisation.DYNAMIC else ()
     operands = OPERANDS if family.takes_epilogue else ()

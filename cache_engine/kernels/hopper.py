@@ -40,7 +40,7 @@ class Hopper:
         DType.FP8_E5M2: 4096,
     }
     takes_epilogue = True
-    splits_k = False
+    splits_k = True
     hidden_parameters: tuple[str, ...] = ()
     copying_threads = 128
     is_persistent = True

@@ -21,7 +21,7 @@ from tests.ptx.shared import Shared
 from tests.ptx.stores import Stores
 
 Array = npt.NDArray[Any]
-GROUP = 128
+GROUP, _WARP = 128, 32
 _POISON = np.uint32(0xFFF7A55A).view(np.float32)
 _REGISTERS = 64 * 1024
 PARAMETERS = 0x7F << 56
@@ -247,6 +247,12 @@ class Hopper:
     def elect(self, target: Array, lanes: Array) -> None:
         """``elect.sync`` of whole warps."""
         target[lanes] = lanes % 32 == (31 if self._late else 0)
+
+    def vote(self, target: Array, values: Array, members: Array, lanes: Array) -> None:
+        """``vote.sync.any`` of whole warps. It orders no accesses to memory."""
+        if (members != np.uint32(0xFFFFFFFF)).any():
+            raise Fault("a part of a warp is to vote")
+        target[lanes] = np.repeat(values.reshape(-1, _WARP).any(1), _WARP)
 
     def resize(self, registers: int, grows: bool, lanes: Array) -> None:
         """``setmaxnreg``."""

@@ -27,7 +27,7 @@ def source_of(problem: GemmProblem, config: KernelConfig) -> str:
 
 
 def check(problem: GemmProblem, config: KernelConfig, ptx: str | None = None) -> None:
-    """On two blocks for each of the batch; copies late, then early.
+    """On two blocks for each slice and each of the batch, with one workspace; copies late, then early.
 
     Args:
         ptx: in place of what is made of the source.
@@ -41,6 +41,6 @@ def check(problem: GemmProblem, config: KernelConfig, ptx: str | None = None) ->
     launch = replace(launch, grid=(min(2, launch.grid[0]), *launch.grid[1:]))
     a, b = operands_of(problem)
     expected = expected_of(problem, a, b, to_even=True)
+    loaded = LoadedKernel(b"", kernel.program.name, launch, problem, kernel)
     for kernel.late in (True, False):
-        loaded = LoadedKernel(b"", kernel.program.name, launch, problem, kernel)
         assert_right(problem, launched(problem, kernel, loaded, a, b), expected, a, b)

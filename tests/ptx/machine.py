@@ -249,7 +249,7 @@ class _Launch:
         met = np.repeat(self._is_meeting.reshape(-1, _WARP).all(1), _WARP)
         self._is_meeting[met] = False
         self._shared.pass_warps(self._lanes[met])
-        self._memory.pass_warps(self._lanes[met])
+        self._memory.pass_warps(np.unique(self._lanes[met] // _WARP))
 
     def leave(self, mask: Any) -> None:
         """The kernel."""

@@ -4,7 +4,8 @@ Each access is checked: inside one array, aligned to its width, and not a write 
 that the kernel may write, each granule remembers who wrote it last, when, and who has read it: a read of what another
 thread wrote must be ordered after it. Within a block a barrier does that. Between blocks it takes this chain, and
 nothing less: the writer's fence, a barrier of its block, an atomic operation of that block, a later one of the
-reader's block on the same word, a barrier there, and the reader's fence.
+reader's block on the same word, a barrier there, and the reader's fence. Where the lanes of a warp meet (bar.warp.sync)
+in place of a barrier, the chain holds for that warp alone.
 Source: PTX ISA 9.2, chapter 8 "Memory Consistency Model"; the chain is its "Causality Order" for what our kernels do.
 """
 
@@ -55,17 +56,20 @@ class Memory:
         self._granule, self._threads = granule, threads
         self._buffers: dict[int, _Buffer] = {}
         self._now = 0
-        lanes = blocks * threads
-        # By thread: when it last passed a fence; the same as of its block's last barrier; and that again as of its
-        # block's last atomic operation, which tells other blocks.
-        self._fenced, self._sealed, self._published = (np.full(lanes, -1, dtype=np.int64) for _ in range(3))
-        # By block: when it last passed a barrier; by pair: when it has heard of another, and since which barrier.
-        self._barrier = np.full(blocks, -1, dtype=np.int64)
-        self._heard = np.zeros((blocks, blocks), dtype=bool)
-        self._knows_since = np.full((blocks, blocks), np.iinfo(np.int64).max)
-        self._counted: dict[int, list[int]] = {}
-        # By warp: when its lanes last met.
-        self._met = np.full(lanes // _WARP, -1, dtype=np.int64)
+        self._warps = threads // _WARP  # of a block
+        warps = blocks * self._warps
+        # By thread: when it last passed a fence. By warp: when the last of its threads had, as of when its lanes last
+        # met, and as of its block's last barrier; when they met. By block: when it last passed a barrier.
+        self._fenced = np.full(blocks * threads, -1, dtype=np.int64)
+        self._sealed, self._sealed_in_block = (np.full(warps, -1, dtype=np.int64) for _ in range(2))
+        self._met, self._barrier = np.full(warps, -1, dtype=np.int64), np.full(blocks, -1, dtype=np.int64)
+        # By pair of warps: until when one has heard of what the other wrote, by an atomic operation; until when all of
+        # its lanes know, and since when they do.
+        self._heard, self._known = (np.full((warps, warps), -1, dtype=np.int64) for _ in range(2))
+        self._known_since = np.full((warps, warps), np.iinfo(np.int64).max)
+        self._has_heard = np.zeros(warps, dtype=bool)
+        # By word: the first warp of each block that counted there, and what it told.
+        self._told: dict[int, list[tuple[int, Array]]] = {}
 
     def add(self, array: Array, *, is_written: bool = True) -> int:
         """Adds an array; returns its address.
@@ -142,7 +146,7 @@ class Memory:
             word[0] += values[index]
             spread = self._spread(offsets, 4)
             buffer.writer[spread], buffer.written_at[spread] = lane, self._tick()
-            self._meet(int(addresses[index]), int(lane) // self._threads)
+            self._tell(int(addresses[index]), int(lane))
         return before
 
     def fence(self, lanes: Array) -> None:
@@ -151,25 +155,33 @@ class Memory:
 
     def pass_barrier(self, block: int) -> None:
         """What the block's threads did before comes before all they do after."""
-        now = self._tick()
-        part = slice(block * self._threads, (block + 1) * self._threads)
-        self._sealed[part] = self._fenced[part]
-        self._met[part.start // _WARP : part.stop // _WARP] = now
-        self._barrier[block] = now
-        news = self._heard[block] & (self._knows_since[block] > now)
-        self._knows_since[block][news] = now
+        self._barrier[block] = self._tick()
+        warps = np.arange(block * self._warps, (block + 1) * self._warps)
+        if self._has_heard[warps].any():
+            self._heard[warps] = self._heard[warps].max(0)
+        self.pass_warps(warps)
+        self._sealed_in_block[warps] = self._sealed[warps]
 
-    def pass_warps(self, lanes: Array) -> None:
-        """What each thread of these warps has read before, it has read before all that its warp does after."""
-        self._met[lanes // _WARP] = self._tick()
+    def pass_warps(self, warps: Array) -> None:
+        """What each lane of these warps did before comes before all that its warp does after."""
+        now = self._met[warps] = self._tick()
+        self._sealed[warps] = self._fenced.reshape(-1, _WARP)[warps].min(1)
+        if self._has_heard[warps].any():
+            news = self._heard[warps] > self._known[warps]
+            self._known_since[warps] = np.where(news, now, self._known_since[warps])
+            self._known[warps] = np.maximum(self._known[warps], self._heard[warps])
+            self._has_heard[warps] = False
 
-    def _meet(self, address: int, block: int) -> None:
-        """A block's atomic operation on a word tells later ones of what the block wrote, and hears of the earlier."""
-        part = slice(block * self._threads, (block + 1) * self._threads)
-        self._published[part] = self._sealed[part]
-        earlier = self._counted.setdefault(address, [])
-        self._heard[block][earlier] = True
-        earlier.append(block)
+    def _tell(self, address: int, lane: int) -> None:
+        """An atomic operation on a word tells later ones what the lane knows of its block, and hears of the earlier."""
+        own, first = lane // _WARP, lane // self._threads * self._warps
+        for other, told in self._told.get(address, ()):
+            part = self._heard[own, other : other + self._warps]
+            np.maximum(part, told, out=part)
+            self._has_heard[own] = True
+        told = self._sealed_in_block[first : first + self._warps].copy()
+        told[own - first] = self._sealed[own]
+        self._told.setdefault(address, []).append((first, told))
 
     def _check_read(self, buffer: _Buffer, offsets: Array, lanes: Array, width: int) -> None:
         spread = self._spread(offsets, width)
@@ -216,7 +228,9 @@ class Memory:
         )
         there, here = writer // self._threads, reader // self._threads
         in_block = (there == here) & (self._barrier[here] > when)
-        heard = (self._published[writer] > when) & (self._fenced[reader] > self._knows_since[here, there])
+        pairs = reader // _WARP, writer // _WARP
+        in_block |= (pairs[0] == pairs[1]) & (self._met[pairs[0]] > when)
+        heard = (self._known[pairs] > when) & (self._fenced[reader] > self._known_since[pairs])
         if not (in_block | ((there != here) & heard)).all():
             raise Fault(f"memory {what}")
 

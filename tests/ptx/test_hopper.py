@@ -362,6 +362,15 @@ def test_the_first_attempt_to_wait_may_end_in_vain() -> None:
         launch(_SENT + once + _OWN + _LOAD)
 
 
+def test_a_warp_votes() -> None:
+    """One lane of the second warp is for it."""
+    body = "mov.u32 %r10, 0xffffffff; setp.eq.s32 %p2, %r1, 40; vote.sync.any.pred %p3, %p2, %r10;"
+    written, *_ = launch(body + "selp.u32 %r6, 1, 0, %p3; st.global.u32 [%rd7], %r6;")
+    assert written[:128, 0].tolist() == [0] * 32 + [1] * 32 + [0] * 64
+    with pytest.raises(Fault, match="a part of a warp is to vote"):
+        launch(body.replace("0xffffffff", "0xffff"))
+
+
 def test_warp_groups_cannot_take_more_registers_than_there_are() -> None:
     with pytest.raises(Fault, match="more than there are"):
         launch("setmaxnreg.inc.sync.aligned.u32 256;", threads=384)
@@ -375,6 +384,7 @@ def test_warp_groups_cannot_take_more_registers_than_there_are() -> None:
         "wgmma.mma_async.sync.aligned.m64n12k16.f32.bf16.bf16 {%f1}, %rd6, %rd6, %p1, 1, 1, 0, 0;",
         "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}, %rd6, %rd6, %p1, 1, -1, 0, 0;",
         "elect.sync _|%p3, 0x0000ffff;",
+        "vote.sync.all.pred %p3, %p2, -1;",
         "fence.proxy.async.global;",
         "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r2], "
         "[%rd3, {0, 0, 0}], [%r3], %r1;",

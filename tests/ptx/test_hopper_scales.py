@@ -118,7 +118,7 @@ _COLUMNS = (
     GemmProblem(70, 264, 384, dtype="fp8_e4m3", scales="1x128,1x128,e8m0", arch="sm_90a"),
     KernelConfig(64, 256, 128, 4, 2, 2),
 )
-_WAIT = "products_wait<0>();\n            if (i"
+_WAIT = "products_wait<0>();\n            products_ended"
 _MISTAKES = [
     (_BLOCKS, "nothing waits for tiles", "barrier_wait(place.full(), place.parity);\n#pragma", "\n#pragma"),
     (_BLOCKS, "sums are scaled before products have ended", _WAIT, _WAIT.replace("<0>", "<1>")),
@@ -128,7 +128,8 @@ _MISTAKES = [
     (_BLOCKS, "the lower rows are multiplied as the upper ones", "a_offset + i * 64 * LINE_BYTES", "a_offset"),
     (_BLOCKS, "products are added to those of the block before", "place.tiles() + b_offset, false);",
      "place.tiles() + b_offset, k > 0);"),
-    (_BLOCKS, "sums are what was in the registers", "sums[i / (MMA_N / 2)][i % (MMA_N / 2)] = 0;", ""),
+    (_BLOCKS, "sums are what was in the registers", "    clear(sums);\n#pragma unroll 1\n    for (int k",
+     "\n#pragma unroll 1\n    for (int k"),
     (_BLOCKS, "the next block of k without a step of the ring", "        place.advance();\n    }\n}", "    }\n}"),
     (_BLOCKS, "sums are scaled again", "multiply_add(products[0][j], step.factor(i, j / 4, j % 4), sums[i][j])",
      "(products[0][j] + sums[i][j]) * step.factor(i, j / 4, j % 4)"),

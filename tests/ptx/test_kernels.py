@@ -153,7 +153,7 @@ def test_quantised_matrices_multiply_within_the_bounds_of_their_formats(
             for shape in ((20, 256), (140, 256)))  # fmt: skip
     (a_codes, a_scales), (b_codes, b_scales) = quantise(a, problem.scales), quantise(b, problem.scales, of_b=True)
     case = Case(FAMILIES[family], problem, config)
-    c = np.full((20, 140), np.nan, dtype=np.float32)
+    c = np.full((20, 140), np.nan, dtype=np.float32).view(numpy_gpu.Array)
     loaded_as(case, kernel_of(case))(
         Operands(_on_gpu(a_codes), _on_gpu(b_codes), c, a_scales=a_scales, b_scales=b_scales)
     )
@@ -177,7 +177,7 @@ def test_the_extreme_codes_of_e8m0_are_what_they_stand_for(family: str, arch: st
     ones = np.full((1, 16, 128), 0x38, dtype=np.uint8)  # 1.0
     a_scales, b_scales = (np.full((rows, 4), 127, dtype=np.uint8) for rows in (16, 64))
     a_scales[3, 0], a_scales[5, 0], b_scales[7, 0] = 255, 0, 254
-    c = np.zeros((16, 64), dtype=np.float32)
+    c = np.zeros((16, 64), dtype=np.float32).view(numpy_gpu.Array)
     weights = np.full((1, 64, 128), 0x38, dtype=np.uint8)
     loaded_as(case, kernel_of(case))(Operands(_on_gpu(ones), _on_gpu(weights), c, a_scales=a_scales, b_scales=b_scales))
     assert np.isnan(c[3]).all()

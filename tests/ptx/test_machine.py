@@ -197,6 +197,48 @@ def test_nothing_less_orders_blocks(missing: str) -> None:
         launch(body, blocks=4, unwritten=False)
 
 
+# The same where lanes of a warp meet in place of a barrier: the first thread counts, and reads.
+_OF_WARPS = """
+    mov.u32 %r10, %ctaid.x;
+    mul.wide.u32 %rd5, %r10, 4;
+    add.s64 %rd5, %rd5, %rd1;
+    setp.ne.s32 %p1, %r1, {writer};
+    @%p1 bra $written;
+    st.global.u32 [%rd5], %r10;
+$written:
+    {fence}
+    {met}
+    setp.ne.s32 %p2, %r1, 0;
+    mov.u32 %r6, 0;
+    @%p2 bra $counted;
+    atom.global.add.u32 %r6, [%rd1+252], 1;
+$counted:
+    {after}
+    setp.ne.s32 %p3, %r6, 10;
+    @%p3 bra $end;
+    {acquired}
+    ld.global.u32 %r8, [%rd1+4];
+$end:
+"""
+_MEET = "bar.warp.sync -1;"
+_MET = {"writer": "5", "fence": "membar.gl;", "met": _MEET, "after": _MEET, "acquired": "membar.gl;"}
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_warps_of_blocks_are_ordered_by_fences_meetings_and_a_count(late: bool) -> None:
+    written = launch(_OF_WARPS.format(**_MET), blocks=4, threads=64, late=late, unwritten=False)
+    assert (written[:4].tolist(), written[63]) == ([0, 1, 2, 3], 7 + 4)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"fence": ""}, {"met": ""}, {"after": ""}, {"acquired": ""}, {"writer": "32"}], ids=str
+)
+def test_nothing_less_orders_warps_of_blocks(changed: dict[str, str]) -> None:
+    """Nor does a meeting of the writer's warp tell others of its block."""
+    with pytest.raises(Fault, match="with nothing to order them"):
+        launch(_OF_WARPS.format(**{**_MET, **changed}), blocks=4, threads=64, unwritten=False)
+
+
 @pytest.mark.parametrize(
     ("body", "what"),
     [
@@ -265,7 +307,7 @@ def test_a_barrier_that_a_warp_never_reaches_is_refused() -> None:
 @pytest.mark.parametrize(
     ("body", "what"),
     [
-        ("vote.sync.any.pred %p1, %p2, 0;", "is not known"),
+        ("vote.sync.ballot.b32 %r6, %p2, 0;", "is not known"),
         ("ld.volatile.shared.u32 %r6, [%r4];", "is not known"),
         ("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r1}, {%f1};", "is not known"),
         ("bar.sync 1;", "is not known"),

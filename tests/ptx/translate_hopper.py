@@ -67,6 +67,9 @@ def translated(instruction: Instruction, given: Operands) -> list[str] | None:
             call = f"stores.wait({int(str(operands[0]))}, {bool(reads)}"
         case ("elect", "sync") if operands[1] == "0xffffffff":
             call = f"elect({given.target(str(operands[0]).removeprefix('_|'), '?')}"
+        case ("vote", "sync", "any", "pred"):
+            asked, members = given.value(operands[1], "?"), given.value(operands[2], "u4")
+            call = f"vote({given.target(operands[0], '?')}, X.each({asked}, M), X.each({members}, M)"
         case ("setmaxnreg", "inc" | "dec", "sync", "aligned", "u32"):
             registers = int(str(operands[0]))
             if registers % 8 or not 24 <= registers <= 256:
@@ -80,7 +83,7 @@ def translated(instruction: Instruction, given: Operands) -> list[str] | None:
             call = f"wait_products({int(str(operands[0]))}"
         case ("wgmma", "mma_async", "sync", "aligned", *_):
             call = _product(instruction, given)
-        case ("mbarrier" | "wgmma" | "elect" | "setmaxnreg", *_):
+        case ("mbarrier" | "wgmma" | "elect" | "setmaxnreg" | "vote", *_):
             raise _unknown(instruction)
         case _:
             return None

@@ -12,7 +12,7 @@
 // their scales and add them to those of all k: DeepSeek-V3 Technical Report, 2024, section 3.3.2, and DeepGEMM's README of
 // February 2025, "two-level accumulation (promotion)". For the reason see tile_product.cuh.
 //
-// Constants: BLOCK_M BLOCK_N BLOCK_K (128 bytes) WARPS_M WARPS_N (those that multiply) STAGES RASTER_ROWS A_TRANSPOSED (0)
+// Constants: BLOCK_M BLOCK_N BLOCK_K (128 bytes) WARPS_M WARPS_N (those that multiply) STAGES SPLIT_K RASTER_ROWS A_TRANSPOSED (0)
 // B_TRANSPOSED C_VECTOR (elements that rows of C are whole groups of, 16 bytes at most) C_BOXED (1 where these are 16 bytes:
 // there is a tensor map of C), IN_TYPE SUM_TYPE OUT_TYPE KERNEL_NAME, and those of sizes.cuh, scales.cuh and epilogue.cuh.
 
@@ -28,6 +28,8 @@ static_assert(BLOCK_K == LINE, "a line of shared memory is as deep as a tile");
 constexpr int GROUP = 128;  // threads
 constexpr int GROUPS = WARPS_M * WARPS_N / 4;
 constexpr int THREADS = (GROUPS + 1) * GROUP;
+#include "split_k.cuh"
+
 constexpr int MMA_K = 32 / sizeof(IN_TYPE);
 constexpr int MMA_N = BLOCK_N / WARPS_N;
 constexpr int MMA_ROWS = BLOCK_M / (WARPS_M * 16);  // of 64 rows, for each group
@@ -120,10 +122,11 @@ DEVICE void copy_b(unsigned target, const TensorMap* map, int column, int k, uns
 }
 
 DEVICE void copy_tiles(const TensorMap* a_map, const TensorMap* b_map, Sizes sizes) {
+    const Slice slice = slice_of_block(sizes.k);
     Place place;
     for (unsigned index = block_index(); index < tile_count(sizes); index += block_count()) {
         const Tile tile = tile_of(index, sizes);
-        for (int k = 0; k < sizes.k; k += BLOCK_K) {
+        for (int k = slice.first; k < slice.end; k += BLOCK_K) {
             barrier_wait(place.empty(), place.parity ^ 1);
             barrier_arrive_expecting(place.full(), STAGE_BYTES);
             copy_box(place.tiles(), a_map, k, tile.row, batch_index(), place.full());
@@ -151,20 +154,28 @@ DEVICE void multiply_stage(float (&sums)[ROWS][MMA_N / 2], unsigned a, unsigned 
     products_commit();
 }
 
+DEVICE void clear(float (&sums)[MMA_ROWS][MMA_N / 2]) {
+#pragma unroll
+    for (int i = 0; i < MMA_ROWS * MMA_N / 2; ++i) sums[i / (MMA_N / 2)][i % (MMA_N / 2)] = 0;
+}
+
 // Sums the products of a tile.
-DEVICE void sum_tile(float (&sums)[MMA_ROWS][MMA_N / 2], Place& place, unsigned a_offset, unsigned b_offset, int k_end) {
+DEVICE void sum_tile(float (&sums)[MMA_ROWS][MMA_N / 2], Place& place, unsigned a_offset, unsigned b_offset, Slice slice) {
+    if constexpr (SPLIT_K > 1) clear(sums);  // a slice may be empty
     const bool tells = thread_index() % 32 == 0;  // one lane of each warp
     unsigned last = 0;  // the barrier of the buffer whose products were started before
-    for (int k = 0; k < k_end; k += BLOCK_K) {
+    for (int k = slice.first; k < slice.end; k += BLOCK_K) {
         barrier_wait(place.full(), place.parity);
-        multiply_stage(sums, place.tiles() + a_offset, place.tiles() + b_offset, k > 0);
+        multiply_stage(sums, place.tiles() + a_offset, place.tiles() + b_offset, k > slice.first);
         products_wait<1>();
-        if (k > 0 && tells) barrier_arrive(last);
+        if (k > slice.first && tells) barrier_arrive(last);
         last = place.empty();
         place.advance();
     }
     products_wait<0>();
-    if (tells) barrier_arrive(last);
+#pragma unroll
+    for (int i = 0; i < MMA_ROWS; ++i) products_ended(sums[i]);
+    if (tells && (SPLIT_K == 1 || slice.first < slice.end)) barrier_arrive(last);
 }
 
 // Scales of operands, and the first row and column of C that a lane computes; where columns share a scale, a warp.
@@ -175,11 +186,10 @@ struct Scales {
 
 // The same with scales: products of 64 rows and one block of k at a time, while the other warp group starts others.
 DEVICE void sum_scaled_tile(float (&sums)[MMA_ROWS][MMA_N / 2], Place& place, unsigned a_offset, unsigned b_offset,
-                            const Scales& scales, Sizes sizes) {
-#pragma unroll
-    for (int i = 0; i < MMA_ROWS * MMA_N / 2; ++i) sums[i / (MMA_N / 2)][i % (MMA_N / 2)] = 0;
+                            const Scales& scales, Slice slice, Sizes sizes) {
+    clear(sums);
 #pragma unroll 1
-    for (int k = 0; k < sizes.k; k += BLOCK_K) {
+    for (int k = slice.first; k < slice.end; k += BLOCK_K) {
         // Read ahead of tiles and products, which hide the wait for them.
         StepScales<MMA_ROWS, 64, MMA_N / 8> step;
         step.read_a(scales.a, scales.row, k, sizes);
@@ -190,6 +200,7 @@ DEVICE void sum_scaled_tile(float (&sums)[MMA_ROWS][MMA_N / 2], Place& place, un
             float products[1][MMA_N / 2];
             multiply_stage(products, place.tiles() + a_offset + i * 64 * LINE_BYTES, place.tiles() + b_offset, false);
             products_wait<0>();
+            products_ended(products[0]);
             if (i == MMA_ROWS - 1 && thread_index() % 32 == 0) barrier_arrive(place.empty());
 #pragma unroll
             for (int j = 0; j < MMA_N / 2; ++j) {
@@ -199,6 +210,8 @@ DEVICE void sum_scaled_tile(float (&sums)[MMA_ROWS][MMA_N / 2], Place& place, un
         place.advance();
     }
 }
+
+#include "hopper_slices.cuh"
 
 // Takes the sums of a part. Registers cannot be indexed, so each number is a branch of its own.
 template <int NUMBER = 0>
@@ -284,7 +297,7 @@ DEVICE void store_tile(OUT_TYPE* c, const TensorMap* c_map, const float (&sums)[
 }
 
 DEVICE void multiply_all(OUT_TYPE* c, const TensorMap* c_map, const SCALE_TYPE* a_scales, const SCALE_TYPE* b_scales,
-                         Sizes sizes, const Epilogue& epilogue) {
+                         Sizes sizes, const Epilogue& epilogue, void* workspace) {
     const int warp = thread_index() / 32;
     const int lane = thread_index() % 32;
     const int group_row = warp / 4 / WARPS_N * (MMA_ROWS * 64);
@@ -297,6 +310,7 @@ DEVICE void multiply_all(OUT_TYPE* c, const TensorMap* c_map, const SCALE_TYPE* 
     a_scales += batch * sizes.m * scales_per_row(sizes.k);
     b_scales += batch * scale_rows_of_b(sizes.n) * scales_per_row(sizes.k);
 
+    const Slice slice = slice_of_block(sizes.k);
     Place place;
     unsigned box = BOXES + warp * 2 * BOX_BYTES;
     for (unsigned index = block_index(); index < tile_count(sizes); index += block_count()) {
@@ -305,10 +319,11 @@ DEVICE void multiply_all(OUT_TYPE* c, const TensorMap* c_map, const SCALE_TYPE* 
         if constexpr (SCALED) {
             const int column = tile.column + group_column + (B_SCALE_COLUMNS == 1 ? lane % 4 * 2 : 0);
             const Scales scales = {a_scales, b_scales, tile.row + first_row + lane / 4, column};
-            sum_scaled_tile(sums, place, a_offset, b_offset, scales, sizes);
+            sum_scaled_tile(sums, place, a_offset, b_offset, scales, slice, sizes);
         } else {
-            sum_tile(sums, place, a_offset, b_offset, sizes.k);
+            sum_tile(sums, place, a_offset, b_offset, slice);
         }
+        if (!sum_slices_of_warp(sums, workspace, index, sizes)) continue;
         store_tile(c, c_map, sums, box, tile.row + first_row, tile.column + group_column, sizes, epilogue);
     }
     if (C_BOXED && is_elected()) boxes_wait();
@@ -332,7 +347,7 @@ DEVICE void multiply_all(OUT_TYPE* c, const TensorMap* c_map, const SCALE_TYPE* 
 
 KERNEL_ALONE(THREADS)
 KERNEL_NAME(const IN_TYPE*, const IN_TYPE*, OUT_TYPE* c, SIZE_PARAMETERS, SCALE_PARAMETERS SUM_TYPE alpha, SUM_TYPE beta,
-            const OUT_TYPE* bias, void*, const __grid_constant__ TensorMap a_map,
+            const OUT_TYPE* bias, void* workspace, const __grid_constant__ TensorMap a_map,
             const __grid_constant__ TensorMap b_map C_MAP_PARAMETER) {
     const Sizes sizes = SIZES;
     static_cast<void>(WHOLE_K);  // the copy engine fills what lies beyond k
@@ -351,6 +366,6 @@ KERNEL_NAME(const IN_TYPE*, const IN_TYPE*, OUT_TYPE* c, SIZE_PARAMETERS, SCALE_
         if (thread_index() / 32 == GROUPS * 4 && is_elected()) copy_tiles(&a_map, &b_map, sizes);
     } else {
         if constexpr (DIVIDES_REGISTERS) grow_registers<MULTIPLYING_REGISTERS>();
-        multiply_all(c, C_MAP, SCALES, sizes, {alpha, beta, bias});
+        multiply_all(c, C_MAP, SCALES, sizes, {alpha, beta, bias}, workspace);
     }
 }

@@ -74,6 +74,9 @@ DEVICE bool is_elected() {
     return elected;
 }
 
+// Whether it is true of any lane of the warp.
+DEVICE bool any_lane(bool value) { return __any_sync(0xffffffff, value); }
+
 template <int REGISTERS>
 DEVICE void shrink_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(REGISTERS)); }
 
@@ -97,6 +100,13 @@ DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" 
 // Waits until at most PENDING of the committed groups are still under way.
 template <int PENDING>
 DEVICE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(PENDING) : "memory"); }
+
+// Keeps the compiler from reading sums before here: it knows of no products that are still to change them.
+template <int COUNT>
+DEVICE void products_ended(float (&sums)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sums[i]));
+}
 
 #define TEN(t) "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9, "
 #define FOUR_SUMS(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
