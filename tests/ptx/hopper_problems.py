@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+
+import pytest
 
 from cache_engine.device.launch import LoadedKernel
 from cache_engine.kernels.family import launch_of
@@ -10,10 +13,14 @@ from cache_engine.kernels.select import FAMILIES
 from cache_engine.kernels.source import render
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
+from tests.ptx.faults import Fault
 from tests.ptx.machine import Kernel
 from tests.ptx.problems import assert_right, expected_of, launched, operands_of, ptx_of
 
 HOPPER = FAMILIES["hopper"]
+
+Mistake = tuple[tuple[GemmProblem, KernelConfig], str, str, str]
+"""A kernel, what is spoilt in words, the text of its template and what stands there instead."""
 
 
 def deep(config: KernelConfig, dtype: DType) -> KernelConfig:
@@ -44,3 +51,14 @@ def check(problem: GemmProblem, config: KernelConfig, ptx: str | None = None) ->
     loaded = LoadedKernel(b"", kernel.program.name, launch, problem, kernel)
     for kernel.late in (True, False):
         assert_right(problem, launched(problem, kernel, loaded, a, b), expected, a, b)
+
+
+def assert_seen(mistakes: Sequence[Mistake], what: str) -> None:
+    """Fails unless the machine sees the mistake of this name."""
+    ((case, _, right, wrong),) = [one for one in mistakes if one[1] == what]
+    source = source_of(*case)
+    assert source.count(right) == 1, "the template no longer holds what is to be spoilt"
+    if "REGISTERS" in right:  # the compiler would refuse it
+        source = source.replace("static_assert(GROUP *", "static_assert(true || GROUP *")
+    with pytest.raises((Fault, AssertionError)):
+        check(*case, ptx_of(source.replace(right, wrong), "sm_90a"))

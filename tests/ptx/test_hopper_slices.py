@@ -16,9 +16,8 @@ from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem, Layout, Scales, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from tests.faults.counting import report
-from tests.ptx.faults import Fault
-from tests.ptx.hopper_problems import HOPPER, check, deep, source_of
-from tests.ptx.problems import EPILOGUES, ptx_of
+from tests.ptx.hopper_problems import HOPPER, assert_seen, check, deep
+from tests.ptx.problems import EPILOGUES
 
 _SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
 _CONFIGS = (
@@ -130,23 +129,15 @@ _MISTAKES = [
 _QUICK = ("no fence before the count", "lanes have not met after the count", "an empty slice gives a buffer back")
 
 
-def _spoilt(what: str) -> None:
-    ((case, _, right, wrong),) = [one for one in _MISTAKES if one[1] == what]
-    source = source_of(*case)
-    assert source.count(right) == 1, "the template no longer holds what is to be spoilt"
-    with pytest.raises((Fault, AssertionError)):
-        check(*case, ptx_of(source.replace(right, wrong), "sm_90a"))
-
-
 @pytest.mark.parametrize("what", _QUICK)
 def test_a_mistake_is_seen(what: str) -> None:
-    _spoilt(what)
+    assert_seen(_MISTAKES, what)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("what", [what for _, what, *_ in _MISTAKES if what not in _QUICK])
 def test_every_mistake_is_seen(what: str) -> None:
-    _spoilt(what)
+    assert_seen(_MISTAKES, what)
     report({"trials": 1, "seen": 1})
 
 
