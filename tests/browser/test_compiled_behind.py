@@ -89,6 +89,7 @@ def test_two_processes_with_cold_shapes_are_served_at_once_and_the_dashboard_sho
             decided = document("log", "--kind", kind, "--limit", 100, store=store)["rows"]
             assert sorted(one["key"] for one in decided) == sorted({floor, *cold})  # each once, whoever asked
 
+        cache.tally()  # writes what this process has counted
         with served([sys.executable, "-m", "cache_engine"], store) as address:
             page.goto(f"{address}/demand?by=Kernel")
             expect(page.get_by_text("GPU times of sm_80: predicted for A100")).to_be_visible(timeout=WAIT_MS)

@@ -18,7 +18,7 @@ from cache_engine.model.kernel import KernelConfig
 from tests.helpers import require_triton
 
 SPILLING = (
-    GemmProblem(512, 512, 512, dtype=DType.TF32, arch="sm_80"),
+    GemmProblem(512, 512, 512, dtype=DType.TF32, layout="nn", arch="sm_80"),
     KernelConfig(block_m=256, block_n=128, block_k=32, warps_m=4, warps_n=2, stages=2),
 )
 
@@ -29,7 +29,7 @@ def _panes(shown: Linked) -> dict[str, Pane]:
 
 def test_each_multiplication_is_linked_to_the_line_and_the_ptx_that_ask_for_it(compiled_store: Path) -> None:
     with open_cache(compiled_store) as cache:
-        record = next(record for record in cache.records() if record.family == "tensor_core")
+        record = next(record for record in cache.records() if record.problem.dtype == DType.BF16)
         shown = linked_code(cache, record)
         assert cache.text(record, "source").splitlines() == list(_panes(shown)["Source"].lines)
     assert (shown.notes, shown.is_linked) == ((), True)
