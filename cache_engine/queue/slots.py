@@ -17,7 +17,7 @@ from cache_engine.logs import fields
 from cache_engine.model.key import CacheKey
 from cache_engine.model.outcome import Failure
 from cache_engine.queue.tickets import Priority, State, Ticket, in_order, is_alive, tickets
-from cache_engine.store.layout import StoreLayout
+from cache_engine.store.layout import StoreLayout, TicketName
 from cache_engine.store.lock import Held, file_lock
 
 _log = logging.getLogger(__name__)
@@ -82,13 +82,17 @@ class Slots:
 
     def _ahead(self, mine: Ticket) -> int:
         """How many are before this ticket. Deletes those at the head whose owners are gone."""
-        others = [ticket for ticket in tickets(self._layout) if ticket.token != mine.name.token]
-        order = in_order([*others, mine.name])
-        while order[0] != mine.name and not is_alive(self._layout, order[0]):
-            with suppress(OSError):
-                self._layout.ticket(order[0]).unlink()
-            del order[0]
-        return order.index(mine.name)
+        gone: set[TicketName] = set()
+        while True:
+            others = [one for one in tickets(self._layout) if one.token != mine.name.token and one not in gone]
+            order, known = in_order([*others, mine.name]), len(gone)
+            while order[0] != mine.name and not is_alive(self._layout, order[0]):
+                with suppress(OSError):
+                    self._layout.ticket(order[0]).unlink()
+                gone.add(order.pop(0))
+            if len(gone) == known:
+                return order.index(mine.name)
+            # One that is gone may have had its turn since the look, and a more urgent one may have come: look again.
 
     def _free_slot(self) -> Held | None:
         """A slot that is free, locked.

@@ -144,6 +144,23 @@ def test_the_most_urgent_goes_first_and_among_equals_the_first_that_came(store: 
     assert workers.got == [KEYS[3], KEYS[5], KEYS[4], KEYS[2], KEYS[1]]
 
 
+def test_one_that_comes_while_the_first_is_found_gone_is_not_passed_over(
+    store: DiskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.layout.ticket(TicketName(State.QUEUED, 0, 0, KEYS[9], 1, "0" * 8)).touch()  # of a killed process
+    with ExitStack() as urgent:
+
+        def is_alive_after_one_came(layout: StoreLayout, ticket: TicketName) -> bool:
+            if ticket.key == KEYS[9]:
+                urgent.enter_context(Ticket(layout, KEYS[1], Priority.CALLER, State.QUEUED))
+            return is_alive(layout, ticket)
+
+        monkeypatch.setattr("cache_engine.queue.slots.is_alive", is_alive_after_one_came)
+        with Slots(store.layout, 1, 0.05).turn(KEYS[2], Priority.PROMOTION) as failure:
+            assert failure is not None
+            assert "no compile slot was free" in failure.reason
+
+
 def test_who_waits_for_a_queued_compile_lends_it_the_priority(store: DiskStore) -> None:
     workers = Workers(store.layout)
     with workers.slots.turn(KEYS[0], Priority.CALLER):
