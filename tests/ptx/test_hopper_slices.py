@@ -116,7 +116,7 @@ _MISTAKES = [
     (_PLAIN, "tiles lie over each other", "slices += tile * SPLIT_K * (COUNT", "slices += tile * (COUNT"),
     (_PLAIN, "sums begin among the counters", "(tiles * WARPS + ALIGNED - 1)", "(tiles + ALIGNED - 1)"),
     (_PLAIN, "sums of an empty slice are what was in the registers", "if constexpr (SPLIT_K > 1) clear(sums);", ""),
-    (_PLAIN, "an empty slice gives a buffer back", "tells && (SPLIT_K == 1 || slice.first < slice.end)", "tells"),
+    (_PLAIN, "an empty slice gives a buffer back", "arrives && (SPLIT_K == 1 || slice.first < slice.end)", "arrives"),
     (_PLAIN, "all of k is copied", _COPIES,
      _COPIES.replace("slice.first", "0").replace("slice.end", "sizes.k")),
     (_PLAIN, "every slice is the first", _COPIES,

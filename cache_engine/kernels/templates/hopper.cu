@@ -162,20 +162,20 @@ DEVICE void clear(float (&sums)[MMA_ROWS][MMA_N / 2]) {
 // Sums the products of a tile.
 DEVICE void sum_tile(float (&sums)[MMA_ROWS][MMA_N / 2], Place& place, unsigned a_offset, unsigned b_offset, Slice slice) {
     if constexpr (SPLIT_K > 1) clear(sums);  // a slice may be empty
-    const bool tells = thread_index() % 32 == 0;  // one lane of each warp
+    const bool arrives = thread_index() % 32 == 0;  // one lane of each warp
     unsigned last = 0;  // the barrier of the buffer whose products were started before
     for (int k = slice.first; k < slice.end; k += BLOCK_K) {
         barrier_wait(place.full(), place.parity);
         multiply_stage(sums, place.tiles() + a_offset, place.tiles() + b_offset, k > slice.first);
         products_wait<1>();
-        if (k > slice.first && tells) barrier_arrive(last);
+        if (k > slice.first && arrives) barrier_arrive(last);
         last = place.empty();
         place.advance();
     }
     products_wait<0>();
 #pragma unroll
     for (int i = 0; i < MMA_ROWS; ++i) products_ended(sums[i]);
-    if (tells && (SPLIT_K == 1 || slice.first < slice.end)) barrier_arrive(last);
+    if (arrives && (SPLIT_K == 1 || slice.first < slice.end)) barrier_arrive(last);
 }
 
 // Scales of operands, and the first row and column of C that a lane computes; where columns share a scale, a warp.
