@@ -8,6 +8,7 @@ from functools import partial
 import streamlit as st
 
 from app import context, guard, tables, widgets
+from app.components.tiles import draw_tiles
 from app.presenters.compiling import result as compiled
 from app.presenters.compiling.forms import choice_of, problem_of, shape_form, shown_of
 from app.presenters.compiling.jobs import (
@@ -61,7 +62,7 @@ def follow(job_id: str) -> None:
         st.progress(progress_share(job), text=progress_text(job, time.time()))
         tiles = progress_tiles(job) if job.command[:1] == [TABLE] else []
         if tiles:
-            widgets.tiles(tiles)
+            draw_tiles(tiles)
     elif job.stages:
         _stages(job)
     label = "Kill now" if job.cancel_asked else "Cancel"
@@ -141,7 +142,7 @@ def _one_kernel(job: Job) -> None:
         widgets.problem("Compiled, but not saved.", kernel.unpublished)
     if why:
         _why(why)
-    widgets.tiles(compiled.resource_tiles(kernel))
+    draw_tiles(compiled.resource_tiles(kernel))
     if kernel.warnings:
         st.warning("Compiler warnings. The kernel is valid.", icon=":material/warning:")
         st.code("\n".join(kernel.warnings)[:_LONGEST], language=None, wrap_lines=True)
@@ -169,7 +170,7 @@ def _time(document: Timed) -> None:
         st.text(f"Reference: {document.reference}")
     elif document.no_reference:
         st.text(f"No reference timing: {document.no_reference}")
-    widgets.tiles(compiled.timing_tiles(document))
+    draw_tiles(compiled.timing_tiles(document))
     if not document.verified:
         widgets.problem("Wrong result.", f"Max relative error: {document.max_rel_error}")
     st.plotly_chart(compiled.timing_figure(document), key="timing", config={"displayModeBar": False})

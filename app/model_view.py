@@ -8,6 +8,7 @@ import streamlit as st
 
 from app import tables, widgets
 from app.components import figure
+from app.components.tiles import draw_tiles
 from app.patience import Patience
 from app.presenters.evaluations.evaluated import Chip, as_csv, as_json
 from app.presenters.evaluations.models import pass_figure, pass_table, pass_tiles, shapes_on_one_chip
@@ -58,7 +59,7 @@ def show_model(chips: list[Chip], kept: Evaluations, patience: Patience) -> list
         return []
     for one in passes:
         st.header(one.chip.name)
-        widgets.tiles(pass_tiles(one))
+        draw_tiles(pass_tiles(one))
     figure.draw(pass_figure(passes), key="model-bars")
     table = pass_table(passes)
     formats: dict[str, Any] = {f"{one.chip.name}, {unit}": how for one in passes for unit, how in _FORMATS.items()}

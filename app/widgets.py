@@ -12,7 +12,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import context, tables
-from app.presenters.shared import Row, Tile, page_count
+from app.presenters.shared import Row, page_count
 from app.presenters.store.admin import arch_figure, arch_table
 from cache_engine.mirror.queries import FACETS
 from cache_engine.units import human_age
@@ -162,25 +162,6 @@ def _is_shown(value: str, shown: Any) -> bool:
         except ValueError:
             return False
     return value == str(shown)
-
-
-def tiles(shown: list[Tile]) -> None:
-    """Numbers side by side."""
-    for column, tile in zip(st.columns(len(shown)), shown, strict=True):
-        with column, st.container(border=True, height="stretch"):
-            good: Any = {True: "normal", False: "inverse", None: "off"}[tile.change_is_good]
-            st.metric(
-                tile.label,
-                tile.value,
-                tile.change or None,
-                good,
-                help=tile.help,
-                chart_data=tile.over_time if len(tile.over_time) > 1 else None,
-                chart_type="area",
-                delta_arrow="off" if tile.change_is_good is None else "auto",
-            )
-            if tile.share is not None:
-                st.progress(min(1.0, tile.share), text=f"{tile.share:,.1%} {tile.share_text}")
 
 
 def kernel_link(label: str, key: str, **also: str) -> None:

@@ -8,6 +8,7 @@ import streamlit as st
 
 from app import context, tables, widgets
 from app.caches import cleanup, entries, folders, looking
+from app.components.tiles import draw_tiles
 from app.presenters.shared import Row
 from app.presenters.store.caches import (
     cache_tiles,
@@ -93,7 +94,7 @@ if not places:
     widgets.end_page()
 wrong = diagnoses()
 versions = version_table(context.ask(queries.counted, "version"), installed_version, looking.titles())
-widgets.tiles(cache_tiles(places, len(wrong), context.ask(queries.duplicated), versions))
+draw_tiles(cache_tiles(places, len(wrong), context.ask(queries.duplicated), versions))
 if "q" in st.query_params and "part" not in st.query_params:  # a link to a search
     st.session_state.setdefault("part", ENTRIES)
 part = widgets.choose_one("Part", PARTS, OVERVIEW, key="part", hidden=True)

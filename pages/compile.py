@@ -11,6 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app import context, guard, job_view, tables, widgets
 from app.components import into_view
+from app.components.tiles import draw_tiles
 from app.presenters.compiling.forms import (
     AUTO,
     LONGEST_TEXT,
@@ -140,7 +141,7 @@ def beforehand(problem: GemmProblem) -> None:
     tiles = prediction_tiles(problem)
     with st.expander("Time", expanded=job is None):
         if tiles:
-            widgets.tiles(tiles)
+            draw_tiles(tiles)
             st.caption(
                 "Estimate for cuBLAS-class kernels without an epilogue, not for this kernel. "
                 + " ".join(f"{tile.label}: {tile.help}" for tile in tiles)

@@ -10,6 +10,7 @@ import streamlit as st
 
 from app import context, tables, widgets
 from app.components import figure
+from app.components.tiles import draw_tiles
 from app.patience import SHORTER_RANGE, advice
 from app.presenters.store.demand import (
     BY,
@@ -166,7 +167,7 @@ ledger = context.ask(summaries.ledger, *span)
 if ledger.sketches:
     counted_since(ledger, span)
     by_shape = context.ask(context.demand_report, SHAPE, *span)
-    widgets.tiles(demand_tiles(by_shape))
+    draw_tiles(demand_tiles(by_shape))
     shares(span)
     sizes(ledger, by_shape)
     looks_like(span, by_shape)

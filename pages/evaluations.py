@@ -8,6 +8,7 @@ import streamlit as st
 
 from app import context, tables, widgets
 from app.components import figure, header
+from app.components.tiles import draw_tiles
 from app.model_view import show_model
 from app.patience import FEWER_ROWS, Patience
 from app.presenters.evaluations.evaluated import (
@@ -153,7 +154,7 @@ def one_shape(chips: list[Chip], patience: Patience) -> None:
     evaluated = evaluate_each(f"{m} × {n} × {k}", problem, chips, patience)
     for one in evaluated:
         st.header(one.chip)
-        widgets.tiles(evaluation_tiles(one))
+        draw_tiles(evaluation_tiles(one))
     if not evaluated:
         return
     if len(evaluated) == 2:

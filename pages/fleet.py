@@ -5,12 +5,13 @@ from __future__ import annotations
 import streamlit as st
 
 from app import tables, widgets
+from app.components.tiles import draw_tiles
 from app.presenters.store.fleet import fleet_tiles, node_table
 from app.views import fleet
 
 st.title("Fleet")
 nodes = fleet.nodes()
-widgets.tiles(fleet_tiles(nodes))
+draw_tiles(fleet_tiles(nodes))
 st.header("Stores")
 tables.show(
     node_table(nodes),

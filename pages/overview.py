@@ -10,6 +10,7 @@ import streamlit as st
 
 from app import context, guard, widgets
 from app.components import figure, listing, table
+from app.components.tiles import draw_tiles
 from app.presenters.palette import plain
 from app.presenters.shared import total
 from app.presenters.store.history import SPANS, Span, compile_figure, history_table, hit_figure, starts
@@ -281,7 +282,7 @@ in_queue = cache.queue()
 checked(checks(in_queue))
 queue(in_queue)
 shown = period(name, SPANS[name])
-widgets.tiles(overview_tiles(row, shown, cache.settings.max_entries, cache.settings.max_bytes))
+draw_tiles(overview_tiles(row, shown, cache.settings.max_entries, cache.settings.max_bytes))
 if not row["entries"]:
     widgets.empty_store()
 over_time(shown.rows, SPANS[name])

@@ -8,6 +8,7 @@ import time
 import streamlit as st
 
 from app import context, tables, widgets
+from app.components.tiles import draw_tiles
 from app.presenters.store.admin import mirror_table, mirror_tiles
 from cache_engine.errors import GemmCacheError
 from cache_engine.mirror import queries
@@ -35,7 +36,7 @@ def draw(permitted: bool) -> None:  # noqa: ARG001 (nothing here loses data: onl
     except (GemmCacheError, OSError) as error:
         widgets.problem("The index is unavailable. Rebuild it, or try again.", str(error))
         return
-    widgets.tiles(mirror_tiles(state, size, time.time()))
+    draw_tiles(mirror_tiles(state, size, time.time()))
     columns = {"Property": _SMALL}
     tables.show(mirror_table(state), height="content", column_config=columns, key="mirror-table")
     st.text(f"File: {mirror.path}")

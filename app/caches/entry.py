@@ -7,6 +7,7 @@ import streamlit as st
 from app import context, tables, widgets
 from app.caches import links, looking
 from app.components.code_view import component
+from app.components.tiles import draw_tiles
 from app.presenters.kernels.kernel import instruction_figure
 from app.presenters.kernels.others import (
     Address,
@@ -54,7 +55,7 @@ def draw() -> None:
 
 def _summary(address: Address, entry: Entry) -> None:
     source = looking.sources().by_kind[address.place.kind]
-    widgets.tiles(entry_tiles(entry, {**source.unknowable, **entry.unread}))
+    draw_tiles(entry_tiles(entry, {**source.unknowable, **entry.unread}))
     wrong = context.ask(queries.diagnoses, address.place, entry.id)
     if wrong:
         st.header("Findings")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app import context, tables, widgets
+from app import context, tables
 from app.caches import looking
+from app.components.tiles import draw_tiles
 from app.presenters.kernels.others import Address
 from app.presenters.shared import Row, Tile
 from app.presenters.store.caches import cause_table, changed_table, miss_table
@@ -48,7 +49,7 @@ def _show(found: DirectoriesCompared) -> None:
         Tile("Only in the first", f"{len(found.only_one):,}", "A process with the second directory compiles these."),
         Tile("Only in the second", f"{len(found.only_other):,}", "A process with the first directory compiles these."),
     ]
-    widgets.tiles(tiles)
+    draw_tiles(tiles)
     if found.causes:
         st.header("Why they miss")
         st.caption("In which inputs of the key the entries of the first differ from the nearest of the second.")

@@ -118,4 +118,19 @@ class HeatMap:
     height: int = 420
 
 
-Figure = Bars | Cloud | HeatMap
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How one number went, at least twice: a line from its least to its greatest value, without axes.
+
+    Attributes:
+        words: what each value says.
+        height: in pixels.
+    """
+
+    title: str
+    values: Sequence[float]
+    words: Sequence[str]
+    height: int = 56
+
+
+Figure = Bars | Cloud | HeatMap | Course

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
 
+from app.presenters.figure import Course
+
 Row = dict[str, Any]
 
 # Okabe and Ito's colours, which most colour-blind readers can distinguish, the accent first.
@@ -29,7 +31,7 @@ class Tile:
     help: str
     share: float | None = None
     share_text: str = ""
-    over_time: tuple[float, ...] = ()
+    course: Course | None = None
     change: str = ""
     change_is_good: bool | None = None
 

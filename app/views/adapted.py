@@ -8,6 +8,7 @@ import streamlit as st
 
 from app import context, tables, widgets
 from app.components.code_view import component
+from app.components.tiles import draw_tiles
 from app.presenters.kernels.adapted import (
     adapted_filter,
     adapted_properties,
@@ -64,7 +65,7 @@ def show_adapted(group: Group) -> None:
     """Everything about one."""
     known, zone = describe(group), context.timezone()
     row = context.ask(adapted_queries.adapted_kernel, group.key)
-    widgets.tiles(adapted_tiles(known, row))
+    draw_tiles(adapted_tiles(known, row))
     left, right = st.columns(2)
     with left:
         st.header("Properties")

@@ -8,6 +8,7 @@ import streamlit as st
 
 from app import context, guard, tables, widgets
 from app.components import figure
+from app.components.tiles import draw_tiles
 from app.presenters.store.farm import (
     COMMANDS,
     failure_table,
@@ -64,7 +65,7 @@ def follow(broker: str) -> None:
     if farm is None:
         st.caption("Nothing is known yet. Lookups and compiles of this machine do not need the farm.")
         return
-    widgets.tiles(farm_tiles(farm))
+    draw_tiles(farm_tiles(farm))
     _runs(farm, broker)
     _workers(farm)
     _throughput(farm)

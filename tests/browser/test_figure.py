@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import app.components
-from app.presenters.figure import Bars, Cloud, Dots, Figure, HeatMap, Line, Series
+from app.presenters.figure import Bars, Cloud, Course, Dots, Figure, HeatMap, Line, Series
 
 pytestmark = pytest.mark.browser
 STATIC = Path(app.components.__file__).with_name("static")
@@ -104,6 +104,20 @@ def test_every_kind_of_figure_stands_at_its_values_and_fits(
     colours = page.locator(".mark").evaluate_all("marks => marks.map(mark => mark.getAttribute('fill'))")
     assert colours == ["rgb(68,1,84)", "rgb(33,145,140)", "rgb(253,231,37)"]
     assert page.locator("img").count() == 0
+
+    steps = draw(Course(HOSTILE, [1.0, 3.0, 2.0, 1.0], ["one", HOSTILE, "two", "one again"]))
+    assert [mark["words"] for mark in steps] == ["one", HOSTILE, "two", "one again"]
+    up = [float(point.split()[1]) for point in path(page, ".course")]
+    assert up[0] == up[3] == max(up)
+    assert up[0] - up[2] == pytest.approx((up[0] - up[1]) / 2), "a line through the values"
+    assert (page.get_by_role("img").get_attribute("aria-label"), page.locator("img").count()) == (HOSTILE, 0)
+    draw(Course("Even", [5.0, 5.0], ["5", "5"]))
+    assert [point.split() for point in path(page, ".course")] == [["0", "28"], [f"{width - 16}", "28"]]
+
+
+def path(page: Page, mark: str) -> list[str]:
+    """The points of a path that is drawn."""
+    return (page.locator(mark).get_attribute("d") or "").removeprefix("M").split("L")
 
 
 def test_names_are_cut_in_their_middle_and_a_unit_of_a_letter_stands_after_the_title(

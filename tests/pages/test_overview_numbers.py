@@ -14,6 +14,7 @@ from app.presenters.store.overview import Period, overview_tiles
 from cache_engine.engine.cache import open_cache
 from cache_engine.model.decision import EVICTED, MISS, NEVER_SEEN, Decision
 from cache_engine.store.journal import Journal
+from cache_engine.units import human_ms
 from cache_engine.upkeep.plan import Limits
 from tests.conftest import SAMPLE
 from tests.helpers import make_store
@@ -101,12 +102,19 @@ def test_numbers_change_against_the_period_before() -> None:
         "Compile time saved": "+8.0 s",
         "Compile time spent": "-1.0 s",
     }
-    assert list(tiles["Kernels"].over_time) == [3.0, 4.0]
+    kernels = tiles["Kernels"].course
+    assert kernels is not None
+    assert (kernels.values, kernels.words) == ((3, 4), ["3", "4"])
+    assert kernels.title == "Kernels over time: 3 to 4, 4 at the end"
     assert tiles["Compile time spent"].change_is_good is False
-    course = tiles["Compile time spent"].over_time
-    assert course == (0.0, 1.0, 0.0, 0.0, 1.0), "a step in which nothing was compiled has its place"
+    spent = tiles["Compile time spent"].course
+    assert spent is not None
+    assert spent.values == (0.0, 1e3, 0.0, 0.0, 1e3), "a step in which nothing was compiled has its place"
+    assert spent.words[:2] == [human_ms(0.0), "1.0 s"]
     alone = overview_tiles(row, Period(rows, None, made, (0, 90), 0, "all time"), 100, 1 << 30)
     assert [tile.change for tile in alone[2:]] == ["", "", ""]
+    single = overview_tiles(row, Period([rows[1]], None, made[:1], (90,), 90, "7 days"), 100, 1 << 30)
+    assert [tile.course for tile in single] == [None] * 5, "one value is no course"
 
 
 def test_the_range_before_ends_where_this_one_begins() -> None:

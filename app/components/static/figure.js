@@ -1,4 +1,4 @@
-// A figure: bars, points and lines on logarithmic axes, or a heat map, as SVG of its place's width.
+// A figure: bars, points and lines on logarithmic axes, a heat map, or the course of a number, as SVG of its place's width.
 //
 // data: kind and the fields of that class of app/presenters/figure.py
 //
@@ -238,9 +238,24 @@ function heatMap(data, width, height, drawing) {
   drawing.append(label(width, base + SAID, data.scale, "end"));
 }
 
+// ---- The course of a number ----
+
+function course(data, width, height, drawing) {
+  const [low, high] = [Math.min(...data.values), Math.max(...data.values)];
+  const step = width / (data.values.length - 1);
+  const edge = 2; // so that the whole of the line is inside
+  const up = (value) => height - edge - (height - 2 * edge) * (high > low ? (value - low) / (high - low) : 0.5);
+  const through = data.values.map((value, at) => `${at * step} ${up(value)}`).join("L");
+  drawing.append(
+    svg("path", { class: "under", d: `M0 ${height}L${through}L${width} ${height}Z` }),
+    svg("path", { class: "course", d: `M${through}` }),
+    ...data.words.map((words, at) => mark("rect", words, { x: (at - 0.5) * step, y: 0, width: step, height, fill: "transparent" })),
+  );
+}
+
 // ---- The place ----
 
-const KINDS = { Bars: bars, Cloud: cloud, HeatMap: heatMap };
+const KINDS = { Bars: bars, Cloud: cloud, HeatMap: heatMap, Course: course };
 const states = new WeakMap();
 
 function draw(state) {
@@ -255,7 +270,8 @@ function draw(state) {
   const fills = (data.series ?? []).map((one) => filled(one, defs));
   const drawing = svg("svg", { width, role: "img", "aria-label": data.title }, defs);
   const place = html("div", { class: "place" }, drawing);
-  root.replaceChildren(html("figcaption", {}, isShort(data) && data.unit ? `${data.title}, ${data.unit}` : data.title), place, ...legend(data, fills));
+  const title = html("figcaption", {}, isShort(data) && data.unit ? `${data.title}, ${data.unit}` : data.title);
+  root.replaceChildren(...(data.kind === "Course" ? [] : [title]), place, ...legend(data, fills)); // a number has its name
   const height = place.clientHeight; // what the title and the legend leave
   drawing.setAttribute("height", height);
   KINDS[data.kind](data, width, height, drawing, fills);

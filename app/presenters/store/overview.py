@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from itertools import accumulate
 
+from app.presenters.figure import Course
 from app.presenters.shared import Row, Tile, kernel_address, moment, share, total
 from cache_engine.engine.serving import LONG_WAIT_S
 from cache_engine.model.events import (
@@ -229,7 +230,7 @@ def _stored_tiles(row: Row, period: Period, max_entries: int, max_bytes: int) ->
             "Kernels in the store, by when they were made, and the limit that cleanup enforces.",
             share(row["entries"], max_entries),
             f"of {max_entries:,}",
-            _running(period.made, "entries"),
+            _course("Kernels", accumulate(one["entries"] for one in period.made), "{:,}".format),
             f"+{entries:,} in {period.words}" if entries else "",
         ),
         Tile(
@@ -238,7 +239,7 @@ def _stored_tiles(row: Row, period: Period, max_entries: int, max_bytes: int) ->
             "Cubins, PTX, sources, logs and records, compressed, by when they were made.",
             share(row["stored_bytes"], max_bytes),
             f"of {human_bytes(max_bytes)}",
-            _running(period.made, "stored_bytes"),
+            _course("On disk", accumulate(one["stored_bytes"] for one in period.made), human_bytes),
             f"+{human_bytes(stored_bytes)} in {period.words}" if stored_bytes else "",
         ),
     ]
@@ -253,7 +254,7 @@ def _rate_tile(period: Period) -> Tile:
         "Hit rate",
         human_rate(rate),
         f"All tiers together, in this time range: {counted(hits, 'hit')}, {counted(misses, 'miss', 'misses')}.",
-        over_time=tuple(one for one in rates if one is not None),
+        course=_course("Hit rate", (one for one in rates if one is not None), human_rate),
         change="" if rate is None or before is None else f"{100 * (rate - before):+.1f} points",
         change_is_good=True,
     )
@@ -266,7 +267,7 @@ def _time_tiles(period: Period) -> list[Tile]:
             human_ms(total(period.rows, "saved_us") / 1e3),
             "Sum of the original compile times of all hits on disk, in packs and in a remote in this time range. "
             "In-process hits are excluded: the process would have reused those kernels anyway.",
-            over_time=_seconds(period, "saved_us"),
+            course=_course("Compile time saved", _times(period, "saved_us"), human_ms),
             change=_changed(period, "saved_us"),
             change_is_good=True,
         ),
@@ -274,17 +275,26 @@ def _time_tiles(period: Period) -> list[Tile]:
             "Compile time spent",
             human_ms(total(period.rows, "compile_us") / 1e3),
             f"{counted(total(period.rows, 'compiles'), 'compile')} in this time range.",
-            over_time=_seconds(period, "compile_us"),
+            course=_course("Compile time spent", _times(period, "compile_us"), human_ms),
             change=_changed(period, "compile_us"),
             change_is_good=False,
         ),
     ]
 
 
-def _seconds(period: Period, column: str) -> tuple[float, ...]:
-    """A time of each step, as the figures below have it: nothing where nothing happened."""
-    found = {one["start"]: one[column] / 1e6 for one in period.rows}
-    return tuple(found.get(start, 0.0) for start in period.starts) if any(found.values()) else ()
+def _times(period: Period, column: str) -> Sequence[float]:
+    """A time of each step in milliseconds, as the figures below have it: nothing where nothing happened."""
+    found = {one["start"]: one[column] / 1e3 for one in period.rows}
+    return [found.get(start, 0.0) for start in period.starts] if any(found.values()) else ()
+
+
+def _course(name: str, values: Iterable[float], said: Callable[[float], str]) -> Course | None:
+    """How a number went; nothing of a single value."""
+    values = tuple(values)
+    if len(values) < 2:
+        return None
+    low, high, last = (said(value) for value in (min(values), max(values), values[-1]))
+    return Course(f"{name} over time: {low} to {high}, {last} at the end", values, [said(one) for one in values])
 
 
 def _rate(rows: Sequence[Row]) -> float | None:
@@ -293,10 +303,6 @@ def _rate(rows: Sequence[Row]) -> float | None:
 
 def _hits(rows: Sequence[Row]) -> int:
     return sum(total(rows, f"{tier}_hits") for tier in TIERS)
-
-
-def _running(made: Sequence[Row], column: str) -> tuple[float, ...]:
-    return tuple(accumulate(float(one[column]) for one in made))
 
 
 def _changed(period: Period, column: str) -> str:
