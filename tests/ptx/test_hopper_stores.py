@@ -1,15 +1,9 @@
-"""How ``hopper`` stores C: in whole lines where the copy engine stores it, with few bank conflicts on the way.
-
-Source: CUDA C++ Best Practices Guide, "Shared Memory and Memory Banks" (32 banks, 4 bytes wide). A warp
-accesses 8 bytes a lane in two parts, and 16 bytes a lane in four.
-"""
+"""How ``hopper`` stores C: in whole lines where the copy engine stores it, with few bank conflicts on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import pytest
 
@@ -20,29 +14,14 @@ from cache_engine.kernels.source import render
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from tests.ptx import maps
+from tests.ptx.banks import Conflicts
 from tests.ptx.machine import Kernel
 from tests.ptx.memory import Memory
 from tests.ptx.problems import launched, operands_of, ptx_of
-from tests.ptx.shared import Shared
 from tests.ptx.stores import Stores
 
 Array = npt.NDArray[Any]
-_LINE, _BANKS, _WORD, _WARP = 128, 32, 4, 32
-
-
-def _by_warp(addresses: Array, lanes: Array) -> Iterator[Array]:
-    for warp in np.unique(lanes // _WARP):
-        yield addresses[lanes // _WARP == warp].astype(np.int64)
-
-
-def _ways(addresses: Array, width: int) -> int:
-    """How many words of one bank an access of a warp asks for at once, at most."""
-    together = _WARP * _WORD // max(width, _WORD)
-    most = 0
-    for first in range(0, len(addresses), together):
-        part = addresses[first : first + together, None] // _WORD + np.arange(max(1, width // _WORD))
-        most = max(most, int(np.bincount(np.unique(part) % _BANKS).max()))
-    return most
+_LINE = 128
 
 
 @pytest.mark.parametrize(
@@ -51,8 +30,8 @@ def _ways(addresses: Array, width: int) -> int:
 def test_boxes_are_of_whole_lines_and_lanes_ask_for_few_words_of_a_bank(
     out_dtype: Any, n: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boxes, stored, ways = [0], [0], [0]
-    start, write, put, get = Stores.start, Memory.write, Shared.write, Shared.read
+    boxes, stored = [0], [0]
+    start, write = Stores.start, Memory.write
 
     def starts(self: Stores, lane: int, tensor: maps.TensorMap, first: tuple[int, ...], at: int) -> None:
         assert (tensor.box[0] * tensor.element, first[0] * tensor.element % _LINE) == (_LINE, 0)
@@ -63,20 +42,9 @@ def test_boxes_are_of_whole_lines_and_lanes_ask_for_few_words_of_a_bank(
         stored[0] += words.nbytes
         write(self, addresses, lanes, words)
 
-    def puts(self: Shared, addresses: Array, lanes: Array, words: Array) -> None:
-        for own in _by_warp(addresses, lanes):
-            ways[0] = max(ways[0], _ways(own, words.shape[1] * words.itemsize))
-        put(self, addresses, lanes, words)
-
-    def gets(self: Shared, addresses: Array, lanes: Array, width: int, word: int) -> Array:
-        for own in _by_warp(addresses, lanes):
-            ways[0] = max(ways[0], _ways(own, width))
-        return get(self, addresses, lanes, width, word)
-
     monkeypatch.setattr(Stores, "start", starts)
     monkeypatch.setattr(Memory, "write", writes)
-    monkeypatch.setattr(Shared, "write", puts)
-    monkeypatch.setattr(Shared, "read", gets)
+    conflicts = Conflicts(monkeypatch)
     family, config = FAMILIES["hopper"], KernelConfig(128, 64, 64, 8, 1, 2)
     problem = GemmProblem(128, n, 64, out_dtype=out_dtype, arch="sm_90a", specialisation="exact")
     kernel = Kernel(ptx_of(render(family.template, family.constants(problem, config)), "sm_90a"))
@@ -85,4 +53,4 @@ def test_boxes_are_of_whole_lines_and_lanes_ask_for_few_words_of_a_bank(
     launched(problem, kernel, loaded, *operands_of(problem))
     size = 128 * n * problem.output.itemsize
     assert (boxes[0], stored[0]) == ((size, 0) if n == 64 else (0, size))
-    assert ways[0] == most
+    assert max(conflicts.most.values()) == most
