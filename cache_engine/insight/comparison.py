@@ -211,7 +211,7 @@ _FOLLOWS = {
     "flags": {"compiler"},
     "A_VECTOR": {"K", "M", "A_TRANSPOSED", "IN_TYPE"},
     "B_VECTOR": {"N", "K", "B_TRANSPOSED", "IN_TYPE"},
-    "C_VECTOR": {"N", "IN_TYPE"},
+    "C_VECTOR": {"N", "IN_TYPE", "OUT_TYPE"},
     "M_DIVISOR": {"M", "A_TRANSPOSED", "IN_TYPE"},
     "SUM_TYPE": {"IN_TYPE"},
 }

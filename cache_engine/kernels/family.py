@@ -236,6 +236,11 @@ def vector_elements(extent: int, most: int) -> int:
     return elements
 
 
+def widest_store(problem: GemmProblem) -> int:
+    """How many elements of C one access of 16 bytes at most may cover."""
+    return vector_elements(problem.n, 16 // problem.output.itemsize)
+
+
 def m_divisor(problem: GemmProblem, widest: int) -> int:
     """``Family.m_divisor`` of a template that reads at most ``widest`` elements at once: rows of A are m long, or k."""
     return widest if problem.layout.a_transposed else 1

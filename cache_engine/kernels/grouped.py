@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import Constants, scale_constants, specialised_constants
+from cache_engine.kernels.family import Constants, scale_constants, specialised_constants, widest_store
 from cache_engine.kernels.scaled import Scaled
 from cache_engine.kernels.tensor_core import TensorCore
 from cache_engine.model.gemm import DType, GemmProblem, Mode
@@ -70,7 +70,7 @@ class Grouped:
         """Everything the template needs, by name."""
         widest = 16 // problem.dtype.itemsize
         return {
-            **specialised_constants(self, problem, config, widest=widest, widest_store=2),
+            **specialised_constants(self, problem, config, widest=widest, widest_store=widest_store(problem)),
             **scale_constants(problem),
             "MASKED": int(problem.mode is Mode.MASKED),
         }

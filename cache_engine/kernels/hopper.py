@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import Constants, scale_constants, specialised_constants, vector_elements
+from cache_engine.kernels.family import Constants, scale_constants, specialised_constants, widest_store
 from cache_engine.model.gemm import SCALE_BLOCK, DType, GemmProblem
 from cache_engine.model.kernel import Box, KernelConfig
 
@@ -120,9 +120,8 @@ class Hopper:
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """Everything the template needs, by name."""
         widest = _VECTOR_BYTES // problem.dtype.itemsize
-        store = vector_elements(problem.n, _VECTOR_BYTES // problem.output.itemsize)
         return {
-            **specialised_constants(self, problem, config, widest=widest, widest_store=store),
+            **specialised_constants(self, problem, config, widest=widest, widest_store=widest_store(problem)),
             **scale_constants(problem),
             "C_BOXED": int(_is_boxed(problem)),
         }

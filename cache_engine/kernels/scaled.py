@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import Constants, scale_constants, specialised_constants
+from cache_engine.kernels.family import Constants, scale_constants, specialised_constants, widest_store
 from cache_engine.kernels.tensor_core import TensorCore
 from cache_engine.model.gemm import SCALE_BLOCK, DType, GemmProblem
 from cache_engine.model.kernel import Box, KernelConfig
@@ -90,6 +90,6 @@ class Scaled:
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """Everything the template needs, by name."""
         return {
-            **specialised_constants(self, problem, config, widest=16, widest_store=2),
+            **specialised_constants(self, problem, config, widest=16, widest_store=widest_store(problem)),
             **scale_constants(problem),
         }

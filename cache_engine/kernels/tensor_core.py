@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cache_engine.kernels.family import Constants, m_divisor, specialised_constants
+from cache_engine.kernels.family import Constants, m_divisor, specialised_constants, widest_store
 from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import Box, KernelConfig
 
@@ -26,6 +26,7 @@ _TILES = (
 MMA_M, MMA_N, MMA_K_BYTES = 16, 8, 32
 """One mma instruction: its tile of C in elements, and its depth in bytes of k; fixed in the template."""
 _DEPTHS = ((128, 3), (64, 4))  # (bytes in k, stages)
+_BOX_ROWS, _BOX_COLUMNS = 16, 32  # what a warp stores at a time, at most (templates/boxes.cuh)
 
 
 class TensorCore:
@@ -65,9 +66,11 @@ class TensorCore:
         return _CONFIGS[problem.dtype.itemsize]
 
     def shared_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
-        """The ring of A and B tiles."""
+        """The ring of A and B tiles; afterwards a box of sums for each warp, which needs more with many small warps."""
         tiles = (config.block_m + config.block_n) * config.block_k
-        return tiles * config.stages * problem.dtype.itemsize
+        columns = config.warps_n * min(config.block_n // config.warps_n, _BOX_COLUMNS)
+        boxes = config.warps_m * _BOX_ROWS * columns * problem.accumulate.itemsize
+        return max(tiles * config.stages * problem.dtype.itemsize, boxes)
 
     def shared_traffic_bytes(self, problem: GemmProblem, config: KernelConfig) -> int:
         """Every warp reads its rows of A and columns of B once (ldmatrix reads nothing twice)."""
@@ -103,7 +106,8 @@ class TensorCore:
 
     def constants(self, problem: GemmProblem, config: KernelConfig) -> Constants:
         """Everything the template needs, by name."""
-        return specialised_constants(self, problem, config, widest=16 // problem.dtype.itemsize, widest_store=2)
+        widest, store = 16 // problem.dtype.itemsize, widest_store(problem)
+        return specialised_constants(self, problem, config, widest=widest, widest_store=store)
 
 
 # By the size of an element.

@@ -261,6 +261,7 @@ inline unsigned batch_count() { return emulator::machine.batches; }
 inline unsigned batch_index() { return emulator::machine.batch; }
 inline unsigned char* shared_memory() { return emulator::machine.shared; }
 inline void sync_block() { emulator::yield(emulator::AT_BLOCK); }
+inline void sync_warp() { emulator::sync_warp(); }
 
 template <typename T, int COUNT>
 Vector<T, COUNT> load_global(const T* source) {

@@ -13,6 +13,7 @@
 #include "epilogue.cuh"
 #include "warp_tiles.cuh"
 #include "scales.cuh"
+#include "boxes.cuh"
 #include "tile_product.cuh"
 #include "groups.cuh"
 
@@ -31,9 +32,7 @@ KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, SIZ
                             b_scales + group * scales_of_b, walk.place(tile), {0, sizes.k}, own);
         SUM_TYPE sums[MMA_ROWS][MMA_COLUMNS][4] = {};
         product.sum(sums);
-        // The next tile's copies may overwrite what other warps still read of this one's.
-        sync_block();
         product.store(c + row * sizes.n, sums, {alpha, beta, WITH_BIAS ? bias + group * sizes.n : bias});
-        sync_warp();  // lanes whose rows are outside of the group are ahead
+        sync_block();  // the next tile's copies go where other warps may still read boxes of this one
     }
 }

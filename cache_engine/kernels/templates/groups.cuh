@@ -4,9 +4,6 @@
 // with room for m rows. A count below 0 counts as 0; one that reaches beyond m, or beyond what groups before it have left,
 // is cut off. So no count has anything read or written outside of the operands.
 
-// All lanes of a warp go on together from here.
-DEVICE void sync_warp() { __syncwarp(); }
-
 // Tiles of all groups are numbered one group after the other. A block computes every block_count()-th of them, and walks
 // through the groups once.
 struct GroupWalk {

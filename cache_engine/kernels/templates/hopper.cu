@@ -231,19 +231,17 @@ DEVICE void fill_box(unsigned box, int first, const float (&sums)[PART_SUMS], co
     constexpr int PAIR = C_VECTOR < 2 ? 1 : 2;
     const int lane = thread_index() % 32;
     const unsigned own = place_in(box, lane / 4, first + lane % 4 * 2);
-    bool adds_c = false;
-    if constexpr (WITH_BETA) adds_c = epilogue.beta != 0;
 #pragma unroll
     for (int i = 0; i < PART_SUMS; i += PAIR) {
         const int aside = i / 4 * 8 + i % 2, below = i % 4 / 2 * 8;
         const bool is_inside = WHOLE_N || column + aside < sizes.n;
-        Vector<OUT_TYPE, PAIR> bias = {}, result = {};
+        Vector<OUT_TYPE, PAIR> bias = {}, before = {};
         if (is_inside) bias = load_bias<PAIR>(column + aside, epilogue);
-        if (adds_c && is_inside && (WHOLE_M || row + below < sizes.m)) {
-            result = load_global<OUT_TYPE, PAIR>(c + static_cast<long long>(row + below) * sizes.n + column + aside);
+        if (epilogue.adds_c() && is_inside && (WHOLE_M || row + below < sizes.m)) {
+            before = load_global<OUT_TYPE, PAIR>(c + static_cast<long long>(row + below) * sizes.n + column + aside);
         }
-        finish<PAIR>(result.at, &sums[i], bias, epilogue);
-        store_shared<OUT_TYPE, PAIR>(element_at((own ^ aside * sizeof(OUT_TYPE)) + below * LINE_BYTES), result);
+        store_shared<OUT_TYPE, PAIR>(element_at((own ^ aside * sizeof(OUT_TYPE)) + below * LINE_BYTES),
+                                     finished<PAIR>(&sums[i], before, bias, epilogue));
     }
 }
 

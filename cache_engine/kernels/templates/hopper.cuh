@@ -64,9 +64,6 @@ DEVICE void boxes_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memor
 
 // ---- Warps --------------------------------------------------------------------------------------------------------
 
-// What lanes have written to shared memory before, all lanes of their warp see after.
-DEVICE void sync_warp() { __syncwarp(); }
-
 // True for one lane of a warp, always the same.
 DEVICE bool is_elected() {
     unsigned elected;

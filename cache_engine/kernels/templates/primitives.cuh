@@ -23,6 +23,7 @@ DEVICE unsigned slice_index() { return blockIdx.y; }
 DEVICE unsigned batch_index() { return blockIdx.z; }
 DEVICE unsigned batch_count() { return gridDim.z; }
 DEVICE void sync_block() { __syncthreads(); }
+DEVICE void sync_warp() { __syncwarp(); }  // what its lanes have written to shared memory before, all of them see after
 
 DEVICE unsigned char* shared_memory() {
     extern __shared__ __align__(128) unsigned char shared_bytes[];
@@ -63,8 +64,18 @@ DEVICE void store_vector(T* target, Vector<T, COUNT> value) {
 template <typename T, int COUNT>
 DEVICE Vector<T, COUNT> load_global(const T* source) { return load_vector<T, COUNT>(source); }
 
+// The compiler makes several narrow stores of a wide one whose value depends on a branch, unless it is in assembly.
 template <typename T, int COUNT>
-DEVICE void store_global(T* target, Vector<T, COUNT> value) { store_vector<T, COUNT>(target, value); }
+DEVICE void store_global(T* target, Vector<T, COUNT> value) {
+    if constexpr (sizeof(value) < 16) {
+        store_vector<T, COUNT>(target, value);
+    } else {
+        unsigned words[4];
+        memcpy(words, &value, sizeof(words));
+        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+                     :: "l"(target), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
+    }
+}
 
 template <typename T, int COUNT>
 DEVICE Vector<T, COUNT> load_shared(const T* source) { return load_vector<T, COUNT>(source); }

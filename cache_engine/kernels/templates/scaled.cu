@@ -12,6 +12,7 @@
 #include "epilogue.cuh"
 #include "warp_tiles.cuh"
 #include "scales.cuh"
+#include "boxes.cuh"
 #include "tile_product.cuh"
 
 KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, SIZE_PARAMETERS,

@@ -3,7 +3,7 @@
 // A block computes BLOCK_M x BLOCK_N of C, or a slice of k of it; tile_product.cuh has the scheme.
 //
 // Constants: BLOCK_M BLOCK_N BLOCK_K WARPS_M WARPS_N STAGES SPLIT_K RASTER_ROWS A_TRANSPOSED B_TRANSPOSED A_VECTOR
-// B_VECTOR (elements per copy) C_VECTOR (elements per store, 1 or 2), IN_TYPE SUM_TYPE OUT_TYPE KERNEL_NAME, and those of
+// B_VECTOR (elements per copy) C_VECTOR (elements per store, 16 bytes at most), IN_TYPE SUM_TYPE OUT_TYPE KERNEL_NAME, and those of
 // sizes.cuh and epilogue.cuh.
 
 #include "primitives.cuh"
@@ -19,6 +19,7 @@
 #define SCALE_TYPE float
 #define B_SCALE_COLUMNS 1
 #include "scales.cuh"
+#include "boxes.cuh"
 #include "tile_product.cuh"
 
 KERNEL(THREADS) KERNEL_NAME(const IN_TYPE* a, const IN_TYPE* b, OUT_TYPE* c, SIZE_PARAMETERS, SUM_TYPE alpha,

@@ -103,28 +103,43 @@ struct TileProduct {
         }
     }
 
-    // Finishes the tile; c begins with the row that tiles are counted from.
-    DEVICE void store(OUT_TYPE* c, SUM_TYPE (&sums)[MMA_ROWS][MMA_COLUMNS][4], const Epilogue& epilogue) {
-        // Each lane holds, of every 16 x 8 part, two neighbours in row lane / 4 and two in the row eight below.
-        const int first_column = tile.column + warp_column + lane % 4 * 2;
-        // The bias is read once, ahead of all stores: the compiler must assume that any of them changes it.
-        Vector<OUT_TYPE, C_VECTOR> bias_pairs[MMA_COLUMNS][2 / C_VECTOR] = {};
+    // Finishes the tile; c begins with the row that tiles are counted from. All boxes go through one loop, so that a long
+    // epilogue is compiled once. They lie where the tiles of A and B did.
+    DEVICE void store(OUT_TYPE* c, const SUM_TYPE (&sums)[MMA_ROWS][MMA_COLUMNS][4], const Epilogue& epilogue) {
+        constexpr int LANES = BOX_COLUMNS / C_VECTOR, ROWS = 32 / LANES;  // for a row of a box, and rows at a time
+        SUM_TYPE* box = reinterpret_cast<SUM_TYPE*>(shared_memory()) + thread_index() / 32 * BOX;
+        const int own_row = lane / LANES, own_column = lane % LANES * C_VECTOR;
+        sync_block();  // other warps may still read there
+#pragma unroll 1
+        for (int across = 0; across < WARP_N / BOX_COLUMNS; ++across) {
+            const int row = tile.row + warp_row + own_row;
+            const int column = tile.column + warp_column + across * BOX_COLUMNS + own_column;
+            const bool is_inside = WHOLE_N || column < sizes.n;
+            OUT_TYPE* own_c = c + static_cast<long long>(row) * sizes.n + column;
+            Vector<OUT_TYPE, C_VECTOR> bias = {};
+            if (is_inside) bias = load_bias<C_VECTOR>(column, epilogue);
+#pragma unroll 1
+            for (int down = 0; down < WARP_M; down += BOX_ROWS) {
+                Vector<OUT_TYPE, C_VECTOR> before[BOX_ROWS / ROWS] = {};
 #pragma unroll
-        for (int j = 0; j < MMA_COLUMNS * 2; j += C_VECTOR) {
-            const int column = first_column + j / 2 * 8 + j % 2;
-            if (WHOLE_N || column < sizes.n) bias_pairs[j / 2][j % 2] = load_bias<C_VECTOR>(column, epilogue);
-        }
+                for (int i = 0; i < BOX_ROWS; i += ROWS) {
+                    if (epilogue.adds_c() && is_inside && (WHOLE_M || row + down + i < sizes.m)) {
+                        const OUT_TYPE* source = own_c + static_cast<long long>(down + i) * sizes.n;
+                        before[i / ROWS] = load_global<OUT_TYPE, C_VECTOR>(source);
+                    }
+                }
+                fill_box(box, sums, (across * WARP_M + down) / BOX_ROWS, lane);
+                sync_warp();
 #pragma unroll
-        for (int i = 0; i < MMA_ROWS * 2; ++i) {
-            const int row = tile.row + warp_row + i * 8 + lane / 4;
-            if (!WHOLE_M && row >= sizes.m) return;
-            OUT_TYPE* target = c + static_cast<long long>(row) * sizes.n + first_column;
-#pragma unroll
-            for (int j = 0; j < MMA_COLUMNS * 2; j += C_VECTOR) {
-                const int offset = j / 2 * 8 + j % 2;
-                if (!WHOLE_N && first_column + offset >= sizes.n) break;
-                const SUM_TYPE* part = &sums[i / 2][j / 2][i % 2 * 2 + j % 2];
-                finish<C_VECTOR>(target + offset, part, bias_pairs[j / 2][j % 2], epilogue);
+                for (int i = 0; i < BOX_ROWS; i += ROWS) {
+                    SUM_TYPE own[C_VECTOR];
+                    read_box(own, box, own_row + i, own_column);
+                    const auto result = finished<C_VECTOR>(own, before[i / ROWS], bias, epilogue);
+                    if (is_inside && (WHOLE_M || row + down + i < sizes.m)) {
+                        store_global<OUT_TYPE, C_VECTOR>(own_c + static_cast<long long>(down + i) * sizes.n, result);
+                    }
+                }
+                sync_warp();
             }
         }
     }
