@@ -60,15 +60,17 @@ class Dashboard(st.App):
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answers one request or connection."""
         if self._gate is None:
-            shell = Path(file_util.get_static_dir(), "index.html").read_text(encoding="utf-8")
-            served = Compressed(Styled(super().__call__, style_sheet()))
-            self._gate = Gate(served, config.get_option("server.allowedHosts"), shell)
+            self.shell = Path(file_util.get_static_dir(), "index.html").read_text(encoding="utf-8")
+            self.files = Compressed(Styled(super().__call__, style_sheet()))
+            self._gate = Gate(self.files, config.get_option("server.allowedHosts"), self.shell)
         await self._gate(scope, receive, send)
 
 
 @asynccontextmanager
-async def _opening(_: st.App) -> AsyncIterator[None]:
-    """Opens a browser where one is wanted; the server listens already."""
+async def _opening(app: st.App) -> AsyncIterator[None]:
+    """Reads the files of every page, and opens a browser where one is wanted; the server listens already."""
+    if isinstance(app, Dashboard):
+        await app.files.remember(app.shell)
     Thread(target=import_pages, name="imports", daemon=True).start()
     if not config.get_option("server.headless"):
         open_browser(server_util.get_url(server_util.get_display_address(config.get_option("server.address"))))

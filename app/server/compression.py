@@ -1,13 +1,18 @@
-"""Compresses Streamlit's own files on their way out.
+"""Compresses Streamlit's own files on their way out, and remembers them.
 
 Streamlit 1.67 compresses its other answers, and leaves these to a proxy. Without one, as over ssh, a first visit would
 wait for 9 MB. A browser asks for each file once, as its name changes with its content; so each is compressed once.
+
+Streamlit reads a file in threads, in pieces. While others import what pages need, each change of threads costs
+milliseconds, so that sixty files take half a second. Those that every page needs are read before the server answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gzip
+import posixpath
+import re
 
 from app.server.gate import Application, Message, Receive, Send
 
@@ -18,21 +23,35 @@ _WORTH_IT = (b"text/javascript", b"application/javascript", b"text/css", b"appli
 _SMALLEST_BYTES = 1000
 _LEVEL = 6
 _OWN = {b"content-encoding", b"content-length", b"accept-ranges", b"etag", b"vary"}
+# A request with one of these is for Streamlit to answer: for a part, or for what has changed.
+_SPECIAL = {b"range", b"if-none-match", b"if-modified-since"}
+_NAMED = re.compile(r'"\.(/static/[^"]+)"')
 
 
 class Compressed:
     """An ASGI application in front of another: answers with files as gzip where the browser reads it."""
 
     def __init__(self, inner: Application) -> None:
-        """Compresses nothing yet."""
+        """Remembers nothing yet."""
         self._inner = inner
-        self._files: dict[tuple[str, bytes], bytes] = {}
+        self._answers: dict[str, tuple[Message, bytes]] = {}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answers one request or connection."""
         if not _is_for_file(scope):
             await self._inner(scope, receive, send)
             return
+        start, body = self._answers.get(scope["path"]) or await self._ask(scope, receive)
+        await send({**start, "headers": list(start["headers"])})
+        await send({"type": "http.response.body", "body": body})
+
+    async def remember(self, shell: str) -> None:
+        """Reads the files that a page of HTML names."""
+        for path in _NAMED.findall(shell):
+            headers = [(b"host", b"localhost"), (b"accept-encoding", b"gzip")]
+            await self._ask({**_GET, "path": path, "raw_path": path.encode(), "headers": headers}, _nothing)
+
+    async def _ask(self, scope: Message, receive: Receive) -> tuple[Message, bytes]:
         start: Message = {}
         parts: list[bytes] = []
 
@@ -45,20 +64,32 @@ class Compressed:
         await self._inner(scope, receive, collect)
         headers, body = dict(start["headers"]), b"".join(parts)
         if start["status"] == 200 and _is_worth_it(headers, len(body)):
-            body = await self._compressed(scope["path"], headers.get(b"etag", b""), body)
+            body = await asyncio.to_thread(gzip.compress, body, _LEVEL, mtime=0)
             kept = [(name, value) for name, value in start["headers"] if name not in _OWN]
             added = [(b"content-encoding", b"gzip"), (b"vary", b"accept-encoding")]
             if b"etag" in headers:  # weak: the same content in another form
                 added.append((b"etag", b"W/" + headers[b"etag"].removeprefix(b"W/")))
             start["headers"] = [*kept, *added, (b"content-length", str(len(body)).encode())]
-        await send(start)
-        await send({"type": "http.response.body", "body": body})
+        if start["status"] == 200 and b"immutable" in headers.get(b"cache-control", b"") and _is_plain(scope["path"]):
+            self._answers[scope["path"]] = start, body
+        return start, body
 
-    async def _compressed(self, path: str, etag: bytes, body: bytes) -> bytes:
-        known = self._files.get((path, etag))
-        if known is None:
-            known = self._files[path, etag] = await asyncio.to_thread(gzip.compress, body, _LEVEL, mtime=0)
-        return known
+
+_GET: Message = {
+    "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
+    "root_path": "", "query_string": b"", "client": None, "server": None,
+}  # fmt: skip
+
+
+async def _nothing() -> Message:
+    """Waits for ever: an answer in files asks again and again whether its reader has gone."""
+    await asyncio.Event().wait()
+    return {}
+
+
+def _is_plain(path: str) -> bool:
+    """Whether a path is the one name of its file: under each of many, one file would be remembered again."""
+    return posixpath.normpath(path) == path
 
 
 def _is_for_file(scope: Message) -> bool:
@@ -66,7 +97,7 @@ def _is_for_file(scope: Message) -> bool:
     if scope["type"] != "http" or scope["method"] != "GET" or not scope["path"].startswith(_FILES):
         return False
     headers = {name.lower(): value for name, value in scope["headers"]}
-    return b"range" not in headers and reads_gzip(headers.get(b"accept-encoding", b"").decode("latin-1"))
+    return _SPECIAL.isdisjoint(headers) and reads_gzip(headers.get(b"accept-encoding", b"").decode("latin-1"))
 
 
 def reads_gzip(accepted: str) -> bool:

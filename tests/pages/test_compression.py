@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -24,7 +25,13 @@ def test_gzip_is_not_read(accepted: str) -> None:
     assert not reads_gzip(accepted)
 
 
-def _answer(app: Compressed, path: str) -> tuple[dict[bytes, bytes], bytes]:
+def _run(work: Coroutine[None, None, None]) -> None:
+    # In a thread of its own: in this one a browser of other tests may have a loop that runs.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(work)).result()
+
+
+def _answer(app: Compressed, path: str, **more: bytes) -> tuple[dict[bytes, bytes], bytes]:
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
@@ -33,10 +40,11 @@ def _answer(app: Compressed, path: str) -> tuple[dict[bytes, bytes], bytes]:
     async def receive() -> Message:
         raise AssertionError("a GET has no body")
 
-    scope = {"type": "http", "method": "GET", "path": path, "headers": [(b"Accept-Encoding", b"gzip")]}
-    # In a thread of its own: in this one a browser of other tests may have a loop that runs.
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(app(scope, receive, send))).result()
+    headers = [
+        (b"Accept-Encoding", b"gzip"),
+        *((name.replace("_", "-").encode(), value) for name, value in more.items()),
+    ]
+    _run(app({"type": "http", "method": "GET", "path": path, "headers": headers}, receive, send))
     return dict(sent[0]["headers"]), b"".join(message["body"] for message in sent[1:])
 
 
@@ -77,3 +85,26 @@ def test_a_changed_file_is_compressed_again() -> None:
 
     app = Compressed(inner)
     assert [gzip.decompress(_answer(app, "/static/a.css")[1]) for _ in range(2)] == [BODY, BODY[::-1]]
+
+
+def test_a_file_that_never_changes_is_read_once_and_what_a_page_names_before_it_is_asked_for() -> None:
+    asked: list[str] = []
+
+    async def inner(scope: Message, _: Receive, send: Send) -> None:
+        asked.append(scope["path"])
+        headers = [(b"content-type", b"text/css"), (b"cache-control", b"public, immutable"), (b"etag", b'"1"')]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": BODY})
+
+    app = Compressed(inner)
+    _run(app.remember('<link href="./favicon.png"><script src="./static/js/a.js"></script>'))
+    assert asked == ["/static/js/a.js"]
+    first, again = (_answer(app, "/static/js/a.js") for _ in range(2))
+    assert asked == ["/static/js/a.js"]
+    assert first == again
+    assert gzip.decompress(first[1]) == BODY
+    for _ in range(2):  # under each of its many other names it would be remembered again
+        _answer(app, "/static/js//a.js")
+    assert asked[1:] == ["/static/js//a.js"] * 2
+    _answer(app, "/static/js/a.js", if_none_match=b'W/"1"')
+    assert asked[3:] == ["/static/js/a.js"], "whether a browser has it already is for the server to say"
