@@ -118,9 +118,9 @@ def test_it_is_found_with_the_keyboard_alone(page: Page, kernels: Kernels) -> No
     expect(_pane(page, "SASS").locator(".cm-lineNumbers .loop").get_by_text(first, exact=True)).to_be_in_viewport()
     page.keyboard.press("Control+f")
     page.keyboard.type("hmma")
-    expect(page.get_by_role("status").filter(has_text="matches: Source 0, PTX 0, SASS 128")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="matches: Source 0, PTX 0, SASS 32")).to_be_visible()
     page.keyboard.press("Enter")
-    expect(page.get_by_role("status").filter(has_text="Match 1 of 128")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Match 1 of 32")).to_be_visible()
     expect(_pane(page, "SASS").locator(".found.current")).to_be_in_viewport()
 
 

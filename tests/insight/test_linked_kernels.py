@@ -17,9 +17,10 @@ from cache_engine.model.gemm import DType, GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from tests.helpers import require_triton
 
+# 1,024 threads, for which an SM has 64 registers each.
 SPILLING = (
     GemmProblem(512, 512, 512, dtype=DType.TF32, layout="nn", arch="sm_80"),
-    KernelConfig(block_m=256, block_n=128, block_k=32, warps_m=4, warps_n=2, stages=2),
+    KernelConfig(block_m=512, block_n=64, block_k=32, warps_m=8, warps_n=4, stages=2),
 )
 
 

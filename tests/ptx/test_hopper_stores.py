@@ -14,11 +14,10 @@ from cache_engine.kernels.source import render
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from tests.ptx import maps
-from tests.ptx.banks import by_warp, ways_of
+from tests.ptx.banks import Conflicts
 from tests.ptx.machine import Kernel
 from tests.ptx.memory import Memory
 from tests.ptx.problems import launched, operands_of, ptx_of
-from tests.ptx.shared import Shared
 from tests.ptx.stores import Stores
 
 Array = npt.NDArray[Any]
@@ -31,8 +30,8 @@ _LINE = 128
 def test_boxes_are_of_whole_lines_and_lanes_ask_for_few_words_of_a_bank(
     out_dtype: Any, n: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boxes, stored, ways = [0], [0], [0]
-    start, write, put, get = Stores.start, Memory.write, Shared.write, Shared.read
+    boxes, stored = [0], [0]
+    start, write = Stores.start, Memory.write
 
     def starts(self: Stores, lane: int, tensor: maps.TensorMap, first: tuple[int, ...], at: int) -> None:
         assert (tensor.box[0] * tensor.element, first[0] * tensor.element % _LINE) == (_LINE, 0)
@@ -43,20 +42,9 @@ def test_boxes_are_of_whole_lines_and_lanes_ask_for_few_words_of_a_bank(
         stored[0] += words.nbytes
         write(self, addresses, lanes, words)
 
-    def puts(self: Shared, addresses: Array, lanes: Array, words: Array) -> None:
-        for own in by_warp(addresses, lanes):
-            ways[0] = max(ways[0], ways_of(own, words.shape[1] * words.itemsize))
-        put(self, addresses, lanes, words)
-
-    def gets(self: Shared, addresses: Array, lanes: Array, width: int, word: int) -> Array:
-        for own in by_warp(addresses, lanes):
-            ways[0] = max(ways[0], ways_of(own, width))
-        return get(self, addresses, lanes, width, word)
-
     monkeypatch.setattr(Stores, "start", starts)
     monkeypatch.setattr(Memory, "write", writes)
-    monkeypatch.setattr(Shared, "write", puts)
-    monkeypatch.setattr(Shared, "read", gets)
+    conflicts = Conflicts(monkeypatch)
     family, config = FAMILIES["hopper"], KernelConfig(128, 64, 64, 8, 1, 2)
     problem = GemmProblem(128, n, 64, out_dtype=out_dtype, arch="sm_90a", specialisation="exact")
     kernel = Kernel(ptx_of(render(family.template, family.constants(problem, config)), "sm_90a"))
@@ -65,4 +53,4 @@ def test_boxes_are_of_whole_lines_and_lanes_ask_for_few_words_of_a_bank(
     launched(problem, kernel, loaded, *operands_of(problem))
     size = 128 * n * problem.output.itemsize
     assert (boxes[0], stored[0]) == ((size, 0) if n == 64 else (0, size))
-    assert ways[0] == most
+    assert max(conflicts.most.values()) == most

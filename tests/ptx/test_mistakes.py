@@ -33,6 +33,11 @@ RIGHT = {
     "tf32": Case(
         FAMILIES["tensor_core"], GemmProblem(24, 72, 40, dtype="tf32", arch="sm_90"), KernelConfig(16, 64, 8, 1, 2, 2)
     ),
+    "turned": Case(
+        FAMILIES["tensor_core"],
+        GemmProblem(72, 72, 24, dtype="tf32", arch="sm_90", layout="tn"),
+        KernelConfig(64, 128, 16, 1, 2, 2),
+    ),
     "split": Case(
         FAMILIES["tensor_core"], GemmProblem(24, 72, 104, 2, arch="sm_90"), KernelConfig(16, 64, 16, 1, 2, 3, split_k=3)
     ),
@@ -117,6 +122,7 @@ MISTAKES = [
     ("odd", "ldmatrix does not turn what it must", r"x4\.trans\.shared", "x4.shared", 0),
     ("tf32", "not rounded to tf32", r"cvt\.rna\.tf32\.f32 (%r\d+), (%r\d+);", r"mov.b32 \1, \2;", None),
     ("tf32", "ties to even", r"cvt\.rna\.tf32", "cvt.rn.tf32", None),
+    ("turned", "an element of the next row", r"(ld\.shared\.u32\s+%r\d+), \[(%r\d+)\]", r"\1, [\2+512]", 0),
     ("split", "no fence before the count", r"membar\.gl;", "", 0),
     ("split", "no fence after the count", r"membar\.gl;", "", 1),
     ("split", "no barrier before the count", r"(membar\.gl;\s*)bar\.sync\s+0;", r"\1", 0),
@@ -201,6 +207,9 @@ def test_a_mistake_in_the_ptx_is_seen(name: str, pattern: str, replacement: str,
         pytest.param("tensor_core", "next += ALONG_K ? BLOCK_K", "next += ALONG_K ? BLOCK_K + 8", id="a tile further"),
         pytest.param("tensor_core", "columns_left : rows_left) -=", "rows_left : columns_left) -=", id="another edge"),
         pytest.param("tensor_core", "const int row = i * STRIDE;", "const int row = i * STRIDE / 2;", id="a row again"),
+        pytest.param("turned", "part / 2 * 32", "part / 2 * 16", id="columns of another part"),
+        pytest.param("turned", "OF_A ? half + depth * 2 : half * 2 + depth", "half * 2 + depth", id="halves swapped"),
+        pytest.param("turned", "STRIDE % ROWS_AT_ONCE<ALONG_K> == 0", "true", id="rows permuted as the first"),
         pytest.param("odd", "column < columns_left", "column <= columns_left", id="a column too many"),
         pytest.param("odd", "row < rows_left) && (WHOLE_COLUMNS || column <", "row <= rows_left) && (WHOLE_COLUMNS || "
                      "column <", id="a row of narrow copies too many"),

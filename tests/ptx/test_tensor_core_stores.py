@@ -10,10 +10,9 @@ import pytest
 from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
-from tests.ptx.banks import SECTOR, by_warp, sectors_of, ways_of
+from tests.ptx.banks import SECTOR, Conflicts, sectors_of
 from tests.ptx.memory import Memory
 from tests.ptx.problems import Case, kernel_of, launched, loaded_as, operands_of
-from tests.ptx.shared import Shared
 
 Array = npt.NDArray[Any]
 
@@ -26,43 +25,32 @@ def test_lanes_store_whole_sectors_and_ask_for_few_words_of_a_bank(
     out_dtype: Any, n: int, width: int, sectors: float, epilogue: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of 63 elements begin within a sector, so that the least is two for 64 bytes that go to three at times."""
-    accesses: dict[str, list[tuple[Array, int]]] = {"read": [], "write": []}
-    ways: list[int] = []
-    write, read, put, get = Memory.write, Memory.read, Shared.write, Shared.read
+    accesses: dict[str, list[tuple[Array, Array, int]]] = {"read": [], "write": []}
+    write, read = Memory.write, Memory.read
 
     def writes(self: Memory, addresses: Array, lanes: Array, words: Array) -> None:
-        wide = words.shape[1] * words.itemsize
-        accesses["write"] += [(own, wide) for own in by_warp(addresses, lanes)]
+        accesses["write"].append((addresses, lanes, words.shape[1] * words.itemsize))
         write(self, addresses, lanes, words)
 
     def reads(self: Memory, addresses: Array, lanes: Array, wide: int, word: int) -> Array:
-        accesses["read"] += [(own, wide) for own in by_warp(addresses, lanes)]
+        accesses["read"].append((addresses, lanes, wide))
         return read(self, addresses, lanes, wide, word)
 
-    def puts(self: Shared, addresses: Array, lanes: Array, words: Array) -> None:
-        ways.extend(ways_of(own, words.shape[1] * words.itemsize) for own in by_warp(addresses, lanes))
-        put(self, addresses, lanes, words)
-
-    def gets(self: Shared, addresses: Array, lanes: Array, wide: int, word: int) -> Array:
-        ways.extend(ways_of(own, wide) for own in by_warp(addresses, lanes))
-        return get(self, addresses, lanes, wide, word)
-
-    for of, name, spy in (
-        (Memory, "write", writes),
-        (Memory, "read", reads),
-        (Shared, "write", puts),
-        (Shared, "read", gets),
-    ):
-        monkeypatch.setattr(of, name, spy)
+    monkeypatch.setattr(Memory, "write", writes)
+    monkeypatch.setattr(Memory, "read", reads)
+    conflicts = Conflicts(monkeypatch)
     problem = GemmProblem(64, n, 32, out_dtype=out_dtype, arch="sm_90", epilogue=epilogue)
     case = Case(FAMILIES["tensor_core"], problem, KernelConfig(64, 64, 32, 2, 1, 2))
-    launched(problem, kernel := kernel_of(case), loaded_as(case, kernel), *operands_of(problem))
+    kernel = kernel_of(case)
+    launched(problem, kernel, loaded_as(case, kernel), *operands_of(problem))
 
     size = 64 * n * problem.output.itemsize
-    first = min(int(own.min()) for own, _ in accesses["write"])
-    of_c = [(own, wide) for own, wide in accesses["read"] if first <= own.min() < first + size]
-    assert {wide for _, wide in accesses["write"]} == {width}
+    first = min(int(addresses.min()) for addresses, _, _ in accesses["write"])
+    of_c = [one for one in accesses["read"] if first <= one[0].min() < first + size]
+    assert {wide for _, _, wide in accesses["write"]} == {width}
     for some in (accesses["write"], of_c) if epilogue else (accesses["write"],):
-        assert sum(len(own) * wide for own, wide in some) == size, "each element once"
-        assert sum(sectors_of(own - first, wide) for own, wide in some) * SECTOR <= sectors * size
-    assert max(ways) <= 2
+        assert sum(len(lanes) * wide for _, lanes, wide in some) == size, "each element once"
+        touched = sum(sectors_of(addresses - first, lanes, wide) for addresses, lanes, wide in some)
+        assert touched * SECTOR <= sectors * size
+    # ptxas makes one store of pairs that NVRTC leaves as two, which alone would ask for two.
+    assert {what: ways for what, ways in conflicts.most.items() if ways > 1} == {"write 4": 2}

@@ -5,10 +5,10 @@ constexpr int MMA_COLUMNS = WARP_N / 8;
 constexpr int MMA_K = 32 / sizeof(IN_TYPE);
 constexpr int CHUNK = 16 / sizeof(IN_TYPE);  // elements in the 16 bytes of one row of a matrix that ldmatrix reads
 
-// A tile of 16-bit elements lies in shared memory as it lies in global memory: contiguous in k as stored "n" for A and
-// "t" for B, else in m or n; ldmatrix turns it on the way. It cannot turn others, so those are turned on the way in and
-// always lie contiguous in k. "Columns" is the contiguous direction.
-constexpr bool TURNS = sizeof(IN_TYPE) == 2;
+// A tile lies in shared memory as it lies in global memory: contiguous in k as stored "n" for A and "t" for B, else in m or
+// n, and turned on the way to the registers: 16-bit elements by ldmatrix, 32-bit ones by reading each. Those of 8 bits
+// are turned on the way in and always lie contiguous in k. "Columns" is the contiguous direction.
+constexpr bool TURNS = sizeof(IN_TYPE) > 1;
 constexpr bool A_ALONG_K = !A_TRANSPOSED || !TURNS;
 constexpr bool B_ALONG_K = B_TRANSPOSED || !TURNS;
 constexpr int A_COLUMNS = A_ALONG_K ? BLOCK_K : BLOCK_M;
@@ -16,14 +16,19 @@ constexpr int B_COLUMNS = B_ALONG_K ? BLOCK_K : BLOCK_N;
 constexpr int A_STAGE = BLOCK_M * BLOCK_K;
 constexpr int B_STAGE = BLOCK_N * BLOCK_K;
 
-// Offset of an element in a tile. 16-byte chunks are permuted within each 128 bytes by an exclusive or with the row,
-// so that the eight rows ldmatrix reads at once lie in different banks.
-template <int COLUMNS>
+// Rows of a tile of which a warp reads a part at once: a chunk of each (ldmatrix), or, of 32-bit elements that do not lie along
+// k, two chunks.
+template <bool ALONG_K>
+constexpr int ROWS_AT_ONCE = sizeof(IN_TYPE) == 4 && !ALONG_K ? 4 : 8;
+
+// Offset of an element in a tile. 16-byte chunks are permuted within each 128 bytes by an exclusive or with the row, so
+// that what a warp reads at once lies in different banks.
+template <int COLUMNS, bool ALONG_K>
 DEVICE int swizzled(int row, int column) {
     constexpr int CHUNKS = COLUMNS / CHUNK;
     constexpr int MASK = CHUNKS < 8 ? CHUNKS - 1 : 7;
     constexpr int ROWS_PER_LINE = CHUNKS < 8 ? 8 / CHUNKS : 1;
-    const int chunk = (column / CHUNK) ^ ((row / ROWS_PER_LINE) & MASK);
+    const int chunk = (column / CHUNK) ^ ((row / ROWS_PER_LINE * (8 / ROWS_AT_ONCE<ALONG_K>)) & MASK);
     return row * COLUMNS + chunk * CHUNK + column % CHUNK;
 }
 
@@ -38,9 +43,9 @@ struct Copies {
     static constexpr int PER_ROW = COLUMNS / VECTOR;
     static constexpr int COUNT = (ROWS * PER_ROW + THREADS - 1) / THREADS;  // of a thread
     static constexpr int STRIDE = THREADS / PER_ROW;  // rows from one of the thread's to its next, where it has one column
-    // Eight rows further a row is permuted in the same way, so a thread's copies differ by constants.
-    static constexpr bool REGULAR =
-        !TURNED && VECTOR * sizeof(IN_TYPE) >= 4 && THREADS % PER_ROW == 0 && STRIDE % 8 == 0;
+    // As many rows further as are read at once, a row is permuted in the same way: a thread's copies differ by constants.
+    static constexpr bool REGULAR = !TURNED && VECTOR * sizeof(IN_TYPE) >= 4 && THREADS % PER_ROW == 0 &&
+                                    STRIDE % ROWS_AT_ONCE<ALONG_K> == 0;
 
     const IN_TYPE* next;  // the first element of the next tile, or, where REGULAR, of the thread's part of it
     int rows_left, columns_left;  // from there to the ends of the matrix
@@ -69,7 +74,7 @@ struct Copies {
 
     DEVICE void start_regular(IN_TYPE* tile) {
         const int first_row = thread_index() / PER_ROW;
-        IN_TYPE* target = tile + swizzled<COLUMNS>(first_row, thread_index() % PER_ROW * VECTOR);
+        IN_TYPE* target = tile + swizzled<COLUMNS, ALONG_K>(first_row, thread_index() % PER_ROW * VECTOR);
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
             const int row = i * STRIDE;
@@ -81,8 +86,8 @@ struct Copies {
 
     DEVICE void start_each(IN_TYPE* tile) {
         // Narrow copies are many: fully unrolled, their addresses alone would need more registers than there are. Each
-        // element of one byte that is turned has an address of its own.
-        constexpr int UNROLL = VECTOR * sizeof(IN_TYPE) == 16 && !TURNED ? 64 : TURNED && sizeof(IN_TYPE) == 1 ? 2 : 4;
+        // element that is turned has an address of its own.
+        constexpr int UNROLL = TURNED ? 2 : VECTOR * sizeof(IN_TYPE) == 16 ? 64 : 4;
 #pragma unroll UNROLL
         for (int base = 0; base < ROWS * PER_ROW; base += THREADS) {
             const int index = base + thread_index();
@@ -92,24 +97,19 @@ struct Copies {
             const bool valid = (WHOLE_ROWS || row < rows_left) && (WHOLE_COLUMNS || column < columns_left);
             const IN_TYPE* source = next + static_cast<long long>(row) * columns + column;
             // cp.async moves no less than four bytes, in one piece.
-            if constexpr (TURNED && sizeof(IN_TYPE) == 4) {
-#pragma unroll
-                for (int i = 0; i < VECTOR; ++i) {
-                    copy_async<4>(tile + swizzled<BLOCK_K>(column + i, row), source + i, valid);
-                }
-            } else if constexpr (TURNED || VECTOR * sizeof(IN_TYPE) < 4) {
+            if constexpr (TURNED || VECTOR * sizeof(IN_TYPE) < 4) {
                 Vector<IN_TYPE, VECTOR> elements = {};
                 if (valid) elements = load_global<IN_TYPE, VECTOR>(source);
                 if constexpr (TURNED) {
 #pragma unroll
                     for (int i = 0; i < VECTOR; ++i) {
-                        store_shared<IN_TYPE, 1>(tile + swizzled<BLOCK_K>(column + i, row), {elements.at[i]});
+                        store_shared<IN_TYPE, 1>(tile + swizzled<BLOCK_K, true>(column + i, row), {elements.at[i]});
                     }
                 } else {
-                    store_shared<IN_TYPE, VECTOR>(tile + swizzled<COLUMNS>(row, column), elements);
+                    store_shared<IN_TYPE, VECTOR>(tile + swizzled<COLUMNS, ALONG_K>(row, column), elements);
                 }
             } else {
-                copy_async<VECTOR * sizeof(IN_TYPE)>(tile + swizzled<COLUMNS>(row, column), source, valid);
+                copy_async<VECTOR * sizeof(IN_TYPE)>(tile + swizzled<COLUMNS, ALONG_K>(row, column), source, valid);
             }
         }
     }
@@ -140,14 +140,33 @@ DEVICE void round_inputs(unsigned (&fragment)[4]) {
     }
 }
 
+// What ldmatrix would give of four matrices of 8 x 4 elements of 32 bits, could it turn them: a part of 16 columns of a tile
+// that does not lie along k, counted from one, by two times four of k.
+template <int COLUMNS, bool OF_A>
+DEVICE void load_turned(unsigned (&fragment)[4], const IN_TYPE* tile, int column, int part, int k, int lane) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        // Two parts further a row is permuted in the same way.
+        const int first = swizzled<COLUMNS, false>(lane % 4, column + part % 2 * 16 + half * 8 + lane / 4) + part / 2 * 32;
+#pragma unroll
+        for (int depth = 0; depth < 2; ++depth) {
+            const IN_TYPE* source = tile + first + (k + depth * 4) * COLUMNS;
+            const unsigned bits = load_shared<unsigned, 1>(reinterpret_cast<const unsigned*>(source)).at[0];
+            fragment[OF_A ? half + depth * 2 : half * 2 + depth] = bits;
+        }
+    }
+}
+
 // Part i of 16 x MMA_K of A, counted from a row, at k: four matrices in the order mma wants them: down the rows, then along
 // k. Parts are whole eights of rows apart, so that along k their addresses differ by constants.
 DEVICE void load_a(unsigned (&fragment)[4], const IN_TYPE* tile, int row, int i, int k, int lane) {
     if constexpr (A_ALONG_K) {
-        const int offset = swizzled<A_COLUMNS>(row + lane % 16, k + lane / 16 * CHUNK);
+        const int offset = swizzled<A_COLUMNS, true>(row + lane % 16, k + lane / 16 * CHUNK);
         load_matrix(fragment, tile + offset + i * 16 * A_COLUMNS);
+    } else if constexpr (sizeof(IN_TYPE) == 4) {
+        load_turned<A_COLUMNS, true>(fragment, tile, row, i, k, lane);
     } else {
-        const int offset = swizzled<A_COLUMNS>(lane % 8 + lane / 16 * 8, row + i * 16 + lane / 8 % 2 * 8);
+        const int offset = swizzled<A_COLUMNS, false>(lane % 8 + lane / 16 * 8, row + i * 16 + lane / 8 % 2 * 8);
         load_matrix_transposed(fragment, tile + offset + k * A_COLUMNS);
     }
     round_inputs(fragment);
@@ -157,10 +176,12 @@ DEVICE void load_a(unsigned (&fragment)[4], const IN_TYPE* tile, int row, int i,
 // right.
 DEVICE void load_b(unsigned (&fragment)[4], const IN_TYPE* tile, int column, int j, int k, int lane) {
     if constexpr (B_ALONG_K) {
-        const int offset = swizzled<B_COLUMNS>(column + lane % 8 + lane / 16 * 8, k + lane / 8 % 2 * CHUNK);
+        const int offset = swizzled<B_COLUMNS, true>(column + lane % 8 + lane / 16 * 8, k + lane / 8 % 2 * CHUNK);
         load_matrix(fragment, tile + offset + j * 16 * B_COLUMNS);
+    } else if constexpr (sizeof(IN_TYPE) == 4) {
+        load_turned<B_COLUMNS, false>(fragment, tile, column, j, k, lane);
     } else {
-        const int offset = swizzled<B_COLUMNS>(lane % 16, column + j * 16 + lane / 16 * 8);
+        const int offset = swizzled<B_COLUMNS, false>(lane % 16, column + j * 16 + lane / 16 * 8);
         load_matrix_transposed(fragment, tile + offset + k * B_COLUMNS);
     }
     round_inputs(fragment);
