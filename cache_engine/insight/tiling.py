@@ -111,9 +111,10 @@ def levels(record: Record) -> list[Level]:
 def level_table(record: Record) -> list[dict[str, str]]:
     """The tiling, a row for each level."""
     p, c = record.problem, record.config
-    grid_m, grid_n = ceil_div(p.m, c.block_m), ceil_div(p.n, c.block_n)
+    grid_m, grid_n = ceil_div(p.m, c.block_m * c.cluster) * c.cluster, ceil_div(p.n, c.block_n)
     steps = ceil_div(ceil_div(p.k, c.block_k), c.split_k)
     split = f" × {c.split_k} split-k slices" if c.split_k > 1 else ""
+    split += f", in clusters of {c.cluster} that share B" if c.cluster > 1 else ""
     # Blocks of these compute one tile after the other.
     unit = "tiles" if record.family in (Hopper.name, Grouped.name) else "blocks"
     products = f"batch {p.batch}"

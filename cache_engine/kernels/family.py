@@ -56,6 +56,8 @@ class Family(Protocol):
     takes_epilogue: bool
     """Whether it can finish C as an ``Epilogue`` asks."""
     splits_k: bool
+    clusters: bool
+    """Whether blocks can share tiles of B. No config is chosen that does, until a GPU has said what it is worth."""
     copying_threads: int
     """Threads of a block that multiply nothing: they have tiles copied for those that do."""
     is_persistent: bool
@@ -115,6 +117,8 @@ def check_config(family: Family, problem: GemmProblem, config: KernelConfig, tar
         InfeasibleConfig: naming the first limit broken, and by how much.
     """
     fault = family.shape_fault(problem, config) or _split_fault(family, problem, config)
+    if config.cluster > 1 and not family.clusters:
+        fault = "its blocks share no tiles, so cluster must be 1"
     if fault is not None:
         raise InfeasibleConfig(f"{family.name} cannot use {config}: {fault}")
     for what, needed, limit in (
@@ -148,7 +152,8 @@ def launch_of(family: Family, problem: GemmProblem, config: KernelConfig, shared
     if shared_bytes is None:
         shared_bytes = family.shared_bytes(problem, config)
     if family.is_persistent:
-        tiles = min(tiles, max(1, _resident(family, problem, config, shared_bytes) // (batch * config.split_k)))
+        held = _resident(family, problem, config, shared_bytes) // (batch * config.split_k * config.cluster)
+        tiles = min(tiles, max(1, held) * config.cluster)
     grid = (tiles, config.split_k, batch)
     sizes = ("n", "k") if problem.specialisation is Specialisation.DYNAMIC else ()
     operands = OPERANDS if family.takes_epilogue else ()
@@ -160,9 +165,9 @@ def launch_of(family: Family, problem: GemmProblem, config: KernelConfig, shared
 
 
 def _tile_rows(problem: GemmProblem, config: KernelConfig) -> int:
-    """Rows of tiles in each C; where groups share one, the most that they can have."""
+    """Rows of tiles in each C, as many as whole clusters have; where groups share one, the most that they can have."""
     if problem.mode is not Mode.GROUPED:
-        return ceil_div(problem.m, config.block_m)
+        return ceil_div(problem.m, config.block_m * config.cluster) * config.cluster
     filled = min(problem.m, problem.batch)
     return filled + (problem.m - filled) // config.block_m
 

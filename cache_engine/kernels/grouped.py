@@ -23,6 +23,7 @@ class Grouped:
     flops_per_clock: Mapping[DType, int] = _PLAIN.flops_per_clock
     takes_epilogue = True
     splits_k = False
+    clusters = False
     copying_threads = 0
     is_persistent = True
     hidden_parameters: tuple[str, ...] = ()

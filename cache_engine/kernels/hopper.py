@@ -22,6 +22,7 @@ _STORED_ROWS = 16
 _STORING_BOXES = 2  # of a warp, each so many lines
 _REGISTERS = 64 * 1024  # of an SM, which a block has alone; a thread's share is whole eights, and 255 at most
 _BOX_EDGE = 256
+_MOST_CLUSTER = 2
 _VECTOR_BYTES = 16
 
 
@@ -41,6 +42,7 @@ class Hopper:
     }
     takes_epilogue = True
     splits_k = True
+    clusters = True
     hidden_parameters: tuple[str, ...] = ()
     copying_threads = 128
     is_persistent = True
@@ -103,12 +105,12 @@ class Hopper:
         sums = config.block_m // rows * columns // 2
         if sums > _MOST_SUMS:
             return f"a thread would hold {sums} sums; the most is {_MOST_SUMS}"
-        return _scaled_fault(problem, sums, columns) if problem.scales else None
+        return _cluster_fault(problem, config) or (_scaled_fault(problem, sums, columns) if problem.scales else None)
 
     def boxes(self, problem: GemmProblem, config: KernelConfig) -> tuple[Box, ...]:
-        """A tile of A, and of B (where that is stored across k, a panel as wide as a line), and what a warp stores."""
-        line = _LINE_BYTES // problem.dtype.itemsize
-        a, b = Box("a", line, config.block_m), Box("b", line, config.block_n if problem.layout.b_transposed else line)
+        """A tile of A, and of B a block's part (or, stored across k, a panel as wide as a line); what a warp stores."""
+        line, part = _LINE_BYTES // problem.dtype.itemsize, config.block_n // config.cluster
+        a, b = Box("a", line, config.block_m), Box("b", line, part if problem.layout.b_transposed else line)
         if not _is_boxed(problem):
             return a, b
         return a, b, Box("c", _LINE_BYTES // problem.output.itemsize, _STORED_ROWS)
@@ -124,12 +126,25 @@ class Hopper:
             **specialised_constants(self, problem, config, widest=widest, widest_store=widest_store(problem)),
             **scale_constants(problem),
             "C_BOXED": int(_is_boxed(problem)),
+            **({"CLUSTER": config.cluster} if config.cluster > 1 else {}),
         }
 
 
 def _is_boxed(problem: GemmProblem) -> bool:
     """Whether the copy engine can store C: its rows are whole 16 bytes."""
     return problem.n * problem.output.itemsize % _VECTOR_BYTES == 0
+
+
+def _cluster_fault(problem: GemmProblem, config: KernelConfig) -> str | None:
+    """Why so many blocks cannot share tiles of B."""
+    if config.cluster > _MOST_CLUSTER:
+        return f"cluster must be 1 or {_MOST_CLUSTER}"
+    panel = 1 if problem.layout.b_transposed else _LINE_BYTES // problem.dtype.itemsize
+    if config.block_n % (panel * config.cluster):
+        return (
+            f"block_n must be at least {panel * config.cluster}: each block of a cluster copies whole panels of {panel}"
+        )
+    return None
 
 
 def _scaled_fault(problem: GemmProblem, sums: int, columns: int) -> str | None:

@@ -39,6 +39,7 @@ class Scaled:
     flops_per_clock: Mapping[DType, int] = {DType.FP8_E4M3: 4096, DType.FP8_E5M2: 4096}
     takes_epilogue = True
     splits_k = True
+    clusters = False
     copying_threads = 0
     is_persistent = False
     hidden_parameters: tuple[str, ...] = ()

@@ -43,6 +43,7 @@ class Simt:
     }
     takes_epilogue = True
     splits_k = True
+    clusters = False
     copying_threads = 0
     is_persistent = False
     hidden_parameters: tuple[str, ...] = ()

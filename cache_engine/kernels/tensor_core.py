@@ -46,6 +46,7 @@ class TensorCore:
     }
     takes_epilogue = True
     splits_k = True
+    clusters = False
     copying_threads = 0
     is_persistent = False
     hidden_parameters: tuple[str, ...] = ()

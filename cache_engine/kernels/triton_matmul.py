@@ -42,6 +42,7 @@ class TritonMatmul:
     flops_per_clock: Mapping[DType, int] = {DType.FP16: 2048, DType.BF16: 2048, DType.TF32: 1024}
     takes_epilogue = False
     splits_k = False
+    clusters = False
     copying_threads = 0
     is_persistent = False
     hidden_parameters: tuple[str, ...] = ("global_scratch", "profile_scratch")

@@ -25,6 +25,7 @@ class KernelConfig:
         warps_m, warps_n: how the block's warps stand over its tile.
         stages: how many tiles of A and B are in shared memory at once.
         split_k: how many blocks share a tile of C, each summing a part of k.
+        cluster: how many blocks share each tile of B, and copy a part of it to all of them.
     """
 
     block_m: Tile
@@ -34,6 +35,7 @@ class KernelConfig:
     warps_n: Tile
     stages: Tile
     split_k: Tile = 1
+    cluster: Tile = 1
 
     @property
     def threads(self) -> int:
@@ -42,11 +44,13 @@ class KernelConfig:
 
     def __str__(self) -> str:
         split = f"_k{self.split_k}" if self.split_k > 1 else ""
-        return f"{self.block_m}x{self.block_n}x{self.block_k}_w{self.warps_m}x{self.warps_n}_s{self.stages}{split}"
+        shared = f"_c{self.cluster}" if self.cluster > 1 else ""
+        tile, warps = f"{self.block_m}x{self.block_n}x{self.block_k}", f"{self.warps_m}x{self.warps_n}"
+        return f"{tile}_w{warps}_s{self.stages}{split}{shared}"
 
     @classmethod
     def parse(cls, text: str) -> KernelConfig:
-        """Reads ``block_m=128,block_n=128,…``: every field, in any order; split_k may be left out.
+        """Reads ``block_m=128,block_n=128,…``: every field, in any order; split_k and cluster may be left out.
 
         Raises:
             UsageError: naming the field that is unknown, missing, repeated or not a positive whole number.
@@ -62,7 +66,7 @@ class KernelConfig:
             if not re.fullmatch("[0-9]{1,5}", value) or not 1 <= int(value) <= MAX_TILE:
                 raise UsageError(f"config has {name}={value}; it must be a whole number from 1 to {MAX_TILE}")
             values[name] = int(value)
-        missing = [name for name in names if name not in values and name != "split_k"]
+        missing = [name for name in names if name not in values and name not in ("split_k", "cluster")]
         if missing:
             raise UsageError(f"config lacks {', '.join(missing)}")
         return cls(**values)

@@ -44,7 +44,7 @@ def check_record(record: Record) -> None:
     for label, times in {"schema": count["schema"], **count}.items():
         if times != 1:
             raise CorruptEntry(f"the key of {record.key[:12]} has {times} components {label!r}, not one")
-    components = dict(record.components)
+    components = {"CLUSTER": "1", **dict(record.components)}  # which keys leave out where it is 1
     if components["schema"] != SCHEMA:
         return  # the labels of another scheme may mean something else
     for label, value in (("family", record.family), ("compiler", record.compiler), ("arch", record.arch)):

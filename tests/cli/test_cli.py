@@ -48,7 +48,8 @@ def test_compile_then_find_on_disk(place: Path) -> None:
         "stored_bytes", "registers", "shared_bytes", "spill_bytes",
     }  # fmt: skip
     assert expected <= set(first)
-    assert first["config"].keys() == {"block_m", "block_n", "block_k", "warps_m", "warps_n", "stages", "split_k"}
+    tiles = {"block_m", "block_n", "block_k", "warps_m", "warps_n", "stages"}
+    assert first["config"].keys() == {*tiles, "split_k", "cluster"}
 
 
 def test_each_thing_asked_gives_a_key_of_its_own(place: Path) -> None:

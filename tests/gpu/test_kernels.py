@@ -210,6 +210,20 @@ def test_every_config_that_the_gpu_allows(kernels: Cache, family: str, dtype: DT
     assert seen
 
 
+@pytest.mark.parametrize("slices", [1, 3])
+@pytest.mark.parametrize("layout", ["nt", "nn"])
+@pytest.mark.parametrize(("m", "n", "batch"), [(33, 136, 1), (300, 392, 3), (4096, 4096, 1)])
+@pytest.mark.parametrize("dtype", [dtype for family, dtype in KINDS if family == "hopper"])
+def test_blocks_of_a_cluster_share_tiles(
+    kernels: Cache, dtype: DType, m: int, n: int, batch: int, layout: Layout, slices: int
+) -> None:
+    problem = _targeted(kernels, GemmProblem(m, n, 1040, batch, dtype, layout=layout), "hopper")
+    if fault := FAMILIES["hopper"].problem_fault(problem):
+        pytest.skip(fault)
+    depth = 128 // dtype.itemsize
+    right(kernels, problem, "hopper", KernelConfig(128, 128, depth, 8, 1, 4, slices, cluster=2))
+
+
 @pytest.mark.parametrize(("family", "dtype"), KINDS)
 def test_one_kernel_serves_every_m_and_batch(kernels: Cache, family: str, dtype: DType) -> None:
     config = kernels.select(_targeted(kernels, GemmProblem(64, 128, 64, dtype=dtype), family), family=family).config

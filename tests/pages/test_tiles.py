@@ -66,6 +66,17 @@ def test_warp_groups_of_a_hopper_kernel_stand_over_its_tile() -> None:
         assert block_threads(record) == 384
 
 
+def test_a_cluster_is_named_and_its_grid_is_whole_pairs() -> None:
+    record = record_with(KernelConfig(128, 256, 64, 8, 1, 4, cluster=2), "hopper")
+    record = msgspec.structs.replace(record, problem=msgspec.structs.replace(record.problem, m=1100))
+    count = level_table(record)[0]["Count"]
+    assert count == "10 × 2 tiles, in clusters of 2 that share B × batch 1; 112 steps of 64"
+    drawn = [one.text for one in tile_figure(record).layout.annotations]
+    assert "cluster of 2 blocks, one below the other, shares B" in drawn
+    alone = tile_figure(record_with(KernelConfig(128, 256, 64, 8, 1, 4), "hopper")).layout.annotations
+    assert not any("cluster" in one.text for one in alone)
+
+
 def test_the_table_shows_the_grid_and_the_split() -> None:
     grid, block, warp, _ = level_table(record_with(CONFIG))
     assert grid["Count"] == "8 × 2 blocks × 4 split-k slices × batch 1; 28 steps of 64"

@@ -1,4 +1,4 @@
-"""What sm_90a adds: barriers that count bytes, copies of boxes, products by warp groups, registers that change hands.
+"""What sm_90a adds: barriers that count bytes, copies of boxes, products by warp groups, clusters, and more.
 
 Copies land when nothing else can be done, the newest first, or at once. A thread that waits for a phase sleeps until it
 has ended; before that, where copies are late, its first attempt ends in vain, as the ISA allows.
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tests.ptx import maps, tiles
 from tests.ptx.barriers import Barriers
+from tests.ptx.clusters import Clusters
 from tests.ptx.faults import Fault
 from tests.ptx.memory import Memory
 from tests.ptx.order import Order
@@ -30,9 +31,10 @@ PARAMETERS = 0x7F << 56
 
 @dataclass(slots=True)
 class _Copy:
-    """One that has not landed."""
+    """One that has not landed, in one block."""
 
     lane: int
+    block: int
     tensor: maps.TensorMap
     first: tuple[int, ...]
     offsets: Array
@@ -59,17 +61,23 @@ class _Group:
 class Hopper:
     """Of one launch.
 
+    Args:
+        cluster: how many blocks, one after the other, are one.
+
     Attributes:
+        clusters: of blocks.
         is_asleep: threads that wait for a phase.
         stores: boxes that are being stored.
     """
 
     def __init__(
-        self, blocks: int, threads: int, shared: Shared, memory: Memory, parameters: list[Array], *, late: bool
-    ) -> None:
+        self, blocks: int, threads: int, cluster: int, shared: Shared, memory: Memory, parameters: list[Array], *,
+        late: bool,
+    ) -> None:  # fmt: skip
         self._threads, self._shared, self._memory, self._late = threads, shared, memory, late
-        self._order: Order = shared.tracked()
-        self._barriers = Barriers(threads, shared, self._order)
+        self._order: Order = shared.tracked(cluster)
+        self._barriers = Barriers(threads, shared, self._order, cluster)
+        self.clusters = Clusters(blocks, threads, cluster, self._order)
         self._maps = [maps.decode(one) for one in parameters]
         self._copies: list[_Copy] = []
         self.stores = Stores(threads, shared, memory, self._order, late=late)
@@ -91,6 +99,19 @@ class Hopper:
             self._barriers.arrive(int(lane), int(address), int(count))
         self._wake()
 
+    def arrive_afar(self, addresses: Array, lanes: Array) -> None:
+        """``mbarrier.arrive`` at an address for all of the cluster."""
+        for lane, given in zip(lanes.tolist(), addresses.tolist(), strict=True):
+            block, address = self.clusters.placed(lane, given)
+            self.clusters.reach(block, self._order.told(lane // 32))
+            self._barriers.arrive(lane, address, block=block)
+        self._wake()
+
+    def map_address(self, target: Array, addresses: Array, ranks: Array, lanes: Array) -> None:
+        """``mapa``."""
+        for lane, address, rank in zip(lanes, addresses, ranks, strict=True):
+            target[lane] = self.clusters.mapped(int(address), int(rank))
+
     def wait(self, target: Array, addresses: Array, parities: Array, lanes: Array) -> None:
         """``mbarrier.try_wait.parity``."""
         for lane, address, parity in zip(lanes, addresses, parities, strict=True):
@@ -107,30 +128,39 @@ class Hopper:
         self._order.fence(lanes)
         self._barriers.fence(lanes)
 
+    def announce(self, lanes: Array) -> None:
+        """``fence.mbarrier_init``."""
+        self._barriers.announce(lanes)
+
     def _wake(self) -> None:
         self.is_asleep[self._barriers.woken] = False
         self._barriers.woken.clear()
 
     # ---- Copies ----
 
-    def copy(self, targets: Array, sources: Array, first: tuple[Array, ...], barriers: Array, lanes: Array) -> None:
-        """``cp.async.bulk.tensor`` to shared memory."""
+    def copy(
+        self, targets: Array, sources: Array, first: tuple[Array, ...], barriers: Array, masks: Array | None,
+        lanes: Array,
+    ) -> None:  # fmt: skip
+        """``cp.async.bulk.tensor`` to shared memory: of the thread's block, or of those of its cluster in a mask."""
         for index, lane in enumerate(lanes.tolist()):
             tensor = self._map_at(int(sources[index]), len(first))
-            block, start = lane // self._threads, int(targets[index])
+            start = int(targets[index])
             self._shared.offset_of(start, 128)
             pieces = maps.offsets_of(tensor, start)
             end = self._shared.offset_of(start + tensor.box_bytes - 16, 16) + 16
-            if self._barriers.overlaps(block, self._shared.offset_of(start, 128), end):
-                raise Fault("a copy is to overwrite a barrier")
             offsets = pieces - self._shared.base
-            places = self._order.places(block, offsets.ravel())
-            self._order.begin_write(places, lane // 32)
-            self._barriers.expect(lane, int(barriers[index]), tensor.box_bytes)
-            coordinates = tuple(int(one[index]) for one in first)
-            self._copies.append(_Copy(lane, tensor, coordinates, offsets, places, int(barriers[index])))
-            if not self._late:
-                self.land()
+            coordinates, barrier = tuple(int(one[index]) for one in first), int(barriers[index])
+            own = [lane // self._threads]
+            for block in own if masks is None else self.clusters.named(lane, int(masks[index])):
+                if self._barriers.overlaps(block, self._shared.offset_of(start, 128), end):
+                    raise Fault("a copy is to overwrite a barrier")
+                places = self._order.places(block, offsets.ravel())
+                self._order.begin_write(places, lane // 32)
+                self._barriers.expect(lane, barrier, block)
+                self._copies.append(_Copy(lane, block, tensor, coordinates, offsets, places, barrier))
+                if not self._late:
+                    self.land()
 
     def store(self, sources: Array, targets: Array, first: tuple[Array, ...], lanes: Array) -> None:
         """``cp.async.bulk.tensor`` from shared memory."""
@@ -147,16 +177,16 @@ class Hopper:
         return self._maps[number]
 
     def land(self) -> bool:
-        """The newest copy lands; whether there was one."""
+        """The newest copy lands, in one block; whether there was one."""
         if not self._copies:
             return False
         copy = self._copies.pop()
-        block = copy.lane // self._threads
+        number, phase = self._barriers.expect(copy.lane, copy.barrier, copy.block)
+        self.clusters.reach(copy.block, self._order.phase_known(number, phase))
         raw = maps.box_of(copy.tensor, self._memory.bytes_from(copy.tensor.address), copy.first)
-        self._shared.put(block, copy.offsets, raw.reshape(*copy.offsets.shape, 16))
-        number, phase = self._barriers.expect(copy.lane, copy.barrier, copy.tensor.box_bytes)
+        self._shared.put(copy.block, copy.offsets, raw.reshape(*copy.offsets.shape, 16))
         self._order.end_write(copy.places, number, phase)
-        self._barriers.land(copy.lane, copy.barrier, copy.tensor.box_bytes)
+        self._barriers.land(copy.lane, copy.barrier, copy.block, copy.tensor.box_bytes)
         self._wake()
         return True
 

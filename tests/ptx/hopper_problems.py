@@ -33,8 +33,8 @@ def source_of(problem: GemmProblem, config: KernelConfig) -> str:
     return render(HOPPER.template, HOPPER.constants(problem, config))
 
 
-def check(problem: GemmProblem, config: KernelConfig, ptx: str | None = None) -> None:
-    """On two blocks for each slice and each of the batch, with one workspace; copies late, then early.
+def check(problem: GemmProblem, config: KernelConfig, ptx: str | None = None, *, blocks: int = 2) -> None:
+    """On so many blocks for each slice and each of the batch, with one workspace; copies late, then early.
 
     Args:
         ptx: in place of what is made of the source.
@@ -45,7 +45,7 @@ def check(problem: GemmProblem, config: KernelConfig, ptx: str | None = None) ->
     """
     kernel = Kernel(ptx or ptx_of(source_of(problem, config), "sm_90a"))
     launch = launch_of(HOPPER, problem, config)
-    launch = replace(launch, grid=(min(2, launch.grid[0]), *launch.grid[1:]))
+    launch = replace(launch, grid=(min(blocks, launch.grid[0]), *launch.grid[1:]))
     a, b = operands_of(problem)
     expected = expected_of(problem, a, b, to_even=True)
     loaded = LoadedKernel(b"", kernel.program.name, launch, problem, kernel)

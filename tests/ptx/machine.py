@@ -104,10 +104,18 @@ class _Launch:
         self.hopper: Hopper | None = None
         if program.is_asynchronous:
             given = [self._parameters[name] for name, kind in program.parameters if kind == "map"]
-            self.hopper = Hopper(self._blocks, self._threads, self._shared, self._memory, given, late=kernel.late)
+            cluster = program.cluster
+            if grid[0] % cluster:
+                raise Fault(f"a grid is {grid[0]} blocks wide, which is no multiple of {cluster}, those of a cluster")
+            self.hopper = Hopper(
+                self._blocks, self._threads, cluster, self._shared, self._memory, given, late=kernel.late
+            )
         block_number, thread = np.divmod(self._lanes.astype(np.uint32), self._threads)
         where = (block_number % grid[0], block_number // grid[0] % grid[1], block_number // grid[0] // grid[1])
-        self._special = {}
+        self._special = {
+            "cluster_ctarank": block_number % program.cluster,
+            "cluster_nctarank": np.full_like(thread, program.cluster),
+        }
         for axis, name in enumerate("xyz"):
             self._special[f"tid_{name}"] = thread if axis == 0 else np.zeros_like(thread)
             self._special[f"ctaid_{name}"] = where[axis]
@@ -159,6 +167,7 @@ class _Launch:
             if self.hopper is not None:
                 # Those of its warp meet it again before they do anything else.
                 is_stopped |= np.repeat(self.hopper.is_asleep.reshape(-1, _WARP).any(1), _WARP)
+                is_stopped |= self.hopper.clusters.is_waiting
             if is_stopped.all():
                 if self._is_done.all():
                     if self.hopper is not None:
@@ -167,8 +176,8 @@ class _Launch:
                 self._pass_barriers()
                 continue
             if self.hopper is not None and not self._late:
-                # Whole warp groups as far as they can, the last first.
-                group = self._lanes % self._threads // GROUP
+                # Whole warp groups as far as they can, the last first, and of the last block of a cluster.
+                group = self._lanes % (self._threads * self._program.cluster) // GROUP
                 is_stopped |= group != group[~is_stopped].max()
             number = int(at[~is_stopped].min())
             # As long as all threads are at the same place, no mask is needed.
@@ -254,8 +263,12 @@ class _Launch:
     def leave(self, mask: Any) -> None:
         """The kernel."""
         self._is_done[self._chosen(mask)] = True
+        if self.hopper is not None:
+            self.hopper.clusters.leave(self._chosen(mask))
 
     def _pass_barriers(self) -> None:
+        if self.hopper is not None and self.hopper.clusters.pass_barriers():
+            return
         if self._is_meeting.any():
             raise Fault("a part of a warp waits for the others, which never come")
         whole = self._is_waiting.reshape(-1, self._threads)

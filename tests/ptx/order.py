@@ -4,7 +4,7 @@ Each warp has a clock, and a vector of what it knows of the clocks of others. An
 those who arrive to those who wait for the end of the phase; what a copy writes is known to those who have waited for
 the phase that counted its bytes. Every access to 16 bytes is checked against what the one who makes it knows of earlier
 ones, so a missing wait shows whatever the order of execution was. A copy, or a product, occupies its bytes until it has
-ended.
+ended. All this holds for the blocks of a cluster together: they access each other's shared memory.
 
 Memory is accessed through two proxies: by loads and stores, and by what is asynchronous. What a thread has stored is
 there for the second only behind its fence.
@@ -33,24 +33,26 @@ class Order:
 
     Args:
         size: bytes of a block.
+        cluster: how many blocks, one after the other, are one.
     """
 
-    def __init__(self, blocks: int, threads: int, size: int) -> None:
-        self.warps, self._threads = threads // 32, threads
+    def __init__(self, blocks: int, threads: int, size: int, cluster: int = 1) -> None:
+        self._of_block, self._threads = threads // 32, threads
+        self._warps = self._of_block * cluster
         self._granules = -(-size // GRANULE)
         count = blocks * self._granules
-        # The last writer, a warp or a barrier of the block, and its clock then; the lane, where it was a store.
+        # The last writer, a warp or a barrier of the cluster, and its clock then; the lane, where it was a store.
         self._writer = np.full(count, _NONE, dtype=np.int16)
         self._written_at = np.zeros(count, dtype=np.int64)
         self._stored_by = np.full(count, _NONE, dtype=np.int64)
         self._stored_at = np.zeros(count, dtype=np.int64)
         # Each warp's clock when it last read; and what is under way.
-        self._read_at = np.zeros((count, self.warps), dtype=np.int64)
+        self._read_at = np.zeros((count, self._warps), dtype=np.int64)
         self._arriving = np.zeros(count, dtype=bool)
         self._leaving = np.zeros(count, dtype=np.int32)
-        self._known = np.zeros((blocks * self.warps, self.warps + _MOST_BARRIERS), dtype=np.int64)
-        every = np.arange(blocks * self.warps)
-        self._own = every % self.warps
+        self._known = np.zeros((blocks * self._of_block, self._warps + _MOST_BARRIERS), dtype=np.int64)
+        every = np.arange(blocks * self._of_block)
+        self._own = every % self._warps
         self._known[every, self._own] = 1
         # Each lane's last fence; and the last one before its warp met, or its block.
         self._fenced_at, self._fence_known = (np.zeros(blocks * threads, dtype=np.int64) for _ in range(2))
@@ -73,9 +75,13 @@ class Order:
         """A warp learns what was told."""
         np.maximum(self._known[warp], known, out=self._known[warp])
 
+    def is_known(self, block: int, told: Array) -> bool:
+        """Whether the warps of a block, taken together, know what was told."""
+        return bool((self._known[block * self._of_block : (block + 1) * self._of_block].max(0) >= told).all())
+
     def pass_barrier(self, block: int) -> None:
         """All warps of a block learn what each knows."""
-        warps = slice(block * self.warps, (block + 1) * self.warps)
+        warps = slice(block * self._of_block, (block + 1) * self._of_block)
         self._known[warps] = self._known[warps].max(0)
         every = np.arange(warps.start, warps.stop)
         self._known[every, self._own[every]] += 1
@@ -136,16 +142,16 @@ class Order:
     def end_write(self, places: Array, barrier: int, phase: int) -> None:
         """It has landed, and counts for a phase of a barrier."""
         self._arriving[places] = False
-        self._writer[places], self._written_at[places] = self.warps + barrier, phase + 1
+        self._writer[places], self._written_at[places] = self._warps + barrier, phase + 1
         self._stored_by[places] = _NONE
         self._read_at[places] = 0
 
     def phase_known(self, barrier: int, phase: int) -> Array:
         """What those learn who see a phase of a barrier ended, of what was copied in it."""
         if barrier >= _MOST_BARRIERS:
-            raise Fault(f"more than {_MOST_BARRIERS} barriers of a block are not known here")
+            raise Fault(f"more than {_MOST_BARRIERS} barriers of a cluster are not known here")
         known = np.zeros(self._known.shape[1], dtype=np.int64)
-        known[self.warps + barrier] = phase + 1
+        known[self._warps + barrier] = phase + 1
         return known
 
     # ---- Checks ----
@@ -164,7 +170,7 @@ class Order:
 
     def _check_others_done(self, places: Array, warps: Array) -> None:
         self._check_known(places, warps, "is written")
-        if (self._read_at[places] > self._known[warps, : self.warps]).any():
+        if (self._read_at[places] > self._known[warps, : self._warps]).any():
             raise Fault("shared memory is written by a warp that has not waited for who reads it")
 
     def _check_fenced(self, places: Array, lane: int | None = None) -> None:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tests.ptx.tables import SPECIAL
+
 _STATEMENT = re.compile(r"(?:@(!?)(%\w+)\s+)?([a-z][\w.:]*)\s*(.*)", re.DOTALL)
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
 _SCOPE = re.compile(r"\{\s*\.reg\s+\.pred\s+(\w+)\s*;(.*?;)\s*\}", re.DOTALL)
@@ -19,8 +21,9 @@ _PARAMETER = re.compile(
 )
 _ENTRY = re.compile(r"\.entry\s+(\w+)\s*\((.*?)\)(.*?)\{(.*)\}", re.DOTALL)
 _SHARED = re.compile(r"\.extern\s+\.shared\s+\.align\s+(\d+)\s+\.b8\s+(\w+)\[\]")
-_STORES = ("st", "cp", "bar", "membar", "fence", "bra", "ret", "red", "setmaxnreg")
+_STORES = ("st", "cp", "bar", "membar", "fence", "bra", "ret", "red", "setmaxnreg", "barrier")
 _STORES_ALSO = (("mbarrier", "init"), ("wgmma", "fence"), ("wgmma", "commit_group"), ("wgmma", "wait_group"))
+_OF_HOPPER = {("mbarrier",), ("wgmma",), ("elect",), ("setmaxnreg",), ("cp", "bulk"), ("barrier",), ("mapa",)}
 
 
 class PtxError(Exception):
@@ -77,7 +80,7 @@ class Instruction:
             yield self.guard[0]
         for operand in self.operands[0 if self._only_reads else 1 :]:
             for text in _names(operand):
-                if text.startswith("%") and "." not in text:
+                if text.startswith("%") and text not in SPECIAL:
                     yield text
 
     @property
@@ -103,6 +106,7 @@ class Program:
         registers: type and number of each kind, by prefix: ``{"%r": ("b32", 204)}``.
         shared: the name of dynamic shared memory, and its alignment in bytes.
         threads: the most that a block may have.
+        cluster: how many blocks along x are one.
         doubtful: registers that some path through the text reads before it has written them. No thread may take it.
     """
 
@@ -113,6 +117,7 @@ class Program:
     blocks: tuple[Block, ...]
     shared: tuple[str, int] | None
     threads: int
+    cluster: int
     doubtful: frozenset[str]
 
     @property
@@ -123,7 +128,7 @@ class Program:
             for block in self.blocks
             for one in block.instructions
         }
-        return not roots.isdisjoint({("mbarrier",), ("wgmma",), ("elect",), ("setmaxnreg",), ("cp", "bulk")})
+        return not roots.isdisjoint(_OF_HOPPER)
 
 
 def parse(text: str) -> Program:
@@ -139,6 +144,9 @@ def parse(text: str) -> Program:
     name, parameters, directives, body = entry.groups()
     body, scopes = _without_scopes(body)
     threads = re.search(r"\.maxntid\s+(\d+)", directives)
+    cluster = re.search(r"\.reqnctapercluster\s+(\d+)((?:\s*,\s*\d+)*)", directives)
+    if cluster and set(re.findall(r"\d+", cluster[2])) - {"1"}:
+        raise PtxError(f"{cluster[0]}: clusters are known along x alone")
     shared = _SHARED.search(plain)
     registers = {prefix: (kind, int(count)) for kind, prefix, count in _REGISTERS.findall(body)}
     registers |= {"%p_": ("pred", scopes)} if scopes else {}
@@ -151,6 +159,7 @@ def parse(text: str) -> Program:
         tuple(blocks),
         (shared[2], int(shared[1])) if shared else None,
         int(threads[1]) if threads else 1024,
+        int(cluster[1]) if cluster else 1,
         _doubtful(registers, blocks),
     )
 
@@ -168,7 +177,7 @@ def _blocks(body: str, line: int) -> list[Block]:
             if sleeps and blocks[-1].instructions:
                 blocks.append(Block(None))
             blocks[-1].instructions.append(instruction)
-            if sleeps or instruction.opcode[0] in ("bra", "ret", "bar"):
+            if sleeps or instruction.opcode[0] in ("bra", "ret", "bar", "barrier"):
                 blocks.append(Block(None))
     if not blocks[-1].instructions:
         blocks[-1].instructions.append(Instruction(("ret",), (), None, line, "ret"))

@@ -65,9 +65,9 @@ class Shared:
         """Where dynamic shared memory begins."""
         return BASE
 
-    def tracked(self) -> Order:
-        """From now on accesses are checked against what is asynchronous, too."""
-        self._order = Order(len(self._bytes) // self._stride, self._threads, self._stride)
+    def tracked(self, cluster: int) -> Order:
+        """From now on accesses are checked against what is asynchronous, too; in clusters of so many blocks."""
+        self._order = Order(len(self._bytes) // self._stride, self._threads, self._stride, cluster)
         return self._order
 
     def offset_of(self, address: int, width: int) -> int:

@@ -24,4 +24,4 @@ COMPARED = {
 }  # fmt: skip
 SPECIAL = {
     f"%{name}.{axis}": f"{name}_{axis}" for name in ("tid", "ctaid", "ntid", "nctaid") for axis in ("x", "y", "z")
-}
+} | {"%cluster_ctarank": "cluster_ctarank", "%cluster_nctarank": "cluster_nctarank"}

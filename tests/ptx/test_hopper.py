@@ -387,7 +387,9 @@ def test_warp_groups_cannot_take_more_registers_than_there_are() -> None:
         "vote.sync.all.pred %p3, %p2, -1;",
         "fence.proxy.async.global;",
         "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r2], "
-        "[%rd3, {0, 0, 0}], [%r3], %r1;",
+        "[%rd3, {0, 0, 0}], [%r3];",
+        "barrier.cluster.wait;",
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r3];",
     ],
 )
 def test_what_is_not_known_is_refused(text: str) -> None:

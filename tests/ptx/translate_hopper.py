@@ -1,7 +1,8 @@
 """Instructions of sm_90a as calls of ``hopper.py``.
 
 Source: PTX ISA 9.2, 9.7.13.15 "mbarrier", 9.7.9.27 "cp.async.bulk.tensor" and "cp.async.bulk.wait_group", 9.7.15
-"wgmma", 9.7.13.8 "elect.sync", 9.7.19.5 "setmaxnreg" and 9.7.13.4 "fence.proxy.async".
+"wgmma", 9.7.13.8 "elect.sync", 9.7.19.5 "setmaxnreg", 9.7.13.4 "fence.proxy.async" and "fence.mbarrier_init", and
+those of ``clusters.py``.
 """
 
 from __future__ import annotations
@@ -42,22 +43,15 @@ def translated(instruction: Instruction, given: Operands) -> list[str] | None:
         PtxError: when it is one of these in a form that is not known.
     """
     opcode, operands = instruction.opcode, instruction.operands
-    call = None
+    call: str | None = None
     match opcode:
-        case ("mbarrier", "init", "shared::cta", "b64"):
-            call = (
-                f"initialise(X.at({given.address(operands[0], 'u4')}, M), X.each({given.value(operands[1], 'u4')}, M)"
-            )
-        case ("mbarrier", "arrive", "shared::cta", "b64") if operands[0] == "_":
-            call = f"arrive(X.at({given.address(operands[1], 'u4')}, M), X.each(0, M)"
-        case ("mbarrier", "arrive", "expect_tx", "shared::cta", "b64") if operands[0] == "_":
-            call = f"arrive(X.at({given.address(operands[1], 'u4')}, M), X.each({given.value(operands[2], 'u4')}, M)"
-        case ("mbarrier", "try_wait", "parity", "shared::cta", "b64") if instruction.guard is None:
-            place, parity = given.address(operands[1], "u4"), given.value(operands[2], "u4")
-            call = f"wait({given.target(operands[0], '?')}, X.at({place}, M), X.each({parity}, M)"
         case ("fence", "proxy", "async", "shared::cta"):
             call = "fence("
-        case (*_, dimensions, "shared::cluster", "global", "mbarrier::complete_tx::bytes") if opcode[:4] == _COPY:
+        case (*copy, dimensions, "shared::cluster", "global", "mbarrier::complete_tx::bytes") if tuple(copy) == _COPY:
+            call = _copy(instruction, dimensions, given)
+        case (*copy, dimensions, "shared::cluster", "global", "mbarrier::complete_tx::bytes", "multicast::cluster") if (
+            tuple(copy) == _COPY
+        ):
             call = _copy(instruction, dimensions, given)
         case (*_, dimensions, "global", "shared::cta", "bulk_group") if opcode[:4] == _COPY:
             call = _store(instruction, dimensions, given)
@@ -83,20 +77,53 @@ def translated(instruction: Instruction, given: Operands) -> list[str] | None:
             call = f"wait_products({int(str(operands[0]))}"
         case ("wgmma", "mma_async", "sync", "aligned", *_):
             call = _product(instruction, given)
-        case ("mbarrier" | "wgmma" | "elect" | "setmaxnreg" | "vote", *_):
-            raise _unknown(instruction)
         case _:
-            return None
-    lanes = "X.chosen(M)" if opcode[0] in ("mbarrier", "fence", "cp") else "X.warps(M)"
-    separator = "" if call.endswith("(") else ", "
+            call = _of_barriers(instruction, given)
+            if call is None and opcode[0] in ("mbarrier", "wgmma", "elect", "setmaxnreg", "vote", "mapa", "barrier"):
+                raise _unknown(instruction)
+    if call is None:
+        return None
+    lanes = "X.chosen(M)" if opcode[0] in ("mbarrier", "fence", "cp", "mapa", "barrier") else "X.warps(M)"
+    separator = "" if call.endswith(("(", "=")) else ", "
     return [f"X.line = {instruction.line}", f"H.{call}{separator}{lanes})"]
 
 
+def _of_barriers(instruction: Instruction, given: Operands) -> str | None:
+    """Those of a block and of its cluster."""
+    operands = instruction.operands
+    match instruction.opcode:
+        case ("mbarrier", "init", "shared::cta", "b64"):
+            place, arrivals = given.address(operands[0], "u4"), given.value(operands[1], "u4")
+            return f"initialise(X.at({place}, M), X.each({arrivals}, M)"
+        case ("mbarrier", "arrive", "shared::cta", "b64") if operands[0] == "_":
+            return f"arrive(X.at({given.address(operands[1], 'u4')}, M), X.each(0, M)"
+        case ("mbarrier", "arrive", "expect_tx", "shared::cta", "b64") if operands[0] == "_":
+            return f"arrive(X.at({given.address(operands[1], 'u4')}, M), X.each({given.value(operands[2], 'u4')}, M)"
+        case ("mbarrier", "try_wait", "parity", "shared::cta", "b64") if instruction.guard is None:
+            place, parity = given.address(operands[1], "u4"), given.value(operands[2], "u4")
+            return f"wait({given.target(operands[0], '?')}, X.at({place}, M), X.each({parity}, M)"
+        case ("mbarrier", "arrive", "shared::cluster", "b64") if operands[0] == "_":
+            return f"arrive_afar(X.at({given.address(operands[1], 'u4')}, M)"
+        case ("mapa", "shared::cluster", "u32"):
+            place, rank = (f"X.each({given.value(one, 'u4')}, M)" for one in operands[1:])
+            return f"map_address({given.target(operands[0], 'u4')}, {place}, {rank}"
+        case ("barrier", "cluster", "arrive", *how) if how in (["release"], ["relaxed"]):
+            return f"clusters.arrive(releases={how == ['release']}, lanes="
+        case ("barrier", "cluster", "wait", "acquire") if instruction.guard is None:
+            return "clusters.wait("
+        case ("fence", "mbarrier_init", "release", "cluster"):
+            return "announce("
+    return None
+
+
 def _copy(instruction: Instruction, dimensions: str, given: Operands) -> str:
-    target, source, barrier = instruction.operands
+    target, source, barrier, *masks = instruction.operands
+    if len(masks) != instruction.opcode.count("multicast::cluster"):
+        raise _unknown(instruction)
     tensor, first = _box(instruction, source, dimensions, given)
     places = [f"X.at({given.address(one, 'u4')}, M)" for one in (target, barrier)]
-    return f"copy({places[0]}, {tensor}, {first}, {places[1]}"
+    mask = f"X.each({given.value(masks[0], 'u2')}, M)" if masks else "None"
+    return f"copy({places[0]}, {tensor}, {first}, {places[1]}, {mask}"
 
 
 def _store(instruction: Instruction, dimensions: str, given: Operands) -> str:

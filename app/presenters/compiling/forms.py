@@ -163,7 +163,7 @@ def shape_form(default_arch: str) -> tuple[Field, ...]:
         Field(
             "config", "Config", Kind.TEXT, "", "--config", rare=True,
             help="Leave empty for automatic. Otherwise give all fields: block_m=128,block_n=128,block_k=32,warps_m=2,"
-            "warps_n=2,stages=4; split_k is optional.",
+            "warps_n=2,stages=4; split_k and cluster are optional.",
         ),
         Field(
             "force", "Force recompile", Kind.SWITCH, False, "--force", rare=True,

@@ -35,6 +35,9 @@ def tile_figure(record: Record) -> go.Figure:
     if c.split_k > 1:
         below_m += gap * 0.8
         _label(figure, c.block_n / 2, below_m, f"split-k over {c.split_k} blocks")
+    if c.cluster > 1:
+        below_m += gap * 0.8
+        _label(figure, c.block_n / 2, below_m, f"cluster of {c.cluster} blocks, one below the other, shares B")
     below_m += gap
     parts = roles(record)
     if parts is not None:

@@ -12,13 +12,14 @@
 // their scales and add them to those of all k: DeepSeek-V3 Technical Report, 2024, section 3.3.2, and DeepGEMM's README of
 // February 2025, "two-level accumulation (promotion)". For the reason see tile_product.cuh.
 //
-// Constants: BLOCK_M BLOCK_N BLOCK_K (128 bytes) WARPS_M WARPS_N (those that multiply) STAGES SPLIT_K RASTER_ROWS A_TRANSPOSED (0)
+// Constants: BLOCK_M BLOCK_N BLOCK_K (128 bytes) WARPS_M WARPS_N (those that multiply) STAGES SPLIT_K CLUSTER (none: 1) RASTER_ROWS A_TRANSPOSED (0)
 // B_TRANSPOSED C_VECTOR (elements that rows of C are whole groups of, 16 bytes at most) C_BOXED (1 where these are 16 bytes:
 // there is a tensor map of C), IN_TYPE SUM_TYPE OUT_TYPE KERNEL_NAME, and those of sizes.cuh, scales.cuh and epilogue.cuh.
 
 #include "primitives.cuh"
 #include "sizes.cuh"
 #include "hopper.cuh"
+#include "hopper_cluster.cuh"
 #include "scales.cuh"
 #include "epilogue.cuh"
 
@@ -40,6 +41,7 @@ constexpr unsigned STAGE_BYTES = A_BYTES + B_BYTES;
 constexpr unsigned PANEL_BYTES = BLOCK_K * LINE_BYTES;  // of a B that is stored across k: as many columns as a line has
 constexpr bool B_TURNED = !B_TRANSPOSED;
 static_assert(!A_TRANSPOSED, "A is stored along k");
+static_assert(BLOCK_N / (B_TURNED ? LINE : 8) % CLUSTER == 0, "blocks of a cluster copy equal parts of B");
 static_assert(!B_TURNED || sizeof(IN_TYPE) == 2, "wgmma turns elements of 16 bits alone");
 
 // What each warp that multiplies has of shared memory for its part of C: two boxes of 16 lines, one to be filled while the copy
@@ -93,9 +95,12 @@ struct Place {
 struct Tile { int row, column; };
 
 // Consecutive tiles walk down RASTER_ROWS rows of tiles before they move one column on: those that are computed at one
-// time share rows of A and columns of B in L2.
+// time share rows of A and columns of B in L2. Blocks of a cluster have tiles of the same columns; so there may be one beyond
+// the last row.
+DEVICE unsigned tile_rows(Sizes sizes) { return (sizes.m + BLOCK_M * CLUSTER - 1) / (BLOCK_M * CLUSTER) * CLUSTER; }
+
 DEVICE Tile tile_of(unsigned index, Sizes sizes) {
-    const unsigned rows = (sizes.m + BLOCK_M - 1) / BLOCK_M;
+    const unsigned rows = tile_rows(sizes);
     const unsigned columns = (sizes.n + BLOCK_N - 1) / BLOCK_N;
     const unsigned band = index / (RASTER_ROWS * columns);
     const unsigned within = index - band * RASTER_ROWS * columns;
@@ -106,12 +111,22 @@ DEVICE Tile tile_of(unsigned index, Sizes sizes) {
 }
 
 DEVICE unsigned tile_count(Sizes sizes) {
-    return static_cast<unsigned>((sizes.m + BLOCK_M - 1) / BLOCK_M) * ((sizes.n + BLOCK_N - 1) / BLOCK_N);
+    return tile_rows(sizes) * ((sizes.n + BLOCK_N - 1) / BLOCK_N);
 }
 
-// Copies a tile of B: in one box where it is stored along k, else in panels.
+// Copies a tile of B: in one box where it is stored along k, else in panels. In a cluster, this block's part of it.
 DEVICE void copy_b(unsigned target, const TensorMap* map, int column, int k, unsigned barrier) {
-    if constexpr (B_TURNED) {
+    if constexpr (CLUSTER > 1 && B_TURNED) {
+#pragma unroll
+        for (int i = 0; i < BLOCK_N / LINE / CLUSTER; ++i) {
+            const int panel = i * CLUSTER + block_rank();
+            copy_box_to_all(target + panel * PANEL_BYTES, map, column + panel * LINE, k, batch_index(), barrier);
+        }
+    } else if constexpr (CLUSTER > 1) {
+        const unsigned part = block_rank();
+        copy_box_to_all(target + part * (B_BYTES / CLUSTER), map, k, column + part * (BLOCK_N / CLUSTER), batch_index(),
+                        barrier);
+    } else if constexpr (B_TURNED) {
 #pragma unroll
         for (int i = 0; i < BLOCK_N / LINE; ++i) {
             copy_box(target + i * PANEL_BYTES, map, column + i * LINE, k, batch_index(), barrier);
@@ -162,20 +177,20 @@ DEVICE void clear(float (&sums)[MMA_ROWS][MMA_N / 2]) {
 // Sums the products of a tile.
 DEVICE void sum_tile(float (&sums)[MMA_ROWS][MMA_N / 2], Place& place, unsigned a_offset, unsigned b_offset, Slice slice) {
     if constexpr (SPLIT_K > 1) clear(sums);  // a slice may be empty
-    const bool arrives = thread_index() % 32 == 0;  // one lane of each warp
+    const bool arrives = gives_back();
     unsigned last = 0;  // the barrier of the buffer whose products were started before
     for (int k = slice.first; k < slice.end; k += BLOCK_K) {
         barrier_wait(place.full(), place.parity);
         multiply_stage(sums, place.tiles() + a_offset, place.tiles() + b_offset, k > slice.first);
         products_wait<1>();
-        if (k > slice.first && arrives) barrier_arrive(last);
+        if (k > slice.first && arrives) give_back(last);
         last = place.empty();
         place.advance();
     }
     products_wait<0>();
 #pragma unroll
     for (int i = 0; i < MMA_ROWS; ++i) products_ended(sums[i]);
-    if (arrives && (SPLIT_K == 1 || slice.first < slice.end)) barrier_arrive(last);
+    if (arrives && (SPLIT_K == 1 || slice.first < slice.end)) give_back(last);
 }
 
 // Scales of operands, and the first row and column of C that a lane computes; where columns share a scale, a warp.
@@ -201,7 +216,7 @@ DEVICE void sum_scaled_tile(float (&sums)[MMA_ROWS][MMA_N / 2], Place& place, un
             multiply_stage(products, place.tiles() + a_offset + i * 64 * LINE_BYTES, place.tiles() + b_offset, false);
             products_wait<0>();
             products_ended(products[0]);
-            if (i == MMA_ROWS - 1 && thread_index() % 32 == 0) barrier_arrive(place.empty());
+            if (i == MMA_ROWS - 1 && gives_back()) give_back(place.empty());
 #pragma unroll
             for (int j = 0; j < MMA_N / 2; ++j) {
                 sums[i][j] = multiply_add(products[0][j], step.factor(i, j / 4, j % 4), sums[i][j]);
@@ -312,7 +327,9 @@ DEVICE void multiply_all(OUT_TYPE* c, const TensorMap* c_map, const SCALE_TYPE* 
     Place place;
     unsigned box = BOXES + warp * 2 * BOX_BYTES;
     for (unsigned index = block_index(); index < tile_count(sizes); index += block_count()) {
-        const Tile tile = tile_of(index, sizes);
+        Tile tile = tile_of(index, sizes);
+        const bool is_beyond = CLUSTER > 1 && tile.row >= sizes.m;  // this sums zeroes, and stores nothing
+        if (is_beyond) tile.row = 0;  // which scales are read of
         float sums[MMA_ROWS][MMA_N / 2];
         if constexpr (SCALED) {
             const int column = tile.column + group_column + (B_SCALE_COLUMNS == 1 ? lane % 4 * 2 : 0);
@@ -321,7 +338,7 @@ DEVICE void multiply_all(OUT_TYPE* c, const TensorMap* c_map, const SCALE_TYPE* 
         } else {
             sum_tile(sums, place, a_offset, b_offset, slice);
         }
-        if (!sum_slices_of_warp(sums, workspace, index, sizes)) continue;
+        if (is_beyond || !sum_slices_of_warp(sums, workspace, index, sizes)) continue;
         store_tile(c, c_map, sums, box, tile.row + first_row, tile.column + group_column, sizes, epilogue);
     }
     if (C_BOXED && is_elected()) boxes_wait();
@@ -353,12 +370,13 @@ KERNEL_NAME(const IN_TYPE*, const IN_TYPE*, OUT_TYPE* c, SIZE_PARAMETERS, SCALE_
         Place place;
         for (int i = 0; i < STAGES; ++i) {
             barrier_init(place.full(), 1);
-            barrier_init(place.empty(), WARPS_M * WARPS_N);
+            barrier_init(place.empty(), WARPS * CLUSTER);
             place.advance();
         }
         fence_async();
+        if constexpr (CLUSTER > 1) fence_barriers();
     }
-    sync_block();
+    sync_all();
     if (thread_index() >= GROUPS * GROUP) {
         if constexpr (DIVIDES_REGISTERS) shrink_registers<COPYING_REGISTERS>();
         if (thread_index() / 32 == GROUPS * 4 && is_elected()) copy_tiles(&a_map, &b_map, sizes);
@@ -366,4 +384,5 @@ KERNEL_NAME(const IN_TYPE*, const IN_TYPE*, OUT_TYPE* c, SIZE_PARAMETERS, SCALE_
         if constexpr (DIVIDES_REGISTERS) grow_registers<MULTIPLYING_REGISTERS>();
         multiply_all(c, C_MAP, SCALES, sizes, {alpha, beta, bias}, workspace);
     }
+    if constexpr (CLUSTER > 1) sync_cluster();
 }

@@ -5,7 +5,7 @@
 // Multiply-Accumulate Instructions" with 9.7.15.5.1 "Shared Memory Matrix Layout", and "setmaxnreg", "elect.sync".
 
 // A kernel of which a block has its SM alone: it may then divide all registers among its warp groups.
-#define KERNEL_ALONE(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
+#define KERNEL_ALONE(threads) extern "C" __global__ void CLUSTERED __launch_bounds__(threads, 1)
 
 struct alignas(64) TensorMap { unsigned char opaque[128]; };  // the driver's CUtensorMap
 
