@@ -395,6 +395,13 @@ inline void multiply_accumulate(int8, int (&d)[4], const unsigned (&a)[4], unsig
     emulator::multiply_accumulate<int8>(d, a, b0, b1);
 }
 
+inline unsigned chosen_bytes(unsigned low, unsigned high, unsigned choice) {
+    const unsigned long long all = low | static_cast<unsigned long long>(high) << 32;
+    unsigned result = 0;
+    for (int i = 0; i < 4; ++i) result |= static_cast<unsigned>(all >> (choice >> 4 * i & 7) * 8 & 0xFF) << 8 * i;
+    return result;
+}
+
 // To the nearest, ties away from zero, by adding half of the last bit kept to the magnitude.
 inline unsigned rounded_to_tf32(unsigned bits) { return (bits + 0x1000u) & ~0x1FFFu; }
 

@@ -38,6 +38,11 @@ RIGHT = {
         GemmProblem(72, 72, 24, dtype="tf32", arch="sm_90", layout="tn"),
         KernelConfig(64, 128, 16, 1, 2, 2),
     ),
+    "turned bytes": Case(
+        FAMILIES["tensor_core"],
+        GemmProblem(40, 80, 90, dtype="int8", arch="sm_90", layout="tn"),
+        KernelConfig(64, 64, 64, 1, 2, 2),
+    ),
     "split": Case(
         FAMILIES["tensor_core"], GemmProblem(24, 72, 104, 2, arch="sm_90"), KernelConfig(16, 64, 16, 1, 2, 3, split_k=3)
     ),
@@ -204,13 +209,19 @@ def test_a_mistake_in_the_ptx_is_seen(name: str, pattern: str, replacement: str,
         pytest.param("tensor_core", "columns_left > 0", "columns_left >= 0", id="an edge"),
         pytest.param("tensor_core", "row < rows_left) && (WHOLE_COLUMNS || columns_left", "row <= rows_left) && "
                      "(WHOLE_COLUMNS || columns_left", id="a row too many"),
-        pytest.param("tensor_core", "next += ALONG_K ? BLOCK_K", "next += ALONG_K ? BLOCK_K + 8", id="a tile further"),
+        pytest.param("tensor_core", "ALONG_K ? BLOCK_K :", "ALONG_K ? BLOCK_K + 8 :", id="a tile further"),
         pytest.param("tensor_core", "columns_left : rows_left) -=", "rows_left : columns_left) -=", id="another edge"),
         pytest.param("tensor_core", "const int row = i * STRIDE;", "const int row = i * STRIDE / 2;", id="a row again"),
         pytest.param("turned", "part / 2 * 32", "part / 2 * 16", id="columns of another part"),
         pytest.param("turned", "OF_A ? half + depth * 2 : half * 2 + depth", "half * 2 + depth", id="halves swapped"),
-        pytest.param("turned", "STRIDE % ROWS_AT_ONCE<ALONG_K> == 0", "true", id="rows permuted as the first"),
-        pytest.param("odd", "column < columns_left", "column <= columns_left", id="a column too many"),
+        pytest.param("turned", "STRIDE % ROWS_AT_ONCE<ORDER> == 0", "true", id="rows permuted as the first"),
+        pytest.param("turned bytes", "row + i * 16 + lane % 16", "row + lane % 16", id="rows of another part"),
+        pytest.param("turned bytes", "column + j * 16 + across", "column + across", id="columns of the first part"),
+        pytest.param("turned bytes", "row % ROWS_PER_LINE * CHUNKS + column", "column", id="rows one over the other"),
+        pytest.param("turned bytes", "low, high, 0x5410", "low, low, 0x5410", id="bytes of other rows"),
+        pytest.param("turned bytes", "row + i < rows_left", "row + i <= rows_left", id="a row of bytes too many"),
+        pytest.param("odd", " row < rows_left) && (WHOLE_COLUMNS || column <", " row < rows_left) && (WHOLE_COLUMNS || "
+                     "column <=", id="a column too many"),
         pytest.param("odd", "row < rows_left) && (WHOLE_COLUMNS || column <", "row <= rows_left) && (WHOLE_COLUMNS || "
                      "column <", id="a row of narrow copies too many"),
         pytest.param("tensor_core", "free_buffer = buffer;", "", id="copies into a buffer that is in use"),

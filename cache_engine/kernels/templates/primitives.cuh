@@ -112,6 +112,9 @@ DEVICE void fence() { __threadfence(); }
 // Adds one; returns what was there.
 DEVICE unsigned count_up(unsigned* counter) { return atomicAdd(counter, 1u); }
 
+// Four of eight bytes, low ones first: each four bits of the choice give the number of one.
+DEVICE unsigned chosen_bytes(unsigned low, unsigned high, unsigned choice) { return __byte_perm(low, high, choice); }
+
 // ---- Tensor cores -------------------------------------------------------------------------------------------------
 
 // Four matrices of eight rows of 16 bytes; lane l gives the address of row l % 8 of matrix l / 8, and gets the four bytes
