@@ -177,7 +177,10 @@ MISTAKES = [
         id="a barrier dropped",
     ),
     pytest.param(
-        "tensor_core", "lane % 16, k + lane / 16 * CHUNK", "lane % 16, k + lane / 8 * CHUNK", id="a wrong ldmatrix row"
+        "tensor_core",
+        "(row + lane % 16, k + lane / 16 * CHUNK",
+        "(row + lane % 16, k + lane / 8 * CHUNK",
+        id="a wrong ldmatrix row",
     ),
     pytest.param(
         "tensor_core",
