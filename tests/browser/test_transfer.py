@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Shown
+from tests.browser.test_walk import at_rest
 
 pytestmark = pytest.mark.browser
 WAIT_MS = 20_000
@@ -31,6 +32,7 @@ def test_files_are_compressed_and_asked_for_once(first_visit: Page, shown: Shown
     for name in ("Overview", "Compile"):
         page.goto(f"{shown.address}/{'' if name == 'Overview' else name.lower()}")
         expect(page.get_by_role("heading", name=name)).to_be_visible(timeout=WAIT_MS)
+        at_rest(page)  # what is asked for while the page is left is asked for again
         page.wait_for_load_state("networkidle")
     files = [answer for answer in answers if "/static/" in answer["url"] and TEXT.search(answer["mimeType"])]
     asked = [answer["url"] for answer in files if not answer["fromDiskCache"] and answer["id"] not in cached]
