@@ -9,7 +9,8 @@ import ctypes
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from cache_engine.errors import UsageError
 from cache_engine.model.gemm import DType
@@ -55,9 +56,8 @@ ITEMSIZE = {**{dtype.value: dtype.itemsize for dtype in DType}, BITS8: 1, BITS16
 """Bytes of an element."""
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How an array lies in memory.
+class Form(NamedTuple):
+    """How an array lies in memory. A tuple, whose hash costs least: each call of ``matmul`` looks plans up by forms.
 
     Attributes:
         element: a ``DType``'s name, or ``BITS8`` or ``BITS16``.
@@ -84,9 +84,9 @@ class Form:
         return Form(self.element, (*outer, columns, rows), (*outer_strides, column, row))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ArrayView:
-    """An array where it is.
+    """An array where it is. Not frozen, which would take three times as long to make, for each array of each call.
 
     Attributes:
         address: of its first element.
@@ -103,16 +103,23 @@ class ArrayView:
 
     def extent(self) -> tuple[int, int]:
         """The addresses from which and up to which it has bytes."""
-        if 0 in self.form.shape:
-            return self.address, self.address
-        ends = [(extent - 1) * stride for extent, stride in zip(self.form.shape, self.form.strides, strict=True)]
-        low, high = sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends)
-        return self.address + low * self.form.itemsize, self.address + (high + 1) * self.form.itemsize
+        low, high = _reach(self.form)
+        return self.address + low, self.address + high
 
     def overlaps(self, other: ArrayView) -> bool:
         """Whether the two may share bytes."""
         (start, end), (other_start, other_end) = self.extent(), other.extent()
-        return max(start, other_start) < min(end, other_end)
+        return start < other_end and other_start < end and start < end and other_start < other_end
+
+
+@lru_cache(maxsize=4096)
+def _reach(form: Form) -> tuple[int, int]:
+    """From which and up to which byte an array has some, counted from its first element."""
+    if 0 in form.shape:
+        return 0, 0
+    ends = [(extent - 1) * stride for extent, stride in zip(form.shape, form.strides, strict=True)]
+    low, high = sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends)
+    return low * form.itemsize, (high + 1) * form.itemsize
 
 
 def view(array: Any, name: str, stream: int = 0) -> ArrayView:
@@ -158,26 +165,37 @@ def read_interface(interface: Mapping[str, Any], name: str, owner: object = None
     Raises:
         UsageError: when it cannot be used.
     """
-    typestr = interface["typestr"]
-    element = _BY_TYPESTR.get(typestr[1:]) if typestr[:1] in ("<", "|", "=") else None
-    if typestr[1:2] == "V":
-        own = getattr(owner, "dtype", None)
-        element = _BY_NAME.get(str(getattr(own, "name", own)).removeprefix("torch."), element)
-    if element is None:
-        raise UsageError(f"{name} has elements of type {typestr}; {_known()}")
+    typestr, strides, own = interface["typestr"], interface.get("strides"), ""
     if interface.get("mask") is not None:
         raise UsageError(f"{name} is masked; fill it first")
-    shape = tuple(interface["shape"])
-    strides = interface.get("strides")
+    if typestr[1:2] == "V":
+        dtype = getattr(owner, "dtype", None)
+        own = str(getattr(dtype, "name", dtype))
+    form = _form(name, typestr, own, tuple(interface["shape"]), None if strides is None else tuple(strides))
+    address, read_only = interface["data"]
+    return ArrayView(form, address, bool(read_only), interface.get("stream"), owner)
+
+
+@lru_cache(maxsize=4096)
+def _form(name: str, typestr: str, own: str, shape: tuple[int, ...], strides: tuple[int, ...] | None) -> Form:
+    """The form of what an interface says; made once for arrays that are alike.
+
+    Args:
+        own: what the array itself calls its type, where the interface has no name for it.
+        strides: in bytes.
+    """
+    element = _BY_TYPESTR.get(typestr[1:]) if typestr[:1] in ("<", "|", "=") else None
+    element = _BY_NAME.get(own.removeprefix("torch."), element)
+    if element is None:
+        raise UsageError(f"{name} has elements of type {typestr}; {_known()}")
     itemsize = ITEMSIZE[element]
     if strides is None:
         in_elements = packed_strides(shape)
     elif any(stride % itemsize for stride in strides):
-        raise UsageError(f"{name} has strides of {tuple(strides)} bytes, not all whole elements; copy it first")
+        raise UsageError(f"{name} has strides of {strides} bytes, not all whole elements; copy it first")
     else:
         in_elements = tuple(stride // itemsize for stride in strides)
-    address, read_only = interface["data"]
-    return ArrayView(Form(element, shape, in_elements), address, bool(read_only), interface.get("stream"), owner)
+    return Form(element, shape, in_elements)
 
 
 class _Tensor(ctypes.Structure):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from cache_engine.device.arrays import Form
@@ -83,7 +82,6 @@ def check_counts(problem: GemmProblem, counts: Sequence[int]) -> None:
         )
 
 
-@lru_cache(maxsize=4096)
 def plan_groups(
     a: Form,
     b: Form,

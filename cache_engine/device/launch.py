@@ -31,9 +31,9 @@ CHUNK_ELEMENTS = 2**26
 _MAPS = 64  # of places where operands were, before they are forgotten
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Operands:
-    """What a kernel takes: A, B and C as stored, and what the problem's epilogue takes.
+    """What a kernel takes: A, B and C as stored, and what the problem's epilogue takes. Not frozen, as ``ArrayView``.
 
     Arrays are CuPy's, or addresses as ``numpy.uint64``. ``alpha`` and ``beta`` are factors, ``bias`` has n elements of
     C's type; what the epilogue does not name may keep its default. Scales are there where the problem has them. For
@@ -49,6 +49,9 @@ class Operands:
     a_scales: Any = None
     b_scales: Any = None
     counts: Any = None
+
+
+_GIVEN = ("a", "b", "c", "bias", "a_scales", "b_scales", "counts")
 
 
 def cupy_version() -> str:
@@ -107,43 +110,40 @@ class LoadedKernel:
         import numpy
 
         self._function = load_function(cubin, name, launch.shared_bytes) if function is None else function
-        self._launch = launch
+        self._grid, self._block, self._shared_bytes = launch.grid, launch.block, launch.shared_bytes
         self.name, self.problem = name, problem
-        self._workspace = None
+        workspace = None
         if launch.workspace_bytes:
             with shared_pool().serving():
-                self._workspace = cupy.zeros(launch.workspace_bytes, dtype=cupy.uint8)
-        self._m, self._n, self._k = (numpy.int32(size) for size in (problem.m, problem.n, problem.k))
-        self._groups = numpy.int32(problem.batch)
+                workspace = cupy.zeros(launch.workspace_bytes, dtype=cupy.uint8)
+        fixed: dict[str, Any] = {
+            "m": numpy.int32(problem.m),
+            "n": numpy.int32(problem.n),
+            "k": numpy.int32(problem.k),
+            "groups": numpy.int32(problem.batch),
+            "workspace": numpy.uint64(0) if workspace is None else workspace,
+        }
+        # What is the same in each launch is put together once: a launch costs the host microseconds.
+        self._arguments = [fixed.get(argument, numpy.uint64(0)) for argument in launch.arguments]
+        places = list(enumerate(launch.arguments))
+        self._given = [(place, name) for place, name in places if name in _GIVEN]
+        self._factors = [(place, name) for place, name in places if name in ("alpha", "beta")]
+        self._boxes = [(launch.arguments.index(box.parameter), box) for box in launch.boxes]
         self._factor = numpy.dtype(ARRAY_TYPES[problem.accumulate]).type
         self._maps: dict[tuple[str, int], Any] = {}
 
     def __call__(self, operands: Operands) -> None:
         """Starts it on the current stream. Launches of one ``LoadedKernel`` must not overlap on the device."""
-        import numpy
-
-        given = {
-            "a": operands.a,
-            "b": operands.b,
-            "c": operands.c,
-            "m": self._m,
-            "n": self._n,
-            "k": self._k,
-            "alpha": self._factor(operands.alpha),
-            "beta": self._factor(operands.beta),
-            "bias": operands.bias,
-            "a_scales": operands.a_scales,
-            "b_scales": operands.b_scales,
-            "counts": operands.counts,
-            "groups": self._groups,
-            "workspace": self._workspace,
-        }
-        launch, null = self._launch, numpy.uint64(0)
-        for box in launch.boxes:
-            given[box.parameter] = self._map(box, given[box.operand])
-        found = (given.get(name) for name in launch.arguments)
-        arguments = tuple(null if value is None else value for value in found)
-        self._function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
+        arguments = self._arguments.copy()
+        for place, name in self._given:
+            value = getattr(operands, name)
+            if value is not None:
+                arguments[place] = value
+        for place, name in self._factors:
+            arguments[place] = self._factor(getattr(operands, name))
+        for place, box in self._boxes:
+            arguments[place] = self._map(box, getattr(operands, box.operand))
+        self._function(self._grid, self._block, tuple(arguments), shared_mem=self._shared_bytes)
 
     def _map(self, box: Box, operand: Any) -> Any:
         """An operand's tensor map, made once for each place that it was at lately."""

@@ -34,7 +34,24 @@ class MatmulPlan:
     shape: tuple[int, ...]
 
 
-@lru_cache(maxsize=4096)
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """What many calls ask alike, as of ``plan_matmul``. Plans are looked up by its identity: see ``asked_alike``."""
+
+    dtype: DType | None
+    out_dtype: DType | None
+    epilogue: Epilogue
+    kind: GemmProblem | None
+
+
+@lru_cache(maxsize=1024)
+def asked_alike(
+    dtype: DType | None, out_dtype: DType | None, epilogue: Epilogue, kind: GemmProblem | None = None
+) -> Asked:
+    """The same object for the same values."""
+    return Asked(dtype, out_dtype, epilogue, kind)
+
+
 def plan_matmul(
     a: Form,
     b: Form,
@@ -102,7 +119,9 @@ def plan_matmul(
     return MatmulPlan(problem, a_layout is None, b_layout is None, shape)
 
 
-def check_places(a: ArrayView, b: ArrayView, out: ArrayView | None, bias: ArrayView | None, *scales: ArrayView) -> None:
+def check_places(
+    a: ArrayView, b: ArrayView, out: ArrayView | None, bias: ArrayView | None, *scales: ArrayView | None
+) -> None:
     """Checks where arrays lie that ``plan_matmul`` has found to go together.
 
     Raises:
@@ -111,7 +130,7 @@ def check_places(a: ArrayView, b: ArrayView, out: ArrayView | None, bias: ArrayV
     if bias is not None and bias.address % bias.form.itemsize:
         raise UsageError(f"the bias starts at an address that is no multiple of {bias.form.itemsize}; copy it first")
     for one in scales:
-        if one.address % one.form.itemsize:
+        if one is not None and one.address % one.form.itemsize:
             raise UsageError(f"scales start at an address that is no multiple of {one.form.itemsize}; copy them first")
     if out is None:
         return
@@ -119,8 +138,9 @@ def check_places(a: ArrayView, b: ArrayView, out: ArrayView | None, bias: ArrayV
         raise UsageError("out is read-only")
     if out.address % ALIGNMENT:
         raise UsageError(f"out starts at an address that is no multiple of {ALIGNMENT}; take one that is not cut off")
-    for name, other in (("A", a), ("B", b), ("the bias", bias), *(("scales", one) for one in scales)):
+    for place, other in enumerate((a, b, bias, *scales)):
         if other is not None and out.overlaps(other):
+            name = ("A", "B", "the bias", "scales")[min(place, 3)]
             raise UsageError(f"out overlaps {name}; give it separate memory, or leave it out")
 
 

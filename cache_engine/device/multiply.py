@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cache_engine.device.arrays import ArrayView, Form, view
 from cache_engine.device.launch import ARRAY_TYPES, LoadedKernel, Operands, Startable, load_function
-from cache_engine.device.matmul_plan import ALIGNMENT, MatmulPlan, check_places, plan_matmul
+from cache_engine.device.matmul_plan import ALIGNMENT, Asked, MatmulPlan, check_places, plan_matmul
 from cache_engine.device.memory_pool import shared_pool
 from cache_engine.device.resident import Resident
 from cache_engine.errors import UsageError
-from cache_engine.model.gemm import NO_EPILOGUE, DType, Epilogue, GemmProblem
+from cache_engine.model.gemm import NO_EPILOGUE, DType, GemmProblem
 from cache_engine.model.kernel import Launch
 from cache_engine.model.key import CacheKey
 
@@ -38,6 +38,10 @@ Tell = Callable[[str, "Later | None"], object]
 
 # Kernels ready to launch; those of one CacheKey share their code, which has a cache to itself.
 _KERNELS_PER_GPU, _CODES_PER_GPU = 512, 256
+_Views = tuple[
+    ArrayView, ArrayView, ArrayView | None, ArrayView | None, ArrayView | None, ArrayView | None, ArrayView | None
+]
+_ARRAYS = ("A", "B", "out", "the bias", "a_scales", "b_scales", "counts")
 _LEGACY, _PER_THREAD = 1, 2  # handles with a meaning of their own: cudaStreamLegacy, cudaStreamPerThread
 
 
@@ -63,17 +67,19 @@ Find = Callable[[GemmProblem], Code]
 
 
 def multiply(
-    a: Any, b: Any, out: Any | None, bias: Any | None, *, a_scales: Any | None = None, b_scales: Any | None = None,
-    dtype: DType | None, out_dtype: DType | None, alpha: float, beta: float, epilogue: Epilogue,
-    find: Find, found_by: Hashable, kind: GemmProblem | None = None, fusion: bool = True,
-    watch: Watch | None = None, stream: Any | None = None, tell: Tell = lambda *_: None, counts: Counts | None = None,
+    a: Any, b: Any, out: Any | None, bias: Any | None, asked: Asked, find: Find, found_by: Hashable, *,
+    a_scales: Any | None = None, b_scales: Any | None = None, alpha: float = 1.0, beta: float = 0.0,
+    fusion: bool = True, watch: Watch | None = None, stream: Any | None = None, tell: Tell | None = None,
+    counts: Counts | None = None,
 ) -> Any:  # fmt: skip
     """``activation(alpha · A · B + beta · out + bias)`` on a stream; see ``cache_engine.matmul``.
+
+    What the forms of the arrays decide is found out once for each combination of them. Where they lie, on which GPU and
+    stream, and what may still write them is looked at in each call.
 
     Args:
         find: asked when a kernel is needed for the first time.
         found_by: what else than the problem ``find`` depends on.
-        kind: as of ``plan_matmul``.
         fusion: whether the kernel applies the epilogue; else steps after it do, see ``device.unfused``.
         watch: to measure the launch.
         stream: by default the current one.
@@ -88,44 +94,90 @@ def multiply(
     if stream is not None:
         with stream_of(stream):
             return multiply(
-                a, b, out, bias, dtype=dtype, out_dtype=out_dtype, alpha=alpha, beta=beta, epilogue=epilogue,
-                find=find, found_by=found_by, kind=kind, fusion=fusion, watch=watch, tell=tell, a_scales=a_scales,
-                b_scales=b_scales, counts=counts,
+                a, b, out, bias, asked, find, found_by, a_scales=a_scales, b_scales=b_scales, alpha=alpha, beta=beta,
+                fusion=fusion, watch=watch, tell=tell, counts=counts,
             )  # fmt: skip
     import cupy
 
     current = cupy.cuda.get_current_stream()
-    arrays = {"A": a, "B": b, "out": out, "the bias": bias, "a_scales": a_scales, "b_scales": b_scales}
-    views = {name: view(array, name, current.ptr) for name, array in arrays.items() if array is not None}
-    a_view, b_view, out_view, bias_view = views["A"], views["B"], views.get("out"), views.get("the bias")
-    scale_views = [views[name] for name in ("a_scales", "b_scales") if name in views]
-    if counts is not None:
-        views["counts"] = view(counts.array, "counts", current.ptr)
-        plan = _grouped_plan(views, counts, dtype, out_dtype, epilogue)
-    else:
-        plan = plan_matmul(
-            a_view.form, b_view.form, _form(out_view), _form(bias_view), dtype, out_dtype, epilogue, kind,
-            _form(views.get("a_scales")), _form(views.get("b_scales")),
-        )  # fmt: skip
-    check_places(a_view, b_view, out_view, bias_view, *scale_views)
-    gpu = cupy.cuda.runtime.getDevice()
-    for name, one in views.items():
-        _check_device(name, one, gpu)
-        _wait_for(one, current)
-    kernel = _kernel(plan.problem, find, found_by, gpu, current.ptr, fusion=fusion, tell=tell)
+    queue = current.ptr
+    a_view, b_view = view(a, "A", queue), view(b, "B", queue)
+    out_view = None if out is None else view(out, "out", queue)
+    bias_view = None if bias is None else view(bias, "the bias", queue)
+    of_a = None if a_scales is None else view(a_scales, "a_scales", queue)
+    of_b = None if b_scales is None else view(b_scales, "b_scales", queue)
+    of_counts = None if counts is None else view(counts.array, "counts", queue)
+    views = (a_view, b_view, out_view, bias_view, of_a, of_b, of_counts)
+    plan, wanted = _planned(
+        asked, a_view.form, b_view.form, _form(out_view), _form(bias_view), _form(of_a), _form(of_b), _form(of_counts)
+    )
+    if counts is not None and of_counts is not None:
+        _check_counts(plan.problem, counts, of_counts, out_view)
+    check_places(a_view, b_view, out_view, bias_view, of_a, of_b)
+    runtime = cupy.cuda.runtime
+    gpu = runtime.getDevice()
+    _check_devices(views, gpu, runtime.pointerGetAttributes, current)
+    kernel = _kernel(wanted, find, found_by, gpu, queue, fusion=fusion, tell=tell)
     if out_view is None:
         out = c = cupy.empty(plan.shape, dtype=_result_type(a, a_view, plan.problem.output))
     else:
         c = _address(out_view)
-    added = None if bias_view is None else _operand(bias_view, transposed=False, copy=False)
-    operands = Operands(*_a_and_b(a_view, b_view, plan), c, alpha, beta, added, *map(_address, scale_views))
-    if counts is not None:
-        operands = replace(operands, counts=_address(views["counts"]))
+    operands = _operands(plan, views, c, alpha, beta)
     if watch is None:
         kernel(operands)
     else:
         watch.launch(kernel, operands)
     return out
+
+
+# ---- Plans ----
+
+
+class _Wanted:
+    """A problem to look kernels up by, whose hash is computed once: that of a problem takes as long as ten look-ups."""
+
+    __slots__ = ("_hash", "problem")
+
+    def __init__(self, problem: GemmProblem) -> None:
+        self.problem, self._hash = problem, hash(problem)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Wanted) and self.problem == other.problem
+
+
+@lru_cache(maxsize=4096)
+def _planned(
+    asked: Asked, a: Form, b: Form, out: Form | None, bias: Form | None, a_scales: Form | None, b_scales: Form | None,
+    counts: Form | None,
+) -> tuple[MatmulPlan, _Wanted]:  # fmt: skip
+    """The plan for arrays of these forms, and what its kernel is looked up by."""
+    if counts is None:
+        plan = plan_matmul(
+            a, b, out, bias, asked.dtype, asked.out_dtype, asked.epilogue, asked.kind, a_scales, b_scales
+        )
+    else:
+        from cache_engine.device.groups import plan_groups  # for few callers
+
+        plan = plan_groups(a, b, counts, out, bias, asked.dtype, asked.out_dtype, asked.epilogue, a_scales, b_scales)
+    return plan, _wanted(plan.problem)
+
+
+_wanted = lru_cache(maxsize=4096)(_Wanted)
+
+
+def _check_counts(problem: GemmProblem, counts: Counts, where: ArrayView, out: ArrayView | None) -> None:
+    """Checks counts as far as they are known, and where they lie."""
+    from cache_engine.device.groups import check_counts  # for few callers
+
+    if counts.known is not None:
+        check_counts(problem, counts.known)
+    if where.address % where.form.itemsize:
+        raise UsageError(f"counts start at an address that is no multiple of {where.form.itemsize}; copy them first")
+    if out is not None and out.overlaps(where):
+        raise UsageError("out overlaps counts; give it separate memory, or leave it out")
 
 
 # ---- Kernels ----
@@ -152,20 +204,31 @@ _kernels: Resident[_Ready] = Resident(_KERNELS_PER_GPU, _synchronize)
 
 
 def _kernel(
-    asked: GemmProblem, find: Find, found_by: Hashable, gpu: int, stream: int, *, fusion: bool = True,
-    tell: Tell = lambda *_: None,
-) -> Startable:  # fmt: skip
+    wanted: _Wanted, find: Find, found_by: Hashable, gpu: int, stream: int, *, fusion: bool, tell: Tell | None
+) -> Startable:
     """The kernel for a problem, ready to launch: one for each stream, since launches of one must not overlap.
 
     One that is loaded already is counted as asked for; to find one counts it.
     """
-    if not fusion and asked.epilogue != NO_EPILOGUE:
+    if not fusion and wanted.problem.epilogue != NO_EPILOGUE:
         from cache_engine.device.unfused import Unfused  # a rare need
 
-        plain = _kernel(replace(asked, epilogue=NO_EPILOGUE), find, found_by, gpu, stream, tell=tell)
-        return Unfused(plain, asked.epilogue)
-    queue = (stream, threading.get_ident()) if stream == _PER_THREAD else stream
-    is_loaded = True
+        plain = _Wanted(replace(wanted.problem, epilogue=NO_EPILOGUE))
+        return Unfused(_kernel(plain, find, found_by, gpu, stream, fusion=True, tell=tell), wanted.problem.epilogue)
+    key = (wanted, found_by, (stream, threading.get_ident()) if stream == _PER_THREAD else stream)
+    ready = _kernels.find(gpu, key)
+    if ready is None or (ready.better is not None and ready.better.ready):
+        ready = _load(key, find, gpu)
+    else:
+        ready.count()
+    if tell is not None:
+        tell(ready.kernel.name, ready.better)
+    return ready.kernel
+
+
+def _load(key: tuple[_Wanted, Hashable, Hashable], find: Find, gpu: int) -> _Ready:
+    """A kernel that is not loaded, or that another takes the place of."""
+    asked, is_loaded = key[0].problem, True
 
     def load() -> _Ready:
         nonlocal is_loaded
@@ -188,7 +251,6 @@ def _kernel(
         loaded = LoadedKernel(cubin, code.name, launch, problem, function)
         return _Ready(loaded, partial(code.count, problem), code.better)
 
-    key = (asked, found_by, queue)
     ready = _kernels.get(gpu, key, load)
     if ready.better is not None and ready.better.ready:
         # Launches under way end on the old one: its code stays loaded, and its memory is used again in their order.
@@ -196,8 +258,7 @@ def _kernel(
         ready = _kernels.get(gpu, key, load)
     if is_loaded:
         ready.count()
-    tell(ready.kernel.name, ready.better)
-    return ready.kernel
+    return ready
 
 
 def _by_cupy(problem: GemmProblem) -> Startable:
@@ -211,18 +272,32 @@ def _by_cupy(problem: GemmProblem) -> Startable:
 # ---- Operands ----
 
 
-def _a_and_b(a: ArrayView, b: ArrayView, plan: MatmulPlan) -> tuple[Any, Any]:
+def _operands(plan: MatmulPlan, views: _Views, c: Any, alpha: float, beta: float) -> Operands:
+    a, b, _, bias, of_a, of_b, counts = views
     layout = plan.problem.layout
-    return _operand(a, layout.a_transposed, plan.copy_a), _operand(b, layout.b_transposed, plan.copy_b)
+    operands = Operands(
+        _operand(a, layout[0], copy=plan.copy_a), _operand(b, layout[1], copy=plan.copy_b), c, alpha, beta
+    )
+    if bias is not None:
+        operands.bias = _operand(bias)
+    if of_a is not None and of_b is not None:
+        operands.a_scales, operands.b_scales = _address(of_a), _address(of_b)
+    if counts is not None:
+        operands.counts = _address(counts)
+    return operands
 
 
-def _operand(one: ArrayView, transposed: bool, copy: bool) -> Any:
-    """A, B or the bias as the kernel takes it: where it lies, or a copy, as a kernel reads several elements at once."""
+def _operand(one: ArrayView, stored: str = "n", *, copy: bool = False) -> Any:
+    """A, B or the bias as the kernel takes it: where it lies, or a copy, as a kernel reads several elements at once.
+
+    Args:
+        stored: how a copy is to lie, row by row (n) or column by column (t).
+    """
     if not copy and one.address % ALIGNMENT == 0:
         return _address(one)
     import cupy
 
-    form = one.form.transposed() if transposed else one.form
+    form = one.form.transposed() if stored == "t" else one.form
     start, end = one.extent()
     memory = cupy.cuda.UnownedMemory(start, end - start, one.owner)
     array = cupy.ndarray(
@@ -233,25 +308,6 @@ def _operand(one: ArrayView, transposed: bool, copy: bool) -> Any:
     )
     with shared_pool().serving():
         return array.copy(order="C")
-
-
-def _grouped_plan(
-    views: dict[str, ArrayView], counts: Counts, dtype: DType | None, out_dtype: DType | None, epilogue: Epilogue
-) -> MatmulPlan:
-    """The plan for groups, their counts checked as far as they are known."""
-    from cache_engine.device.groups import check_counts, plan_groups  # for few callers
-
-    a, b, where = views["A"], views["B"], views["counts"]
-    optional = (_form(views.get(name)) for name in ("out", "the bias", "a_scales", "b_scales"))
-    out, bias, a_scales, b_scales = optional
-    plan = plan_groups(a.form, b.form, where.form, out, bias, dtype, out_dtype, epilogue, a_scales, b_scales)
-    if counts.known is not None:
-        check_counts(plan.problem, counts.known)
-    if where.address % where.form.itemsize:
-        raise UsageError(f"counts start at an address that is no multiple of {where.form.itemsize}; copy them first")
-    if "out" in views and views["out"].overlaps(where):
-        raise UsageError("out overlaps counts; give it separate memory, or leave it out")
-    return plan
 
 
 def _form(one: ArrayView | None) -> Form | None:
@@ -272,12 +328,18 @@ def _result_type(a: Any, a_view: ArrayView, output: DType) -> Any:
     return a.dtype if same else ARRAY_TYPES[output]
 
 
-def _check_device(name: str, one: ArrayView, gpu: int) -> None:
-    import cupy
-
-    there = cupy.cuda.runtime.pointerGetAttributes(one.address).device
-    if there != gpu:
-        raise UsageError(f"{name} is on GPU {there}, and GPU {gpu} is the current one; use: with cupy.cuda.Device(…)")
+def _check_devices(views: Sequence[ArrayView | None], gpu: int, attributes: Callable[[int], Any], current: Any) -> None:
+    """Refuses arrays of another GPU, and has the current stream wait for those that another may still fill."""
+    in_order = (None, current.ptr or _LEGACY)
+    for name, one in zip(_ARRAYS, views, strict=True):
+        if one is None:
+            continue
+        if (there := attributes(one.address).device) != gpu:
+            raise UsageError(
+                f"{name} is on GPU {there}, and GPU {gpu} is the current one; use: with cupy.cuda.Device(…)"
+            )
+        if one.stream not in in_order:
+            _wait_for(one.stream, current)
 
 
 # ---- Streams ----
@@ -315,12 +377,12 @@ def stream_of(given: Any) -> Any:
     raise UsageError(f"{given!r} is no stream; give one of CuPy or PyTorch, or a handle")
 
 
-def _wait_for(one: ArrayView, current: Any) -> None:
-    """Has the current stream wait for what an array's own stream has been asked so far."""
-    if one.stream is None or one.stream == current.ptr or (one.stream == _LEGACY and not current.ptr):
+def _wait_for(stream: int, current: Any) -> None:
+    """Has the current stream wait for what another, an array's own, has been asked so far."""
+    if stream == current.ptr:
         return
     import cupy
 
     filled = cupy.cuda.Event(disable_timing=True)
-    filled.record(stream_of(one.stream))
+    filled.record(stream_of(stream))
     current.wait_event(filled)

@@ -43,6 +43,15 @@ class Resident(Generic[T]):
                 kept.popitem(last=False)
         return made
 
+    def find(self, gpu: int, key: Hashable) -> T | None:
+        """What is cached under the key."""
+        kept = self._kept[gpu]
+        with self._lock:
+            found = kept.get(key)
+            if found is not None:
+                kept.move_to_end(key)
+            return found
+
     def discard(self, gpu: int, key: Hashable, made: T) -> None:
         """Lets go of what is cached under the key if it is this, without a call before."""
         kept = self._kept[gpu]

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from functools import cache as cached
 from typing import TYPE_CHECKING, Any
 
+from cache_engine.device.matmul_plan import Asked, asked_alike
 from cache_engine.device.multiply import multiply, stream_of
 from cache_engine.device.probe import require_gpu
 from cache_engine.engine.operator import default_cache, fuses
@@ -93,24 +94,22 @@ def matmul(
         return code_of(there.meanwhile.get(asked, StageClock(), check_wait(wait)), there.journal)
 
     served: list[tuple[str, Any]] = []
-    epilogue = _epilogue(alpha != 1.0, beta != 0.0, bias is not None, str(activation))
+    asked = _asked(dtype, out_dtype, alpha != 1.0, beta != 0.0, bias is not None, activation)
     array = multiply(
         a,
         b,
         out,
         bias,
+        asked,
+        find,
+        (family, None, cache, wait is not None),
         a_scales=a_scales,
         b_scales=b_scales,
-        dtype=_dtype("dtype", dtype),
-        out_dtype=_dtype("out_dtype", out_dtype),
         alpha=alpha,
         beta=beta,
-        epilogue=epilogue,
-        find=find,
-        found_by=(family, None, cache, wait is not None),
-        fusion=epilogue == NO_EPILOGUE or fuses(fusion, cache),
+        fusion=asked.epilogue == NO_EPILOGUE or fuses(fusion, cache),
         stream=stream,
-        tell=lambda name, better: served.append((name, better)),
+        tell=None if wait is None else lambda name, better: served.append((name, better)),
     )
     return array if wait is None else Product(array, *served[0])
 
@@ -176,15 +175,27 @@ def grouped_matmul(
         there = cache or default_cache()
         return code_of(there.get_to_launch(problem), there.journal)
 
+    asked = _asked(dtype, out_dtype, alpha != 1.0, beta != 0.0, bias is not None, activation)
     return multiply(
-        a, b, out, bias, a_scales=a_scales, b_scales=b_scales, dtype=_dtype("dtype", dtype),
-        out_dtype=_dtype("out_dtype", out_dtype), alpha=alpha, beta=beta,
-        epilogue=_epilogue(alpha != 1.0, beta != 0.0, bias is not None, str(activation)), find=find,
-        found_by=(None, None, cache, False), stream=stream, counts=given,
+        a, b, out, bias, asked, find, (None, None, cache, False), a_scales=a_scales, b_scales=b_scales, alpha=alpha,
+        beta=beta, stream=stream, counts=given,
     )  # fmt: skip
 
 
 @cached
+def _asked(
+    dtype: DTypeLike | None,
+    out_dtype: DTypeLike | None,
+    alpha: bool,
+    beta: bool,
+    bias: bool,
+    activation: ActivationLike,
+) -> Asked:
+    """What calls with the same names ask: one object, by which plans are looked up."""
+    epilogue = _epilogue(alpha, beta, bias, str(activation))
+    return asked_alike(_dtype("dtype", dtype), _dtype("out_dtype", out_dtype), epilogue)
+
+
 def _dtype(name: str, asked: DTypeLike | None) -> DType | None:
     try:
         return None if asked is None else DType(str(asked))
@@ -192,7 +203,6 @@ def _dtype(name: str, asked: DTypeLike | None) -> DType | None:
         raise UsageError(f"unknown {name} {str(asked)!r}; use one of: {', '.join(DType)}") from None
 
 
-@cached
 def _epilogue(alpha: bool, beta: bool, bias: bool, activation: str) -> Epilogue:
     try:
         return Epilogue(alpha, beta, bias, Activation(activation))

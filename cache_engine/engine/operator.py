@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cache_engine.config import Settings
@@ -41,6 +42,7 @@ from cache_engine.model.gemm import (
 )
 
 if TYPE_CHECKING:
+    from cache_engine.device.matmul_plan import Asked
     from cache_engine.device.multiply import Code
     from cache_engine.queue.behind import Better
 
@@ -149,6 +151,7 @@ class GemmOperator:
         self._compiler = compiler
         self._wait = None if wait is None else check_wait(wait)
         self._own = Switches(enable_jit, enable_caching, cache_dir, fusion)
+        self._asked: Asked | None = None
         self._counts = Counts()
         self._profiles: list[OperatorCalls] = []
 
@@ -180,12 +183,10 @@ class GemmOperator:
                 it has scales and none are given, or the other way round.
             OutOfDeviceMemory, NotCached, CompilerMissing, CompileError: as ``matmul``.
         """
-        from cache_engine.device.multiply import multiply
-        from cache_engine.device.probe import require_gpu
-
-        require_gpu("calling an operator")
-        kind = self._kind
-        _check_parts(kind.epilogue, alpha, beta, bias)
+        multiplying, planning, probe = _on_a_gpu()
+        probe.require_gpu("calling an operator")
+        epilogue = self._kind.epilogue
+        _check_parts(epilogue, alpha, beta, bias)
         got: list[CompiledKernel] = []
         served: list[tuple[str, Any]] = []
 
@@ -195,13 +196,14 @@ class GemmOperator:
                 got.append(found)
             return code_of(found, self.cache.journal)
 
+        if self._asked is None:
+            self._asked = planning.asked_alike(self._kind.dtype, self._kind.output, epilogue, self._kind)
         watch = Watch() if self._profiles else None
-        product = multiply(
-            a, b, out, bias, a_scales=a_scales, b_scales=b_scales, dtype=kind.dtype, out_dtype=kind.output,
-            alpha=alpha, beta=beta, epilogue=kind.epilogue, find=find,
-            found_by=(self._family, self._compiler, None, self._wait is not None),  # as matmul
-            kind=kind, fusion=kind.epilogue == NO_EPILOGUE or self.fusion, watch=watch, stream=stream,
-            tell=lambda name, better: served.append((name, better)),
+        product = multiplying.multiply(
+            a, b, out, bias, self._asked, find, (self._family, self._compiler, None, self._wait is not None),
+            a_scales=a_scales, b_scales=b_scales, alpha=alpha, beta=beta,
+            fusion=epilogue == NO_EPILOGUE or self.fusion, watch=watch, stream=stream,
+            tell=None if self._wait is None else lambda name, better: served.append((name, better)),
         )  # fmt: skip
         self._counts.called()
         if watch is not None and watch.kernel is not None:
@@ -342,12 +344,22 @@ def _check_parts(epilogue: Epilogue, alpha: float, beta: float, bias: object) ->
     """Refuses what a call gives and the epilogue lacks, and a bias that it has and a call does not give."""
     if epilogue.bias and bias is None:
         raise UsageError(f"the operator's epilogue is {str(epilogue)!r}; give a bias")
-    alpha_too, beta_too = epilogue.alpha or alpha != 1.0, epilogue.beta or beta != 0.0
-    needed = Epilogue(alpha_too, beta_too, epilogue.bias or bias is not None, epilogue.activation)
-    if needed != epilogue:
+    alpha_too, beta_too, bias_too = alpha != 1.0, beta != 0.0, bias is not None
+    if (alpha_too > epilogue.alpha) or (beta_too > epilogue.beta) or (bias_too > epilogue.bias):
+        needed = Epilogue(
+            epilogue.alpha or alpha_too, epilogue.beta or beta_too, epilogue.bias or bias_too, epilogue.activation
+        )
         raise UsageError(
             f"the operator's epilogue is {str(epilogue)!r}, and this call needs {str(needed)!r}; make one for that"
         )
+
+
+@cache
+def _on_a_gpu() -> tuple[ModuleType, ModuleType, ModuleType]:
+    """What calling an operator takes, and only that; to import it in each call would take a microsecond."""
+    from cache_engine.device import matmul_plan, multiply, probe
+
+    return multiply, matmul_plan, probe
 
 
 def _of_a_cache(switched: Switches) -> tuple[object, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -15,6 +16,7 @@ from cache_engine.device import multiply
 from cache_engine.device.fp8 import dequantise, quantise
 from cache_engine.device.probe import gpu
 from cache_engine.engine import matmul as multiplication
+from cache_engine.engine.operator import GemmOperator
 from cache_engine.errors import GpuRequired, UsageError
 from cache_engine.model.gemm import DType, Layout, Scales
 from tests.device import numpy_gpu
@@ -166,6 +168,84 @@ def test_a_kernel_is_found_once_for_each_problem_family_and_stream(
     assert len(finder.asked) == 3
     assert multiply._kernels.count(0) == 3
     assert multiply._codes.count(0) == 1, "they share their code"
+
+
+def _unlike(what: str, stream: numpy_gpu.Stream) -> tuple[dict[str, Any], str]:
+    """Arrays of the same form as those before, that lie or may be used otherwise; and what is said of it, if anything.
+
+    Here a GPU is other than the current one for addresses of an array that is named.
+    """
+    import cupy
+
+    given = {"a": normal(4, 8), "b": normal(8, 4, seed=1), "bias": normal(4, seed=2), "out": normal(4, 4)}
+    arrays = {name: array(values, "float32") for name, values in given.items()}
+    if what in ("a", "b", "bias"):
+        wide = array(numpy.zeros(arrays[what].size + 1), "float32")
+        moved = wide[1:].reshape(arrays[what].shape)
+        moved[...] = arrays[what]
+        return {**arrays, what: moved}, ""
+    if what == "out":
+        return {**arrays, what: array(numpy.zeros(17), "float32")[1:].reshape(4, 4)}, "no multiple of 16"
+    if what == "out over a":
+        arrays["out"] = arrays["a"].reshape(8, 4)[:4]
+        return arrays, "out overlaps A"
+    if what == "read-only":
+        arrays["out"].flags.writeable = False
+        return arrays, "out is read-only"
+    if what == "half an element":
+        raw = array(numpy.zeros(20), "uint8")[2:18]
+        return {**arrays, "bias": raw.view("float32")}, "no multiple of 4"
+    if what == "stream":
+        stream.ptr = 77
+        return arrays, ""
+    place = arrays["b"].ctypes.data
+    cupy.cuda.runtime.pointerGetAttributes = lambda address: SimpleNamespace(device=int(address == place))
+    return arrays, "B is on GPU 1, and GPU 0 is the current one"
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["a", "b", "bias", "out", "out over a", "read-only", "half an element", "stream", "device"],
+)
+@pytest.mark.parametrize("operator", [False, True])
+def test_a_plan_that_is_known_hides_nothing_of_where_arrays_lie(
+    matmul: Matmul, finder: Finder, stream: numpy_gpu.Stream, what: str, operator: bool
+) -> None:
+    """Forms that were multiplied before are not looked at again; places, streams and GPUs are, in each call."""
+    if operator:
+        cache: Any = finder
+        called = type("Operator", (GemmOperator,), {"cache": cache})(dtype="fp32", layout="nn", epilogue="bias")
+    else:
+        called = matmul
+
+    def check(arrays: dict[str, Any]) -> None:
+        expected = arrays["a"] @ arrays["b"] + arrays["bias"]
+        assert called(arrays["a"], arrays["b"], arrays["out"], bias=arrays["bias"]) is arrays["out"]
+        assert numpy.allclose(arrays["out"], expected, rtol=1e-5, atol=1e-5)
+
+    for _ in range(2):
+        check(_unlike("b", stream)[0])
+    plans = multiply._planned.cache_info().misses
+    arrays, says = _unlike(what, stream)
+    if says:
+        before = arrays["out"].copy()
+        with pytest.raises(UsageError, match=says):
+            check(arrays)
+        assert numpy.array_equal(arrays["out"], before)
+    else:
+        check(arrays)
+    assert multiply._planned.cache_info().misses == plans
+    assert [event.stream.ptr for event in stream.waited] == ([0] * 4 if what == "stream" else [])
+
+
+def test_calls_alike_differ_in_their_factors_and_their_bias(matmul: Matmul) -> None:
+    """What a launch is put together from is not what an earlier one was given."""
+    a, b = array(normal(4, 8), "float32"), array(normal(8, 4, seed=1), "float32")
+    for number in (2.0, 3.0):
+        bias, out = array([number] * 4, "float32"), array(numpy.full((4, 4), number), "float32")
+        expected = number * (a @ b) + 7 * number * out + bias
+        matmul(a, b, out, alpha=number, beta=7 * number, bias=bias)
+        assert numpy.allclose(out, expected, rtol=1e-5, atol=1e-4)
 
 
 def test_the_stream_of_another_array_is_waited_for(matmul: Matmul, stream: numpy_gpu.Stream) -> None:
