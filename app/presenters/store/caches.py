@@ -43,8 +43,9 @@ def cache_tiles(places: Sequence[Row], wrong: int, duplicates: tuple[int, int], 
 def directory_table(
     places: Iterable[Row], archs: Iterable[Row], versions: Iterable[Row], titles: Titles, zone: tzinfo
 ) -> list[Row]:
-    """A row for each directory, the largest first."""
-    targets, made_by = _by_place(archs), _by_place(versions)
+    """A row for each directory, the largest first. What is partial or unread has a column where there is any."""
+    targets, made_by, places = _by_place(archs), _by_place(versions), list(places)
+    faults = {label: name for label, name in (("Partial", "partial"), ("Unread", "unread")) if total(places, name)}
     return [
         {
             "Framework": titles.get(row["kind"], row["kind"]),
@@ -52,8 +53,7 @@ def directory_table(
             "Found by": row["origin"],
             "Entries": row["entries"],
             "On disk": row["size_bytes"],
-            "Partial": row["partial"],
-            "Unread": row["unread"],
+            **{label: row[name] for label, name in faults.items()},
             "Targets": targets[row["kind"], row["path"]],
             "Versions": made_by[row["kind"], row["path"]],
             "Oldest": moment(row["oldest"] or 0.0, zone),
@@ -86,7 +86,10 @@ def part_figure(parts: Iterable[Row], titles: Titles) -> go.Figure:
                 y=[html.escape(title) for title in rows], x=values, name=html.escape(name), orientation="h",
                 marker_color=colour, hovertemplate=f"%{{x:,.1f}} {unit}",
             )  # fmt: skip
-    figure.update_layout(barmode="stack", xaxis_title=unit, height=120 + 40 * len(rows), margin={"t": 10, "b": 10})
+    figure.update_layout(
+        barmode="stack", xaxis_title=unit, height=120 + 40 * len(rows), margin={"t": 10, "b": 10},
+        legend_traceorder="normal",  # that of the parts of a bar
+    )  # fmt: skip
     return figure
 
 
@@ -112,7 +115,7 @@ def growth_figure(days: Iterable[Row], titles: Titles) -> go.Figure:
             line_color=COLOURS[number % len(COLOURS)], hovertemplate=f"%{{x}}: %{{y:,.1f}} {unit}",
         )  # fmt: skip
     figure.update_layout(
-        yaxis_title=unit, yaxis_rangemode="tozero", xaxis_type="date", xaxis_tickformat="%d %b %Y", xaxis_nticks=8,
+        yaxis_title=unit, yaxis_rangemode="tozero", xaxis_type="date", xaxis_tickformat="%d %b %Y", xaxis_nticks=4,
         height=260, margin={"t": 10, "b": 10},
     )  # fmt: skip
     return figure
