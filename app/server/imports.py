@@ -6,6 +6,7 @@ What the first page needs comes first. The rest waits until that is drawn: it wo
 from __future__ import annotations
 
 import ast
+import logging
 import pkgutil
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ _LAZY = ("duckdb", "cache_engine.mirror.sync")  # which every page imports when 
 _LATER = ("pandas", "pyarrow.compute")  # by Streamlit, for tables
 _PROGRAMS = ("app.main", "app.serve")
 _OURS = ("app", "cache_engine")
+_SAYS_IT_IS_NO_PAGE = "streamlit.runtime.scriptrunner_utils.script_run_context"
 # A reader who comes later than that finds everything imported.
 _LONGEST_WAIT_S = 10.0
 # Once a page has been sent, the browser asks for what draws it.
@@ -38,6 +40,8 @@ def page_is_drawn() -> None:
 
 def import_pages() -> None:
     """Imports what the first page needs and, once a page is drawn or none is asked for, what others need."""
+    # That this thread draws no page is right, and nothing to print when a dashboard is started.
+    logging.getLogger(_SAYS_IT_IS_NO_PAGE).setLevel(logging.ERROR)
     for script in _FIRST:
         _import(imported_by(assets_root() / script))
     _import(_LAZY)
