@@ -7,8 +7,9 @@ from collections import Counter
 import streamlit as st
 
 from app import context, tables, widgets
-from app.caches import cleanup, entries, folders, looking
+from app.caches import cleanup, entries, folders, links, looking
 from app.components.tiles import draw_tiles
+from app.presenters.kernels.others import Address
 from app.presenters.shared import Row
 from app.presenters.store.caches import (
     cache_tiles,
@@ -77,8 +78,9 @@ def findings(wrong: list[Diagnosis]) -> None:
         return
     counts = Counter(each.ailment.value for each in wrong)
     st.caption(", ".join(f"{name}: {count:,}" for name, count in counts.most_common()))
-    columns = {"What to do": st.column_config.TextColumn(width=520), **dict.fromkeys(("Detail", "Where"), MEDIUM)}
-    tables.show(finding_table(wrong[:MOST_FINDINGS]), column_config=columns, key="findings")
+    columns = {"Open": tables.LINK, "What to do": st.column_config.TextColumn(width=520)}
+    rows = finding_table(wrong[:MOST_FINDINGS], lambda place, name: links.entry_address(Address(place, name)))
+    tables.show(rows, column_config={**columns, **dict.fromkeys(("Detail", "Where"), MEDIUM)}, key="findings")
     if len(wrong) > MOST_FINDINGS:
         st.caption(f"And {counted(len(wrong) - MOST_FINDINGS, 'finding')} more:")
         widgets.command("caches", "doctor")

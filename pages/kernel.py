@@ -281,8 +281,7 @@ top = st.container(horizontal=True, vertical_alignment="center", horizontal_alig
 heading = top.container(width="content")
 cache = context.cache()
 if of_others.asks("entry"):  # of another framework
-    heading.title("Kernel")
-    others.draw()
+    others.draw(heading)
     widgets.end_page()
 links = top.container(horizontal=True, vertical_alignment="center", width="content", key="kernel-links")
 with links:
@@ -296,8 +295,10 @@ try:
     key = cache.find_key(asked)
     group = cache.adapted(key)
     if group is not None:
-        heading.title("Kernel")
-        st.code(f"{describe(group).name}\n{key}", language=None, wrap_lines=True)
+        name = describe(group).name or "Unnamed kernel"
+        with heading:
+            widgets.title(name)
+        st.code(f"{name}\n{key}", language=None, wrap_lines=True)
         with links:
             widgets.compare_link("Compare with…", key)
             pinning(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app import context, tables, widgets
 from app.caches import links, looking
@@ -32,15 +33,18 @@ _SMALL = st.column_config.TextColumn(width="small")
 _WIDE = st.column_config.TextColumn(width="large")
 
 
-def draw() -> None:
-    """The page."""
+def draw(heading: DeltaGenerator) -> None:
+    """The page; ``heading`` is where its title goes."""
     with st.container(horizontal=True, vertical_alignment="center"):
         links.results_link()
         beside = st.container(horizontal=True)
     found = links.asked("cache", "entry")
     if found is None:
+        heading.title("Kernel")
         return
     address, entry = found
+    with heading:
+        widgets.title(entry.name or "Unnamed kernel")
     st.code(f"{entry.name or 'unnamed'}\n{entry.id}", language=None, wrap_lines=True)
     with beside:
         links.compare_link("Compare with…", address)

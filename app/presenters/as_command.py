@@ -53,6 +53,8 @@ def _kernels(values: Values, _: str) -> tuple[str, ...]:
 
 
 def _kernel(values: Values, _: str) -> tuple[str, ...] | None:
+    if values.get("entry"):  # of another framework; its cache is KIND=DIR
+        return ("caches", "show", str(values["entry"]), "--in", str(values.get("cache")).partition("=")[2])
     return ("show", str(values["key"])) if values.get("key") else None
 
 

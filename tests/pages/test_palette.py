@@ -67,6 +67,7 @@ COMMANDS: list[tuple[str, dict[str, Any], str]] = [
         "search bf16 4096 --arch=sm_90 --arch=sm_80 --sort=size-on-disk --ascending",
     ),
     ("Kernel", {"key": "3f2a"}, "show 3f2a"),
+    ("Kernel", {"cache": "triton=/c/t", "entry": "3f2a"}, "caches show 3f2a --in /c/t"),
     ("Compare", {"a": "3f2a", "b": "91bc"}, "diff 3f2a 91bc --sass"),
     ("Architectures", {}, "stats --by-arch"),
     ("Coverage", {"model": "Qwen3-8B", "archs": "sm_90"}, "coverage Qwen3-8B --arch=sm_90"),

@@ -17,7 +17,7 @@ from cache_engine.foreign.choosing import CleaningRules
 from cache_engine.foreign.comparison import Difference, Miss
 from cache_engine.foreign.doctor import Ailment, Diagnosis
 from cache_engine.foreign.installed import is_stale
-from cache_engine.foreign.values import Entry, id_of
+from cache_engine.foreign.values import Entry, Place, id_of
 from cache_engine.mirror.foreign_queries import place_of
 from cache_engine.units import bytes_unit, counted, human_age, human_bytes, human_ms
 
@@ -167,7 +167,7 @@ ENTRY_COLUMNS = (
     Column("On disk", "size", numeric=True),
     Column("Config"),
     Column("Version"),
-    Column("State"),
+    Column("State", hidden=True),
     Column("Created", "created", numeric=True),
     Column("Last used", "last used", numeric=True),
     Column("Compile time", "compile time", numeric=True, hidden=True),
@@ -232,13 +232,14 @@ def other_gpu(archs: Iterable[Row], runs_here: Callable[[str], bool] | None) -> 
     ]  # fmt: skip
 
 
-def finding_table(found: Iterable[Diagnosis]) -> list[Row]:
-    """A row for each finding of the doctor."""
+def finding_table(found: Iterable[Diagnosis], open_at: Callable[[Place, str], str]) -> list[Row]:
+    """A row for each finding of the doctor; ``open_at`` gives the address of an entry's page."""
     return [
         {
             "Finding": each.ailment.value,
+            "Open": open_at(each.place, each.id) if each.id else None,
+            "Detail": each.detail.removeprefix(f"{each.id}/"),  # the id is a folder, and Where has it
             "What to do": each.cure,
-            "Detail": each.detail,
             "Where": "/".join(filter(None, (each.place.path_text, each.id))),
         }
         for each in found
