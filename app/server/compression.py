@@ -41,7 +41,7 @@ class Compressed:
         if not _is_for_file(scope):
             await self._inner(scope, receive, send)
             return
-        start, body = self._answers.get(scope["path"]) or await self._ask(scope, receive)
+        start, body = self._answers.get(scope["path"]) or await self._ask(scope)
         await send({**start, "headers": list(start["headers"])})
         await send({"type": "http.response.body", "body": body})
 
@@ -49,9 +49,9 @@ class Compressed:
         """Reads the files that a page of HTML names."""
         for path in _NAMED.findall(shell):
             headers = [(b"host", b"localhost"), (b"accept-encoding", b"gzip")]
-            await self._ask({**_GET, "path": path, "raw_path": path.encode(), "headers": headers}, _nothing)
+            await self._ask({**_GET, "path": path, "raw_path": path.encode(), "headers": headers})
 
-    async def _ask(self, scope: Message, receive: Receive) -> tuple[Message, bytes]:
+    async def _ask(self, scope: Message) -> tuple[Message, bytes]:
         start: Message = {}
         parts: list[bytes] = []
 
@@ -61,7 +61,8 @@ class Compressed:
             elif message["type"] == "http.response.body":
                 parts.append(message.get("body", b""))
 
-        await self._inner(scope, receive, collect)
+        # Read to its end even if its reader has gone: a part of a file must not be remembered as the whole.
+        await self._inner(scope, _nothing, collect)
         headers, body = dict(start["headers"]), b"".join(parts)
         if start["status"] == 200 and _is_worth_it(headers, len(body)):
             body = await asyncio.to_thread(gzip.compress, body, _LEVEL, mtime=0)

@@ -195,7 +195,7 @@ def test_code_is_copied_and_downloaded_whole(page: Page, kernels: Kernels) -> No
     assert caught.value.suggested_filename == f"{kernels.spilling[:12]}.ptx"
     assert Path(caught.value.path()).read_text() == copied
     assert copied.splitlines()[-1] == "}"
-    assert len(copied.splitlines()) > 1000
+    assert len(copied.splitlines()) > 500  # more than the pane draws
 
 
 def test_hostile_code_is_only_ever_text(page: Page, kernels: Kernels) -> None:

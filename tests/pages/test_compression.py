@@ -108,3 +108,27 @@ def test_a_file_that_never_changes_is_read_once_and_what_a_page_names_before_it_
     assert asked[1:] == ["/static/js//a.js"] * 2
     _answer(app, "/static/js/a.js", if_none_match=b'W/"1"')
     assert asked[3:] == ["/static/js/a.js"], "whether a browser has it already is for the server to say"
+
+
+def test_a_reader_that_goes_away_leaves_no_part_of_a_file_to_others() -> None:
+    async def inner(_: Message, receive: Receive, send: Send) -> None:
+        """As Starlette's ``FileResponse``: it ends where its reader has gone."""
+        gone = asyncio.ensure_future(receive())
+        headers = [(b"content-type", b"text/css"), (b"cache-control", b"public, immutable"), (b"etag", b'"1"')]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": BODY[:700], "more_body": True})
+        await asyncio.sleep(0)
+        if not gone.done():
+            await send({"type": "http.response.body", "body": BODY[700:]})
+        gone.cancel()
+
+    async def leave() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def ignore(_: Message) -> None:
+        pass
+
+    app = Compressed(inner)
+    headers = [(b"accept-encoding", b"gzip")]
+    _run(app({"type": "http", "method": "GET", "path": "/static/js/a.css", "headers": headers}, leave, ignore))
+    assert gzip.decompress(_answer(app, "/static/js/a.css")[1]) == BODY
