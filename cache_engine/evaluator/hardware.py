@@ -22,7 +22,9 @@ class Hardware:
     Args:
         name: what it is called.
         num_cores: cores that share the work, at most 65 536.
-        cube_m, cube_k, cube_n: the block its matrix unit multiplies in one cycle.
+        cube_m: rows of the block that its matrix unit multiplies in one cycle.
+        cube_k: the block's length along k.
+        cube_n: its columns.
         freq_ghz: clock of the matrix unit, in 10⁹ cycles per second.
         sram_bytes: on-chip memory of one core.
         sram_utilization: share of it that tiles may fill, above 0, at most 1.

@@ -22,7 +22,10 @@ class EvaluationProblem:
     """C = A · B, ``batch`` times; A is m × k, B is k × n, C is m × n.
 
     Args:
-        m, n, k, batch: sizes, each from 1 to 10¹².
+        m: rows of A and C; like each size from 1 to 10¹².
+        n: columns of B and C.
+        k: columns of A and rows of B.
+        batch: how many products.
         dtype: element type of A and B; a name in ``ITEMSIZE``.
         out_dtype: element type of C; by default that of the inputs, but bf16 for fp8 and int8.
         scales: the blocks of A and B that have a scale each, a name in ``Scales``; of fp8, with k a multiple of 128.

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Protocol
 
 from cache_engine.errors import InfeasibleConfig
 from cache_engine.model.architecture import Architecture, architecture
-from cache_engine.model.gemm import NO_EPILOGUE, Activation, DType, GemmProblem, Mode, Specialisation, bucket_of
+from cache_engine.model.gemm import (
+    NO_EPILOGUE,
+    Activation,
+    DType,
+    Epilogue,
+    GemmProblem,
+    Mode,
+    Scales,
+    Specialisation,
+    bucket_of,
+)
 from cache_engine.model.kernel import Box, KernelConfig, Launch, ceil_div
 from cache_engine.model.occupancy import occupancy
 
@@ -64,6 +75,10 @@ class Family(Protocol):
     """Whether its blocks stay on their SMs, and compute one tile of C after the other."""
     hidden_parameters: tuple[str, ...]
     """Of the compiled kernel, last: pointers that the compiler adds and the kernel does not use."""
+
+    def __hash__(self) -> int:
+        """One of each is all there is, so by identity."""
+        ...
 
     def takes(self, problem: GemmProblem) -> bool:
         """Whether it is for operands of this kind: with or without scales, in groups or not."""
@@ -205,32 +220,42 @@ def kernel_name(family: Family, problem: GemmProblem, config: KernelConfig, assu
     Args:
         assumed: what a dynamic kernel takes for granted of its sizes, in short.
     """
-    types = problem.dtype if problem.dtype == problem.output else f"{problem.dtype}_{problem.output}"
-    if problem.scales:
-        types += f"_{problem.scales.replace(',', '_')}"
-    if problem.mode is Mode.MASKED:
-        types = f"masked_{types}"
-    finish = f"{problem.epilogue}_".replace("+", "_") if problem.epilogue != NO_EPILOGUE else ""
-    sizes = f"n{problem.n}_k{problem.k}"
-    if problem.specialisation is Specialisation.EXACT:
-        sizes = f"m{problem.m}_{sizes}"
-    elif problem.specialisation is Specialisation.BUCKETED:
-        sizes = f"bucket{bucket_of(problem.m)}_{sizes}"
-    elif problem.specialisation is Specialisation.DYNAMIC:
-        sizes = f"dynamic_{assumed}"
-    return f"gemm_{family.name}_{types}_{problem.layout}_{sizes}_{finish}{config}"
+    p = problem
+    types = _types_in_name(p.dtype, p.output, p.scales, p.mode)
+    sizes = f"n{p.n}_k{p.k}"
+    if p.specialisation is not Specialisation.NK:
+        if p.specialisation is Specialisation.EXACT:
+            sizes = f"m{p.m}_{sizes}"
+        elif p.specialisation is Specialisation.BUCKETED:
+            sizes = f"bucket{bucket_of(p.m)}_{sizes}"
+        else:
+            sizes = f"dynamic_{assumed}"
+    return f"gemm_{family.name}_{types}_{p.layout}_{sizes}_{_end_of_name(p.epilogue, config)}"
+
+
+@lru_cache(maxsize=1024)
+def _types_in_name(dtype: DType, output: DType, scales: Scales, mode: Mode) -> str:
+    types = str(dtype) if dtype is output else f"{dtype}_{output}"
+    if scales:
+        types += f"_{scales.replace(',', '_')}"
+    return f"masked_{types}" if mode is Mode.MASKED else types
+
+
+@lru_cache(maxsize=1024)
+def _end_of_name(epilogue: Epilogue, config: KernelConfig) -> str:
+    return f"{epilogue}_{config}".replace("+", "_") if epilogue != NO_EPILOGUE else str(config)
 
 
 def size_constants(problem: GemmProblem) -> Constants:
     """The sizes that are constants of the kernel, by name, and what bounds m. Those that are arguments are left out."""
+    fixed: Constants = {"N": problem.n, "K": problem.k}
+    if problem.specialisation is Specialisation.NK:
+        return fixed
     if problem.specialisation is Specialisation.DYNAMIC:
         return {}
-    fixed: Constants = {"N": problem.n, "K": problem.k}
     if problem.specialisation is Specialisation.EXACT:
         return {"M": problem.m, **fixed}
-    if problem.specialisation is Specialisation.BUCKETED:
-        return {"M_MOST": bucket_of(problem.m), **fixed}
-    return fixed
+    return {"M_MOST": bucket_of(problem.m), **fixed}
 
 
 def vector_elements(extent: int, most: int) -> int:
@@ -273,9 +298,10 @@ def specialised_constants(
         widest: how many elements of A or B the template reads at once, at most.
         widest_store: how many of C it writes at once where rows allow; else it writes them one by one.
     """
-    epilogue = problem.epilogue
-    a_vector = vector_elements(problem.m if problem.layout.a_transposed else problem.k, widest)
-    b_vector = vector_elements(problem.k if problem.layout.b_transposed else problem.n, widest)
+    layout, epilogue = problem.layout, problem.epilogue
+    a_transposed, b_transposed = layout.a_transposed, layout.b_transposed
+    a_vector = vector_elements(problem.m if a_transposed else problem.k, widest)
+    b_vector = vector_elements(problem.k if b_transposed else problem.n, widest)
     c_vector = widest_store if problem.n % widest_store == 0 else 1
     return {
         "KERNEL_NAME": kernel_name(family, problem, config, f"a{a_vector}_b{b_vector}_c{c_vector}"),
@@ -291,8 +317,8 @@ def specialised_constants(
         "SPLIT_K": config.split_k,
         "RASTER_ROWS": RASTER_ROWS,
         **size_constants(problem),
-        "A_TRANSPOSED": int(problem.layout.a_transposed),
-        "B_TRANSPOSED": int(problem.layout.b_transposed),
+        "A_TRANSPOSED": int(a_transposed),
+        "B_TRANSPOSED": int(b_transposed),
         "A_VECTOR": a_vector,
         "B_VECTOR": b_vector,
         "C_VECTOR": c_vector,

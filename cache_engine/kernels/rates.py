@@ -12,6 +12,9 @@ Sources are NVIDIA's, by compute capability:
   GPU Architecture", arXiv 2402.13499, section 6.2. No such figure is public for 10.x and 11.0: there it is taken to be
   what it is on H100, in absolute terms.
 - 8.8 is taken as 8.6, 10.3 and 11.0 as 10.0 and 12.1 as 12.0, but for what ``_RATES`` says of them.
+- fp8 has no ``mma.sync`` from 9.0 to 11.0 (PTX ISA, "mma"; what ptxas makes of it is HMMA): kernels convert to fp16.
+- Four schedulers of an SM issue an instruction of a warp each in a clock: CUDA C++ Programming Guide, "Multiprocessor
+  Level".
 
 Bandwidth of L2 has no figure for most targets: an A100's stands for all. ``calibrated`` has the shares of these rates
 that are reached, where the evaluator's GPU model was first fitted on measurements.
@@ -27,6 +30,7 @@ from cache_engine.model.gemm import DType
 L2_BYTES = 48
 """5,120 bytes a clock on an A100 (its white paper), which has 108 SMs."""
 SHARED_BYTES = 128
+SCHEDULERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class Rates:
         fp32, fp64: operations by CUDA cores.
         reached: the share of ``tensor`` that large tiles reach; 1 where it has not been fitted. Likewise
         dram_reached: of ``dram_gb_s``.
+        has_fp8_mma: whether ``mma.sync`` multiplies fp8.
     """
 
     clock_mhz: int
@@ -53,6 +58,11 @@ class Rates:
     fp64: int
     reached: float = 1.0
     dram_reached: float = 1.0
+    has_fp8_mma: bool = True
+
+    def converts(self, unit: str, dtype: DType) -> bool:
+        """Whether kernels that use a unit, as of ``operations``, convert a type to fp16 and multiply that."""
+        return unit == "mma" and dtype in (DType.FP8_E4M3, DType.FP8_E5M2) and not self.has_fp8_mma
 
     @property
     def dram_bytes_per_clock(self) -> float:
@@ -75,9 +85,9 @@ class Rates:
 # when that model is fitted again: a choice that changes makes kernels of every store a miss.
 A100 = Rates(1410, 2039, 2048, 2048, 4096, 128, 64, 0.92438, 0.79343)
 _H100_MMA = 2576  # 62.9 % of 4,096
-_HOPPER = Rates(1830, 3352, 4096, _H100_MMA, 8192, 256, 128, 0.87191, 0.85876)
+_HOPPER = Rates(1830, 3352, 4096, _H100_MMA, 8192, 256, 128, 0.87191, 0.85876, has_fp8_mma=False)
 _AMPERE = Rates(1695, 600, 1024, 1024, 2048, 256, 4)
-_BLACKWELL = Rates(1855, 8000, 8192, _H100_MMA, 16_384, 256, 128, 0.75652, 0.81695)
+_BLACKWELL = Rates(1855, 8000, 8192, _H100_MMA, 16_384, 256, 128, 0.75652, 0.81695, has_fp8_mma=False)
 _GEFORCE = Rates(2407, 1792, 512, 512, 2048, 256, 4)
 
 _RATES = {

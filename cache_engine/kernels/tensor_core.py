@@ -111,12 +111,14 @@ class TensorCore:
         return specialised_constants(self, problem, config, widest=widest, widest_store=store)
 
 
-# By the size of an element.
+# By the size of an element. 64 x 256 is not 128 bytes deep: what four warps then copy leaves them too few registers, so
+# that some layouts spill, and an SM has room for one such block of only four warps.
 _CONFIGS = {
     itemsize: tuple(
         KernelConfig(block_m, block_n, depth // itemsize, warps_m, warps_n, stages)
         for block_m, block_n, warps_m, warps_n in _TILES
         for depth, stages in _DEPTHS
+        if (block_m, block_n, depth) != (64, 256, 128)
     )
     for itemsize in (1, 2, 4)
 }

@@ -38,7 +38,7 @@ from tests.foreign.fixtures import unpack
 from tests.foreign.test_flashinfer import write_operation
 
 SOURCES = load_sources()
-MADE = ("triton", "cupy", "cutile", "tilelang", "cuda_core")
+MADE = ("triton", "cupy", "cutile", "tilelang", "cuda_core", "deepgemm")
 """The kinds of which there is a cache that the framework made; tests/foreign/fixtures/make.py made it."""
 
 

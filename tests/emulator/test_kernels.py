@@ -24,9 +24,9 @@ from cache_engine.model.kernel import KernelConfig
 from tests.emulator import emulator
 
 # Of the configs one in so many is run in short tests,
-PARTS = 6
+PARTS = 12
 # and of the cases: as the layouts come in fours, each has its turn.
-SHORT = 5
+SHORT = 11
 INTERLEAVINGS = (emulator.FORWARD, emulator.BACKWARD_LATE, emulator.SHUFFLED_LATE)
 
 # What rounding may cost: half a unit in the last place of the output, and the accumulator's own over k additions.
@@ -168,12 +168,12 @@ def _operands(problem: GemmProblem) -> tuple[np.ndarray, np.ndarray]:
 
 # What the emulator is worth: each of these mistakes, put into a right kernel, must be seen.
 MISTAKES = [
-    pytest.param("tensor_core", "wait_copies<STAGES - 2>();", "", id="copies not waited for"),
-    pytest.param("tensor_core", "wait_copies<STAGES - 2>();", "wait_copies<STAGES - 1>();", id="one copy too few"),
+    pytest.param("tensor_core", "wait_copies<STEPS>();", "", id="copies not waited for"),
+    pytest.param("tensor_core", "wait_copies<STEPS>();", "wait_copies<STEPS + 1>();", id="one copy too few"),
     pytest.param(
         "tensor_core",
-        "sync_block();\n            if constexpr (SCALED)",
-        "if constexpr (SCALED)",
+        "wait_copies<STEPS>();\n        sync_block();",
+        "wait_copies<STEPS>();",
         id="a barrier dropped",
     ),
     pytest.param(

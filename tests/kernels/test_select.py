@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_engine.errors import InfeasibleConfig, InvalidProblem, UsageError
-from cache_engine.kernels import select
+from cache_engine.kernels import prediction
 from cache_engine.kernels.family import Family, check_config, launch_of
+from cache_engine.kernels.prediction import STEADY, candidates_of, cycles_of
 from cache_engine.kernels.rates import rates_of
-from cache_engine.kernels.select import FAMILIES, STEADY, choose, predicted_cycles, ranking, turning_points
+from cache_engine.kernels.select import FAMILIES, choose, predicted_cycles, ranking, turning_points
 from cache_engine.model.architecture import ARCHITECTURES, architecture
-from cache_engine.model.gemm import INPUT_DTYPES, MAX_DIMENSION, MAX_ELEMENTS, DType, GemmProblem, Layout, Mode
+from cache_engine.model.gemm import INPUT_DTYPES, MAX_DIMENSION, MAX_ELEMENTS, DType, GemmProblem, Layout, Mode, Scales
 from cache_engine.model.kernel import KernelConfig
 
 SIZES = st.integers(1, 4096) | st.sampled_from([1, 7168, 129_280, MAX_DIMENSION])
@@ -176,10 +177,10 @@ def test_the_choice_is_within_the_share_that_does_not_count_and_an_a100s_among_t
     cycles = {one: cycles for cycles, one in ranked}
     assert cycles[config] <= least * (1 + STEADY)
     with pytest.MonkeyPatch.context() as patch:  # of an A100's rates everywhere
-        patch.setattr(select, "rates_of", lambda _: _OfA100(family))
-        select._candidates.cache_clear()
+        patch.setattr(prediction, "rates_of", lambda _: _OfA100(family))
+        prediction.candidates_of.cache_clear()
         by_a100 = {one: cycles for cycles, one in ranking(problem, family.name)}
-    select._candidates.cache_clear()
+    prediction.candidates_of.cache_clear()
     near = [one for one in cycles if cycles[one] <= least * (1 + STEADY)]
     assert by_a100[config] == min(by_a100[one] for one in near)
 
@@ -200,6 +201,28 @@ def test_the_prediction_of_a_config_is_that_of_the_ranking_or_of_memory() -> Non
         for cycles, config in ranking(problem, "tensor_core"):
             longer, shorter = max(cycles, memory), min(cycles, memory)
             assert predicted_cycles(problem, "tensor_core", config) == pytest.approx(longer + 0.25 * shorter, rel=0.02)
+
+
+@given(m=SIZES, n=SIZES, k=SIZES, family=st.sampled_from(["tensor_core", "simt", "triton"]))
+def test_what_is_predicted_of_all_is_what_is_predicted_of_each(m: int, n: int, k: int, family: str) -> None:
+    """Of all of them it is computed without a call for each, which would take half as long again."""
+    among = candidates_of(FAMILIES[family], DType.FP16, Scales.NONE, "sm_90", ())
+    for cycles, candidate, tiles, split in among.predicted(m, n, k, 1):
+        assert cycles == cycles_of(candidate, tiles, k, among.sms, split)
+        assert tiles == -(-m // candidate.block_m) * -(-n // candidate.block_n)
+        assert split == 1 or (split * tiles <= among.sms and split <= among.most_slices)
+
+
+@given(m=st.integers(1, 20_000), n=st.integers(1, 20_000), k=st.integers(1, 20_000))
+def test_problems_with_as_many_started_steps_get_the_config_that_is_best_for_each(m: int, n: int, k: int) -> None:
+    """A config is chosen once for all of them."""
+    problem = GemmProblem(m, n, k, arch="sm_90")
+    step_m, step_n, step_k = candidates_of(FAMILIES["tensor_core"], DType.BF16, Scales.NONE, "sm_90", ()).steps
+    last = replace(problem, m=m + -m % step_m, n=n + -n % step_n, k=k + -k % step_k)
+    first = replace(problem, m=last.m - step_m + 1, n=last.n - step_n + 1, k=last.k - step_k + 1)
+    chosen = {choose(one)[1] for one in (problem, last, first)}
+    assert chosen == {ranking(one, "tensor_core")[0][1] for one in (problem, last, first)}
+    assert len(chosen) == 1
 
 
 def test_no_prediction_is_made_of_what_cannot_be() -> None:

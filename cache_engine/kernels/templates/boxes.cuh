@@ -33,13 +33,15 @@ DEVICE void fill_box(SUM_TYPE* box, const SUM_TYPE (&sums)[MMA_ROWS][MMA_COLUMNS
     }
 }
 
-// Takes COUNT neighbours of a row.
+// Takes COUNT neighbours of a row, a multiple of COUNT into it, so many rows further. Rows four apart are permuted alike.
 template <int COUNT>
-DEVICE void read_box(SUM_TYPE (&taken)[COUNT], const SUM_TYPE* box, int row, int column) {
+DEVICE void read_box(SUM_TYPE (&taken)[COUNT], const SUM_TYPE* box, int row, int further, int column) {
     constexpr int RUN = COUNT < 4 ? COUNT : 4;
+    const int place = place_in_box(row + further % 4, column);
 #pragma unroll
     for (int i = 0; i < COUNT; i += RUN) {
-        const Vector<SUM_TYPE, RUN> part = load_shared<SUM_TYPE, RUN>(box + place_in_box(row, column + i));
+        const SUM_TYPE* source = box + (place ^ i) + further / 4 * 4 * BOX_COLUMNS;
+        const Vector<SUM_TYPE, RUN> part = load_shared<SUM_TYPE, RUN>(source);
 #pragma unroll
         for (int j = 0; j < RUN; ++j) taken[i + j] = part.at[j];
     }

@@ -10,6 +10,33 @@
 
 constexpr int SUMS = MMA_ROWS * MMA_COLUMNS * 4;
 
+// Odd rows are read ahead of a step's products where registers are left for their words, else of those of a slice of k: where
+// two blocks of so many threads can share the 65,536 registers of an SM, they should.
+constexpr int RUNS_AHEAD = CopiesOfA::RUNS + CopiesOfB::RUNS;
+constexpr int REGISTERS = SUMS + MMA_ROWS * 4 + MMA_COLUMNS * 2 + RUNS_AHEAD * (RUN_WORDS + 1) + 40;  // about
+constexpr bool AT_ONCE = REGISTERS <= 168 && REGISTERS * THREADS * 2 <= 65536;
+constexpr int PART_K = AT_ONCE ? BLOCK_K : MMA_K;
+
+// A warp's part of A and B, MMA_K deep, as mma takes it.
+struct Fragments {
+    unsigned a[MMA_ROWS][4];
+    unsigned b[MMA_COLUMNS / 2][4];
+
+    // tf32. Not where they are read: of what goes from one step to the next the compiler would cut off bits again.
+    DEVICE void round() {
+#pragma unroll
+        for (int i = 0; i < MMA_ROWS; ++i) round_inputs(a[i]);
+#pragma unroll
+        for (int j = 0; j < MMA_COLUMNS / 2; ++j) round_inputs(b[j]);
+    }
+};
+
+// Fragments are read one product ahead, also those that the next step begins with. Where odd rows are read ahead, these
+// have the registers.
+constexpr bool FRAGMENTS_AHEAD = RUNS_AHEAD == 0;
+// How many steps ahead copies are started. Where fragments are, the step's own buffer is free before its last products.
+constexpr int STEPS_AHEAD = FRAGMENTS_AHEAD ? STAGES : STAGES - 1;
+
 struct TileProduct {
     CopiesOfA a_copies;
     CopiesOfB b_copies;
@@ -32,52 +59,92 @@ struct TileProduct {
         warp_column = warp % WARPS_N * WARP_N;
     }
 
-    // Starts the copies of a step, whose turn it is, into a buffer.
+    // Starts the copies of a step, whose turn it is, into a buffer; in the loop, those that are not read ahead.
+    template <bool IN_LOOP>
     DEVICE void load(int step, int buffer) {
         // One group is committed per step whether or not it holds copies, so that the count given to wait_copies holds
         // to the end.
         if (step < slice.tiles()) {
-            a_copies.start(a_ring + buffer * A_STAGE);
-            b_copies.start(b_ring + buffer * B_STAGE);
+            if constexpr (!IN_LOOP || CopiesOfA::RUNS == 0) a_copies.start(a_ring + buffer * A_STAGE);
+            if constexpr (!IN_LOOP || CopiesOfB::RUNS == 0) b_copies.start(b_ring + buffer * B_STAGE);
         }
         commit_copies();
     }
 
-    // Adds the products of a step, whose tiles are in a buffer, and starts the copies of a later one behind the first of
-    // them: the tensor cores are busy with these while addresses are computed.
-    DEVICE void multiply(SUM_TYPE (&sums)[MMA_ROWS][MMA_COLUMNS][4], int step, int buffer, int free_buffer) {
-        const IN_TYPE* a_tile = a_ring + buffer * A_STAGE;
-        const IN_TYPE* b_tile = b_ring + buffer * B_STAGE;
+    // After this the tiles of all steps but the last so many whose copies were started are complete for all threads, and all
+    // have finished reading the buffer that the next load overwrites.
+    template <int STEPS>
+    DEVICE void meet() {
+        wait_copies<STEPS>();
+        sync_block();
+    }
+
+    // Reads what a warp multiplies at k of the tiles in a buffer.
+    DEVICE void read(Fragments& fragments, int buffer, int k) const {
+#pragma unroll
+        for (int i = 0; i < MMA_ROWS; ++i) load_a(fragments.a[i], a_ring + buffer * A_STAGE, warp_row, i, k, lane);
+#pragma unroll
+        for (int j = 0; j < MMA_COLUMNS / 2; ++j) {
+            load_b(fragments.b[j], b_ring + buffer * B_STAGE, warp_column, j, k, lane);
+        }
+    }
+
+    // Adds the products of a step, whose tiles are in a buffer, and starts the copies of a later one behind products: the
+    // tensor cores are busy with these while addresses are computed. So they are while the threads meet, if fragments are
+    // read ahead: all have read the buffer before the last products.
+    DEVICE void multiply(SUM_TYPE (&sums)[MMA_ROWS][MMA_COLUMNS][4], Fragments& fragments, int step, int buffer,
+                         int next_buffer, int free_buffer) {
+        Ahead<CopiesOfA, CopiesOfA::RUNS ? PART_K : 0> a_ahead;
+        Ahead<CopiesOfB, CopiesOfB::RUNS ? PART_K : 0> b_ahead;
+        const bool is_more = step + STEPS_AHEAD < slice.tiles();
 #pragma unroll
         for (int k = 0; k < BLOCK_K; k += MMA_K) {
-            unsigned a_fragment[MMA_ROWS][4];
-            unsigned b_fragment[MMA_COLUMNS / 2][4];
-#pragma unroll
-            for (int i = 0; i < MMA_ROWS; ++i) load_a(a_fragment[i], a_tile, warp_row, i, k, lane);
-#pragma unroll
-            for (int j = 0; j < MMA_COLUMNS / 2; ++j) load_b(b_fragment[j], b_tile, warp_column, j, k, lane);
+            const bool is_last = k + MMA_K == BLOCK_K;
+            if constexpr (!FRAGMENTS_AHEAD) {
+                read(fragments, buffer, k);
+            } else if (is_last) {
+                meet<STAGES - 2>();
+            }
+            fragments.round();
+            Fragments next;
+            if constexpr (FRAGMENTS_AHEAD) read(next, is_last ? next_buffer : buffer, is_last ? 0 : k + MMA_K);
 #pragma unroll
             for (int i = 0; i < MMA_ROWS; ++i) {
 #pragma unroll
                 for (int j = 0; j < MMA_COLUMNS; ++j) {
-                    multiply_accumulate(IN_TYPE{}, sums[i][j], a_fragment[i], b_fragment[j / 2][j % 2 * 2],
-                                        b_fragment[j / 2][j % 2 * 2 + 1]);
+                    multiply_accumulate(IN_TYPE{}, sums[i][j], fragments.a[i], fragments.b[j / 2][j % 2 * 2],
+                                        fragments.b[j / 2][j % 2 * 2 + 1]);
+                }
+                if (i == 0 && is_more) {
+                    a_ahead.read(a_copies, k);
+                    b_ahead.read(b_copies, k);
                 }
             }
-            if (k == 0) load(step + STAGES - 1, free_buffer);
+            if constexpr (FRAGMENTS_AHEAD) fragments = next;
+            if (FRAGMENTS_AHEAD ? is_last : k == 0) load<true>(step + STEPS_AHEAD, free_buffer);
+            if (is_more) {
+                a_ahead.store(a_copies, a_ring + free_buffer * A_STAGE, k);
+                b_ahead.store(b_copies, b_ring + free_buffer * B_STAGE, k);
+            }
         }
     }
 
     DEVICE void sum(SUM_TYPE (&sums)[MMA_ROWS][MMA_COLUMNS][4]) {
-#pragma unroll
-        for (int stage = 0; stage < STAGES - 1; ++stage) load(stage, stage);
-        int buffer = 0, free_buffer = STAGES - 1;
+#pragma unroll 1
+        for (int stage = 0; stage < STEPS_AHEAD; ++stage) load<false>(stage, stage);
+        Fragments fragments;
+        if constexpr (FRAGMENTS_AHEAD) {
+            if (slice.tiles() == 0) return;
+            meet<STAGES - 1>();
+            read(fragments, 0, 0);
+        }
+        int buffer = 0, free_buffer = FRAGMENTS_AHEAD ? 0 : STAGES - 1;
 #pragma unroll 1
         for (int step = 0; step < slice.tiles(); ++step) {
-            // After this barrier the tile of this step is complete for all threads, and all have finished reading the
-            // buffer that the next load overwrites.
-            wait_copies<STAGES - 2>();
-            sync_block();
+            if constexpr (!FRAGMENTS_AHEAD) meet<STAGES - 2>();
+            int next_buffer = buffer == STAGES - 1 ? 0 : buffer + 1;
+            // What is read ahead in the last step nothing uses: it is of that step again.
+            if (FRAGMENTS_AHEAD && step + 1 == slice.tiles()) next_buffer = buffer;
             if constexpr (SCALED) {
                 // A step is one block of scales. They are read ahead of its products, which hide the wait for them;
                 // those of single columns are too many for the registers until the products are done.
@@ -87,7 +154,7 @@ struct TileProduct {
                 scales.read_a(a_scales, tile.row + warp_row + lane / 4, k, sizes);
                 if constexpr (B_SCALE_COLUMNS > 1) scales.read_b(b_scales, column, k, sizes);
                 SUM_TYPE partial[MMA_ROWS][MMA_COLUMNS][4] = {};
-                multiply(partial, step, buffer, free_buffer);
+                multiply(partial, fragments, step, buffer, next_buffer, free_buffer);
                 if constexpr (B_SCALE_COLUMNS == 1) scales.read_b(b_scales, column + lane % 4 * 2, k, sizes);
 #pragma unroll
                 for (int at = 0; at < SUMS; ++at) {
@@ -96,10 +163,10 @@ struct TileProduct {
                     sums[i][j][c] = multiply_add(partial[i][j][c], factor, sums[i][j][c]);
                 }
             } else {
-                multiply(sums, step, buffer, free_buffer);
+                multiply(sums, fragments, step, buffer, next_buffer, free_buffer);
             }
-            free_buffer = buffer;
-            buffer = buffer == STAGES - 1 ? 0 : buffer + 1;
+            free_buffer = FRAGMENTS_AHEAD ? next_buffer : buffer;
+            buffer = next_buffer;
         }
     }
 
@@ -112,9 +179,9 @@ struct TileProduct {
         sync_block();  // other warps may still read there
 #pragma unroll 1
         for (int across = 0; across < WARP_N / BOX_COLUMNS; ++across) {
-            const int row = tile.row + warp_row + own_row;
             const int column = tile.column + warp_column + across * BOX_COLUMNS + own_column;
             const bool is_inside = WHOLE_N || column < sizes.n;
+            int row = tile.row + warp_row + own_row;
             OUT_TYPE* own_c = c + static_cast<long long>(row) * sizes.n + column;
             Vector<OUT_TYPE, C_VECTOR> bias = {};
             if (is_inside) bias = load_bias<C_VECTOR>(column, epilogue);
@@ -123,8 +190,8 @@ struct TileProduct {
                 Vector<OUT_TYPE, C_VECTOR> before[BOX_ROWS / ROWS] = {};
 #pragma unroll
                 for (int i = 0; i < BOX_ROWS; i += ROWS) {
-                    if (epilogue.adds_c() && is_inside && (WHOLE_M || row + down + i < sizes.m)) {
-                        const OUT_TYPE* source = own_c + static_cast<long long>(down + i) * sizes.n;
+                    if (epilogue.adds_c() && is_inside && (WHOLE_M || row + i < sizes.m)) {
+                        const OUT_TYPE* source = own_c + static_cast<long long>(i) * sizes.n;
                         before[i / ROWS] = load_global<OUT_TYPE, C_VECTOR>(source);
                     }
                 }
@@ -133,12 +200,14 @@ struct TileProduct {
 #pragma unroll
                 for (int i = 0; i < BOX_ROWS; i += ROWS) {
                     SUM_TYPE own[C_VECTOR];
-                    read_box(own, box, own_row + i, own_column);
+                    read_box(own, box, own_row, i, own_column);
                     const auto result = finished<C_VECTOR>(own, before[i / ROWS], bias, epilogue);
-                    if (is_inside && (WHOLE_M || row + down + i < sizes.m)) {
-                        store_global<OUT_TYPE, C_VECTOR>(own_c + static_cast<long long>(down + i) * sizes.n, result);
+                    if (is_inside && (WHOLE_M || row + i < sizes.m)) {
+                        store_global<OUT_TYPE, C_VECTOR>(own_c + static_cast<long long>(i) * sizes.n, result);
                     }
                 }
+                row += BOX_ROWS;
+                own_c += static_cast<long long>(BOX_ROWS) * sizes.n;
                 sync_warp();
             }
         }

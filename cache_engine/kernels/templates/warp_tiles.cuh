@@ -39,6 +39,8 @@ DEVICE int swizzled(int row, int column) {
     return row * COLUMNS + chunk * CHUNK + column % CHUNK;
 }
 
+#include "odd_rows.cuh"
+
 // The copies of one operand's tiles into the ring, each BLOCK_K further along k than the one before. What does not change
 // from tile to tile is computed once: addresses would else be most of the loop's instructions.
 //
@@ -48,6 +50,7 @@ template <int ROWS, int COLUMNS, int VECTOR, Order ORDER, bool WHOLE_ROWS, bool 
 struct Copies {
     static constexpr bool TURNED = ORDER == TURNED_ALONG_K;
     static constexpr int PER_ROW = COLUMNS / VECTOR;
+    static constexpr int RUNS = 0;  // that a thread reads ahead
     static constexpr int COUNT = (ROWS * PER_ROW + THREADS - 1) / THREADS;  // of a thread
     static constexpr int STRIDE = THREADS / PER_ROW;  // rows from one of the thread's to its next, where it has one column
     // As many rows further as are read at once, a row is permuted in the same way: a thread's copies differ by constants.
@@ -57,8 +60,10 @@ struct Copies {
     const IN_TYPE* next;  // the first element of the next tile, or, where REGULAR, of the thread's part of it
     int rows_left, columns_left;  // from there to the ends of the matrix
     int columns;
+    bool is_first;  // next is where the matrix begins
 
-    DEVICE Copies(const IN_TYPE* matrix, int first_row, int first_column, int rows, int columns) : columns(columns) {
+    DEVICE Copies(const IN_TYPE* matrix, int first_row, int first_column, int rows, int columns)
+        : columns(columns), is_first(first_row == 0 && first_column == 0) {
         if constexpr (REGULAR) {
             first_row += thread_index() / PER_ROW;
             first_column += thread_index() % PER_ROW * VECTOR;
@@ -72,13 +77,14 @@ struct Copies {
     DEVICE void start(IN_TYPE* tile) {
         if constexpr (REGULAR) {
             start_regular(tile);
-        } else if constexpr (TURNED && VECTOR >= 4) {
+        } else if constexpr (TURNED) {
             start_turned(tile);
         } else {
             start_each(tile);
         }
         next += ORDER == ALONG_K ? BLOCK_K : static_cast<long long>(BLOCK_K) * columns;
         (ORDER == ALONG_K ? columns_left : rows_left) -= BLOCK_K;
+        is_first = false;
     }
 
     DEVICE void start_regular(IN_TYPE* tile) {
@@ -105,11 +111,16 @@ struct Copies {
             const int column = (index / (ACROSS * 4) * ACROSS + index % ACROSS) * 4 % COLUMNS;
             const IN_TYPE* source = next + static_cast<long long>(row) * columns + column;
             unsigned read[4] = {};
+            if constexpr (VECTOR < 4) {
+                const OddSquare square = {source, rows_left - row, columns_left - column, columns};
+                square.read(read, is_first && row == 0 && column == 0);
+            } else {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const bool valid = (WHOLE_ROWS || row + i < rows_left) && (WHOLE_COLUMNS || column < columns_left);
-                if (valid) read[i] = load_global<unsigned, 1>(reinterpret_cast<const unsigned*>(source)).at[0];
-                source += columns;
+                for (int i = 0; i < 4; ++i) {
+                    const bool valid = (WHOLE_ROWS || row + i < rows_left) && (WHOLE_COLUMNS || column < columns_left);
+                    if (valid) read[i] = load_global<unsigned, 1>(reinterpret_cast<const unsigned*>(source)).at[0];
+                    source += columns;
+                }
             }
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
@@ -122,9 +133,8 @@ struct Copies {
     }
 
     DEVICE void start_each(IN_TYPE* tile) {
-        // Narrow copies are many: fully unrolled, their addresses alone would need more registers than there are. Each
-        // element that is turned has an address of its own.
-        constexpr int UNROLL = TURNED ? 2 : VECTOR * sizeof(IN_TYPE) == 16 ? 64 : 4;
+        // Narrow copies are many: fully unrolled, their addresses alone would need more registers than there are.
+        constexpr int UNROLL = VECTOR * sizeof(IN_TYPE) == 16 ? 64 : 4;
 #pragma unroll UNROLL
         for (int base = 0; base < ROWS * PER_ROW; base += THREADS) {
             const int index = base + thread_index();
@@ -134,17 +144,10 @@ struct Copies {
             const bool valid = (WHOLE_ROWS || row < rows_left) && (WHOLE_COLUMNS || column < columns_left);
             const IN_TYPE* source = next + static_cast<long long>(row) * columns + column;
             // cp.async moves no less than four bytes, in one piece.
-            if constexpr (TURNED || VECTOR * sizeof(IN_TYPE) < 4) {
+            if constexpr (VECTOR * sizeof(IN_TYPE) < 4) {
                 Vector<IN_TYPE, VECTOR> elements = {};
                 if (valid) elements = load_global<IN_TYPE, VECTOR>(source);
-                if constexpr (TURNED) {
-#pragma unroll
-                    for (int i = 0; i < VECTOR; ++i) {
-                        store_shared<IN_TYPE, 1>(tile + swizzled<BLOCK_K, ORDER>(column + i, row), {elements.at[i]});
-                    }
-                } else {
-                    store_shared<IN_TYPE, VECTOR>(tile + swizzled<COLUMNS, ORDER>(row, column), elements);
-                }
+                store_shared<IN_TYPE, VECTOR>(tile + swizzled<COLUMNS, ORDER>(row, column), elements);
             } else {
                 copy_async<VECTOR * sizeof(IN_TYPE)>(tile + swizzled<COLUMNS, ORDER>(row, column), source, valid);
             }
@@ -152,11 +155,17 @@ struct Copies {
     }
 };
 
+template <int ROWS, int COLUMNS, int VECTOR, Order ORDER, bool WHOLE_ROWS, bool WHOLE_COLUMNS>
+using CopiesOf = typename Either<VECTOR * sizeof(IN_TYPE) < 4 && ORDER != TURNED_ALONG_K &&
+                                     OddCopies<ROWS, COLUMNS, ORDER, WHOLE_ROWS>::FIT,
+                                 Copies<ROWS, COLUMNS, VECTOR, ORDER, WHOLE_ROWS, WHOLE_COLUMNS>,
+                                 OddCopies<ROWS, COLUMNS, ORDER, WHOLE_ROWS>>::type;
+
 // A is m x k, or as stored "t" k x m; B n x k, or as stored "n" k x n.
-using CopiesOfA = Copies<A_TRANSPOSED ? BLOCK_K : BLOCK_M, A_TRANSPOSED ? BLOCK_M : BLOCK_K, A_VECTOR, A_ORDER,
-                         A_TRANSPOSED ? WHOLE_K : WHOLE_M, A_TRANSPOSED ? WHOLE_M : WHOLE_K>;
-using CopiesOfB = Copies<B_TRANSPOSED ? BLOCK_N : BLOCK_K, B_TRANSPOSED ? BLOCK_K : BLOCK_N, B_VECTOR, B_ORDER,
-                         B_TRANSPOSED ? WHOLE_N : WHOLE_K, B_TRANSPOSED ? WHOLE_K : WHOLE_N>;
+using CopiesOfA = CopiesOf<A_TRANSPOSED ? BLOCK_K : BLOCK_M, A_TRANSPOSED ? BLOCK_M : BLOCK_K, A_VECTOR, A_ORDER,
+                           A_TRANSPOSED ? WHOLE_K : WHOLE_M, A_TRANSPOSED ? WHOLE_M : WHOLE_K>;
+using CopiesOfB = CopiesOf<B_TRANSPOSED ? BLOCK_N : BLOCK_K, B_TRANSPOSED ? BLOCK_K : BLOCK_N, B_VECTOR, B_ORDER,
+                           B_TRANSPOSED ? WHOLE_N : WHOLE_K, B_TRANSPOSED ? WHOLE_K : WHOLE_N>;
 
 DEVICE CopiesOfA copies_of_a(const IN_TYPE* a, Tile tile, int k, Sizes sizes) {
     if constexpr (A_TRANSPOSED) return {a, k, tile.row, sizes.k, sizes.m};
@@ -206,7 +215,6 @@ DEVICE void load_a(unsigned (&fragment)[4], const IN_TYPE* tile, int row, int i,
         const int offset = swizzled<A_COLUMNS, A_ORDER>(lane % 8 + lane / 16 * 8, row + i * 16 + lane / 8 % 2 * 8);
         load_matrix_transposed(fragment, tile + offset + k * A_COLUMNS);
     }
-    round_inputs(fragment);
 }
 
 // Parts 2j and 2j + 1 of MMA_K x 8 of B, counted from a column, at k: {0, 1} are the k halves of the left one, {2, 3} of the
@@ -224,5 +232,4 @@ DEVICE void load_b(unsigned (&fragment)[4], const IN_TYPE* tile, int column, int
         const int offset = swizzled<B_COLUMNS, B_ORDER>(lane % 16, column + j * 16 + lane / 16 * 8);
         load_matrix_transposed(fragment, tile + offset + k * B_COLUMNS);
     }
-    round_inputs(fragment);
 }

@@ -1,0 +1,241 @@
+"""The cost model: how many cycles each feasible config of a family is predicted to take.
+
+A ranking, no promise: it knows tiles, waves, slices of k, and the target's ``rates``. Of m, n and k it sees only how
+many tiles they make, and how many steps deep these are.
+
+fp8 that kernels convert is predicted so, but chosen as if it were not: docs/decisions/0024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import groupby
+from math import gcd
+from operator import attrgetter, itemgetter
+
+from cache_engine.errors import InfeasibleConfig
+from cache_engine.kernels.agreement import Factors
+from cache_engine.kernels.family import Family, check_config, threads_of
+from cache_engine.kernels.rates import L2_BYTES, SCHEDULERS, SHARED_BYTES, rates_of
+from cache_engine.model.architecture import Architecture, architecture
+from cache_engine.model.gemm import SCALE_BLOCK, DType, GemmProblem, Scales
+from cache_engine.model.kernel import KernelConfig
+from cache_engine.model.occupancy import occupancy
+
+STEADY = 0.05
+"""By which share more predicted cycles do not count."""
+
+NOT_HIDDEN = 0.25
+"""Of what is not the bottleneck, this share shows all the same."""
+# Clocks from asking for a tile to having it, shared by the stages in flight.
+_LATENCY = 800
+# Split-k: no slice is shorter; no tile has more slices; and what counting in and waiting for the last costs, in clocks.
+_STEPS_PER_SLICE = 4
+_MOST_SLICES = 16
+_HANDING_OVER = 4 * _LATENCY
+_REGISTER_BYTES = 4 * 32  # of a warp
+
+CYCLES = itemgetter(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A feasible config, with the parts of its prediction that do not depend on m, n and k.
+
+    Attributes:
+        blocks_per_sm: how many an SM holds at once.
+        busy_cycles: of the SM, for one block and one step in k.
+        wait_cycles: no step is shorter than this.
+        step_cycles: the longer of the two.
+        full_cycles: of a step with as many blocks as the SM holds.
+        slice_cycles: to write or to read one slice's sums.
+        by_a100: the same with an A100's rates.
+    """
+
+    config: KernelConfig
+    block_m: int
+    block_n: int
+    block_k: int
+    stages: int
+    blocks_per_sm: int
+    busy_cycles: float
+    wait_cycles: float
+    step_cycles: float
+    full_cycles: float
+    slice_cycles: float
+    by_a100: Candidate | None
+
+
+Predicted = tuple[float, Candidate, int, int]
+"""Cycles of a candidate for so many tiles of C, each of which so many slices of k share."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """The feasible configs of a family for one type, kind of scales and target; each such is one object.
+
+    Attributes:
+        by_tile: rows and columns of a tile, and those that have it one after the other, in the order of ``members``.
+        sms: of the target's example.
+        most_slices: of a tile.
+        steps: a number that divides the block_m of every member, likewise of block_n and block_k. Predictions are the
+            same for all m that are the same when rounded up to whole steps, and so on.
+    """
+
+    members: tuple[Candidate, ...]
+    by_tile: tuple[tuple[int, int, tuple[Candidate, ...]], ...]
+    sms: int
+    most_slices: int
+    steps: tuple[int, int, int]
+
+    def predicted(self, m: int, n: int, k: int, batch: int) -> list[Predicted]:
+        """Predicted cycles of every member, without split-k, and with the split of k that it would use."""
+        found: list[Predicted] = []
+        for block_m, block_n, members in self.by_tile:
+            self.add(found, members, -(-m // block_m) * -(-n // block_n) * batch, k)
+        return found
+
+    def add(self, found: list[Predicted], members: Sequence[Candidate], tiles: int, k: int) -> None:
+        """Adds the same of some of them for so many tiles of C: of each what ``cycles_of`` returns, without calling it.
+
+        Most of the time of choosing is spent here, for each new shape.
+        """
+        sms = self.sms
+        slices = sms // tiles
+        if slices < 2:  # nothing to split
+            share = -(-tiles // sms)
+            for one in members:
+                steps, resident = one.stages - (-k // one.block_k), one.blocks_per_sm
+                if share > resident:
+                    cycles = -(-share // resident) * steps * one.full_cycles
+                else:
+                    busy, wait = share * one.busy_cycles, one.wait_cycles
+                    cycles = steps * (busy if busy > wait else wait)  # noqa: FURB136 (faster than calling max)
+                found.append((cycles, one, tiles, 1))
+            return
+        # Tiles that leave SMs idle: as many slices as fill them once, each of a few steps at least.
+        most = min(slices, self.most_slices)
+        for one in members:
+            steps, stages, step_cycles = -(-k // one.block_k), one.stages, one.step_cycles
+            found.append(((steps + stages) * step_cycles, one, tiles, 1))
+            split = steps // _STEPS_PER_SLICE
+            if split > most:  # noqa: PLR1730
+                split = most
+            if split > 1:
+                each = -(-steps // split)
+                split = -(-steps // each)  # none of them empty
+                cycles = (each + stages) * step_cycles + _HANDING_OVER + (1 + split) * one.slice_cycles
+                found.append((cycles, one, tiles, split))
+
+    def steadiest(self, predicted: Sequence[Predicted], k: int) -> KernelConfig:
+        """Of those within ``STEADY`` of the fewest cycles, the config with the fewest by an A100's rates."""
+        most = min(predicted, key=CYCLES)[0] * (1 + STEADY)
+        near = [one for one in predicted if one[0] <= most]
+        _, candidate, _, split = near[0] if len(near) == 1 else min(near, key=partial(self.by_a100, k))
+        return split_config(candidate.config, split)
+
+    def by_a100(self, k: int, one: Predicted) -> float:
+        """Predicted cycles by an A100's rates."""
+        _, candidate, tiles, split = one
+        return cycles_of(candidate.by_a100 or candidate, tiles, k, self.sms, split)
+
+
+def cycles_of(candidate: Candidate, tiles: int, k: int, sms: int, split: int) -> float:
+    """Predicted cycles for so many tiles of C, each of which so many slices of k share, all of them at once."""
+    steps, stages = -(-k // candidate.block_k), candidate.stages
+    if split > 1:
+        made = (-(-steps // split) + stages) * candidate.step_cycles
+        return made + _HANDING_OVER + (1 + split) * candidate.slice_cycles
+    share, resident = -(-tiles // sms), candidate.blocks_per_sm
+    if share > resident:
+        return -(-share // resident) * (steps + stages) * candidate.full_cycles
+    return (steps + stages) * max(share * candidate.busy_cycles, candidate.wait_cycles)
+
+
+@lru_cache(maxsize=1024)
+def split_config(config: KernelConfig, slices: int) -> KernelConfig:
+    """The config with so many slices of k."""
+    return config if slices == 1 else replace(config, split_k=slices)
+
+
+@lru_cache(maxsize=256)
+def candidates_of(
+    family: Family, dtype: DType, scales: Scales, target_name: str, factors: Factors, *, converted: bool = False
+) -> Candidates:
+    """The feasible configs of a family.
+
+    Args:
+        factors: what timings correct in the predictions.
+        converted: as of ``candidate_of``.
+    """
+    target = architecture(target_name)
+    # Limits do not depend on sizes, and not on the mode.
+    problem = GemmProblem(1, 1, SCALE_BLOCK, dtype=dtype, scales=scales, arch=target_name)
+    corrected = {tile: factor for named, tile, factor in factors if named == family.name}
+    found = []
+    for config in family.configs(problem):
+        try:
+            check_config(family, problem, config, target)
+        except InfeasibleConfig:
+            continue
+        factor = corrected.get((config.block_m, config.block_n), 1.0)
+        found.append(candidate_of(family, problem, config, target, factor, converted=converted))
+    return Candidates(
+        tuple(found),
+        tuple((*tile, tuple(same)) for tile, same in groupby(found, attrgetter("block_m", "block_n"))),
+        target.example_sms,
+        _MOST_SLICES if family.splits_k else 1,
+        (
+            gcd(*(one.block_m for one in found)),
+            gcd(*(one.block_n for one in found)),
+            gcd(*(one.block_k for one in found)),
+        ),
+    )
+
+
+def candidate_of(
+    family: Family, problem: GemmProblem, config: KernelConfig, target: Architecture, factor: float = 1.0, *,
+    converted: bool = False,
+) -> Candidate:  # fmt: skip
+    """A config with what is predicted of it, and the same by an A100's rates.
+
+    Args:
+        factor: what timings correct in the prediction.
+        converted: whether elements are converted to fp16 and multiplied as such.
+    """
+    resident = occupancy(
+        target,
+        threads=threads_of(family, config),
+        registers=family.registers_estimate(problem, config),
+        shared_bytes=family.shared_bytes(problem, config),
+    )
+    slice_cycles = config.block_m * config.block_n * problem.accumulate.itemsize / L2_BYTES
+    rate = rates_of(target).operations(family.unit, DType.FP16 if converted else problem.dtype)
+    busy = _busy_cycles(family, problem, config, rate, converted=converted)
+    busy_a100 = _busy_cycles(family, problem, config, family.flops_per_clock[problem.dtype])
+
+    def at(busy: float, factor: float, by_a100: Candidate | None = None) -> Candidate:
+        busy, wait = factor * busy, factor * _LATENCY / config.stages
+        blocks = max(1, resident.blocks_per_sm)
+        sizes = (config.block_m, config.block_n, config.block_k, config.stages)
+        step, full = max(busy, wait), max(blocks * busy, wait)
+        return Candidate(config, *sizes, blocks, busy, wait, step, full, factor * slice_cycles, by_a100)
+
+    return at(busy, factor, at(busy_a100, 1.0))
+
+
+def _busy_cycles(
+    family: Family, problem: GemmProblem, config: KernelConfig, flops_per_clock: float, *, converted: bool = False
+) -> float:
+    """Of the SM, for one block and one step in k."""
+    itemsize = problem.dtype.itemsize
+    compute = 2 * config.block_m * config.block_n * config.block_k / flops_per_clock
+    from_l2 = (config.block_m + config.block_n) * config.block_k * itemsize / L2_BYTES
+    read = family.shared_traffic_bytes(problem, config)
+    from_shared = read / SHARED_BYTES
+    # A warp converts each register that it reads to two, by an instruction each.
+    converting = 2 * read / _REGISTER_BYTES / SCHEDULERS if converted else 0.0
+    longest = max(compute, from_l2, from_shared, converting)
+    return longest + NOT_HIDDEN * (compute + from_l2 + from_shared + converting - longest)
