@@ -90,12 +90,16 @@ class Campaign:
         """The same, counted by name."""
         return points(self.trace)
 
-    def kills(self, sample: int | None = None) -> list[Fault]:
-        """A kill at every system call; with ``sample``, at all that change anything and at so many of the others."""
+    def kills(self) -> list[Fault]:
+        """A kill at every system call."""
+        return [Fault(name, when) for name, whens in sorted(self.points.items()) for when in whens]
+
+    def kills_at_changes(self, most: int | None = None) -> list[Fault]:
+        """A kill at every call that changes anything; with ``most``, at so many of a name."""
         return [
             Fault(name, when)
-            for name, whens in sorted(self.points.items())
-            for when in (whens if sample is None or name in CHANGES else spread(whens, sample))
+            for name in sorted(self.points.keys() & set(CHANGES))
+            for when in spread(self.points[name], most or len(self.points[name]))
         ]
 
     def refusals(self, sample: int | None = None, errors: int | None = None) -> list[Fault]:

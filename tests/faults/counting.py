@@ -15,7 +15,7 @@ def report(counts: Mapping[str, object]) -> None:
     path = os.environ.get("FAULT_REPORT")
     if not path:
         return
-    test = os.environ["PYTEST_CURRENT_TEST"].partition("::")[2].partition(" (")[0]
+    test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" (")[0]
     with file_lock(Path(f"{path}.lock"), 10.0):
         tests = json.loads(Path(path).read_text()) if Path(path).exists() else {}
         tests[test] = dict(counts)

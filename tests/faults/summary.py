@@ -10,7 +10,7 @@ from pathlib import Path
 
 Counts = Mapping[str, object]
 
-# Headings, and the tests below each.
+# Headings, and the names of the tests below each.
 _TABLES = {
     "Killed at each system call": "test_killed_at_any_system_call",
     "Each system call refused": "test_any_refusal_of_any_system_call",
@@ -27,20 +27,30 @@ _TABLES = {
 
 
 def tables(tests: Mapping[str, Counts]) -> Iterator[str]:
-    """A line for each test, under its heading; trials are added up where there are any."""
+    """A line for each test, under its heading and its file where there are several; trials are added up.
+
+    Args:
+        tests: by their ids, such as ``tests/faults/test_kills.py::test_a_thousand_kills``.
+    """
     for heading, pattern in _TABLES.items():
-        found = {name: counts for name, counts in sorted(tests.items()) if re.match(pattern, name)}
+        found = {test: counts for test, counts in sorted(tests.items()) if re.match(pattern, test.partition("::")[2])}
         if not found:
             continue
         yield f"\n{heading}"
-        for name, counts in found.items():
-            _, bracket, which = name.rstrip("]").partition("[")
+        several = len({_file(test) for test in found}) > 1
+        for test, counts in found.items():
+            _, bracket, which = test.rstrip("]").partition("[")
             label = str(counts.get("damage") or counts.get("contention") or counts.get("lock") or which)
+            label += f" ({which})" if bracket and label != which else ""
             numbers = (f"{what} {n:,}" for what, n in counts.items() if isinstance(n, int | float))
-            yield f"  {label + (f' ({which})' if bracket and label != which else ''):<60} {', '.join(numbers)}"
+            yield f"  {f'{_file(test)}: {label}' if several else label:<60} {', '.join(numbers)}"
         trials = [n for counts in found.values() if isinstance(n := counts.get("trials"), int)]
         if trials:
             yield f"  {'together':<60} trials {sum(trials):,}"
+
+
+def _file(test: str) -> str:
+    return Path(test.partition("::")[0]).stem.removeprefix("test_")
 
 
 if __name__ == "__main__":

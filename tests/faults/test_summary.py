@@ -6,25 +6,31 @@ from tests.faults.summary import tables
 
 
 def test_counts_stand_under_their_headings_and_trials_are_added_up() -> None:
-    killed = "test_killed_at_any_system_call_it_loses_nothing"
+    killed = "tests/faults/test_system_calls.py::test_killed_at_any_system_call_it_loses_nothing"
     lines = list(
         tables(
             {
                 f"{killed}[publish]": {"trials": 1000, "reached": 999},
                 f"{killed}[evict]": {"trials": 500, "reached": 500},
-                "test_no_truncation[blob]": {"damage": "every truncation of a blob", "trials": 7, "wrong bytes": 0},
-                "test_something_else": {"trials": 10**6},
+                "tests/faults/test_damage.py::test_no_truncation[blob]": {"damage": "every truncation", "trials": 7},
+                "tests/ptx/test_a.py::test_every_mistake_is_seen[no wait]": {"trials": 1},
+                "tests/ptx/test_b.py::test_every_mistake_is_seen[no wait]": {"trials": 1},
+                "tests/test_b.py::test_something_else": {"trials": 10**6},
             }
         )
     )
     assert [line for line in lines if not line.startswith("  ")] == [
         "\nKilled at each system call",
         "\nDamage to files",
+        "\nMistakes in kernels",
     ]
     assert [" ".join(line.split()) for line in lines if line.startswith("  ")] == [
         "evict trials 500, reached 500",
         "publish trials 1,000, reached 999",
         "together trials 1,500",
-        "every truncation of a blob (blob) trials 7, wrong bytes 0",
+        "every truncation (blob) trials 7",
         "together trials 7",
+        "a: no wait trials 1",
+        "b: no wait trials 1",
+        "together trials 2",
     ]

@@ -11,8 +11,10 @@ from tests.faults.campaign import Campaign
 from tests.faults.result_operations import EVERY_OPERATION
 
 Start = Callable[[str], Campaign]
-# Of the calls of a name that change nothing on disk, at so many a kill is tried; at all of them in the long run.
-SAMPLE = {"publish": 100, "replace": 100, "sync": 0}
+# A kill is tried at each call that changes what is on disk, and in these at every other too; in the long run in all.
+WHOLE = ("publish", "replace")
+# To compare the mirror with one that is rebuilt takes half a second: of its calls of a name, at so many.
+MIRRORED = 2
 # So many calls of a name are refused, with one error; None: each. In the long run each is, with all errors.
 # Where a compile behind the caller cannot begin, the test waits until it is certain.
 REFUSED = {"publish": None, "get, compiled behind": 1}
@@ -21,14 +23,15 @@ REFUSED = {"publish": None, "get, compiled behind": 1}
 @pytest.mark.parametrize("name", EVERY_OPERATION)
 def test_killed_at_a_system_call_it_loses_nothing_and_serves_nothing_wrong(name: str, campaign: Start) -> None:
     trials = campaign(name)
-    troubles = trials.run(trials.kills(SAMPLE.get(name, 1)))
+    most = MIRRORED if trials.operation.mirrored else None
+    troubles = trials.run(trials.kills() if name in WHOLE else trials.kills_at_changes(most))
     assert not troubles, "\n".join(troubles)
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY_OPERATION if name != "sync"])
 def test_a_refused_system_call_does_no_harm(name: str, campaign: Start) -> None:
     trials = campaign(name)
-    troubles = trials.run(trials.refusals(REFUSED.get(name, 3), 1))
+    troubles = trials.run(trials.refusals(REFUSED.get(name, 2), 1))
     assert not troubles, "\n".join(troubles)
 
 

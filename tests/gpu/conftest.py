@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +17,9 @@ HERE = Path(__file__).parent
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks them; CuPy and PyTorch may warn of what they like on a machine that is not ours."""
-    device = gpu()
+    device, here = gpu(), f"{HERE}{os.sep}"
     for item in items:
-        if HERE in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.gpu)
             item.add_marker(pytest.mark.filterwarnings("default"))
             if not isinstance(device, DeviceFingerprint):

@@ -6,6 +6,7 @@ import gc
 
 import pytest
 
+from cache_engine import matmul, release_device_memory
 from cache_engine.device.memory_pool import DeviceMemoryPool, free_and_total_bytes, shared_pool
 from cache_engine.errors import OutOfDeviceMemory
 
@@ -58,3 +59,18 @@ def test_an_allocation_that_does_not_fit_names_the_requested_and_free_bytes(pool
 
 def test_there_is_one_for_the_process() -> None:
     assert shared_pool() is shared_pool()
+
+
+def test_all_memory_is_given_back_and_the_next_call_loads_its_kernel_again() -> None:
+    import cupy
+
+    a, b = cupy.ones((4096, 512), dtype=cupy.float16), cupy.ones((512, 1024), dtype=cupy.float16)
+    first = matmul(a, b)
+    del first
+    assert shared_pool().statistics().cached_bytes > 0
+    free, _ = free_and_total_bytes()
+    freed = release_device_memory()
+    assert freed > 0
+    assert shared_pool().statistics().cached_bytes == 0
+    assert free_and_total_bytes()[0] >= free + freed
+    assert bool((matmul(a, b) == 512).all())

@@ -18,7 +18,7 @@ from cache_engine.kernels.select import FAMILIES
 from cache_engine.model.gemm import DType, GemmProblem, Layout, Mode, Scales, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from tests.ptx.machine import Kernel
-from tests.ptx.problems import Array, Case, as_multiplied, assert_right, kernel_of
+from tests.ptx.problems import Array, Case, as_multiplied, assert_right, kernel_of, operands
 
 _GROUPED = FAMILIES["grouped"]
 _ALPHA, _BETA = 0.75, -0.5
@@ -114,17 +114,15 @@ class _Given:
 
     def __init__(self, one: GroupedCase) -> None:
         p = self._problem = one.case.problem
-        generator = np.random.default_rng(zlib.crc32(repr((p, one.counts)).encode()))
+        seed = zlib.crc32(repr((p, one.counts)).encode())
+        generator = np.random.default_rng(seed)
         self._rows = rows_of_groups(p, one.counts)
         self._counts = np.array(one.counts, dtype=np.int32)
-        most = 3 if p.dtype is DType.FP8_E5M2 else 7
-        self._a, b, before, self._bias = (
-            generator.integers(-most, most, shape, endpoint=True).astype(np.float32)
-            for shape in (
-                (p.row_matrices, p.m, p.k), (p.batch, p.k, p.n), (p.row_matrices, p.m, p.n), (p.batch, p.n)
-            )
-        )  # fmt: skip
-        self._b = b
+        self._a, self._b = operands(p.dtype, seed, (p.row_matrices, p.m, p.k), (p.batch, p.k, p.n))
+        before, self._bias = (
+            generator.integers(-7, 7, shape, endpoint=True).astype(np.float32)
+            for shape in ((p.row_matrices, p.m, p.n), (p.batch, p.n))
+        )
         self._before = to_stored(before, p.output).astype(ARRAY_TYPES[p.output])
         if not p.epilogue.beta:
             self._before.view(np.uint8)[...] = 0xFF

@@ -1,17 +1,21 @@
 """Which kernels the machine executes, how they are launched, and what they must compute.
 
-Operands are small whole numbers, so every sum is exact whatever the order of additions, and C must be the exact result
-rounded once: equal, not close. Only GELU is compared with a tolerance.
+Operands have all bits of their type, and so small a range that every sum is exact whatever the order of additions: C
+must be the exact result rounded once: equal, not close. Only GELU is compared with a tolerance.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import os
+import random
+import time
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +33,16 @@ from tests.device import numpy_gpu
 from tests.ptx.machine import Kernel
 
 Array = npt.NDArray[Any]
+T = TypeVar("T")
+# Which cases a short run takes: others each day.
+_SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
 _ALPHA, _BETA = 0.75, -0.5
+# The largest number of one operand, and of the other. One has all bits that the type has, so that none can be lost; of
+# tf32 two more, which are rounded off. Together they are few enough for fp32 to hold each sum.
+_MOST = {
+    DType.FP64: (2**20, 2**20), DType.FP32: (2**13 - 1, 1), DType.TF32: (2**13 - 1, 1), DType.FP16: (2**11 - 1, 1),
+    DType.BF16: (2**8 - 1, 7), DType.FP8_E4M3: (15, 15), DType.FP8_E5M2: (7, 7), DType.INT8: (127, 127),
+}  # fmt: skip
 EPILOGUES = (
     "", "alpha", "beta", "bias", "relu", "gelu", "alpha+beta", "bias+relu", "beta+bias+gelu", "alpha+beta+bias",
     "alpha+beta+bias+relu",
@@ -50,6 +63,11 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.family.name} {self.problem!r} {self.config}"
+
+    @property
+    def arch(self) -> str:
+        """The target."""
+        return self.problem.arch or "sm_90"
 
 
 def _configs(family: str, dtype: DType) -> tuple[KernelConfig, ...]:
@@ -129,6 +147,12 @@ def _scaled_cases() -> list[Case]:
     return cases
 
 
+def of_today(cases: Sequence[T], count: int) -> list[T]:
+    """So many of the cases, others each day; says how to take the same another day."""
+    print(f"SAMPLE_SEED={_SEED} takes the same")
+    return random.Random(_SEED).sample(cases, count)
+
+
 def is_output(dtype: DType, out: DType) -> bool:
     """Whether C may be so."""
     try:
@@ -160,11 +184,15 @@ def ptx_of(source: str, arch: str) -> str:
 
 def kernel_of(case: Case) -> Kernel:
     """The kernel, ready to launch."""
-    return Kernel(ptx_of(source_of(case), case.problem.arch or "sm_90"))
+    return Kernel(ptx_of(source_of(case), case.arch))
 
 
-def check(case: Case, kernel: Kernel | None = None) -> None:
+def check(case: Case, kernel: Kernel | None = None, *, blocks: int = 2) -> None:
     """Launches a kernel twice with one workspace, with copies that land late and early, and compares each element of C.
+
+    Args:
+        kernel: in place of what is compiled.
+        blocks: of a persistent kernel, so many for each slice and each of the batch: a block then has several tiles.
 
     Raises:
         AssertionError: when one is wrong.
@@ -172,21 +200,25 @@ def check(case: Case, kernel: Kernel | None = None) -> None:
     """
     run = kernel or kernel_of(case)
     a, b = operands_of(case.problem)
-    expected = expected_of(case.problem, a, b)
-    loaded = loaded_as(case, run)
+    expected = expected_of(case.problem, a, b, to_even=case.family is FAMILIES["hopper"])
+    loaded = loaded_as(case, run, blocks if case.family.is_persistent else None)
     for run.late in (True, False):
         computed = launched(case.problem, run, loaded, a, b)
         assert_right(case.problem, computed, expected, a, b)
 
 
-def loaded_as(case: Case, kernel: Kernel) -> LoadedKernel:
-    """The project's own launcher of a kernel."""
+def loaded_as(case: Case, kernel: Kernel, blocks: int | None = None) -> LoadedKernel:
+    """The project's own launcher of a kernel; of at most so many blocks along x."""
     launch = launch_of(case.family, case.problem, case.config)
+    if blocks is not None:
+        launch = replace(launch, grid=(min(blocks, launch.grid[0]), *launch.grid[1:]))
     return LoadedKernel(b"", kernel.program.name, launch, case.problem, kernel)
 
 
-def launched(problem: GemmProblem, kernel: Kernel, loaded: LoadedKernel, a: Array, b: Array) -> Array:
-    """C as stored: batch × m × n. Every bit of it is set before, or it is what is added to.
+def launched(
+    problem: GemmProblem, kernel: Kernel, loaded: LoadedKernel, a: Array, b: Array, *, beta: float = _BETA
+) -> Array:
+    """C as stored: batch × m × n. Every bit of it is set before, and may not be read, or it is what is added to.
 
     Args:
         a: batch × m × k, and
@@ -197,15 +229,16 @@ def launched(problem: GemmProblem, kernel: Kernel, loaded: LoadedKernel, a: Arra
         for one, transposed in ((a, problem.layout.a_transposed), (b, problem.layout.b_transposed))
     )
     before, bias = _further(problem)
-    c = before if problem.epilogue.beta else np.full_like(before.view(np.uint8), 0xFF).view(before.dtype)
+    is_added = problem.epilogue.beta and beta != 0
+    c = before if is_added else np.full_like(before.view(np.uint8), 0xFF).view(before.dtype)
     for one in (stored_a, stored_b, bias):
         one.flags.writeable = False
     stored_a, stored_b, c = (one.view(numpy_gpu.Array) for one in (stored_a, stored_b, c))
-    kernel.unwritten = () if problem.epilogue.beta else (c,)
+    kernel.unwritten = () if is_added else (c,)
     scales = scales_of(problem)
     for one in scales:
         one.flags.writeable = False
-    loaded(Operands(stored_a, stored_b, c, _ALPHA, _BETA, bias if problem.epilogue.bias else None, *scales))
+    loaded(Operands(stored_a, stored_b, c, _ALPHA, beta, bias if problem.epilogue.bias else None, *scales))
     return c
 
 
@@ -260,18 +293,18 @@ def assert_right(problem: GemmProblem, computed: Array, expected: Array, a: Arra
 
 
 def operands_of(problem: GemmProblem) -> tuple[Array, Array]:
-    """A and B as values: whole numbers of which every sum of products is exact.
+    """A and B as values of which every sum of products is exact."""
+    p, seed = problem, zlib.crc32(repr(problem).encode())
+    return operands(p.dtype, seed, (p.batch, p.m, p.k), (p.batch, p.k, p.n))
 
-    Of tf32, one of both has more bits than the multiplier takes, so that rounding shows; the other is -1, 0 and 1.
-    """
-    seed = zlib.crc32(repr(problem).encode())
+
+def operands(dtype: DType, seed: int, of_a: tuple[int, ...], of_b: tuple[int, ...]) -> tuple[Array, Array]:
+    """A and B of these shapes, as fp32 values. Eighths, so that what is added to their sums counts beside them."""
     generator = np.random.default_rng(seed)
-    most = [3, 3] if problem.dtype is DType.FP8_E5M2 else [7, 7]
-    if problem.dtype is DType.TF32:
-        most = [8191, 1] if seed % 2 else [1, 8191]
-    a = generator.integers(-most[0], most[0], (problem.batch, problem.m, problem.k), endpoint=True)
-    b = generator.integers(-most[1], most[1], (problem.batch, problem.k, problem.n), endpoint=True)
-    return a.astype(np.float32), b.astype(np.float32)
+    most = _MOST[dtype] if seed % 2 else _MOST[dtype][::-1]
+    a, b = (generator.integers(-one, one, shape, endpoint=True) for one, shape in zip(most, (of_a, of_b), strict=True))
+    unit = np.float32(1 if dtype is DType.INT8 else 1 / 8)
+    return a.astype(np.float32) * unit, b.astype(np.float32) * unit
 
 
 def as_multiplied(values: Array, dtype: DType, to_even: bool = False) -> Array:

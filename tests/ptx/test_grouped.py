@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import random
-import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,12 +10,10 @@ import pytest
 from cache_engine.kernels.family import check_config
 from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import DType, Mode
-from tests.ptx.faults import Fault
-from tests.ptx.grouped import CASES, COUNTS, case_of, check_groups
-from tests.ptx.machine import Kernel
-from tests.ptx.problems import kernel_of, ptx_of, source_of
+from tests.ptx.grouped import CASES, COUNTS, GroupedCase, case_of, check_groups
+from tests.ptx.mistakes import assert_seen, kernels, rows, spoilt
+from tests.ptx.problems import kernel_of, of_today
 
-_SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
 _SOAK_PARTS = 8
 _SCALES: dict[str, Any] = {"dtype": "fp8_e4m3", "scales": "1x128,128x128", "n": 135, "k": 256}
 
@@ -38,8 +34,8 @@ def test_blocks_with_scales_of_rows_and_of_groups() -> None:
 
 def test_a_sample_of_the_kinds() -> None:
     """Another one each day."""
-    for one in random.Random(_SEED).sample(CASES, 4):
-        print(f"SAMPLE_SEED={_SEED} takes the same: {one}")
+    for one in of_today(CASES, 4):
+        print(one)
         check_groups(one)
 
 
@@ -61,36 +57,40 @@ def test_the_cases_are_what_the_family_offers() -> None:
     assert {mode for mode in Mode if mode} == {one.case.problem.mode for one in CASES}
 
 
-# What of the source is wrong, what takes its place, and the case that must show it.
-MISTAKES: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
-    "a count below 0 is taken": ("count < 0 ? 0 : count < most", "count < most", "negative", {}),
-    "a count beyond m is taken": ("count < most ? count : most", "count", "too many", {}),
-    "a masked count beyond m is taken": ("count < most ? count : most", "count", (40, 0, 0, 0, 0), {"mode": "masked"}),
-    "each group may have m rows": ("MASKED ? m : m - first_row", "m", "too many", {}),
-    "rows before a group are not counted": ("first_row += rows;", "", "uneven", {}),
-    "a masked group begins where the last ended": ("static_cast<long long>(group) * m", "group * rows", "uneven",
-                                                   {"mode": "masked"}),
-    "the group after is taken": ("const long long group = walk.group,", "const long long group = (walk.group + 1) % 5,",
-                                 "uneven", {}),
-    "a group too many is read": ("if (++group < groups) enter();", "++group; enter();", "uneven", {}),
-    "tiles of a group are not counted": ("first_tile += tiles;", "", "uneven", {}),
-    "a tile is left out": ("tile += block_count()", "tile += block_count() + 1", "uneven", {}),
-    "no barrier between tiles": ("sync_block();  // the next", "// the next", "uneven", {"k": 104}),
-    "no barrier before boxes": ("sync_block();  // other", "// other", "uneven", {"k": 104}),
-    "rows of the next group are stored": ("{walk.rows, sizes.n, sizes.k}", "{sizes.m, sizes.n, sizes.k}", "uneven", {}),
-    "the bias of the first group": ("bias + group * sizes.n", "bias", "uneven", {"epilogue": "bias"}),
-    "scales of A of the first group": ("a_scales + row * scales_of_a_row", "a_scales", "uneven", _SCALES),
-    "scales of B of the first group": ("b_scales + group * scales_of_b", "b_scales", "uneven", _SCALES),
-    "columns for rows": ("row) * BLOCK_M, static_cast<int>(within / band_rows) * BLOCK_N",
-                         "row) * BLOCK_N, static_cast<int>(within / band_rows) * BLOCK_M", "one has all", {}),
-}  # fmt: skip
+# A kernel and its counts, what is wrong, what is looked for in the source, what takes its place.
+MISTAKES = [
+    (case_of("negative"), "a count below 0 is taken", "count < 0 ? 0 : count < most", "count < most"),
+    (case_of("too many"), "a count beyond m is taken", "count < most ? count : most", "count"),
+    (case_of((40, 0, 0, 0, 0), mode="masked"), "a masked count beyond m is taken",
+     "count < most ? count : most", "count"),
+    (case_of("too many"), "each group may have m rows", "MASKED ? m : m - first_row", "m"),
+    (case_of("uneven"), "rows before a group are not counted", "first_row += rows;", ""),
+    (case_of("uneven", mode="masked"), "a masked group begins where the last ended",
+     "static_cast<long long>(group) * m", "group * rows"),
+    (case_of("uneven"), "the group after is taken",
+     "const long long group = walk.group,", "const long long group = (walk.group + 1) % 5,"),
+    (case_of("uneven"), "a group too many is read", "if (++group < groups) enter();", "++group; enter();"),
+    (case_of("uneven"), "tiles of a group are not counted", "first_tile += tiles;", ""),
+    (case_of("uneven"), "a tile is left out", "tile += block_count()", "tile += block_count() + 1"),
+    (case_of("uneven", k=104), "no barrier between tiles", "sync_block();  // the next", "// the next"),
+    (case_of("uneven", k=104), "no barrier before boxes", "sync_block();  // other", "// other"),
+    (case_of("uneven"), "rows of the next group are stored",
+     "{walk.rows, sizes.n, sizes.k}", "{sizes.m, sizes.n, sizes.k}"),
+    (case_of("uneven", epilogue="bias"), "the bias of the first group", "bias + group * sizes.n", "bias"),
+    (case_of("uneven", **_SCALES), "scales of A of the first group", "a_scales + row * scales_of_a_row", "a_scales"),
+    (case_of("uneven", **_SCALES), "scales of B of the first group", "b_scales + group * scales_of_b", "b_scales"),
+    (case_of("one has all"), "columns for rows",
+     "row) * BLOCK_M, static_cast<int>(within / band_rows) * BLOCK_N",
+     "row) * BLOCK_N, static_cast<int>(within / band_rows) * BLOCK_M"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_in_the_template_is_seen(name: str) -> None:
-    right, wrong, counts, asked = MISTAKES[name]
-    one = case_of(counts, **asked)
-    source = source_of(one.case)
-    assert source.count(right) == 1, "the template no longer holds the line to be spoilt"
-    with pytest.raises((Fault, AssertionError)):
-        check_groups(one, Kernel(ptx_of(source.replace(right, wrong), "sm_90")))
+@pytest.mark.parametrize(("one", "right", "wrong"), rows(MISTAKES))
+def test_a_mistake_in_the_template_is_seen(one: GroupedCase, right: str, wrong: str) -> None:
+    assert_seen(spoilt(one.case, right, wrong), partial(check_groups, one))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("one", kernels(MISTAKES), ids=str)
+def test_the_kernels_are_right_before(one: GroupedCase) -> None:
+    check_groups(one)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
-import random
-import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,10 +16,10 @@ from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem, Layout, Scales, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from tests.faults.counting import report
-from tests.ptx.hopper_problems import HOPPER, assert_seen, check, deep, source_of
-from tests.ptx.problems import EPILOGUES
+from tests.ptx.hopper_problems import HOPPER, deep, hopper
+from tests.ptx.mistakes import assert_seen, kernels, rows, spoilt
+from tests.ptx.problems import EPILOGUES, Case, check, of_today, source_of
 
-_SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
 _CONFIGS = tuple(
     KernelConfig(*tiles, cluster=2)
     for tiles in (
@@ -46,7 +44,7 @@ _KINDS = (
 _SHAPES = ((40, 136, 3, 1, 1), (150, 264, 5, 2, 1), (300, 72, 4, 1, 2), (256, 256, 2, 1, 1), (128, 136, 5, 1, 4))
 
 
-def _cases() -> list[tuple[GemmProblem, KernelConfig]]:
+def _cases() -> list[Case]:
     asked = [(*one, "") for one in itertools.product(_KINDS, _SHAPES, Specialisation)]
     asked += [(_KINDS[number % len(_KINDS)], _SHAPES[number % 5], list(Specialisation)[number % 4], epilogue)
               for number, epilogue in enumerate(EPILOGUES)]  # fmt: skip
@@ -58,7 +56,7 @@ def _cases() -> list[tuple[GemmProblem, KernelConfig]]:
         )
         every = (deep(config, dtype) for config in _CONFIGS)
         offered = [config for config in every if HOPPER.shape_fault(problem, config) is None]
-        cases.append((problem, replace(offered[number * 5 // 4 % len(offered)], split_k=slices)))
+        cases.append(hopper(problem, replace(offered[number * 5 // 4 % len(offered)], split_k=slices)))
     return cases
 
 
@@ -67,37 +65,37 @@ CASES = _cases()
 
 def test_a_kernel_multiplies() -> None:
     """One of the cases, another one each day."""
-    problem, config = random.Random(_SEED).choice(CASES)
-    print(f"SAMPLE_SEED={_SEED} takes the same: {problem!r} {config}")
-    check(problem, config)
+    (case,) = of_today(CASES, 1)
+    print(case)
+    check(case)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(6))
 def test_every_kind_of_kernel_multiplies(part: int) -> None:
     """In one cluster and in two."""
-    for number, (problem, config) in enumerate(CASES[part::6]):
-        print(f"{problem!r} {config}")
-        check(problem, config, blocks=2 + number % 2 * 2)
+    for number, case in enumerate(CASES[part::6]):
+        print(case)
+        check(case, blocks=2 + number % 2 * 2)
     report({"trials": len(CASES[part::6])})
 
 
 def test_the_cases_can_be_built() -> None:
-    for problem, config in CASES:
-        check_config(HOPPER, problem, config, architecture("sm_90a"))
-    assert {replace(config, block_k=64, split_k=1) for _, config in CASES} == set(_CONFIGS)
+    for case in CASES:
+        check_config(HOPPER, case.problem, case.config, architecture("sm_90a"))
+    assert {replace(case.config, block_k=64, split_k=1) for case in CASES} == set(_CONFIGS)
 
 
 # ---- Mistakes ----
 
 # Three rows of tiles, so that a fourth is beyond m; two columns. Then B in panels, scales of whole tiles, and slices.
-_PLAIN = (GemmProblem(300, 136, 264, arch="sm_90a"), KernelConfig(128, 128, 64, 8, 1, 2, cluster=2))
-_TURNED = (GemmProblem(130, 264, 136, arch="sm_90a", layout="nn"), KernelConfig(64, 256, 64, 4, 2, 2, cluster=2))
-_SCALED = (
+_PLAIN = hopper(GemmProblem(300, 136, 264, arch="sm_90a"), KernelConfig(128, 128, 64, 8, 1, 2, cluster=2))
+_TURNED = hopper(GemmProblem(130, 264, 136, arch="sm_90a", layout="nn"), KernelConfig(64, 256, 64, 4, 2, 2, cluster=2))
+_SCALED = hopper(
     GemmProblem(192, 136, 384, dtype="fp8_e4m3", scales="1x128,128x128", arch="sm_90a", specialisation="exact"),
     KernelConfig(64, 128, 128, 4, 1, 2, cluster=2),
 )
-_SLICED = (GemmProblem(150, 136, 320, arch="sm_90a"), KernelConfig(64, 128, 64, 4, 1, 2, 4, 2))
+_SLICED = hopper(GemmProblem(150, 136, 320, arch="sm_90a"), KernelConfig(64, 128, 64, 4, 1, 2, 4, 2))
 _READY = "        if constexpr (CLUSTER > 1) fence_barriers();\n    }\n    sync_all();"
 _END = "    if constexpr (CLUSTER > 1) sync_cluster();\n}"
 _PART = "copy_box_to_all(target + part * (B_BYTES / CLUSTER), map, k, column + part * (BLOCK_N / CLUSTER),"
@@ -148,29 +146,22 @@ _MISTAKES = [
     (_SCALED, "nothing waits for tiles with scales", "barrier_wait(place.full(), place.parity);\n#pragma", "\n#pragma"),
     (_SLICED, "an empty slice gives a buffer back", "arrives && (SPLIT_K == 1 || slice.first < slice.end)", "arrives"),
 ]  # fmt: skip
-_QUICK = (
+_DAILY = (
     "no barrier of the cluster before the first copy",
     "the warps of one block are waited for",
     "a block ends before the other",
 )
 
 
-@pytest.mark.parametrize("what", _QUICK)
-def test_a_mistake_is_seen(what: str) -> None:
-    assert_seen(_MISTAKES, what)
+@pytest.mark.parametrize(("case", "right", "wrong"), rows(_MISTAKES, _DAILY))
+def test_every_mistake_is_seen(case: Case, right: str, wrong: str) -> None:
+    assert_seen(spoilt(case, right, wrong), partial(check, case))
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("what", [what for _, what, *_ in _MISTAKES if what not in _QUICK])
-def test_every_mistake_is_seen(what: str) -> None:
-    assert_seen(_MISTAKES, what)
-    report({"trials": 1, "seen": 1})
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("case", [_PLAIN, _TURNED, _SCALED, _SLICED], ids=["plain", "turned", "scaled", "sliced"])
-def test_the_kernels_are_right_before(case: tuple[GemmProblem, KernelConfig]) -> None:
-    check(*case)
+@pytest.mark.parametrize("case", kernels(_MISTAKES), ids=str)
+def test_the_kernels_are_right_before(case: Case) -> None:
+    check(case)
 
 
 # ---- What is asked for, and refused ----
@@ -214,4 +205,4 @@ def test_a_cluster_that_cannot_be_is_refused(family: str, config: KernelConfig, 
 
 
 def test_the_source_says_that_blocks_are_a_cluster() -> None:
-    assert "#define CLUSTER 2\n" in source_of(*_PLAIN)
+    assert "#define CLUSTER 2\n" in source_of(_PLAIN)

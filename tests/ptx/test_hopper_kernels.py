@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
-import random
-import time
 from dataclasses import replace
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +18,10 @@ from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem, Layout, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from tests.faults.counting import report
-from tests.ptx.hopper_problems import HOPPER, assert_seen, check, deep, source_of
-from tests.ptx.problems import EPILOGUES, is_output, ptx_of
+from tests.ptx.hopper_problems import HOPPER, deep, hopper
+from tests.ptx.mistakes import assert_seen, kernels, rows, spoilt
+from tests.ptx.problems import EPILOGUES, Case, check, is_output, of_today, ptx_of, source_of
 
-_SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
 _LAYOUTS = (Layout.NT, Layout.NN)
 # The tiles that the family offers, with rings so short that a small problem goes around them.
 _CONFIGS = (
@@ -45,7 +42,7 @@ _KINDS = [(dtype, layout) for dtype in (DType.BF16, DType.FP16) for layout in _L
 _KINDS += [(dtype, Layout.NT) for dtype in _ALONG_K]
 
 
-def _cases() -> list[tuple[GemmProblem, KernelConfig]]:
+def _cases() -> list[Case]:
     cases = []
     kinds = itertools.product(_KINDS, _SHAPES, Specialisation, EPILOGUES)
     for number, ((dtype, layout), (m, n, k, batch), specialisation, epilogue) in enumerate(kinds):
@@ -56,7 +53,7 @@ def _cases() -> list[tuple[GemmProblem, KernelConfig]]:
         problem = GemmProblem(
             m, n + rest, depth or k, batch, dtype, output, layout, "sm_90a", epilogue, specialisation, OPT_LEVELS[-1]
         )
-        cases.append((problem, deep(_CONFIGS[number * 7 // 4 % len(_CONFIGS)], dtype)))
+        cases.append(hopper(problem, deep(_CONFIGS[number * 7 // 4 % len(_CONFIGS)], dtype)))
     return cases
 
 
@@ -66,10 +63,9 @@ CASES = _cases()
 @pytest.mark.parametrize("part", range(3))
 def test_kernels_multiply(part: int) -> None:
     """A sample of the cases, another one each day; one of those that are along k alone."""
-    offered = [case for case in CASES if (case[0].dtype in _ALONG_K) is (part == 0)]
-    problem, config = random.Random(_SEED + part).choice(offered)
-    print(f"SAMPLE_SEED={_SEED} takes the same: {problem!r} {config}")
-    check(problem, config)
+    case = of_today([one for one in CASES if (one.problem.dtype in _ALONG_K) is (part == 0)], 3)[part]
+    print(case)
+    check(case)
 
 
 def test_the_store_keeps_what_is_executed_here(tmp_path: Path) -> None:
@@ -84,15 +80,15 @@ def test_the_store_keeps_what_is_executed_here(tmp_path: Path) -> None:
     assert "wgmma.mma_async instructions are serialized" not in log
     assert (kernel.record.family, resources.spill_bytes, resources.stack_bytes) == ("hopper", 0, 0)
     assert (kernel.launch.threads, kernel.launch.grid) == (384, (1, 1, 1))
-    assert stored == ptx_of(source_of(problem, kernel.record.config), "sm_90a")
+    assert stored == ptx_of(source_of(hopper(problem, kernel.record.config)), "sm_90a")
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(16))
 def test_every_kind_of_hopper_kernel_multiplies(part: int) -> None:
-    for problem, config in CASES[part::16]:
-        print(f"{problem!r} {config}")
-        check(problem, config)
+    for case in CASES[part::16]:
+        print(case)
+        check(case)
     report({"trials": len(CASES[part::16])})
 
 
@@ -101,31 +97,31 @@ def test_every_kind_of_hopper_kernel_multiplies(part: int) -> None:
 def test_every_config_of_hopper_multiplies(config: KernelConfig) -> None:
     for dtype, layout in _KINDS:
         problem = GemmProblem(config.block_m + 8, config.block_n + 24, 720, 1, dtype, layout=layout, arch="sm_90a")
-        check(problem, deep(config, dtype))
+        check(hopper(problem, deep(config, dtype)))
     report({"trials": len(_KINDS)})
 
 
 def test_the_cases_are_what_the_family_offers() -> None:
-    for problem, config in CASES:
-        assert HOPPER.problem_fault(problem) is None
-        check_config(HOPPER, problem, config, architecture("sm_90a"))
-    assert {problem.dtype for problem, _ in CASES} == set(HOPPER.flops_per_clock)
+    for case in CASES:
+        assert HOPPER.problem_fault(case.problem) is None
+        check_config(HOPPER, case.problem, case.config, architecture("sm_90a"))
+    assert {case.problem.dtype for case in CASES} == set(HOPPER.flops_per_clock)
     for dtype in HOPPER.flops_per_clock:
         offered = HOPPER.configs(GemmProblem(1, 1, 1, dtype=dtype))
         assert {replace(one, stages=2) for one in offered} == {replace(deep(one, dtype), stages=2) for one in _CONFIGS}
-        assert {config for problem, config in CASES if problem.dtype is dtype} == {deep(one, dtype) for one in _CONFIGS}
+        assert {case.config for case in CASES if case.problem.dtype is dtype} == {deep(one, dtype) for one in _CONFIGS}
 
 
 # ---- Mistakes ----
 
-_RIGHT = (GemmProblem(150, 136, 200, arch="sm_90a"), KernelConfig(128, 64, 64, 8, 1, 2))
-_TURNED = (GemmProblem(130, 264, 136, arch="sm_90a", layout="nn"), KernelConfig(64, 256, 64, 4, 2, 2))
-_FP8 = (GemmProblem(70, 136, 208, dtype="fp8_e4m3", arch="sm_90a"), KernelConfig(128, 64, 128, 8, 1, 2))
-_ONE_GROUP = (GemmProblem(70, 136, 200, arch="sm_90a"), KernelConfig(64, 128, 64, 4, 1, 2))
-_TF32 = (GemmProblem(70, 136, 72, dtype="tf32", arch="sm_90a"), KernelConfig(128, 64, 32, 8, 1, 2))
+_RIGHT = hopper(GemmProblem(150, 136, 200, arch="sm_90a"), KernelConfig(128, 64, 64, 8, 1, 2))
+_TURNED = hopper(GemmProblem(130, 264, 136, arch="sm_90a", layout="nn"), KernelConfig(64, 256, 64, 4, 2, 2))
+_FP8 = hopper(GemmProblem(70, 136, 208, dtype="fp8_e4m3", arch="sm_90a"), KernelConfig(128, 64, 128, 8, 1, 2))
+_ONE_GROUP = hopper(GemmProblem(70, 136, 200, arch="sm_90a"), KernelConfig(64, 128, 64, 4, 1, 2))
+_TF32 = hopper(GemmProblem(70, 136, 72, dtype="tf32", arch="sm_90a"), KernelConfig(128, 64, 32, 8, 1, 2))
 # Three boxes of C for each warp, one behind the other, and a C that is read; and one that lanes store.
-_BETA = (GemmProblem(70, 328, 72, 2, arch="sm_90a", epilogue="beta+bias"), KernelConfig(128, 256, 64, 8, 1, 2))
-_UNBOXED = (GemmProblem(150, 134, 72, arch="sm_90a"), KernelConfig(128, 128, 64, 8, 1, 2))
+_BETA = hopper(GemmProblem(70, 328, 72, 2, arch="sm_90a", epilogue="beta+bias"), KernelConfig(128, 256, 64, 8, 1, 2))
+_UNBOXED = hopper(GemmProblem(150, 134, 72, arch="sm_90a"), KernelConfig(128, 128, 64, 8, 1, 2))
 _MISTAKES = [
     (_RIGHT, "nothing waits for tiles", "barrier_wait(place.full(), place.parity);\n        mul", "mul"),
     (_RIGHT, "nothing waits for room", "barrier_wait(place.empty(), place.parity ^ 1);", ""),
@@ -222,7 +218,8 @@ _MISTAKES = [
     (_FP8, "products are as deep as of 16 bits", "MMA_K = 32 / sizeof(IN_TYPE)", "MMA_K = 16"),
     (_FP8, "the other type of 8 bits", '(e4m3, "k32.f32.e4m3.e4m3")', '(e4m3, "k32.f32.e5m2.e5m2")'),
     (_TF32, "a step of k too few", "k < BLOCK_K; k += MMA_K", "k < BLOCK_K - MMA_K; k += MMA_K"),
-    (_RIGHT, "registers grow beyond what there is", "MULTIPLYING_REGISTERS = 232", "MULTIPLYING_REGISTERS = 256"),
+    (_RIGHT, "registers grow beyond what there is", "232;\nstatic_assert(GROUP *",
+     "256;\nstatic_assert(true || GROUP *"),
     (_ONE_GROUP, "registers change hands that a group has already", "DIVIDES_REGISTERS = GROUPS > 1",
      "DIVIDES_REGISTERS = true"),
     (_ONE_GROUP, "warps that are not there are waited for", "barrier_init(place.empty(), WARPS * CLUSTER);",
@@ -238,7 +235,7 @@ _MISTAKES = [
     (_TURNED, "a panel is not copied", "i < BLOCK_N / LINE; ++i", "i < BLOCK_N / LINE - 1; ++i"),
     (_TURNED, "the second group multiplies the columns of the first", "A_BYTES + group_column * LINE_BYTES", "A_BYTES"),
 ]  # fmt: skip
-_QUICK = (
+_DAILY = (
     "nothing waits for tiles",
     "the wrong phase of room",
     "no proxy fence",
@@ -248,27 +245,15 @@ _QUICK = (
 )
 
 
-@cache
-def _right_ptx(case: tuple[GemmProblem, KernelConfig]) -> str:
-    return ptx_of(source_of(*case), "sm_90a")
-
-
-@pytest.mark.parametrize("what", _QUICK)
-def test_a_mistake_is_seen(what: str) -> None:
-    assert_seen(_MISTAKES, what)
+@pytest.mark.parametrize(("case", "right", "wrong"), rows(_MISTAKES, _DAILY))
+def test_every_mistake_is_seen(case: Case, right: str, wrong: str) -> None:
+    assert_seen(spoilt(case, right, wrong), partial(check, case))
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("what", [what for _, what, *_ in _MISTAKES if what not in _QUICK])
-def test_every_mistake_is_seen(what: str) -> None:
-    assert_seen(_MISTAKES, what)
-    report({"trials": 1, "seen": 1})
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("case", [_RIGHT, _ONE_GROUP, _TURNED, _FP8, _TF32, _BETA, _UNBOXED], ids=str)
-def test_the_kernels_are_right_before(case: tuple[GemmProblem, KernelConfig]) -> None:
-    check(*case, _right_ptx(case))
+@pytest.mark.parametrize("case", kernels(_MISTAKES), ids=str)
+def test_the_kernels_are_right_before(case: Case) -> None:
+    check(case)
 
 
 # ---- What is refused ----

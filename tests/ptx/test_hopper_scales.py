@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
-import random
-import time
+from functools import partial
 
 import pytest
 
@@ -16,10 +14,10 @@ from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem, Layout, Scales, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from tests.faults.counting import report
-from tests.ptx.hopper_problems import HOPPER, assert_seen, check
-from tests.ptx.problems import EPILOGUES, is_output
+from tests.ptx.hopper_problems import HOPPER, hopper
+from tests.ptx.mistakes import assert_seen, kernels, rows, spoilt
+from tests.ptx.problems import EPILOGUES, Case, check, is_output, of_today
 
-_SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
 _SCALES = [scales for scales in Scales if scales]
 _TYPES = (DType.FP8_E4M3, DType.FP8_E5M2)
 # The tiles that the family offers for scales, with rings so short that a small problem goes around them.
@@ -44,7 +42,7 @@ def _fitting(scales: Scales) -> list[KernelConfig]:
     return [one for one in _CONFIGS if HOPPER.shape_fault(_problem(scales), one) is None]
 
 
-def _cases() -> list[tuple[GemmProblem, KernelConfig]]:
+def _cases() -> list[Case]:
     """Every block and type of scales, type of elements, shape and specialisation; and every epilogue."""
     kinds = list(itertools.product(_SCALES, _TYPES))
     asked = [(*one, "") for one in itertools.product(kinds, _SHAPES, Specialisation)]
@@ -58,7 +56,7 @@ def _cases() -> list[tuple[GemmProblem, KernelConfig]]:
             OPT_LEVELS[-1], scales,
         )  # fmt: skip
         configs = _fitting(scales)
-        cases.append((problem, configs[number * 5 // 4 % len(configs)]))
+        cases.append(hopper(problem, configs[number * 5 // 4 % len(configs)]))
     return cases
 
 
@@ -68,17 +66,17 @@ CASES = _cases()
 @pytest.mark.parametrize("part", range(2))
 def test_kernels_multiply(part: int) -> None:
     """A sample of the cases, another one each day."""
-    problem, config = random.Random(_SEED + part).choice(CASES)
-    print(f"SAMPLE_SEED={_SEED} takes the same: {problem!r} {config}")
-    check(problem, config)
+    case = of_today(CASES, 2)[part]
+    print(case)
+    check(case)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(8))
 def test_every_kind_of_kernel_multiplies(part: int) -> None:
-    for problem, config in CASES[part::8]:
-        print(f"{problem!r} {config}")
-        check(problem, config)
+    for case in CASES[part::8]:
+        print(case)
+        check(case)
     report({"trials": len(CASES[part::8])})
 
 
@@ -89,19 +87,20 @@ def test_every_config_multiplies(scales: Scales) -> None:
     for dtype, config in itertools.product(_TYPES, HOPPER.configs(_problem(scales))):
         if HOPPER.shape_fault(_problem(scales), config) is None:
             m, n = config.block_m + 8, config.block_n + 23
-            check(GemmProblem(m, n, 768, dtype=dtype, scales=scales, arch="sm_90a"), config)
+            check(hopper(GemmProblem(m, n, 768, dtype=dtype, scales=scales, arch="sm_90a"), config))
             tried += 1
     report({"trials": tried})
 
 
 def test_the_cases_are_what_the_family_offers() -> None:
-    for problem, config in CASES:
-        check_config(HOPPER, problem, config, architecture("sm_90a"))
-    kinds = {(problem.scales, problem.dtype, problem.k, problem.specialisation) for problem, _ in CASES}
-    assert len(kinds) == 4 * 2 * 4 * 4
-    assert len({problem.epilogue for problem, _ in CASES}) == len(EPILOGUES)
+    for case in CASES:
+        check_config(HOPPER, case.problem, case.config, architecture("sm_90a"))
+    problems = [case.problem for case in CASES]
+    assert len({(one.scales, one.dtype, one.k, one.specialisation) for one in problems}) == 4 * 2 * 4 * 4
+    assert len({problem.epilogue for problem in problems}) == len(EPILOGUES)
     for scales in _SCALES:
-        tiles = {(c.block_m, c.block_n, c.warps_m, c.warps_n) for p, c in CASES if p.scales is scales}
+        configs = [case.config for case in CASES if case.problem.scales is scales]
+        tiles = {(c.block_m, c.block_n, c.warps_m, c.warps_n) for c in configs}
         offered = [one for one in HOPPER.configs(_problem(scales)) if not HOPPER.shape_fault(_problem(scales), one)]
         assert tiles == {(c.block_m, c.block_n, c.warps_m, c.warps_n) for c in offered}
         assert choose(_problem(scales), "hopper")[1] in offered
@@ -109,11 +108,11 @@ def test_the_cases_are_what_the_family_offers() -> None:
 
 # ---- Mistakes ----
 
-_BLOCKS = (
+_BLOCKS = hopper(
     GemmProblem(300, 136, 384, 2, "fp8_e4m3", scales="1x128,128x128", arch="sm_90a"),
     KernelConfig(256, 128, 128, 8, 1, 2),
 )
-_COLUMNS = (
+_COLUMNS = hopper(
     GemmProblem(70, 264, 384, dtype="fp8_e4m3", scales="1x128,1x128,e8m0", arch="sm_90a"),
     KernelConfig(64, 256, 128, 4, 2, 2),
 )
@@ -155,29 +154,22 @@ _MISTAKES = [
     (_COLUMNS, "the scale of the column before", "j / 4, j % 4), sums", "j / 4, j % 4 ^ 1), sums"),
     (_COLUMNS, "the scales of the eight columns before", "step.factor(i, j / 4,", "step.factor(i, j / 4 ^ 1,"),
 ]  # fmt: skip
-_QUICK = (
+_DAILY = (
     "sums are scaled before products have ended",
     "the scales of the upper rows for the lower",
     "the second group takes the first one's scales",
 )
 
 
-@pytest.mark.parametrize("what", _QUICK)
-def test_a_mistake_is_seen(what: str) -> None:
-    assert_seen(_MISTAKES, what)
+@pytest.mark.parametrize(("case", "right", "wrong"), rows(_MISTAKES, _DAILY))
+def test_every_mistake_is_seen(case: Case, right: str, wrong: str) -> None:
+    assert_seen(spoilt(case, right, wrong), partial(check, case))
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("what", [what for _, what, *_ in _MISTAKES if what not in _QUICK])
-def test_every_mistake_is_seen(what: str) -> None:
-    assert_seen(_MISTAKES, what)
-    report({"trials": 1, "seen": 1})
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("case", [_BLOCKS, _COLUMNS], ids=["blocks", "columns"])
-def test_the_kernels_are_right_before(case: tuple[GemmProblem, KernelConfig]) -> None:
-    check(*case)
+@pytest.mark.parametrize("case", kernels(_MISTAKES), ids=str)
+def test_the_kernels_are_right_before(case: Case) -> None:
+    check(case)
 
 
 # ---- What is offered ----

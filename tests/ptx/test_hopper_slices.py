@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
-import random
-import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -16,10 +14,10 @@ from cache_engine.model.architecture import architecture
 from cache_engine.model.gemm import OPT_LEVELS, DType, GemmProblem, Layout, Scales, Specialisation
 from cache_engine.model.kernel import KernelConfig
 from tests.faults.counting import report
-from tests.ptx.hopper_problems import HOPPER, assert_seen, check, deep
-from tests.ptx.problems import EPILOGUES
+from tests.ptx.hopper_problems import HOPPER, deep, hopper
+from tests.ptx.mistakes import assert_seen, kernels, rows, spoilt
+from tests.ptx.problems import EPILOGUES, Case, check, of_today
 
-_SEED = int(os.environ.get("SAMPLE_SEED") or time.time() // 86_400)
 _CONFIGS = (
     KernelConfig(64, 64, 64, 4, 1, 3),
     KernelConfig(64, 128, 64, 4, 1, 2),
@@ -41,7 +39,7 @@ _SHAPES = ((40, 136, 5, 1), (150, 136, 7, 2), (16, 264, 16, 1))
 _SLICES = (4, 2, 3, 5)
 
 
-def _cases() -> list[tuple[GemmProblem, KernelConfig]]:
+def _cases() -> list[Case]:
     asked = [(*one, "") for one in itertools.product(_KINDS, _SHAPES, Specialisation)]
     asked += [(_KINDS[number % len(_KINDS)], _SHAPES[number % 3], list(Specialisation)[number % 4], epilogue)
               for number, epilogue in enumerate(EPILOGUES)]  # fmt: skip
@@ -52,7 +50,7 @@ def _cases() -> list[tuple[GemmProblem, KernelConfig]]:
             m, n, k, batch, dtype, None, layout, "sm_90a", epilogue, specialisation, OPT_LEVELS[-1], scales
         )
         config = deep(_CONFIGS[number * 5 // 4 % len(_CONFIGS)], dtype)
-        cases.append((problem, replace(config, split_k=_SLICES[(number + number // 4) % len(_SLICES)])))
+        cases.append(hopper(problem, replace(config, split_k=_SLICES[(number + number // 4) % len(_SLICES)])))
     return cases
 
 
@@ -62,25 +60,25 @@ CASES = _cases()
 @pytest.mark.parametrize("part", range(2))
 def test_kernels_multiply(part: int) -> None:
     """A sample of the cases, another one each day."""
-    problem, config = random.Random(_SEED + part).choice(CASES)
-    print(f"SAMPLE_SEED={_SEED} takes the same: {problem!r} {config}")
-    check(problem, config)
+    case = of_today(CASES, 2)[part]
+    print(case)
+    check(case)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(6))
 def test_every_kind_of_kernel_multiplies(part: int) -> None:
-    for problem, config in CASES[part::6]:
-        print(f"{problem!r} {config}")
-        check(problem, config)
+    for case in CASES[part::6]:
+        print(case)
+        check(case)
     report({"trials": len(CASES[part::6])})
 
 
 def test_the_cases_can_be_built() -> None:
-    for problem, config in CASES:
-        check_config(HOPPER, problem, config, architecture("sm_90a"))
-    assert {replace(config, block_k=64, split_k=1) for _, config in CASES} == set(_CONFIGS)
-    assert {(problem.specialisation, config.split_k) for problem, config in CASES} >= set(
+    for case in CASES:
+        check_config(HOPPER, case.problem, case.config, architecture("sm_90a"))
+    assert {replace(case.config, block_k=64, split_k=1) for case in CASES} == set(_CONFIGS)
+    assert {(case.problem.specialisation, case.config.split_k) for case in CASES} >= set(
         itertools.product((Specialisation.DYNAMIC, Specialisation.NK), _SLICES[:2])
     )
 
@@ -88,9 +86,9 @@ def test_the_cases_can_be_built() -> None:
 # ---- Mistakes ----
 
 # Ten tiles, whose 80 warps have counters of more than one 256 bytes; a slice is empty.
-_PLAIN = (GemmProblem(150, 300, 320, arch="sm_90a"), KernelConfig(128, 64, 64, 8, 1, 2, 4))
-_BATCH = (GemmProblem(40, 200, 320, 2, arch="sm_90a"), KernelConfig(64, 64, 64, 4, 1, 2, 3))
-_SCALED = (
+_PLAIN = hopper(GemmProblem(150, 300, 320, arch="sm_90a"), KernelConfig(128, 64, 64, 8, 1, 2, 4))
+_BATCH = hopper(GemmProblem(40, 200, 320, 2, arch="sm_90a"), KernelConfig(64, 64, 64, 4, 1, 2, 3))
+_SCALED = hopper(
     GemmProblem(40, 136, 640, dtype="fp8_e4m3", scales="1x128,128x128", arch="sm_90a"),
     KernelConfig(64, 128, 128, 4, 1, 2, 3),
 )
@@ -126,25 +124,18 @@ _MISTAKES = [
     (_SCALED, "scales of the first slice", "step.read_a(scales.a, scales.row, k,",
      "step.read_a(scales.a, scales.row, k - slice.first,"),
 ]  # fmt: skip
-_QUICK = ("no fence before the count", "lanes have not met after the count", "an empty slice gives a buffer back")
+_DAILY = ("no fence before the count", "lanes have not met after the count", "an empty slice gives a buffer back")
 
 
-@pytest.mark.parametrize("what", _QUICK)
-def test_a_mistake_is_seen(what: str) -> None:
-    assert_seen(_MISTAKES, what)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("what", [what for _, what, *_ in _MISTAKES if what not in _QUICK])
-def test_every_mistake_is_seen(what: str) -> None:
-    assert_seen(_MISTAKES, what)
-    report({"trials": 1, "seen": 1})
+@pytest.mark.parametrize(("case", "right", "wrong"), rows(_MISTAKES, _DAILY))
+def test_every_mistake_is_seen(case: Case, right: str, wrong: str) -> None:
+    assert_seen(spoilt(case, right, wrong), partial(check, case))
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("case", [_PLAIN, _BATCH, _SCALED], ids=["plain", "batch", "scaled"])
-def test_the_kernels_are_right_before(case: tuple[GemmProblem, KernelConfig]) -> None:
-    check(*case)
+@pytest.mark.parametrize("case", kernels(_MISTAKES), ids=str)
+def test_the_kernels_are_right_before(case: Case) -> None:
+    check(case)
 
 
 # ---- What is chosen ----

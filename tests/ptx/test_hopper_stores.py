@@ -7,17 +7,13 @@ from typing import Any
 import numpy.typing as npt
 import pytest
 
-from cache_engine.device.launch import LoadedKernel
-from cache_engine.kernels.family import launch_of
-from cache_engine.kernels.select import FAMILIES
-from cache_engine.kernels.source import render
 from cache_engine.model.gemm import GemmProblem
 from cache_engine.model.kernel import KernelConfig
 from tests.ptx import maps
 from tests.ptx.banks import Conflicts
-from tests.ptx.machine import Kernel
+from tests.ptx.hopper_problems import hopper
 from tests.ptx.memory import Memory
-from tests.ptx.problems import launched, operands_of, ptx_of
+from tests.ptx.problems import assert_right, kernel_of, launched, loaded_as, operands_of
 from tests.ptx.stores import Stores
 
 Array = npt.NDArray[Any]
@@ -45,12 +41,18 @@ def test_boxes_are_of_whole_lines_and_lanes_ask_for_few_words_of_a_bank(
     monkeypatch.setattr(Stores, "start", starts)
     monkeypatch.setattr(Memory, "write", writes)
     conflicts = Conflicts(monkeypatch)
-    family, config = FAMILIES["hopper"], KernelConfig(128, 64, 64, 8, 1, 2)
     problem = GemmProblem(128, n, 64, out_dtype=out_dtype, arch="sm_90a", specialisation="exact")
-    kernel = Kernel(ptx_of(render(family.template, family.constants(problem, config)), "sm_90a"))
-    kernel.late = True
-    loaded = LoadedKernel(b"", kernel.program.name, launch_of(family, problem, config), problem, kernel)
-    launched(problem, kernel, loaded, *operands_of(problem))
+    case = hopper(problem, KernelConfig(128, 64, 64, 8, 1, 2))
+    kernel = kernel_of(case)
+    launched(problem, kernel, loaded_as(case, kernel), *operands_of(problem))
     size = 128 * n * problem.output.itemsize
     assert (boxes[0], stored[0]) == ((size, 0) if n == 64 else (0, size))
     assert max(conflicts.most.values()) == most
+
+
+def test_c_is_not_read_when_beta_is_0() -> None:
+    """As in BLAS: it may hold anything."""
+    case = hopper(GemmProblem(40, 64, 64, epilogue="beta", arch="sm_90a"), KernelConfig(64, 64, 64, 4, 1, 2))
+    kernel, (a, b) = kernel_of(case), operands_of(case.problem)
+    computed = launched(case.problem, kernel, loaded_as(case, kernel), a, b, beta=0.0)
+    assert_right(case.problem, computed, a.astype("f8") @ b, a, b)
