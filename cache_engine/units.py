@@ -1,6 +1,12 @@
-"""Formats numbers as text."""
+"""Formats numbers as text, and reads durations."""
 
 from __future__ import annotations
+
+import re
+
+_SECONDS = {
+    "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0,
+}  # fmt: skip
 
 
 def human_bytes(size: float) -> str:
@@ -28,6 +34,22 @@ def human_ms(ms: float) -> str:
     if minutes < 60:
         return f"{minutes} min {seconds} s"
     return f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def human_forecast(ms: float) -> str:
+    """A time to wait, given in milliseconds: as ``human_ms``, but ``"more than a year"`` where that is all to know."""
+    return "more than a year" if ms > 365 * 86_400e3 else human_ms(ms)
+
+
+def read_seconds(text: str, unit: str = "") -> float | None:
+    """The seconds of a duration such as ``"24h"``, ``"1.5ms"`` or ``"2min"``; ``None`` if it is not of that form.
+
+    Args:
+        unit: of a number without one, which else is not of that form.
+    """
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)([a-zµ]*)", text)
+    length = _SECONDS.get(found[2] or unit) if found else None
+    return None if found is None or length is None else float(found[1]) * length
 
 
 def human_us(us: float) -> str:

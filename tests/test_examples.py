@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import cache_engine
 from cache_engine import open_cache
 
 ROOT = Path(__file__).parent.parent
@@ -143,6 +145,7 @@ def test_the_file_is_the_statistics_and_appears_whole(compiled_store: Path, tmp_
 
 # ---- Types ----
 
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 GIVEN = {"gpu.md": "a b c out x weight v torch linear"}
 """Names that the snippets of a page take for granted."""
 
@@ -159,10 +162,41 @@ def test_what_a_page_shows_of_an_example_is_in_it() -> None:
         assert lines in (ROOT / name).read_text()
 
 
+def test_snippets_and_examples_import_only_what_is_public() -> None:
+    """That is names of ``cache_engine`` itself, and the adapters that their frameworks call by their modules."""
+    texts = {f"{page.name} {n}": text for page in PAGES for n, text in enumerate(_snippets(page))}
+    texts |= {path.name: path.read_text() for path in EXAMPLES.glob("*.py")}
+    imported = [
+        (node.module or "", alias.name)
+        for name, text in texts.items()
+        if not text.startswith("# examples/")  # a part of one
+        for node in ast.walk(ast.parse(text, name))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cache_engine")
+        for alias in node.names
+    ]
+    assert len(imported) > 20
+    ours = {name for module, name in imported if module == "cache_engine"}
+    assert ours <= set(cache_engine.__all__)
+    others = [
+        found for found in imported if found[0] != "cache_engine" and not found[0].startswith("cache_engine.adapters.")
+    ]
+    assert others == []
+
+
+def test_no_document_for_users_names_a_module_that_may_change() -> None:
+    """But for their loggers, and what is run as a program."""
+    pages = [page for page in PAGES if page.name not in {"contributing.md", "api.md", "settings.md", "README.md"}]
+    named = [
+        (page.name, name) for page in pages for name in re.findall(r"`(cache_engine\.\w+\.[\w.]+)", page.read_text())
+    ]
+    known = {("caches.md", "cache_engine.adapters.triton"), ("caches.md", "cache_engine.foreign.base.Source")}
+    assert set(named) - known == {("troubleshooting.md", "cache_engine.errors")} & set(named)
+
+
 def test_every_snippet_of_the_documents_type_checks(tmp_path: Path) -> None:
     """With the settings and the cache of ``make lint``, so that only the snippets are read."""
     snippets = []
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+    for page in PAGES:
         given = "".join(f"{name}: Any\n" for name in GIVEN.get(page.name, "").split())
         for number, text in enumerate(_snippets(page)):
             if text.startswith("# examples/"):

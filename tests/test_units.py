@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from cache_engine.units import counted, human_age, human_bytes, human_ms, human_rate, human_us, printable
+from cache_engine.units import (
+    counted,
+    human_age,
+    human_bytes,
+    human_forecast,
+    human_ms,
+    human_rate,
+    human_us,
+    printable,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +40,14 @@ def test_bytes(size: int, text: str) -> None:
 )  # fmt: skip
 def test_durations(ms: float, text: str) -> None:
     assert human_ms(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("hours", "text"),
+    [(3, "3 h 0 min"), (8760, "8,760 h 0 min"), (8760.1, "more than a year"), (1e300, "more than a year")],
+)
+def test_a_forecast_of_more_than_a_year_says_no_more(hours: float, text: str) -> None:
+    assert human_forecast(hours * 3.6e6) == text
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cache_engine.bench import farming
 from cache_engine.bench.browser import dashboard, pages
-from cache_engine.bench.entries import caches, footprint, hits, opening, peers, publishing, remotes, scanning
+from cache_engine.bench.entries import caches, calls, footprint, hits, opening, peers, publishing, remotes, scanning
 from cache_engine.bench.kernels import compiling, warming
 from cache_engine.bench.results import LeftOut, Report, Result
 from cache_engine.bench.timing import medians
@@ -63,6 +63,7 @@ def _store(report: Report, place: Path, entries: int) -> None:
     with open_cache(place / "one", durability="fast") as cache:
         hits.hits(report, cache, place)
         hits.keys(report, cache)
+    calls.calls(report)
     peers.lookups(report, place)
     publishing.publishing(report, place)
     remotes.remotes(report, place / "remotes")

@@ -108,8 +108,9 @@ class ArrayView:
 
     def overlaps(self, other: ArrayView) -> bool:
         """Whether the two may share bytes."""
-        (start, end), (other_start, other_end) = self.extent(), other.extent()
-        return start < other_end and other_start < end and start < end and other_start < other_end
+        (low, high), (other_low, other_high) = _reach(self.form), _reach(other.form)
+        ahead = other.address - self.address
+        return low < ahead + other_high and ahead + other_low < high and low < high and other_low < other_high
 
 
 @lru_cache(maxsize=4096)

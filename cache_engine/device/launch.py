@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Protocol
 
 from cache_engine.device.fp8 import E8M0_BIAS, FP8, fp8_in_order, fp8_values
@@ -116,7 +117,10 @@ class LoadedKernel:
         if launch.workspace_bytes:
             with shared_pool().serving():
                 workspace = cupy.zeros(launch.workspace_bytes, dtype=cupy.uint8)
+        factor = numpy.dtype(ARRAY_TYPES[problem.accumulate]).type
         fixed: dict[str, Any] = {
+            "alpha": factor(1),
+            "beta": factor(0),
             "m": numpy.int32(problem.m),
             "n": numpy.int32(problem.n),
             "k": numpy.int32(problem.k),
@@ -126,21 +130,22 @@ class LoadedKernel:
         # What is the same in each launch is put together once: a launch costs the host microseconds.
         self._arguments = [fixed.get(argument, numpy.uint64(0)) for argument in launch.arguments]
         places = list(enumerate(launch.arguments))
-        self._given = [(place, name) for place, name in places if name in _GIVEN]
-        self._factors = [(place, name) for place, name in places if name in ("alpha", "beta")]
+        self._given = [(place, attrgetter(name)) for place, name in places if name in _GIVEN]
+        named = [name for name in ("alpha", "beta") if getattr(problem.epilogue, name)]
+        self._factors = [(place, attrgetter(name)) for place, name in places if name in named]
         self._boxes = [(launch.arguments.index(box.parameter), box) for box in launch.boxes]
-        self._factor = numpy.dtype(ARRAY_TYPES[problem.accumulate]).type
+        self._factor = factor
         self._maps: dict[tuple[str, int], Any] = {}
 
     def __call__(self, operands: Operands) -> None:
         """Starts it on the current stream. Launches of one ``LoadedKernel`` must not overlap on the device."""
         arguments = self._arguments.copy()
-        for place, name in self._given:
-            value = getattr(operands, name)
+        for place, given in self._given:
+            value = given(operands)
             if value is not None:
                 arguments[place] = value
-        for place, name in self._factors:
-            arguments[place] = self._factor(getattr(operands, name))
+        for place, given in self._factors:
+            arguments[place] = self._factor(given(operands))
         for place, box in self._boxes:
             arguments[place] = self._map(box, getattr(operands, box.operand))
         self._function(self._grid, self._block, tuple(arguments), shared_mem=self._shared_bytes)

@@ -6,6 +6,7 @@ allocates in this thread comes from it. What is freed stays with the pool, for t
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -204,6 +205,32 @@ def shared_pool() -> DeviceMemoryPool:
     import cupy
 
     return DeviceMemoryPool(cupy.cuda.MemoryPool(), every_limit=shared_limit)
+
+
+def release_device_memory() -> int:
+    """Unloads every kernel that ``matmul`` and operators have loaded, and gives the pool's cached memory to the driver.
+
+    It waits for launches under way; no other thread may launch meanwhile. Kernels stay in the store and in the host's
+    memory, so the next call loads its kernel again and compiles nothing. Memory of arrays in use stays. In a process
+    that has launched nothing, as where there is no GPU, it does nothing.
+
+    A CUDA graph that was captured with these kernels must not be replayed afterwards.
+
+    Returns:
+        Bytes that the pool gave back, on all GPUs that had kernels and the current one; code that the driver unloaded
+        is not in it.
+    """
+    multiply = sys.modules.get("cache_engine.device.multiply")  # it imports this module, and no launch is without it
+    gpus: set[int] = set() if multiply is None else multiply.unload()
+    if not shared_pool.cache_info().currsize:
+        return 0
+    import cupy
+
+    freed = 0
+    for gpu in gpus | {_current_device()}:
+        with cupy.cuda.Device(gpu):
+            freed += shared_pool().free_all()
+    return freed
 
 
 def free_and_total_bytes() -> tuple[int, int]:

@@ -6,16 +6,16 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cache_engine.device.arrays import ArrayView, Form, view
 from cache_engine.device.launch import ARRAY_TYPES, LoadedKernel, Operands, Startable, load_function
 from cache_engine.device.matmul_plan import ALIGNMENT, Asked, MatmulPlan, check_places, plan_matmul
 from cache_engine.device.memory_pool import shared_pool
-from cache_engine.device.resident import Resident
+from cache_engine.device.resident import Resident, synchronize
 from cache_engine.errors import UsageError
-from cache_engine.model.gemm import NO_EPILOGUE, DType, GemmProblem
+from cache_engine.model.gemm import NO_EPILOGUE, GemmProblem
 from cache_engine.model.kernel import Launch
 from cache_engine.model.key import CacheKey
 
@@ -38,9 +38,11 @@ Tell = Callable[[str, "Later | None"], object]
 
 # Kernels ready to launch; those of one CacheKey share their code, which has a cache to itself.
 _KERNELS_PER_GPU, _CODES_PER_GPU = 512, 256
-_Views = tuple[
+Views = tuple[
     ArrayView, ArrayView, ArrayView | None, ArrayView | None, ArrayView | None, ArrayView | None, ArrayView | None
 ]
+"""Of ``_ARRAYS``, in their order."""
+_Forms = tuple[Form, Form, Form | None, Form | None, Form | None, Form | None, Form | None]
 _ARRAYS = ("A", "B", "out", "the bias", "a_scales", "b_scales", "counts")
 _LEGACY, _PER_THREAD = 1, 2  # handles with a meaning of their own: cudaStreamLegacy, cudaStreamPerThread
 
@@ -101,28 +103,18 @@ def multiply(
 
     current = cupy.cuda.get_current_stream()
     queue = current.ptr
-    a_view, b_view = view(a, "A", queue), view(b, "B", queue)
-    out_view = None if out is None else view(out, "out", queue)
-    bias_view = None if bias is None else view(bias, "the bias", queue)
-    of_a = None if a_scales is None else view(a_scales, "a_scales", queue)
-    of_b = None if b_scales is None else view(b_scales, "b_scales", queue)
-    of_counts = None if counts is None else view(counts.array, "counts", queue)
-    views = (a_view, b_view, out_view, bias_view, of_a, of_b, of_counts)
-    plan, wanted = _planned(
-        asked, a_view.form, b_view.form, _form(out_view), _form(bias_view), _form(of_a), _form(of_b), _form(of_counts)
-    )
-    if counts is not None and of_counts is not None:
-        _check_counts(plan.problem, counts, of_counts, out_view)
-    check_places(a_view, b_view, out_view, bias_view, of_a, of_b)
+    plan, wanted, views = prepare(asked, a, b, out, bias, a_scales, b_scales, counts, queue)
     runtime = cupy.cuda.runtime
     gpu = runtime.getDevice()
     _check_devices(views, gpu, runtime.pointerGetAttributes, current)
     kernel = _kernel(wanted, find, found_by, gpu, queue, fusion=fusion, tell=tell)
-    if out_view is None:
-        out = c = cupy.empty(plan.shape, dtype=_result_type(a, a_view, plan.problem.output))
+    if views[2] is None:
+        same = isinstance(a, cupy.ndarray) and views[0].form.element == plan.problem.output.value
+        # That of A if it says the same, else what every CuPy knows.
+        out = c = cupy.empty(plan.shape, dtype=a.dtype if same else ARRAY_TYPES[plan.problem.output])
     else:
-        c = _address(out_view)
-    operands = _operands(plan, views, c, alpha, beta)
+        c = _address(views[2])
+    operands = operands_of(plan, views, c, alpha, beta)
     if watch is None:
         kernel(operands)
     else:
@@ -131,6 +123,31 @@ def multiply(
 
 
 # ---- Plans ----
+
+
+def prepare(
+    asked: Asked, a: Any, b: Any, out: Any | None = None, bias: Any | None = None, a_scales: Any | None = None,
+    b_scales: Any | None = None, counts: Counts | None = None, stream: int = 0,
+) -> tuple[MatmulPlan, _Wanted, Views]:  # fmt: skip
+    """What arrays say of themselves, checked, and the plan for them. Touches no GPU.
+
+    Raises:
+        UsageError: as ``plan_matmul`` and ``check_places``.
+    """
+    views = (
+        view(a, "A", stream),
+        view(b, "B", stream),
+        None if out is None else view(out, "out", stream),
+        None if bias is None else view(bias, "the bias", stream),
+        None if a_scales is None else view(a_scales, "a_scales", stream),
+        None if b_scales is None else view(b_scales, "b_scales", stream),
+        None if counts is None else view(counts.array, "counts", stream),
+    )
+    plan, wanted = _planned(asked, tuple([one and one.form for one in views]))
+    if counts is not None and views[-1] is not None:
+        _check_counts(plan.problem, counts, views[-1], views[2])
+    check_places(*views[:-1])
+    return plan, wanted, views
 
 
 class _Wanted:
@@ -149,11 +166,9 @@ class _Wanted:
 
 
 @lru_cache(maxsize=4096)
-def _planned(
-    asked: Asked, a: Form, b: Form, out: Form | None, bias: Form | None, a_scales: Form | None, b_scales: Form | None,
-    counts: Form | None,
-) -> tuple[MatmulPlan, _Wanted]:  # fmt: skip
+def _planned(asked: Asked, forms: _Forms) -> tuple[MatmulPlan, _Wanted]:
     """The plan for arrays of these forms, and what its kernel is looked up by."""
+    a, b, out, bias, a_scales, b_scales, counts = forms
     if counts is None:
         plan = plan_matmul(
             a, b, out, bias, asked.dtype, asked.out_dtype, asked.epilogue, asked.kind, a_scales, b_scales
@@ -170,9 +185,9 @@ _wanted = lru_cache(maxsize=4096)(_Wanted)
 
 def _check_counts(problem: GemmProblem, counts: Counts, where: ArrayView, out: ArrayView | None) -> None:
     """Checks counts as far as they are known, and where they lie."""
-    from cache_engine.device.groups import check_counts  # for few callers
-
     if counts.known is not None:
+        from cache_engine.device.groups import check_counts  # for few callers
+
         check_counts(problem, counts.known)
     if where.address % where.form.itemsize:
         raise UsageError(f"counts start at an address that is no multiple of {where.form.itemsize}; copy them first")
@@ -192,15 +207,13 @@ class _Ready:
     better: Later | None
 
 
-def _synchronize(gpu: int) -> None:
-    """Waits for all of a GPU, where code may still run that is to be unloaded."""
-    import cupy
-
-    cupy.cuda.Device(gpu).synchronize()
+_codes: Resident[Any] = Resident(_CODES_PER_GPU, synchronize)
+_kernels: Resident[_Ready] = Resident(_KERNELS_PER_GPU, synchronize)
 
 
-_codes: Resident[Any] = Resident(_CODES_PER_GPU, _synchronize)
-_kernels: Resident[_Ready] = Resident(_KERNELS_PER_GPU, _synchronize)
+def unload() -> set[int]:
+    """Unloads all kernels, once nothing runs on their GPUs; returns the GPUs that ever had one."""
+    return _kernels.clear() | _codes.clear()
 
 
 def _kernel(
@@ -272,14 +285,13 @@ def _by_cupy(problem: GemmProblem) -> Startable:
 # ---- Operands ----
 
 
-def _operands(plan: MatmulPlan, views: _Views, c: Any, alpha: float, beta: float) -> Operands:
+def operands_of(plan: MatmulPlan, views: Views, c: Any, alpha: float = 1.0, beta: float = 0.0) -> Operands:
+    """What the kernel takes: arrays where they lie, or copies of them."""
     a, b, _, bias, of_a, of_b, counts = views
     layout = plan.problem.layout
-    operands = Operands(
-        _operand(a, layout[0], copy=plan.copy_a), _operand(b, layout[1], copy=plan.copy_b), c, alpha, beta
-    )
+    operands = Operands(_operand(a, plan.copy_a, layout[0]), _operand(b, plan.copy_b, layout[1]), c, alpha, beta)
     if bias is not None:
-        operands.bias = _operand(bias)
+        operands.bias = _operand(bias, False)
     if of_a is not None and of_b is not None:
         operands.a_scales, operands.b_scales = _address(of_a), _address(of_b)
     if counts is not None:
@@ -287,14 +299,14 @@ def _operands(plan: MatmulPlan, views: _Views, c: Any, alpha: float, beta: float
     return operands
 
 
-def _operand(one: ArrayView, stored: str = "n", *, copy: bool = False) -> Any:
+def _operand(one: ArrayView, copy: bool, stored: str = "n") -> Any:
     """A, B or the bias as the kernel takes it: where it lies, or a copy, as a kernel reads several elements at once.
 
     Args:
         stored: how a copy is to lie, row by row (n) or column by column (t).
     """
     if not copy and one.address % ALIGNMENT == 0:
-        return _address(one)
+        return _address_type()(one.address)
     import cupy
 
     form = one.form.transposed() if stored == "t" else one.form
@@ -310,33 +322,27 @@ def _operand(one: ArrayView, stored: str = "n", *, copy: bool = False) -> Any:
         return array.copy(order="C")
 
 
-def _form(one: ArrayView | None) -> Form | None:
-    return None if one is None else one.form
-
-
 def _address(one: ArrayView) -> Any:
+    return _address_type()(one.address)
+
+
+@cache
+def _address_type() -> Any:
+    """What CuPy takes for an address: to import it for each array of each call would take longer than to make one."""
     import numpy
 
-    return numpy.uint64(one.address)
-
-
-def _result_type(a: Any, a_view: ArrayView, output: DType) -> Any:
-    """The type of a new C: that of A if it says the same, else what every CuPy knows."""
-    import cupy
-
-    same = isinstance(a, cupy.ndarray) and a_view.form.element == output.value
-    return a.dtype if same else ARRAY_TYPES[output]
+    return numpy.uint64
 
 
 def _check_devices(views: Sequence[ArrayView | None], gpu: int, attributes: Callable[[int], Any], current: Any) -> None:
     """Refuses arrays of another GPU, and has the current stream wait for those that another may still fill."""
     in_order = (None, current.ptr or _LEGACY)
-    for name, one in zip(_ARRAYS, views, strict=True):
+    for place, one in enumerate(views):
         if one is None:
             continue
         if (there := attributes(one.address).device) != gpu:
             raise UsageError(
-                f"{name} is on GPU {there}, and GPU {gpu} is the current one; use: with cupy.cuda.Device(…)"
+                f"{_ARRAYS[place]} is on GPU {there}, and GPU {gpu} is the current one; use: with cupy.cuda.Device(…)"
             )
         if one.stream not in in_order:
             _wait_for(one.stream, current)

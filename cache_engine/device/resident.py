@@ -63,10 +63,19 @@ class Resident(Generic[T]):
         """How many are cached for a GPU."""
         return len(self._kept[gpu])
 
-    def clear(self) -> None:
-        """Lets go of all."""
+    def clear(self) -> set[int]:
+        """Lets go of all; returns the GPUs that anything was ever cached for."""
         with self._lock:
-            for gpu, kept in self._kept.items():
-                if kept:
+            gpus = set(self._kept)
+            for gpu in gpus:
+                if self._kept[gpu]:
                     self._before_eviction(gpu)
-                kept.clear()
+                self._kept[gpu].clear()
+        return gpus
+
+
+def synchronize(gpu: int) -> None:
+    """Waits for all of a GPU, where code may still run that is to be unloaded."""
+    import cupy
+
+    cupy.cuda.Device(gpu).synchronize()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable
 from functools import cache as cached
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from cache_engine.errors import UsageError
 from cache_engine.model.gemm import NO_EPILOGUE, Activation, ActivationLike, DType, DTypeLike, Epilogue, GemmProblem
 
 if TYPE_CHECKING:
+    from cache_engine.device.groups import Counts
     from cache_engine.device.multiply import Code
     from cache_engine.engine.cache import Cache
 
@@ -166,10 +167,12 @@ def grouped_matmul(
         NotCached, CompilerMissing, CompileError: as ``Cache.get_or_compile``.
     """
     require_gpu("grouped_matmul")
-    from cache_engine.device.groups import given_counts  # few programs call this
-
-    with nullcontext() if stream is None else stream_of(stream):
+    given_counts = _given_counts()
+    if stream is None:
         given = given_counts(counts, check=check)
+    else:
+        with stream_of(stream):
+            given = given_counts(counts, check=check)
 
     def find(problem: GemmProblem) -> Code:
         there = cache or default_cache()
@@ -180,6 +183,14 @@ def grouped_matmul(
         a, b, out, bias, asked, find, (None, None, cache, False), a_scales=a_scales, b_scales=b_scales, alpha=alpha,
         beta=beta, stream=stream, counts=given,
     )  # fmt: skip
+
+
+@cached
+def _given_counts() -> Callable[..., Counts]:
+    """What few programs call, imported once."""
+    from cache_engine.device.groups import given_counts
+
+    return given_counts
 
 
 @cached

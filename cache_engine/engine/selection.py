@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from cache_engine.compilers import COMPILERS
 from cache_engine.compilers.base import Compiler
@@ -36,8 +37,7 @@ Asked = tuple[GemmProblem, str | None, str | None, KernelConfig | None]
 """Problem, family, compiler and config, as ``Selector.select`` has them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
+class _Choice(NamedTuple):
     """What was chosen for a problem, for any build of the compiler."""
 
     problem: GemmProblem
@@ -48,9 +48,9 @@ class _Choice:
     config_from: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Selection:
-    """What was chosen for a problem, and the key that this makes."""
+    """What was chosen for a problem, and its key. Not frozen, which would take three times as long to make."""
 
     problem: GemmProblem
     family: Family
@@ -261,7 +261,7 @@ class Selector:
                     if family in (None, one.family) and _compiler_for(one.family, compiler).name == one.compiler:
                         choice = self._modelled(modelled.problem, one.family, one.compiler, one.config)
                         self._check_available(choice)
-                        return replace(choice, config_from=history.promoted(one, modelled.constants["KERNEL_NAME"]))
+                        return choice._replace(config_from=history.promoted(one, modelled.constants["KERNEL_NAME"]))
         return None
 
     def turning_points(

@@ -15,6 +15,9 @@ MAX_TILE = 65_536
 # What a record may hold; whether a kernel can be made of it is its family's to say.
 Tile = Annotated[int, msgspec.Meta(ge=1, le=MAX_TILE)]
 
+# A config's name; its numbers are the fields in order.
+_NAME = re.compile(r"(\d+)x(\d+)x(\d+)_w(\d+)x(\d+)_s(\d+)(?:_k(\d+))?(?:_c(\d+))?", re.ASCII)
+
 
 @dataclass(frozen=True, slots=True)
 class KernelConfig:
@@ -50,17 +53,25 @@ class KernelConfig:
 
     @classmethod
     def parse(cls, text: str) -> KernelConfig:
-        """Reads ``block_m=128,block_n=128,…``: every field, in any order; split_k and cluster may be left out.
+        """Reads a config's name, as ``str`` and listings have it, or each field by its name.
+
+        ``128x128x32_w2x2_s4`` is ``block_m=128,block_n=128,block_k=32,warps_m=2,warps_n=2,stages=4``, in any order;
+        split_k and cluster may be left out.
 
         Raises:
             UsageError: naming the field that is unknown, missing, repeated or not a positive whole number.
         """
         names = [field.name for field in fields(cls)]
         values: dict[str, int] = {}
+        if named := _NAME.fullmatch(text.strip()):
+            text = ",".join(f"{name}={value}" for name, value in zip(names, named.groups("1"), strict=True))
         for part in text.split(","):
             name, equals, value = (piece.strip() for piece in part.partition("="))
             if name not in names or not equals:
-                raise UsageError(f"config has {part.strip()!r}; write name=value with names: {', '.join(names)}")
+                raise UsageError(
+                    f"config has {part.strip()!r}; write it as listings do, such as 128x128x32_w2x2_s4, "
+                    f"or name=value with names: {', '.join(names)}"
+                )
             if name in values:
                 raise UsageError(f"config gives {name} twice")
             if not re.fullmatch("[0-9]{1,5}", value) or not 1 <= int(value) <= MAX_TILE:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import starmap
 from typing import NewType
 
 from cache_engine.errors import UsageError
@@ -70,11 +72,14 @@ def key_of(components: Components) -> CacheKey:
 
 
 def _encode(components: Iterable[tuple[str, str | int]]) -> bytes:
-    parts = []
-    for label, value in components:
-        text = str(value) if type(value) is int else value
-        if not isinstance(text, str) or not text:
-            # Keying an unknown as if it were a known value is how stale kernels get served.
-            raise ValueError(f"key component {label} is {value!r}; what cannot be observed cannot be keyed")
-        parts.append(f"{len(label)}:{label}{len(text)}:{text}")
-    return "".join(parts).encode()
+    return "".join(starmap(_encoded, components)).encode()
+
+
+# Typed, as True and 1.0 are refused where 1 is not. Most components of a new shape's key are those of another's.
+@lru_cache(maxsize=4096, typed=True)
+def _encoded(label: str, value: str | int) -> str:
+    text = str(value) if type(value) is int else value
+    if not isinstance(text, str) or not text:
+        # Keying an unknown as if it were a known value is how stale kernels get served.
+        raise ValueError(f"key component {label} is {value!r}; what cannot be observed cannot be keyed")
+    return f"{len(label)}:{label}{len(text)}:{text}"

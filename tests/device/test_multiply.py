@@ -18,7 +18,9 @@ from cache_engine.device.probe import gpu
 from cache_engine.engine import matmul as multiplication
 from cache_engine.engine.operator import GemmOperator
 from cache_engine.errors import GpuRequired, UsageError
-from cache_engine.model.gemm import DType, Layout, Scales
+from cache_engine.kernels.family import launch_of
+from cache_engine.kernels.select import choose
+from cache_engine.model.gemm import DType, GemmProblem, Layout, Scales
 from tests.device import numpy_gpu
 from tests.device.numpy_gpu import Array, Finder, array
 
@@ -96,6 +98,26 @@ def test_out_and_the_epilogue(matmul: Matmul, activation: str) -> None:
         expected = numpy.vectorize(lambda x: x * (1 + math.erf(x / 2**0.5)) / 2)(expected)
     assert matmul(a, b, out, alpha=0.5, beta=2.0, bias=bias, activation=activation) is out
     assert numpy.allclose(out, expected)
+
+
+@pytest.mark.parametrize("epilogue", ["", "alpha", "beta", "alpha+beta"])
+def test_a_kernel_gets_the_factors_that_its_epilogue_names_and_neutral_ones_else(
+    monkeypatch: pytest.MonkeyPatch, epilogue: str
+) -> None:
+    numpy_gpu.install(monkeypatch)
+    problem = GemmProblem(8, 16, 32, arch="sm_90", epilogue=epilogue)
+    family, config = choose(problem)
+    launch = launch_of(family, problem, config)
+    got: dict[str, Any] = {}
+
+    def start(_grid: object, _block: object, arguments: tuple[Any, ...], **_: object) -> None:
+        got.update(zip(launch.arguments, arguments, strict=True))
+
+    loaded = launching.LoadedKernel(b"", "gemm", launch, problem, start)
+    loaded(launching.Operands(1, 2, 3, alpha=0.5, beta=0.25))
+    assert [got["alpha"], got["beta"]] == [0.5 if "alpha" in epilogue else 1.0, 0.25 if "beta" in epilogue else 0.0]
+    assert type(got["alpha"]) is type(got["beta"]) is numpy.float32
+    assert [got[name] for name in "abcm"] == [1, 2, 3, 8]
 
 
 @pytest.mark.parametrize("fusion", [True, False])

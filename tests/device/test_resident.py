@@ -49,7 +49,7 @@ def test_all_can_be_let_go_of() -> None:
     resident = Resident[str](2, told.append)
     resident.get(0, "a", lambda: "a")
     resident.get(3, "a", lambda: "a")
-    resident.clear()
+    assert resident.clear() == {0, 3}
     assert (sorted(told), resident.count(0), resident.count(3)) == ([0, 3], 0, 0)
 
 

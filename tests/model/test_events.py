@@ -175,6 +175,16 @@ def test_each_tier_has_the_hit_rate_of_the_lookups_that_reach_it() -> None:
     assert Statistics(1, 1, 1, 1, 1, totals).tier_hit_rates["memory"] == 0.75
 
 
+def test_a_remote_that_never_hits_has_a_rate_where_it_is_asked_or_has_failed() -> None:
+    totals = Totals(hits={"memory": 3}, misses=1)
+    assert "remote" not in Statistics(1, 1, 1, 1, 1, totals).tier_hit_rates
+    assert Statistics(1, 1, 1, 1, 1, totals, asks_remote=True).tier_hit_rates["remote"] == 0.0
+    assert Statistics(1, 1, 1, 1, 1, Totals(), asks_remote=True).tier_hit_rates["remote"] is None
+    failed = Totals(misses=1, failures={"remote": 1})
+    assert Statistics(1, 1, 1, 1, 1, failed).tier_hit_rates["remote"] == 0.0
+    assert "remote" not in Statistics(1, 1, 1, 1, 1, Totals(failures={"disk": 1})).tier_hit_rates
+
+
 def test_a_counter_is_declared_once() -> None:
     """Lines and sums share one declaration, so a new counter is added up everywhere."""
     for holder in (Event, Totals, Period):

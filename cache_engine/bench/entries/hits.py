@@ -80,10 +80,13 @@ def keys(report: Report, cache: Cache) -> None:
     """Keys of shapes, known and new, compared with hashing as many bytes."""
     selection = cache.select(PROBLEM)
     text = repr(selection.prefix.with_constants(selection.constants)).encode()
-    widths = count(8, 8)
+    widths, heights = count(64, 64), count(1)
 
-    def new() -> None:
+    def new() -> None:  # each of so many more columns, that its config cannot be that of one before
         cache.select(replace(PROBLEM, n=next(widths)))
+
+    def alike() -> None:  # as when a model serves another batch: most have as many tiles as one before
+        cache.select(replace(PROBLEM, m=next(heights)))
 
     def digest() -> None:
         hashlib.sha256(text).digest()
@@ -92,6 +95,7 @@ def keys(report: Report, cache: Cache) -> None:
         compare("key of a shape asked for before", partial(cache.select, PROBLEM), "sha256 of it", digest, calls=100)
     )
     report(compare("key of a new shape, config chosen", new, "sha256 of it", digest, goal_seconds=25e-6, calls=100))
+    report(compare("key of a new m, n and k known", alike, "sha256 of it", digest, goal_seconds=25e-6, calls=100))
 
 
 def _disk_hit(

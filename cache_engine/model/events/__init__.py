@@ -19,8 +19,9 @@ USE, PUBLISH, UNPUBLISHED, CORRUPT, EVICT, CLEAN, REPAIR, IMPORT, SET_ASIDE, RES
     "restore", "discard", "clean other", "seen",
 )  # fmt: skip
 REMOTE_DOWN, REMOTE_UP = "remote down", "remote up"
+PRUNE, CLEAN_REMOTE = "prune", "clean remote"
 RECENT = 500  # how many events other than use a folded journal keeps
-ACTS = (CLEAN, REPAIR, IMPORT, RESTORE, DISCARD, CLEAN_OTHER, SEEN)
+ACTS = (CLEAN, REPAIR, IMPORT, RESTORE, DISCARD, CLEAN_OTHER, SEEN, PRUNE, CLEAN_REMOTE)
 """Actions on a whole store, one event per run. Many more of these are kept: they are the audit log."""
 RECENT_ACTS = 5000
 REMOTE = "remote"
@@ -109,8 +110,9 @@ class Event(UseCounts, omit_defaults=True):
             ``evict`` (deleted by cleaning; ``detail`` gives the reason), ``remote down`` (a process asks the remote no
             more; ``detail`` says why), ``remote up`` (it does again), ``set aside`` (a file of no entry put into
             quarantine), or one of ``ACTS``: ``clean``, ``repair``, ``import``, ``restore`` (out of quarantine),
-            ``discard`` (deleted from quarantine), ``clean other`` (deleted from another framework's cache) and ``seen``
-            (failures acknowledged, see ``upkeep.acknowledged``), of which ``detail`` sums up the run.
+            ``discard`` (deleted from quarantine), ``clean other`` (deleted from another framework's cache), ``seen``
+            (failures acknowledged, see ``upkeep.acknowledged``), ``prune`` (results of the evaluator deleted) and
+            ``clean remote`` (kernels deleted from a remote), of which ``detail`` sums up the run.
         at: seconds since 1970, UTC; of the last use for ``use``.
         key: the entry concerned.
         made_at: for ``use``, when the entry was made. An entry evicted and made again starts with no hits.
@@ -119,6 +121,7 @@ class Event(UseCounts, omit_defaults=True):
         stored_bytes: bytes published, evicted, imported or deleted.
         detail: a reason or summary, for people.
         by: of an act or an eviction, who did it: a user of this machine, a user who has logged in, or ``AUTOMATIC``.
+        remote: of ``remote down`` and ``remote up``, which; empty in journals written before this was noted.
         spans: for ``use``, how long lookups and the work of misses took; see ``store.journal.spans``.
         hits and so on: as in ``UseCounts``.
     """
@@ -132,6 +135,7 @@ class Event(UseCounts, omit_defaults=True):
     stored_bytes: Count = 0
     detail: str = ""
     by: str = ""
+    remote: str = ""
     spans: dict[str, Count] = msgspec.field(default_factory=dict)
 
 
@@ -295,6 +299,7 @@ class Statistics:
         max_entries, max_bytes: the limits in force.
         totals: sums over the store's history, across restarts.
         last_24h: sums over the last 24 hours; of this process where there is no store.
+        asks_remote: whether lookups ask a remote, by the settings.
 
     Example:
         ```python
@@ -311,6 +316,7 @@ class Statistics:
     journal_bytes: int
     totals: Totals
     last_24h: Counts = field(default_factory=Counts)
+    asks_remote: bool = False
 
     def __repr__(self) -> str:
         held = f"{self.entries} of {self.max_entries} entries, {self.stored_bytes} of {self.max_bytes} bytes"
@@ -329,7 +335,8 @@ class Statistics:
     @property
     def tier_hit_rates(self) -> dict[str, float | None]:
         """Hits over the lookups that reached each tier; see ``tier_hit_rates``."""
-        return tier_hit_rates(self.totals.hits, self.totals.misses)
+        has_remote = self.asks_remote or bool(self.totals.failures.get(REMOTE))
+        return tier_hit_rates(self.totals.hits, self.totals.misses, has_remote=has_remote)
 
 
 def hit_rate(hits: int, misses: int) -> float | None:
@@ -337,17 +344,17 @@ def hit_rate(hits: int, misses: int) -> float | None:
     return hits / (hits + misses) if hits + misses else None
 
 
-def tier_hit_rates(hits: Mapping[str, int], misses: int) -> dict[str, float | None]:
+def tier_hit_rates(hits: Mapping[str, int], misses: int, *, has_remote: bool = False) -> dict[str, float | None]:
     """The hit rate of each tier, in the order of lookups: its hits over the lookups that no tier before it served.
 
     One rate for all tiers hides a disk that never hits behind a memory that always does. ``None`` where no lookup
-    reached the tier. The remote is left out before its first hit, as most stores have none.
+    reached the tier. Most stores have no remote: without a hit it is there only with ``has_remote``.
     """
     rates: dict[str, float | None] = {}
     left = sum(hits.get(tier, 0) for tier in TIERS) + misses
     for tier in TIERS:
         served = hits.get(tier, 0)
-        if tier == REMOTE and not served:
+        if tier == REMOTE and not served and not has_remote:
             continue
         rates[tier] = hit_rate(served, left - served)
         left -= served

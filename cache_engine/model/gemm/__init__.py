@@ -67,6 +67,7 @@ __all__ = [
 
 # What the config of a dynamic kernel is chosen for: m, n, k and batch, neither a decode nor a prefill.
 _ANY_SIZES = (1024, 1024, 1024, 1)
+_ACCUMULATE = {DType.FP64: DType.FP64, DType.INT8: DType.INT32}
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -131,8 +132,8 @@ class GemmProblem:
         Raises:
             InvalidProblem: naming the field and what it may be.
         """
-        m, n, k = (_size(name, size, MAX_DIMENSION) for name, size in (("m", m), ("n", n), ("k", k)))
-        batch = _size("batch", batch, MAX_BATCH)
+        m, n, k = _size("m", m, MAX_DIMENSION), _size("n", n, MAX_DIMENSION), _size("k", k, MAX_DIMENSION)
+        batch = _size("the number of groups (batch)" if mode else "batch", batch, MAX_BATCH)
         dtype = member_of(DType, "dtype", dtype, INPUT_DTYPES)
         allowed = OUT_DTYPES[dtype]
         out_dtype = allowed[0] if out_dtype is None else member_of(DType, "out dtype", out_dtype)
@@ -161,8 +162,8 @@ class GemmProblem:
         if scales is not Scales.NONE:
             scales = checked_scales(scales, dtype, layout, k)
         values = (m, n, k, batch, dtype, out_dtype, layout, arch, epilogue, specialisation, opt_level, scales, mode)
-        for name, value in zip(self.__slots__, values, strict=True):
-            object.__setattr__(self, name, value)
+        for put, value in zip(_PUTS, values, strict=True):
+            put(self, value)
 
     def __repr__(self) -> str:
         """As it can be written again: the sizes, the types, and what is not the default."""
@@ -182,7 +183,7 @@ class GemmProblem:
     @property
     def accumulate(self) -> DType:
         """Element type of the accumulator: int32 for int8, fp64 for fp64, else fp32."""
-        return {DType.FP64: DType.FP64, DType.INT8: DType.INT32}.get(self.dtype, DType.FP32)
+        return _ACCUMULATE.get(self.dtype, DType.FP32)
 
     @property
     def flops(self) -> int:
@@ -205,25 +206,35 @@ class GemmProblem:
     @property
     def planned_sizes(self) -> tuple[int, int, int, int]:
         """m, n, k and batch that a config is chosen for: the same for all problems that are to share a kernel."""
-        if self.specialisation is Specialisation.BUCKETED:
-            return (bucket_of(self.m), self.n, self.k, self.batch)
-        if self.specialisation is Specialisation.DYNAMIC:
+        specialisation = self.specialisation
+        if specialisation is Specialisation.DYNAMIC:
             return _ANY_SIZES
-        return (self.m, self.n, self.k, self.batch)
+        m = bucket_of(self.m) if specialisation is Specialisation.BUCKETED else self.m
+        return (m, self.n, self.k, self.batch)
 
     @property
     def planned_products(self) -> tuple[int, int, int, int]:
         """The same sizes as so many equal products: rows that groups share count as spread evenly over these."""
-        m, n, k, batch = self.planned_sizes
-        return (-(-m // batch) if self.mode is Mode.GROUPED else m, n, k, batch)
+        sizes = self.planned_sizes
+        if self.mode is not Mode.GROUPED:
+            return sizes
+        m, n, k, batch = sizes
+        return (-(-m // batch), n, k, batch)
 
     def on(self, arch: str) -> GemmProblem:
         """The same problem for another target."""
         return self if self.arch == arch else replace(self, arch=arch)
 
 
+# What writes each field of a new one, which is frozen: in half the time of object.__setattr__, and every problem of a
+# new shape is made so.
+_PUTS = tuple(getattr(GemmProblem, name).__set__ for name in GemmProblem.__slots__)
+
+
 def _size(name: str, value: Any, limit: int) -> int:
     """The value as a plain whole number; those of NumPy are welcome."""
+    if type(value) is int and 1 <= value <= limit:
+        return value
     try:
         size = operator.index(value)
     except TypeError:

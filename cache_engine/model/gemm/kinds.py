@@ -91,12 +91,12 @@ class Layout(StrEnum):
     @property
     def a_transposed(self) -> bool:
         """Whether A is stored as k × m."""
-        return self.value[0] == "t"
+        return self[0] == "t"
 
     @property
     def b_transposed(self) -> bool:
         """Whether B is stored as n × k."""
-        return self.value[1] == "t"
+        return self[1] == "t"
 
 
 LayoutLike: TypeAlias = Layout | Literal["nn", "nt", "tn", "tt"]

@@ -1,0 +1,30 @@
+"""What a call of ``matmul`` takes of the host is measured where there is no GPU."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any
+
+import pytest
+
+from cache_engine.bench import timing
+from cache_engine.bench.entries import calls
+from cache_engine.bench.results import Result
+
+
+def test_what_a_call_takes_before_cupy_is_measured_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)  # whoever imports it gets an ImportError
+    monkeypatch.setattr(calls, "compare", partial(_compared_once, timing.compare))
+    lines: list[Any] = []
+    calls.calls(lines.append)
+    assert all(isinstance(line, Result) for line in lines)
+    assert [line.name.split(",")[0] for line in lines] == [
+        "host time of a repeated matmul",
+        "host time of a repeated grouped_matmul",
+    ]
+
+
+def _compared_once(compare: Any, *named: Any, **_: Any) -> Result:
+    found: Result = compare(*named, samples=1)
+    return found
