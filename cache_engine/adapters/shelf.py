@@ -118,7 +118,7 @@ class Shelf:
             from cache_engine.upkeep.plan import Limits
 
             every_s = self._settings.cleanup_interval_h * 3600
-            prune = partial(prune_results, self._store, self._settings)
+            prune = partial(prune_results, self._store, self._settings, self._journal)
             made = Housekeeper(self._store, self._journal, Limits.of(self._settings), every_s, prune)
             run_at_end(made.close)
             self._housekeeper = made

@@ -1,14 +1,17 @@
-"""What the words of a search for kernels mean: models, GPUs, architectures and fields; the others are text."""
+"""What the words of a search for kernels mean: models, GPUs, architectures, fields and patterns; others are text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 
+from cache_engine.catalogue.fields import NAMES, Condition, read_comparison
 from cache_engine.catalogue.tables import model_shapes
+from cache_engine.errors import UsageError
 from cache_engine.evaluator.gpus import TARGETS
 from cache_engine.model.architecture import ARCHITECTURES, runs_on
 from cache_engine.units import counted
@@ -23,29 +26,10 @@ ARCHITECTURE_NAMES = {
     "hopper": {(9, 0)},
     "blackwell": {(10, 0), (10, 3), (11, 0), (12, 0), (12, 1)},
 }
-NUMBERS = {
-    "m": "m", "n": "n", "k": "k", "batch": "batch", "groups": "batch", "registers": "registers",
-    "spills": "spill_bytes", "shared": "shared_bytes", "size": "size_bytes",
-}  # fmt: skip
-"""Fields that are numbers, spills, shared memory and size in bytes, and their columns in the index."""
-WORDS = {
-    "target": "arch", "arch": "arch", "dtype": "dtype", "family": "family", "layout": "layout", "compiler": "compiler",
-    "config": "config", "scales": "scales", "mode": "mode",
-}  # fmt: skip
-"""Fields that are words, and their columns in the index."""
 
-_FIELD = re.compile(r"(?P<name>[a-z]+)(?P<operator><=|>=|=|<|>)(?P<value>\S+)")
 _SHORTEST_START = 3  # of a model's name
-_MOST_WORDS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A comparison of a column with a value; operators are ``=``, and of numbers ``<``, ``<=``, ``>``, ``>=``."""
-
-    column: str
-    operator: str
-    value: int | str
+_MOST_WORDS = 8  # that are tried one by one
+_LONGEST_PATTERN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +38,7 @@ class Search:
 
     Attributes:
         words: what its name, key, shape, target, types, family, compiler and config must contain.
+        patterns: in lower case, for each what one whole word of these must look like; ``*`` is any characters.
         shapes: for each model the (n, k), of which it must have one.
         targets: for each GPU or architecture the targets, of which it must have one.
         conditions: on its fields.
@@ -61,19 +46,29 @@ class Search:
     """
 
     words: str
+    patterns: tuple[str, ...] = ()
     shapes: tuple[Shapes, ...] = ()
     targets: tuple[tuple[str, ...], ...] = ()
     conditions: tuple[Condition, ...] = ()
     meanings: tuple[str, ...] = ()
 
 
-def read_search(text: str) -> Search:
+def read_search(text: str, now: float | None = None) -> Search:
     """Reads a search.
 
     A word may be the name of a model or its start (``deepseek``), a GPU (``H100``: every target whose code it runs), an
-    architecture (``hopper``: the targets of its chips) or a field (``n=7168``, ``registers>200``). Case does not count.
+    architecture (``hopper``: the targets of its chips), a field (``n=7168``, ``created<1d``) or a pattern
+    (``tensor_*``). Case does not count.
+
+    Args:
+        now: in seconds since 1970, from which ages count. Default: the time of the call.
+
+    Raises:
+        UsageError: when a word names no field, or gives one what it does not take; or when a pattern is too long.
     """
+    now = time.time() if now is None else now
     words: list[str] = []
+    patterns: dict[str, None] = {}
     shapes: dict[str, Shapes] = {}
     targets: dict[str, tuple[str, ...]] = {}
     conditions: dict[Condition, None] = {}
@@ -88,11 +83,18 @@ def read_search(text: str) -> Search:
         elif found := _targets_called(lower):
             targets[lower] = found
             meanings[f"{word}: {', '.join(found)}"] = None
-        elif condition := _condition(lower):
-            conditions[condition] = None
+        elif compared := read_comparison(word, now):
+            conditions.update(dict.fromkeys(compared))
+        elif "*" in word:
+            if len(word) > _LONGEST_PATTERN:
+                raise UsageError(f"{word[:20]}… is too long for a pattern; it may have {_LONGEST_PATTERN} characters")
+            patterns[lower.replace("×", "x")] = None
         else:
             words.append(word)
-    return Search(" ".join(words), tuple(shapes.values()), tuple(targets.values()), tuple(conditions), tuple(meanings))
+    return Search(
+        " ".join(words), tuple(patterns), tuple(shapes.values()), tuple(targets.values()), tuple(conditions),
+        tuple(meanings),
+    )  # fmt: skip
 
 
 def advice(text: str, matches: Callable[[str], int], known: Iterable[str]) -> list[str]:
@@ -106,10 +108,11 @@ def advice(text: str, matches: Callable[[str], int], known: Iterable[str]) -> li
     lost = [word for word in words if not matches(word)]
     if words and not lost:
         return ["Each word matches kernels, but no kernel matches all of them. Leave one out."]
-    vocabulary = {name.lower(): name for name in (*_vocabulary(), *known)}
+    values = {name.lower(): name for name in known}
+    names = {name.lower(): name for name in _vocabulary()} | values
     found = []
     for word in lost:
-        alike = [vocabulary[name] for name in get_close_matches(word.lower(), vocabulary, 3, 0.6)]
+        alike = _alike(word, names, values)
         hint = f" Did you mean {' or '.join(alike)}?" if alike else ""
         found.append(f"No kernel matches {word}.{hint}")
     others = " ".join(word for word in words if word not in lost)
@@ -118,11 +121,20 @@ def advice(text: str, matches: Callable[[str], int], known: Iterable[str]) -> li
     return found
 
 
+def _alike(word: str, names: Mapping[str, str], values: Mapping[str, str]) -> list[str]:
+    """What a word may have meant: of a field that is a word the value, as of ``dtype=bf17``."""
+    if compared := read_comparison(word, 0.0):
+        field, operator, value = compared[0].field, compared[0].operator, compared[0].value
+        close = get_close_matches(value, values, 3, 0.6) if isinstance(value, str) else []
+        return [f"{field}{operator}{values[each]}" for each in close]
+    return [names[each] for each in get_close_matches(word.lower(), names, 3, 0.6)]
+
+
 def _vocabulary() -> Iterator[str]:
     yield from _names().values()
     yield from ARCHITECTURE_NAMES
     yield from _gpus()
-    yield from (f"{field}=" for field in (*NUMBERS, *WORDS))
+    yield from (f"{field}=" for field in NAMES)
 
 
 @lru_cache(maxsize=1)
@@ -166,13 +178,3 @@ def _targets_called(word: str) -> tuple[str, ...]:
     if own is None:
         return ()
     return tuple(name for name in ARCHITECTURES if own in {chip.name for chip in runs_on(name)})
-
-
-def _condition(word: str) -> Condition | None:
-    found = _FIELD.fullmatch(word)
-    if found is None:
-        return None
-    name, operator, value = found["name"], found["operator"], found["value"]
-    if name in NUMBERS and re.fullmatch("[0-9]{1,15}", value):
-        return Condition(NUMBERS[name], operator, int(value))
-    return Condition(WORDS[name], operator, value) if name in WORDS and operator == "=" else None

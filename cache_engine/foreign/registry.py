@@ -27,10 +27,10 @@ GROUP = "gemm_cache.sources"
 
 _HERE = {
     "triton": "Triton", "vllm": "VLLM", "cupy": "CuPy", "cutile": "CuTile", "tilelang": "TileLang",
-    "cuda_core": "CudaCore", "flashinfer": "FlashInfer",
+    "cuda_core": "CudaCore", "flashinfer": "FlashInfer", "deepgemm": "DeepGemm",
 }  # fmt: skip
 """The sources of this package: the module of ``frameworks``, which is the kind, and its class."""
-_SIZED = ("deepgemm", "jax", "inductor", "compute_cache", "tensorrt")
+_SIZED = ("jax", "inductor", "compute_cache", "tensorrt")
 """Those of ``frameworks.sized``."""
 
 

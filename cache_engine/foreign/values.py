@@ -211,6 +211,16 @@ class DeletePlan:
         return sum(deletion.size_bytes for deletion in self.deletions)
 
 
+_KEY = re.compile(r"[0-9a-f]{12,}")
+
+
+def key_of(id: str) -> str:
+    """What tells an entry from others of its folder: its own name there, and of ``NAME.KEY`` the key."""
+    name = id.rpartition("/")[2]
+    key = name.rpartition(".")[2]
+    return key if _KEY.fullmatch(key) else name
+
+
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f%\ud800-\udfff]*")
 
 

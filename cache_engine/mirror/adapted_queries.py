@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from cache_engine.errors import UsageError
 from cache_engine.mirror.queries import CAPABILITY, OLD_SORTS
 from cache_engine.mirror.queries import SORTS as OF_OURS
-from cache_engine.mirror.rows import fetch
+from cache_engine.mirror.rows import Part, all_of, compared, fetch, matching
 
 if TYPE_CHECKING:
     import duckdb
 
+    from cache_engine.catalogue.fields import Condition
     from cache_engine.catalogue.searching import Search
 
 Row = dict[str, Any]
@@ -39,42 +40,51 @@ SORTS = {
 }
 """Sort orders of lists: displayed name, as of ``queries.SORTS``, → SQL expression."""
 
+_FIELDS = {
+    "registers": "registers", "shared": "shared_bytes", "size": "code_bytes", "disk": "stored_bytes", "hits": _HITS,
+    "compile": "compile_ms", "created": "created_at", "used": _LAST_USED, "target": "arch", "compiler": "compiler",
+    "config": "config", "name": "name", "key": "adapted.key",
+}  # fmt: skip
+"""Fields of searches that these kernels have too: name → SQL expression."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdaptedFilter:
-    """Selects kernels that contain every word of ``text`` and, of each list that is not empty, one of its values."""
+    """Selects kernels that contain every word of ``text`` and, of each list that is not empty, one of its values.
+
+    ``patterns`` and ``conditions`` are as of ``KernelFilter``; no kernel fulfils one on a fact that is not known of it.
+    """
 
     text: str = ""
     archs: tuple[str, ...] = ()
     frameworks: tuple[str, ...] = ()
     targets: tuple[tuple[str, ...], ...] = ()
+    patterns: tuple[str, ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
     @classmethod
     def of(cls, search: Search, archs: tuple[str, ...] = (), frameworks: tuple[str, ...] = ()) -> AdaptedFilter | None:
-        """The filter of a search; ``None`` if it asks for shapes or fields, which are not known of these kernels."""
-        if search.shapes or search.conditions:
+        """The filter of a search; ``None`` if it asks for shapes, or for fields that these kernels do not have."""
+        if search.shapes or any(one.field not in _FIELDS for one in search.conditions):
             return None
-        return cls(search.words, archs, frameworks, search.targets)
+        return cls(search.words, archs, frameworks, search.targets, search.patterns, search.conditions)
 
     def where(self) -> tuple[str, list[Any]]:
         """As an SQL condition and its parameters."""
-        conditions = ["true"]
-        parameters: list[Any] = []
-        for word in self.text.lower().split():
-            conditions.append("contains(search_text, ?)")
-            parameters.append(word)
         chosen = (("arch", self.archs), ("framework", self.frameworks), *(("arch", each) for each in self.targets))
-        for column, values in chosen:
-            if values:
-                conditions.append(f"list_contains(?, {column})")
-                parameters.append(list(values))
-        return " AND ".join(conditions), parameters
+        found: list[Part] = [
+            *(("contains(search_text, ?)", [word]) for word in self.text.lower().split()),
+            *(part for pattern in self.patterns for part in matching(pattern)),
+            *(compared(one, _FIELDS[one.field]) for one in self.conditions),
+            *((f"list_contains(?, {column})", [list(values)]) for column, values in chosen if values),
+        ]
+        return all_of(found)
 
 
 def adapted_count(connection: duckdb.DuckDBPyConnection, chosen: AdaptedFilter) -> int:
     """How many adapted kernels a filter selects."""
     condition, parameters = chosen.where()
-    row = connection.execute(f"SELECT count(*) FROM adapted WHERE {condition}", parameters).fetchone()
+    row = connection.execute(f"SELECT count(*) FROM {_USED} WHERE {condition}", parameters).fetchone()
     return int(row[0]) if row else 0
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.errors import UsageError
-from cache_engine.mirror.rows import ALL_SKIPPED
+from cache_engine.mirror.rows import ALL_SKIPPED, Part, all_of, compared, matching
 from cache_engine.mirror.rows import fetch as _rows
 from cache_engine.model.events import ACTS
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow
 
-    from cache_engine.catalogue.searching import Condition, Search, Shapes
+    from cache_engine.catalogue.fields import Condition
+    from cache_engine.catalogue.searching import Search, Shapes
 
 Row = dict[str, Any]
 _SAVING_HITS = "coalesce(pack_hits, 0) + coalesce(disk_hits, 0) + coalesce(remote_hits, 0)"
@@ -37,6 +38,12 @@ SORTS = {
     "dtype": "dtype", "layout": "layout", "shape": "row(m, n, k)", "batch": "batch", "config": "config",
     "spills": "spill_bytes", "shared memory": "shared_bytes", "compiler": "compiler || ' ' || compiler_version",
 }  # fmt: skip
+# Fields of searches: name → SQL expression, where it is not a column of that name.
+_FIELDS = {
+    "level": "opt_level", "hits": _HITS, "size": "size_bytes", "disk": "stored_bytes", "shared": "shared_bytes",
+    "spills": "spill_bytes", "compile": "compile_ms", "created": "created_at", "used": _LAST_USED, "target": "arch",
+    "out": "out_dtype", "specialise": "specialisation", "key": "kernels.key",
+}  # fmt: skip
 # Older names, in links and commands that people stored.
 OLD_SORTS = {"architecture": "target"}
 
@@ -54,7 +61,8 @@ _COLUMNS = f"""
 class KernelFilter:
     """Selects kernels that contain every word of ``text`` and, for each list that is not empty, one of its values.
 
-    ``shapes`` and ``targets`` are lists of (n, k), as of a model, and of targets, as of a GPU: one of each must fit.
+    They look like each of ``patterns`` and fulfil all ``conditions``, as of ``catalogue.Search``. ``shapes`` and
+    ``targets`` are lists of (n, k), as of a model, and of targets, as of a GPU: one of each must fit.
     """
 
     text: str = ""
@@ -65,6 +73,7 @@ class KernelFilter:
     layouts: tuple[str, ...] = ()
     toolchains: tuple[str, ...] = ()
     _: KW_ONLY
+    patterns: tuple[str, ...] = ()
     shapes: tuple[Shapes, ...] = ()
     targets: tuple[tuple[str, ...], ...] = ()
     conditions: tuple[Condition, ...] = ()
@@ -72,26 +81,30 @@ class KernelFilter:
     @classmethod
     def of(cls, search: Search, *facets: tuple[str, ...]) -> KernelFilter:
         """The filter of a search, and of the values of the facets in their order."""
-        return cls(search.words, *facets, shapes=search.shapes, targets=search.targets, conditions=search.conditions)
+        found = cls(search.words, *facets, patterns=search.patterns, conditions=search.conditions)
+        return replace(found, shapes=search.shapes, targets=search.targets)
+
+    @property
+    def table(self) -> str:
+        """What to select from. Usage is joined only where it is asked for: that takes longer than all the rest."""
+        return _USED_KERNELS if any(one.field in ("hits", "used") for one in self.conditions) else "kernels"
 
     def where(self) -> tuple[str, list[Any]]:
         """As an SQL condition and its parameters."""
-        condition, parameters = self.searched()
-        chosen = [(column, list(values)) for column, values in self.choices().items() if values]
-        condition += "".join(f" AND list_contains(?, {column})" for column, _ in chosen)
-        return condition, [*parameters, *(values for _, values in chosen)]
+        chosen = [(f"list_contains(?, {column})", [[*values]]) for column, values in self.choices().items() if values]
+        return all_of([self.searched(), *chosen])
 
     def searched(self) -> tuple[str, list[Any]]:
         """The condition without facets, and its parameters."""
         both = "(n, k) IN (SELECT unnest(?::BIGINT[]), unnest(?::BIGINT[]))"
-        found: list[tuple[str, list[Any]]] = [
+        found: list[Part] = [
             *(("contains(search_text, ?)", [word]) for word in self.text.lower().replace("×", "x").split()),
+            *(part for pattern in self.patterns for part in matching(pattern)),
             *((both, [[n for n, _ in sizes], [k for _, k in sizes]]) for sizes in self.shapes),
             *(("list_contains(?, arch)", [list(targets)]) for targets in self.targets),
-            *((f"{one.column} {one.operator} ?", [one.value]) for one in self.conditions),
+            *(compared(one, _FIELDS.get(one.field, one.field)) for one in self.conditions),
         ]
-        conditions = " AND ".join(["true", *(condition for condition, _ in found)])
-        return conditions, [each for _, given in found for each in given]
+        return all_of(found)
 
     def choices(self) -> dict[str, tuple[str, ...]]:
         """The values chosen of each facet."""
@@ -110,7 +123,7 @@ class FacetCounts:
 def count(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> int:
     """How many kernels there are."""
     condition, parameters = chosen.where()
-    row = connection.execute(f"SELECT count(*) FROM kernels WHERE {condition}", parameters).fetchone()
+    row = connection.execute(f"SELECT count(*) FROM {chosen.table} WHERE {condition}", parameters).fetchone()
     return int(row[0]) if row else 0
 
 
@@ -177,7 +190,7 @@ def facet_counts(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) ->
     condition, parameters = chosen.searched()
     columns = ", ".join(FACETS)
     groups = connection.execute(
-        f"SELECT {columns}, count(*) FROM kernels WHERE {condition} GROUP BY {columns}", parameters
+        f"SELECT {columns}, count(*) FROM {chosen.table} WHERE {condition} GROUP BY {columns}", parameters
     ).fetchall()
     choices = [frozenset(values) for values in chosen.choices().values()]
     total, counted = 0, [Counter[str]() for _ in FACETS]
@@ -278,7 +291,7 @@ def sizes_of(connection: duckdb.DuckDBPyConnection, chosen: KernelFilter) -> lis
     condition, parameters = chosen.where()
     return _rows(
         connection,
-        "SELECT arch, count(*) AS entries, sum(stored_bytes) AS stored_bytes FROM kernels "
+        f"SELECT arch, count(*) AS entries, sum(stored_bytes) AS stored_bytes FROM {chosen.table} "
         f"WHERE {condition} GROUP BY arch ORDER BY {CAPABILITY}",
         parameters,
     )
@@ -376,19 +389,6 @@ def architecture_families(connection: duckdb.DuckDBPyConnection) -> list[Row]:
         connection,
         "SELECT arch, family, dtype, count(*) AS entries FROM kernels GROUP BY arch, family, dtype "
         f"ORDER BY {CAPABILITY}, family, dtype",
-    )
-
-
-def timings(connection: duckdb.DuckDBPyConnection, key: str) -> list[Row]:
-    """A kernel's measurements, newest first."""
-    return _rows(
-        connection,
-        """
-        SELECT key, device, arch, driver, m, n, k, batch, median_us, p10_us, p90_us, tflops, reference_median_us,
-               speed_ratio, max_rel_error, verified, measured_at
-        FROM timings WHERE key = ? ORDER BY measured_at DESC, m, timing
-        """,
-        [key],
     )
 
 

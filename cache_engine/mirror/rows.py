@@ -1,8 +1,9 @@
-"""Makes rows of the mirror's tables from records and events, and inserts them in sets."""
+"""Rows of the mirror's tables: made from records and events, inserted in sets, and selected."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cache_engine.extras import needing
@@ -14,7 +15,13 @@ from cache_engine.store.codec import stored_bytes
 if TYPE_CHECKING:
     import duckdb
 
+    from cache_engine.catalogue.fields import Condition
+
 Row = tuple[Any, ...]
+Part = tuple[str, list[Any]]
+"""A condition in SQL, and its parameters."""
+
+_OPERATORS = frozenset({"=", "!=", "<", "<=", ">", ">="})
 
 JOURNAL, TIMINGS, ADAPTED = "journal", "timings", "groups"
 """Sources of rows that cannot be mirrored."""
@@ -55,6 +62,42 @@ def fetch(
     cursor = connection.execute(sql, parameters or [])
     names = [column[0] for column in cursor.description or []]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def matching(pattern: str) -> Iterator[Part]:
+    """SQL for: a word of ``search_text`` looks like a pattern, in which ``*`` is any characters.
+
+    ``contains`` takes a tenth of the time of an expression, which is left to patterns with text on both sides of a *.
+    """
+    first, *middle, last = pattern.split("*")
+    if first:
+        yield "(starts_with(search_text, ?) OR contains(search_text, ?))", [first, f" {first}"]
+    if last:
+        yield "(ends_with(search_text, ?) OR contains(search_text, ?))", [last, f"{last} "]
+    yield from (("contains(search_text, ?)", [text]) for text in middle if text)
+    if sum(map(bool, (first, *middle, last))) > 1:
+        yield "regexp_matches(search_text, ?)", [f"(?:^| ){_expression(pattern, '[^ ]*')}(?: |$)"]
+
+
+def compared(condition: Condition, column: str) -> Part:
+    """SQL for: a column, or an expression, fulfils a condition."""
+    value, operator = condition.value, condition.operator
+    if operator not in _OPERATORS:
+        raise ValueError(operator)
+    if not isinstance(value, str):
+        return f"{column} {operator} ?", [value]
+    if "*" not in value:
+        return f"lower({column}) {operator} ?", [value]
+    return f"regexp_full_match(lower({column}), ?) = ?", [_expression(value, "(?s:.*)"), operator == "="]
+
+
+def all_of(parts: Sequence[Part]) -> Part:
+    """SQL for: all of these hold."""
+    return " AND ".join(["true", *(part for part, _ in parts)]), [value for _, given in parts for value in given]
+
+
+def _expression(pattern: str, anything: str) -> str:
+    return anything.join(map(re.escape, re.sub(r"\*+", "*", pattern).split("*")))
 
 
 def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Row]) -> list[tuple[Row, str]]:

@@ -138,3 +138,16 @@ def compile_ms_of(connection: duckdb.DuckDBPyConnection, keys: Collection[str]) 
         [list(keys)],
     )
     return {row["key"]: row["ms"] for row in found}
+
+
+def timings(connection: duckdb.DuckDBPyConnection, key: str) -> list[Row]:
+    """A kernel's measurements, newest first."""
+    return fetch(
+        connection,
+        """
+        SELECT key, device, arch, driver, m, n, k, batch, median_us, p10_us, p90_us, tflops, reference_median_us,
+               speed_ratio, max_rel_error, verified, measured_at
+        FROM timings WHERE key = ? ORDER BY measured_at DESC, m, timing
+        """,
+        [key],
+    )

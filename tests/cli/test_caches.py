@@ -275,3 +275,16 @@ def test_two_caches_of_vllm_differ_in_a_port_and_in_a_tuned_config(machine: Mach
     assert (cause["group"], cause["name"], cause["entries"]) == ("environment", "VLLM_PORT", 1)
     printed = machine.run("diff", *sides).stdout
     assert "VLLM_PORT: a port of the network" in printed
+
+
+def test_of_an_id_with_a_name_in_it_the_list_shows_the_key_and_that_is_enough(machine: Machine, tmp_path: Path) -> None:
+    """All of DeepGEMM's kernels begin alike."""
+    place = unpack("deepgemm", tmp_path / "more")
+    there = ("--cache", f"deepgemm={place}")
+    listed = machine.run("ls", "--kind", "deepgemm", *there).stdout.splitlines()
+    keys = [line.split()[0] for line in listed if "sm90_" in line]
+    assert len({*keys}) == len(keys) == 2
+    (source,) = place.glob(f"cache/*{keys[0]}*/kernel.cu")
+    assert machine.json("show", keys[0], "--part", "kernel.cu", *there)["text"] == source.read_text()
+    assert "argument 12" in machine.run("diff", *keys, *there).stdout
+    assert keys[1] in str(machine.run("show", "cache/", *there, code=1).exception)

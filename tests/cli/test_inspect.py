@@ -155,6 +155,17 @@ def test_explain_of_an_evicted_kernel_says_when_why_and_by_whom(compiled_store: 
     assert document("explain", *BF16, "sm_90", store=compiled_store)["hit"]
 
 
+def test_show_of_an_evicted_kernel_says_when_why_and_by_whom(compiled_store: Path) -> None:
+    key = _keys(compiled_store)["sm_90", "bf16"]
+    document("clean", "--key", key, store=compiled_store)
+    done = run("show", key[:8], store=compiled_store)
+    assert (done.returncode, done.stdout) == (1, "")
+    said = f"no kernel has key prefix {key[:8]}; {key[:12]} was evicted just now: selected, by {local_user()}; "
+    assert said + f"gemm-cache log --key {key[:8]} has more" in done.stderr
+    unknown = "0" * 8 if not key.startswith("0") else "f" * 8
+    assert run("show", unknown, store=compiled_store).stderr.rstrip().endswith(f"no kernel has key prefix {unknown}")
+
+
 def test_explain_of_a_quarantined_kernel_says_when_and_why(compiled_store: Path) -> None:
     key = _keys(compiled_store)["sm_90", "bf16"]
     blob = blob_file(make_store(compiled_store), CacheKey(key))

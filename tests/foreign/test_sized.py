@@ -12,7 +12,6 @@ from cache_engine.foreign.values import Entry, State, Unchanged
 
 SOURCES = load_sources()
 LAYOUTS = {
-    "deepgemm": (".deep_gemm", ["cache/kernel.gemm.0123/kernel.cu", "cache/kernel.gemm.0123/kernel.cubin"], 1),
     "inductor": (
         "torchinductor_me",
         ["fxgraph/ab/key/1", "fxgraph/ab/key/2", "aotautograd/cd/key/1", "triton/0/K/x.ptx"],

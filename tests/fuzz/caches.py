@@ -45,6 +45,8 @@ def read(data: bytes, folder: Path) -> None:
         f"tilelang/0.1/linux-x86_64/kernels/{'0' * 64}/device_kernel.cu": data,
         f"tilelang/0.1/cuda-binaries/{'0' * 64}/kernel.cubin": data,
         "vllm/0123456789/rank_0_0/backbone/cache_key_factors.json": data,
+        f"deepgemm/cache/kernel.gemm.{'0' * 32}/kernel.cu": data,
+        f"deepgemm/cache/kernel.gemm.{'0' * 32}/kernel.cubin": data,
         "cutile/cache.db": data,
     }
     for name, content in files.items():

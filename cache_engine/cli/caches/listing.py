@@ -119,6 +119,10 @@ def _print_entries(d: documents.CacheEntries) -> None:
 
 
 def _short(id: str) -> str:
-    """An id as a list shows it: whole, but for long digests."""
+    """An id as a list shows it: whole, but for long digests; of ``NAME.KEY`` the key, because the name is shown too."""
+    from cache_engine.foreign.values import key_of
+
     above, _, last = id.rpartition("/")
+    if (key := key_of(id)) != last:
+        return key[:_SHOWN_DIGITS]
     return id if len(last) <= 2 * _SHOWN_DIGITS else f"{above}{'/' if above else ''}{last[:_SHOWN_DIGITS]}"

@@ -90,19 +90,20 @@ def find_entry(
     settings: Settings, sources: Sources, places: list[Place], id: str, folder: Path | None
 ) -> tuple[Place, Entry]:
     """The one entry whose id begins so; an id that is there in full is that one."""
-    from cache_engine.foreign.values import Entry
+    from cache_engine.foreign.values import Entry, key_of
 
     found = [
         (place, seen)
         for place, seen in scanned(settings, sources, places_in(places, folder))
-        if isinstance(seen, Entry) and (seen.id.startswith(id) or seen.id.rpartition("/")[2].startswith(id))
+        if isinstance(seen, Entry)
+        and any(name.startswith(id) for name in (seen.id, seen.id.rpartition("/")[2], key_of(seen.id)))
     ]
     whole = [(place, entry) for place, entry in found if entry.id == id]
     found = whole or found
     if not found:
         raise KeyNotFound(f"no entry has an id that begins with {id[:80]!r}; gemm-cache caches ls lists them")
     if len(found) > 1:
-        first = ", ".join(f"{entry.id[:_SHOWN_DIGITS]} in {place.path}" for place, entry in found[:3])
+        first = ", ".join(f"{key_of(entry.id)[:_SHOWN_DIGITS]} in {place.path}" for place, entry in found[:3])
         raise KeyNotFound(f"{len(found):,} entries begin with {id[:80]!r}: {first}…; give more of it, or --in DIR")
     return found[0]
 

@@ -93,7 +93,14 @@ def ls_verb(settings: Settings, /, **options: Any) -> None:
 @click.command(
     "search",
     cls=Verb,
-    examples=("search sm_90 bf16", "search 4096x7168", "search deepseek h100 --sort hits", "search 'registers>200'"),
+    examples=(
+        "search sm_90 bf16",
+        "search 4096x7168",
+        "search deepseek h100 --sort hits",
+        "search 'tensor_*' 'registers>200'",
+        "search hits=0 'created>30d'",
+        "search 'compile>1s' 'size>=64KB' specialise=exact",
+    ),
     done=_LISTED,
     missing="The extra dashboard is not installed.",
 )
@@ -101,12 +108,25 @@ def ls_verb(settings: Settings, /, **options: Any) -> None:
 @_filter_options
 @click.pass_obj
 def search_verb(settings: Settings, /, text: tuple[str, ...], **options: Any) -> None:
-    """List kernels matching every word of TEXT.
+    r"""List kernels matching every word of TEXT.
 
-    Searches name, key, shape, target, dtype, family, compiler and config. A model or the start of its name stands for
-    the n and k of its shapes, a GPU (H100) or an architecture (hopper) for its targets; n=7168, registers>200 and
-    dtype=bf16 ask for fields. Prints 50 kernels, unless --limit says otherwise, and likewise those of other frameworks
-    that match by name, key, target, framework, version or config.
+    Searches name, key, shape, target, dtype, family, compiler and config. In a word, * is any characters, and the
+    whole word must match. A model or the start of its name stands for the n and k of its shapes, a GPU (H100) or an
+    architecture (hopper) for its targets. FIELD=VALUE compares, as do !=, <, <=, > and >=. Fields are:
+
+    \b
+    m, n, k, batch, groups, registers, level   numbers
+    hits                                       hits=0: never hit
+    size, disk, shared, spills                 bytes, or 64KB, 2MiB
+    compile, compile_ms                        ms, or 250us, 1.5s, 2min
+    created, used                              an age, <1d: in the last day,
+                                               or a day of UTC, >2026-11-01
+    target, arch, dtype, out, family, layout,  a word, also with *: 64x*
+    compiler, config, scales, mode,
+    specialise, name, key
+
+    Quote what has *, < or >, which shells read too. Prints 50 kernels, unless --limit says otherwise, and likewise
+    those of other frameworks that match by name, key, target, framework, version or config.
     """
     _list(settings, " ".join(text), **options)
 

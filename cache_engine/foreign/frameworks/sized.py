@@ -1,8 +1,7 @@
 """Caches of which only names, sizes and ages are looked at: their entries are pickles, libraries, or unknown.
 
-None was made here. Where they are: the documentation of DeepGEMM
-(``DG_JIT_CACHE_DIR``), JAX (persistent compilation cache), Inductor (``TORCHINDUCTOR_CACHE_DIR``) and of CUDA
-(``CUDA_CACHE_PATH``). TensorRT has no directory of its own.
+None was made here. Where they are: the documentation of JAX (persistent compilation cache), Inductor
+(``TORCHINDUCTOR_CACHE_DIR``) and of CUDA (``CUDA_CACHE_PATH``). TensorRT has no directory of its own.
 """
 
 from __future__ import annotations
@@ -86,12 +85,6 @@ def _by_variable(kind: str, variable: str, default: str, below: str = "") -> Cal
 def _inductor(path: str) -> bool:
     """Triton's kernels are a place of their own; the others are two folders deep."""
     return path.count("/") < 2 and not path.startswith("triton")
-
-
-def deepgemm() -> Sized:
-    """A folder for each kernel."""
-    found = _by_variable("deepgemm", "DG_JIT_CACHE_DIR", ".deep_gemm")
-    return Sized("deepgemm", "DeepGEMM", found, lambda path: path == "cache")
 
 
 def jax() -> Sized:

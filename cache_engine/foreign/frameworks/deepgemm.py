@@ -1,0 +1,197 @@
+"""DeepGEMM's cache: a folder for each kernel, with a text that names an instance of a template, and its CUBIN.
+
+Sources, of https://github.com/deepseek-ai/DeepGEMM, version 2: ``csrc/jit/compiler.hpp`` (commit 06a6ae2) for the names
+of folders and files, ``csrc/jit/kernel_runtime.hpp`` (16202f6) for which of them there must be, and the templates of
+``csrc/jit_kernels/impls`` (0fcd03c, 1fab197, 057ca59) for the order of their parameters. DeepGEMM made none here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from cache_engine.foreign.base import Surroundings
+from cache_engine.foreign.facts import digest_of, entry_of, image_facts, kernels_in, without_binary
+from cache_engine.foreign.folder import MOST_BINARY_BYTES, MOST_TEXT_BYTES, Folder, Unread
+from cache_engine.foreign.frameworks.common import folder_stamp, read_part, stray_file, times_of, walk
+from cache_engine.foreign.values import (
+    DeletePlan,
+    Entry,
+    Factor,
+    KeyFactors,
+    Part,
+    PartKind,
+    Place,
+    Seen,
+    State,
+    Unchanged,
+    Value,
+    id_of,
+    name_of,
+)
+from cache_engine.model.outcome import Failure
+
+_ENTRY = re.compile(r"cache/kernel\.(.+)\.[0-9a-f]{8,64}")
+_SOURCE, _BINARY, _VERSION_1 = "kernel.cu", "kernel.cubin", "kernel.so"
+_KINDS = {_SOURCE: PartKind.SOURCE, _BINARY: PartKind.BINARY, "kernel.ptx": PartKind.PTX}
+# Neither matches over the start of the next, so that a hostile text takes no longer than its length.
+_INSTANCE = re.compile(rb"reinterpret_cast<void\*>\(&(\w{1,200})<([^&(){};]{1,4000})>\)")
+_INCLUDES = re.compile(rb"// Includes' hash value: ([0-9a-f]{1,64})\n")
+_ARGUMENT = re.compile(r"(?:[^,<>]|<[^<>]*>)+")
+_MAJOR = re.compile(r"cute::\w+::Major::\w+")
+_SIZE = re.compile(r"\d{1,10}")
+_LENGTH = re.compile(r"\d{1,4}")
+_MOST_LETTERS = 200
+_GEMM_TYPE = "GemmType::"
+
+_SM90 = ("m", "n", "k", "groups", "block_m", "block_n", "block_k")
+_SM100 = ("m", "n", "k", "block_m", "block_n", "block_k", "groups")
+_TEMPLATES = {
+    "sm90_fp8_gemm_1d2d_impl": (_SM90, (13, 14, 15)),
+    "sm90_fp8_gemm_1d1d_impl": (_SM90, (13,)),
+    "sm90_bf16_gemm_impl": (_SM90, (13, 14)),
+    "sm100_fp8_gemm_1d1d_impl": (_SM100, (14, 15)),
+    "sm100_bf16_gemm_impl": (_SM100, (14, 15)),
+}
+"""For each template the names of its first numbers, which follow the majors of its operands, and how many numbers there
+are up to what is no number. Releases differ in those after the first seven; with another count they have no names here.
+"""
+
+
+class DeepGemm:
+    """The source ``deepgemm``."""
+
+    kind = "deepgemm"
+    title = "DeepGEMM"
+    unknowable: Mapping[str, str] = {
+        "version": "DeepGEMM does not store its version",
+        "compile_ms": "DeepGEMM does not store how long a compile took",
+        "spill_bytes": "DeepGEMM does not store the report of ptxas",
+    }
+
+    def discover(self, where: Surroundings) -> Iterable[Place]:
+        """Where ``DG_JIT_CACHE_DIR`` says, or the default."""
+        yield from where.named(self.kind)
+        top, origin = where.moved("DG_JIT_CACHE_DIR", where.home / ".deep_gemm")
+        yield Place(self.kind, top, origin)
+
+    def scan(self, place: Place, known: Mapping[str, str]) -> Iterator[Seen]:
+        """See ``Source.scan``."""
+        return walk(place, known, _entry, lambda path: path in ("cache", "tmp"))
+
+    def read(self, place: Place, entry: Entry, part: Part) -> bytes | Failure:
+        """See ``Source.read``."""
+        return read_part(place, part)
+
+    def key_factors(self, place: Place, entry: Entry) -> KeyFactors | Failure:
+        """The name, the arguments of the template, and the digests of the text and of the headers it includes."""
+        part = entry.part(PartKind.SOURCE)
+        if part is None:
+            return Failure(f"it has no {_SOURCE}, which has the arguments of the template")
+        try:
+            with Folder(place.path) as root:
+                text = root.read(name_of(part.file), MOST_TEXT_BYTES)
+        except (OSError, Unread) as error:
+            return Failure(f"cannot read the entry: {error}")
+        factors = [Factor("name", entry.name, "name")] if entry.name else []
+        if includes := _INCLUDES.match(text):
+            factors.append(Factor("headers", includes[1].decode(), "digest"))
+        template, arguments = _instance(text)
+        if template:
+            factors.append(Factor("template", template, "template"))
+        names = _names(template, arguments)
+        factors += [
+            Factor(names.get(at, f"argument {at + 1}"), argument, "template") for at, argument in enumerate(arguments)
+        ]
+        factors.append(Factor(_SOURCE, digest_of(text), "digest"))
+        return KeyFactors(tuple(factors), ("the compiler, its version and its flags",))
+
+    def plan_delete(self, place: Place, entries: Sequence[Entry]) -> DeletePlan | Failure:
+        """None: DeepGEMM ends the process where it finds a folder and then not both files."""
+        return Failure("for DeepGEMM's cache no way of deleting is known that no reader of it notices")
+
+
+def _entry(above: Folder, path: str, name: str, known: str | None) -> Entry | Unchanged:
+    found = _ENTRY.fullmatch(path)
+    if found is None:
+        entry = stray_file(above, name, path)
+        return Unchanged(id_of(path)) if entry.stamp == known else entry
+    with above.enter(name) as folder:
+        stamp = folder_stamp(folder)
+        if stamp == known:
+            return Unchanged(id_of(path))
+        listing = folder.list()
+        if _VERSION_1 in listing.files:
+            return stray_file(above, name, path, "DeepGEMM 1 made it: a library for the host, which is not opened")
+        created_at, last_used_at = times_of(listing.files.get(_BINARY, folder.status))
+        facts, unread = _facts(folder)
+        facts |= {
+            "id": id_of(path),
+            "stamp": stamp,
+            "name": id_of(found[1]),
+            "parts": tuple(
+                Part(id_of(file), _KINDS.get(file, PartKind.OTHER), status.st_size, id_of(f"{path}/{file}"))
+                for file, status in listing.files.items()
+            ),
+            "created_at": created_at,
+            "last_used_at": last_used_at,
+        }
+        return entry_of(facts, unread)
+
+
+def _facts(folder: Folder) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the text and the CUBIN say. DeepGEMM needs both files, and reads the CUBIN alone."""
+    state = State.COMPLETE
+    config: dict[str, Value] = {}
+    try:
+        config = _config(folder.read(_SOURCE, MOST_TEXT_BYTES))
+    except (FileNotFoundError, Unread):
+        state = State.PARTIAL
+    try:
+        image = folder.read(_BINARY, MOST_BINARY_BYTES)
+    except FileNotFoundError:
+        return {"state": State.PARTIAL, "config": config}, without_binary(f"it has no {_BINARY}")
+    except Unread as error:
+        return {"state": State.PARTIAL, "config": config}, without_binary(f"{_BINARY}: {error}")
+    facts, unread = image_facts(image, _BINARY)
+    if functions := kernels_in(image):
+        config |= {"function": _plain(functions[0])}
+    return {**facts, "state": state, "config": config}, unread
+
+
+def _plain(function: str) -> str:
+    """The last of the names in a mangled one: each is its length and itself, as the Itanium C++ ABI has it."""
+    at, found = (3 if function.startswith("_ZN") else 2), ""
+    while function.startswith("_Z") and (length := _LENGTH.match(function, at)):
+        at = length.end() + int(length[0])
+        found = function[length.end() : at]
+    return (found or function)[:_MOST_LETTERS]
+
+
+def _config(text: bytes) -> dict[str, Value]:
+    """The sizes and tiles that are compiled in. A size of 0 is an argument of each launch, and so not among them."""
+    template, arguments = _instance(text)
+    sizes = {name: int(arguments[at]) for at, name in _names(template, arguments).items()}
+    config: dict[str, Value] = {name: size for name, size in sizes.items() if size}
+    if sizes:
+        kind = next((each.removeprefix(_GEMM_TYPE) for each in arguments if each.startswith(_GEMM_TYPE)), "")
+        config |= {"type": kind} if kind else {}
+    return config
+
+
+def _instance(text: bytes) -> tuple[str, list[str]]:
+    """The template of which the text makes an instance, and its arguments; empty where it makes none."""
+    found = _INSTANCE.search(text)
+    if found is None:
+        return "", []
+    arguments = _ARGUMENT.findall(found[2].decode("utf-8", "replace"))
+    return found[1].decode(), [id_of(" ".join(argument.split())) for argument in arguments]
+
+
+def _names(template: str, arguments: Sequence[str]) -> dict[int, str]:
+    """The names of those arguments whose place in the template is known."""
+    names, counts = _TEMPLATES.get(template, ((), ()))
+    first = next((at for at, each in enumerate(arguments) if not _MAJOR.fullmatch(each)), 0)
+    after = next((at for at in range(first, len(arguments)) if not _SIZE.fullmatch(arguments[at])), first)
+    return {first + at: name for at, name in enumerate(names)} if after - first in counts else {}
